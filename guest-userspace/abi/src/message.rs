@@ -1,0 +1,148 @@
+//! The conversation: every message of the agent gets exactly one reply.
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::GuestPlan;
+
+/// From the agent to the host, in the order of the variants; `Log` and `Failed` at any time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AgentMessage {
+    /// First message. Reply: [`HostReply::Plan`].
+    Hello {
+        /// [`crate::ABI_VERSION`] of the agent.
+        abi_version: u32,
+        /// `uname -r`.
+        release: String,
+        /// CPUs online.
+        cpus: u32,
+    },
+    /// The kernel lacks what the plan needs (the errno of a probing `perf_event_open` says so).
+    /// Nothing follows. Reply: [`HostReply::Ok`].
+    Unsupported {
+        /// One line, for the user.
+        reason: String,
+    },
+    /// A ring buffer is mapped and can be read.
+    Ring(RingAnnounce),
+    /// An event is open (disabled as yet).
+    Event(EventAnnounce),
+    /// The words that the host and every workload thread share are at these addresses.
+    Shared {
+        /// Guest-physical addresses of the [`crate::shared`] pages, in order.
+        pages: Vec<u64>,
+    },
+    /// A workload thread exists and waits at the start line.
+    Thread(ThreadAnnounce),
+    /// Names for user addresses; sent once, before `Ready`.
+    Symbols(Vec<UserSymbol>),
+    /// All is set up, nothing is enabled. Reply `Ok` means go: events are enabled, then threads
+    /// are released.
+    Ready,
+    /// The workload has ended and the events are disabled. No more records will be written.
+    Finished {
+        /// Iterations done by each thread, by thread index.
+        iterations: Vec<u64>,
+    },
+    /// Lines of the kernel log (`/dev/kmsg` as text), the whole log in pieces, after `Finished`.
+    KernelLog(String),
+    /// Last message of a good run: the machine can go. The reply never matters.
+    Bye,
+    /// The agent could not do what the plan says, for a reason that is no kernel feature.
+    Failed {
+        /// One line: what failed and why.
+        what: String,
+    },
+}
+
+/// From the host to the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HostReply {
+    /// Understood, go on.
+    Ok,
+    /// The answer to `Hello`.
+    Plan(Box<GuestPlan>),
+    /// The host cannot go on with this agent; it should stop where it is.
+    Stop {
+        /// Why, for the guest's console.
+        reason: String,
+    },
+}
+
+/// One ring buffer, in guest-physical addresses: `struct perf_event_mmap_page`, then data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingAnnounce {
+    /// Number of the ring in this session, from 0.
+    pub ring: u32,
+    /// The CPU its events are bound to.
+    pub cpu: u32,
+    /// The control page (`data_head` at byte 1024, `data_tail` at 1032).
+    pub control_page: u64,
+    /// Data pages in ring order; a power of two of them.
+    pub data_pages: Vec<u64>,
+}
+
+/// One open event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventAnnounce {
+    /// Index in [`crate::Tracing::events`].
+    pub spec: u32,
+    /// The CPU it is bound to.
+    pub cpu: u32,
+    /// `PERF_EVENT_IOC_ID`: the value of `PERF_SAMPLE_ID` and `IDENTIFIER`.
+    pub id: u64,
+    /// The ring its records go to.
+    pub ring: u32,
+}
+
+/// One workload thread and the user stack it will have, known by construction.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadAnnounce {
+    /// Index from 0.
+    pub thread: u32,
+    /// Thread group id.
+    pub pid: u32,
+    /// Thread id. 0 for kinds that make a new thread every iteration (then the pid tells).
+    pub tid: u32,
+    /// The stack while the thread is at its leaf.
+    pub stack: ExpectedStack,
+}
+
+/// A user stack known by construction, innermost frame first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpectedStack {
+    /// First address that frame 0 may have: the leaf has set up its frame.
+    pub leaf_start: u64,
+    /// First address after the leaf that frame 0 may not have.
+    pub leaf_end: u64,
+    /// The address frame 0 has when the kernel was entered by the leaf's system call: the one
+    /// after `syscall`. 0 for a leaf that makes none.
+    pub syscall_return: u64,
+    /// The callers: return address, and how many times in a row.
+    pub callers: Vec<(u64, u32)>,
+}
+
+impl ExpectedStack {
+    /// Frames of the whole stack, frame 0 included.
+    #[must_use]
+    pub fn depth(&self) -> u64 {
+        1 + self.callers.iter().map(|&(_, n)| u64::from(n)).sum::<u64>()
+    }
+
+    /// The return addresses above frame 0, innermost first.
+    pub fn caller_addresses(&self) -> impl Iterator<Item = u64> + '_ {
+        self.callers
+            .iter()
+            .flat_map(|&(address, n)| (0..n).map(move |_| address))
+    }
+}
+
+/// A named range of user text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserSymbol {
+    /// Name as used in scenarios (`user: spin_loop`) and reports.
+    pub name: String,
+    /// First address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+}

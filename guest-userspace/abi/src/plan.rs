@@ -1,0 +1,122 @@
+//! What the host tells the agent to do.
+
+use serde::{Deserialize, Serialize};
+
+/// Everything the agent needs to know for one trial. Nothing is optional: the host resolved it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestPlan {
+    /// Which perf events to open and how.
+    pub tracing: Tracing,
+    /// What to run while they are on.
+    pub workload: Workload,
+}
+
+/// The tracing session: the same events on every CPU, system-wide (pid -1).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tracing {
+    /// Data pages of each ring buffer; a power of two.
+    pub ring_pages: u32,
+    /// Events, opened on every CPU in this order.
+    pub events: Vec<EventSpec>,
+}
+
+/// What makes an event count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EventSource {
+    /// `PERF_COUNT_SW_DUMMY`: never samples; carries side-band records and record 22.
+    Dummy,
+    /// A tracepoint, `system:name` under tracefs' `events`.
+    Tracepoint {
+        /// For example `nmi`.
+        system: String,
+        /// For example `nmi_handler`.
+        name: String,
+    },
+    /// A `PERF_TYPE_SOFTWARE` event by its `PERF_COUNT_SW_*` number.
+    Software(u64),
+    /// A `PERF_TYPE_HARDWARE` event by its `PERF_COUNT_HW_*` number.
+    Hardware(u64),
+}
+
+/// One perf event, in the words of `struct perf_event_attr`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools, reason = "the attr's own bits")]
+pub struct EventSpec {
+    /// Name in reports, unique in the session.
+    pub name: String,
+    /// What makes it count.
+    pub source: EventSource,
+    /// `sample_period`; 0 for an event that does not sample.
+    pub sample_period: u64,
+    /// `PERF_SAMPLE_*` bits.
+    pub sample_type: u64,
+    /// `sample_max_stack`; 0 for the kernel's default.
+    pub max_stack: u16,
+    /// attr bit 38: ask for the user chain later.
+    pub defer_callchain: bool,
+    /// attr bit 39: receive record 22.
+    pub defer_output: bool,
+    /// Fork and exit records.
+    pub task: bool,
+    /// Comm records.
+    pub comm: bool,
+    /// Mmap records (mmap2).
+    pub mmap: bool,
+    /// Switch records.
+    pub context_switch: bool,
+    /// `exclude_callchain_user`.
+    pub exclude_callchain_user: bool,
+    /// Write into the ring of the event with this index on the same CPU
+    /// (`PERF_EVENT_IOC_SET_OUTPUT`) rather than into a ring of its own.
+    pub output_to: Option<u32>,
+}
+
+/// What the guest runs while the events are on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Workload {
+    /// What every thread does, over and over until told to stop.
+    pub kind: WorkloadKind,
+    /// User frames that an unwind from the thread's leaf must show, the leaf's own instruction
+    /// pointer included; at least 3 (leaf, one caller, the thread's root).
+    pub frames: u32,
+    /// Thread i has `frames + i * frames_step` frames, so that stacks tell threads apart.
+    pub frames_step: u32,
+    /// Threads; thread i is pinned to CPU `i % cpus` at its start.
+    pub threads: u32,
+    /// Stop after this many iterations of each thread; 0: run until the host says stop.
+    pub iterations: u64,
+}
+
+/// What one iteration of a workload thread is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum WorkloadKind {
+    /// User mode only: a counting loop at the bottom of the call chain, never entering the
+    /// kernel by itself.
+    Spin,
+    /// A tight `getppid` loop at the bottom of the call chain.
+    Syscalls,
+    /// Each iteration calls down through all frames, does one `getppid`, and returns.
+    Deep,
+    /// Each iteration blocks in `read` of a pipe; a helper thread moves the sleeper to the next
+    /// CPU by `sched_setaffinity`, then wakes it.
+    SleepMigrate,
+    /// Each iteration starts a thread that calls down through all frames and leaves by the
+    /// `exit` system call there.
+    Exit,
+}
+
+impl WorkloadKind {
+    /// The word used in YAML and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Spin => "spin",
+            Self::Syscalls => "syscalls",
+            Self::Deep => "deep",
+            Self::SleepMigrate => "sleep-migrate",
+            Self::Exit => "exit",
+        }
+    }
+}

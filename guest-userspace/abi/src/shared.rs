@@ -1,0 +1,23 @@
+//! Words in guest memory that host and guest both look at while the guest runs.
+//!
+//! Page 0 starts with the control words below; the progress counters of the threads follow from
+//! [`PROGRESS_OFFSET`], one little-endian `u64` each, 64 bytes apart (a cache line per thread),
+//! and go on in further pages where there are many threads.
+
+/// Byte offset of the stop word: the host writes a non-zero `u32`, and every thread ends at its
+/// next iteration.
+pub const STOP_OFFSET: usize = 0;
+/// Byte offset of the first thread's progress counter.
+pub const PROGRESS_OFFSET: usize = 64;
+/// Distance of two threads' counters.
+pub const PROGRESS_STRIDE: usize = 64;
+/// Threads a workload may have; keeps the shared area within [`PAGES`].
+pub const MAX_THREADS: u32 = 255;
+/// Pages of the shared area.
+pub const PAGES: usize = 4;
+
+/// Byte offset of a thread's progress counter, from the start of the shared area.
+#[must_use]
+pub const fn progress_offset(thread: u32) -> usize {
+    PROGRESS_OFFSET + thread as usize * PROGRESS_STRIDE
+}

@@ -1,0 +1,2 @@
+//! The guest's init.
+fn main() {}

@@ -1,0 +1,3 @@
+//! The `unwindlab` command; see [`unwindlab::cli`].
+
+fn main() {}

@@ -1,0 +1,252 @@
+//! The events of a trial, decoded and in order: what invariants are checked on.
+
+use serde::{Deserialize, Serialize};
+use unwindlab_abi::message::{EventAnnounce, RingAnnounce, ThreadAnnounce, UserSymbol};
+use unwindlab_abi::plan::Tracing;
+
+use super::recording::{Injection, Progress};
+
+/// `PERF_CONTEXT_KERNEL`: the kernel part of a chain follows.
+pub const CONTEXT_KERNEL: u64 = (-128_i64).cast_unsigned();
+/// `PERF_CONTEXT_USER`: an inline user chain follows.
+pub const CONTEXT_USER: u64 = (-512_i64).cast_unsigned();
+/// `PERF_CONTEXT_USER_DEFERRED`: exactly one entry follows, the cookie.
+pub const CONTEXT_USER_DEFERRED: u64 = (-640_i64).cast_unsigned();
+/// `PERF_CONTEXT_MAX`: chain entries at or above it are markers, not addresses.
+pub const CONTEXT_MAX: u64 = (-4095_i64).cast_unsigned();
+/// Most instruction pointers that a record 22 can carry (one page of unwind cache).
+pub const MAX_DEFERRED_FRAMES: usize = 510;
+
+/// One trial: the session that was set up, and everything that happened in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    /// `uname -r` of the guest.
+    pub release: String,
+    /// vCPUs of the machine.
+    pub vcpus: u32,
+    /// The events that were asked for, indexed by [`EventAnnounce::spec`].
+    pub tracing: Option<Tracing>,
+    /// The rings.
+    pub rings: Vec<RingAnnounce>,
+    /// The open events, one per spec and CPU.
+    pub session: Vec<EventAnnounce>,
+    /// Workload threads and their stacks by construction.
+    pub threads: Vec<ThreadAnnounce>,
+    /// Names of user text.
+    pub user_symbols: Vec<UserSymbol>,
+    /// All records of all rings, merged: by time, then CPU, then position in the ring.
+    pub events: Vec<Event>,
+    /// The injections made, in order.
+    pub injections: Vec<Injection>,
+    /// How far the workload got.
+    pub progress: Vec<Progress>,
+    /// Rings whose bytes stopped making sense, with the reason; an invariant of its own.
+    pub corrupt: Vec<String>,
+    /// Kernel log and console, for W0.
+    pub log: Vec<String>,
+}
+
+/// One record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Position in [`Trace::events`]; how violations name events.
+    pub index: usize,
+    /// The ring it was read from.
+    pub ring: u32,
+    /// The CPU that ring is bound to.
+    pub cpu: u32,
+    /// Position among the records of its ring.
+    pub position: usize,
+    /// `PERF_SAMPLE_TIME` in nanoseconds of the guest's perf clock.
+    pub time: Option<u64>,
+    /// The perf event that wrote it, by `PERF_SAMPLE_ID`/`IDENTIFIER`: index into
+    /// [`Trace::session`].
+    pub event: Option<usize>,
+    /// pid of the task it speaks of (sample_id's or the sample's).
+    pub pid: Option<u32>,
+    /// tid of the task it speaks of.
+    pub tid: Option<u32>,
+    /// `header.misc`.
+    pub misc: u16,
+    /// `header.size` in bytes.
+    pub size: u16,
+    /// What it says.
+    pub kind: EventKind,
+}
+
+/// What a record says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EventKind {
+    /// `PERF_RECORD_SAMPLE` (9).
+    Sample(Sample),
+    /// `PERF_RECORD_CALLCHAIN_DEFERRED` (22).
+    CallchainDeferred(CallchainDeferred),
+    /// `PERF_RECORD_LOST` (2).
+    Lost {
+        /// The event that lost records.
+        id: u64,
+        /// How many.
+        lost: u64,
+    },
+    /// `PERF_RECORD_LOST_SAMPLES` (13).
+    LostSamples {
+        /// How many.
+        lost: u64,
+    },
+    /// `PERF_RECORD_SWITCH` (14) or `SWITCH_CPU_WIDE` (15).
+    Switch {
+        /// The task of the record leaves the CPU (misc bit 13); otherwise it comes.
+        out: bool,
+        /// It was preempted (misc bit 14).
+        preempt: bool,
+        /// CPU-wide only: pid and tid of the other task.
+        other: Option<(u32, u32)>,
+    },
+    /// `PERF_RECORD_MMAP` (1) or `MMAP2` (10).
+    Mmap {
+        /// Start address.
+        addr: u64,
+        /// Length in bytes.
+        len: u64,
+        /// File offset in bytes.
+        pgoff: u64,
+        /// File name, lossily decoded.
+        filename: String,
+    },
+    /// `PERF_RECORD_COMM` (3).
+    Comm {
+        /// New name, lossily decoded.
+        comm: String,
+        /// Set by exec (misc bit 13).
+        exec: bool,
+    },
+    /// `PERF_RECORD_FORK` (7).
+    Fork {
+        /// Child.
+        pid: u32,
+        /// Parent.
+        ppid: u32,
+        /// Child's tid.
+        tid: u32,
+        /// Parent's tid.
+        ptid: u32,
+    },
+    /// `PERF_RECORD_EXIT` (4).
+    Exit {
+        /// The task's pid.
+        pid: u32,
+        /// Its parent's pid.
+        ppid: u32,
+        /// Its tid.
+        tid: u32,
+        /// Its parent's tid.
+        ptid: u32,
+    },
+    /// `PERF_RECORD_THROTTLE` (5) and `UNTHROTTLE` (6).
+    Throttle {
+        /// Throttled; otherwise let go again.
+        on: bool,
+        /// The event.
+        id: u64,
+    },
+    /// A type not listed here; its body is skipped.
+    Other {
+        /// `header.type`.
+        record_type: u32,
+    },
+}
+
+/// `PERF_RECORD_SAMPLE`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// `PERF_SAMPLE_IP`.
+    pub ip: Option<u64>,
+    /// `PERF_SAMPLE_PERIOD`.
+    pub period: Option<u64>,
+    /// `PERF_SAMPLE_RAW`, for tracepoints.
+    pub raw: Option<Vec<u8>>,
+    /// `PERF_SAMPLE_CALLCHAIN` as written, markers included.
+    pub chain: Option<Vec<u64>>,
+}
+
+impl Sample {
+    /// The cookie of a deferred sample, S(c): the entry behind the *last* deferred marker.
+    /// A chain whose marker has no cookie behind it gives `None` (A1 reports it).
+    #[must_use]
+    pub fn cookie(&self) -> Option<u64> {
+        let chain = self.chain.as_deref()?;
+        let at = chain.iter().rposition(|&ip| ip == CONTEXT_USER_DEFERRED)?;
+        chain.get(at + 1).copied()
+    }
+
+    /// The kernel addresses of the chain, innermost first: from the kernel marker to the next.
+    #[must_use]
+    pub fn kernel_chain(&self) -> &[u64] {
+        self.part(CONTEXT_KERNEL)
+    }
+
+    /// The inline user addresses of the chain, innermost first.
+    #[must_use]
+    pub fn user_chain(&self) -> &[u64] {
+        self.part(CONTEXT_USER)
+    }
+
+    fn part(&self, marker: u64) -> &[u64] {
+        let Some(chain) = self.chain.as_deref() else {
+            return &[];
+        };
+        let Some(at) = chain.iter().position(|&ip| ip == marker) else {
+            return &[];
+        };
+        let rest = chain.get(at + 1..).unwrap_or_default();
+        let end = rest
+            .iter()
+            .position(|&ip| ip >= CONTEXT_MAX)
+            .unwrap_or(rest.len());
+        rest.get(..end).unwrap_or_default()
+    }
+}
+
+/// `PERF_RECORD_CALLCHAIN_DEFERRED`: `u64 cookie, u64 nr, u64 ips[nr]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallchainDeferred {
+    /// The cookie of the request it answers.
+    pub cookie: u64,
+    /// `nr` as written; `ips` may hold fewer where the record was too short for it (A2).
+    pub nr: u64,
+    /// The chain as written: a `PERF_CONTEXT_USER` marker first where the kernel writes one,
+    /// then the frames.
+    pub ips: Vec<u64>,
+}
+
+impl CallchainDeferred {
+    /// The user frames without markers, innermost first.
+    #[must_use]
+    pub fn frames(&self) -> Vec<u64> {
+        self.ips
+            .iter()
+            .copied()
+            .filter(|&ip| ip < CONTEXT_MAX)
+            .collect()
+    }
+}
+
+impl Event {
+    /// The sample with its cookie, if this is an S(c).
+    #[must_use]
+    pub fn deferred_sample(&self) -> Option<(&Sample, u64)> {
+        match &self.kind {
+            EventKind::Sample(sample) => Some((sample, sample.cookie()?)),
+            _ => None,
+        }
+    }
+
+    /// The record 22, if this is a D(c).
+    #[must_use]
+    pub fn deferred_chain(&self) -> Option<&CallchainDeferred> {
+        match &self.kind {
+            EventKind::CallchainDeferred(d) => Some(d),
+            _ => None,
+        }
+    }
+}

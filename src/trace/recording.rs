@@ -1,0 +1,120 @@
+//! What an executor brings home from one trial, undecoded.
+//!
+//! A recording is all there is to know about a trial: decoding, judging and reporting need
+//! nothing else, so a stored recording can be judged again.
+
+use serde::{Deserialize, Serialize};
+use unwindlab_abi::message::{EventAnnounce, RingAnnounce, ThreadAnnounce, UserSymbol};
+use unwindlab_abi::plan::Tracing;
+
+/// One trial as it was recorded.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recording {
+    /// `uname -r` of the guest, empty if it never said.
+    pub release: String,
+    /// vCPUs of the machine.
+    pub vcpus: u32,
+    /// The events that were asked for.
+    pub tracing: Option<Tracing>,
+    /// The rings that were announced.
+    pub rings: Vec<RingAnnounce>,
+    /// The events that were opened.
+    pub events: Vec<EventAnnounce>,
+    /// Everything each ring held, in ring order, by ring number: whole records up to the last
+    /// one read.
+    pub ring_bytes: Vec<RingBytes>,
+    /// Workload threads and their stacks.
+    pub threads: Vec<ThreadAnnounce>,
+    /// Names of user text.
+    pub user_symbols: Vec<UserSymbol>,
+    /// Injections, in the order they were made.
+    pub injections: Vec<Injection>,
+    /// Progress counters by thread, read from guest memory when the first injection was made and
+    /// when the trial ended.
+    pub progress: Vec<Progress>,
+    /// Kernel log lines, as the agent read them after the workload.
+    pub kernel_log: String,
+    /// Everything the guest wrote to its serial console.
+    pub console: String,
+    /// How the trial ended.
+    pub end: TrialEnd,
+}
+
+/// The bytes that one ring produced over the whole trial.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingBytes {
+    /// The ring's number.
+    pub ring: u32,
+    /// Record after record, wrap removed.
+    pub bytes: Vec<u8>,
+    /// Set when the control page held what cannot be (a head behind the tail or more than a
+    /// ring ahead of it): nothing after it is trusted.
+    pub corrupt: Option<String>,
+}
+
+/// One injection that was made and confirmed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Injection {
+    /// Index of the injection in the scenario.
+    pub spec: u32,
+    /// The vCPU.
+    pub vcpu: u32,
+    /// Where the vCPU stood: the NMI is taken before this instruction.
+    pub rip: u64,
+    /// Current privilege level there: 0 or 3.
+    pub cpl: u8,
+    /// Workload thread known to be current there, where the trigger was armed by one.
+    pub thread: Option<u32>,
+    /// How many iterations (arm marks) that thread had begun, where it is known.
+    pub iteration: Option<u64>,
+}
+
+/// How far one workload thread got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The thread.
+    pub thread: u32,
+    /// Its counter at the first injection.
+    pub at_first_injection: u64,
+    /// Its counter after the last injection, before the stop word was written.
+    pub at_last_injection: u64,
+    /// Its counter at the end.
+    pub at_end: u64,
+}
+
+/// How a trial ended, before anything is judged.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TrialEnd {
+    /// The agent said goodbye.
+    Completed,
+    /// The kernel under test lacks the feature.
+    Unsupported {
+        /// In the agent's words.
+        reason: String,
+    },
+    /// The guest kernel panicked or oopsed.
+    Panic {
+        /// The line that says so.
+        line: String,
+    },
+    /// No vCPU made progress, or the workload did not come to its end in time.
+    Hang {
+        /// Where every vCPU stood, symbol and offset where known.
+        where_: Vec<String>,
+    },
+    /// The trial's time was over while the guest was still making progress.
+    Timeout,
+    /// The guest never got as far as the agent's `Ready`.
+    BootError {
+        /// Why.
+        reason: String,
+    },
+    /// The harness or the KVM host failed; nothing can be said about the kernel.
+    #[default]
+    Unknown,
+    /// The harness or the KVM host failed, and how.
+    Infra {
+        /// Why.
+        reason: String,
+    },
+}
