@@ -6,4 +6,5 @@
 //! drives them.
 
 pub mod invariant;
+pub mod runner;
 pub mod trace;
