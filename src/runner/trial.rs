@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT, mark};
-use unwindlab_vmm::{Machine, Pause, Run, Stop, VcpuError, VcpuEvent};
+use unwindlab_vmm::{InjectError, Machine, Pause, Run, Stop, VcpuEvent};
 
 use super::arrivals::{Arrival, Arrivals, Due};
 use super::plan::{Place, TrialPlan, TriggerPlan};
 use super::progress::{Stage, TrialProgress};
 use super::rate::Rates;
 use super::session::{Session, Turn};
+use super::vcpu::{VcpuError, resume, with_stopped};
 use super::watch;
 use crate::trace::recording::{Injection, Progress, Recording, TrialEnd};
 
@@ -25,8 +26,11 @@ const WIND_UP: f64 = 0.7;
 #[derive(Debug, thiserror::Error)]
 pub enum TrialError {
     /// A vCPU does not do what KVM promises.
-    #[error("{0}")]
+    #[error(transparent)]
     Vcpu(#[from] VcpuError),
+    /// An NMI did not get in.
+    #[error(transparent)]
+    Inject(#[from] InjectError),
     /// More places than there are debug registers.
     #[error("{0} different instructions to break on; the CPU has 4 breakpoints")]
     TooManyPlaces(usize),

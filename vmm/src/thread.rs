@@ -23,6 +23,9 @@ pub enum Run {
     /// instruction that faults, or that enters the kernel with a masked trap flag (`syscall`),
     /// takes as long as its handler.
     Step,
+    /// As `Continue`, but a breakpoint it stands at is not passed: once an NMI injected there has
+    /// been handled, the vCPU stops at the same instruction again. Without one it stops at once.
+    Revisit,
 }
 
 /// To the thread: the vCPU, and how it is to go on. The thread ends when no more can come.
@@ -81,7 +84,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 
 fn run_until_stop(vcpu: &mut Vcpu, run: Run, ports: &Ports) -> Stop {
     vcpu.wanted.set_step(run == Run::Step);
-    if let Err(error) = prepare(vcpu) {
+    if let Err(error) = prepare(vcpu, run) {
         return Stop::Unhandled {
             exit: format!("KVM refused the debug settings: {error}"),
         };
@@ -101,8 +104,8 @@ fn run_until_stop(vcpu: &mut Vcpu, run: Run, ports: &Ports) -> Stop {
     }
 }
 
-fn prepare(vcpu: &mut Vcpu) -> Result<(), vmm_sys_util::errno::Error> {
-    if std::mem::take(&mut vcpu.at_breakpoint) {
+fn prepare(vcpu: &mut Vcpu, run: Run) -> Result<(), vmm_sys_util::errno::Error> {
+    if std::mem::take(&mut vcpu.at_breakpoint) && run != Run::Revisit {
         pass_breakpoint(&vcpu.fd)?;
     }
     vcpu.armed.arm(&vcpu.fd, vcpu.wanted)
