@@ -1,5 +1,9 @@
 //! Plan to recording: boots the machine, makes the injections, reads the rings.
 
+pub mod executor;
+pub mod interrupt;
 pub mod plan;
 
+pub use executor::{Executor, InfraError, Progress};
+pub use interrupt::Interrupt;
 pub use plan::TrialPlan;
