@@ -5,6 +5,9 @@
 //! [`invariant`] (events to verdicts), [`report`] (verdicts to people and machines); [`cli`]
 //! drives them.
 
+pub mod cli;
 pub mod invariant;
+pub mod report;
 pub mod runner;
+pub mod scenario;
 pub mod trace;
