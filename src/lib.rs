@@ -10,4 +10,5 @@ pub mod invariant;
 pub mod report;
 pub mod runner;
 pub mod scenario;
+mod text;
 pub mod trace;
