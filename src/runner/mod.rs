@@ -3,7 +3,9 @@
 pub mod executor;
 pub mod interrupt;
 pub mod plan;
+pub mod progress;
 
 pub use executor::{Executor, InfraError, Progress};
 pub use interrupt::Interrupt;
 pub use plan::TrialPlan;
+pub use progress::{Stage, TrialProgress};

@@ -1,0 +1,3 @@
+//! Guest RAM as the harness sees it.
+
+pub use unwindlab_vmm::{Memory as GuestMemory, MemoryError};

@@ -1,0 +1,1 @@
+//! Whether a KVM runs kernel code as a kernel needs it.
