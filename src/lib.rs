@@ -11,4 +11,5 @@ pub mod invariant;
 pub mod report;
 pub mod runner;
 pub mod scenario;
+mod text;
 pub mod trace;

@@ -63,7 +63,7 @@ impl Drop for Spinner {
 }
 
 impl Progress for Spinner {
-    fn stage(&self, what: &str) {
+    fn step(&self, what: &str) {
         tracing::info!("{what}");
         self.bar.set_style(self.text.clone());
         self.bar.unset_length();

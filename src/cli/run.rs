@@ -190,7 +190,7 @@ impl Session<'_> {
             if self.interrupt.is_set() {
                 break;
             }
-            self.spinner.stage(&trial.scenario);
+            self.spinner.step(&trial.scenario);
             let start = Instant::now();
             let recorded = executor.run(trial, self.spinner);
             if self.interrupt.is_set() {

@@ -3,9 +3,10 @@
 
 use std::fmt::Write as _;
 
-use super::names::{Names, printable};
+use super::names::Names;
 use super::result::{JudgedViolation, ScenarioResult};
 use super::snapshot::Comparison;
+use crate::text::printable;
 use crate::trace::{Event, EventKind, Trace};
 
 /// Violations that are shown in full; the rest are in the files.

@@ -1,8 +1,9 @@
-//! Addresses and guest text as they are shown to people.
+//! Addresses as they are shown to people.
 
 use unwindlab_abi::message::UserSymbol;
 
 use crate::scenario::KernelSymbols;
+use crate::text::printable;
 
 /// Names for the addresses of one trace.
 #[expect(missing_debug_implementations, reason = "holds a trait object")]
@@ -21,19 +22,13 @@ impl Names<'_> {
         let user = self
             .user
             .iter()
-            .find(|symbol| (symbol.start..symbol.end).contains(&address))
+            .filter(|symbol| (symbol.start..symbol.end).contains(&address))
+            // They overlap: the innermost starts last.
+            .max_by_key(|symbol| symbol.start)
             .map(|symbol| (symbol.name.clone(), address - symbol.start));
         match user.or_else(|| self.kernel.resolve(address)) {
             Some((symbol, offset)) => format!("{}+{offset:#x}", printable(&symbol)),
             None => format!("{address:#x}"),
         }
     }
-}
-
-/// A guest's text without what could drive a terminal.
-#[must_use]
-pub fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 
 use super::counts::Counts;
-use super::names::printable;
 use super::outcome::{Outcome, Verdict};
 use super::result::ScenarioResult;
+use crate::text::printable;
 
 /// Width of the longest outcome, `expected-failure`.
 const OUTCOME_WIDTH: usize = 16;

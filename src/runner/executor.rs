@@ -27,10 +27,10 @@ pub struct InfraError {
 }
 
 /// Where work that takes a while says how far it is.
-pub trait Progress: Send + Sync {
-    /// What is being done now, in a few words.
-    fn stage(&self, what: &str);
-    /// How many of how many bytes (0: not known) of it are done.
+pub trait Progress {
+    /// A new step begins: one line, lower-case, without a full stop.
+    fn step(&self, what: &str);
+    /// How far the current step is, in bytes or in any other unit that `total` is in too.
     fn bytes(&self, done: u64, total: u64);
 }
 
@@ -39,6 +39,6 @@ pub trait Progress: Send + Sync {
 pub struct Silent;
 
 impl Progress for Silent {
-    fn stage(&self, _: &str) {}
+    fn step(&self, _: &str) {}
     fn bytes(&self, _: u64, _: u64) {}
 }

@@ -39,10 +39,12 @@ impl<'a> Complaints<'a> {
         }
     }
 
+    /// A value that was not written is complained of at the start of the file.
     pub(super) fn add(&mut self, location: Location, message: impl Into<String>) {
+        let start = Location { line: 1, column: 1 };
         self.found.push(ScenarioError {
             file: self.file.to_owned(),
-            location,
+            location: location.max(start),
             message: message.into(),
         });
     }

@@ -17,3 +17,6 @@ pub use error::{ScenarioError, ScenarioErrors};
 pub use library::{Library, Loaded};
 pub use model::{Scenario, SnapshotStyle};
 pub use resolve::{KernelSymbols, ResolveError, resolve};
+
+#[cfg(test)]
+mod tests;

@@ -91,7 +91,7 @@ impl Default for Machine {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Workload {
     /// What a thread does, over and over.
-    pub kind: WorkloadKind,
+    pub kind: At<WorkloadKind>,
     /// User frames that an unwind must show, the leaf's included: 3 or more.
     #[schemars(range(min = 3))]
     pub frames: At<u32>,

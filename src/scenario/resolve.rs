@@ -25,8 +25,8 @@ pub trait KernelSymbols {
     fn size(&self, name: &str) -> Option<u64>;
     /// Names that could have been meant, best first.
     fn similar(&self, name: &str) -> Vec<String>;
-    /// Offset of a per-CPU variable from the CPU's GS base.
-    fn percpu_offset(&self, name: &str) -> Option<u64>;
+    /// Offset of the pointer to the running task from the CPU's GS base.
+    fn current_task_offset(&self) -> Option<u64>;
     /// The symbol that holds an address, and bytes from its start.
     fn resolve(&self, address: u64) -> Option<(String, u64)>;
 }
@@ -58,7 +58,7 @@ pub fn resolve(
             "the kernel has no deferred unwinding (no symbol `{FEATURE}`)"
         )));
     }
-    let current_task = symbols.percpu_offset("current_task").ok_or_else(|| {
+    let current_task = symbols.current_task_offset().ok_or_else(|| {
         ResolveError::Unsupported("the kernel has no per-CPU `current_task`".to_owned())
     })?;
     let mut complaints = Complaints::new(file);
@@ -97,7 +97,7 @@ pub fn resolve(
 fn workload(scenario: &Scenario) -> Workload {
     let written = &scenario.workload;
     Workload {
-        kind: written.kind,
+        kind: *written.kind,
         frames: *written.frames,
         frames_step: *written.frames_step,
         threads: *written.threads,

@@ -17,6 +17,8 @@ pub(super) trait Notation: FromStr<Err = NotThat> {
     const NAME: &'static str;
     /// Regular expression of the notation, for editors.
     const PATTERN: &'static str;
+    /// Whether YAML takes some of it for a number.
+    const MAY_BE_NUMBER: bool = false;
 }
 
 /// The text is not in the notation; the caller knows which one was expected.
@@ -50,8 +52,13 @@ where
 
 /// The schema of a [`Notation`].
 pub(super) fn schema<T: Notation>() -> Schema {
+    let types: &[&str] = if T::MAY_BE_NUMBER {
+        &["string", "integer"]
+    } else {
+        &["string"]
+    };
     json_schema!({
-        "type": ["string", "integer"],
+        "type": types,
         "description": T::EXPECTED,
         "pattern": T::PATTERN,
     })
@@ -190,6 +197,7 @@ impl Notation for Count {
     const EXPECTED: &'static str = "a number such as `20`, `20 or more` or `20 or less`";
     const NAME: &'static str = "Count";
     const PATTERN: &'static str = "^[0-9]+( or (more|less))?$";
+    const MAY_BE_NUMBER: bool = true;
 }
 
 impl FromStr for Count {
