@@ -34,13 +34,14 @@ pub trait Lab {
     /// [`LabError`].
     fn list(&self) -> Result<Vec<String>, LabError>;
 
-    /// Starts a KVM host.
+    /// Starts a KVM host that can boot the kernel.
     ///
     /// # Errors
     /// [`LabError`].
     fn executor(
         &self,
         host: KvmHost,
+        kernel: &dyn TestKernel,
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Box<dyn Executor>, LabError>;

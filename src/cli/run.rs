@@ -95,7 +95,7 @@ pub fn run(
             "none".to_owned()
         }
         Trials::Planned(trials) => {
-            let mut executor = lab.executor(plan.kvm_host, &spinner, interrupt)?;
+            let mut executor = lab.executor(plan.kvm_host, kernel.as_ref(), &spinner, interrupt)?;
             session.run_all(&trials, executor.as_mut())?;
             executor.host()
         }
@@ -222,6 +222,7 @@ impl Session<'_> {
             findings: self.analysis.findings.as_ref(),
             canonical: &self.analysis.canonical,
             compare_snapshots: self.plan.compare_snapshots,
+            symbols: self.kernel.symbols(),
         };
         let mut result = judge.judge(Case {
             loaded,

@@ -13,9 +13,9 @@ use super::result::{InvariantCheck, JudgedViolation, ScenarioResult};
 use super::snapshot::{Comparison, compare};
 use crate::invariant::{Check, Invariant, Violation};
 use crate::runner::TrialPlan;
-use crate::scenario::{Loaded, Scenario, SnapshotStyle};
+use crate::scenario::{KernelSymbols, Loaded, Scenario, SnapshotStyle};
 use crate::trace::Trace;
-use crate::trace::recording::TrialEnd;
+use crate::trace::recording::{TrialEnd, VcpuPlace};
 
 /// The kernel bugs that are understood.
 pub trait Findings {
@@ -38,6 +38,8 @@ pub struct Judge<'a> {
     pub canonical: &'a dyn Fn(&Trace, SnapshotStyle) -> String,
     /// Whether snapshots are compared.
     pub compare_snapshots: bool,
+    /// The kernel's symbols, for places in reasons.
+    pub symbols: &'a dyn KernelSymbols,
 }
 
 /// A trial that is over.
@@ -62,14 +64,20 @@ impl Judge<'_> {
         let (outcome, reason) = match case.end {
             TrialEnd::Completed => return self.judge_complete(case),
             TrialEnd::Unsupported { reason } => (Outcome::Skip, reason.clone()),
-            TrialEnd::BootError { reason } => (Outcome::BootError, reason.clone()),
+            TrialEnd::BootError { reason, places } => (
+                Outcome::BootError,
+                format!("{reason}{}", standstill(places, self.symbols)),
+            ),
             TrialEnd::Infra { reason } => (Outcome::InfraError, reason.clone()),
             TrialEnd::Unknown => (
                 Outcome::InfraError,
                 "the trial ended without saying how".to_owned(),
             ),
             TrialEnd::Panic { line } => (Outcome::GuestPanic, line.clone()),
-            TrialEnd::Hang { where_ } => (Outcome::Hang, standstill(where_)),
+            TrialEnd::Hang { places } => (
+                Outcome::Hang,
+                format!("no progress{}", standstill(places, self.symbols)),
+            ),
             TrialEnd::Timeout => (
                 Outcome::Timeout,
                 format!(
@@ -179,11 +187,19 @@ fn violation_line(violation: &Violation) -> String {
     format!("{} violated: {}", violation.invariant, violation.message)
 }
 
-fn standstill(places: &[String]) -> String {
-    if places.is_empty() {
-        "no progress".to_owned()
-    } else {
-        format!("no progress; vCPUs at {}", places.join(", "))
+/// Where the vCPUs stood, to be put behind a sentence.
+fn standstill(places: &[VcpuPlace], symbols: &dyn KernelSymbols) -> String {
+    let at = |place: &VcpuPlace| {
+        let VcpuPlace { vcpu, rip, cpl } = *place;
+        match symbols.resolve(rip) {
+            Some((name, offset)) if cpl == 0 => format!("vCPU {vcpu} at {name}+{offset:#x}"),
+            _ if cpl == 0 => format!("vCPU {vcpu} at {rip:#x} in the kernel"),
+            _ => format!("vCPU {vcpu} at {rip:#x} in user mode"),
+        }
+    };
+    match places {
+        [] => String::new(),
+        _ => format!("; {}", places.iter().map(at).collect::<Vec<_>>().join(", ")),
     }
 }
 
