@@ -22,6 +22,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         "Cargo.lock",
         "rust-toolchain.toml",
         "guest-userspace",
+        // Embedded in the binary too.
+        "scenarios",
+        "snapshots",
     ] {
         println!("cargo::rerun-if-changed={path}");
     }

@@ -1,0 +1,97 @@
+//! What the commands need from the rest of the harness.
+
+use std::path::{Path, PathBuf};
+
+use super::args::KvmHost;
+use crate::invariant::Invariant;
+use crate::report::Findings;
+use crate::runner::{Executor, Interrupt, Progress};
+use crate::scenario::{KernelSymbols, SnapshotStyle};
+use crate::trace::{Recording, Trace};
+
+/// The places where kernels and KVM hosts come from.
+pub trait Lab {
+    /// Gets a kernel, from the cache or from where its spec says.
+    ///
+    /// # Errors
+    /// [`LabError`].
+    fn fetch(
+        &self,
+        spec: &str,
+        progress: &dyn Progress,
+        interrupt: &Interrupt,
+    ) -> Result<Box<dyn TestKernel>, LabError>;
+
+    /// Where a kernel in the cache is; nothing is fetched.
+    ///
+    /// # Errors
+    /// [`LabError`]; a kernel that is not in the cache is one.
+    fn path(&self, spec: &str) -> Result<PathBuf, LabError>;
+
+    /// The kernels in the cache, a line each.
+    ///
+    /// # Errors
+    /// [`LabError`].
+    fn list(&self) -> Result<Vec<String>, LabError>;
+
+    /// Starts a KVM host.
+    ///
+    /// # Errors
+    /// [`LabError`].
+    fn executor(
+        &self,
+        host: KvmHost,
+        progress: &dyn Progress,
+        interrupt: &Interrupt,
+    ) -> Result<Box<dyn Executor>, LabError>;
+
+    /// Which KVM host would be used and why, and what is missing: text of some lines.
+    ///
+    /// # Errors
+    /// [`LabError`].
+    fn doctor(&self) -> Result<String, LabError>;
+}
+
+/// A kernel to test.
+pub trait TestKernel {
+    /// Content hash of the image, by which the executor finds it.
+    fn hash(&self) -> &str;
+    /// `uname -r`, as far as the image tells.
+    fn release(&self) -> &str;
+    /// The image.
+    fn path(&self) -> &Path;
+    /// Its symbols.
+    fn symbols(&self) -> &dyn KernelSymbols;
+}
+
+/// Why a command cannot do its work. One line each, that says what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LabError {
+    /// The user asked for what cannot be: exit code 2.
+    #[error("{0}")]
+    Usage(String),
+    /// Something that is needed is not to be had: exit code 125.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// How recordings become verdicts.
+#[expect(missing_debug_implementations, reason = "holds trait objects")]
+pub struct Analysis {
+    /// Recording to trace.
+    pub decode: fn(&Recording) -> Trace,
+    /// The canonical form of a trace.
+    pub canonical: fn(&Trace, SnapshotStyle) -> String,
+    /// All invariants.
+    pub invariants: Vec<&'static dyn Invariant>,
+    /// All findings.
+    pub findings: Box<dyn Findings>,
+}
+
+impl Analysis {
+    /// IDs of all invariants.
+    #[must_use]
+    pub fn invariant_ids(&self) -> Vec<&'static str> {
+        self.invariants.iter().map(|it| it.id()).collect()
+    }
+}
