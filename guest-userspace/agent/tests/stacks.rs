@@ -15,6 +15,7 @@ mod tests {
     use unwindlab_abi::{Workload as Plan, WorkloadKind, mark};
     use unwindlab_agent::chain;
     use unwindlab_agent::shared::SharedPages;
+    use unwindlab_agent::system::online_cpus;
     use unwindlab_agent::workload::{Workload, WorkloadError};
 
     /// Instructions to step through after each mark: more than any leaf has between two marks,
@@ -123,7 +124,10 @@ mod tests {
     fn look_at(plan: &Plan) -> Seen {
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = Arc::new(SharedPages::new().unwrap());
-        let cpus = [0, 1];
+        // Twice the same one where there is only one: migration then goes nowhere, which the
+        // stacks do not mind.
+        let online = online_cpus().unwrap();
+        let cpus: Vec<u32> = online.into_iter().cycle().take(2).collect();
         let workload = Workload::start(plan, &cpus, shared).unwrap();
         let announces = workload.announces().to_vec();
         for (index, announce) in (0..).zip(&announces) {
