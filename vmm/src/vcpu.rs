@@ -13,6 +13,7 @@ use vmm_sys_util::errno;
 use crate::debug::{Armed, Wanted};
 use crate::kick::RunPage;
 use crate::memory::Memory;
+use crate::paging::AddressSpace;
 
 /// Why a vCPU could not be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +122,9 @@ impl Vcpu {
 
     /// The guest-physical address behind `address`, as the vCPU's own page tables have it now.
     pub(crate) fn translate(&self, address: u64) -> Result<Option<u64>, InspectError> {
+        if let Some(space) = AddressSpace::of(&self.sregs()?) {
+            return Ok(space.translate(&self.memory, address));
+        }
         let translation = self
             .fd
             .translate_gva(address)
