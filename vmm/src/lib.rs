@@ -24,6 +24,7 @@ mod memory;
 mod msr;
 pub mod probe;
 mod thread;
+mod translate;
 mod vcpu;
 mod vm;
 
