@@ -87,11 +87,22 @@ pub enum KvmHost {
 #[derive(Debug, Subcommand)]
 pub enum KernelCommand {
     /// Get a kernel into the cache.
-    Fetch(KernelArgs),
+    Fetch(FetchArgs),
     /// List the kernels in the cache.
     List,
     /// Print where a kernel in the cache is.
     Path(KernelArgs),
+}
+
+/// `unwindlab kernel fetch`.
+#[derive(Debug, Args)]
+pub struct FetchArgs {
+    /// The kernel.
+    #[command(flatten)]
+    pub kernel: KernelArgs,
+    /// Look anew for the newest one, even where that was done today.
+    #[arg(long)]
+    pub refresh: bool,
 }
 
 /// A kernel.

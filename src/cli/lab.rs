@@ -2,24 +2,24 @@
 
 use std::path::{Path, PathBuf};
 
+use unwindlab_guest_kernel::Progress;
+
 use super::args::KvmHost;
-use crate::invariant::Invariant;
-use crate::report::Findings;
-use crate::runner::{Executor, Interrupt, Progress};
-use crate::scenario::{KernelSymbols, SnapshotStyle};
-use crate::trace::{Recording, Trace};
+use crate::runner::{Executor, Interrupt};
+use crate::scenario::KernelSymbols;
 
 /// The places where kernels and KVM hosts come from.
 pub trait Lab {
-    /// Gets a kernel, from the cache or from where its spec says.
+    /// Gets a kernel, from the cache or from where its spec says; with `refresh`, what was
+    /// remembered of that is looked up anew.
     ///
     /// # Errors
     /// [`LabError`].
     fn fetch(
         &self,
         spec: &str,
+        refresh: bool,
         progress: &dyn Progress,
-        interrupt: &Interrupt,
     ) -> Result<Box<dyn TestKernel>, LabError>;
 
     /// Where a kernel in the cache is; nothing is fetched.
@@ -34,13 +34,14 @@ pub trait Lab {
     /// [`LabError`].
     fn list(&self) -> Result<Vec<String>, LabError>;
 
-    /// Starts a KVM host.
+    /// Starts a KVM host that can boot `kernel`.
     ///
     /// # Errors
     /// [`LabError`].
     fn executor(
         &self,
         host: KvmHost,
+        kernel: &dyn TestKernel,
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Box<dyn Executor>, LabError>;
@@ -73,25 +74,4 @@ pub enum LabError {
     /// Something that is needed is not to be had: exit code 125.
     #[error("{0}")]
     Unavailable(String),
-}
-
-/// How recordings become verdicts.
-#[expect(missing_debug_implementations, reason = "holds trait objects")]
-pub struct Analysis {
-    /// Recording to trace.
-    pub decode: fn(&Recording) -> Trace,
-    /// The canonical form of a trace.
-    pub canonical: fn(&Trace, SnapshotStyle) -> String,
-    /// All invariants.
-    pub invariants: Vec<&'static dyn Invariant>,
-    /// All findings.
-    pub findings: Box<dyn Findings>,
-}
-
-impl Analysis {
-    /// IDs of all invariants.
-    #[must_use]
-    pub fn invariant_ids(&self) -> Vec<&'static str> {
-        self.invariants.iter().map(|it| it.id()).collect()
-    }
 }

@@ -1,5 +1,6 @@
 //! Who carries out a trial: the seam between the command line and the KVM host.
 
+use super::TrialProgress;
 use super::plan::TrialPlan;
 use crate::trace::Recording;
 
@@ -8,37 +9,24 @@ pub trait Executor {
     /// One line on which KVM host is used, and why.
     fn host(&self) -> String;
 
-    /// Carries out one trial. Whatever the *guest* does, a panic or a hang included, is a
-    /// [`Recording`].
+    /// Carries out one trial to its end, whatever that is: a guest that panics or hangs is a
+    /// recording that says so.
     ///
     /// # Errors
-    /// [`InfraError`] where the harness or the KVM host failed.
-    fn run(&mut self, plan: &TrialPlan, progress: &dyn Progress) -> Result<Recording, InfraError>;
+    /// [`HostError`] only where the KVM host itself failed; the executor is of no use after it.
+    fn run(
+        &mut self,
+        plan: &TrialPlan,
+        progress: &mut dyn FnMut(&TrialProgress),
+    ) -> Result<Recording, HostError>;
 }
 
-/// The harness or the KVM host failed; nothing can be said about the kernel.
+/// The KVM host failed. Nothing is known about the kernel under test.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}")]
-pub struct InfraError {
-    /// One line: what failed, and what to do.
-    pub reason: String,
+#[error("{what}")]
+pub struct HostError {
+    /// One line: what failed and what to do.
+    pub what: String,
     /// The outer machine's console, where there is one.
     pub console: String,
-}
-
-/// Where work that takes a while says how far it is.
-pub trait Progress {
-    /// A new step begins: one line, lower-case, without a full stop.
-    fn step(&self, what: &str);
-    /// How far the current step is, in bytes or in any other unit that `total` is in too.
-    fn bytes(&self, done: u64, total: u64);
-}
-
-/// Says nothing.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Silent;
-
-impl Progress for Silent {
-    fn step(&self, _: &str) {}
-    fn bytes(&self, _: u64, _: u64) {}
 }

@@ -5,7 +5,7 @@ pub mod interrupt;
 pub mod plan;
 pub mod progress;
 
-pub use executor::{Executor, InfraError, Progress};
+pub use executor::{Executor, HostError};
 pub use interrupt::Interrupt;
 pub use plan::TrialPlan;
 pub use progress::{Stage, TrialProgress};
