@@ -6,6 +6,7 @@
 //! drives them.
 
 pub mod cli;
+pub mod host;
 pub mod invariant;
 pub mod report;
 pub mod runner;

@@ -50,6 +50,12 @@ pub enum ChannelError {
     /// The other end is gone.
     #[error("the channel to the KVM host closed")]
     Closed,
+    /// Nothing came for too long.
+    #[error("no word for {0} s")]
+    Silent(u64),
+    /// The user wants to stop.
+    #[error("interrupted")]
+    Interrupted,
     /// The stream failed.
     #[error("the channel to the KVM host failed: {0}")]
     Io(#[source] std::io::Error),
@@ -119,12 +125,20 @@ mod tests {
         let mut wire = Vec::new();
         send(&mut wire, &FromHost::Unfit { reason: "x".into() }).unwrap();
         let mut read = wire.as_slice();
-        let FromHost::Unfit { reason } = receive(&mut read).unwrap() else { panic!() };
+        let FromHost::Unfit { reason } = receive(&mut read).unwrap() else {
+            panic!()
+        };
         assert_eq!(reason, "x");
-        assert!(matches!(receive::<FromHost>(&mut read), Err(ChannelError::Closed)));
+        assert!(matches!(
+            receive::<FromHost>(&mut read),
+            Err(ChannelError::Closed)
+        ));
 
         wire.truncate(5);
-        assert!(matches!(receive::<FromHost>(&mut wire.as_slice()), Err(ChannelError::Closed)));
+        assert!(matches!(
+            receive::<FromHost>(&mut wire.as_slice()),
+            Err(ChannelError::Closed)
+        ));
         let huge = u32::MAX.to_le_bytes();
         assert!(matches!(
             receive::<FromHost>(&mut huge.as_slice()),

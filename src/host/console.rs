@@ -23,16 +23,21 @@ impl OuterConsole {
     pub fn collect(mut stream: UnixStream) -> std::io::Result<Self> {
         let text = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&text);
-        let reader = std::thread::Builder::new().name("outer-console".into()).spawn(move || {
-            let mut chunk = [0; 4096];
-            while let Ok(n @ 1..) = stream.read(&mut chunk) {
-                let mut text = sink.lock().unwrap_or_else(PoisonError::into_inner);
-                text.extend_from_slice(chunk.get(..n).unwrap_or_default());
-                let excess = text.len().saturating_sub(KEEP);
-                text.drain(..excess);
-            }
-        })?;
-        Ok(Self { text, reader: Some(reader) })
+        let reader = std::thread::Builder::new()
+            .name("outer-console".into())
+            .spawn(move || {
+                let mut chunk = [0; 4096];
+                while let Ok(n @ 1..) = stream.read(&mut chunk) {
+                    let mut text = sink.lock().unwrap_or_else(PoisonError::into_inner);
+                    text.extend_from_slice(chunk.get(..n).unwrap_or_default());
+                    let excess = text.len().saturating_sub(KEEP);
+                    text.drain(..excess);
+                }
+            })?;
+        Ok(Self {
+            text,
+            reader: Some(reader),
+        })
     }
 
     /// Everything kept so far.

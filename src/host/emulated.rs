@@ -9,14 +9,15 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 
 use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::console::OuterConsole;
-use super::{Executor, HostError};
-use crate::runner::{TrialPlan, TrialProgress};
+use super::told;
+use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan};
 use crate::trace::Recording;
 
 /// The outer machine's command line. `tsc=reliable`: without it the outer kernel does not trust
@@ -53,23 +54,28 @@ pub struct Emulated {
     child: Child,
     stream: UnixStream,
     console: OuterConsole,
-    /// `uname -r` of the outer kernel.
-    pub release: String,
+    interrupt: Interrupt,
+    /// Why this host, for [`Executor::host`].
+    description: String,
 }
 
 impl Emulated {
     /// Boots the outer machine and waits until its KVM is known to be fit.
     ///
     /// # Errors
-    /// [`HostError`] with the console when it does not come up.
-    pub fn start(outer: &OuterMachine) -> Result<Self, HostError> {
-        let mut host = Self::spawn(outer).map_err(|error| HostError {
-            what: format!("cannot start QEMU ({}): {error}", outer.qemu[0].display()),
+    /// [`InfraError`] with the console when it does not come up.
+    pub fn start(
+        outer: &OuterMachine,
+        why: &str,
+        interrupt: &Interrupt,
+    ) -> Result<Self, InfraError> {
+        let mut host = Self::spawn(outer, interrupt).map_err(|error| InfraError {
+            reason: format!("cannot start QEMU: {error}"),
             console: String::new(),
         })?;
         match host.receive(BOOT_LIMIT) {
             Ok(FromHost::Hello { version, release }) if version == env!("CARGO_PKG_VERSION") => {
-                host.release = release;
+                host.description = format!("emulated (outer kernel {release}; {why})");
                 Ok(host)
             }
             Ok(FromHost::Unfit { reason }) => Err(host.failed(&reason)),
@@ -78,7 +84,7 @@ impl Emulated {
         }
     }
 
-    fn spawn(outer: &OuterMachine) -> std::io::Result<Self> {
+    fn spawn(outer: &OuterMachine, interrupt: &Interrupt) -> std::io::Result<Self> {
         let (stream, channel_end) = UnixStream::pair()?;
         let (console, console_end) = UnixStream::pair()?;
         let (program, leading) = outer
@@ -103,19 +109,46 @@ impl Emulated {
             child,
             stream,
             console: OuterConsole::collect(console)?,
-            release: String::new(),
+            interrupt: interrupt.clone(),
+            description: String::new(),
         })
     }
 
+    /// Waits for a message, looking up for an interrupt meanwhile.
     fn receive(&mut self, limit: Duration) -> Result<FromHost, ChannelError> {
-        self.stream.set_read_timeout(Some(limit)).map_err(ChannelError::Io)?;
+        let started = Instant::now();
+        loop {
+            let mut ready = [PollFd::new(&self.stream, PollFlags::IN)];
+            let look_up = Timespec {
+                tv_sec: 0,
+                tv_nsec: 50_000_000,
+            };
+            match poll(&mut ready, Some(&look_up)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => break,
+                Err(error) => return Err(ChannelError::Io(error.into())),
+            }
+            if self.interrupt.is_set() {
+                return Err(ChannelError::Interrupted);
+            }
+            if started.elapsed() > limit {
+                return Err(ChannelError::Silent(limit.as_secs()));
+            }
+        }
+        // A message that has begun arrives in one go unless the machine dies.
+        self.stream
+            .set_read_timeout(Some(limit))
+            .map_err(ChannelError::Io)?;
         channel::receive(&mut self.stream)
     }
 
     /// Ends the machine and says why, with everything it printed.
-    fn failed(&mut self, what: &str) -> HostError {
+    fn failed(&mut self, what: &str) -> InfraError {
         self.end();
-        HostError { what: what.to_owned(), console: self.console.text() }
+        InfraError {
+            reason: what.to_owned(),
+            console: self.console.text(),
+        }
     }
 
     fn end(&mut self) {
@@ -127,16 +160,16 @@ impl Emulated {
 }
 
 impl Executor for Emulated {
-    fn run(
-        &mut self,
-        plan: &TrialPlan,
-        progress: &mut dyn FnMut(&TrialProgress),
-    ) -> Result<Recording, HostError> {
+    fn host(&self) -> String {
+        self.description.clone()
+    }
+
+    fn run(&mut self, plan: &TrialPlan, progress: &dyn Progress) -> Result<Recording, InfraError> {
         channel::send(&mut self.stream, &ToHost::Run(Box::new(plan.clone())))
             .map_err(|error| self.failed(&error.to_string()))?;
         loop {
             match self.receive(SILENCE_LIMIT) {
-                Ok(FromHost::Progress(p)) => progress(&p),
+                Ok(FromHost::Progress(p)) => progress.stage(&told(&plan.scenario, &p)),
                 Ok(FromHost::Recording(recording)) => return Ok(*recording),
                 Ok(FromHost::Unfit { reason }) => return Err(self.failed(&reason)),
                 Ok(FromHost::Hello { .. }) => {
@@ -156,15 +189,30 @@ impl Drop for Emulated {
     }
 }
 
-fn machine_arguments(outer: &OuterMachine, [initrd, channel, console]: [RawFd; 3]) -> Vec<OsString> {
+fn machine_arguments(
+    outer: &OuterMachine,
+    [initrd, channel, console]: [RawFd; 3],
+) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = [
-        "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-        "-machine", "pc", "-cpu", "EPYC,+svm,+npt",
-        "-accel", "tcg,thread=multi,tb-size=512",
-        "-device", "virtio-serial-pci",
-        "-device", "virtserialport,chardev=channel,name=unwindlab",
-        "-serial", "chardev:console",
-        "-append", CMDLINE,
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-no-reboot",
+        "-machine",
+        "pc",
+        "-cpu",
+        "EPYC,+svm,+npt",
+        "-accel",
+        "tcg,thread=multi,tb-size=512",
+        "-device",
+        "virtio-serial-pci",
+        "-device",
+        "virtserialport,chardev=channel,name=unwindlab",
+        "-serial",
+        "chardev:console",
+        "-append",
+        CMDLINE,
     ]
     .map(OsString::from)
     .to_vec();

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, finit_module, reboot};
 
-use super::Executor;
 use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::initramfs::{KERNELS, MODULE_ORDER};
 use super::native::Native;
@@ -36,10 +35,15 @@ pub fn main() {
 fn serve() -> anyhow::Result<()> {
     mount_kernel_filesystems()?;
     let mut port = open_port()?;
-    let mut native = match prepare_kvm() {
+    let native = match prepare_kvm() {
         Ok(native) => native,
         Err(error) => {
-            channel::send(&mut port, &FromHost::Unfit { reason: format!("{error:#}") })?;
+            channel::send(
+                &mut port,
+                &FromHost::Unfit {
+                    reason: format!("{error:#}"),
+                },
+            )?;
             return Ok(());
         }
     };
@@ -47,7 +51,10 @@ fn serve() -> anyhow::Result<()> {
         &mut port,
         &FromHost::Hello {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            release: rustix::system::uname().release().to_string_lossy().into_owned(),
+            release: rustix::system::uname()
+                .release()
+                .to_string_lossy()
+                .into_owned(),
         },
     )?;
     loop {
@@ -57,19 +64,14 @@ fn serve() -> anyhow::Result<()> {
             Err(error) => return Err(error.into()),
         };
         let mut lost = None;
-        let result = native.run(&plan, &mut |progress| {
-            if let Err(error) = channel::send(&mut port, &FromHost::Progress(progress.clone())) {
-                lost.get_or_insert(error);
-            }
+        let recording = native.run(&plan, &mut |progress| {
+            lost = channel::send(&mut port, &FromHost::Progress(progress.clone())).err();
+            lost.is_none()
         });
         if let Some(error) = lost {
             return Err(error.into());
         }
-        let answer = match result {
-            Ok(recording) => FromHost::Recording(Box::new(recording)),
-            Err(error) => FromHost::Unfit { reason: error.what },
-        };
-        channel::send(&mut port, &answer)?;
+        channel::send(&mut port, &FromHost::Recording(Box::new(recording)))?;
     }
 }
 
@@ -99,5 +101,14 @@ fn prepare_kvm() -> anyhow::Result<Native> {
         finit_module(&file, c"", 0)
             .map_err(|e| anyhow::anyhow!("cannot load {module} in the outer machine: {e}"))?;
     }
-    Ok(Native::open(Path::new(KERNELS))?)
+    let kernels = fs::read_dir(KERNELS)?
+        .map(|entry| {
+            let entry = entry?;
+            Ok((
+                entry.file_name().to_string_lossy().into_owned(),
+                entry.path(),
+            ))
+        })
+        .collect::<std::io::Result<_>>()?;
+    Ok(Native::new(unwindlab_vmm::open_kvm()?, kernels)?)
 }

@@ -1,34 +1,27 @@
-//! Choosing and starting the KVM host: where a trial's machine gets its KVM from.
+//! Choosing and starting the KVM host: where a trial's machine gets its KVM from, and what is put
+//! into the machines.
 
+pub mod agent;
 pub mod channel;
 pub mod console;
+pub mod cpio;
 pub mod emulated;
 pub mod init;
 pub mod initramfs;
+pub mod native;
 
-use crate::runner::{TrialPlan, TrialProgress};
-use crate::trace::Recording;
+use crate::runner::TrialProgress;
 
-/// Whoever can run trials: the native KVM host in this process, or an outer machine.
-pub trait Executor {
-    /// Runs one trial to its end, whatever that is: a guest that panics or hangs is a recording
-    /// that says so.
-    ///
-    /// # Errors
-    /// [`HostError`] only when the KVM host itself failed; the executor is of no use after it.
-    fn run(
-        &mut self,
-        plan: &TrialPlan,
-        progress: &mut dyn FnMut(&TrialProgress),
-    ) -> Result<Recording, HostError>;
-}
-
-/// The KVM host failed. Nothing is known about the kernel under test.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}")]
-pub struct HostError {
-    /// One line: what failed and what to do.
-    pub what: String,
-    /// The outer machine's console, where there is one.
-    pub console: String,
+/// A running trial's progress in a few words.
+fn told(scenario: &str, progress: &TrialProgress) -> String {
+    let TrialProgress {
+        stage,
+        injected,
+        planned,
+        ..
+    } = progress;
+    format!(
+        "{scenario}: {}, {injected} of {planned} injections",
+        stage.word()
+    )
 }

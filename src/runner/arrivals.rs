@@ -1,11 +1,11 @@
 //! Injections at an instruction: which breakpoint hits count, and what is due at each.
 //!
 //! A breakpoint is passed by every task. Only a workload thread between its arm mark and its
-//! next mark counts, told by the kernel's own `current_task`; everything else steps over.
+//! next mark counts, told by the kernel's own `current_task`; everything else goes on.
 //!
-//! When an NMI has been injected at a breakpoint and the vCPU goes on, its handler runs and
-//! returns to the very instruction, where the breakpoint (still set) stops the vCPU again: that
-//! is how several NMIs land on one instruction of one kernel entry.
+//! When an NMI has been injected at a breakpoint, its handler returns to the very instruction,
+//! where the breakpoint stops the vCPU again if it is told to revisit it: that is how several
+//! NMIs land on one instruction of one kernel entry.
 
 use std::collections::HashMap;
 
@@ -48,8 +48,10 @@ pub enum Due {
         thread: u32,
         /// Its iteration.
         iteration: u64,
+        /// More are due at this very arrival: come back once the handler has returned.
+        again: bool,
     },
-    /// Not ours: step over the instruction.
+    /// Not ours: go on.
     Pass,
 }
 
@@ -88,14 +90,21 @@ impl Arrivals {
     /// Those of a plan.
     #[must_use]
     pub fn new(list: Vec<Arrival>) -> Self {
-        Self { list, iterations: HashMap::new() }
+        Self {
+            list,
+            iterations: HashMap::new(),
+        }
     }
 
     /// The distinct addresses at which there is still something to do.
     #[must_use]
     pub fn addresses(&self) -> Vec<u64> {
-        let mut open: Vec<u64> =
-            self.list.iter().filter(|a| !a.complete()).map(|a| a.address).collect();
+        let mut open: Vec<u64> = self
+            .list
+            .iter()
+            .filter(|a| !a.complete())
+            .map(|a| a.address)
+            .collect();
         open.sort_unstable();
         open.dedup();
         open
@@ -124,7 +133,15 @@ impl Arrivals {
             }
             let begun = arrival.done + arrival.armed.len() as u64;
             if iteration >= arrival.first && begun < arrival.repeat {
-                arrival.armed.insert(thread, Armed { task, iteration, hits: 0, injected: 0 });
+                arrival.armed.insert(
+                    thread,
+                    Armed {
+                        task,
+                        iteration,
+                        hits: 0,
+                        injected: 0,
+                    },
+                );
             }
         }
     }
@@ -154,11 +171,17 @@ impl Arrivals {
             }
             armed.injected += 1;
             let iteration = armed.iteration;
-            if armed.injected >= arrival.times {
+            let again = armed.injected < arrival.times;
+            if !again {
                 arrival.armed.remove(&thread);
                 arrival.done += 1;
             }
-            return Due::Inject { spec: arrival.spec, thread, iteration };
+            return Due::Inject {
+                spec: arrival.spec,
+                thread,
+                iteration,
+                again,
+            };
         }
         Due::Pass
     }
@@ -182,7 +205,15 @@ mod tests {
         arrivals.arm(0, TASK);
         assert_eq!(arrivals.hit(0x10, OTHER), Due::Pass, "another task");
         assert_eq!(arrivals.hit(0x20, TASK), Due::Pass, "another place");
-        assert_eq!(arrivals.hit(0x10, TASK), Due::Inject { spec: 0, thread: 0, iteration: 1 });
+        assert_eq!(
+            arrivals.hit(0x10, TASK),
+            Due::Inject {
+                spec: 0,
+                thread: 0,
+                iteration: 1,
+                again: false
+            }
+        );
         assert!(arrivals.complete());
         assert!(arrivals.addresses().is_empty());
     }
@@ -191,22 +222,40 @@ mod tests {
     fn a_burst_stays_on_its_instruction() {
         let mut arrivals = one(1, 1, 2, 3);
         arrivals.arm(0, TASK);
-        for _ in 0..3 {
-            assert_eq!(arrivals.hit(0x10, TASK), Due::Inject { spec: 0, thread: 0, iteration: 1 });
+        let due = |iteration, again| Due::Inject {
+            spec: 0,
+            thread: 0,
+            iteration,
+            again,
+        };
+        for again in [true, true, false] {
+            assert_eq!(arrivals.hit(0x10, TASK), due(1, again));
         }
-        assert_eq!(arrivals.hit(0x10, TASK), Due::Pass, "the third one's return");
+        assert_eq!(arrivals.hit(0x10, TASK), Due::Pass, "done here");
         arrivals.arm(0, TASK);
-        assert_eq!(arrivals.hit(0x10, TASK), Due::Inject { spec: 0, thread: 0, iteration: 2 });
+        assert_eq!(arrivals.hit(0x10, TASK), due(2, true));
     }
 
     #[test]
     fn hits_and_iterations_are_counted_from_one() {
         let mut arrivals = one(2, 2, 1, 1);
         arrivals.arm(0, TASK);
-        assert_eq!(arrivals.hit(0x10, TASK), Due::Pass, "iteration 1 does not count");
+        assert_eq!(
+            arrivals.hit(0x10, TASK),
+            Due::Pass,
+            "iteration 1 does not count"
+        );
         arrivals.arm(0, TASK);
         assert_eq!(arrivals.hit(0x10, TASK), Due::Pass, "first hit");
-        assert_eq!(arrivals.hit(0x10, TASK), Due::Inject { spec: 0, thread: 0, iteration: 2 });
+        assert_eq!(
+            arrivals.hit(0x10, TASK),
+            Due::Inject {
+                spec: 0,
+                thread: 0,
+                iteration: 2,
+                again: false
+            }
+        );
     }
 
     #[test]
@@ -217,7 +266,15 @@ mod tests {
         assert_eq!(arrivals.missed(), 1);
         assert_eq!(arrivals.hit(0x10, TASK), Due::Pass);
         arrivals.arm(0, TASK);
-        assert_eq!(arrivals.hit(0x10, TASK), Due::Inject { spec: 0, thread: 0, iteration: 2 });
+        assert_eq!(
+            arrivals.hit(0x10, TASK),
+            Due::Inject {
+                spec: 0,
+                thread: 0,
+                iteration: 2,
+                again: false
+            }
+        );
     }
 
     #[test]
@@ -225,7 +282,19 @@ mod tests {
         let mut arrivals = one(1, 1, 1, 1);
         arrivals.arm(0, TASK);
         arrivals.arm(1, OTHER);
-        assert_eq!(arrivals.hit(0x10, OTHER), Due::Pass, "the one repeat is thread 0's");
-        assert_eq!(arrivals.hit(0x10, TASK), Due::Inject { spec: 0, thread: 0, iteration: 1 });
+        assert_eq!(
+            arrivals.hit(0x10, OTHER),
+            Due::Pass,
+            "the one repeat is thread 0's"
+        );
+        assert_eq!(
+            arrivals.hit(0x10, TASK),
+            Due::Inject {
+                spec: 0,
+                thread: 0,
+                iteration: 1,
+                again: false
+            }
+        );
     }
 }

@@ -21,7 +21,13 @@ pub struct Rates {
 impl Rates {
     /// Adds `count` injections into `vcpu`, the first one period from `now`.
     pub fn add(&mut self, spec: u32, vcpu: u8, period: Duration, count: u64, now: Instant) {
-        self.timers.push(Timer { spec, vcpu, period, left: count, next: now + period });
+        self.timers.push(Timer {
+            spec,
+            vcpu,
+            period,
+            left: count,
+            next: now + period,
+        });
     }
 
     /// All injections are made.
@@ -33,21 +39,32 @@ impl Rates {
     /// When the next injection is due.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
-        self.timers.iter().filter(|t| t.left > 0).map(|t| t.next).min()
+        self.timers
+            .iter()
+            .filter(|t| t.left > 0)
+            .map(|t| t.next)
+            .min()
     }
 
     /// Takes one injection that is due: (index in the scenario, vCPU). The next one is a period
     /// from now, not from when this one was due: a late injection is never made up for by a
     /// burst, because the period is what gives the guest time to make progress.
     pub fn take_due(&mut self, now: Instant) -> Option<(u32, u8)> {
-        let due = self.timers.iter_mut().find(|t| t.left > 0 && t.next <= now)?;
+        let due = self
+            .timers
+            .iter_mut()
+            .find(|t| t.left > 0 && t.next <= now)?;
         due.next = now + due.period;
         Some((due.spec, due.vcpu))
     }
 
     /// Counts an injection that was really made.
     pub fn made(&mut self, spec: u32, vcpu: u8) {
-        if let Some(timer) = self.timers.iter_mut().find(|t| t.spec == spec && t.vcpu == vcpu) {
+        if let Some(timer) = self
+            .timers
+            .iter_mut()
+            .find(|t| t.spec == spec && t.vcpu == vcpu)
+        {
             timer.left = timer.left.saturating_sub(1);
         }
     }

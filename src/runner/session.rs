@@ -5,10 +5,12 @@ use unwindlab_abi::message::{AgentMessage, HostReply, UserSymbol};
 use unwindlab_abi::plan::GuestPlan;
 use unwindlab_abi::{ABI_VERSION, shared};
 
-use super::guest_memory::{GuestMemory, MemoryError};
+use unwindlab_vmm::{AccessError, Memory};
+
+use super::guest_memory::Ram;
 use super::progress::Stage;
 use crate::trace::recording::{Recording, TrialEnd};
-use crate::trace::ring::RingReader;
+use crate::trace::ring::{RingError, RingReader};
 
 /// Longest kernel log kept, in bytes; the guest may write any amount.
 const LOG_LIMIT: usize = 4 << 20;
@@ -37,10 +39,13 @@ pub enum SessionError {
     Mailbox(#[from] MailboxError),
     /// An announced address is not guest RAM.
     #[error("the agent announced an address that is not its RAM: {0}")]
-    Memory(#[from] MemoryError),
+    Memory(#[from] AccessError),
     /// The agent was built from another tree.
     #[error("agent speaks ABI version {0}, not {ABI_VERSION}")]
     Version(u32),
+    /// A ring that cannot be one.
+    #[error("the agent announced a ring that cannot be read: {0}")]
+    Ring(#[from] RingError),
     /// More of something than any plan can need.
     #[error("the agent announced too many {0}")]
     TooMany(&'static str),
@@ -85,7 +90,7 @@ impl Session {
     ///
     /// # Errors
     /// [`SessionError`] when the guest does not keep to the protocol.
-    pub fn mailbox(&mut self, memory: &GuestMemory, frame: u32) -> Result<Turn, SessionError> {
+    pub fn mailbox(&mut self, memory: &Memory, frame: u32) -> Result<Turn, SessionError> {
         let at = u64::from(frame) * PAGE_SIZE as u64;
         let mut page = [0; PAGE_SIZE];
         memory.read(at, &mut page)?;
@@ -98,12 +103,19 @@ impl Session {
         let answer = mailbox::encode(&reply)?;
         let have = header.pages.len() * PAGE_SIZE;
         if answer.len() > have {
-            return Err(MailboxError::TooLarge { need: answer.len(), have }.into());
+            return Err(MailboxError::TooLarge {
+                need: answer.len(),
+                have,
+            }
+            .into());
         }
         for (chunk, &gpa) in answer.chunks(PAGE_SIZE).zip(&header.pages) {
             memory.write(gpa, chunk)?;
         }
-        let header = Header { len: answer.len(), ..header };
+        let header = Header {
+            len: answer.len(),
+            ..header
+        };
         memory.write(at, &header.to_bytes())?;
         Ok(turn)
     }
@@ -112,7 +124,11 @@ impl Session {
         let recording = &mut self.recording;
         let mut turn = Turn::Go;
         match message {
-            AgentMessage::Hello { abi_version, release, .. } => {
+            AgentMessage::Hello {
+                abi_version,
+                release,
+                ..
+            } => {
                 if abi_version != ABI_VERSION {
                     return Err(SessionError::Version(abi_version));
                 }
@@ -128,11 +144,14 @@ impl Session {
                 turn = Turn::End(if self.stage == Stage::Running {
                     TrialEnd::Infra { reason }
                 } else {
-                    TrialEnd::BootError { reason, places: Vec::new() }
+                    TrialEnd::BootError {
+                        reason,
+                        places: Vec::new(),
+                    }
                 });
             }
             AgentMessage::Ring(ring) => {
-                self.rings.push(RingReader::new(&ring));
+                self.rings.push(RingReader::new(&ring)?);
                 keep(&mut recording.rings, ring, "rings")?;
             }
             AgentMessage::Event(event) => keep(&mut recording.events, event, "events")?,
@@ -170,9 +189,9 @@ impl Session {
 
     /// Reads what is new in every ring. A ring that stops making sense marks itself; the others
     /// go on.
-    pub fn drain(&mut self, memory: &GuestMemory) {
+    pub fn drain(&mut self, memory: &Memory) {
         for ring in &mut self.rings {
-            if let Err(error) = ring.drain(memory) {
+            if let Err(error) = ring.drain(&Ram(memory)) {
                 tracing::debug!(%error, "ring");
             }
         }
@@ -182,7 +201,7 @@ impl Session {
     ///
     /// # Errors
     /// When the announced page is not RAM.
-    pub fn stop_workload(&self, memory: &GuestMemory) -> Result<(), MemoryError> {
+    pub fn stop_workload(&self, memory: &Memory) -> Result<(), AccessError> {
         match self.shared_pages.first() {
             Some(&page) => memory.write(page + shared::STOP_OFFSET as u64, &1_u32.to_le_bytes()),
             None => Ok(()),
@@ -191,15 +210,21 @@ impl Session {
 
     /// Every workload thread's progress counter, by thread, as it stands in guest memory.
     #[must_use]
-    pub fn progress(&self, memory: &GuestMemory) -> Vec<u64> {
+    pub fn progress(&self, memory: &Memory) -> Vec<u64> {
         let counter = |thread: u32| -> Option<u64> {
             let offset = shared::progress_offset(thread);
             let page = self.shared_pages.get(offset / PAGE_SIZE)?;
             let mut word = [0; 8];
-            memory.read(page + (offset % PAGE_SIZE) as u64, &mut word).ok()?;
+            memory
+                .read(page + (offset % PAGE_SIZE) as u64, &mut word)
+                .ok()?;
             Some(u64::from_le_bytes(word))
         };
-        self.recording.threads.iter().map(|t| counter(t.thread).unwrap_or(0)).collect()
+        self.recording
+            .threads
+            .iter()
+            .map(|t| counter(t.thread).unwrap_or(0))
+            .collect()
     }
 
     /// Closes the conversation: the recording with everything the rings held.

@@ -10,7 +10,7 @@ use super::plan::{Place, TrialPlan, TriggerPlan};
 use super::progress::{Stage, TrialProgress};
 use super::rate::Rates;
 use super::session::{Session, Turn};
-use super::vcpu::{VcpuError, resume, with_stopped};
+use super::vcpu::{VcpuError, vcpu};
 use super::watch;
 use crate::trace::recording::{Injection, Progress, Recording, TrialEnd};
 
@@ -28,9 +28,6 @@ pub enum TrialError {
     /// A vCPU does not do what KVM promises.
     #[error(transparent)]
     Vcpu(#[from] VcpuError),
-    /// An NMI did not get in.
-    #[error(transparent)]
-    Inject(#[from] InjectError),
     /// More places than there are debug registers.
     #[error("{0} different instructions to break on; the CPU has 4 breakpoints")]
     TooManyPlaces(usize),
@@ -61,7 +58,9 @@ pub struct Trial<'a> {
 
 impl std::fmt::Debug for Trial<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Trial").field("scenario", &self.plan.scenario).finish_non_exhaustive()
+        f.debug_struct("Trial")
+            .field("scenario", &self.plan.scenario)
+            .finish_non_exhaustive()
     }
 }
 
@@ -73,7 +72,7 @@ impl<'a> Trial<'a> {
             session: Session::new(&plan.guest, plan.vcpus),
             arrivals: Arrivals::default(),
             rates: Rates::default(),
-            planned: plan.injections.iter().map(|i| planned(&i.trigger)).sum(),
+            planned: plan.injections.iter().map(|i| i.trigger.injections()).sum(),
             plan,
             machine,
             started: Instant::now(),
@@ -87,24 +86,32 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// Runs it to its end. The machine is gone when this returns.
-    pub fn run(mut self, tell: &mut dyn FnMut(&TrialProgress)) -> Recording {
+    /// Runs it to its end. The machine is gone when this returns. `tell` is told of the progress
+    /// and says whether to go on.
+    pub fn run(mut self, tell: &mut dyn FnMut(&TrialProgress) -> bool) -> Recording {
         self.started = Instant::now();
-        self.machine.start();
-        let end = match self.control(tell) {
+        let started = self.machine.start().map_err(|e| TrialError::Vcpu(e.into()));
+        let end = match started.and_then(|()| self.control(tell)) {
             Ok(end) => end,
-            Err(error) => TrialEnd::Infra { reason: error.to_string() },
+            Err(error) => TrialEnd::Infra {
+                reason: error.to_string(),
+            },
         };
         self.close(end)
     }
 
-    fn control(&mut self, tell: &mut dyn FnMut(&TrialProgress)) -> Result<TrialEnd, TrialError> {
+    fn control(
+        &mut self,
+        tell: &mut dyn FnMut(&TrialProgress) -> bool,
+    ) -> Result<TrialEnd, TrialError> {
         let mut told = Instant::now();
         let mut ticked = Instant::now();
         loop {
-            let wait = self.next_wake(ticked).saturating_duration_since(Instant::now());
+            let wait = self
+                .next_wake(ticked)
+                .saturating_duration_since(Instant::now());
             if let Some(event) = self.machine.next_event(wait) {
-                self.on_stop(event)?;
+                self.on_stop(&event)?;
             }
             self.inject_due()?;
             if ticked.elapsed() >= TICK {
@@ -113,7 +120,11 @@ impl<'a> Trial<'a> {
             }
             if told.elapsed() >= TELL {
                 told = Instant::now();
-                tell(&self.progress());
+                if !tell(&self.progress()) {
+                    return Ok(TrialEnd::Infra {
+                        reason: "interrupted".to_owned(),
+                    });
+                }
             }
             if let Some(end) = self.end.take() {
                 return Ok(end);
@@ -128,34 +139,48 @@ impl<'a> Trial<'a> {
 
     fn progress(&self) -> TrialProgress {
         TrialProgress {
-            stage: if self.stopping { Stage::Stopping } else { self.session.stage },
+            stage: if self.stopping {
+                Stage::Stopping
+            } else {
+                self.session.stage
+            },
             elapsed_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             injected: self.session.recording.injections.len() as u64,
             planned: self.planned,
         }
     }
 
-    fn on_stop(&mut self, event: VcpuEvent) -> Result<(), TrialError> {
-        let vcpu = event.vcpu;
-        match event.stop {
-            Stop::Port { port: MAILBOX_PORT, value, .. } => {
-                if self.mailbox(value)? {
-                    self.machine.vcpu(vcpu)?.resume(Run::Continue)?;
+    fn on_stop(&mut self, event: &VcpuEvent) -> Result<(), TrialError> {
+        let index = event.vcpu;
+        match &event.stop {
+            Stop::Port {
+                port: MAILBOX_PORT,
+                value,
+                ..
+            } => {
+                if !self.mailbox(*value)? {
+                    return Ok(());
                 }
             }
-            Stop::Port { port: MARK_PORT, value, .. } => {
-                self.mark(vcpu, value)?;
-                self.machine.vcpu(vcpu)?.resume(Run::Continue)?;
+            Stop::Port {
+                port: MARK_PORT,
+                value,
+                ..
+            } => self.mark(index, *value)?,
+            Stop::Breakpoint { pc } => return self.breakpoint(index, *pc),
+            Stop::Paused => {}
+            other => {
+                self.end = Some(watch::ended_by(&self.machine, index, other));
+                return Ok(());
             }
-            Stop::Breakpoint { pc } => self.breakpoint(vcpu, pc)?,
-            Stop::Stepped { .. } => {
-                self.machine.vcpu(vcpu)?.set_breakpoints(&self.breakpoints)?;
-                self.machine.vcpu(vcpu)?.resume(Run::Continue)?;
-            }
-            Stop::Paused => self.machine.vcpu(vcpu)?.resume(Run::Continue)?,
-            other => self.end = Some(watch::ended_by(&self.machine, vcpu, &other)),
         }
-        Ok(())
+        self.resume(index, Run::Continue)
+    }
+
+    fn resume(&mut self, index: u8, run: Run) -> Result<(), TrialError> {
+        Ok(vcpu(&mut self.machine, index)?
+            .resume(run)
+            .map_err(VcpuError::from)?)
     }
 
     /// Answers the agent; false when the vCPU must not run on.
@@ -169,7 +194,9 @@ impl<'a> Trial<'a> {
                 return Ok(false);
             }
             Err(error) => {
-                self.end = Some(TrialEnd::Infra { reason: error.to_string() });
+                self.end = Some(TrialEnd::Infra {
+                    reason: error.to_string(),
+                });
                 return Ok(false);
             }
         }
@@ -183,13 +210,24 @@ impl<'a> Trial<'a> {
         let mut arrivals = Vec::new();
         for (spec, injection) in (0_u32..).zip(&self.plan.injections) {
             match &injection.trigger {
-                TriggerPlan::Arrival { place, first, hit, repeat, times } => {
+                TriggerPlan::Arrival {
+                    place,
+                    first,
+                    hit,
+                    repeat,
+                    times,
+                } => {
                     let address = self.address(place)?;
                     arrivals.push(Arrival::new(spec, address, *first, *hit, *repeat, *times));
                 }
-                TriggerPlan::Rate { period_us, count, vcpus } => {
+                TriggerPlan::Rate {
+                    period_us,
+                    count,
+                    vcpus,
+                } => {
                     for &vcpu in vcpus {
-                        self.rates.add(spec, vcpu, Duration::from_micros(*period_us), *count, now);
+                        self.rates
+                            .add(spec, vcpu, Duration::from_micros(*period_us), *count, now);
                     }
                 }
             }
@@ -223,22 +261,23 @@ impl<'a> Trial<'a> {
             return Ok(());
         }
         self.breakpoints = places;
-        for vcpu in 0..self.plan.vcpus {
-            let handle = self.machine.vcpu(vcpu)?;
-            let paused = handle.pause()?;
-            handle.set_breakpoints(&self.breakpoints)?;
-            if paused == Pause::ByUs {
-                handle.resume(Run::Continue)?;
+        for index in 0..self.plan.vcpus {
+            let mut vcpu = vcpu(&mut self.machine, index)?;
+            let paused = vcpu.pause().map_err(VcpuError::from)?;
+            vcpu.set_breakpoints(&self.breakpoints)
+                .map_err(VcpuError::from)?;
+            if paused == Pause::Paused {
+                vcpu.resume(Run::Continue).map_err(VcpuError::from)?;
             }
         }
         Ok(())
     }
 
-    fn mark(&mut self, vcpu: u8, value: u32) -> Result<(), TrialError> {
+    fn mark(&mut self, index: u8, value: u32) -> Result<(), TrialError> {
         let (what, thread) = mark::unpack(value);
         match what {
             mark::ARM => {
-                let task = watch::current_task(&self.machine, vcpu, &self.plan.symbols)?;
+                let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
                 self.arrivals.arm(thread, task);
             }
             mark::DONE => self.arrivals.disarm(thread),
@@ -247,23 +286,22 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    fn breakpoint(&mut self, vcpu: u8, pc: u64) -> Result<(), TrialError> {
-        let task = watch::current_task(&self.machine, vcpu, &self.plan.symbols)?;
-        let due = self.arrivals.hit(pc, task);
-        if let Due::Inject { spec, thread, iteration } = due {
-            self.inject(spec, vcpu, Some(thread), Some(iteration))?;
-            if self.arrivals.complete() {
-                self.set_breakpoints(Vec::new())?;
-            }
-            return Ok(self.machine.vcpu(vcpu)?.resume(Run::Continue)?);
+    fn breakpoint(&mut self, index: u8, pc: u64) -> Result<(), TrialError> {
+        let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
+        let Due::Inject {
+            spec,
+            thread,
+            iteration,
+            again,
+        } = self.arrivals.hit(pc, task)
+        else {
+            return self.resume(index, Run::Continue);
+        };
+        self.inject(spec, index, Some(thread), Some(iteration))?;
+        if self.arrivals.complete() {
+            self.set_breakpoints(Vec::new())?;
         }
-        if self.breakpoints.is_empty() {
-            // The stop was under way when the breakpoints were taken away.
-            return Ok(self.machine.vcpu(vcpu)?.resume(Run::Continue)?);
-        }
-        let handle = self.machine.vcpu(vcpu)?;
-        handle.set_breakpoints(&[])?;
-        Ok(handle.resume(Run::Step)?)
+        self.resume(index, if again { Run::Revisit } else { Run::Continue })
     }
 
     fn inject_due(&mut self) -> Result<(), TrialError> {
@@ -271,18 +309,23 @@ impl<'a> Trial<'a> {
         if self.stopping {
             return Ok(());
         }
-        while let Some((spec, vcpu)) = self.rates.take_due(now) {
-            if self.machine.vcpu(vcpu)?.pause()? == Pause::Already {
+        while let Some((spec, index)) = self.rates.take_due(now) {
+            let paused = vcpu(&mut self.machine, index)?
+                .pause()
+                .map_err(VcpuError::from)?;
+            if paused != Pause::Paused {
                 // It stands at something else that wants an answer first: next period.
                 continue;
             }
-            match self.inject(spec, vcpu, None, None) {
-                Ok(()) => self.rates.made(spec, vcpu),
+            match self.inject(spec, index, None, None) {
+                Ok(()) => self.rates.made(spec, index),
                 // The last one has not been taken yet (its vCPU had no time): next period.
-                Err(TrialError::Vcpu(VcpuError::NmiPending)) => {}
+                Err(TrialError::Vcpu(VcpuError::Inject(InjectError::AlreadyPending {
+                    ..
+                }))) => {}
                 Err(error) => return Err(error),
             }
-            self.machine.vcpu(vcpu)?.resume(Run::Continue)?;
+            self.resume(index, Run::Continue)?;
             self.note_completion();
         }
         Ok(())
@@ -291,19 +334,19 @@ impl<'a> Trial<'a> {
     fn inject(
         &mut self,
         spec: u32,
-        vcpu: u8,
+        index: u8,
         thread: Option<u32>,
         iteration: Option<u64>,
     ) -> Result<(), TrialError> {
         if self.first_progress.is_empty() {
             self.first_progress = self.session.progress(self.machine.memory());
         }
-        let handle = self.machine.vcpu(vcpu)?;
-        let (rip, cpl) = watch::place(handle)?;
-        handle.inject_nmi()?;
+        let vcpu = vcpu(&mut self.machine, index)?;
+        let (rip, cpl) = watch::place(&vcpu).map_err(VcpuError::from)?;
+        vcpu.inject_nmi().map_err(VcpuError::from)?;
         self.session.recording.injections.push(Injection {
             spec,
-            vcpu: u32::from(vcpu),
+            vcpu: u32::from(index),
             rip,
             cpl,
             thread,
@@ -334,7 +377,7 @@ impl<'a> Trial<'a> {
         let run = Duration::from_millis(self.plan.limits.run_ms);
         let Some(since) = self.running_since else {
             if self.started.elapsed() > boot {
-                let places = watch::places(&mut self.machine, self.plan.vcpus)?;
+                let places = watch::places(&mut self.machine)?;
                 self.end = Some(watch::no_boot(&self.machine, boot, &places));
             }
             return Ok(());
@@ -349,11 +392,13 @@ impl<'a> Trial<'a> {
             }
             self.set_breakpoints(Vec::new())?;
             if let Err(error) = self.session.stop_workload(self.machine.memory()) {
-                self.end = Some(TrialEnd::Infra { reason: error.to_string() });
+                self.end = Some(TrialEnd::Infra {
+                    reason: error.to_string(),
+                });
             }
         }
         if since.elapsed() > run {
-            self.end = Some(watch::out_of_time(&mut self.machine, &self.session, self.plan.vcpus)?);
+            self.end = Some(watch::out_of_time(&mut self.machine, &self.session)?);
         }
         Ok(())
     }
@@ -361,7 +406,7 @@ impl<'a> Trial<'a> {
     fn close(mut self, end: TrialEnd) -> Recording {
         self.session.drain(self.machine.memory());
         let at_end = self.session.progress(self.machine.memory());
-        let console = self.machine.console().text();
+        let console = watch::console_text(&self.machine);
         let count = |list: &[u64], i: usize| list.get(i).copied().unwrap_or(0);
         let progress = (0_usize..)
             .zip(&self.session.recording.threads)
@@ -377,12 +422,5 @@ impl<'a> Trial<'a> {
         recording.console = console;
         recording.end = end;
         recording
-    }
-}
-
-fn planned(trigger: &TriggerPlan) -> u64 {
-    match trigger {
-        TriggerPlan::Arrival { repeat, times, .. } => repeat.saturating_mul(u64::from(*times)),
-        TriggerPlan::Rate { count, vcpus, .. } => count.saturating_mul(vcpus.len() as u64),
     }
 }

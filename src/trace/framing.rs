@@ -130,9 +130,12 @@ mod tests {
         bytes
     }
 
+    fn first(bytes: &[u8]) -> Option<Result<RawRecord<'_>, FramingError>> {
+        Records::new(bytes).next()
+    }
+
     #[test]
     fn refuses_sizes_that_cannot_be() {
-        let first = |bytes: &[u8]| Records::new(bytes).next();
         let at = 0;
         for size in [0, 7] {
             let expected = FramingError::TooSmall { at, size };

@@ -7,6 +7,8 @@
 
 pub mod canonical;
 pub mod decode;
+#[cfg(test)]
+mod encoder;
 mod fields;
 pub mod framing;
 pub mod layout;

@@ -57,8 +57,8 @@ macro_rules! labels {
 }
 
 labels! {
-    ul_root ul_root_return ul_root_end
-    ul_exit_root ul_exit_root_return ul_exit_root_end
+    ul_root_start ul_root_return ul_root_end
+    ul_exit_root_start ul_exit_root_return ul_exit_root_end
     ul_descend ul_descend_return ul_descend_leaf_return ul_descend_end
     ul_spin_leaf ul_spin_framed ul_spin_loop ul_spin_loop_end ul_spin_unframed ul_spin_end
     ul_syscalls_leaf ul_syscalls_framed ul_syscalls_call ul_syscalls_return
@@ -280,8 +280,8 @@ fn leaf(kind: WorkloadKind) -> u64 {
 #[must_use]
 pub fn symbols() -> Vec<UserSymbol> {
     [
-        ("root", ul_root(), ul_root_end()),
-        ("exit_root", ul_exit_root(), ul_exit_root_end()),
+        ("root", ul_root_start(), ul_root_end()),
+        ("exit_root", ul_exit_root_start(), ul_exit_root_end()),
         ("descend", ul_descend(), ul_descend_end()),
         ("spin_leaf", ul_spin_leaf(), ul_spin_end()),
         ("spin_loop", ul_spin_loop(), ul_spin_loop_end()),

@@ -5,9 +5,10 @@
 // used; the roots save them. Nothing here touches thread-local storage, because threads of the
 // `exit` workload have none.
 //
-// Every label without a leading dot is a boundary that chain.rs gives a public name or an
-// expectation. "framed" is the first instruction at which the leaf's frame stands, "unframed"
-// the first at which it no longer does.
+// Every global label is a boundary that chain.rs gives a public name or an expectation; the two
+// functions it calls have a second label for that, because one symbol cannot be a function and a
+// variable to the compiler. "framed" is the first instruction at which the leaf's frame stands,
+// "unframed" the first at which it no longer does.
 
 // Tells the host; clobbers rax, rdx.
 .macro ul_mark field
@@ -37,6 +38,8 @@
 .globl ul_root
 .type ul_root, @function
 ul_root:
+.globl ul_root_start
+ul_root_start:
     push rbp
     push rbx
     mov rbx, rdi
@@ -57,6 +60,8 @@ ul_root_end:
 .globl ul_exit_root
 .type ul_exit_root, @function
 ul_exit_root:
+.globl ul_exit_root_start
+ul_exit_root_start:
     push rbx
     mov rbx, rdi
     mov rdi, rsi

@@ -111,7 +111,7 @@ pub fn unleash_perf() -> Result<(), SystemError> {
     // (`perf_event_max_sample_rate_handler` in kernel/events/core.c).
     sysctl("kernel/perf_event_max_sample_rate", "1000000000")?;
     sysctl("kernel/perf_cpu_time_max_percent", "0")?;
-    // Its NMIs are not the scenario's. Absent where the kernel has no such watchdog.
+    // Its NMIs are not the scenario's.
     sysctl_if_there("kernel/nmi_watchdog", "0")
 }
 
@@ -179,10 +179,15 @@ fn sysctl(name: &'static str, value: &str) -> Result<(), SystemError> {
     })
 }
 
-/// For those that depend on the kernel's configuration.
+/// For those that depend on the kernel's configuration (the file is missing) or on the machine
+/// (the kernel's own `ENOTSUPP`, which no C library knows).
 fn sysctl_if_there(name: &'static str, value: &str) -> Result<(), SystemError> {
+    const ENOTSUPP: i32 = 524;
     match sysctl(name, value) {
-        Err(SystemError::Sysctl { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+        Err(SystemError::Sysctl { source, .. })
+            if source.kind() == io::ErrorKind::NotFound
+                || source.raw_os_error() == Some(ENOTSUPP) =>
+        {
             Ok(())
         }
         other => other,

@@ -2,7 +2,7 @@
 //! of stack, as a sorted set.
 //!
 //! Lines are `syscall -> [getppid_return, descend+0x12 x 10, root+0x9]` for an entry by the leaf's
-//! system call, and `user -> [spin, descend+0x12 x 10, root+0x9]` for a request that found the leaf
+//! system call, and `user -> [leaf, descend+0x12 x 10, root+0x9]` for a request that found the leaf
 //! in user mode. `(not its own)` behind a stack says that its callers are not those that the
 //! requesting thread has by construction.
 //!
@@ -11,8 +11,8 @@
 //! * which kernel function was interrupted, and which thread or CPU it was: threads share a shape
 //!   where they share a stack, and `frames_step` tells them apart where a scenario wants it.
 //! * an interrupt, fault or tick that happened to be running: the request counts as `user`,
-//!   since the stack to expect is the same. Frame 0 is then somewhere in the leaf, so it is shown
-//!   without its offset; that of a system call is fixed, and shown in full.
+//!   since the stack to expect is the same. Frame 0 is then anywhere in the leaf, so `leaf` is all
+//!   that is shown of it; that of a system call is fixed, and shown in full.
 //! * stacks of threads that are not at their leaf (on their way there, or ending), of the agent
 //!   and of all other tasks.
 //! * requests without an answer and answers without a request: the end of the session cuts some
@@ -76,7 +76,7 @@ fn shape(
     let (kind, leaf) = if by_syscall {
         ("syscall", Leaf::Exact)
     } else {
-        ("user", Leaf::Symbol)
+        ("user", Leaf::Anywhere)
     };
     let own = if callers_match(callers, expected) {
         ""

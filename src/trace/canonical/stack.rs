@@ -9,8 +9,8 @@ use crate::trace::symbolize::UserSymbols;
 pub(super) enum Leaf {
     /// As symbol and offset.
     Exact,
-    /// As symbol only: where in it the task was is a matter of chance.
-    Symbol,
+    /// As `leaf`: where in it the task was is a matter of chance.
+    Anywhere,
 }
 
 /// Writes the frames, innermost first; equal ones in a row are counted. An address outside all
@@ -20,11 +20,14 @@ pub(super) fn line(frames: &[u64], symbols: &UserSymbols<'_>, leaf: Leaf) -> Str
     // Frame 0 is the interrupted instruction, all others are return addresses: equal values
     // would not be the same thing.
     if let Some((&first, callers)) = frames.split_first() {
-        name(&mut out, symbols.find(first), leaf);
+        match leaf {
+            Leaf::Exact => name(&mut out, symbols.find(first)),
+            Leaf::Anywhere => out.push_str("leaf"),
+        }
         for run in callers.chunk_by(|a, b| a == b) {
             out.push_str(", ");
             let caller = run.first().and_then(|&at| symbols.find_return(at));
-            name(&mut out, caller, Leaf::Exact);
+            name(&mut out, caller);
             if run.len() > 1 {
                 let _ = write!(out, " x {}", run.len());
             }
@@ -34,12 +37,12 @@ pub(super) fn line(frames: &[u64], symbols: &UserSymbols<'_>, leaf: Leaf) -> Str
     out
 }
 
-fn name(out: &mut String, found: Option<(&str, u64)>, leaf: Leaf) {
+fn name(out: &mut String, found: Option<(&str, u64)>) {
     match found {
         None => out.push('?'),
         Some((name, offset)) => {
             out.push_str(name);
-            if offset != 0 && leaf == Leaf::Exact {
+            if offset != 0 {
                 let _ = write!(out, "+{offset:#x}");
             }
         }

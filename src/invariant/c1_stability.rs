@@ -1,0 +1,110 @@
+//! C1: all requests of a task in one kernel entry carry one cookie.
+
+use super::facts::Facts;
+use super::verdict::Verdict;
+use super::{Check, Invariant};
+use crate::trace::Trace;
+
+/// C1. Oracle: requests that the system call markers or the injection log prove to be of one
+/// entry ([`super::entries`]); the cookie itself is never the proof.
+///
+/// The exception (a request after the exit path's reset and before the return may get a new
+/// cookie) needs no excuse here. The reset is the first thing in `exit_to_user_mode`
+/// (include/linux/irq-entry-common.h, 7.2), behind `sys_exit`, so no request in a bracket of
+/// markers is made after it; and all requests of one arrival find the task in the same state.
+/// Migration is no exception either: the brackets follow the task over all CPUs.
+#[derive(Debug)]
+pub struct Stability;
+
+impl Invariant for Stability {
+    fn id(&self) -> &'static str {
+        "C1"
+    }
+
+    fn title(&self) -> &'static str {
+        "all requests of a task in one kernel entry carry one cookie"
+    }
+
+    fn check(&self, trace: &Trace) -> Check {
+        let facts = Facts::new(trace);
+        let mut verdict = Verdict::new(self.id());
+        for group in facts.one_entry() {
+            for pair in group.requests.windows(2) {
+                let [a, b] = pair else { continue };
+                if a.cookie == b.cookie {
+                    verdict.holds();
+                    continue;
+                }
+                let message = format!(
+                    "cookie {:#x} became {:#x} within one entry ({})",
+                    a.cookie, b.cookie, group.why
+                );
+                let shown = [a.event.index, b.event.index];
+                let events = shown.into_iter().chain(group.events.iter().copied());
+                verdict.violated(message, events, facts.instruction(b.event));
+            }
+        }
+        verdict.finish("no two requests that are known to be of one entry")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testkit::{Kit, holds, kernel, not_exercised, violations};
+    use super::*;
+
+    const C: u64 = 3 << 32 | 1;
+    const RIP: u64 = 0xffff_ffff_8100_1234;
+
+    #[test]
+    fn one_cookie_over_a_migration_holds() {
+        let mut kit = Kit::new(2);
+        kit.sys_enter(0, 1001);
+        kit.nmi(0, 1001, C);
+        kit.nmi(1, 1001, C);
+        kit.sys_exit(1, 1001);
+        assert_eq!(holds(&Stability, &kit).0, 1);
+    }
+
+    #[test]
+    fn two_cookies_in_a_system_call_or_at_one_arrival_do_not() {
+        let mut kit = Kit::new(1);
+        let enter = kit.sys_enter(0, 1001);
+        let a = kit.nmi(0, 1001, C);
+        let b = kit.nmi(0, 1001, C + (2 << 32));
+        let leave = kit.sys_exit(0, 1001);
+        assert_eq!(
+            violations(&Stability, &kit)[0].events,
+            [enter, a, b, leave]
+        );
+
+        let mut kit = Kit::new(1);
+        let a = kit.inject(0, 1001, C, kernel(RIP).iteration(0, 1));
+        let b = kit.inject(0, 1001, C + (2 << 32), kernel(RIP).iteration(0, 1));
+        let found = violations(&Stability, &kit);
+        assert_eq!(found[0].events, [a, b]);
+        assert_eq!(found[0].instruction, Some(RIP));
+    }
+
+    #[test]
+    fn requests_of_unknown_entries_do_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        // Behind sys_exit the reset may have come between the two.
+        kit.sys_enter(0, 1001);
+        kit.sys_exit(0, 1001);
+        kit.nmi(0, 1001, C);
+        kit.nmi(0, 1001, C + (2 << 32));
+        not_exercised(&Stability, &kit);
+    }
+
+    #[test]
+    fn another_task_in_between_is_another_entry() {
+        let mut kit = Kit::new(1);
+        kit.sys_enter(0, 1001);
+        kit.nmi(0, 1001, C);
+        kit.nmi(0, 1002, C + (2 << 32));
+        kit.nmi(0, 1001, C);
+        kit.sys_exit(0, 1001);
+        assert_eq!(holds(&Stability, &kit).0, 1);
+    }
+}

@@ -1,0 +1,243 @@
+//! Which injection raised which sample.
+//!
+//! The k-th NMI injected into a vCPU is the k-th sample of `nmi:nmi_handler` on that CPU, if the
+//! kernel has one NMI handler registered (a stock kernel without a PMU driver: the "arch_bt"
+//! one), if no NMI came from elsewhere, and if nothing was lost. None of this is assumed: the
+//! numbers must agree, every sample must be of the thread that the injection names, and every
+//! injection into kernel mode must have its instruction in the sample's kernel chain. Where one
+//! of a CPU's injections does not fit, none of that CPU's is used.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::excuse::loses;
+use super::facts::{Role, announced_spec, spec_role};
+use crate::trace::recording::Injection;
+use crate::trace::{Event, EventKind, Trace};
+
+/// Injections by the event that they raised.
+#[derive(Debug, Default)]
+pub(super) struct Matching {
+    /// Index into `Trace::injections` by index into `Trace::events`.
+    injections: BTreeMap<usize, usize>,
+    /// vCPUs with injections that could not be matched, and why.
+    unmatched: BTreeMap<u32, String>,
+    /// Return addresses that come right before the interrupted instruction in a chain: the call
+    /// of the NMI handler in the entry code, learned from the matched samples.
+    nmi_entries: BTreeSet<u64>,
+}
+
+impl Matching {
+    pub fn new(trace: &Trace) -> Self {
+        let mut of_cpu: BTreeMap<u32, Vec<(usize, &Injection)>> = BTreeMap::new();
+        for (index, injection) in trace.injections.iter().enumerate() {
+            let list = of_cpu.entry(injection.vcpu).or_default();
+            list.push((index, injection));
+        }
+        let mut matching = Self::default();
+        for (cpu, injections) in of_cpu {
+            if let Err(why) = matching.match_cpu(trace, cpu, &injections) {
+                matching.unmatched.insert(cpu, why);
+            }
+        }
+        matching.learn(trace);
+        matching
+    }
+
+    fn match_cpu(
+        &mut self,
+        trace: &Trace,
+        cpu: u32,
+        injections: &[(usize, &Injection)],
+    ) -> Result<(), String> {
+        let mut found = Vec::new();
+        for (open_index, open) in trace.session.iter().enumerate() {
+            let nmi = announced_spec(trace, open).is_some_and(|s| spec_role(s) == Role::Nmi);
+            if !nmi || open.cpu != cpu {
+                continue;
+            }
+            let mut samples: Vec<&Event> = trace
+                .events
+                .iter()
+                .filter(|e| e.event == Some(open_index) && matches!(e.kind, EventKind::Sample(_)))
+                .collect();
+            samples.sort_by_key(|e| e.position);
+            if trace.events.iter().any(|e| e.ring == open.ring && loses(e)) {
+                return Err(format!("the ring of CPU {cpu} lost records"));
+            }
+            if samples.len() != injections.len() {
+                return Err(format!(
+                    "CPU {cpu} has {} NMI samples for {} injections",
+                    samples.len(),
+                    injections.len()
+                ));
+            }
+            for (sample, &(index, injection)) in samples.into_iter().zip(injections) {
+                fits(trace, sample, injection)
+                    .map_err(|why| format!("event {} {why} of injection {index}", sample.index))?;
+                found.push((sample.index, index));
+            }
+        }
+        self.injections.extend(found);
+        Ok(())
+    }
+
+    fn learn(&mut self, trace: &Trace) {
+        for (&event, &injection) in &self.injections {
+            let (Some(event), Some(injection)) =
+                (trace.events.get(event), trace.injections.get(injection))
+            else {
+                continue;
+            };
+            if injection.cpl != 0 {
+                continue;
+            }
+            let chain = kernel_chain(event);
+            let at = chain.iter().position(|&ip| ip == injection.rip);
+            let entry = at.and_then(|at| chain.get(at.checked_sub(1)?));
+            self.nmi_entries.extend(entry);
+        }
+    }
+
+    /// Index of the injection that raised the NMI in which the event was written.
+    pub fn injection(&self, event: usize) -> Option<usize> {
+        self.injections.get(&event).copied()
+    }
+
+    /// The kernel instruction that the NMI of an unmatched sample interrupted: the address
+    /// behind the NMI entry in its chain, where another sample has shown which that is.
+    pub fn interrupted(&self, event: &Event) -> Option<u64> {
+        let chain = kernel_chain(event);
+        let entry = chain.iter().position(|ip| self.nmi_entries.contains(ip))?;
+        chain.get(entry + 1).copied()
+    }
+
+    /// Why injections could not be matched, one line a CPU.
+    pub fn unmatched(&self) -> impl Iterator<Item = &str> {
+        self.unmatched.values().map(String::as_str)
+    }
+
+    /// The reason that goes with "not exercised" of an invariant that needs matched injections.
+    pub fn why_none(&self, trace: &Trace) -> String {
+        if trace.injections.is_empty() {
+            return "no injections".into();
+        }
+        let reasons: Vec<&str> = self.unmatched().collect();
+        if reasons.is_empty() {
+            return "no injection of the kind it needs".into();
+        }
+        format!("injections not matched: {}", reasons.join(", "))
+    }
+}
+
+fn kernel_chain(event: &Event) -> &[u64] {
+    match &event.kind {
+        EventKind::Sample(sample) => sample.kernel_chain(),
+        _ => &[],
+    }
+}
+
+/// Whether a sample can be of this injection; what is not it, if it cannot.
+fn fits(trace: &Trace, event: &Event, injection: &Injection) -> Result<(), &'static str> {
+    let announced = injection
+        .thread
+        .and_then(|thread| trace.threads.iter().find(|t| t.thread == thread));
+    if let Some(thread) = announced {
+        // Threads that are made anew every iteration have no tid to compare.
+        if thread.tid != 0 && event.tid.is_some_and(|tid| tid != thread.tid) {
+            return Err("is not of the thread");
+        }
+        if event.pid.is_some_and(|pid| pid != thread.pid) {
+            return Err("is not of the process");
+        }
+    }
+    // The unwinder steps over the NMI's own frame and shows the interrupted address exactly
+    // (arch/x86/kernel/unwind_orc.c, ORC_TYPE_REGS). It is missing where the chain was cut.
+    let chain = kernel_chain(event);
+    let limit = crate::invariant::facts::spec(trace, event).map_or(0, kernel_limit);
+    let whole = !chain.is_empty() && chain.len() < limit;
+    if injection.cpl == 0 && whole && !chain.contains(&injection.rip) {
+        return Err("has another interrupted instruction than that");
+    }
+    Ok(())
+}
+
+/// Kernel addresses that a chain of this event can have (`sysctl_perf_event_max_stack` is 127
+/// unless someone changed it, and the harness does not).
+pub(super) fn kernel_limit(spec: &unwindlab_abi::plan::EventSpec) -> usize {
+    match spec.max_stack {
+        0 => 127,
+        n => usize::from(n),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testkit::{Kit, kernel, user};
+    use super::*;
+
+    const C: u64 = 3 << 32 | 1;
+    const RIP: u64 = 0xffff_ffff_8100_1234;
+
+    #[test]
+    fn in_order_per_cpu() {
+        let mut kit = Kit::new(2);
+        let a = kit.inject(0, 1001, C, user(0x1000));
+        let b = kit.inject(1, 1002, C + 1, kernel(RIP));
+        let c = kit.inject(0, 1001, C, user(0x1004));
+        let matching = Matching::new(&kit.trace());
+        assert_eq!(matching.injection(a), Some(0));
+        assert_eq!(matching.injection(b), Some(1));
+        assert_eq!(matching.injection(c), Some(2));
+    }
+
+    #[test]
+    fn a_wrong_number_matches_nothing_on_that_cpu_only() {
+        let mut kit = Kit::new(2);
+        let a = kit.inject(0, 1001, C, user(0x1000));
+        kit.nmi(0, 1001, C);
+        let b = kit.inject(1, 1002, C + 1, user(0x1000));
+        let trace = kit.trace();
+        let matching = Matching::new(&trace);
+        assert_eq!(matching.injection(a), None);
+        assert_eq!(matching.injection(b), Some(1));
+        assert!(matching.why_none(&trace).contains("2 NMI samples for 1"));
+    }
+
+    #[test]
+    fn a_lossy_ring_matches_nothing() {
+        let mut kit = Kit::new(1);
+        let a = kit.inject(0, 1001, C, user(0x1000));
+        kit.lost(0, 1);
+        assert_eq!(Matching::new(&kit.trace()).injection(a), None);
+    }
+
+    #[test]
+    fn another_thread_or_instruction_matches_nothing() {
+        let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        let a = kit.inject(0, 1002, C, user(0x1000).iteration(0, 1));
+        assert_eq!(Matching::new(&kit.trace()).injection(a), None);
+
+        let mut kit = Kit::new(1);
+        let a = kit.inject(0, 1001, C, kernel(RIP));
+        let mut trace = kit.trace();
+        trace.injections[0].rip += 1;
+        assert_eq!(Matching::new(&trace).injection(a), None);
+    }
+
+    #[test]
+    fn the_nmi_entry_is_learned_from_matched_samples() {
+        let mut kit = Kit::new(2);
+        kit.inject(0, 1001, C, kernel(RIP));
+        // Two samples for one injection: CPU 1 stays unmatched.
+        let stray = kit.inject(1, 1002, C + 1, kernel(RIP + 8));
+        kit.nmi(1, 1002, C + 1);
+        let trace = kit.trace();
+        let matching = Matching::new(&trace);
+        assert_eq!(matching.injection(stray), None);
+        assert_eq!(
+            matching.interrupted(&trace.events[stray]),
+            Some(RIP + 8)
+        );
+    }
+}
