@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use unwindlab_guest_kernel::Progress as _;
-
 use super::analysis::Analysis;
 use super::error::CommandError;
 use super::lab::{Lab, TestKernel};
@@ -13,7 +11,7 @@ use super::run::RunPlan;
 use crate::report::names::Names;
 use crate::report::outcome::Verdict;
 use crate::report::{Case, Judge, Outcome, ScenarioResult, failure, table};
-use crate::runner::{Executor, HostError, Interrupt, TrialPlan, TrialProgress};
+use crate::runner::{Executor, InfraError, Interrupt, Progress as _, TrialPlan};
 use crate::scenario::Loaded;
 use crate::trace::recording::TrialEnd;
 use crate::trace::{Recording, Trace};
@@ -122,29 +120,21 @@ impl<'a> Session<'a> {
         &self,
         executor: &mut dyn Executor,
         trial: &TrialPlan,
-    ) -> Result<Recording, HostError> {
+    ) -> Result<Recording, InfraError> {
         self.spinner.step(&trial.scenario);
-        executor.run(trial, &mut |progress: &TrialProgress| {
-            self.spinner.step(&format!(
-                "{}: {}, {} of {} injections",
-                trial.scenario,
-                progress.stage.word(),
-                progress.injected,
-                progress.planned
-            ));
-        })
+        executor.run(trial, self.spinner)
     }
 
     fn judge(
         &mut self,
         loaded: &Loaded,
         trial: &TrialPlan,
-        recorded: Result<Recording, HostError>,
+        recorded: Result<Recording, InfraError>,
         duration: Duration,
     ) -> ScenarioResult {
         let recording = recorded.unwrap_or_else(|error| Recording {
             console: error.console,
-            end: TrialEnd::Infra { reason: error.what },
+            end: TrialEnd::Infra { reason: error.reason },
             ..Recording::default()
         });
         let judge = Judge {

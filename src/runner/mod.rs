@@ -12,7 +12,7 @@ pub mod trial;
 mod vcpu;
 mod watch;
 
-pub use executor::{Executor, HostError};
+pub use executor::{Executor, InfraError, Progress};
 pub use interrupt::Interrupt;
 pub use plan::TrialPlan;
 pub use progress::{Stage, TrialProgress};
