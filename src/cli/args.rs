@@ -87,22 +87,11 @@ pub enum KvmHost {
 #[derive(Debug, Subcommand)]
 pub enum KernelCommand {
     /// Get a kernel into the cache.
-    Fetch(FetchArgs),
+    Fetch(KernelArgs),
     /// List the kernels in the cache.
     List,
     /// Print where a kernel in the cache is.
     Path(KernelArgs),
-}
-
-/// `unwindlab kernel fetch`.
-#[derive(Debug, Args)]
-pub struct FetchArgs {
-    /// The kernel.
-    #[command(flatten)]
-    pub kernel: KernelArgs,
-    /// Look anew for the newest one, even where that was done today.
-    #[arg(long)]
-    pub refresh: bool,
 }
 
 /// A kernel.

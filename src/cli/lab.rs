@@ -2,24 +2,23 @@
 
 use std::path::{Path, PathBuf};
 
-use unwindlab_guest_kernel::Progress;
+use unwindlab_guest_kernel::FetchError;
 
 use super::args::KvmHost;
-use crate::runner::{Executor, Interrupt};
+use crate::runner::{Executor, Interrupt, Progress};
 use crate::scenario::KernelSymbols;
 
 /// The places where kernels and KVM hosts come from.
 pub trait Lab {
-    /// Gets a kernel, from the cache or from where its spec says; with `refresh`, what was
-    /// remembered of that is looked up anew.
+    /// Gets a kernel, from the cache or from where its spec says.
     ///
     /// # Errors
     /// [`LabError`].
     fn fetch(
         &self,
         spec: &str,
-        refresh: bool,
         progress: &dyn Progress,
+        interrupt: &Interrupt,
     ) -> Result<Box<dyn TestKernel>, LabError>;
 
     /// Where a kernel in the cache is; nothing is fetched.
@@ -74,4 +73,21 @@ pub enum LabError {
     /// Something that is needed is not to be had: exit code 125.
     #[error("{0}")]
     Unavailable(String),
+}
+
+impl From<FetchError> for LabError {
+    fn from(error: FetchError) -> Self {
+        let message = error.to_string();
+        match error {
+            // What the user named is not there, or is no kernel.
+            FetchError::NoSuchKernel { .. }
+            | FetchError::Read { .. }
+            | FetchError::Image { .. }
+            | FetchError::Symbols { .. } => Self::Usage(message),
+            FetchError::EmptyPackage(_)
+            | FetchError::Apt(_)
+            | FetchError::Deb(_)
+            | FetchError::Cache(_) => Self::Unavailable(message),
+        }
+    }
 }

@@ -5,7 +5,6 @@ pub mod analysis;
 pub mod args;
 pub mod error;
 pub mod lab;
-pub mod local;
 mod output;
 pub mod progress;
 pub mod run;
@@ -62,7 +61,7 @@ fn dispatch(
     match command {
         Command::Run(args) => return run::run(args, lab, analysis, interrupt),
         Command::Kernel(KernelCommand::Fetch(args)) => {
-            let kernel = lab.fetch(&args.kernel.kernel, args.refresh, &Spinner::new())?;
+            let kernel = lab.fetch(&args.kernel, &Spinner::new(), interrupt)?;
             print(&format!(
                 "{}  {}\n",
                 kernel.release(),

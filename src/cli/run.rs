@@ -79,7 +79,7 @@ pub fn run(
     let start = Instant::now();
     let (plan, outputs) = plan(args, analysis)?;
     let spinner = Spinner::new();
-    let kernel = lab.fetch(&plan.kernel, false, &spinner)?;
+    let kernel = lab.fetch(&plan.kernel, &spinner, interrupt)?;
     if interrupt.is_set() {
         return Err(CommandError::Interrupted);
     }

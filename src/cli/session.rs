@@ -134,7 +134,9 @@ impl<'a> Session<'a> {
     ) -> ScenarioResult {
         let recording = recorded.unwrap_or_else(|error| Recording {
             console: error.console,
-            end: TrialEnd::Infra { reason: error.reason },
+            end: TrialEnd::Infra {
+                reason: error.reason,
+            },
             ..Recording::default()
         });
         let judge = Judge {

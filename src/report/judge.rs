@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use super::counts::Counts;
 use super::expect;
-use super::names::Names;
 use super::outcome::Outcome;
 use super::result::{InvariantCheck, JudgedViolation, ScenarioResult};
 use super::snapshot::{Comparison, compare};
@@ -63,7 +62,7 @@ impl Judge<'_> {
             TrialEnd::Unsupported { reason } => (Outcome::Skip, reason.clone()),
             TrialEnd::BootError { reason, places } => (
                 Outcome::BootError,
-                format!("{reason}{}", self.standing(places, &case.trace)),
+                format!("{reason}{}", standstill(places, self.symbols)),
             ),
             TrialEnd::Infra { reason } => (Outcome::InfraError, reason.clone()),
             TrialEnd::Unknown => (
@@ -73,7 +72,7 @@ impl Judge<'_> {
             TrialEnd::Panic { line } => (Outcome::GuestPanic, line.clone()),
             TrialEnd::Hang { places } => (
                 Outcome::Hang,
-                format!("no progress{}", self.standing(places, &case.trace)),
+                format!("no progress{}", standstill(places, self.symbols)),
             ),
             TrialEnd::Timeout => (
                 Outcome::Timeout,
@@ -170,23 +169,6 @@ impl Judge<'_> {
         }
     }
 
-    /// Where vCPUs stood, to be put behind a reason.
-    fn standing(&self, places: &[VcpuPlace], trace: &Trace) -> String {
-        let names = Names {
-            kernel: self.symbols,
-            user: &trace.user_symbols,
-        };
-        let places: Vec<String> = places
-            .iter()
-            .map(|it| format!("vCPU {} at {}", it.vcpu, names.name(it.rip)))
-            .collect();
-        if places.is_empty() {
-            String::new()
-        } else {
-            format!("; {}", places.join(", "))
-        }
-    }
-
     fn compare_snapshot(&self, case: &Case<'_>) -> Option<Comparison> {
         let style = case.loaded.scenario.snapshot.as_ref()?;
         if !self.compare_snapshots {
@@ -200,6 +182,22 @@ impl Judge<'_> {
 
 fn violation_line(violation: &Violation) -> String {
     format!("{} violated: {}", violation.invariant, violation.message)
+}
+
+/// Where the vCPUs stood, to be put behind a sentence.
+fn standstill(places: &[VcpuPlace], symbols: &dyn KernelSymbols) -> String {
+    let at = |place: &VcpuPlace| {
+        let VcpuPlace { vcpu, rip, cpl } = *place;
+        match symbols.resolve(rip) {
+            Some((name, offset)) if cpl == 0 => format!("vCPU {vcpu} at {name}+{offset:#x}"),
+            _ if cpl == 0 => format!("vCPU {vcpu} at {rip:#x} in the kernel"),
+            _ => format!("vCPU {vcpu} at {rip:#x} in user mode"),
+        }
+    };
+    match places {
+        [] => String::new(),
+        _ => format!("; {}", places.iter().map(at).collect::<Vec<_>>().join(", ")),
+    }
 }
 
 /// Injections that were planned but not made, and those that nobody planned.

@@ -33,7 +33,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("built in {:?}", begin.elapsed());
     machine.start()?;
     run(&mut machine, Duration::from_secs(seconds.parse()?), begin)?;
-    println!("--- console\n{}---", String::from_utf8_lossy(&machine.console().snapshot()));
+    println!(
+        "--- console\n{}---",
+        String::from_utf8_lossy(&machine.console().snapshot())
+    );
     Ok(())
 }
 
@@ -41,7 +44,9 @@ fn run(machine: &mut Machine, patience: Duration, begin: Instant) -> Result<(), 
     let mut progress = 0;
     while let Some(event) = machine.next_event(patience) {
         println!("{:?} after {:?}", event, begin.elapsed());
-        let Stop::Port { port, .. } = event.stop else { return Ok(()) };
+        let Stop::Port { port, .. } = event.stop else {
+            return Ok(());
+        };
         progress += u32::from(port == PROGRESS);
         if progress == 1 {
             return Ok(());

@@ -116,8 +116,16 @@ impl fmt::Display for ProbeReport {
         };
         write!(f, "KVM fails at {step}: ")?;
         match failure {
-            Failure::Stopped(Stop::InternalError { suberror: 1, pc, code, .. }) => {
-                write!(f, "its emulator does not know the instruction at {pc:#x} ({code:02x?})")
+            Failure::Stopped(Stop::InternalError {
+                suberror: 1,
+                pc,
+                code,
+                ..
+            }) => {
+                write!(
+                    f,
+                    "its emulator does not know the instruction at {pc:#x} ({code:02x?})"
+                )
             }
             Failure::Stopped(Stop::Shutdown) => f.write_str("triple fault"),
             Failure::Stopped(stop) => write!(f, "{stop:?}"),
@@ -135,14 +143,19 @@ pub fn probe(kvm: &Kvm) -> Result<ProbeReport, BuildError> {
         &MachineConfig {
             vcpus: 1,
             memory_mib: MIN_MEMORY_MIB,
-            kernel: Kernel::Flat { address: ADDRESS, code: Cow::Borrowed(code()) },
+            kernel: Kernel::Flat {
+                address: ADDRESS,
+                code: Cow::Borrowed(code()),
+            },
             initrd: &[],
             cmdline: "",
             doorbell_ports: STEP_PORT..=WRONG_PORT,
         },
     )?;
     let mut current = Step::Enter;
-    let failed = follow(&mut machine, &mut current).err().map(|failure| (current, failure));
+    let failed = follow(&mut machine, &mut current)
+        .err()
+        .map(|failure| (current, failure));
     Ok(ProbeReport { failed })
 }
 
@@ -152,11 +165,17 @@ fn follow(machine: &mut Machine, current: &mut Step) -> Result<(), Failure> {
     machine.start().map_err(refused)?;
     loop {
         let stop = next_stop(machine, deadline)?;
-        let Stop::Port { port, value, .. } = stop else { return Err(Failure::Stopped(stop)) };
-        let mut vcpu = machine.vcpu(0).ok_or_else(|| Failure::Refused("no vCPU".to_owned()))?;
+        let Stop::Port { port, value, .. } = stop else {
+            return Err(Failure::Stopped(stop));
+        };
+        let mut vcpu = machine
+            .vcpu(0)
+            .ok_or_else(|| Failure::Refused("no vCPU".to_owned()))?;
         match port {
             STEP_PORT => {
-                let step = usize::try_from(value).ok().and_then(|value| STEPS.get(value));
+                let step = usize::try_from(value)
+                    .ok()
+                    .and_then(|value| STEPS.get(value));
                 *current = *step.ok_or(Failure::WrongResult)?;
             }
             BREAKPOINT_PORT => {
@@ -175,7 +194,11 @@ fn follow(machine: &mut Machine, current: &mut Step) -> Result<(), Failure> {
 }
 
 /// Expects a stop at `address`, where there is a `nop`, and another after one step.
-fn through_breakpoint(machine: &mut Machine, address: u64, deadline: Instant) -> Result<(), Failure> {
+fn through_breakpoint(
+    machine: &mut Machine,
+    address: u64,
+    deadline: Instant,
+) -> Result<(), Failure> {
     let expected = [
         (Run::Continue, Stop::Breakpoint { pc: address }),
         (Run::Step, Stop::Stepped { pc: address + 1 }),
@@ -191,7 +214,9 @@ fn through_breakpoint(machine: &mut Machine, address: u64, deadline: Instant) ->
 }
 
 fn with_breakpoint(machine: &mut Machine, addresses: &[u64], run: Run) -> Result<(), Failure> {
-    let mut vcpu = machine.vcpu(0).ok_or_else(|| Failure::Refused("no vCPU".to_owned()))?;
+    let mut vcpu = machine
+        .vcpu(0)
+        .ok_or_else(|| Failure::Refused("no vCPU".to_owned()))?;
     vcpu.set_breakpoints(addresses).map_err(refused)?;
     go_on(&mut vcpu, run)
 }
@@ -202,7 +227,10 @@ fn go_on(vcpu: &mut VcpuHandle<'_>, run: Run) -> Result<(), Failure> {
 
 fn next_stop(machine: &mut Machine, deadline: Instant) -> Result<Stop, Failure> {
     let left = deadline.saturating_duration_since(Instant::now());
-    machine.next_event(left).map(|event| event.stop).ok_or(Failure::Silent)
+    machine
+        .next_event(left)
+        .map(|event| event.stop)
+        .ok_or(Failure::Silent)
 }
 
 fn refused(error: impl fmt::Display) -> Failure {
