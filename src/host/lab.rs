@@ -82,7 +82,7 @@ impl Lab for ThisMachine {
         progress: &dyn Progress,
         _interrupt: &Interrupt,
     ) -> Result<Box<dyn TestKernel>, LabError> {
-        let image = kernels::fetch(&parse(spec)?, &self.cache, progress).map_err(unavailable)?;
+        let image = kernels::fetch(&parse(spec)?, &self.cache, progress)?;
         let symbols = Symbols::load(&image.symbols).map_err(unavailable)?;
         Ok(Box::new(CachedKernel {
             image,
@@ -91,7 +91,7 @@ impl Lab for ThisMachine {
     }
 
     fn path(&self, spec: &str) -> Result<PathBuf, LabError> {
-        let image = kernels::path(&parse(spec)?, &self.cache).map_err(unavailable)?;
+        let image = kernels::path(&parse(spec)?, &self.cache)?;
         let image = image.ok_or_else(|| {
             LabError::Unavailable(format!(
                 "no kernel `{spec}` in the cache: `unwindlab kernel fetch {spec}` gets it"
@@ -101,7 +101,7 @@ impl Lab for ThisMachine {
     }
 
     fn list(&self) -> Result<Vec<String>, LabError> {
-        let images = kernels::list(&self.cache).map_err(unavailable)?;
+        let images = kernels::list(&self.cache)?;
         let line = |image: &KernelImage| {
             let short = image.id.get(..12).unwrap_or(&image.id);
             format!("{short}  {}  {}", image.release, image.origin)

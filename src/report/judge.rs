@@ -13,8 +13,9 @@ use super::result::{InvariantCheck, JudgedViolation, ScenarioResult};
 use super::snapshot::{Comparison, compare};
 use crate::invariant::{Check, Invariant, Violation};
 use crate::runner::TrialPlan;
-use crate::scenario::{KernelSymbols, Loaded, Scenario, SnapshotStyle};
+use crate::scenario::{KernelSymbols, Loaded, Scenario};
 use crate::trace::Trace;
+use crate::trace::canonical::canonical;
 use crate::trace::recording::{TrialEnd, VcpuPlace};
 
 /// The kernel bugs that are understood.
@@ -24,22 +25,17 @@ pub trait Findings {
 }
 
 /// What verdicts are made with; the same for every scenario of a run.
-#[expect(
-    missing_debug_implementations,
-    reason = "holds closures and trait objects"
-)]
+#[expect(missing_debug_implementations, reason = "holds trait objects")]
 #[derive(Clone, Copy)]
 pub struct Judge<'a> {
     /// All invariants.
     pub invariants: &'a [&'a dyn Invariant],
     /// All findings.
     pub findings: &'a dyn Findings,
-    /// The canonical form of a trace, as in snapshots.
-    pub canonical: &'a dyn Fn(&Trace, SnapshotStyle) -> String,
+    /// The symbols of the kernel under test.
+    pub symbols: &'a dyn KernelSymbols,
     /// Whether snapshots are compared.
     pub compare_snapshots: bool,
-    /// The kernel's symbols, for places in reasons.
-    pub symbols: &'a dyn KernelSymbols,
 }
 
 /// A trial that is over.
@@ -178,7 +174,8 @@ impl Judge<'_> {
         if !self.compare_snapshots {
             return Some(Comparison::Skipped);
         }
-        let actual = (self.canonical)(&case.trace, **style);
+        let resolve = |address| self.symbols.resolve(address);
+        let actual = canonical(&case.trace, **style, &resolve);
         Some(compare(case.loaded.snapshot.as_deref(), &actual))
     }
 }
