@@ -12,7 +12,23 @@ pub struct Analysis {
     pub findings: Box<dyn Findings>,
 }
 
+struct NoFindings;
+impl Findings for NoFindings {
+    fn matching(&self, _: &crate::trace::Trace, _: &crate::invariant::Violation) -> Option<String> {
+        None
+    }
+}
+
 impl Analysis {
+    /// Everything this binary knows.
+    #[must_use]
+    pub fn everything() -> Self {
+        Self {
+            invariants: crate::invariant::registry(),
+            findings: Box::new(NoFindings),
+        }
+    }
+
     /// IDs of all invariants.
     #[must_use]
     pub fn invariant_ids(&self) -> Vec<&'static str> {

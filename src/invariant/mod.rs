@@ -49,3 +49,9 @@ pub trait Invariant: Sync {
     /// Judges a trace.
     fn check(&self, trace: &Trace) -> Check;
 }
+
+/// All of them (temporary).
+#[must_use]
+pub fn registry() -> Vec<&'static dyn Invariant> {
+    Vec::new()
+}
