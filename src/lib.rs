@@ -5,6 +5,11 @@
 //! [`invariant`] (events to verdicts), [`report`] (verdicts to people and machines); [`cli`]
 //! drives them.
 
+pub mod cli;
+pub mod host;
 pub mod invariant;
+pub mod report;
 pub mod runner;
+pub mod scenario;
+mod text;
 pub mod trace;

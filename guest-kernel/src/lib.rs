@@ -1,1 +1,34 @@
-//! To be written.
+//! The kernels that unwindlab runs, and what else it needs from a distribution.
+//!
+//! - [`fetch`]: a kernel by its specification (`stock`, `stock:7.0`, `path:FILE`), as an ELF
+//!   vmlinux in the cache, with its symbols;
+//! - [`outer_kernel`]: the kernel of the emulated KVM host, with the modules that make /dev/kvm;
+//! - [`qemu`]: the QEMU that emulates it: the system's own, or one in the cache;
+//! - [`Symbols`]: names to addresses and back.
+//!
+//! Everything that is downloaded comes from Debian's archive through a private apt root
+//! ([`apt`]), is verified by apt, and ends in the [`Cache`]. The system is never changed.
+
+pub mod apt;
+pub mod cache;
+pub mod child;
+pub mod deb;
+pub mod fetch;
+pub mod image;
+mod kallsyms;
+pub mod modules;
+pub mod outer;
+pub mod progress;
+pub mod qemu;
+pub mod stock;
+pub mod symbols;
+pub mod version;
+
+pub use cache::Cache;
+pub use fetch::{FetchError, KernelImage, Origin, fetch, list, path};
+pub use kallsyms::KallsymsError;
+pub use outer::{OuterError, OuterKernel, outer_kernel};
+pub use progress::{Progress, Silent};
+pub use qemu::{Qemu, QemuError, qemu};
+pub use stock::{KernelSpec, SpecError};
+pub use symbols::{Symbols, SymbolsError};

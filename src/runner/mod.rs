@@ -1,5 +1,18 @@
 //! Plan to recording: boots the machine, makes the injections, reads the rings.
 
+mod arrivals;
+pub mod executor;
+mod guest_memory;
+pub mod interrupt;
 pub mod plan;
+pub mod progress;
+mod rate;
+mod session;
+pub mod trial;
+mod vcpu;
+mod watch;
 
+pub use executor::{Executor, InfraError, Progress};
+pub use interrupt::Interrupt;
 pub use plan::TrialPlan;
+pub use progress::{Stage, TrialProgress};

@@ -90,6 +90,17 @@ pub enum TriggerPlan {
     },
 }
 
+impl TriggerPlan {
+    /// How many injections it makes.
+    #[must_use]
+    pub fn injections(&self) -> u64 {
+        match self {
+            Self::Arrival { repeat, times, .. } => repeat.saturating_mul(u64::from(*times)),
+            Self::Rate { count, vcpus, .. } => count.saturating_mul(vcpus.len() as u64),
+        }
+    }
+}
+
 /// An instruction in the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {

@@ -82,6 +82,17 @@ pub struct Progress {
     pub at_end: u64,
 }
 
+/// Where a vCPU stood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VcpuPlace {
+    /// The vCPU.
+    pub vcpu: u32,
+    /// The next instruction's address.
+    pub rip: u64,
+    /// Current privilege level: 0 or 3.
+    pub cpl: u8,
+}
+
 /// How a trial ended, before anything is judged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TrialEnd {
@@ -99,8 +110,8 @@ pub enum TrialEnd {
     },
     /// No vCPU made progress, or the workload did not come to its end in time.
     Hang {
-        /// Where every vCPU stood, symbol and offset where known.
-        where_: Vec<String>,
+        /// Where every vCPU stood.
+        places: Vec<VcpuPlace>,
     },
     /// The trial's time was over while the guest was still making progress.
     Timeout,
@@ -108,6 +119,8 @@ pub enum TrialEnd {
     BootError {
         /// Why.
         reason: String,
+        /// Where every vCPU stood, if it still ran.
+        places: Vec<VcpuPlace>,
     },
     /// The harness or the KVM host failed; nothing can be said about the kernel.
     #[default]

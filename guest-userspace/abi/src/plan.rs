@@ -87,17 +87,25 @@ pub struct Workload {
     pub iterations: u64,
 }
 
-/// What one iteration of a workload thread is.
+/// Rounds of the counting loop in one iteration of [`WorkloadKind::Spin`]: long enough that the
+/// two marks of an iteration do not matter, short enough that progress is seen.
+pub const SPIN_ROUNDS: u32 = 16_384;
+/// `getppid` calls in one iteration of [`WorkloadKind::Syscalls`], so that the loop is tight in
+/// spite of the two marks.
+pub const SYSCALLS_BATCH: u32 = 64;
+
+/// What one iteration of a workload thread is. Each starts with [`crate::mark::ARM`] in the leaf;
+/// all but [`WorkloadKind::Exit`] end with [`crate::mark::DONE`] there, then count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkloadKind {
-    /// User mode only: a counting loop at the bottom of the call chain, never entering the
-    /// kernel by itself.
+    /// User mode only: [`SPIN_ROUNDS`] of a counting loop at the bottom of the call chain, never
+    /// entering the kernel by itself.
     Spin,
-    /// A tight `getppid` loop at the bottom of the call chain.
+    /// [`SYSCALLS_BATCH`] `getppid` calls in a tight loop at the bottom of the call chain.
     Syscalls,
-    /// Each iteration calls down through all frames, does one `getppid`, and returns.
+    /// Calls down through all frames, does one `getppid`, and returns.
     Deep,
     /// Each iteration blocks in `read` of a pipe; a helper thread moves the sleeper to the next
     /// CPU by `sched_setaffinity`, then wakes it.

@@ -1,2 +1,38 @@
-//! The guest's init.
-fn main() {}
+//! The init of the guest. The kernel panics when it ends, so it never does.
+
+use unwindlab_abi::AgentMessage;
+use unwindlab_agent::mailbox::Link;
+use unwindlab_agent::session;
+
+fn main() {
+    std::panic::set_hook(Box::new(|info| {
+        report(&format!("the agent panicked: {info}"));
+        sleep_forever();
+    }));
+    if let Err(error) = session::run() {
+        say(&error.to_string());
+    }
+    sleep_forever();
+}
+
+/// Tells the host by a mailbox of its own, because the usual one may be in use.
+fn report(what: &str) {
+    say(what);
+    let what = what.to_owned();
+    if let Ok(mut link) = Link::new() {
+        // Nothing can be done about an answer any more.
+        let _ = link.ask(&AgentMessage::Failed { what });
+    }
+}
+
+/// To the guest's console, if it has one.
+fn say(what: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "unwindlab-agent: {what}");
+}
+
+fn sleep_forever() -> ! {
+    loop {
+        std::thread::park();
+    }
+}

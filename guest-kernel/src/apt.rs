@@ -1,0 +1,460 @@
+//! A private apt: Debian's packages, verified by apt, without a change to the system.
+//!
+//! It has its own lists, caches and (empty) dpkg status in the cache folder, and needs no root.
+//! From the system it takes the mirror, the archive's keys, and settings such as proxies. An
+//! empty status makes apt name a package's whole closure, down to libc.
+
+mod sources;
+
+use std::cell::Cell;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use crate::cache::{At, Cache, CacheError, Lock};
+use crate::child;
+use crate::progress::Progress;
+use crate::version::Version;
+
+pub use sources::MIRROR_VARIABLE;
+use sources::{Mirror, TARGET_FORMAT};
+
+/// The suite that the outer kernel and QEMU come from.
+pub(crate) const STABLE: &str = "trixie";
+
+/// Every suite that is looked at; one that the mirror lacks is left out, but for [`STABLE`].
+const SUITES: &[&str] = &[STABLE, "trixie-backports", "forky", "sid", "experimental"];
+
+/// Lists older than this are fetched again before they are used.
+const LISTS_GOOD_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Read after the system's own configuration, of which it undoes what concerns the system's
+/// packages: hooks, pins, further index files. apt's checks of signatures and hashes stay as the
+/// system has them. `APT::Sandbox::User`: apt run by root would fetch as another user, who may
+/// not enter the cache folder of root's home; for anybody else the option means nothing.
+const CONFIG: &str = r#"
+#clear APT::Update;
+#clear DPkg;
+#clear APT::Default-Release;
+#clear APT::Architectures;
+#clear Acquire::IndexTargets::deb;
+Acquire::IndexTargets::deb::Packages {
+  MetaKey "$(COMPONENT)/binary-$(ARCHITECTURE)/Packages";
+  ShortDescription "Packages";
+  Description "$(RELEASE)/$(COMPONENT) $(ARCHITECTURE) Packages";
+  Optional "0";
+};
+APT::Architecture "amd64";
+APT::Architectures { "amd64"; };
+APT::Get::Assume-Yes "true";
+APT::Install-Recommends "false";
+APT::Sandbox::User "root";
+APT::Status-Fd "1";
+APT::Update::Error-Mode "any";
+Acquire::Languages "none";
+Acquire::PDiffs "false";
+Dir::State::lists "lists/";
+Dir::Cache::archives "archives/";
+Dir::Cache::pkgcache "pkgcache.bin";
+Dir::Cache::srcpkgcache "";
+Dir::Etc::SourceList "/dev/null";
+Dir::Etc::Preferences "/dev/null";
+Dir::Etc::PreferencesParts "/dev/null";
+"#;
+
+/// Why packages cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum AptError {
+    /// No apt on this system.
+    #[error("apt-get is missing: a stock kernel needs a Debian system; give --kernel path:FILE")]
+    Missing,
+    /// The system's apt knows no Debian archive.
+    #[error(
+        "this system's apt has no source for Debian's main archive: \
+         set {MIRROR_VARIABLE} to the URI of a mirror"
+    )]
+    NoArchive,
+    /// `UNWINDLAB_MIRROR` is not a URI.
+    #[error("{MIRROR_VARIABLE} is not the URI of a mirror: {0:?}")]
+    BadMirror(String),
+    /// The mirror cannot be reached.
+    #[error("cannot reach the Debian mirror: check the network, or set {MIRROR_VARIABLE}: {0}")]
+    Network(String),
+    /// The archive's signature is not one that the system trusts.
+    #[error("apt does not trust the Debian mirror: update debian-archive-keyring: {0}")]
+    Signature(String),
+    /// No such package, or no longer: superseded versions leave the archive.
+    #[error("the archive has no such package (any more): {0}")]
+    Gone(String),
+    /// apt failed in another way.
+    #[error("{command} failed: {message}")]
+    Failed {
+        /// What was run.
+        command: String,
+        /// apt's last error line.
+        message: String,
+    },
+    /// apt could not be run or read.
+    #[error("cannot run {command}: {source}")]
+    Run {
+        /// What was to be run.
+        command: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The cache folder cannot be used.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+/// A package that a suite offers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Offer {
+    pub name: String,
+    pub version: Version,
+    pub suite: String,
+}
+
+/// The private apt root. Other processes wait until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Apt {
+    root: PathBuf,
+    mirror: Mirror,
+    fresh: Cell<bool>,
+    _lock: Lock,
+}
+
+impl Apt {
+    /// Sets up the root, and fetches the lists unless those of the last day are there.
+    pub fn open(cache: &Cache, progress: &dyn Progress) -> Result<Self, AptError> {
+        let lock = cache.lock("apt", progress)?;
+        let root = cache.root().join("apt");
+        for folder in ["sources", "state/lists/partial", "cache/archives/partial"] {
+            let path = root.join(folder);
+            fs::create_dir_all(&path).at(&path)?;
+        }
+        let targets = run(
+            Command::new("apt-get")
+                .args(["indextargets", "--no-release-info", "--format"])
+                .arg(TARGET_FORMAT),
+            None,
+        )?;
+        let apt = Self {
+            mirror: Mirror::choose(&targets)?,
+            root,
+            fresh: Cell::new(false),
+            _lock: lock,
+        };
+        apt.write("apt.conf", CONFIG)?;
+        apt.write("status", "")?;
+        if cache.wants_refresh() || !apt.lists_are_good()? {
+            apt.refresh(progress)?;
+        }
+        Ok(apt)
+    }
+
+    /// Fetches the lists of all suites.
+    pub fn refresh(&self, progress: &dyn Progress) -> Result<(), AptError> {
+        progress.step("fetching Debian's package lists");
+        let stamp = self.root.join("lists-of");
+        match fs::remove_file(&stamp) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(CacheError::new(&stamp, error).into());
+            }
+            _ => {}
+        }
+        let mut suites = SUITES.to_vec();
+        loop {
+            self.write("sources/debian.sources", &self.mirror.source(&suites))?;
+            let update = run(self.apt_get().arg("update"), Some(progress));
+            match update {
+                Ok(_) => break,
+                Err(AptError::Failed { message, .. })
+                    if message.contains("does not have a Release file") =>
+                {
+                    let missing = suites.iter().position(|suite| {
+                        *suite != STABLE && message.contains(&format!(" {suite} Release'"))
+                    });
+                    let Some(missing) = missing else {
+                        return Err(AptError::Gone(message));
+                    };
+                    let suite = suites.remove(missing);
+                    progress.step(&format!("the mirror has no {suite}: going without"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.write("lists-of", &self.mirror.source(&[]))?;
+        self.fresh.set(true);
+        Ok(())
+    }
+
+    /// Whether the lists were fetched since [`Apt::open`]: doing it again would not help.
+    pub fn is_fresh(&self) -> bool {
+        self.fresh.get()
+    }
+
+    /// What the suites offer under the names for which `wanted` holds.
+    pub fn offers(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Offer>, AptError> {
+        let names = run(self.apt_cache().args(["pkgnames", "linux-"]), None)?;
+        let names: Vec<&str> = names.lines().filter(|name| wanted(name)).collect();
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let table = run(self.apt_cache().arg("madison").args(names), None)?;
+        Ok(table.lines().filter_map(offer).collect())
+    }
+
+    /// Downloads single packages into the folder `into`, which holds nothing else then.
+    pub fn download(
+        &self,
+        packages: &[&Offer],
+        into: &Path,
+        progress: &dyn Progress,
+    ) -> Result<Vec<PathBuf>, AptError> {
+        let packages = packages
+            .iter()
+            .map(|offer| format!("{}={}", offer.name, offer.version));
+        run(
+            self.apt_get()
+                .current_dir(into)
+                .arg("download")
+                .args(packages),
+            Some(progress),
+        )?;
+        debs(into)
+    }
+
+    /// Downloads a package of [`STABLE`] and all that it depends on into the folder `into`.
+    pub fn download_closure(
+        &self,
+        package: &str,
+        into: &Path,
+        progress: &dyn Progress,
+    ) -> Result<Vec<PathBuf>, AptError> {
+        let partial = into.join("partial");
+        fs::create_dir_all(&partial).at(&partial)?;
+        let mut archives = OsString::from("Dir::Cache::archives=");
+        archives.push(into);
+        run(
+            self.apt_get()
+                .arg("-o")
+                .arg(archives)
+                .args(["-t", STABLE, "--download-only", "--no-install-recommends"])
+                .args(["install", package]),
+            Some(progress),
+        )?;
+        debs(into)
+    }
+
+    fn apt_get(&self) -> Command {
+        let mut command = self.program("apt-get");
+        command.arg("-q");
+        command
+    }
+
+    fn apt_cache(&self) -> Command {
+        self.program("apt-cache")
+    }
+
+    /// A program of apt, on this root. The folders are given as options, not in the
+    /// configuration file, whose strings know no quoting.
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(name);
+        command.arg("-c").arg(self.root.join("apt.conf"));
+        for (option, folder) in [
+            ("Dir::State=", "state/"),
+            ("Dir::State::status=", "status"),
+            ("Dir::Cache=", "cache/"),
+            ("Dir::Etc::SourceParts=", "sources/"),
+            ("Dir::Log=", "log/"),
+        ] {
+            let mut setting = OsString::from(option);
+            setting.push(self.root.join(folder));
+            command.arg("-o").arg(setting);
+        }
+        command
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), AptError> {
+        let path = self.root.join(name);
+        Ok(fs::write(&path, text).at(&path)?)
+    }
+
+    /// Whether the last refresh worked, is recent, and was of this mirror.
+    fn lists_are_good(&self) -> Result<bool, AptError> {
+        let stamp = self.root.join("lists-of");
+        let of = match fs::read_to_string(&stamp) {
+            Ok(of) => of,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(CacheError::new(&stamp, error).into()),
+        };
+        let made = fs::metadata(&stamp)
+            .and_then(|stamp| stamp.modified())
+            .at(&stamp)?;
+        let age = SystemTime::now()
+            .duration_since(made)
+            .unwrap_or(Duration::MAX);
+        Ok(of == self.mirror.source(&[]) && age < LISTS_GOOD_FOR)
+    }
+}
+
+/// One line of `apt-cache madison`: `NAME | VERSION | URI SUITE/COMPONENT ARCH Packages`.
+fn offer(line: &str) -> Option<Offer> {
+    let mut fields = line.split('|').map(str::trim);
+    let (name, version, source) = (fields.next()?, fields.next()?, fields.next()?);
+    let suite = source.split_ascii_whitespace().nth(1)?.split('/').next()?;
+    Some(Offer {
+        name: name.to_owned(),
+        version: Version::new(version),
+        suite: suite.to_owned(),
+    })
+}
+
+/// The packages in a folder.
+fn debs(folder: &Path) -> Result<Vec<PathBuf>, AptError> {
+    let mut found = Vec::new();
+    for item in fs::read_dir(folder).at(folder)? {
+        let path = item.at(folder)?.path();
+        if path.extension() == Some(OsStr::new("deb")) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Runs a program of apt to its end and gives what it printed. With `progress`, its status lines
+/// (`dlstatus:NUMBER:PERCENT:TEXT`) are shown instead.
+fn run(command: &mut Command, progress: Option<&dyn Progress>) -> Result<String, AptError> {
+    let name = command_name(command);
+    let failed = |source: io::Error| match source.kind() {
+        ErrorKind::NotFound => AptError::Missing,
+        _ => AptError::Run {
+            command: name.clone(),
+            source,
+        },
+    };
+    command
+        .env("LC_ALL", "C.UTF-8")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    child::end_with_us(command);
+    let mut child = command.spawn().map_err(failed)?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let (output, errors) = thread::scope(|scope| {
+        let errors = scope.spawn(|| read_all(stderr));
+        let output = match (progress, stdout) {
+            (Some(progress), Some(stdout)) => show(stdout, progress).map(|()| String::new()),
+            (_, stdout) => read_all(stdout),
+        };
+        (output, errors.join())
+    });
+    let status = child.wait().map_err(failed)?;
+    let errors = errors
+        .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+        .map_err(failed)?;
+    if status.success() {
+        return output.map_err(failed);
+    }
+    Err(explain(name, &errors, &status.to_string()))
+}
+
+fn read_all(stream: Option<impl Read>) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    if let Some(mut stream) = stream {
+        stream.read_to_end(&mut bytes)?;
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn show(stdout: impl Read, progress: &dyn Progress) -> io::Result<()> {
+    for line in BufReader::new(stdout).split(b'\n') {
+        let line = line?;
+        let percent = str::from_utf8(&line)
+            .ok()
+            .and_then(|line| line.strip_prefix("dlstatus:"))
+            .and_then(|status| status.split(':').nth(1))
+            .and_then(|percent| percent.split('.').next())
+            .and_then(|percent| percent.parse::<u64>().ok());
+        if let Some(percent) = percent {
+            progress.bytes(percent.min(100), 100);
+        }
+    }
+    Ok(())
+}
+
+/// The program and its first word that is no option.
+fn command_name(command: &Command) -> String {
+    let words = [
+        "update",
+        "download",
+        "install",
+        "indextargets",
+        "pkgnames",
+        "madison",
+    ];
+    let program = command.get_program().to_string_lossy();
+    let verb = command
+        .get_args()
+        .find_map(|arg| words.iter().find(|word| arg == **word));
+    verb.map_or_else(|| program.to_string(), |verb| format!("{program} {verb}"))
+}
+
+/// Sorts apt's failure by what its user can do about it.
+fn explain(command: String, errors: &str, status: &str) -> AptError {
+    let has = |needles: &[&str]| needles.iter().any(|needle| errors.contains(needle));
+    let line = |prefixes: &[&str]| {
+        errors
+            .lines()
+            .rev()
+            .find(|line| prefixes.iter().any(|prefix| line.starts_with(prefix)))
+            .map(|line| line.get(2..).unwrap_or_default().trim().to_owned())
+    };
+    let message = line(&["E:"])
+        .or_else(|| line(&["W:"]))
+        .or_else(|| errors.lines().last().map(str::to_owned))
+        .unwrap_or_else(|| status.to_owned());
+    if has(&["No space left on device", "enough free space"]) {
+        return CacheError::NoSpace("apt's folder in the cache".into()).into();
+    }
+    if has(&[
+        "NO_PUBKEY",
+        "is not signed",
+        "GPG error",
+        "BADSIG",
+        "EXPKEYSIG",
+    ]) {
+        let reason = errors.lines().find(|line| line.contains("GPG error"));
+        return AptError::Signature(reason.map_or(message, |line| {
+            line.get(2..).unwrap_or_default().trim().to_owned()
+        }));
+    }
+    if has(&[
+        "404  Not Found",
+        "was not found",
+        "Unable to locate package",
+    ]) {
+        return AptError::Gone(message);
+    }
+    if has(&[
+        "Could not resolve",
+        "Temporary failure",
+        "Could not connect",
+        "Cannot initiate the connection",
+        "Connection",
+        "connection",
+        "Failed to fetch",
+    ]) {
+        return AptError::Network(message);
+    }
+    AptError::Failed { command, message }
+}
+
+#[cfg(test)]
+mod tests;

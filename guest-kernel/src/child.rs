@@ -1,0 +1,28 @@
+//! Child processes that do not outlive us.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+
+/// Has the kernel send SIGTERM to the child when we die, by whatever signal.
+///
+/// The kernel means the *thread* that starts the child: it has to stay until the child ends,
+/// which it does when it waits for it.
+pub fn end_with_us(command: &mut Command) {
+    let parent = getpid();
+    let arm = move || -> io::Result<()> {
+        set_parent_process_death_signal(Some(Signal::TERM))?;
+        // We died before the line above took effect: nobody would send the signal.
+        if getppid() != Some(parent) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe code may run. `arm` makes two system
+    // calls (prctl, getppid), allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(arm);
+    }
+}

@@ -1,0 +1,136 @@
+//! Taking single files out of a .deb: an `ar` archive with a compressed tar archive inside.
+//!
+//! Nothing is installed and no maintainer script is run. Where a file goes is for the caller to
+//! say, name by name; what a package holds besides is skipped.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+use crate::cache::CacheError;
+
+/// Why a package cannot be unpacked.
+#[derive(Debug, thiserror::Error)]
+pub enum DebError {
+    /// The archive is damaged.
+    #[error("cannot unpack {}: {source}", path.display())]
+    Archive {
+        /// The package.
+        path: PathBuf,
+        /// What is wrong.
+        source: io::Error,
+    },
+    /// No data in it, or compressed in an unknown way.
+    #[error("cannot unpack {}: it has no data.tar that is compressed with xz, zstd or gzip", .0.display())]
+    NoData(PathBuf),
+    /// The result cannot be written.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+/// More than any package holds that is of use here.
+const MAX_UNPACKED: u64 = 2 << 30;
+
+/// Unpacks the files for whose path in the package (without a leading `./`) `place` names a path
+/// below the folder `into`. Symbolic links are kept when they point to a name in their own
+/// folder, as those of libraries do.
+pub(crate) fn unpack(
+    deb: &Path,
+    into: &Path,
+    place: impl Fn(&Path) -> Option<PathBuf>,
+) -> Result<(), DebError> {
+    let damaged = |source| DebError::Archive {
+        path: deb.to_path_buf(),
+        source,
+    };
+    let file = File::open(deb).map_err(damaged)?;
+    let mut members = ar::Archive::new(BufReader::new(file));
+    while let Some(member) = members.next_entry() {
+        let member = member.map_err(damaged)?;
+        let data: Box<dyn Read + '_> = match member.header().identifier() {
+            b"data.tar.xz" => Box::new(liblzma::read::XzDecoder::new(member)),
+            b"data.tar.zst" => Box::new(zstd::Decoder::new(member).map_err(damaged)?),
+            b"data.tar.gz" => Box::new(flate2::read::GzDecoder::new(member)),
+            b"data.tar" => Box::new(member),
+            _ => continue,
+        };
+        let mut archive = tar::Archive::new(data.take(MAX_UNPACKED));
+        for entry in archive.entries().map_err(damaged)? {
+            let mut entry = entry.map_err(damaged)?;
+            let path = entry.path().map_err(damaged)?;
+            let place = plain(&path).and_then(|path| place(&path));
+            if let Some(place) = place.and_then(|place| plain(&place)) {
+                write(&mut entry, &into.join(place)).map_err(|error| match error {
+                    WriteError::Archive(source) => damaged(source),
+                    WriteError::File(source) => source.into(),
+                })?;
+            }
+        }
+        return Ok(());
+    }
+    Err(DebError::NoData(deb.to_path_buf()))
+}
+
+enum WriteError {
+    Archive(io::Error),
+    File(CacheError),
+}
+
+/// Writes a regular file or a harmless symbolic link; skips everything else.
+fn write(entry: &mut tar::Entry<'_, impl Read>, path: &Path) -> Result<(), WriteError> {
+    let at = |source| WriteError::File(CacheError::new(path, source));
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(at)?;
+    }
+    match entry.header().entry_type() {
+        tar::EntryType::Regular => {
+            let mode = entry.header().mode().map_err(WriteError::Archive)?;
+            // Never through a link that an entry before made.
+            let mut file = File::create_new(path).map_err(at)?;
+            copy(entry, &mut file, path)?;
+            let mode = if mode & 0o111 == 0 { 0o644 } else { 0o755 };
+            file.set_permissions(fs::Permissions::from_mode(mode))
+                .map_err(at)
+        }
+        tar::EntryType::Symlink => {
+            let target = entry.link_name().map_err(WriteError::Archive)?;
+            match target {
+                Some(target) if target.components().count() == 1 && plain(&target).is_some() => {
+                    symlink(target, path).map_err(at)
+                }
+                _ => Ok(()),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Copies, and tells an error of the archive from one of the file system.
+fn copy(from: &mut impl Read, to: &mut File, path: &Path) -> Result<(), WriteError> {
+    use std::io::Write;
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let length = from.read(&mut buffer).map_err(WriteError::Archive)?;
+        let Some(chunk) = buffer.get(..length).filter(|chunk| !chunk.is_empty()) else {
+            return Ok(());
+        };
+        to.write_all(chunk)
+            .map_err(|source| WriteError::File(CacheError::new(path, source)))?;
+    }
+}
+
+/// A path of names only: relative, without `..`. A leading `./` is dropped.
+fn plain(path: &Path) -> Option<PathBuf> {
+    path.components()
+        .filter(|component| *component != Component::CurDir)
+        .map(|component| match component {
+            Component::Normal(name) => Some(name),
+            _ => None,
+        })
+        .collect::<Option<PathBuf>>()
+        .filter(|path| !path.as_os_str().is_empty())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,299 @@
+//! The QEMU that emulates the KVM host: the system's, where it is good enough, else Debian's,
+//! unpacked into the cache and run there with its own libraries. Nothing is installed.
+
+mod closure;
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::apt::{Apt, AptError, STABLE};
+use crate::cache::{Cache, CacheError, Entry};
+use crate::child;
+use crate::deb::{self, DebError};
+use crate::fetch::hex;
+use crate::progress::Progress;
+
+/// Names the QEMU to use: a path, or a name that is looked up in `PATH`.
+pub const QEMU_VARIABLE: &str = "UNWINDLAB_QEMU";
+
+/// Oldest version that computes right: in 7.2, TCG corrupts EFLAGS in about one of eight kernel
+/// boots; 10.0 booted 12 of 12. What lies between was not measured.
+pub const OLDEST: (u32, u32) = (10, 0);
+
+const PROGRAM: &str = "qemu-system-x86_64";
+const PACKAGE: &str = "qemu-system-x86";
+const KIND: &str = "qemu";
+
+/// A QEMU for x86-64 that can be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Qemu {
+    /// What to execute.
+    pub program: PathBuf,
+    /// What its command line begins with, before any option of the caller's.
+    pub args: Vec<OsString>,
+    /// Where its firmware lies, when not where it looks by itself. Already in `args`, as `-L`.
+    pub firmware: Option<PathBuf>,
+    /// Such as `10.0.13`.
+    pub version: String,
+    /// Which one it is and where it lies, for messages.
+    pub origin: String,
+}
+
+impl Qemu {
+    /// A command that runs this QEMU; options are to be added.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.args);
+        command
+    }
+}
+
+/// Why there is no QEMU.
+#[derive(Debug, thiserror::Error)]
+pub enum QemuError {
+    /// The one in `UNWINDLAB_QEMU` cannot be used.
+    #[error("{QEMU_VARIABLE}: {program} {reason}")]
+    Chosen {
+        /// As given.
+        program: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The one that was unpacked does not start.
+    #[error("the QEMU that was unpacked into the cache does not start: {0}")]
+    Broken(String),
+    /// Its libraries are not complete.
+    #[error("the QEMU of the archive cannot be used: {0}")]
+    Closure(#[from] closure::ClosureError),
+    /// The archive does not give it.
+    #[error(transparent)]
+    Apt(#[from] AptError),
+    /// A package cannot be unpacked.
+    #[error(transparent)]
+    Deb(#[from] DebError),
+    /// The cache cannot be used.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct About {
+    version: String,
+    package: String,
+}
+
+/// The QEMU to use: `UNWINDLAB_QEMU`, else the system's if it is at least [`OLDEST`], else one in
+/// the cache, which is fetched when it is not there.
+pub fn qemu(cache: &Cache, progress: &dyn Progress) -> Result<Qemu, QemuError> {
+    if let Some(chosen) = env::var_os(QEMU_VARIABLE).filter(|chosen| !chosen.is_empty()) {
+        return system(&chosen).map_err(|reason| QemuError::Chosen {
+            program: chosen.to_string_lossy().into_owned(),
+            reason,
+        });
+    }
+    if let Ok(found) = system(OsStr::new(PROGRAM)) {
+        return Ok(found);
+    }
+    if !cache.wants_refresh()
+        && let Some(found) = known(cache)?
+    {
+        return Ok(found);
+    }
+    let _lock = cache.lock(KIND, progress)?;
+    // Another process may have fetched it while we waited.
+    if !cache.wants_refresh()
+        && let Some(found) = known(cache)?
+    {
+        return Ok(found);
+    }
+    let apt = Apt::open(cache, progress)?;
+    let entry = match fetch(&apt, cache, progress) {
+        Err(QemuError::Apt(AptError::Gone(_))) if !apt.is_fresh() => {
+            apt.refresh(progress)?;
+            fetch(&apt, cache, progress)?
+        }
+        result => result?,
+    };
+    Ok(unpacked(entry))
+}
+
+/// A QEMU that is installed, or why it will not do.
+fn system(program: &OsStr) -> Result<Qemu, String> {
+    let path = in_path(program).ok_or("is not there")?;
+    let version = version(&mut Command::new(&path))?;
+    if numbers(&version) < Some(OLDEST) {
+        return Err(format!(
+            "is version {version}, but {}.{} is needed: older ones miscompute processor flags",
+            OLDEST.0, OLDEST.1
+        ));
+    }
+    Ok(Qemu {
+        origin: format!("the system's {}", path.display()),
+        program: path,
+        args: Vec::new(),
+        firmware: None,
+        version,
+    })
+}
+
+fn in_path(program: &OsStr) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(program)).filter(|path| path.is_file());
+    }
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
+}
+
+/// What `--version` says: `QEMU emulator version 10.0.13 (Debian ...)`.
+fn version(command: &mut Command) -> Result<String, String> {
+    command
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    child::end_with_us(command);
+    let output = command
+        .output()
+        .map_err(|error| format!("cannot be run: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    parse_version(&text).map(str::to_owned).ok_or_else(|| {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let why = errors.lines().last().unwrap_or("no version");
+        format!("does not tell its version: {why}")
+    })
+}
+
+fn parse_version(text: &str) -> Option<&str> {
+    let rest = text.strip_prefix("QEMU emulator version ")?;
+    rest.split_ascii_whitespace().next()
+}
+
+fn numbers(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.').map(str::parse::<u32>);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+fn known(cache: &Cache) -> Result<Option<Qemu>, QemuError> {
+    let Some(note) = cache.note::<String>(KIND)? else {
+        return Ok(None);
+    };
+    Ok(cache.find(KIND, &note.fact)?.map(unpacked))
+}
+
+fn unpacked(entry: Entry<About>) -> Qemu {
+    let firmware = entry.dir.join(closure::FIRMWARE);
+    let mut args = loader_args(&entry.dir);
+    args.push("-L".into());
+    args.push(firmware.clone().into());
+    Qemu {
+        program: entry.dir.join(closure::LOADER),
+        args,
+        firmware: Some(firmware),
+        version: entry.about.version,
+        origin: format!(
+            "{}, unpacked in {}",
+            entry.about.package,
+            entry.dir.display()
+        ),
+    }
+}
+
+/// The dynamic loader's own command line: no library of the system is mixed in, and none of this
+/// QEMU's is seen by other programs.
+fn loader_args(dir: &Path) -> Vec<OsString> {
+    vec![
+        "--inhibit-cache".into(),
+        "--library-path".into(),
+        dir.join(closure::LIBRARIES).into(),
+        dir.join(closure::PROGRAM).into(),
+    ]
+}
+
+fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<About>, QemuError> {
+    progress.step(&format!(
+        "downloading {PACKAGE} of Debian {STABLE} with its libraries (this system has no \
+         QEMU {}.{} or later)",
+        OLDEST.0, OLDEST.1
+    ));
+    let downloads = cache.scratch()?;
+    let debs = apt.download_closure(PACKAGE, downloads.path(), progress)?;
+    let mut digest = Sha256::new();
+    let mut package = format!("{PACKAGE} of {STABLE}");
+    for deb in &debs {
+        let name = deb.file_name().unwrap_or_default();
+        digest.update(name.as_bytes());
+        digest.update([0]);
+        if let Some(version) = package_version(name) {
+            package = format!("{PACKAGE} {version} of {STABLE}");
+        }
+    }
+    let id = hex(&digest.finalize());
+    if let Some(entry) = cache.find(KIND, &id)? {
+        cache.set_note(KIND, &id)?;
+        return Ok(entry);
+    }
+
+    progress.step("unpacking QEMU into the cache");
+    let scratch = cache.scratch()?;
+    for (number, deb) in (1_u64..).zip(&debs) {
+        deb::unpack(deb, scratch.path(), closure::place)?;
+        progress.bytes(number, u64::try_from(debs.len()).unwrap_or(u64::MAX));
+    }
+    closure::prune(scratch.path())?;
+    let mut command = Command::new(scratch.path().join(closure::LOADER));
+    let version = version(command.args(loader_args(scratch.path()))).map_err(QemuError::Broken)?;
+    let entry = cache.publish(scratch, KIND, &id, About { version, package })?;
+    cache.set_note(KIND, &id)?;
+    Ok(entry)
+}
+
+/// The version in the file name of QEMU's package (`NAME_VERSION_ARCH.deb`).
+fn package_version(file: &OsStr) -> Option<String> {
+    let rest = file.to_str()?.strip_prefix(PACKAGE)?.strip_prefix('_')?;
+    Some(rest.split('_').next()?.replace("%3a", ":"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_versions() {
+        let text = "QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)\nCopyright";
+        assert_eq!(parse_version(text), Some("10.0.13"));
+        assert_eq!(parse_version("something else 10.0"), None);
+        assert!(numbers("10.0.13") >= Some(OLDEST));
+        assert!(numbers("11.1") >= Some(OLDEST));
+        assert!(numbers("7.2.19") < Some(OLDEST));
+        assert!(numbers("ten") < Some(OLDEST));
+    }
+
+    #[test]
+    fn version_of_the_package_not_of_its_relatives() {
+        let version = |name: &str| package_version(OsStr::new(name));
+        assert_eq!(
+            version("qemu-system-x86_1%3a10.0.13+ds-0_amd64.deb").as_deref(),
+            Some("1:10.0.13+ds-0")
+        );
+        assert_eq!(version("qemu-system-x86-xen_1_amd64.deb"), None);
+    }
+
+    #[test]
+    fn says_why_a_program_will_not_do() {
+        assert_eq!(
+            system(OsStr::new("/no/such/qemu")),
+            Err("is not there".to_owned())
+        );
+        let error = system(OsStr::new("true")).unwrap_err();
+        assert!(error.starts_with("does not tell its version"), "{error}");
+    }
+}

@@ -1,0 +1,312 @@
+//! The call chain of a workload thread, known by construction, and what an unwind of it shows.
+//!
+//! The code is in `chain.s`. A frame-pointer unwind from a leaf sees, innermost first: the
+//! leaf's instruction pointer, the return into `descend` from the leaf, one return into
+//! `descend` for each further level, and the return into the root. There it ends: the root
+//! calls down with `rbp = 0`, and the kernel stops at a frame pointer below the stack pointer
+//! (`unwind_user_next_common` in kernel/unwind/user.c of Linux 7.2). So `n` frames are one leaf,
+//! `n - 2` levels of `descend` and one root.
+
+use std::mem::offset_of;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use unwindlab_abi::message::{ExpectedStack, UserSymbol};
+use unwindlab_abi::plan::{SPIN_ROUNDS, SYSCALLS_BATCH};
+use unwindlab_abi::{MARK_PORT, WorkloadKind, mark};
+
+use crate::shared::SharedPages;
+
+std::arch::global_asm!(
+    include_str!("chain.s"),
+    MARK_PORT = const MARK_PORT,
+    SPIN_ROUNDS = const SPIN_ROUNDS,
+    SYSCALLS_BATCH = const SYSCALLS_BATCH,
+    SYS_GETPPID = const libc::SYS_getppid,
+    SYS_CLONE = const libc::SYS_clone,
+    SYS_EXIT = const libc::SYS_exit,
+    LEAF = const offset_of!(Words, leaf),
+    DEPTH = const offset_of!(Words, depth),
+    PROGRESS = const offset_of!(Words, progress),
+    STOP = const offset_of!(Words, stop),
+    LIMIT = const offset_of!(Words, limit),
+    RESULT = const offset_of!(Words, result),
+    ARM = const offset_of!(Words, arm),
+    DONE = const offset_of!(Words, done),
+    FD = const offset_of!(Words, fd),
+);
+
+/// Stack bytes of one frame: return address and saved frame pointer.
+pub const FRAME_BYTES: usize = 16;
+/// The shortest chain: leaf, one caller, root.
+pub const MIN_FRAMES: u32 = 3;
+
+/// Declares labels of `chain.s` and a safe function to take their addresses.
+macro_rules! labels {
+    ($($label:ident)*) => {
+        #[allow(non_upper_case_globals, reason = "assembler labels")]
+        mod label {
+            unsafe extern "C" { $(pub(super) static $label: u8;)* }
+        }
+        $(#[inline]
+        fn $label() -> u64 {
+            // The address alone is taken: no byte is read.
+            (&raw const label::$label).addr() as u64
+        })*
+    };
+}
+
+labels! {
+    ul_root_start ul_root_return ul_root_end
+    ul_exit_root_start ul_exit_root_return ul_exit_root_end
+    ul_descend ul_descend_return ul_descend_leaf_return ul_descend_end
+    ul_spin_leaf ul_spin_framed ul_spin_loop ul_spin_loop_end ul_spin_unframed ul_spin_end
+    ul_syscalls_leaf ul_syscalls_framed ul_syscalls_call ul_syscalls_return
+    ul_syscalls_return_end ul_syscalls_unframed ul_syscalls_end
+    ul_deep_leaf ul_deep_framed ul_deep_call ul_deep_return ul_deep_return_end
+    ul_deep_unframed ul_deep_end
+    ul_sleep_leaf ul_sleep_framed ul_sleep_call ul_sleep_return ul_sleep_return_end
+    ul_sleep_unframed ul_sleep_end
+    ul_exit_leaf ul_exit_framed ul_exit_call ul_exit_return ul_exit_end
+}
+
+mod code {
+    use super::Words;
+    unsafe extern "sysv64" {
+        pub(super) fn ul_root(chain: *const Words);
+        pub(super) fn ul_exit_root(
+            chain: *const Words,
+            flags: u64,
+            stack_top: u64,
+            clear_tid: *const u32,
+        ) -> i64;
+    }
+}
+
+/// What the assembly of one thread works on; `chain.s` uses the fields by their offsets.
+#[repr(C)]
+#[derive(Debug)]
+struct Words {
+    /// Address of the leaf.
+    leaf: u64,
+    /// Levels of `descend`.
+    depth: u64,
+    /// Address of the thread's counter.
+    progress: u64,
+    /// Address of the stop word.
+    stop: u64,
+    /// The counter's value at which the thread ends.
+    limit: u64,
+    /// What the last `read` returned.
+    result: AtomicI64,
+    arm: u32,
+    done: u32,
+    /// Where to read from.
+    fd: i32,
+}
+
+/// The call chain of one thread.
+#[derive(Debug)]
+pub struct Chain {
+    words: Words,
+    kind: WorkloadKind,
+    thread: u32,
+    shared: Arc<SharedPages>,
+}
+
+impl Chain {
+    /// A chain of `frames` frames for thread `thread`, ending after `iterations` iterations (0:
+    /// only at the stop word). `fd` is read by the sleeping kind. `None` where `frames` is below
+    /// [`MIN_FRAMES`] or the shared pages have no counter for the thread.
+    #[must_use]
+    pub fn new(
+        kind: WorkloadKind,
+        thread: u32,
+        frames: u32,
+        iterations: u64,
+        fd: i32,
+        shared: Arc<SharedPages>,
+    ) -> Option<Self> {
+        let levels = frames.checked_sub(MIN_FRAMES - 1).filter(|&n| n > 0)?;
+        let words = Words {
+            leaf: leaf(kind),
+            depth: u64::from(levels),
+            progress: shared.progress_address(thread)?,
+            stop: shared.stop_address(),
+            limit: if iterations == 0 {
+                u64::MAX
+            } else {
+                iterations
+            },
+            result: AtomicI64::new(1),
+            arm: mark::pack(mark::ARM, thread),
+            done: mark::pack(mark::DONE, thread),
+            fd,
+        };
+        Some(Self {
+            words,
+            kind,
+            thread,
+            shared,
+        })
+    }
+
+    /// Whether a further iteration is wanted.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        !self.shared.stopped() && self.shared.progress(self.thread) < self.words.limit
+    }
+
+    /// Counts an iteration of a kind that does not count in its leaf.
+    pub fn count(&self) {
+        self.shared.count(self.thread);
+    }
+
+    /// Calls down to the leaf once, on the stack of the calling thread, which must have room for
+    /// [`FRAME_BYTES`] a frame. The kinds with a loop in their leaf return when no further
+    /// iteration is wanted.
+    pub fn run(&self) {
+        // The `exit` leaf would end the calling thread: that is for `start_exiting_thread`.
+        if self.kind != WorkloadKind::Exit {
+            // SAFETY: the words outlive the call and point into `self.shared`, which does too;
+            // the code keeps the C calling convention.
+            unsafe { code::ul_root(&raw const self.words) }
+        }
+    }
+
+    /// Starts a thread that calls down to the `exit` leaf and ends there. The kernel zeroes
+    /// `clear_tid` and wakes its (shared) futex when the thread no longer uses the stack.
+    ///
+    /// # Errors
+    /// The errno of `clone`, or `EINVAL` for a chain of another kind.
+    ///
+    /// # Safety
+    /// The stack below `stack_top` must have [`FRAME_BYTES`] a frame, it, `self` and `clear_tid`
+    /// must stay until the kernel has zeroed `clear_tid`.
+    pub unsafe fn start_exiting_thread(
+        &self,
+        stack_top: u64,
+        clear_tid: *const u32,
+    ) -> Result<(), rustix::io::Errno> {
+        const FLAGS: i32 = libc::CLONE_VM
+            | libc::CLONE_FS
+            | libc::CLONE_FILES
+            | libc::CLONE_SIGHAND
+            | libc::CLONE_THREAD
+            | libc::CLONE_SYSVSEM
+            | libc::CLONE_CHILD_CLEARTID;
+        if self.kind != WorkloadKind::Exit {
+            return Err(rustix::io::Errno::INVAL);
+        }
+        // SAFETY: as promised by the caller; the new thread runs `chain.s` only, which uses no
+        // thread-local storage, so that sharing the caller's is harmless.
+        let answer = unsafe {
+            code::ul_exit_root(
+                &raw const self.words,
+                FLAGS.unsigned_abs().into(),
+                stack_top,
+                clear_tid,
+            )
+        };
+        match i32::try_from(answer) {
+            Ok(negative @ ..0) => Err(rustix::io::Errno::from_raw_os_error(-negative)),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the last `read` of the sleeping kind returned.
+    #[must_use]
+    pub fn last_read(&self) -> i64 {
+        self.words.result.load(Ordering::Relaxed)
+    }
+
+    /// What an unwind from the leaf shows.
+    #[must_use]
+    pub fn expected_stack(&self) -> ExpectedStack {
+        let (leaf_start, leaf_end, syscall_return) = match self.kind {
+            WorkloadKind::Spin => (ul_spin_framed(), ul_spin_unframed(), 0),
+            WorkloadKind::Syscalls => (
+                ul_syscalls_framed(),
+                ul_syscalls_unframed(),
+                ul_syscalls_return(),
+            ),
+            WorkloadKind::Deep => (ul_deep_framed(), ul_deep_unframed(), ul_deep_return()),
+            WorkloadKind::SleepMigrate => {
+                (ul_sleep_framed(), ul_sleep_unframed(), ul_sleep_return())
+            }
+            WorkloadKind::Exit => (ul_exit_framed(), ul_exit_end(), ul_exit_return()),
+        };
+        let root = match self.kind {
+            WorkloadKind::Exit => ul_exit_root_return(),
+            _ => ul_root_return(),
+        };
+        let inner_levels = u32::try_from(self.words.depth - 1).unwrap_or(u32::MAX);
+        let mut callers = vec![(ul_descend_leaf_return(), 1)];
+        if inner_levels > 0 {
+            callers.push((ul_descend_return(), inner_levels));
+        }
+        callers.push((root, 1));
+        ExpectedStack {
+            leaf_start,
+            leaf_end,
+            syscall_return,
+            callers,
+        }
+    }
+}
+
+fn leaf(kind: WorkloadKind) -> u64 {
+    match kind {
+        WorkloadKind::Spin => ul_spin_leaf(),
+        WorkloadKind::Syscalls => ul_syscalls_leaf(),
+        WorkloadKind::Deep => ul_deep_leaf(),
+        WorkloadKind::SleepMigrate => ul_sleep_leaf(),
+        WorkloadKind::Exit => ul_exit_leaf(),
+    }
+}
+
+/// The names that scenarios and reports may use for the workloads' code.
+///
+/// | name | what |
+/// |---|---|
+/// | `root`, `exit_root` | start of a chain; the second one that of threads of kind `exit` |
+/// | `descend` | the recursion between root and leaf |
+/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit` |
+/// | `spin_loop` | the one instruction that a spinning thread is at most of the time |
+/// | `KIND_call` | the `syscall` instruction of a leaf that has one |
+/// | `KIND_return` | the instruction after it (`exit_return` never runs) |
+///
+/// Names may overlap: the one-instruction names lie within their leaf.
+#[must_use]
+pub fn symbols() -> Vec<UserSymbol> {
+    [
+        ("root", ul_root_start(), ul_root_end()),
+        ("exit_root", ul_exit_root_start(), ul_exit_root_end()),
+        ("descend", ul_descend(), ul_descend_end()),
+        ("spin_leaf", ul_spin_leaf(), ul_spin_end()),
+        ("spin_loop", ul_spin_loop(), ul_spin_loop_end()),
+        ("syscalls_leaf", ul_syscalls_leaf(), ul_syscalls_end()),
+        ("syscalls_call", ul_syscalls_call(), ul_syscalls_return()),
+        (
+            "syscalls_return",
+            ul_syscalls_return(),
+            ul_syscalls_return_end(),
+        ),
+        ("deep_leaf", ul_deep_leaf(), ul_deep_end()),
+        ("deep_call", ul_deep_call(), ul_deep_return()),
+        ("deep_return", ul_deep_return(), ul_deep_return_end()),
+        ("sleep_leaf", ul_sleep_leaf(), ul_sleep_end()),
+        ("sleep_call", ul_sleep_call(), ul_sleep_return()),
+        ("sleep_return", ul_sleep_return(), ul_sleep_return_end()),
+        ("exit_leaf", ul_exit_leaf(), ul_exit_end()),
+        ("exit_call", ul_exit_call(), ul_exit_return()),
+        ("exit_return", ul_exit_return(), ul_exit_end()),
+    ]
+    .into_iter()
+    .map(|(name, start, end)| UserSymbol {
+        name: name.to_owned(),
+        start,
+        end,
+    })
+    .collect()
+}

@@ -1,0 +1,247 @@
+// The call chain of every workload thread: root -> descend x n -> leaf, all with frame pointers.
+//
+// rbx holds the address of the thread's `Words` (chain.rs) throughout; the bracketed names are
+// the byte offsets of its fields. Only rbx and rbp of the registers a C caller wants back are
+// used; the roots save them. Nothing here touches thread-local storage, because threads of the
+// `exit` workload have none.
+//
+// Every global label is a boundary that chain.rs gives a public name or an expectation; the two
+// functions it calls have a second label for that, because one symbol cannot be a function and a
+// variable to the compiler. "framed" is the first instruction at which the leaf's frame stands,
+// "unframed" the first at which it no longer does.
+
+// Tells the host; clobbers rax, rdx.
+.macro ul_mark field
+    mov eax, dword ptr [rbx + \field]
+    mov edx, {MARK_PORT}
+    out dx, eax
+.endm
+
+// Counts an iteration as done, then jumps to \again unless it was the last; clobbers rax, rdx.
+.macro ul_count_and again
+    mov rax, qword ptr [rbx + {PROGRESS}]
+    inc qword ptr [rax]
+    mov rdx, qword ptr [rbx + {STOP}]
+    cmp dword ptr [rdx], 0
+    jne 9f
+    mov rax, qword ptr [rax]
+    cmp rax, qword ptr [rbx + {LIMIT}]
+    jb \again
+9:
+.endm
+
+.text
+.balign 64
+
+// extern "sysv64" fn ul_root(words: *const Words)
+// Ends the chain (rbp = 0), calls down once, and returns when the leaf has.
+.globl ul_root
+.type ul_root, @function
+ul_root:
+.globl ul_root_start
+ul_root_start:
+    push rbp
+    push rbx
+    mov rbx, rdi
+    xor ebp, ebp
+    mov rcx, qword ptr [rbx + {DEPTH}]
+    call ul_descend
+.globl ul_root_return
+ul_root_return:
+    pop rbx
+    pop rbp
+    ret
+.globl ul_root_end
+ul_root_end:
+
+// extern "sysv64" fn ul_exit_root(words, flags, stack_top, clear_tid) -> clone's answer
+// Starts a thread on its own stack that ends the chain and calls down; the caller goes on.
+.balign 64
+.globl ul_exit_root
+.type ul_exit_root, @function
+ul_exit_root:
+.globl ul_exit_root_start
+ul_exit_root_start:
+    push rbx
+    mov rbx, rdi
+    mov rdi, rsi
+    mov rsi, rdx
+    xor edx, edx
+    mov r10, rcx
+    xor r8d, r8d
+    mov eax, {SYS_CLONE}
+    syscall
+    test rax, rax
+    jz 2f
+    pop rbx
+    ret
+2:  xor ebp, ebp
+    mov rcx, qword ptr [rbx + {DEPTH}]
+    call ul_descend
+.globl ul_exit_root_return
+ul_exit_root_return:
+    ud2
+.globl ul_exit_root_end
+ul_exit_root_end:
+
+// rcx frames of this function, then the leaf.
+.balign 64
+.globl ul_descend
+.type ul_descend, @function
+ul_descend:
+    push rbp
+    mov rbp, rsp
+    dec rcx
+    jz 2f
+    call ul_descend
+.globl ul_descend_return
+ul_descend_return:
+    pop rbp
+    ret
+2:  call qword ptr [rbx + {LEAF}]
+.globl ul_descend_leaf_return
+ul_descend_leaf_return:
+    pop rbp
+    ret
+.globl ul_descend_end
+ul_descend_end:
+
+// spin: user mode only.
+.balign 64
+.globl ul_spin_leaf
+.type ul_spin_leaf, @function
+ul_spin_leaf:
+    push rbp
+    mov rbp, rsp
+.globl ul_spin_framed
+ul_spin_framed:
+2:  ul_mark {ARM}
+    mov ecx, {SPIN_ROUNDS}
+.globl ul_spin_loop
+ul_spin_loop:
+    dec ecx
+.globl ul_spin_loop_end
+ul_spin_loop_end:
+    jnz ul_spin_loop
+    ul_mark {DONE}
+    ul_count_and 2b
+    pop rbp
+.globl ul_spin_unframed
+ul_spin_unframed:
+    ret
+.globl ul_spin_end
+ul_spin_end:
+
+// syscalls: a batch of getppid an iteration.
+.balign 64
+.globl ul_syscalls_leaf
+.type ul_syscalls_leaf, @function
+ul_syscalls_leaf:
+    push rbp
+    mov rbp, rsp
+.globl ul_syscalls_framed
+ul_syscalls_framed:
+2:  ul_mark {ARM}
+    mov r8d, {SYSCALLS_BATCH}
+3:  mov eax, {SYS_GETPPID}
+.globl ul_syscalls_call
+ul_syscalls_call:
+    syscall
+.globl ul_syscalls_return
+ul_syscalls_return:
+    dec r8d
+.globl ul_syscalls_return_end
+ul_syscalls_return_end:
+    jnz 3b
+    ul_mark {DONE}
+    ul_count_and 2b
+    pop rbp
+.globl ul_syscalls_unframed
+ul_syscalls_unframed:
+    ret
+.globl ul_syscalls_end
+ul_syscalls_end:
+
+// deep: one getppid, then all the way up.
+.balign 64
+.globl ul_deep_leaf
+.type ul_deep_leaf, @function
+ul_deep_leaf:
+    push rbp
+    mov rbp, rsp
+.globl ul_deep_framed
+ul_deep_framed:
+    ul_mark {ARM}
+    mov eax, {SYS_GETPPID}
+.globl ul_deep_call
+ul_deep_call:
+    syscall
+.globl ul_deep_return
+ul_deep_return:
+    nop
+.globl ul_deep_return_end
+ul_deep_return_end:
+    ul_mark {DONE}
+    mov rax, qword ptr [rbx + {PROGRESS}]
+    inc qword ptr [rax]
+    pop rbp
+.globl ul_deep_unframed
+ul_deep_unframed:
+    ret
+.globl ul_deep_end
+ul_deep_end:
+
+// sleep-migrate: blocks in a read of one byte (into the red zone). Anything but one byte read
+// ends the loop; the answer is left in the chain.
+.balign 64
+.globl ul_sleep_leaf
+.type ul_sleep_leaf, @function
+ul_sleep_leaf:
+    push rbp
+    mov rbp, rsp
+.globl ul_sleep_framed
+ul_sleep_framed:
+2:  ul_mark {ARM}
+    mov edi, dword ptr [rbx + {FD}]
+    lea rsi, [rsp - 8]
+    mov edx, 1
+    xor eax, eax
+.globl ul_sleep_call
+ul_sleep_call:
+    syscall
+.globl ul_sleep_return
+ul_sleep_return:
+    mov qword ptr [rbx + {RESULT}], rax
+.globl ul_sleep_return_end
+ul_sleep_return_end:
+    ul_mark {DONE}
+    cmp qword ptr [rbx + {RESULT}], 1
+    jne 3f
+    ul_count_and 2b
+3:  pop rbp
+.globl ul_sleep_unframed
+ul_sleep_unframed:
+    ret
+.globl ul_sleep_end
+ul_sleep_end:
+
+// exit: the thread ends here. The address after `syscall` is frame 0 and never runs.
+.balign 64
+.globl ul_exit_leaf
+.type ul_exit_leaf, @function
+ul_exit_leaf:
+    push rbp
+    mov rbp, rsp
+.globl ul_exit_framed
+ul_exit_framed:
+    ul_mark {ARM}
+    xor edi, edi
+    mov eax, {SYS_EXIT}
+.globl ul_exit_call
+ul_exit_call:
+    syscall
+.globl ul_exit_return
+ul_exit_return:
+    ud2
+.globl ul_exit_end
+ul_exit_end:

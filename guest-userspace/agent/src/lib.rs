@@ -1,0 +1,16 @@
+//! The guest's agent: everything [`unwindlab_abi`] says the guest does.
+//!
+//! [`session`] is the conversation with the host; [`perf`] opens the events; [`workload`] runs
+//! the threads whose stacks [`chain`] makes known by construction.
+
+pub mod chain;
+pub mod kmsg;
+pub mod mailbox;
+pub mod pages;
+pub mod perf;
+pub mod physical;
+pub mod ports;
+pub mod session;
+pub mod shared;
+pub mod system;
+pub mod workload;

@@ -1,0 +1,89 @@
+//! Whole pages of the agent's own, in memory from the start.
+
+use std::ffi::c_void;
+use std::ptr::{NonNull, null_mut};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use unwindlab_abi::mailbox::PAGE_SIZE;
+
+/// Zeroed, page-aligned, populated and locked memory. Freed when dropped.
+#[derive(Debug)]
+pub struct Pages {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory belongs to the value and can be used from any thread.
+unsafe impl Send for Pages {}
+// SAFETY: `&self` gives out addresses only; what is done with them is up to the caller.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// Maps `count` pages.
+    ///
+    /// # Errors
+    /// The errno of `mmap`.
+    pub fn new(count: usize) -> Result<Self, rustix::io::Errno> {
+        let len = count
+            .checked_mul(PAGE_SIZE)
+            .ok_or(rustix::io::Errno::NOMEM)?;
+        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+        // SAFETY: a new mapping at an address the kernel chooses.
+        let start =
+            unsafe { mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
+        let start = NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
+        Ok(Self { start, len })
+    }
+
+    /// Virtual address of the first byte.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.start.as_ptr().addr() as u64
+    }
+
+    /// Virtual address after the last byte.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.address() + self.len as u64
+    }
+
+    /// Copies bytes in; `None`, and nothing copied, where they do not fit.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Option<()> {
+        let to = self.at(offset, bytes.len())?;
+        // SAFETY: in bounds, and `bytes` cannot overlap what `self` is borrowed for.
+        unsafe {
+            to.as_ptr()
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        };
+        Some(())
+    }
+
+    /// Copies bytes out; `None` where there are not that many.
+    #[must_use]
+    pub fn read(&self, offset: usize, len: usize) -> Option<Vec<u8>> {
+        let from = self.at(offset, len)?;
+        let mut bytes = vec![0; len];
+        // SAFETY: in bounds, initialised (zeroed by `mmap`), and `bytes` is new.
+        unsafe {
+            from.as_ptr()
+                .copy_to_nonoverlapping(bytes.as_mut_ptr(), len)
+        };
+        Some(bytes)
+    }
+
+    /// Pointer to the byte at `offset` if `len` bytes from there are inside.
+    #[must_use]
+    pub fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        let end = offset.checked_add(len)?;
+        // SAFETY: inside the mapping, as just checked.
+        (end <= self.len).then(|| unsafe { self.start.add(offset) })
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this length. A failure would leave the pages mapped,
+        // which harms nobody.
+        let _ = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.len) };
+    }
+}

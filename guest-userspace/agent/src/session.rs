@@ -1,0 +1,202 @@
+//! The conversation with the host, from `Hello` to `Bye`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use unwindlab_abi::message::RingAnnounce;
+use unwindlab_abi::{ABI_VERSION, AgentMessage, GuestPlan, HostReply};
+
+use crate::chain;
+use crate::kmsg;
+use crate::mailbox::{Link, LinkError};
+use crate::perf::{self, PerfError};
+use crate::physical::PhysicalError;
+use crate::shared::SharedPages;
+use crate::system::{self, QuietConsole, SystemError};
+use crate::workload::{Workload, WorkloadError};
+
+/// Bytes of kernel log in one message.
+const LOG_PIECE: usize = 32 * 1024;
+
+/// Why a run ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The guest cannot be set up.
+    #[error(transparent)]
+    System(#[from] SystemError),
+    /// The events cannot be opened.
+    #[error(transparent)]
+    Perf(#[from] PerfError),
+    /// The shared words cannot be had.
+    #[error("cannot map the shared words: {0}")]
+    Map(#[from] rustix::io::Errno),
+    /// Nor can their addresses.
+    #[error("shared words: {0}")]
+    Physical(#[from] PhysicalError),
+    /// The workload cannot start, or failed.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// The kernel log cannot be read.
+    #[error("cannot read /dev/kmsg: {0}")]
+    KernelLog(std::io::Error),
+    /// The host cannot be talked to.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The host wants no more.
+    #[error("the host says stop: {0}")]
+    Stopped(String),
+    /// The host's answer does not fit the question.
+    #[error("the host answered {question} with {answer}")]
+    Answer {
+        /// What was sent.
+        question: &'static str,
+        /// What came back.
+        answer: &'static str,
+    },
+}
+
+/// Does a whole run, and tells the host how it ended. The error returned is for the console: the
+/// host has been told where it could be.
+///
+/// # Errors
+/// [`SessionError`].
+pub fn run() -> Result<(), SessionError> {
+    system::mount_proc()?;
+    system::pin_memory()?;
+    let mut link = Link::new()?;
+    let ended = converse(&mut link);
+    if let Err(error) = &ended {
+        let last_words = match error {
+            SessionError::Link(_) | SessionError::Stopped(_) | SessionError::Answer { .. } => {
+                return ended;
+            }
+            SessionError::Perf(perf) if perf.is_unsupported() => AgentMessage::Unsupported {
+                reason: error.to_string(),
+            },
+            _ => AgentMessage::Failed {
+                what: error.to_string(),
+            },
+        };
+        // Nothing follows these, so neither does anything depend on the answer.
+        let _ = link.ask(&last_words)?;
+    }
+    ended
+}
+
+fn converse(link: &mut Link) -> Result<(), SessionError> {
+    system::mount_dev()?;
+    let cpus = system::online_cpus()?;
+    let plan = hello(link, &cpus)?;
+    system::unleash_perf()?;
+    system::mount_tracefs(&plan.tracing)?;
+    perf::probe(&plan.tracing)?;
+
+    let tracing = perf::Session::open(&plan.tracing, &cpus, Path::new(system::TRACEFS))?;
+    announce_tracing(link, &tracing)?;
+    let workload = set_up_workload(link, &plan, &cpus)?;
+
+    let quiet = QuietConsole::new()?;
+    expect_ok(link, "Ready", &AgentMessage::Ready)?;
+    tracing.enable()?;
+    workload.release();
+    // Asleep until the last thread has ended.
+    let ended = workload.join();
+    tracing.disable()?;
+    drop(quiet);
+    let iterations = ended?;
+    expect_ok(link, "Finished", &AgentMessage::Finished { iterations })?;
+
+    send_kernel_log(link)?;
+    let _ = link.ask(&AgentMessage::Bye)?;
+    Ok(())
+}
+
+fn hello(link: &mut Link, cpus: &[u32]) -> Result<GuestPlan, SessionError> {
+    let uname = rustix::system::uname();
+    let hello = AgentMessage::Hello {
+        abi_version: ABI_VERSION,
+        release: uname.release().to_string_lossy().into_owned(),
+        cpus: u32::try_from(cpus.len()).unwrap_or(u32::MAX),
+    };
+    match link.ask(&hello)? {
+        HostReply::Plan(plan) => Ok(*plan),
+        other => Err(wrong_answer("Hello", other)),
+    }
+}
+
+/// Rings before the events that write to them.
+fn announce_tracing(link: &mut Link, tracing: &perf::Session) -> Result<(), SessionError> {
+    for (number, ring) in (0..).zip(tracing.rings()) {
+        let question = AgentMessage::Locate {
+            start: ring.mapping.address(),
+            pages: ring.mapping.pages(),
+        };
+        let mut pages = match link.ask(&question)? {
+            HostReply::Located(pages) => pages.into_iter(),
+            other => return Err(wrong_answer("Locate", other)),
+        };
+        let announce = RingAnnounce {
+            ring: number,
+            cpu: ring.cpu,
+            control_page: pages.next().ok_or(SessionError::Answer {
+                question: "Locate",
+                answer: "no pages",
+            })?,
+            data_pages: pages.collect(),
+        };
+        expect_ok(link, "Ring", &AgentMessage::Ring(announce))?;
+    }
+    for announce in tracing.announces() {
+        expect_ok(link, "Event", &AgentMessage::Event(announce.clone()))?;
+    }
+    Ok(())
+}
+
+fn set_up_workload(
+    link: &mut Link,
+    plan: &GuestPlan,
+    cpus: &[u32],
+) -> Result<Workload, SessionError> {
+    let shared = Arc::new(SharedPages::new()?);
+    let pages = shared.physical()?;
+    expect_ok(link, "Shared", &AgentMessage::Shared { pages })?;
+    let workload = Workload::start(&plan.workload, cpus, shared)?;
+    for announce in workload.announces() {
+        expect_ok(link, "Thread", &AgentMessage::Thread(announce.clone()))?;
+    }
+    expect_ok(link, "Symbols", &AgentMessage::Symbols(chain::symbols()))?;
+    Ok(workload)
+}
+
+fn send_kernel_log(link: &mut Link) -> Result<(), SessionError> {
+    let log = kmsg::read(Path::new("/dev/kmsg")).map_err(SessionError::KernelLog)?;
+    for piece in kmsg::pieces(&log, LOG_PIECE) {
+        expect_ok(
+            link,
+            "KernelLog",
+            &AgentMessage::KernelLog(piece.to_owned()),
+        )?;
+    }
+    Ok(())
+}
+
+fn expect_ok(
+    link: &mut Link,
+    question: &'static str,
+    message: &AgentMessage,
+) -> Result<(), SessionError> {
+    match link.ask(message)? {
+        HostReply::Ok => Ok(()),
+        other => Err(wrong_answer(question, other)),
+    }
+}
+
+fn wrong_answer(question: &'static str, reply: HostReply) -> SessionError {
+    let answer = match reply {
+        HostReply::Stop { reason } => return SessionError::Stopped(reason),
+        HostReply::Ok => "Ok",
+        HostReply::Plan(_) => "a plan",
+        HostReply::Located(_) => "addresses",
+    };
+    SessionError::Answer { question, answer }
+}

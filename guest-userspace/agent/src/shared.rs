@@ -1,0 +1,108 @@
+//! The words that the host and the workload threads share; layout in [`unwindlab_abi::shared`].
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use unwindlab_abi::shared::{MAX_THREADS, PAGES, STOP_OFFSET, progress_offset};
+
+use crate::pages::Pages;
+use crate::physical::{self, PhysicalError};
+
+/// The shared area.
+#[derive(Debug)]
+pub struct SharedPages(Pages);
+
+impl SharedPages {
+    /// Maps the area, all zero.
+    ///
+    /// # Errors
+    /// The errno of `mmap`.
+    pub fn new() -> Result<Self, rustix::io::Errno> {
+        Pages::new(PAGES).map(Self)
+    }
+
+    /// Guest-physical addresses for [`unwindlab_abi::AgentMessage::Shared`].
+    ///
+    /// # Errors
+    /// [`PhysicalError`].
+    pub fn physical(&self) -> Result<Vec<u64>, PhysicalError> {
+        physical::pages(self.0.address(), PAGES)
+    }
+
+    /// Whether somebody wants the workload to end.
+    #[must_use]
+    pub fn stopped(&self) -> bool {
+        self.stop_word().load(Ordering::Relaxed) != 0
+    }
+
+    /// Ends the workload, as the host does.
+    pub fn stop(&self) {
+        self.stop_word().store(1, Ordering::Relaxed);
+    }
+
+    /// Iterations that a thread has done; 0 for a thread that cannot be.
+    #[must_use]
+    pub fn progress(&self, thread: u32) -> u64 {
+        self.counter(thread)
+            .map_or(0, |counter| counter.load(Ordering::Relaxed))
+    }
+
+    /// Counts an iteration of a thread that does not count by itself.
+    pub fn count(&self, thread: u32) {
+        if let Some(counter) = self.counter(thread) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Virtual address of the stop word.
+    #[must_use]
+    pub fn stop_address(&self) -> u64 {
+        self.0.address() + STOP_OFFSET as u64
+    }
+
+    /// Virtual address of a thread's counter.
+    #[must_use]
+    pub fn progress_address(&self, thread: u32) -> Option<u64> {
+        let offset = Self::counter_offset(thread)?;
+        Some(self.0.address() + offset as u64)
+    }
+
+    fn counter_offset(thread: u32) -> Option<usize> {
+        (thread < MAX_THREADS).then(|| progress_offset(thread))
+    }
+
+    fn stop_word(&self) -> &AtomicU32 {
+        static NEVER: AtomicU32 = AtomicU32::new(0);
+        let word = self.0.at(STOP_OFFSET, size_of::<AtomicU32>());
+        // SAFETY: in bounds and aligned (a multiple of 4 in a page), alive as long as `self`, and
+        // only ever accessed as an atomic or by the machine code of `chain.s`.
+        word.map_or(&NEVER, |at| unsafe { at.cast().as_ref() })
+    }
+
+    fn counter(&self, thread: u32) -> Option<&AtomicU64> {
+        let at: NonNull<AtomicU64> = self
+            .0
+            .at(Self::counter_offset(thread)?, size_of::<AtomicU64>())?
+            .cast();
+        // SAFETY: as for the stop word; counters are 64 bytes apart.
+        Some(unsafe { at.as_ref() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thread_has_a_counter_of_its_own() {
+        let shared = SharedPages::new().unwrap();
+        for thread in 0..MAX_THREADS {
+            shared.count(thread);
+        }
+        assert!((0..MAX_THREADS).all(|thread| shared.progress(thread) == 1));
+        assert_eq!(shared.progress_address(MAX_THREADS), None);
+        assert!(!shared.stopped());
+        shared.stop();
+        assert!(shared.stopped());
+    }
+}

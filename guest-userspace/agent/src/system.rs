@@ -1,0 +1,195 @@
+//! Setting up the guest: file systems, memory that stays where it is, sysctls, the console.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::mount::{MountFlags, mount};
+use rustix::thread::{CpuSet, sched_getaffinity};
+use unwindlab_abi::EventSource;
+use unwindlab_abi::Tracing;
+
+/// Where [`mount_tracefs`] mounts tracefs.
+pub const TRACEFS: &str = "/tracing";
+
+/// Why the guest cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SystemError {
+    /// A file system cannot be mounted.
+    #[error("cannot mount {kind} on {target}: {source}")]
+    Mount {
+        /// Its type.
+        kind: &'static str,
+        /// Its mount point.
+        target: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// Memory cannot be kept in place.
+    #[error("cannot pin the agent's memory: {0}")]
+    Pin(rustix::io::Errno),
+    /// A sysctl cannot be read or set.
+    #[error("cannot set sysctl {name} to {value}: {source}")]
+    Sysctl {
+        /// Path under `/proc/sys`.
+        name: &'static str,
+        /// What it should be.
+        value: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The online CPUs are unknown.
+    #[error("cannot tell which CPUs are online: {0}")]
+    Cpus(rustix::io::Errno),
+}
+
+/// Mounts `/proc`: page map, sysctls, what threads sleep in.
+///
+/// # Errors
+/// [`SystemError::Mount`].
+pub fn mount_proc() -> Result<(), SystemError> {
+    mount_one("proc", "/proc")
+}
+
+/// Mounts `/dev`, for `kmsg`.
+///
+/// # Errors
+/// [`SystemError::Mount`].
+pub fn mount_dev() -> Result<(), SystemError> {
+    mount_one("devtmpfs", "/dev")
+}
+
+/// Mounts tracefs, if an event of the plan is a tracepoint.
+///
+/// # Errors
+/// [`SystemError::Mount`].
+pub fn mount_tracefs(tracing: &Tracing) -> Result<(), SystemError> {
+    let needed = tracing
+        .events
+        .iter()
+        .any(|spec| matches!(spec.source, EventSource::Tracepoint { .. }));
+    if needed {
+        mount_one("tracefs", TRACEFS)?;
+    }
+    Ok(())
+}
+
+fn mount_one(kind: &'static str, target: &'static str) -> Result<(), SystemError> {
+    let failed = |source| SystemError::Mount {
+        kind,
+        target,
+        source,
+    };
+    fs::create_dir_all(target).map_err(failed)?;
+    mount(kind, target, kind, MountFlags::empty(), None).map_err(|e| failed(e.into()))
+}
+
+/// Keeps all memory of this process, present and future, in RAM and at its guest-physical
+/// address, and has it there before it is first used: workload threads take no page fault, and
+/// the host can rely on the addresses it was told.
+///
+/// Locked pages can still move by compaction and by being gathered into huge pages; both are
+/// turned off.
+///
+/// # Errors
+/// [`SystemError`].
+pub fn pin_memory() -> Result<(), SystemError> {
+    sysctl_if_there("vm/compact_unevictable_allowed", "0")?;
+    rustix::thread::disable_transparent_huge_pages(true).map_err(SystemError::Pin)?;
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(SystemError::Pin)
+}
+
+/// Lets perf do whatever the plan says, without throttling.
+///
+/// # Errors
+/// [`SystemError::Sysctl`].
+pub fn unleash_perf() -> Result<(), SystemError> {
+    sysctl("kernel/perf_event_paranoid", "-1")?;
+    sysctl("kernel/perf_event_mlock_kb", "1048576")?;
+    // In this order: the rate cannot be written once the limit is off
+    // (`perf_event_max_sample_rate_handler` in kernel/events/core.c).
+    sysctl("kernel/perf_event_max_sample_rate", "1000000000")?;
+    sysctl("kernel/perf_cpu_time_max_percent", "0")?;
+    // Its NMIs are not the scenario's.
+    sysctl_if_there("kernel/nmi_watchdog", "0")
+}
+
+/// Keeps kernel messages off the console, of which the slowness would be part of what is
+/// measured: an NMI that nobody claims is reported at the highest urgency. They stay in
+/// `/dev/kmsg`. Ends when dropped.
+#[derive(Debug)]
+pub struct QuietConsole {
+    before: String,
+}
+
+impl QuietConsole {
+    const SYSCTL: &str = "kernel/printk";
+
+    /// From now on the console is quiet, but for a panic or an oops.
+    ///
+    /// The level is -1, because 0 would still be raised by nothing: `console_verbose` in
+    /// kernel/printk/printk.c, which a panic calls, leaves a level of 0 alone; and 1 lets
+    /// through what has urgency 0.
+    ///
+    /// # Errors
+    /// [`SystemError::Sysctl`].
+    pub fn new() -> Result<Self, SystemError> {
+        let before = fs::read_to_string(sysctl_path(Self::SYSCTL)).map_err(|source| {
+            SystemError::Sysctl {
+                name: Self::SYSCTL,
+                value: "-1".to_owned(),
+                source,
+            }
+        })?;
+        sysctl(Self::SYSCTL, "-1")?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for QuietConsole {
+    fn drop(&mut self) {
+        // Worth nothing more than a try: the log reaches the host by mailbox anyway.
+        let _ = sysctl(Self::SYSCTL, &self.before);
+    }
+}
+
+/// Numbers of the CPUs that this process may use: all that are online.
+///
+/// # Errors
+/// [`SystemError::Cpus`].
+pub fn online_cpus() -> Result<Vec<u32>, SystemError> {
+    let set = sched_getaffinity(None).map_err(SystemError::Cpus)?;
+    Ok((0_u32..)
+        .zip(0..CpuSet::MAX_CPU)
+        .filter(|&(_, field)| set.is_set(field))
+        .map(|(cpu, _)| cpu)
+        .collect())
+}
+
+fn sysctl_path(name: &str) -> std::path::PathBuf {
+    Path::new("/proc/sys").join(name)
+}
+
+fn sysctl(name: &'static str, value: &str) -> Result<(), SystemError> {
+    fs::write(sysctl_path(name), value).map_err(|source| SystemError::Sysctl {
+        name,
+        value: value.trim_end().to_owned(),
+        source,
+    })
+}
+
+/// For those that depend on the kernel's configuration (the file is missing) or on the machine
+/// (the kernel's own `ENOTSUPP`, which no C library knows).
+fn sysctl_if_there(name: &'static str, value: &str) -> Result<(), SystemError> {
+    const ENOTSUPP: i32 = 524;
+    match sysctl(name, value) {
+        Err(SystemError::Sysctl { source, .. })
+            if source.kind() == io::ErrorKind::NotFound
+                || source.raw_os_error() == Some(ENOTSUPP) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,165 @@
+//! `unwindlab run`: scenarios to results.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::analysis::Analysis;
+use super::args::{KvmHost, RunArgs};
+use super::error::{CommandError, show};
+use super::lab::{Lab, TestKernel};
+use super::output::print;
+use super::progress::Spinner;
+use super::session::Session;
+use crate::report::artifacts::{Artifacts, OutputFile};
+use crate::report::json::{self, Setting};
+use crate::report::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED};
+use crate::report::{ScenarioResult, exit_code, junit, table};
+use crate::runner::{Interrupt, TrialPlan};
+use crate::scenario::{Library, Loaded, ResolveError, ScenarioErrors, resolve};
+
+/// A run with everything that the user chose resolved.
+#[derive(Debug)]
+pub(super) struct RunPlan {
+    /// The scenarios, in the order in which they are run.
+    pub(super) library: Vec<Loaded>,
+    kernel: String,
+    /// Where KVM comes from.
+    pub(super) kvm_host: KvmHost,
+    /// Whether snapshots are compared.
+    pub(super) compare_snapshots: bool,
+    /// Where logs are kept.
+    pub(super) artifacts: Artifacts,
+}
+
+/// The result files that the user wants, known to be writable.
+#[derive(Debug)]
+struct Outputs {
+    json: Option<OutputFile>,
+    junit: Option<OutputFile>,
+}
+
+fn plan(args: RunArgs, analysis: &Analysis) -> Result<(RunPlan, Outputs), CommandError> {
+    let Library { mut scenarios } = Library::open(&args.scenarios, &analysis.invariant_ids())?;
+    if !args.filter.is_empty() {
+        scenarios.retain(|loaded| {
+            let name = loaded.scenario.name.as_str();
+            args.filter.iter().any(|text| name.contains(text.as_str()))
+        });
+    }
+    if scenarios.is_empty() {
+        return Err(CommandError::Usage(
+            "no scenario's name contains the --filter; `unwindlab list` shows them".to_owned(),
+        ));
+    }
+    let open = |path: Option<PathBuf>| path.map(|path| OutputFile::create(&path)).transpose();
+    let outputs = Outputs {
+        json: open(args.json)?,
+        junit: open(args.junit)?,
+    };
+    let plan = RunPlan {
+        library: scenarios,
+        kernel: args.kernel,
+        kvm_host: args.kvm_host,
+        compare_snapshots: !args.no_snapshots,
+        artifacts: Artifacts::open(args.artifacts.as_deref())?,
+    };
+    Ok((plan, outputs))
+}
+
+/// Runs scenarios and reports; the exit code.
+///
+/// # Errors
+/// [`CommandError`] where nothing was run.
+pub fn run(
+    args: RunArgs,
+    lab: &dyn Lab,
+    analysis: &Analysis,
+    interrupt: &Interrupt,
+) -> Result<u8, CommandError> {
+    let start = Instant::now();
+    let (plan, outputs) = plan(args, analysis)?;
+    let spinner = Spinner::new();
+    let kernel = lab.fetch(&plan.kernel, &spinner, interrupt)?;
+    if interrupt.is_set() {
+        return Err(CommandError::Interrupted);
+    }
+    let trials = resolve_all(&plan.library, kernel.as_ref())?;
+    let mut session = Session::new(&plan, lab, kernel.as_ref(), analysis, &spinner, interrupt);
+    match trials {
+        Trials::Unsupported(reason) => session.skip_all(&reason)?,
+        Trials::Planned(trials) => session.run_all(&trials)?,
+    }
+    let setting = Setting {
+        kernel_spec: plan.kernel.clone(),
+        kernel_release: kernel.release().to_owned(),
+        kernel_hash: kernel.hash().to_owned(),
+        kvm_host: session.host().to_owned(),
+    };
+    let (results, unkept) = session.finish();
+    spinner.clear();
+    print(&format!(
+        "{} on {}, KVM host {}\n",
+        table::summary(&results, start.elapsed()),
+        setting.kernel_release,
+        setting.kvm_host
+    ))?;
+    let unwritten = write(outputs, &setting, &results, start.elapsed());
+    for error in unwritten.iter().chain(&unkept) {
+        show(error);
+    }
+    let all_kept = unwritten.is_empty() && unkept.is_empty();
+    Ok(
+        match exit_code(results.iter().map(|result| result.outcome)) {
+            _ if interrupt.is_set() => EXIT_INTERRUPTED,
+            0 if !all_kept => EXIT_UNTESTED,
+            code => code,
+        },
+    )
+}
+
+enum Trials {
+    /// The kernel has nothing to test.
+    Unsupported(String),
+    /// One for each scenario.
+    Planned(Vec<TrialPlan>),
+}
+
+/// Resolves all scenarios before any is run, so that a wrong one is known at once.
+fn resolve_all(library: &[Loaded], kernel: &dyn TestKernel) -> Result<Trials, CommandError> {
+    let mut plans = Vec::new();
+    let mut errors = Vec::new();
+    for loaded in library {
+        let (symbols, hash) = (kernel.symbols(), kernel.hash());
+        match resolve(&loaded.file, &loaded.scenario, symbols, hash) {
+            Ok(plan) => plans.push(plan),
+            Err(ResolveError::Unsupported(reason)) => return Ok(Trials::Unsupported(reason)),
+            Err(ResolveError::Scenario(ScenarioErrors(found))) => errors.extend(found),
+        }
+    }
+    if errors.is_empty() {
+        Ok(Trials::Planned(plans))
+    } else {
+        Err(CommandError::Scenario(ScenarioErrors(errors)))
+    }
+}
+
+/// Writes the result files; why some could not be written.
+fn write(
+    outputs: Outputs,
+    setting: &Setting,
+    results: &[ScenarioResult],
+    elapsed: Duration,
+) -> Vec<CommandError> {
+    let json = outputs.json.map(|file| -> Result<(), CommandError> {
+        let lines: Result<String, _> = results.iter().map(|it| json::line(setting, it)).collect();
+        Ok(file.finish(&lines?)?)
+    });
+    let junit = outputs.junit.map(|file| -> Result<(), CommandError> {
+        Ok(file.finish(&junit::xml(setting, results, elapsed)?)?)
+    });
+    [json, junit]
+        .into_iter()
+        .flatten()
+        .filter_map(Result::err)
+        .collect()
+}

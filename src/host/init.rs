@@ -1,0 +1,114 @@
+//! The outer machine's init: this binary as pid 1 of an emulated KVM host.
+//!
+//! It makes /dev/kvm, tells the command that it is fit, and runs trials until the channel closes.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MountFlags, mount};
+use rustix::system::{RebootCommand, finit_module, reboot};
+
+use super::channel::{self, ChannelError, FromHost, ToHost};
+use super::initramfs::{KERNELS, MODULE_ORDER};
+use super::native::Native;
+
+/// The first virtio port of the first controller.
+const PORT: &str = "/dev/vport0p1";
+
+/// Whether this process is the outer machine's init rather than a command.
+#[must_use]
+pub fn is_outer_init() -> bool {
+    rustix::process::getpid().is_init() && Path::new(MODULE_ORDER).exists()
+}
+
+/// Serves trials; powers the machine off at the end, whatever that is.
+pub fn main() {
+    if let Err(error) = serve() {
+        // stderr is the outer console, which the command attaches to its own error.
+        eprintln!("unwindlab: outer init: {error:#}");
+    }
+    rustix::fs::sync();
+    let _ = reboot(RebootCommand::PowerOff);
+}
+
+fn serve() -> anyhow::Result<()> {
+    mount_kernel_filesystems()?;
+    let mut port = open_port()?;
+    let native = match prepare_kvm() {
+        Ok(native) => native,
+        Err(error) => {
+            channel::send(
+                &mut port,
+                &FromHost::Unfit {
+                    reason: format!("{error:#}"),
+                },
+            )?;
+            return Ok(());
+        }
+    };
+    channel::send(
+        &mut port,
+        &FromHost::Hello {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            release: rustix::system::uname()
+                .release()
+                .to_string_lossy()
+                .into_owned(),
+        },
+    )?;
+    loop {
+        let plan = match channel::receive(&mut port) {
+            Ok(ToHost::Run(plan)) => plan,
+            Err(ChannelError::Closed) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let mut lost = None;
+        let recording = native.run(&plan, &mut |progress| {
+            lost = channel::send(&mut port, &FromHost::Progress(progress.clone())).err();
+            lost.is_none()
+        });
+        if let Some(error) = lost {
+            return Err(error.into());
+        }
+        channel::send(&mut port, &FromHost::Recording(Box::new(recording)))?;
+    }
+}
+
+fn mount_kernel_filesystems() -> std::io::Result<()> {
+    for (kind, target) in [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")] {
+        fs::create_dir_all(target)?;
+        mount(kind, target, kind, MountFlags::empty(), None)?;
+    }
+    Ok(())
+}
+
+/// The port appears when the virtio probe is done, which need not be before init runs.
+fn open_port() -> std::io::Result<File> {
+    let started = Instant::now();
+    loop {
+        match OpenOptions::new().read(true).write(true).open(PORT) {
+            Ok(port) => return Ok(port),
+            Err(error) if started.elapsed() > Duration::from_secs(10) => return Err(error),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+fn prepare_kvm() -> anyhow::Result<Native> {
+    for module in fs::read_to_string(MODULE_ORDER)?.lines() {
+        let file = File::open(module)?;
+        finit_module(&file, c"", 0)
+            .map_err(|e| anyhow::anyhow!("cannot load {module} in the outer machine: {e}"))?;
+    }
+    let kernels = fs::read_dir(KERNELS)?
+        .map(|entry| {
+            let entry = entry?;
+            Ok((
+                entry.file_name().to_string_lossy().into_owned(),
+                entry.path(),
+            ))
+        })
+        .collect::<std::io::Result<_>>()?;
+    Ok(Native::new(unwindlab_vmm::open_kvm()?, kernels)?)
+}

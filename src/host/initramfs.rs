@@ -1,0 +1,58 @@
+//! The outer machine's initramfs: this binary, the KVM modules, the kernels under test.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::cpio::Archive;
+
+/// Folder of the kernels under test, each named by its content hash.
+pub const KERNELS: &str = "/kernels";
+/// File that lists the modules to load, a path a line, in order.
+pub const MODULE_ORDER: &str = "/modules/order";
+
+/// What goes in.
+#[derive(Debug)]
+pub struct Contents<'a> {
+    /// The program that becomes `/init`: this one.
+    pub init: &'a Path,
+    /// The modules that make /dev/kvm, in load order, uncompressed.
+    pub modules: &'a [PathBuf],
+    /// Content hash and ELF of each kernel under test.
+    pub kernels: &'a [(&'a str, &'a Path)],
+}
+
+/// Builds it in memory; QEMU reads it from the descriptor.
+///
+/// # Errors
+/// When a file cannot be read, named in the error, or memory cannot be had.
+pub fn build(contents: &Contents<'_>) -> io::Result<OwnedFd> {
+    let mut archive = Archive::default()
+        .standard_devices()?
+        .file("init", &read(contents.init)?)?
+        .directory("modules")?;
+    let mut order = String::new();
+    for (number, module) in contents.modules.iter().enumerate() {
+        let path = format!("modules/{number}.ko");
+        archive = archive.file(&path, &read(module)?)?;
+        order.push_str(&format!("/{path}\n"));
+    }
+    archive = archive
+        .file(MODULE_ORDER.trim_start_matches('/'), order.as_bytes())?
+        .directory(KERNELS.trim_start_matches('/'))?;
+    for (id, kernel) in contents.kernels {
+        let path = format!("{}/{id}", KERNELS.trim_start_matches('/'));
+        archive = archive.file(&path, &read(kernel)?)?;
+    }
+    let memfd = memfd_create("unwindlab-initramfs", MemfdFlags::CLOEXEC)?;
+    let mut file = fs::File::from(memfd);
+    file.write_all(&archive.finish()?)?;
+    Ok(file.into())
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    fs::read(path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+}

@@ -1,0 +1,30 @@
+//! Choosing and starting the KVM host: where a trial's machine gets its KVM from, and what is put
+//! into the machines.
+
+pub mod agent;
+pub mod channel;
+pub mod choice;
+pub mod console;
+pub mod cpio;
+pub mod doctor;
+pub mod emulated;
+pub mod init;
+pub mod initramfs;
+pub mod lab;
+pub mod native;
+
+use crate::runner::TrialProgress;
+
+/// A running trial's progress in a few words.
+fn told(scenario: &str, progress: &TrialProgress) -> String {
+    let TrialProgress {
+        stage,
+        injected,
+        planned,
+        ..
+    } = progress;
+    format!(
+        "{scenario}: {}, {injected} of {planned} injections",
+        stage.word()
+    )
+}

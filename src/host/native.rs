@@ -1,0 +1,106 @@
+//! The native KVM host: this process on this kernel's /dev/kvm. Also what runs inside the
+//! emulated one.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+
+use unwindlab_abi::{MAILBOX_PORT, MARK_PORT};
+use unwindlab_vmm::{Kernel, Kvm, Machine, MachineConfig};
+
+use super::{agent, told};
+use crate::runner::trial::Trial;
+use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan, TrialProgress};
+use crate::trace::Recording;
+use crate::trace::recording::TrialEnd;
+
+/// What every guest kernel is told. `mitigations=off nokaslr` make addresses those of the
+/// symbol table and entries short; `oops=panic panic=-1` make an oops an end rather than a
+/// guess; the rest keeps out what would only disturb (watchdogs) or take time (probing).
+pub const CMDLINE: &str = "console=ttyS0 loglevel=5 nokaslr mitigations=off oops=panic panic=-1 \
+    reboot=t tsc=reliable no_timer_check nowatchdog nmi_watchdog=0 audit=0 selinux=0 apparmor=0 \
+    random.trust_cpu=on pci=off cryptomgr.notests rcupdate.rcu_expedited=1";
+
+/// Runs trials on this kernel's KVM.
+#[derive(Debug)]
+pub struct Native {
+    kvm: Kvm,
+    kernels: HashMap<String, PathBuf>,
+    initrd: Vec<u8>,
+}
+
+impl Native {
+    /// A host whose KVM is known to be fit (see [`unwindlab_vmm::probe`]), with the kernels it
+    /// can boot by content hash.
+    ///
+    /// # Errors
+    /// When the guest's initramfs cannot be built.
+    pub fn new(kvm: Kvm, kernels: HashMap<String, PathBuf>) -> std::io::Result<Self> {
+        Ok(Self {
+            kvm,
+            kernels,
+            initrd: agent::guest_initrd()?,
+        })
+    }
+
+    /// Runs one trial. All that can go wrong is an end of the recording.
+    pub fn run(&self, plan: &TrialPlan, tell: &mut dyn FnMut(&TrialProgress) -> bool) -> Recording {
+        match self.machine(plan) {
+            Ok(machine) => Trial::new(plan, machine).run(tell),
+            Err(reason) => Recording {
+                end: TrialEnd::Infra { reason },
+                ..Recording::default()
+            },
+        }
+    }
+
+    fn machine(&self, plan: &TrialPlan) -> Result<Machine, String> {
+        let path = self
+            .kernels
+            .get(&plan.kernel)
+            .ok_or_else(|| format!("the KVM host was not given kernel {}", plan.kernel))?;
+        let elf = fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        let config = MachineConfig {
+            vcpus: plan.vcpus,
+            memory_mib: plan.memory_mib,
+            kernel: Kernel::Elf(elf.into()),
+            initrd: &self.initrd,
+            cmdline: &format!("{CMDLINE} {}", plan.cmdline),
+            doorbell_ports: MAILBOX_PORT..=MARK_PORT + 3,
+        };
+        Machine::build(&self.kvm, &config).map_err(|e| format!("cannot build the machine: {e}"))
+    }
+}
+
+/// The native host as an executor: trials run in this process.
+#[derive(Debug)]
+pub struct InProcess {
+    native: Native,
+    description: String,
+    interrupt: Interrupt,
+}
+
+impl InProcess {
+    /// `why` it was chosen, in one line.
+    #[must_use]
+    pub fn new(native: Native, why: &str, interrupt: &Interrupt) -> Self {
+        Self {
+            native,
+            description: format!("native ({why})"),
+            interrupt: interrupt.clone(),
+        }
+    }
+}
+
+impl Executor for InProcess {
+    fn host(&self) -> String {
+        self.description.clone()
+    }
+
+    fn run(&mut self, plan: &TrialPlan, progress: &dyn Progress) -> Result<Recording, InfraError> {
+        Ok(self.native.run(plan, &mut |p| {
+            progress.step(&told(&plan.scenario, p));
+            !self.interrupt.is_set()
+        }))
+    }
+}

@@ -1,0 +1,178 @@
+//! Files that outlive a run: whole or not at all, and known to be writable before anything runs.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use super::outcome::Outcome;
+use super::result::{Artifact, ScenarioResult};
+use super::snapshot::Comparison;
+use crate::trace::Recording;
+
+/// A file cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {path}: {source}", path = path.display())]
+pub struct WriteError {
+    /// The file.
+    pub path: PathBuf,
+    /// Why.
+    pub source: io::Error,
+}
+
+impl WriteError {
+    fn of(path: &Path) -> impl Fn(io::Error) -> Self {
+        move |source| Self {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// A file that appears under its name when it is complete.
+#[derive(Debug)]
+pub struct OutputFile {
+    path: PathBuf,
+    target: Target,
+}
+
+#[derive(Debug)]
+enum Target {
+    /// Beside the final file; gone if this is dropped.
+    Fresh(NamedTempFile),
+    /// A pipe or a device: nothing to replace.
+    Stream(File),
+}
+
+impl OutputFile {
+    /// Makes sure that the file can be written.
+    ///
+    /// # Errors
+    /// [`WriteError`].
+    pub fn create(path: &Path) -> Result<Self, WriteError> {
+        let error = WriteError::of(path);
+        let target = match std::fs::metadata(path) {
+            Ok(there) if there.is_dir() => return Err(error(io::ErrorKind::IsADirectory.into())),
+            Ok(there) if !there.is_file() => {
+                Target::Stream(OpenOptions::new().write(true).open(path).map_err(error)?)
+            }
+            _ => Target::Fresh(fresh_beside(path).map_err(error)?),
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            target,
+        })
+    }
+
+    /// Writes it and gives it its name.
+    ///
+    /// # Errors
+    /// [`WriteError`]; the file is as it was then.
+    pub fn finish(self, contents: &str) -> Result<(), WriteError> {
+        let error = WriteError::of(&self.path);
+        match self.target {
+            Target::Stream(mut file) => file.write_all(contents.as_bytes()).map_err(error),
+            Target::Fresh(mut file) => {
+                file.write_all(contents.as_bytes()).map_err(&error)?;
+                file.as_file().sync_data().map_err(&error)?;
+                file.persist(&self.path)
+                    .map(drop)
+                    .map_err(|failed| error(failed.error))
+            }
+        }
+    }
+}
+
+/// An unnamed sibling, with the permissions that a plain `open` would give (less the umask).
+fn fresh_beside(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    tempfile::Builder::new()
+        .prefix(".unwindlab-")
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder)
+}
+
+/// The folder that keeps what is known of scenarios, one folder each.
+#[derive(Debug, Clone)]
+pub struct Artifacts {
+    root: PathBuf,
+    /// Also of those that passed.
+    of_all: bool,
+}
+
+/// The folder where the user names none.
+const DEFAULT_ROOT: &str = "unwindlab-out";
+
+impl Artifacts {
+    /// The folder that the user named, made and writable; or the default one, which is only made
+    /// when something did not pass.
+    ///
+    /// # Errors
+    /// [`WriteError`] where the user's folder cannot be made or written.
+    pub fn open(root: Option<&Path>) -> Result<Self, WriteError> {
+        let Some(root) = root else {
+            return Ok(Self {
+                root: DEFAULT_ROOT.into(),
+                of_all: false,
+            });
+        };
+        std::fs::create_dir_all(root).map_err(WriteError::of(root))?;
+        tempfile::tempfile_in(root).map_err(WriteError::of(root))?;
+        Ok(Self {
+            root: root.to_owned(),
+            of_all: true,
+        })
+    }
+
+    /// Keeps a trial's logs, and notes where in the result.
+    ///
+    /// # Errors
+    /// [`WriteError`].
+    pub fn keep(
+        &self,
+        result: &mut ScenarioResult,
+        recording: &Recording,
+    ) -> Result<(), WriteError> {
+        if result.outcome == Outcome::Pass && !self.of_all {
+            return Ok(());
+        }
+        let folder = self.root.join(&result.name);
+        std::fs::create_dir_all(&folder).map_err(WriteError::of(&folder))?;
+        let actual = match &result.snapshot {
+            Some(Comparison::Different { actual, .. } | Comparison::Missing { actual }) => {
+                actual.as_str()
+            }
+            _ => "",
+        };
+        for (kind, file, contents) in [
+            ("console", "console.log", recording.console.as_str()),
+            ("kernel log", "kernel.log", recording.kernel_log.as_str()),
+            ("snapshot", "snapshot.txt", actual),
+        ] {
+            let path = folder.join(file);
+            if contents.is_empty() {
+                remove_stale(&path)?;
+                continue;
+            }
+            OutputFile::create(&path)?.finish(contents)?;
+            result.artifacts.push(Artifact {
+                kind: kind.to_owned(),
+                path,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A file of an earlier run must not be taken for one of this.
+fn remove_stale(path: &Path) -> Result<(), WriteError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(WriteError::of(path)(error)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,73 @@
+//! The expectations of a scenario that are no invariants.
+
+use super::counts::Counts;
+use crate::scenario::located::At;
+use crate::scenario::model::Expect;
+use crate::scenario::units::Count;
+use crate::trace::Trace;
+
+/// What was not met, in a line each.
+pub(super) fn unmet(expect: &Expect, counts: &Counts, trace: &Trace) -> Vec<String> {
+    let numbers = [
+        ("samples", &expect.samples, counts.samples),
+        ("deferred chains", &expect.deferred, counts.deferred),
+        ("cookies", &expect.cookies, counts.cookies),
+        ("late samples", &expect.late, counts.late),
+    ];
+    let mut reasons: Vec<String> = numbers
+        .into_iter()
+        .filter_map(|(what, expected, found)| {
+            let expected = wanted(expected)?;
+            (!expected.admits(found)).then(|| format!("{found} {what}, expected {expected}"))
+        })
+        .collect();
+    if let Some(expected) = wanted(&expect.frames) {
+        reasons.extend(frames(expected, counts));
+    }
+    if let Some(expected) = wanted(&expect.progress) {
+        reasons.extend(progress(expected, trace));
+    }
+    reasons
+}
+
+fn wanted(written: &Option<At<Count>>) -> Option<Count> {
+    written.as_ref().map(|count| **count)
+}
+
+fn frames(expected: Count, counts: &Counts) -> Vec<String> {
+    if counts.frames.is_empty() {
+        return vec![format!(
+            "no deferred chain, expected {expected} frames in each"
+        )];
+    }
+    counts
+        .frames
+        .iter()
+        .filter(|&(&frames, _)| !expected.admits(frames))
+        .map(|(frames, chains)| {
+            format!("{chains} deferred chains of {frames} frames, expected {expected}")
+        })
+        .collect()
+}
+
+fn progress(expected: Count, trace: &Trace) -> Vec<String> {
+    if trace.progress.is_empty() {
+        return vec![format!(
+            "no progress was recorded, expected {expected} iterations"
+        )];
+    }
+    trace
+        .progress
+        .iter()
+        .filter_map(|it| {
+            let made = it.at_last_injection.saturating_sub(it.at_first_injection);
+            (!expected.admits(made)).then(|| {
+                format!(
+                    "thread {} made {made} iterations between the first and the last injection, \
+                     expected {expected}",
+                    it.thread
+                )
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,153 @@
+//! What is shown of a scenario that is not a pass: why, the events that show it, and where to
+//! look further.
+
+use std::fmt::Write as _;
+
+use super::names::Names;
+use super::result::{JudgedViolation, ScenarioResult};
+use super::snapshot::Comparison;
+use crate::text::printable;
+use crate::trace::{Event, EventKind, Trace};
+
+/// Violations that are shown in full; the rest are in the files.
+const MAX_VIOLATIONS: usize = 5;
+/// Events that are shown of one violation.
+const MAX_EVENTS: usize = 12;
+
+/// The block of one scenario, some lines.
+#[must_use]
+pub fn block(result: &ScenarioResult, names: Names<'_>) -> String {
+    let mut out = format!("{}: {}\n", result.name, result.outcome.name());
+    for reason in result.reasons.iter().take(MAX_VIOLATIONS * 2) {
+        let _ = writeln!(out, "  {}", printable(reason));
+    }
+    if let Some(trace) = &result.trace {
+        for violation in result.violations.iter().take(MAX_VIOLATIONS) {
+            show_violation(&mut out, violation, trace, names);
+        }
+    }
+    let more = result.violations.len().saturating_sub(MAX_VIOLATIONS);
+    if more > 0 {
+        let _ = writeln!(out, "  ... and {more} more violations");
+    }
+    if let Some(Comparison::Different { diff, .. }) = &result.snapshot {
+        for line in diff.lines() {
+            let _ = writeln!(out, "    {}", printable(line));
+        }
+    }
+    for artifact in &result.artifacts {
+        let _ = writeln!(out, "  {}: {}", artifact.kind, artifact.path.display());
+    }
+    out
+}
+
+fn show_violation(out: &mut String, judged: &JudgedViolation, trace: &Trace, names: Names<'_>) {
+    let violation = &judged.violation;
+    let finding = judged
+        .finding
+        .as_ref()
+        .map(|id| format!(" ({id})"))
+        .unwrap_or_default();
+    let place = violation
+        .instruction
+        .map(|address| format!(" at {}", names.name(address)))
+        .unwrap_or_default();
+    let _ = writeln!(out, "  {}{finding}{place}", violation.invariant);
+    let shown = with_neighbours(&violation.events, trace.events.len());
+    for index in shown.iter().take(MAX_EVENTS) {
+        if let Some(event) = trace.events.get(*index) {
+            let mark = if violation.events.contains(index) {
+                '>'
+            } else {
+                ' '
+            };
+            let _ = writeln!(out, "  {mark} {}", event_line(event, names));
+        }
+    }
+    if shown.len() > MAX_EVENTS {
+        let _ = writeln!(out, "    ... and {} more events", shown.len() - MAX_EVENTS);
+    }
+}
+
+/// Each event with the one before and the one after it, in order.
+fn with_neighbours(events: &[usize], len: usize) -> Vec<usize> {
+    let mut around: Vec<usize> = events
+        .iter()
+        .flat_map(|&index| index.saturating_sub(1)..=index.saturating_add(1))
+        .filter(|&index| index < len)
+        .collect();
+    around.sort_unstable();
+    around.dedup();
+    around
+}
+
+/// One event in a line: index, time in seconds, CPU, pid/tid, and what it says.
+#[must_use]
+pub fn event_line(event: &Event, names: Names<'_>) -> String {
+    let time = event.time.map_or_else(String::new, |ns| {
+        format!("{}.{:09} ", ns / 1_000_000_000, ns % 1_000_000_000)
+    });
+    let number = |n: Option<u32>| n.map_or_else(|| "?".to_owned(), |n| n.to_string());
+    format!(
+        "#{} {time}cpu{} {}/{} {}",
+        event.index,
+        event.cpu,
+        number(event.pid),
+        number(event.tid),
+        what(&event.kind, names)
+    )
+}
+
+fn what(kind: &EventKind, names: Names<'_>) -> String {
+    match kind {
+        EventKind::Sample(sample) => {
+            let ip = sample
+                .ip
+                .map_or_else(String::new, |ip| format!(" in {}", names.name(ip)));
+            match sample.cookie() {
+                Some(cookie) => format!("sample, cookie {cookie:#x}{ip}"),
+                None => format!("sample, not deferred{ip}"),
+            }
+        }
+        EventKind::CallchainDeferred(chain) => {
+            let frames = chain.frames();
+            let top: Vec<_> = frames.iter().take(3).map(|&ip| names.name(ip)).collect();
+            format!(
+                "deferred chain, cookie {:#x}, {} frames: {}",
+                chain.cookie,
+                frames.len(),
+                top.join(" < ")
+            )
+        }
+        EventKind::Lost { lost, .. } | EventKind::LostSamples { lost } => {
+            format!("{lost} records lost")
+        }
+        EventKind::Switch {
+            out: true,
+            preempt: true,
+            ..
+        } => "switched out, preempted".to_owned(),
+        EventKind::Switch { out: true, .. } => "switched out".to_owned(),
+        EventKind::Switch { out: false, .. } => "switched in".to_owned(),
+        EventKind::Mmap {
+            addr,
+            len,
+            filename,
+            ..
+        } => {
+            format!("mmap {addr:#x}+{len:#x} {}", printable(filename))
+        }
+        EventKind::Comm { comm, exec } => {
+            format!(
+                "comm {}{}",
+                printable(comm),
+                if *exec { ", by exec" } else { "" }
+            )
+        }
+        EventKind::Fork { pid, tid, .. } => format!("fork of {pid}/{tid}"),
+        EventKind::Exit { pid, tid, .. } => format!("exit of {pid}/{tid}"),
+        EventKind::Throttle { on: true, .. } => "throttled".to_owned(),
+        EventKind::Throttle { on: false, .. } => "unthrottled".to_owned(),
+        EventKind::Other { record_type } => format!("record of type {record_type}"),
+    }
+}

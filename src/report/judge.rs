@@ -1,0 +1,264 @@
+//! Trace to [`ScenarioResult`]: the one place that decides what is a pass.
+//!
+//! A pass needs everything: the trial came to its end, every planned injection was made, every
+//! required invariant was exercised, none is violated, all expectations are met, the snapshot is
+//! the same. Everything that is not so is a reason, and any reason makes it a failure.
+
+use std::time::Duration;
+
+use super::counts::Counts;
+use super::expect;
+use super::outcome::Outcome;
+use super::result::{InvariantCheck, JudgedViolation, ScenarioResult};
+use super::snapshot::{Comparison, compare};
+use crate::invariant::{Check, Invariant, Violation};
+use crate::runner::TrialPlan;
+use crate::scenario::{KernelSymbols, Loaded, Scenario};
+use crate::trace::Trace;
+use crate::trace::canonical::canonical;
+use crate::trace::recording::{TrialEnd, VcpuPlace};
+
+/// The kernel bugs that are understood.
+pub trait Findings {
+    /// The ID of the finding that a violation is, if it matches one exactly.
+    fn matching(&self, trace: &Trace, violation: &Violation) -> Option<String>;
+}
+
+/// What verdicts are made with; the same for every scenario of a run.
+#[expect(missing_debug_implementations, reason = "holds trait objects")]
+#[derive(Clone, Copy)]
+pub struct Judge<'a> {
+    /// All invariants.
+    pub invariants: &'a [&'a dyn Invariant],
+    /// All findings.
+    pub findings: &'a dyn Findings,
+    /// The symbols of the kernel under test.
+    pub symbols: &'a dyn KernelSymbols,
+    /// Whether snapshots are compared.
+    pub compare_snapshots: bool,
+}
+
+/// A trial that is over.
+#[derive(Debug)]
+pub struct Case<'a> {
+    /// The scenario and its snapshot.
+    pub loaded: &'a Loaded,
+    /// What was to be done.
+    pub plan: &'a TrialPlan,
+    /// How it ended.
+    pub end: &'a TrialEnd,
+    /// What was traced.
+    pub trace: Trace,
+    /// From the start of the machine to its end.
+    pub duration: Duration,
+}
+
+impl Judge<'_> {
+    /// Judges a trial.
+    #[must_use]
+    pub fn judge(&self, case: Case<'_>) -> ScenarioResult {
+        let (outcome, reason) = match case.end {
+            TrialEnd::Completed => return self.judge_complete(case),
+            TrialEnd::Unsupported { reason } => (Outcome::Skip, reason.clone()),
+            TrialEnd::BootError { reason, places } => (
+                Outcome::BootError,
+                format!("{reason}{}", standstill(places, self.symbols)),
+            ),
+            TrialEnd::Infra { reason } => (Outcome::InfraError, reason.clone()),
+            TrialEnd::Unknown => (
+                Outcome::InfraError,
+                "the trial ended without saying how".to_owned(),
+            ),
+            TrialEnd::Panic { line } => (Outcome::GuestPanic, line.clone()),
+            TrialEnd::Hang { places } => (
+                Outcome::Hang,
+                format!("no progress{}", standstill(places, self.symbols)),
+            ),
+            TrialEnd::Timeout => (
+                Outcome::Timeout,
+                format!(
+                    "still running after {} ms; see the scenario's `timeout`",
+                    case.plan.limits.run_ms
+                ),
+            ),
+        };
+        let mut result = ScenarioResult::not_run(&case.plan.scenario, outcome, reason);
+        result
+            .reasons
+            .extend(missing_injections(case.plan, &case.trace));
+        if matches!(
+            outcome,
+            Outcome::GuestPanic | Outcome::Hang | Outcome::Timeout
+        ) {
+            // The trace is cut short, which alone can look like a violation: they are shown as
+            // hints and change no outcome.
+            self.check_invariants(&case, &mut result);
+        }
+        result.counts = Counts::of(&case.trace);
+        result.duration = case.duration;
+        result.trace = Some(case.trace);
+        result
+    }
+
+    fn judge_complete(&self, case: Case<'_>) -> ScenarioResult {
+        let scenario = &case.loaded.scenario;
+        let mut result = ScenarioResult::not_run(&scenario.name, Outcome::Fail, String::new());
+        result.reasons.clear();
+        self.check_invariants(&case, &mut result);
+        result.counts = Counts::of(&case.trace);
+        result.snapshot = self.compare_snapshot(&case);
+        result.duration = case.duration;
+
+        let unknown = result.violations.iter().filter(|it| it.finding.is_none());
+        let violated: Vec<String> = unknown.map(|it| violation_line(&it.violation)).collect();
+        let mut reasons = violated;
+        reasons.extend(
+            case.trace
+                .corrupt
+                .iter()
+                .map(|why| format!("corrupt ring: {why}")),
+        );
+        reasons.extend(missing_injections(case.plan, &case.trace));
+        reasons.extend(not_exercised(scenario, &result.checks));
+        reasons.extend(expect::unmet(&scenario.expect, &result.counts, &case.trace));
+        reasons.extend(
+            result
+                .snapshot
+                .as_ref()
+                .and_then(|it| snapshot_line(scenario, it)),
+        );
+
+        result.outcome = match (reasons.is_empty(), result.violations.is_empty()) {
+            (false, _) => Outcome::Fail,
+            (true, false) => Outcome::ExpectedFailure,
+            (true, true) => Outcome::Pass,
+        };
+        if result.outcome == Outcome::ExpectedFailure {
+            reasons.extend(
+                result
+                    .violations
+                    .iter()
+                    .map(|it| violation_line(&it.violation)),
+            );
+        }
+        result.reasons = reasons;
+        result.trace = Some(case.trace);
+        result
+    }
+
+    fn check_invariants(&self, case: &Case<'_>, result: &mut ScenarioResult) {
+        let chosen = case.loaded.scenario.invariants.as_deref();
+        for invariant in self.invariants {
+            let id = invariant.id();
+            if chosen.is_some_and(|chosen| !chosen.iter().any(|it| it.as_str() == id)) {
+                continue;
+            }
+            let check = invariant.check(&case.trace);
+            if let Check::Violated(violations) = &check {
+                result
+                    .violations
+                    .extend(violations.iter().map(|violation| JudgedViolation {
+                        finding: self.findings.matching(&case.trace, violation),
+                        violation: violation.clone(),
+                    }));
+            }
+            result.checks.push(InvariantCheck {
+                invariant: id.to_owned(),
+                check,
+            });
+        }
+    }
+
+    fn compare_snapshot(&self, case: &Case<'_>) -> Option<Comparison> {
+        let style = case.loaded.scenario.snapshot.as_ref()?;
+        if !self.compare_snapshots {
+            return Some(Comparison::Skipped);
+        }
+        let resolve = |address| self.symbols.resolve(address);
+        let actual = canonical(&case.trace, **style, &resolve);
+        Some(compare(case.loaded.snapshot.as_deref(), &actual))
+    }
+}
+
+fn violation_line(violation: &Violation) -> String {
+    format!("{} violated: {}", violation.invariant, violation.message)
+}
+
+/// Where the vCPUs stood, to be put behind a sentence.
+fn standstill(places: &[VcpuPlace], symbols: &dyn KernelSymbols) -> String {
+    let at = |place: &VcpuPlace| {
+        let VcpuPlace { vcpu, rip, cpl } = *place;
+        match symbols.resolve(rip) {
+            Some((name, offset)) if cpl == 0 => format!("vCPU {vcpu} at {name}+{offset:#x}"),
+            _ if cpl == 0 => format!("vCPU {vcpu} at {rip:#x} in the kernel"),
+            _ => format!("vCPU {vcpu} at {rip:#x} in user mode"),
+        }
+    };
+    match places {
+        [] => String::new(),
+        _ => format!("; {}", places.iter().map(at).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// Injections that were planned but not made, and those that nobody planned.
+fn missing_injections(plan: &TrialPlan, trace: &Trace) -> Vec<String> {
+    let mut reasons = Vec::new();
+    for (index, injection) in plan.injections.iter().enumerate() {
+        let planned = injection.trigger.injections();
+        let made = trace
+            .injections
+            .iter()
+            .filter(|it| it.spec as usize == index);
+        let made = made.count() as u64;
+        if made != planned {
+            reasons.push(format!(
+                "point not reached: injection {} was made {made} times of {planned}",
+                index + 1
+            ));
+        }
+    }
+    reasons
+}
+
+/// Required invariants without evidence. Where none is required, one must have some: a trace
+/// that shows nothing passes nothing.
+fn not_exercised(scenario: &Scenario, checks: &[InvariantCheck]) -> Vec<String> {
+    let mut reasons: Vec<String> = scenario
+        .require
+        .iter()
+        .filter_map(|required| {
+            let found = checks.iter().find(|it| it.invariant == required.as_str());
+            match found.map(|it| &it.check) {
+                Some(Check::Holds { .. } | Check::Violated(_)) => None,
+                Some(Check::NotExercised { reason }) => Some(format!(
+                    "{} is required but was not exercised: {reason}",
+                    required.as_str()
+                )),
+                None => Some(format!(
+                    "{} is required but was not checked",
+                    required.as_str()
+                )),
+            }
+        })
+        .collect();
+    let evidence = |it: &InvariantCheck| !matches!(it.check, Check::NotExercised { .. });
+    if !checks.iter().any(evidence) {
+        reasons.push("no invariant was exercised".to_owned());
+    }
+    reasons
+}
+
+fn snapshot_line(scenario: &Scenario, comparison: &Comparison) -> Option<String> {
+    let name = scenario.name.as_str();
+    match comparison {
+        Comparison::Same | Comparison::Skipped => None,
+        Comparison::Different { .. } => Some(format!("snapshots/{name}.snap differs")),
+        Comparison::Missing { .. } => Some(format!(
+            "snapshots/{name}.snap is missing; accept this run's with `INSTA_UPDATE=always cargo \
+             test`, or run with --no-snapshots"
+        )),
+        Comparison::Unreadable { reason } => {
+            Some(format!("snapshots/{name}.snap is no snapshot: {reason}"))
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! `--junit`: the results for CI servers.
+//!
+//! A kernel that is wrong is a `failure`, what could not be tested is an `error`, except that a
+//! skip is `skipped`. JUnit knows no expected failures: they succeed, and say which finding they
+//! met in their output.
+
+use std::time::Duration;
+
+use quick_junit::{NonSuccessKind, Report, SerializeError, TestCase, TestCaseStatus, TestSuite};
+
+use super::json::Setting;
+use super::outcome::{Outcome, Verdict};
+use super::result::ScenarioResult;
+
+/// The XML of a run.
+///
+/// # Errors
+/// [`SerializeError`] should the XML not be writable to memory.
+pub fn xml(
+    setting: &Setting,
+    results: &[ScenarioResult],
+    elapsed: Duration,
+) -> Result<String, SerializeError> {
+    let mut suite = TestSuite::new(format!("unwindlab {}", setting.kernel_release));
+    suite.set_time(elapsed);
+    for (key, value) in [
+        ("kernel-spec", &setting.kernel_spec),
+        ("kernel-hash", &setting.kernel_hash),
+        ("kvm-host", &setting.kvm_host),
+    ] {
+        suite.add_property((key, value.as_str()));
+    }
+    suite.add_test_cases(results.iter().map(case));
+    let mut report = Report::new("unwindlab");
+    report.set_time(elapsed);
+    report.add_test_suite(suite);
+    report.to_string()
+}
+
+fn case(result: &ScenarioResult) -> TestCase {
+    let mut case = TestCase::new(result.name.as_str(), status(result));
+    case.set_classname("unwindlab").set_time(result.duration);
+    if result.outcome == Outcome::ExpectedFailure {
+        case.set_system_out(format!(
+            "expected-failure: {}",
+            result.findings().join(", ")
+        ));
+    }
+    case
+}
+
+fn status(result: &ScenarioResult) -> TestCaseStatus {
+    let mut status = match (result.outcome, result.outcome.verdict()) {
+        (_, Verdict::Good) => return TestCaseStatus::success(),
+        (Outcome::Skip, _) => TestCaseStatus::skipped(),
+        (_, Verdict::Bad) => TestCaseStatus::non_success(NonSuccessKind::Failure),
+        (_, Verdict::Untested) => TestCaseStatus::non_success(NonSuccessKind::Error),
+    };
+    status
+        .set_type(result.outcome.name())
+        .set_message(result.reasons.first().map_or("", String::as_str))
+        .set_description(result.reasons.join("\n"));
+    status
+}

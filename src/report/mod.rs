@@ -1,0 +1,19 @@
+//! Verdicts to people and machines: [`judge`] decides, [`result`] holds what was decided,
+//! [`table`] and [`failure`] show it, [`json`] and [`junit`] write it.
+
+pub mod artifacts;
+pub mod counts;
+mod expect;
+pub mod failure;
+pub mod json;
+pub mod judge;
+pub mod junit;
+pub mod names;
+pub mod outcome;
+pub mod result;
+pub mod snapshot;
+pub mod table;
+
+pub use judge::{Case, Findings, Judge};
+pub use outcome::{Outcome, exit_code};
+pub use result::ScenarioResult;

@@ -1,0 +1,34 @@
+//! Addresses as they are shown to people.
+
+use unwindlab_abi::message::UserSymbol;
+
+use crate::scenario::KernelSymbols;
+use crate::text::printable;
+
+/// Names for the addresses of one trace.
+#[expect(missing_debug_implementations, reason = "holds a trait object")]
+#[derive(Clone, Copy)]
+pub struct Names<'a> {
+    /// The kernel's symbols.
+    pub kernel: &'a dyn KernelSymbols,
+    /// The workload's.
+    pub user: &'a [UserSymbol],
+}
+
+impl Names<'_> {
+    /// `symbol+0x12`, or the bare address where it has no name.
+    #[must_use]
+    pub fn name(&self, address: u64) -> String {
+        let user = self
+            .user
+            .iter()
+            .filter(|symbol| (symbol.start..symbol.end).contains(&address))
+            // They overlap: the innermost starts last.
+            .max_by_key(|symbol| symbol.start)
+            .map(|symbol| (symbol.name.clone(), address - symbol.start));
+        match user.or_else(|| self.kernel.resolve(address)) {
+            Some((symbol, offset)) => format!("{}+{offset:#x}", printable(&symbol)),
+            None => format!("{address:#x}"),
+        }
+    }
+}

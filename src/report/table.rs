@@ -1,0 +1,74 @@
+//! The table that `run` prints: one line per scenario, and one for all of them.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+
+use super::counts::Counts;
+use super::outcome::{Outcome, Verdict};
+use super::result::ScenarioResult;
+use crate::text::printable;
+
+/// Width of the longest outcome, `expected-failure`.
+const OUTCOME_WIDTH: usize = 16;
+
+/// The line of one scenario. `width` is that of the longest name. Styled; the stream strips
+/// styles where nobody would see them.
+#[must_use]
+pub fn row(result: &ScenarioResult, width: usize) -> String {
+    let style = style(result.outcome);
+    let mut line = format!(
+        "{style}{:<OUTCOME_WIDTH$}{style:#}  {:<width$}  {}",
+        result.outcome.name(),
+        result.name,
+        detail(result)
+    );
+    if result.duration > Duration::ZERO {
+        let _ = write!(line, "  {:.1} s", result.duration.as_secs_f64());
+    }
+    line
+}
+
+/// Numbers for what ran to its end, else the reason why it did not.
+fn detail(result: &ScenarioResult) -> String {
+    let numbers = short(&result.counts);
+    match result.outcome {
+        Outcome::Pass | Outcome::Fail => numbers,
+        Outcome::ExpectedFailure => format!("{numbers}  {}", result.findings().join(", ")),
+        _ => result
+            .reasons
+            .first()
+            .map(|reason| printable(reason))
+            .unwrap_or_default(),
+    }
+}
+
+fn short(counts: &Counts) -> String {
+    format!(
+        "{:>6} samples {:>6} deferred {:>3} late {:>3} lost",
+        counts.samples, counts.deferred, counts.late, counts.lost
+    )
+}
+
+const fn style(outcome: Outcome) -> Style {
+    let colour = match outcome.verdict() {
+        Verdict::Good => AnsiColor::Green,
+        Verdict::Bad => AnsiColor::Red,
+        Verdict::Untested => AnsiColor::Yellow,
+    };
+    colour.on_default().bold()
+}
+
+/// The last line: how many of each outcome there are, in how much time.
+#[must_use]
+pub fn summary(results: &[ScenarioResult], elapsed: Duration) -> String {
+    let parts: Vec<String> = Outcome::ALL
+        .into_iter()
+        .filter_map(|outcome| {
+            let count = results.iter().filter(|it| it.outcome == outcome).count();
+            (count > 0).then(|| format!("{count} {}", outcome.name()))
+        })
+        .collect();
+    format!("{} in {:.1} s", parts.join(", "), elapsed.as_secs_f64())
+}

@@ -1,0 +1,29 @@
+//! Who carries out a trial: the seam between the command line and the KVM host.
+
+use super::plan::TrialPlan;
+use crate::trace::Recording;
+
+pub use unwindlab_guest_kernel::Progress;
+
+/// Carries out trials, one after the other, on one KVM host.
+pub trait Executor {
+    /// One line on which KVM host is used, and why.
+    fn host(&self) -> String;
+
+    /// Carries out one trial. Whatever the *guest* does, a panic or a hang included, is a
+    /// [`Recording`].
+    ///
+    /// # Errors
+    /// [`InfraError`] where the harness or the KVM host failed.
+    fn run(&mut self, plan: &TrialPlan, progress: &dyn Progress) -> Result<Recording, InfraError>;
+}
+
+/// The harness or the KVM host failed; nothing can be said about the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct InfraError {
+    /// One line: what failed, and what to do.
+    pub reason: String,
+    /// The outer machine's console, where there is one.
+    pub console: String,
+}

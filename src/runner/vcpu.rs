@@ -1,0 +1,33 @@
+//! The machine's vCPUs as the controller handles them: one error for all that can go wrong.
+
+use unwindlab_vmm::{
+    BreakpointError, InjectError, InspectError, Machine, PauseError, ResumeError, VcpuHandle,
+};
+
+/// A vCPU does not do what it should. The harness's or the KVM host's fault, never the guest's.
+#[derive(Debug, thiserror::Error)]
+pub enum VcpuError {
+    /// There is no such vCPU.
+    #[error("the machine has no vCPU {0}")]
+    Missing(u8),
+    /// It cannot be stopped.
+    #[error(transparent)]
+    Pause(#[from] PauseError),
+    /// It cannot be let go.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
+    /// It cannot be looked at.
+    #[error(transparent)]
+    Inspect(#[from] InspectError),
+    /// It takes no breakpoints.
+    #[error(transparent)]
+    Breakpoint(#[from] BreakpointError),
+    /// It takes no NMI.
+    #[error(transparent)]
+    Inject(#[from] InjectError),
+}
+
+/// The vCPU of this number.
+pub fn vcpu(machine: &mut Machine, index: u8) -> Result<VcpuHandle<'_>, VcpuError> {
+    machine.vcpu(index).ok_or(VcpuError::Missing(index))
+}

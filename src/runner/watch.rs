@@ -1,0 +1,130 @@
+//! Looking at a machine from outside: where its vCPUs stand, which task is current, whether it
+//! panicked, hangs, or is merely slow.
+
+use std::time::Duration;
+
+use unwindlab_vmm::{InspectError, Machine, Pause, Run, Stop, VcpuHandle};
+
+use super::plan::KernelAddresses;
+use super::session::Session;
+use super::vcpu::{VcpuError, vcpu};
+use crate::trace::recording::{TrialEnd, VcpuPlace};
+
+/// `MSR_KERNEL_GS_BASE`: the kernel's GS base while user mode runs (AMD APM vol. 2, SWAPGS).
+const MSR_KERNEL_GS_BASE: u32 = 0xc000_0102;
+/// What the console says when a kernel is beyond help.
+const PANIC_LINES: [&str; 2] = ["Kernel panic - not syncing", "Oops: "];
+/// How long a trial that ran out of time is watched for progress: longer than any timer tick.
+const WATCH: Duration = Duration::from_millis(500);
+
+/// Where a stopped vCPU stands: next instruction and privilege level.
+pub fn place(vcpu: &VcpuHandle<'_>) -> Result<(u64, u8), InspectError> {
+    let rip = vcpu.regs()?.rip;
+    // SS.DPL is the CPL (AMD APM vol. 2, 4.9.1).
+    Ok((rip, vcpu.sregs()?.ss.dpl))
+}
+
+/// The `task_struct` that is current on a stopped vCPU, by the kernel's per-CPU `current_task`.
+/// 0 where the kernel has no GS base yet.
+pub fn current_task(
+    machine: &mut Machine,
+    index: u8,
+    symbols: &KernelAddresses,
+) -> Result<u64, VcpuError> {
+    let handle = vcpu(machine, index)?;
+    let gs = handle.sregs()?.gs.base;
+    // A kernel address is in the upper half. In the first instructions of an entry GS is still
+    // the user's, as in user mode.
+    let base = if gs >> 63 == 1 {
+        gs
+    } else {
+        handle.msr(MSR_KERNEL_GS_BASE)?
+    };
+    if base == 0 {
+        return Ok(0);
+    }
+    let mut word = [0; 8];
+    handle.read_virt(base.wrapping_add(symbols.current_task), &mut word)?;
+    Ok(u64::from_le_bytes(word))
+}
+
+/// Where all vCPUs stand. Stops each for the moment of looking.
+pub fn places(machine: &mut Machine) -> Result<Vec<VcpuPlace>, VcpuError> {
+    (0..machine.vcpu_count())
+        .map(|index| {
+            let mut handle = vcpu(machine, index)?;
+            let paused = handle.pause()?;
+            let (rip, cpl) = place(&handle)?;
+            if paused == Pause::Paused {
+                handle.resume(Run::Continue)?;
+            }
+            Ok(VcpuPlace {
+                vcpu: u32::from(index),
+                rip,
+                cpl,
+            })
+        })
+        .collect()
+}
+
+/// The console, lossily decoded.
+#[must_use]
+pub fn console_text(machine: &Machine) -> String {
+    String::from_utf8_lossy(&machine.console().snapshot()).replace('\r', "")
+}
+
+/// The end that a stop means which is neither ours nor the agent's.
+pub fn ended_by(machine: &Machine, index: u8, stop: &Stop) -> TrialEnd {
+    match stop {
+        // A panic with panic=-1 reboots by triple fault; the console knows the reason.
+        Stop::Shutdown | Stop::Reset { .. } | Stop::SystemEvent { .. } => panicked(machine)
+            .unwrap_or(TrialEnd::Panic {
+                line: format!("triple fault or reset on vCPU {index}, nothing on the console"),
+            }),
+        other => TrialEnd::Infra {
+            reason: format!("vCPU {index} stopped: {other:?}"),
+        },
+    }
+}
+
+/// The end that the console tells of, if it tells of one.
+#[must_use]
+pub fn panicked(machine: &Machine) -> Option<TrialEnd> {
+    let text = console_text(machine);
+    // The whole line must be there, and what follows it is what one wants to read.
+    let (lines, _partial) = text.rsplit_once('\n')?;
+    let line = lines
+        .lines()
+        .find(|l| PANIC_LINES.iter().any(|p| l.contains(p)))?;
+    Some(TrialEnd::Panic {
+        line: line.trim().to_owned(),
+    })
+}
+
+/// The guest never said Ready.
+pub fn no_boot(machine: &Machine, limit: Duration, places: &[VcpuPlace]) -> TrialEnd {
+    let last = console_text(machine);
+    let last = last
+        .trim_end()
+        .lines()
+        .next_back()
+        .unwrap_or("nothing on the console");
+    TrialEnd::BootError {
+        reason: format!("no agent after {} s; last line: {last}", limit.as_secs()),
+        places: places.to_vec(),
+    }
+}
+
+/// The time is over: a hang when neither user mode nor the console moves any more, otherwise a
+/// guest that is too slow for its limit.
+pub fn out_of_time(machine: &mut Machine, session: &Session) -> Result<TrialEnd, VcpuError> {
+    let look = |machine: &Machine| (session.progress(machine.memory()), machine.console().len());
+    let before = look(machine);
+    std::thread::sleep(WATCH);
+    if look(machine) != before {
+        return Ok(TrialEnd::Timeout);
+    }
+    Ok(TrialEnd::Hang {
+        places: places(machine)?,
+    })
+}

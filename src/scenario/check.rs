@@ -1,0 +1,277 @@
+//! What must hold in a scenario beyond the types of its values.
+
+use unwindlab_abi::plan::WorkloadKind;
+use unwindlab_abi::shared::MAX_THREADS;
+
+use super::error::{Complaints, ScenarioErrors};
+use super::events;
+use super::located::{At, Location};
+use super::model::{Injection, Machine, Nmi, Scenario, Workload};
+
+/// vCPUs a machine can have.
+const VCPUS: std::ops::RangeInclusive<u8> = 1..=8;
+/// MiB a machine can have: a stock kernel needs the lower end, the upper one keeps a typing
+/// error from taking the whole host.
+const MEMORY_MIB: std::ops::RangeInclusive<u32> = 64..=8192;
+/// Longest addition to the kernel command line; the kernel's own limit is 2048 with ours in it.
+const MAX_CMDLINE: usize = 1024;
+/// Most frames: 16 bytes each at the least, so that 255 such stacks still fit a small machine.
+const FRAMES: std::ops::RangeInclusive<u64> = 3..=65_536;
+/// Data pages of a ring, 16 MiB: as many as the ring reader takes.
+const MAX_RING_PAGES: u32 = 1 << 12;
+/// Shortest period of injections. One NMI and its handler take about 10 us on the emulated host.
+const MIN_PERIOD_US: u64 = 10;
+/// Longest time that a scenario may ask for.
+const MAX_TIME_US: u64 = 3_600_000_000;
+
+/// Checks a scenario. `file` is its name in messages, `stem` the file's name without `.yaml`,
+/// `invariants` the IDs there are.
+///
+/// # Errors
+/// Everything that is wrong, each with its location.
+pub fn check(
+    file: &str,
+    stem: &str,
+    scenario: Scenario,
+    invariants: &[&str],
+) -> Result<Scenario, ScenarioErrors> {
+    let mut complaints = Complaints::new(file);
+    check_name(&scenario, stem, &mut complaints);
+    check_machine(&scenario.machine, &mut complaints);
+    check_workload(&scenario.workload, &mut complaints);
+    check_perf(&scenario, &mut complaints);
+    for injection in &scenario.inject {
+        let Injection::Nmi(nmi) = injection;
+        check_nmi(nmi, *scenario.machine.vcpus, &mut complaints);
+    }
+    check_times(&scenario, &mut complaints);
+    check_invariants(&scenario, invariants, &mut complaints);
+    complaints.into_result(scenario)
+}
+
+fn check_name(scenario: &Scenario, stem: &str, complaints: &mut Complaints<'_>) {
+    let (name, at) = (scenario.name.as_str(), scenario.name.location());
+    let is_word = |word: &str| {
+        !word.is_empty()
+            && word
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
+    };
+    if !name.split('-').all(is_word) {
+        let message = format!(
+            "found name `{}`, expected lower-case words joined by `-`",
+            name.escape_debug()
+        );
+        complaints.add(at, message);
+    } else if name != stem {
+        complaints.add(
+            at,
+            format!("found name `{name}`, expected `{stem}` as in the file's name"),
+        );
+    }
+    let description = &scenario.description;
+    complaints.require(
+        !description.trim().is_empty() && !description.trim().contains('\n'),
+        description.location(),
+        || "expected a description of one line".to_owned(),
+    );
+}
+
+fn check_machine(machine: &Machine, complaints: &mut Complaints<'_>) {
+    let (vcpus, memory, cmdline) = (&machine.vcpus, &machine.memory, &machine.cmdline);
+    complaints.require(VCPUS.contains(vcpus), vcpus.location(), || {
+        format!("found {} vCPUs, expected 1 to 8", **vcpus)
+    });
+    complaints.require(MEMORY_MIB.contains(&memory.mib), memory.location(), || {
+        format!("found {} MiB, expected 64 MiB to 8 GiB", memory.mib)
+    });
+    complaints.require(
+        cmdline.len() <= MAX_CMDLINE && cmdline.chars().all(|c| (' '..='~').contains(&c)),
+        cmdline.location(),
+        || format!("expected at most {MAX_CMDLINE} printable ASCII characters"),
+    );
+}
+
+fn check_workload(workload: &Workload, complaints: &mut Complaints<'_>) {
+    let (frames, step, threads) = (&workload.frames, &workload.frames_step, &workload.threads);
+    let deepest = u64::from(**frames) + u64::from(**step) * u64::from(threads.saturating_sub(1));
+    complaints.require(
+        FRAMES.contains(&u64::from(**frames)),
+        frames.location(),
+        || format!("found {} frames, expected 3 to {}", **frames, FRAMES.end()),
+    );
+    complaints.require(
+        FRAMES.contains(&deepest) || !FRAMES.contains(&u64::from(**frames)),
+        step.location(),
+        || {
+            format!(
+                "the last thread would have {deepest} frames, expected 3 to {}",
+                FRAMES.end()
+            )
+        },
+    );
+    complaints.require(
+        (1..=MAX_THREADS).contains(threads),
+        threads.location(),
+        || format!("found {} threads, expected 1 to {MAX_THREADS}", **threads),
+    );
+}
+
+fn check_perf(scenario: &Scenario, complaints: &mut Complaints<'_>) {
+    let pages = &scenario.perf.ring_pages;
+    complaints.require(
+        pages.is_power_of_two() && **pages <= MAX_RING_PAGES,
+        pages.location(),
+        || {
+            format!(
+                "found {} pages, expected a power of two up to {MAX_RING_PAGES}",
+                **pages
+            )
+        },
+    );
+    // Resolved again with the kernel at hand; here only for what is wrong in itself.
+    events::resolve(&scenario.perf, complaints);
+    let kind = &scenario.workload.kind;
+    complaints.require(
+        **kind != WorkloadKind::SleepMigrate || *scenario.machine.vcpus >= 2,
+        kind.location(),
+        || "workload `sleep-migrate` needs 2 vCPUs or more to migrate between".to_owned(),
+    );
+}
+
+fn check_nmi(nmi: &At<Nmi>, vcpus: u8, complaints: &mut Complaints<'_>) {
+    match (&nmi.at, &nmi.every) {
+        (Some(_), None) => check_arrival(nmi, complaints),
+        (None, Some(_)) => check_rate(nmi, vcpus, complaints),
+        _ => complaints.add(
+            nmi.location(),
+            "expected exactly one of `at` (an instruction) and `every` (a time)",
+        ),
+    }
+}
+
+fn check_arrival(nmi: &Nmi, complaints: &mut Complaints<'_>) {
+    let not_here = [
+        ("count", nmi.count.as_ref().map(At::location)),
+        ("vcpus", nmi.vcpus.as_ref().map(At::location)),
+    ];
+    refuse(
+        not_here,
+        "`at` takes `first`, `hit`, `times` and `repeat`",
+        complaints,
+    );
+    let not_zero = [
+        ("first", nmi.first.as_ref().map(|n| (**n, n.location()))),
+        ("hit", nmi.hit.as_ref().map(|n| (**n, n.location()))),
+        ("repeat", nmi.repeat.as_ref().map(|n| (**n, n.location()))),
+        (
+            "times",
+            nmi.times.as_ref().map(|n| (u64::from(**n), n.location())),
+        ),
+    ];
+    for (key, written) in not_zero {
+        require_positive(key, written, complaints);
+    }
+}
+
+fn check_rate(nmi: &Nmi, vcpus: u8, complaints: &mut Complaints<'_>) {
+    let not_here = [
+        ("first", nmi.first.as_ref().map(At::location)),
+        ("hit", nmi.hit.as_ref().map(At::location)),
+        ("times", nmi.times.as_ref().map(At::location)),
+        ("repeat", nmi.repeat.as_ref().map(At::location)),
+    ];
+    refuse(not_here, "`every` takes `count` and `vcpus`", complaints);
+    match &nmi.count {
+        Some(count) => require_positive("count", Some((**count, count.location())), complaints),
+        None => {
+            let at = nmi.every.as_ref().map(At::location).unwrap_or_default();
+            complaints.add(at, "key `count` is missing beside `every`");
+        }
+    }
+    if let Some(every) = &nmi.every {
+        complaints.require(
+            (MIN_PERIOD_US..=MAX_TIME_US).contains(&every.micros()),
+            every.location(),
+            || format!("found {}, expected {MIN_PERIOD_US} us or more", **every),
+        );
+    }
+    let Some(list) = &nmi.vcpus else { return };
+    complaints.require(!list.is_empty(), list.location(), || {
+        "found no vCPU, expected at least one (or no key `vcpus`)".to_owned()
+    });
+    for (index, vcpu) in list.iter().enumerate() {
+        complaints.require(**vcpu < vcpus, vcpu.location(), || {
+            format!(
+                "found vCPU {}, expected one of the machine's {vcpus}, from 0",
+                **vcpu
+            )
+        });
+        let twice = list.iter().take(index).any(|other| **other == **vcpu);
+        complaints.require(!twice, vcpu.location(), || {
+            format!("found vCPU {} twice", **vcpu)
+        });
+    }
+}
+
+fn refuse<const N: usize>(
+    keys: [(&str, Option<Location>); N],
+    expected: &str,
+    complaints: &mut Complaints<'_>,
+) {
+    for (key, location) in keys {
+        if let Some(location) = location {
+            complaints.add(
+                location,
+                format!("found key `{key}`, expected none: {expected}"),
+            );
+        }
+    }
+}
+
+fn require_positive(key: &str, written: Option<(u64, Location)>, complaints: &mut Complaints<'_>) {
+    if let Some((0, location)) = written {
+        complaints.add(location, format!("found `{key}` 0, expected 1 or more"));
+    }
+}
+
+fn check_times(scenario: &Scenario, complaints: &mut Complaints<'_>) {
+    for time in [&scenario.settle, &scenario.timeout] {
+        complaints.require(time.micros() <= MAX_TIME_US, time.location(), || {
+            format!("found {}, expected at most an hour", **time)
+        });
+    }
+    complaints.require(
+        scenario.timeout.micros() > scenario.settle.micros(),
+        scenario.timeout.location(),
+        || {
+            format!(
+                "found timeout {}, expected more than the settle time, {}",
+                *scenario.timeout, *scenario.settle
+            )
+        },
+    );
+}
+
+fn check_invariants(scenario: &Scenario, known: &[&str], complaints: &mut Complaints<'_>) {
+    let chosen = scenario.invariants.as_deref().unwrap_or_default();
+    for id in chosen.iter().chain(&scenario.require) {
+        complaints.require(known.contains(&id.as_str()), id.location(), || {
+            format!(
+                "found invariant `{}`, expected one of {}",
+                id.escape_debug(),
+                known.join(", ")
+            )
+        });
+    }
+    if scenario.invariants.is_none() {
+        return;
+    }
+    for id in &scenario.require {
+        let checked = chosen.iter().any(|other| **other == **id);
+        let unknown = !known.contains(&id.as_str());
+        complaints.require(checked || unknown, id.location(), || {
+            format!("`{}` is required but not among `invariants`", id.as_str())
+        });
+    }
+}

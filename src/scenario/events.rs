@@ -1,0 +1,200 @@
+//! The perf events of a scenario: the default ones, or those it writes itself.
+
+use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
+
+use super::error::Complaints;
+use super::located::At;
+use super::model::{Perf, PerfEvent, SampleField};
+
+// `enum perf_event_sample_format`, include/uapi/linux/perf_event.h.
+const SAMPLE_IP: u64 = 1 << 0;
+const SAMPLE_TID: u64 = 1 << 1;
+const SAMPLE_TIME: u64 = 1 << 2;
+const SAMPLE_CALLCHAIN: u64 = 1 << 5;
+const SAMPLE_CPU: u64 = 1 << 7;
+const SAMPLE_PERIOD: u64 = 1 << 8;
+const SAMPLE_RAW: u64 = 1 << 10;
+const SAMPLE_IDENTIFIER: u64 = 1 << 16;
+
+/// What every record carries, so that all of them can be merged and told apart.
+const SAMPLE_ALWAYS: u64 = SAMPLE_IDENTIFIER | SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU;
+
+/// Software and hardware events by perf's names (`enum perf_sw_ids`, `enum perf_hw_id`).
+const NAMED: &[(&str, EventSource)] = &[
+    ("dummy", EventSource::Dummy),
+    ("cpu-clock", EventSource::Software(0)),
+    ("task-clock", EventSource::Software(1)),
+    ("page-faults", EventSource::Software(2)),
+    ("context-switches", EventSource::Software(3)),
+    ("cpu-migrations", EventSource::Software(4)),
+    ("cycles", EventSource::Hardware(0)),
+    ("instructions", EventSource::Hardware(1)),
+];
+
+/// Resolves the perf part of a scenario, complaining of what cannot be.
+pub(super) fn resolve(perf: &Perf, complaints: &mut Complaints<'_>) -> Tracing {
+    let mut events = match &perf.events {
+        None => default_events(perf),
+        Some(written) => written_events(written, complaints),
+    };
+    if let (Some(max_stack), Some(_)) = (&perf.max_stack, &perf.events) {
+        complaints.add(
+            max_stack.location(),
+            "found `max-stack` beside `events`, expected it in the event that it is for",
+        );
+    }
+    if perf.markers {
+        events.extend(["sys_enter", "sys_exit"].map(marker));
+    }
+    if perf.switches
+        && let Some(tracking) = events.iter_mut().find(|event| event.defer_output)
+    {
+        tracking.context_switch = true;
+    }
+    Tracing {
+        ring_pages: *perf.ring_pages,
+        events,
+    }
+}
+
+/// One ring a CPU, so that the order of its records is the order in which they were written.
+fn default_events(perf: &Perf) -> Vec<EventSpec> {
+    let tracking = EventSpec {
+        defer_output: true,
+        // Without a side-band bit the kernel sends no record 22 to an event.
+        task: true,
+        ..blank("tracking", EventSource::Dummy)
+    };
+    let nmi = EventSpec {
+        sample_period: 1,
+        sample_type: SAMPLE_ALWAYS | SAMPLE_IP | SAMPLE_CALLCHAIN,
+        max_stack: perf.max_stack.as_ref().map_or(0, |n| **n),
+        defer_callchain: true,
+        output_to: Some(0),
+        ..blank("nmi", tracepoint("nmi", "nmi_handler"))
+    };
+    vec![tracking, nmi]
+}
+
+fn marker(name: &str) -> EventSpec {
+    EventSpec {
+        sample_period: 1,
+        sample_type: SAMPLE_ALWAYS | SAMPLE_RAW,
+        output_to: Some(0),
+        ..blank(name, tracepoint("raw_syscalls", name))
+    }
+}
+
+fn tracepoint(system: &str, name: &str) -> EventSource {
+    EventSource::Tracepoint {
+        system: system.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+fn blank(name: &str, source: EventSource) -> EventSpec {
+    EventSpec {
+        name: name.to_owned(),
+        source,
+        sample_period: 0,
+        sample_type: SAMPLE_ALWAYS,
+        max_stack: 0,
+        defer_callchain: false,
+        defer_output: false,
+        task: false,
+        comm: false,
+        mmap: false,
+        context_switch: false,
+        exclude_callchain_user: false,
+        output_to: None,
+    }
+}
+
+fn written_events(written: &At<Vec<PerfEvent>>, complaints: &mut Complaints<'_>) -> Vec<EventSpec> {
+    complaints.require(!written.is_empty(), written.location(), || {
+        "found no events, expected at least one (or no key `events`)".to_owned()
+    });
+    let mut events: Vec<EventSpec> = Vec::new();
+    for event in written.iter() {
+        complaints.require(
+            events.iter().all(|other| other.name != *event.name),
+            event.name.location(),
+            || format!("found event `{}` twice, expected unique names", *event.name),
+        );
+        let output_to = output_to(event, &events, complaints);
+        let source = source(&event.event, complaints);
+        events.push(EventSpec {
+            sample_period: event.period,
+            sample_type: SAMPLE_ALWAYS | sample_bits(&event.sample),
+            max_stack: event.max_stack.as_ref().map_or(0, |n| **n),
+            defer_callchain: event.defer_callchain,
+            defer_output: event.defer_output,
+            task: event.task,
+            comm: event.comm,
+            mmap: event.mmap,
+            context_switch: event.context_switch,
+            exclude_callchain_user: event.exclude_callchain_user,
+            output_to,
+            ..blank(&event.name, source)
+        });
+    }
+    events
+}
+
+fn sample_bits(fields: &[SampleField]) -> u64 {
+    fields.iter().fold(0, |bits, field| {
+        bits | match field {
+            SampleField::Ip => SAMPLE_IP,
+            SampleField::Callchain => SAMPLE_CALLCHAIN,
+            SampleField::Period => SAMPLE_PERIOD,
+            SampleField::Raw => SAMPLE_RAW,
+        }
+    })
+}
+
+/// The index of the event whose ring is written to: one that is opened before, and that has a
+/// ring of its own.
+fn output_to(
+    event: &PerfEvent,
+    before: &[EventSpec],
+    complaints: &mut Complaints<'_>,
+) -> Option<u32> {
+    let name = event.output_to.as_ref()?;
+    let index = before
+        .iter()
+        .position(|other| other.name == **name && other.output_to.is_none());
+    if index.is_none() {
+        complaints.add(
+            name.location(),
+            format!(
+                "found `{}`, expected the name of an earlier event with a ring of its own",
+                **name
+            ),
+        );
+    }
+    index.and_then(|index| u32::try_from(index).ok())
+}
+
+fn source(name: &At<String>, complaints: &mut Complaints<'_>) -> EventSource {
+    if let Some((_, source)) = NAMED.iter().find(|(known, _)| *known == name.as_str()) {
+        return source.clone();
+    }
+    let is_word = |word: &str| {
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    match name.split_once(':') {
+        Some((system, event)) if is_word(system) && is_word(event) => tracepoint(system, event),
+        _ => {
+            let names: Vec<_> = NAMED.iter().map(|(name, _)| format!("`{name}`")).collect();
+            complaints.add(
+                name.location(),
+                format!(
+                    "found event `{}`, expected a tracepoint such as `nmi:nmi_handler` or one of {}",
+                    name.escape_debug(),
+                    names.join(", ")
+                ),
+            );
+            EventSource::Dummy
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Finding scenarios: files and folders that the user names, `./scenarios`, or the copies in the
+//! binary.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use include_dir::{Dir, include_dir};
+
+use super::check::check;
+use super::error::{ScenarioError, ScenarioErrors};
+use super::model::Scenario;
+use super::parse::parse;
+
+static SCENARIOS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/scenarios");
+static SNAPSHOTS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/snapshots");
+
+/// The folder that is looked for where the user names none.
+const DEFAULT_FOLDER: &str = "scenarios";
+
+/// A checked scenario and what belongs to it.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// Its file, as shown in messages.
+    pub file: String,
+    /// The scenario.
+    pub scenario: Scenario,
+    /// Text of its snapshot file, where there is one.
+    pub snapshot: Option<String>,
+}
+
+/// Why scenarios cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum LibraryError {
+    /// No such file, and no scenario in the library has this name.
+    #[error("no file, folder or library scenario `{0}`; `unwindlab list` shows the library")]
+    NotFound(String),
+    /// A file or folder cannot be read.
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A folder without scenarios.
+    #[error("no *.yaml in {path}; name another folder or a file", path = .0.display())]
+    Empty(PathBuf),
+    /// What is wrong in the files, one line each.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioErrors),
+}
+
+/// The scenarios of a run, by name.
+#[derive(Debug, Clone, Default)]
+pub struct Library {
+    /// In the order of the command line, those of a folder by name.
+    pub scenarios: Vec<Loaded>,
+}
+
+impl Library {
+    /// Reads the scenarios that `wanted` names: files, folders, or names of the library. All of
+    /// the library where it is empty: `./scenarios` if there is one, else the copies in the
+    /// binary. `invariants` are the IDs there are.
+    ///
+    /// # Errors
+    /// [`LibraryError`]; with [`LibraryError::Scenario`] the errors of all files.
+    pub fn open(wanted: &[PathBuf], invariants: &[&str]) -> Result<Self, LibraryError> {
+        let sources = if wanted.is_empty() {
+            default_sources()?
+        } else {
+            let mut sources = Vec::new();
+            for path in wanted {
+                sources.extend(named_sources(path)?);
+            }
+            sources
+        };
+        Self::load(sources, invariants)
+    }
+
+    fn load(sources: Vec<Source>, invariants: &[&str]) -> Result<Self, LibraryError> {
+        let mut scenarios: Vec<Loaded> = Vec::new();
+        let mut errors = Vec::new();
+        for source in sources {
+            let read = parse(&source.file, &source.text)
+                .and_then(|written| check(&source.file, &source.stem, written, invariants));
+            match read {
+                Err(ScenarioErrors(found)) => errors.extend(found),
+                Ok(scenario) => {
+                    let twin = scenarios
+                        .iter()
+                        .find(|other| *other.scenario.name == *scenario.name);
+                    if let Some(twin) = twin {
+                        let name = scenario.name.as_str();
+                        errors.push(ScenarioError {
+                            file: source.file.clone(),
+                            location: scenario.name.location(),
+                            message: format!("scenario `{name}` is also in {}", twin.file),
+                        });
+                    }
+                    scenarios.push(Loaded {
+                        file: source.file,
+                        scenario,
+                        snapshot: source.snapshot,
+                    });
+                }
+            }
+        }
+        if errors.is_empty() {
+            Ok(Self { scenarios })
+        } else {
+            Err(ScenarioErrors(errors).into())
+        }
+    }
+}
+
+/// A file as read.
+struct Source {
+    file: String,
+    stem: String,
+    text: String,
+    snapshot: Option<String>,
+}
+
+fn default_sources() -> Result<Vec<Source>, LibraryError> {
+    let folder = Path::new(DEFAULT_FOLDER);
+    if folder.is_dir() {
+        folder_sources(folder)
+    } else {
+        Ok(embedded_sources())
+    }
+}
+
+fn named_sources(path: &Path) -> Result<Vec<Source>, LibraryError> {
+    if path.is_dir() {
+        return folder_sources(path);
+    }
+    if path.exists() {
+        return Ok(vec![file_source(path)?]);
+    }
+    let not_found = || LibraryError::NotFound(path.display().to_string());
+    let name = path.to_str().ok_or_else(not_found)?;
+    default_sources()?
+        .into_iter()
+        .find(|source| source.stem == name)
+        .map(|source| vec![source])
+        .ok_or_else(not_found)
+}
+
+fn folder_sources(folder: &Path) -> Result<Vec<Source>, LibraryError> {
+    let unreadable = |source| LibraryError::Read {
+        path: folder.to_owned(),
+        source,
+    };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "yaml")
+        {
+            files.push(path);
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        return Err(LibraryError::Empty(folder.to_owned()));
+    }
+    files.iter().map(|path| file_source(path)).collect()
+}
+
+fn file_source(path: &Path) -> Result<Source, LibraryError> {
+    let unreadable = |path: &Path, source| LibraryError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, error))?;
+    let stem = stem(path);
+    let snapshot_path = snapshot_path(path, &stem);
+    let snapshot = match std::fs::read_to_string(&snapshot_path) {
+        Ok(text) => Some(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(unreadable(&snapshot_path, error)),
+    };
+    Ok(Source {
+        file: path.display().to_string(),
+        stem,
+        text,
+        snapshot,
+    })
+}
+
+/// `snapshots/NAME.snap` beside the folder that holds the scenario.
+fn snapshot_path(scenario: &Path, stem: &str) -> PathBuf {
+    let folder = match scenario.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    folder.join("../snapshots").join(format!("{stem}.snap"))
+}
+
+fn embedded_sources() -> Vec<Source> {
+    let mut sources: Vec<Source> = SCENARIOS
+        .files()
+        .filter(|file| file.path().extension().is_some_and(|it| it == "yaml"))
+        .filter_map(|file| {
+            let stem = stem(file.path());
+            let snapshot = SNAPSHOTS.get_file(format!("{stem}.snap"));
+            Some(Source {
+                file: format!("scenarios/{}", file.path().display()),
+                text: file.contents_utf8()?.to_owned(),
+                snapshot: snapshot
+                    .and_then(|file| file.contents_utf8())
+                    .map(str::to_owned),
+                stem,
+            })
+        })
+        .collect();
+    sources.sort_by(|a, b| a.file.cmp(&b.file));
+    sources
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}

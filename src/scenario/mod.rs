@@ -1,0 +1,22 @@
+//! YAML to plan: [`parse`] reads a file, [`check`] finds what is wrong in it, [`resolve`] makes
+//! it a [`crate::runner::TrialPlan`] for one kernel, [`library`] finds the files.
+
+pub mod check;
+pub mod error;
+mod events;
+pub mod library;
+pub mod located;
+pub mod model;
+pub mod parse;
+pub mod place;
+pub mod resolve;
+pub mod schema;
+pub mod units;
+
+pub use error::{ScenarioError, ScenarioErrors};
+pub use library::{Library, Loaded};
+pub use model::Scenario;
+pub use resolve::{KernelSymbols, ResolveError, resolve};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,277 @@
+//! One line each, with the place.
+
+use super::{MINIMAL, complaints, load};
+use crate::scenario::parse::parse;
+
+/// What is said of a scenario.
+#[track_caller]
+fn says<const N: usize>(text: &str, expected: [&str; N]) {
+    assert_eq!(complaints(text), expected);
+}
+
+/// What is said of [`MINIMAL`] with lines after it (its own are five).
+#[track_caller]
+fn of_more<const N: usize>(lines: &str, expected: [&str; N]) {
+    says(&format!("{MINIMAL}{lines}"), expected);
+}
+
+/// What is said of [`MINIMAL`] with something else in it.
+#[track_caller]
+fn of_other<const N: usize>(from: &str, to: &str, expected: [&str; N]) {
+    says(&MINIMAL.replace(from, to), expected);
+}
+
+#[test]
+fn minimal_is_right() {
+    load(MINIMAL).unwrap();
+}
+
+#[test]
+fn not_yaml() {
+    says("", ["1:1: unexpected end of input"]);
+    says("name: [x\n", ["1:7: found `[x`, expected a single value"]);
+    says(
+        "name: x\n\tdescription: y\n",
+        ["1:7: while scanning a plain scalar, found a tab"],
+    );
+    says(
+        "{ name: \"\x1b[31m\u{0}",
+        ["1:10: unexpected character: `\\u{1b}'"],
+    );
+    says(
+        "- a\n- b\n",
+        ["1:1: found `- a`, expected keys with values (`key: value`)"],
+    );
+    says(
+        "name: &a [*a]\n",
+        ["1:10: found `[*a]`, expected a single value"],
+    );
+    of_more(
+        "---\nname: y\n",
+        ["7:1: found a second document, expected one scenario in a file"],
+    );
+}
+
+#[test]
+fn keys() {
+    of_more(
+        "setle: 3 s\n",
+        [
+            "6:1: found key `setle`, expected one of `name`, `description`, `machine`, \
+          `workload`, `perf`, `inject`, `settle`, `timeout`, `expect`, `invariants`, `require`, \
+          `snapshot`",
+        ],
+    );
+    of_more("name: x\n", ["6:1: found key `name` twice"]);
+    says("name: x\n", ["1:1: key `description` is missing"]);
+    of_other(
+        "kind: spin",
+        "kind: spinn",
+        ["4:9: found `spinn`, expected one of `spin`, `syscalls`, `deep`, `sleep-migrate`, `exit`"],
+    );
+    of_more(
+        "inject:\n  - nmi:\n      at: { kernl: x }\n",
+        ["8:13: found `kernl`, expected one of `kernel`, `user`"],
+    );
+    of_more(
+        "inject:\n  - smi: {}\n",
+        ["7:5: found `smi`, expected one of `nmi`"],
+    );
+}
+
+#[test]
+fn values_of_another_kind() {
+    of_other(
+        "frames: 3",
+        "frames: three # or so",
+        ["5:11: found `three`, expected a whole number up to 4294967295"],
+    );
+    of_other(
+        "frames: 3",
+        "frames: -3",
+        ["5:11: found `-3`, expected a whole number up to 4294967295"],
+    );
+    of_more(
+        "machine: { vcpus: 256 }\n",
+        ["6:19: found `256`, expected a whole number up to 255"],
+    );
+    of_more(
+        "machine: 2\n",
+        ["6:10: found `2`, expected keys with values (`key: value`)"],
+    );
+    of_more(
+        "settle: [1]\n",
+        ["6:9: found `[1]`, expected a single value"],
+    );
+    of_more(
+        "perf: { markers: yes }\n",
+        ["6:18: found `yes`, expected `true` or `false`"],
+    );
+}
+
+#[test]
+fn notations() {
+    of_more(
+        "settle: 5 years\n",
+        ["6:9: found string \"5 years\", expected a time such as `500 us`, `20 ms` or `3 s`"],
+    );
+    of_more(
+        "machine:\n  # the memory\n  memory:\n    5\n",
+        [
+            "9:5: found string \"5\", expected an amount of memory such as `256 MiB` or \
+          `1 GiB`",
+        ],
+    );
+    of_more(
+        "expect: { samples: many }\n",
+        [
+            "6:20: found string \"many\", expected a number such as `20`, `20 or more` or \
+          `20 or less`",
+        ],
+    );
+    of_more(
+        "inject:\n  - nmi: { at: { kernel: a+-1 } }\n",
+        [
+            "7:26: found string \"a+-1\", expected a symbol and an offset such as \
+          `__x64_sys_getppid` or `__x64_sys_getppid+0x10`",
+        ],
+    );
+}
+
+#[test]
+fn names() {
+    of_other(
+        "name: x",
+        "name: y",
+        ["1:7: found name `y`, expected `x` as in the file's name"],
+    );
+    of_other(
+        "name: x",
+        "name: X y",
+        ["1:7: found name `X y`, expected lower-case words joined by `-`"],
+    );
+    of_other(
+        "The shortest scenario there is.",
+        "\"\"",
+        ["2:14: expected a description of one line"],
+    );
+}
+
+#[test]
+fn everything_is_said_at_once() {
+    let text = "\
+name: x
+description: Wrong all over.
+machine: { vcpus: 9, memory: 16 GiB, cmdline: \"a\\nb\" }
+workload: { kind: deep, frames: 2, threads: 256 }
+perf: { ring-pages: 3 }
+inject:
+  - nmi: { at: { user: a }, every: 1 ms }
+  - nmi: { at: { user: a }, count: 3, hit: 0 }
+  - nmi: { every: 1 us, vcpus: [0, 0, 9], first: 1 }
+  - nmi: {}
+settle: 2 s
+timeout: 1 s
+invariants: [C1]
+require: [M1, Z9]
+";
+    says(
+        text,
+        [
+            "3:19: found 9 vCPUs, expected 1 to 8",
+            "3:30: found 16384 MiB, expected 64 MiB to 8 GiB",
+            "3:47: expected at most 1024 printable ASCII characters",
+            "4:33: found 2 frames, expected 3 to 65536",
+            "4:45: found 256 threads, expected 1 to 255",
+            "5:21: found 3 pages, expected a power of two up to 4096",
+            "7:10: expected exactly one of `at` (an instruction) and `every` (a time)",
+            "8:36: found key `count`, expected none: `at` takes `first`, `hit`, `times` and \
+             `repeat`",
+            "8:44: found `hit` 0, expected 1 or more",
+            "9:19: key `count` is missing beside `every`",
+            "9:19: found 1 us, expected 10 us or more",
+            "9:36: found vCPU 0 twice",
+            "9:39: found vCPU 9, expected one of the machine's 9, from 0",
+            "9:50: found key `first`, expected none: `every` takes `count` and `vcpus`",
+            "10:10: expected exactly one of `at` (an instruction) and `every` (a time)",
+            "12:10: found timeout 1 s, expected more than the settle time, 2 s",
+            "14:11: `M1` is required but not among `invariants`",
+            "14:15: found invariant `Z9`, expected one of C1, M1, S1",
+        ],
+    );
+}
+
+#[test]
+fn frames_of_the_last_thread() {
+    of_other(
+        "frames: 3",
+        "frames: 3\n  frames-step: 1000\n  threads: 255",
+        ["6:16: the last thread would have 254003 frames, expected 3 to 65536"],
+    );
+}
+
+#[test]
+fn events() {
+    of_more(
+        "\
+perf:
+  max-stack: 3
+  events:
+    - { name: a, event: dummy, defer-output: true, output-to: b }
+    - { name: b, event: \"nmi:\" }
+    - { name: b, event: cpu-clock, output-to: a }
+",
+        [
+            "7:14: found `max-stack` beside `events`, expected it in the event that it is for",
+            "9:63: found `b`, expected the name of an earlier event with a ring of its own",
+            "10:25: found event `nmi:`, expected a tracepoint such as `nmi:nmi_handler` or one of \
+             `dummy`, `cpu-clock`, `task-clock`, `page-faults`, `context-switches`, \
+             `cpu-migrations`, `cycles`, `instructions`",
+            "11:15: found event `b` twice, expected unique names",
+        ],
+    );
+    of_more(
+        "perf: { events: [] }\n",
+        ["6:17: found no events, expected at least one (or no key `events`)"],
+    );
+}
+
+#[test]
+fn migration_takes_two_vcpus() {
+    of_other(
+        "spin",
+        "sleep-migrate",
+        ["4:9: workload `sleep-migrate` needs 2 vCPUs or more to migrate between"],
+    );
+}
+
+#[test]
+fn too_long() {
+    let text = format!("{MINIMAL}# {}\n", "x".repeat(1 << 20));
+    let error = parse("x.yaml", &text).unwrap_err().to_string();
+    let found = text.len();
+    assert_eq!(
+        error,
+        format!("x.yaml:1:1: found {found} bytes, expected at most 1048576")
+    );
+}
+
+mod any_text {
+    use proptest::prelude::*;
+
+    use crate::scenario::parse::parse;
+
+    proptest! {
+        /// Never a panic, and always a place.
+        #[test]
+        fn is_refused_with_a_place(text in "[a-z:{}\\[\\]&*!|>'\"%@` \n\t0-9-]{0,200}") {
+            if let Err(errors) = parse("f", &text) {
+                prop_assert!(!errors.0.is_empty());
+                for error in errors.0 {
+                    prop_assert!(error.location.line >= 1 && error.location.column >= 1);
+                    prop_assert!(!error.message.contains('\n'));
+                }
+            }
+        }
+    }
+}

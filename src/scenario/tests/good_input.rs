@@ -1,0 +1,216 @@
+//! What scenarios become.
+
+use unwindlab_abi::plan::{EventSource, WorkloadKind};
+
+use super::{INVARIANTS, Kernel, MINIMAL, load};
+use crate::runner::TrialPlan;
+use crate::runner::plan::{Place, TriggerPlan};
+use crate::scenario::library::Library;
+use crate::scenario::{ResolveError, resolve};
+
+fn plan(text: &str) -> Result<TrialPlan, ResolveError> {
+    resolve("x.yaml", &load(text).unwrap(), &Kernel::new(), "hash")
+}
+
+#[test]
+fn defaults() {
+    let plan = plan(MINIMAL).unwrap();
+    assert_eq!((plan.vcpus, plan.memory_mib), (1, 256));
+    assert_eq!((plan.settle_ms, plan.limits.run_ms), (50, 20_000));
+    assert_eq!(plan.symbols.current_task, 0x1000);
+    assert_eq!(plan.guest.workload.kind, WorkloadKind::Spin);
+    assert_eq!(plan.guest.workload.threads, 1);
+    let [tracking, nmi] = plan.guest.tracing.events.as_slice() else {
+        panic!("two events");
+    };
+    assert_eq!(tracking.source, EventSource::Dummy);
+    assert!(tracking.defer_output && tracking.task && !tracking.defer_callchain);
+    assert!(nmi.defer_callchain && !nmi.defer_output);
+    // IDENTIFIER, CPU, CALLCHAIN, TIME, TID, IP.
+    assert_eq!(nmi.sample_type, 0x1_00a7);
+    assert_eq!((nmi.sample_period, nmi.output_to), (1, Some(0)));
+}
+
+#[test]
+fn triggers() {
+    let text = format!(
+        "{MINIMAL}machine: {{ vcpus: 2 }}
+inject:
+  - nmi: {{ at: {{ kernel: __x64_sys_getppid+0x4 }}, first: 2, hit: 3, times: 4, repeat: 5 }}
+  - nmi: {{ at: {{ user: spin_loop }} }}
+  - nmi: {{ every: 500 us, count: 2000 }}
+  - nmi: {{ every: 1 ms, count: 1, vcpus: [1] }}
+"
+    );
+    let plan = plan(&text).unwrap();
+    let triggers: Vec<_> = plan.injections.iter().map(|it| &it.trigger).collect();
+    assert_eq!(
+        triggers,
+        [
+            &TriggerPlan::Arrival {
+                place: Place::Kernel {
+                    address: 0xffff_ffff_8200_0004
+                },
+                first: 2,
+                hit: 3,
+                repeat: 5,
+                times: 4,
+            },
+            &TriggerPlan::Arrival {
+                place: Place::User {
+                    symbol: "spin_loop".to_owned(),
+                    offset: 0
+                },
+                first: 1,
+                hit: 1,
+                repeat: 1,
+                times: 1,
+            },
+            &TriggerPlan::Rate {
+                period_us: 500,
+                count: 2000,
+                vcpus: vec![0, 1],
+            },
+            &TriggerPlan::Rate {
+                period_us: 1000,
+                count: 1,
+                vcpus: vec![1],
+            },
+        ]
+    );
+    let planned: Vec<u64> = triggers.iter().map(|it| it.injections()).collect();
+    assert_eq!(planned, [20, 1, 4000, 1]);
+}
+
+#[test]
+fn symbols_that_are_not_there() {
+    let text = format!(
+        "{MINIMAL}inject:
+  - nmi: {{ at: {{ kernel: sys_getppid }} }}
+  - nmi: {{ at: {{ kernel: nowhere }} }}
+  - nmi: {{ at: {{ kernel: twice }} }}
+  - nmi: {{ at: {{ kernel: __x64_sys_getppid+0x20 }} }}
+"
+    );
+    assert_eq!(
+        plan(&text).unwrap_err().to_string(),
+        "\
+x.yaml:7:16: the kernel has no symbol `sys_getppid` (near it: __x64_sys_getppid)
+x.yaml:8:16: the kernel has no symbol `nowhere`
+x.yaml:9:16: the kernel has 2 symbols `twice`, expected a name that is unique
+x.yaml:10:16: found offset 0x20, but `__x64_sys_getppid` has 0x20 bytes"
+    );
+}
+
+#[test]
+fn a_kernel_without_the_feature_is_a_skip() {
+    let mut kernel = Kernel::new();
+    kernel.0.remove("unwind_deferred_request");
+    let found = resolve("x.yaml", &load(MINIMAL).unwrap(), &kernel, "hash");
+    assert_eq!(
+        found,
+        Err(ResolveError::Unsupported(
+            "the kernel has no deferred unwinding (no symbol `unwind_deferred_request`)".to_owned()
+        ))
+    );
+}
+
+#[test]
+fn more_events() {
+    let text = format!("{MINIMAL}perf: {{ markers: true, switches: true, max-stack: 9 }}\n");
+    let events = plan(&text).unwrap().guest.tracing.events;
+    let names: Vec<&str> = events.iter().map(|event| event.name.as_str()).collect();
+    assert_eq!(names, ["tracking", "nmi", "sys_enter", "sys_exit"]);
+    let switches: Vec<bool> = events.iter().map(|event| event.context_switch).collect();
+    assert_eq!(switches, [true, false, false, false]);
+    assert_eq!(events.get(1).unwrap().max_stack, 9);
+}
+
+#[test]
+fn own_events() {
+    let text = format!(
+        "{MINIMAL}perf:
+  events:
+    - {{ name: a, event: dummy, defer-output: true, task: true }}
+    - {{ name: b, event: cycles, period: 9, sample: [ip, callchain], output-to: a }}
+    - {{ name: c, event: \"nmi:nmi_handler\", period: 1, max-stack: 5, defer-callchain: true }}
+"
+    );
+    let events = plan(&text).unwrap().guest.tracing.events;
+    let sources: Vec<_> = events.iter().map(|event| &event.source).collect();
+    let nmi_handler = EventSource::Tracepoint {
+        system: "nmi".to_owned(),
+        name: "nmi_handler".to_owned(),
+    };
+    assert_eq!(
+        sources,
+        [&EventSource::Dummy, &EventSource::Hardware(0), &nmi_handler]
+    );
+    let outputs: Vec<_> = events.iter().map(|event| event.output_to).collect();
+    assert_eq!(outputs, [None, Some(0), None]);
+}
+
+mod folders {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::{INVARIANTS, Library, MINIMAL};
+
+    #[test]
+    fn are_read_with_their_snapshots() {
+        let root = tempfile::tempdir().unwrap();
+        let scenarios = root.path().join("scenarios");
+        fs::create_dir_all(&scenarios).unwrap();
+        fs::create_dir_all(root.path().join("snapshots")).unwrap();
+        fs::write(scenarios.join("x.yaml"), MINIMAL).unwrap();
+        fs::write(
+            scenarios.join("a.yaml"),
+            MINIMAL.replace("name: x", "name: a"),
+        )
+        .unwrap();
+        fs::write(scenarios.join("schema.json"), "{}").unwrap();
+        fs::write(root.path().join("snapshots/x.snap"), "---\n---\nS c0\n").unwrap();
+        let library = Library::open(std::slice::from_ref(&scenarios), &INVARIANTS).unwrap();
+        let read: Vec<_> = library
+            .scenarios
+            .iter()
+            .map(|it| (it.scenario.name.as_str(), it.snapshot.as_deref()))
+            .collect();
+        assert_eq!(read, [("a", None), ("x", Some("---\n---\nS c0\n"))]);
+    }
+
+    #[test]
+    fn without_scenarios_are_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        let error = Library::open(&[root.path().to_owned()], &INVARIANTS).unwrap_err();
+        assert!(error.to_string().starts_with("no *.yaml in "), "{error}");
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let root = tempfile::tempdir().unwrap();
+        let files: Vec<PathBuf> = ["a", "b"]
+            .iter()
+            .map(|folder| {
+                let folder = root.path().join(folder);
+                fs::create_dir_all(&folder).unwrap();
+                fs::write(folder.join("x.yaml"), MINIMAL).unwrap();
+                folder.join("x.yaml")
+            })
+            .collect();
+        let error = Library::open(&files, &INVARIANTS).unwrap_err().to_string();
+        assert!(
+            error.contains("b/x.yaml:1:7: scenario `x` is also in "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_is_nowhere() {
+        let error = Library::open(&["no-such-thing".into()], &INVARIANTS).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "no file, folder or library scenario `no-such-thing`; `unwindlab list` shows the library"
+        );
+    }
+}

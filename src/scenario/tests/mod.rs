@@ -1,0 +1,80 @@
+//! What is said of wrong scenarios, and what right ones become.
+
+mod bad_input;
+mod good_input;
+
+use std::collections::BTreeMap;
+
+use super::error::ScenarioErrors;
+use super::model::Scenario;
+use super::{KernelSymbols, check::check, parse::parse};
+
+/// The shortest scenario there is.
+const MINIMAL: &str = "\
+name: x
+description: The shortest scenario there is.
+workload:
+  kind: spin
+  frames: 3
+";
+
+const INVARIANTS: [&str; 3] = ["C1", "M1", "S1"];
+
+fn load(text: &str) -> Result<Scenario, ScenarioErrors> {
+    check("dir/x.yaml", "x", parse("dir/x.yaml", text)?, &INVARIANTS)
+}
+
+/// What is said of a scenario, without the file's name.
+fn complaints(text: &str) -> Vec<String> {
+    let ScenarioErrors(found) = load(text).unwrap_err();
+    let lines = found.iter().map(ToString::to_string);
+    lines
+        .map(|line| {
+            assert!(!line.contains('\n'), "more than a line: {line}");
+            line.strip_prefix("dir/x.yaml:").unwrap().to_owned()
+        })
+        .collect()
+}
+
+/// A kernel of a few functions: address and size by name.
+struct Kernel(BTreeMap<&'static str, Vec<(u64, u64)>>);
+
+impl Kernel {
+    fn new() -> Self {
+        Self(BTreeMap::from([
+            (
+                "unwind_deferred_request",
+                vec![(0xffff_ffff_8100_0000, 0x100)],
+            ),
+            ("__x64_sys_getppid", vec![(0xffff_ffff_8200_0000, 0x20)]),
+            (
+                "twice",
+                vec![(0xffff_ffff_8300_0000, 8), (0xffff_ffff_8400_0000, 8)],
+            ),
+        ]))
+    }
+}
+
+impl KernelSymbols for Kernel {
+    fn addresses(&self, name: &str) -> Vec<u64> {
+        let found = self.0.get(name).map(Vec::as_slice).unwrap_or_default();
+        found.iter().map(|(address, _)| *address).collect()
+    }
+
+    fn size(&self, name: &str) -> Option<u64> {
+        Some(self.0.get(name)?.first()?.1)
+    }
+
+    fn similar(&self, name: &str) -> Vec<String> {
+        let near = self.0.keys().filter(|known| known.contains(name));
+        near.map(ToString::to_string).collect()
+    }
+
+    fn current_task_offset(&self) -> Option<u64> {
+        Some(0x1000)
+    }
+
+    fn resolve(&self, _: u64) -> Option<(String, u64)> {
+        None
+    }
+}

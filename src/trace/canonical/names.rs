@@ -1,0 +1,137 @@
+//! Names for what differs from run to run: tasks and cookies.
+
+use std::collections::{BTreeSet, HashMap};
+
+use unwindlab_abi::message::ThreadAnnounce;
+
+use crate::trace::model::{Event, EventKind, Trace};
+
+/// The guest's init, which is the agent.
+const INIT_PID: u32 = 1;
+
+/// Who a task is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Task<'a> {
+    /// A workload thread.
+    Workload(&'a ThreadAnnounce),
+    /// A workload's task of which cannot be told which announced thread it is.
+    SomeWorkload,
+    /// The agent's own.
+    Agent,
+    /// Any other, or not known.
+    Other,
+}
+
+impl Task<'_> {
+    pub(super) const fn is_workload(self) -> bool {
+        matches!(self, Self::Workload(_) | Self::SomeWorkload)
+    }
+}
+
+impl std::fmt::Display for Task<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Workload(thread) => write!(f, "t{}", thread.thread),
+            Self::SomeWorkload => f.write_str("t?"),
+            Self::Agent => f.write_str("agent"),
+            Self::Other => f.write_str("other"),
+        }
+    }
+}
+
+/// Finds out who a record speaks of.
+///
+/// Threads of the `exit` workload are not announced by tid: each announced one is a starter that
+/// starts, in its own process, one short-lived thread after the other. Their FORK records name
+/// their starter, and starters were made in the order of their index.
+#[derive(Debug)]
+pub(super) struct Tasks<'a> {
+    threads: &'a [ThreadAnnounce],
+    /// Starters, by (pid, tid).
+    starters: BTreeSet<(u32, u32)>,
+    /// Who a task started within the trace belongs to, by (pid, tid). `None`: to more than one,
+    /// because the kernel used the tid again.
+    started: HashMap<(u32, u32), Option<&'a ThreadAnnounce>>,
+}
+
+impl<'a> Tasks<'a> {
+    pub(super) fn new(trace: &'a Trace) -> Self {
+        let threads = trace.threads.as_slice();
+        let is_workload = |id: u32| threads.iter().any(|t| t.pid == id && t.tid == 0);
+        let forks = trace.events.iter().filter_map(|event| match event.kind {
+            EventKind::Fork { pid, tid, ptid, .. } if is_workload(pid) => Some((pid, tid, ptid)),
+            _ => None,
+        });
+        let starters: BTreeSet<_> = forks.clone().map(|(pid, _, ptid)| (pid, ptid)).collect();
+        let mut tasks = Self {
+            threads,
+            starters,
+            started: HashMap::new(),
+        };
+        for (pid, tid, ptid) in forks {
+            let thread = tasks.started_by(pid, ptid);
+            let known = tasks.started.entry((pid, tid)).or_insert(thread);
+            if *known != thread {
+                *known = None;
+            }
+        }
+        tasks
+    }
+
+    pub(super) fn of(&self, event: &Event) -> Task<'a> {
+        let (Some(pid), Some(tid)) = (event.pid, event.tid) else {
+            return Task::Other;
+        };
+        self.by_id(pid, tid)
+    }
+
+    pub(super) fn by_id(&self, pid: u32, tid: u32) -> Task<'a> {
+        let announced = |thread: &&ThreadAnnounce| (thread.pid, thread.tid) == (pid, tid);
+        if let Some(thread) = self.threads.iter().find(announced).filter(|_| tid != 0) {
+            return Task::Workload(thread);
+        }
+        match self.started.get(&(pid, tid)) {
+            Some(Some(thread)) => return Task::Workload(thread),
+            Some(None) => return Task::SomeWorkload,
+            None => {}
+        }
+        let is_starter = tid == pid || self.starters.contains(&(pid, tid));
+        let mut unnamed = self.unnamed(pid).filter(|_| !is_starter);
+        match (unnamed.next(), unnamed.next()) {
+            // Its FORK record is lost.
+            (Some(thread), None) => Task::Workload(thread),
+            (Some(_), Some(_)) => Task::SomeWorkload,
+            (None, _) if pid == INIT_PID || self.threads.iter().any(|t| t.pid == pid) => {
+                Task::Agent
+            }
+            (None, _) => Task::Other,
+        }
+    }
+
+    /// The announced thread whose starter this is, if all starters have been seen at work.
+    fn started_by(&self, pid: u32, starter: u32) -> Option<&'a ThreadAnnounce> {
+        let of_process = || self.starters.iter().filter(|&&(of, _)| of == pid);
+        if of_process().count() != self.unnamed(pid).count() {
+            return None;
+        }
+        let index = of_process().position(|&(_, tid)| tid == starter)?;
+        self.unnamed(pid).nth(index)
+    }
+
+    /// Announced threads of a process that have no tid of their own.
+    fn unnamed(&self, pid: u32) -> impl Iterator<Item = &'a ThreadAnnounce> {
+        let of_process = move |thread: &&ThreadAnnounce| thread.pid == pid && thread.tid == 0;
+        self.threads.iter().filter(of_process)
+    }
+}
+
+/// Numbers cookies in order of appearance.
+#[derive(Debug, Default)]
+pub(super) struct Cookies(HashMap<u64, usize>);
+
+impl Cookies {
+    pub(super) fn name(&mut self, cookie: u64) -> String {
+        let next = self.0.len();
+        format!("c{}", self.0.entry(cookie).or_insert(next))
+    }
+}

@@ -1,0 +1,97 @@
+//! [`SnapshotStyle::Shapes`](super::SnapshotStyle::Shapes): what kinds of request got what kinds
+//! of stack, as a sorted set.
+//!
+//! Lines are `syscall -> [getppid_return, descend+0x12 x 10, root+0x9]` for an entry by the leaf's
+//! system call, and `user -> [leaf, descend+0x12 x 10, root+0x9]` for a request that found the leaf
+//! in user mode. `(not its own)` behind a stack says that its callers are not those that the
+//! requesting thread has by construction.
+//!
+//! Where a random injection strikes is a matter of time, so all of this is left out:
+//! * how often a shape occurs, and in which order: the set only.
+//! * which kernel function was interrupted, and which thread or CPU it was: threads share a shape
+//!   where they share a stack, and `frames_step` tells them apart where a scenario wants it.
+//! * an interrupt, fault or tick that happened to be running: the request counts as `user`,
+//!   since the stack to expect is the same. Frame 0 is then anywhere in the leaf, so `leaf` is all
+//!   that is shown of it; that of a system call is fixed, and shown in full.
+//! * stacks of threads that are not at their leaf (on their way there, or ending), of the agent
+//!   and of all other tasks.
+//! * requests without an answer and answers without a request: the end of the session cuts some
+//!   off. M1 and M3 judge them one by one.
+//! * lost records and throttling.
+//!
+//! What is left must all occur in every run that injects often enough, or the scenario should not
+//! use this style.
+
+use std::collections::{BTreeSet, HashMap};
+
+use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce};
+
+use super::KernelResolver;
+use super::names::{Task, Tasks};
+use super::place::{At, interrupted};
+use super::stack::{self, Leaf};
+use crate::trace::model::{MAX_DEFERRED_FRAMES, Sample, Trace};
+use crate::trace::symbolize::UserSymbols;
+
+pub(super) fn lines(trace: &Trace, kernel: KernelResolver<'_>) -> Vec<String> {
+    let tasks = Tasks::new(trace);
+    let symbols = UserSymbols::new(&trace.user_symbols);
+    let mut answers: HashMap<u64, Vec<Vec<u64>>> = HashMap::new();
+    for deferred in trace.events.iter().filter_map(|e| e.deferred_chain()) {
+        let stacks = answers.entry(deferred.cookie).or_default();
+        let frames = deferred.frames();
+        if !stacks.contains(&frames) {
+            stacks.push(frames);
+        }
+    }
+    let mut shapes = BTreeSet::new();
+    for event in &trace.events {
+        let (Some((sample, cookie)), Task::Workload(thread)) =
+            (event.deferred_sample(), tasks.of(event))
+        else {
+            continue;
+        };
+        for frames in answers.get(&cookie).into_iter().flatten() {
+            shapes.extend(shape(sample, frames, thread, &symbols, kernel));
+        }
+    }
+    shapes.into_iter().collect()
+}
+
+/// The line for one request and its answer; `None` where the thread was not at its leaf.
+fn shape(
+    sample: &Sample,
+    frames: &[u64],
+    thread: &ThreadAnnounce,
+    symbols: &UserSymbols<'_>,
+    kernel: KernelResolver<'_>,
+) -> Option<String> {
+    let expected = &thread.stack;
+    let (&first, callers) = frames.split_first()?;
+    let after_syscall = expected.syscall_return != 0 && first == expected.syscall_return;
+    if !after_syscall && !(expected.leaf_start..expected.leaf_end).contains(&first) {
+        return None;
+    }
+    let by_syscall = after_syscall && interrupted(sample, kernel).at != At::User;
+    let (kind, leaf) = if by_syscall {
+        ("syscall", Leaf::Exact)
+    } else {
+        ("user", Leaf::Anywhere)
+    };
+    let own = if callers_match(callers, expected) {
+        ""
+    } else {
+        " (not its own)"
+    };
+    let stack = stack::line(frames, symbols, leaf);
+    Some(format!("{kind} -> {stack}{own}"))
+}
+
+/// Compares with the stack by construction, cut where record 22 has no more room.
+fn callers_match(callers: &[u64], expected: &ExpectedStack) -> bool {
+    let room = MAX_DEFERRED_FRAMES - 1;
+    callers
+        .iter()
+        .copied()
+        .eq(expected.caller_addresses().take(room))
+}

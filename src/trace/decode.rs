@@ -1,0 +1,203 @@
+//! [`Recording`] to [`Trace`]: every ring taken apart, all rings merged.
+//!
+//! The order within a ring is the kernel's own and always kept. Times only decide how rings are
+//! interleaved, and they are no total order: perf reads the clock before it reserves space, so an
+//! NMI that strikes between the two leaves the earlier time behind the later one. A record whose
+//! time is missing or earlier than its predecessor's follows that one at once.
+
+use unwindlab_abi::message::RingAnnounce;
+
+use super::framing::{RawRecord, Records};
+use super::layout::{Layout, Layouts};
+use super::model::{Event, EventKind, Trace};
+use super::record;
+use super::record::record_type::SAMPLE;
+use super::recording::{Recording, RingBytes};
+use super::sample_id::SampleId;
+
+/// Complaints kept about one ring's records; the rest are counted.
+const MAX_COMPLAINTS: usize = 8;
+
+impl Trace {
+    /// Decodes a trial. Never fails: what makes no sense is said in [`Trace::corrupt`].
+    #[must_use]
+    pub fn decode(recording: &Recording) -> Self {
+        let mut corrupt = Vec::new();
+        let mut rings: Vec<RingDecoder<'_>> = Vec::new();
+        for bytes in &recording.ring_bytes {
+            match RingDecoder::new(recording, bytes) {
+                Ok(ring) => rings.push(ring),
+                Err(reason) => corrupt.push(reason),
+            }
+        }
+        rings.sort_by_key(|ring| (ring.cpu, ring.ring));
+        let events = merge(&mut rings);
+        for ring in rings {
+            ring.report(&mut corrupt);
+        }
+        Self {
+            release: recording.release.clone(),
+            vcpus: recording.vcpus,
+            tracing: recording.tracing.clone(),
+            rings: recording.rings.clone(),
+            session: recording.events.clone(),
+            threads: recording.threads.clone(),
+            user_symbols: recording.user_symbols.clone(),
+            events,
+            injections: recording.injections.clone(),
+            progress: recording.progress.clone(),
+            corrupt,
+            log: log_lines(recording),
+        }
+    }
+}
+
+/// Lines of the kernel log, then of the console; empty ones left out. A line that reached both
+/// is there twice, which does no harm to a search for bad ones.
+fn log_lines(recording: &Recording) -> Vec<String> {
+    [&recording.kernel_log, &recording.console]
+        .into_iter()
+        .flat_map(|text| text.lines())
+        .map(str::trim_end)
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Takes the ring with the earliest next record (without a time: at once) again and again. There
+/// are as many rings as vCPUs, so a scan beats a heap; of equal times the first in (cpu, ring)
+/// order goes first. A next record that is earlier than the last one taken is earlier than all
+/// others waiting too, which is what keeps it with its predecessor.
+fn merge(rings: &mut [RingDecoder<'_>]) -> Vec<Event> {
+    let mut events = Vec::new();
+    for ring in &mut *rings {
+        ring.advance();
+    }
+    let time = |ring: &&mut RingDecoder<'_>| ring.next.as_ref().and_then(|event| event.time);
+    let pending = |ring: &&mut RingDecoder<'_>| ring.next.is_some();
+    while let Some(ring) = rings.iter_mut().filter(pending).min_by_key(time) {
+        if let Some(mut event) = ring.next.take() {
+            event.index = events.len();
+            events.push(event);
+        }
+        ring.advance();
+    }
+    events
+}
+
+/// The records of one ring, one at a time.
+#[derive(Debug)]
+struct RingDecoder<'a> {
+    ring: u32,
+    cpu: u32,
+    layouts: Layouts,
+    records: Records<'a>,
+    /// The record to be merged next.
+    next: Option<Event>,
+    position: usize,
+    /// What the reader of the ring had to say.
+    stopped: Option<&'a str>,
+    complaints: Vec<String>,
+    more_complaints: usize,
+}
+
+impl<'a> RingDecoder<'a> {
+    fn new(recording: &'a Recording, bytes: &'a RingBytes) -> Result<Self, String> {
+        let ring = bytes.ring;
+        let is_this = |announce: &&RingAnnounce| announce.ring == ring;
+        let Some(announce) = recording.rings.iter().find(is_this) else {
+            return Err(format!("ring {ring}: was never announced"));
+        };
+        let layouts = Layouts::new(ring, &recording.events, recording.tracing.as_ref())
+            .map_err(|error| format!("ring {ring} (cpu {}): {error}", announce.cpu))?;
+        Ok(Self {
+            ring,
+            cpu: announce.cpu,
+            layouts,
+            records: Records::new(&bytes.bytes),
+            next: None,
+            position: 0,
+            stopped: bytes.corrupt.as_deref(),
+            complaints: Vec::new(),
+            more_complaints: 0,
+        })
+    }
+
+    /// Decodes the next record into `next`; `None` at the end.
+    fn advance(&mut self) {
+        let raw = match self.records.next() {
+            Some(Ok(raw)) => raw,
+            Some(Err(error)) => return self.complain(&error),
+            None => return,
+        };
+        let (id, kind) = self.take_apart(&raw);
+        self.next = Some(Event {
+            index: 0,
+            ring: self.ring,
+            cpu: self.cpu,
+            position: self.position,
+            time: id.time,
+            event: self.layouts.event(id.id),
+            pid: id.pid,
+            tid: id.tid,
+            misc: raw.misc,
+            size: raw.size,
+            kind,
+        });
+        self.position += 1;
+    }
+
+    /// A record that cannot be taken apart keeps its place in the trace as `Other`.
+    fn take_apart(&mut self, raw: &RawRecord<'_>) -> (SampleId, EventKind) {
+        let record_type = raw.record_type;
+        let other = (SampleId::default(), EventKind::Other { record_type });
+        let sample_type = match self.layouts.of(raw) {
+            Some(Layout::Uniform(sample_type) | Layout::Identified(sample_type)) => sample_type,
+            // A sample is all sample_type: taken apart by a guess it would be made-up evidence.
+            Some(Layout::Guessed(_)) if record_type == SAMPLE => {
+                self.complain(&"sample of an unknown event");
+                return other;
+            }
+            Some(Layout::Guessed(sample_type)) => sample_type,
+            None => {
+                self.complain(&"too short for its identifier");
+                return other;
+            }
+        };
+        match record::parse(raw, sample_type) {
+            Ok(record) => {
+                if record.id.id.is_some() && self.layouts.event(record.id.id).is_none() {
+                    self.complain(&format_args!("type {record_type} of an unknown event"));
+                }
+                (record.id, record.kind)
+            }
+            Err(error) => {
+                self.complain(&error);
+                other
+            }
+        }
+    }
+
+    fn complain(&mut self, about: &dyn std::fmt::Display) {
+        if self.complaints.len() < MAX_COMPLAINTS {
+            self.complaints
+                .push(format!("record {}: {about}", self.position));
+        } else {
+            self.more_complaints += 1;
+        }
+    }
+
+    fn report(self, into: &mut Vec<String>) {
+        let (ring, cpu) = (self.ring, self.cpu);
+        let say = |what: String| format!("ring {ring} (cpu {cpu}): {what}");
+        into.extend(self.complaints.into_iter().map(say));
+        if self.more_complaints > 0 {
+            into.push(say(format!("{} more like these", self.more_complaints)));
+        }
+        into.extend(self.stopped.map(|reason| say(reason.to_owned())));
+    }
+}
+
+#[cfg(test)]
+#[path = "decode_tests.rs"]
+mod tests;

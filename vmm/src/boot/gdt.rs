@@ -1,0 +1,111 @@
+//! The first vCPU's segments and control registers: 64-bit mode, as the Linux boot protocol
+//! wants it (Documentation/arch/x86/boot.rst, "64-bit Boot Protocol").
+
+use kvm_bindings::{kvm_dtable, kvm_regs, kvm_segment, kvm_sregs};
+
+use super::{GDT, PAGE_TABLES, STACK, ZERO_PAGE};
+use crate::memory::{AccessError, Memory};
+
+/// Descriptors: two empty ones, code (selector 0x10), data (0x18), TSS (0x20, two entries).
+const DESCRIPTORS: [u64; 6] = [0, 0, CODE, DATA, TSS, 0];
+const CODE: u64 = 0x00af_9b00_0000_ffff;
+const DATA: u64 = 0x00cf_9300_0000_ffff;
+const TSS: u64 = 0x008f_8b00_0000_ffff;
+const CODE_SELECTOR: u16 = 0x10;
+const DATA_SELECTOR: u16 = 0x18;
+const TSS_SELECTOR: u16 = 0x20;
+
+const CR0_PROTECTED: u64 = 1;
+const CR0_EXTENSION_TYPE: u64 = 1 << 4;
+const CR0_PAGING: u64 = 1 << 31;
+const CR4_PHYSICAL_ADDRESS_EXTENSION: u64 = 1 << 5;
+const EFER_LONG_MODE_ENABLE: u64 = 1 << 8;
+const EFER_LONG_MODE_ACTIVE: u64 = 1 << 10;
+/// RFLAGS: the bit that is always set; interrupts are off.
+const RFLAGS: u64 = 2;
+
+/// How the first vCPU starts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BootState {
+    regs: kvm_regs,
+}
+
+/// Registers to enter the kernel at `entry` with.
+pub(super) fn boot_state(entry: u64) -> BootState {
+    BootState {
+        regs: kvm_regs {
+            rip: entry,
+            rsi: ZERO_PAGE,
+            rsp: STACK,
+            rbp: STACK,
+            rflags: RFLAGS,
+            ..Default::default()
+        },
+    }
+}
+
+/// Writes the descriptor table.
+pub(super) fn write(memory: &Memory) -> Result<(), AccessError> {
+    (GDT..)
+        .step_by(8)
+        .zip(DESCRIPTORS)
+        .try_for_each(|(at, entry)| memory.store_u64(at, entry))
+}
+
+impl BootState {
+    /// The general registers.
+    pub(crate) fn regs(&self) -> kvm_regs {
+        self.regs
+    }
+
+    /// The system registers, on top of those the vCPU has after reset.
+    pub(crate) fn sregs(&self, reset: kvm_sregs) -> kvm_sregs {
+        let data = segment(DATA, DATA_SELECTOR);
+        kvm_sregs {
+            cs: segment(CODE, CODE_SELECTOR),
+            ds: data,
+            es: data,
+            fs: data,
+            gs: data,
+            ss: data,
+            tr: segment(TSS, TSS_SELECTOR),
+            gdt: kvm_dtable {
+                base: GDT,
+                limit: size_of_val(&DESCRIPTORS) as u16 - 1,
+                ..Default::default()
+            },
+            idt: kvm_dtable::default(),
+            cr0: CR0_PROTECTED | CR0_EXTENSION_TYPE | CR0_PAGING,
+            cr3: PAGE_TABLES,
+            cr4: CR4_PHYSICAL_ADDRESS_EXTENSION,
+            efer: EFER_LONG_MODE_ENABLE | EFER_LONG_MODE_ACTIVE,
+            ..reset
+        }
+    }
+}
+
+/// The cached form of a descriptor with base 0.
+fn segment(descriptor: u64, selector: u16) -> kvm_segment {
+    let bits = |from: u32, count: u32| (descriptor >> from & ((1 << count) - 1)) as u8;
+    let limit = (descriptor & 0xffff | descriptor >> 32 & 0xf_0000) as u32;
+    let granularity = bits(55, 1);
+    kvm_segment {
+        base: 0,
+        limit: if granularity == 1 {
+            limit << 12 | 0xfff
+        } else {
+            limit
+        },
+        selector,
+        type_: bits(40, 4),
+        s: bits(44, 1),
+        dpl: bits(45, 2),
+        present: bits(47, 1),
+        avl: bits(52, 1),
+        l: bits(53, 1),
+        db: bits(54, 1),
+        g: granularity,
+        unusable: 0,
+        padding: 0,
+    }
+}

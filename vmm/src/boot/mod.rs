@@ -1,0 +1,98 @@
+//! Starting a kernel without firmware: what lies where in guest memory, and who puts it there.
+//!
+//! | guest-physical | what |
+//! |---|---|
+//! | 0x500 | GDT of the first vCPU |
+//! | 0x7000 | boot parameters ("zero page") |
+//! | 0x8ff0 | the first vCPU's stack, growing down |
+//! | 0x9000 | page tables: 4 GiB mapped to themselves |
+//! | 0x20000 | command line |
+//! | 0xe0000 | ACPI tables, reserved in the memory map |
+//! | 0x100000 up | the kernel, where its ELF headers say; the initrd at the end of RAM |
+
+use std::borrow::Cow;
+
+use crate::memory::{AccessError, Memory};
+
+mod acpi;
+mod elf;
+mod gdt;
+mod paging;
+mod params;
+
+pub use elf::KernelError;
+pub(crate) use gdt::BootState;
+use gdt::boot_state;
+pub use params::{MAX_CMDLINE, ParamsError};
+
+/// The GDT.
+const GDT: u64 = 0x500;
+/// The zero page.
+const ZERO_PAGE: u64 = 0x7000;
+/// Top of the stack.
+const STACK: u64 = 0x8ff0;
+/// The root of the page tables; the others follow.
+const PAGE_TABLES: u64 = 0x9000;
+/// The command line.
+const CMDLINE: u64 = 0x2_0000;
+/// End of the conventional memory.
+const LOW_RAM_END: u64 = 0x9_fc00;
+/// The ACPI tables, and the end of the area that is reserved for them.
+const ACPI: u64 = 0xe_0000;
+const ACPI_END: u64 = HIGH_RAM;
+/// Where RAM goes on.
+const HIGH_RAM: u64 = 0x10_0000;
+
+/// What to boot.
+#[derive(Debug, Clone)]
+pub enum Kernel<'a> {
+    /// A Linux kernel as an ELF file (`vmlinux`), or any other ELF file that is made to be
+    /// entered at its physical entry address, in 64-bit mode, as the Linux boot protocol says.
+    Elf(Cow<'a, [u8]>),
+    /// Bytes that are copied to guest-physical `address` and entered at their first, in the
+    /// same state.
+    Flat {
+        /// Where, 1 MiB or above.
+        address: u64,
+        /// The code.
+        code: Cow<'a, [u8]>,
+    },
+}
+
+/// Why a kernel could not be made ready.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    /// The kernel.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// Command line or initrd.
+    #[error(transparent)]
+    Params(#[from] ParamsError),
+    /// What lies below 1 MiB does not fit; a bug of this crate.
+    #[error("failed to write the boot structures: {0}")]
+    Write(#[from] AccessError),
+}
+
+/// Puts all a kernel needs into `memory`; the first vCPU's registers are the result.
+pub(crate) fn prepare(
+    memory: &Memory,
+    kernel: &Kernel<'_>,
+    initrd: &[u8],
+    cmdline: &str,
+    vcpus: u8,
+) -> Result<BootState, BootError> {
+    let image = elf::load(memory, kernel)?;
+    let rsdp = acpi::write(memory, vcpus)?;
+    params::write(
+        memory,
+        &params::Params {
+            initrd,
+            cmdline,
+            rsdp,
+            kernel_end: image.end,
+        },
+    )?;
+    paging::write(memory)?;
+    gdt::write(memory)?;
+    Ok(boot_state(image.entry))
+}

@@ -1,0 +1,132 @@
+//! Boot parameters: memory map, command line, initrd, where ACPI starts
+//! (Documentation/arch/x86/boot.rst and zero-page.rst).
+
+use linux_loader::loader::bootparam::{boot_e820_entry, boot_params};
+use vm_memory::ByteValued;
+
+use super::{ACPI, ACPI_END, CMDLINE, HIGH_RAM, LOW_RAM_END, ZERO_PAGE};
+use crate::memory::{AccessError, HIGH_START, LOW_END, Memory};
+
+/// The longest command line an x86 kernel reads, its end mark included (COMMAND_LINE_SIZE).
+pub const MAX_CMDLINE: usize = 2048;
+
+const BOOT_FLAG: u16 = 0xaa55;
+/// "HdrS".
+const HEADER: u32 = 0x5372_6448;
+/// A boot loader without a number of its own.
+const LOADER_UNDEFINED: u8 = 0xff;
+/// Boot protocol 2.15, the first with 64-bit command line and initrd in wide use.
+const VERSION: u16 = 0x20f;
+/// The highest address an initrd may have without the 64-bit fields (initrd_addr_max).
+const INITRD_END: u64 = 0x8000_0000;
+
+const RAM: u32 = 1;
+const RESERVED: u32 = 2;
+
+/// Why boot parameters cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ParamsError {
+    /// Too long.
+    #[error("the kernel command line has {len} bytes, a kernel reads {}: shorten it", MAX_CMDLINE - 1)]
+    CmdlineTooLong {
+        /// How long.
+        len: usize,
+    },
+    /// It would end early.
+    #[error("the kernel command line has a NUL byte in it")]
+    CmdlineNul,
+    /// No room.
+    #[error("no room for an initrd of {size} bytes after the kernel: give the guest more memory")]
+    InitrdTooBig {
+        /// How big.
+        size: usize,
+    },
+    /// What lies below 1 MiB does not fit; a bug of this crate.
+    #[error("failed to write the boot parameters: {0}")]
+    Write(#[from] AccessError),
+}
+
+/// What goes into the boot parameters.
+#[derive(Debug)]
+pub(super) struct Params<'a> {
+    pub initrd: &'a [u8],
+    pub cmdline: &'a str,
+    /// Guest-physical address of the ACPI root pointer.
+    pub rsdp: u64,
+    /// First address after the kernel.
+    pub kernel_end: u64,
+}
+
+/// Writes the zero page and all it points to.
+pub(super) fn write(memory: &Memory, params: &Params<'_>) -> Result<(), ParamsError> {
+    let mut zero_page = boot_params {
+        acpi_rsdp_addr: params.rsdp,
+        ..Default::default()
+    };
+    zero_page.hdr.boot_flag = BOOT_FLAG;
+    zero_page.hdr.header = HEADER;
+    zero_page.hdr.version = VERSION;
+    zero_page.hdr.type_of_loader = LOADER_UNDEFINED;
+    write_cmdline(memory, params.cmdline)?;
+    zero_page.hdr.cmd_line_ptr = CMDLINE as u32;
+    zero_page.hdr.cmdline_size = MAX_CMDLINE as u32 - 1;
+    if !params.initrd.is_empty() {
+        zero_page.hdr.ramdisk_image = place_initrd(memory, params)?;
+        zero_page.hdr.ramdisk_size = params.initrd.len() as u32;
+    }
+    let map = memory_map(memory.size());
+    zero_page.e820_entries = map.len() as u8;
+    for (slot, entry) in zero_page.e820_table.iter_mut().zip(map) {
+        *slot = entry;
+    }
+    memory.write(ZERO_PAGE, zero_page.as_slice())?;
+    Ok(())
+}
+
+fn write_cmdline(memory: &Memory, cmdline: &str) -> Result<(), ParamsError> {
+    if cmdline.len() >= MAX_CMDLINE {
+        return Err(ParamsError::CmdlineTooLong { len: cmdline.len() });
+    }
+    if cmdline.contains('\0') {
+        return Err(ParamsError::CmdlineNul);
+    }
+    // Guest memory is zeroed: the end mark is there.
+    Ok(memory.write(CMDLINE, cmdline.as_bytes())?)
+}
+
+/// Puts the initrd as high as it may go, page by page aligned, and gives its address.
+fn place_initrd(memory: &Memory, params: &Params<'_>) -> Result<u32, ParamsError> {
+    let too_big = ParamsError::InitrdTooBig {
+        size: params.initrd.len(),
+    };
+    let end = memory.size().min(LOW_END).min(INITRD_END);
+    let start = end
+        .checked_sub(params.initrd.len() as u64)
+        .map(|start| start & !0xfff)
+        .filter(|start| *start >= params.kernel_end);
+    match start.map(u32::try_from) {
+        Some(Ok(start)) => {
+            memory.write(u64::from(start), params.initrd)?;
+            Ok(start)
+        }
+        _ => Err(too_big),
+    }
+}
+
+fn memory_map(size: u64) -> Vec<boot_e820_entry> {
+    let entry = |addr, end: u64, r#type| boot_e820_entry {
+        addr,
+        size: end - addr,
+        r#type,
+    };
+    let low = size.min(LOW_END);
+    let mut map = vec![
+        entry(0, LOW_RAM_END, RAM),
+        entry(ACPI, ACPI_END, RESERVED),
+        entry(HIGH_RAM, low, RAM),
+    ];
+    if size > low {
+        map.push(entry(HIGH_START, HIGH_START + size - low, RAM));
+    }
+    map
+}

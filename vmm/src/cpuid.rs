@@ -1,0 +1,177 @@
+//! What the guest's CPUID says: all KVM supports, with each vCPU's place in the machine.
+
+use kvm_bindings::{
+    CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, KVM_MAX_CPUID_ENTRIES, kvm_cpuid_entry2,
+};
+use kvm_ioctls::{Cap, Kvm};
+use vmm_sys_util::errno;
+
+/// Leaf 1 ECX: the timer of the local APIC takes a TSC value; then nothing need be calibrated.
+const TSC_DEADLINE: u32 = 1 << 24;
+/// Leaf 1 ECX: runs under a hypervisor.
+const HYPERVISOR: u32 = 1 << 31;
+/// Leaf 1 ECX: Intel's virtualisation, which the guest is not to use.
+const VMX: u32 = 1 << 5;
+/// Leaf 1 EDX: more than one logical CPU in a package.
+const HTT: u32 = 1 << 28;
+/// Leaf 0x8000_0001 ECX: AMD's virtualisation.
+const SVM: u32 = 1 << 2;
+
+/// Makes the tables: one package of `count` cores with one thread each.
+pub(crate) fn tables(kvm: &Kvm, count: u8) -> Result<Vec<CpuId>, errno::Error> {
+    let supported = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
+    let deadline = kvm.check_extension(Cap::TscDeadlineTimer);
+    (0..count)
+        .map(|id| {
+            let place = Place {
+                id: u32::from(id),
+                count: u32::from(count),
+            };
+            let entries = for_vcpu(supported.as_slice(), place, deadline);
+            CpuId::from_entries(&entries).map_err(|_| errno::Error::new(libc::E2BIG))
+        })
+        .collect()
+}
+
+/// A vCPU's place in its package.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// Its APIC id.
+    id: u32,
+    /// vCPUs in the package.
+    count: u32,
+}
+
+impl Place {
+    /// Bits of an APIC id that number the cores of a package.
+    fn core_bits(self) -> u32 {
+        self.count.next_power_of_two().trailing_zeros()
+    }
+}
+
+fn for_vcpu(supported: &[kvm_cpuid_entry2], place: Place, deadline: bool) -> Vec<kvm_cpuid_entry2> {
+    let mut entries: Vec<_> = supported
+        .iter()
+        // Extended topology is written anew; AMD's newer form of it is left out.
+        .filter(|entry| !matches!(entry.function, 0xb | 0x1f | 0x8000_0026))
+        .copied()
+        .collect();
+    for entry in &mut entries {
+        set_place(entry, place, deadline);
+    }
+    let highest = supported
+        .iter()
+        .find(|entry| entry.function == 0)
+        .map_or(0, |entry| entry.eax);
+    for function in [0xb, 0x1f]
+        .into_iter()
+        .filter(|function| *function <= highest)
+    {
+        entries.extend(topology(function, place));
+    }
+    entries
+}
+
+fn set_place(entry: &mut kvm_cpuid_entry2, place: Place, deadline: bool) {
+    let Place { id, count } = place;
+    match entry.function {
+        1 => {
+            entry.ebx = entry.ebx & 0xffff | count << 16 | id << 24;
+            entry.ecx = entry.ecx & !VMX | HYPERVISOR;
+            if deadline {
+                entry.ecx |= TSC_DEADLINE;
+            }
+            entry.edx = if count > 1 {
+                entry.edx | HTT
+            } else {
+                entry.edx & !HTT
+            };
+        }
+        // Intel's caches: cores in the package, and who shares the cache. Only the third
+        // level is shared.
+        4 if entry.eax & 0x1f != 0 => {
+            let level = entry.eax >> 5 & 7;
+            let sharing = if level >= 3 { count - 1 } else { 0 };
+            entry.eax = entry.eax & 0x3fff | sharing << 14 | (count - 1) << 26;
+        }
+        0x8000_0001 => entry.ecx &= !SVM,
+        0x8000_0008 => entry.ecx = entry.ecx & !0xf0ff | (count - 1) | place.core_bits() << 12,
+        // AMD's caches, likewise.
+        0x8000_001d if entry.eax & 0x1f != 0 => {
+            let level = entry.eax >> 5 & 7;
+            let sharing = if level >= 3 { count - 1 } else { 0 };
+            entry.eax = entry.eax & 0x3fff | sharing << 14;
+        }
+        // APIC id; core id, one thread a core; node 0 of 1.
+        0x8000_001e => {
+            entry.eax = id;
+            entry.ebx = id;
+            entry.ecx = 0;
+        }
+        _ => {}
+    }
+}
+
+/// Extended topology: one thread a core, `count` cores a package, and the end of the list.
+fn topology(function: u32, place: Place) -> [kvm_cpuid_entry2; 3] {
+    let level = |index: u32, kind: u32, shift: u32, cpus: u32| kvm_cpuid_entry2 {
+        function,
+        index,
+        flags: KVM_CPUID_FLAG_SIGNIFCANT_INDEX,
+        eax: shift,
+        ebx: cpus,
+        ecx: kind << 8 | index,
+        edx: place.id,
+        ..Default::default()
+    };
+    const THREADS: u32 = 1;
+    const CORES: u32 = 2;
+    const END: u32 = 0;
+    [
+        level(0, THREADS, 0, 1),
+        level(1, CORES, place.core_bits(), place.count),
+        level(2, END, 0, 0),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaf(function: u32, eax: u32) -> kvm_cpuid_entry2 {
+        kvm_cpuid_entry2 {
+            function,
+            eax,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn every_vcpu_has_its_place() {
+        let supported = [
+            leaf(0, 0xd),
+            leaf(1, 0),
+            leaf(0xb, 99),
+            leaf(0x8000_0008, 0),
+        ];
+        let entries = for_vcpu(&supported, Place { id: 2, count: 3 }, true);
+        let find = |function, index| {
+            *entries
+                .iter()
+                .find(|e| e.function == function && e.index == index)
+                .unwrap()
+        };
+        assert_eq!(find(1, 0).ebx, 3 << 16 | 2 << 24);
+        assert_eq!(find(1, 0).edx & HTT, HTT);
+        assert_ne!(find(1, 0).ecx & TSC_DEADLINE, 0);
+        assert_eq!(find(0x8000_0008, 0).ecx, 2 | 2 << 12);
+        assert_eq!(
+            (find(0xb, 1).eax, find(0xb, 1).ebx, find(0xb, 1).edx),
+            (2, 3, 2)
+        );
+        assert!(
+            !entries.iter().any(|e| e.function == 0x1f),
+            "beyond the highest leaf"
+        );
+    }
+}

@@ -1,0 +1,230 @@
+//! Hardware breakpoints and single steps, and telling ours from the guest's own.
+//!
+//! While KVM debugs a guest for us, every debug exception (#DB) of the guest comes here first.
+//! One that no breakpoint or step of ours explains is handed back to the guest. Limits, which
+//! are KVM's: while a breakpoint of ours is set, the guest's own debug registers have no
+//! effect; and a guest that single-steps itself while we single-step it loses its steps to us.
+
+use kvm_bindings::{
+    KVM_GUESTDBG_BLOCKIRQ, KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_INJECT_DB, KVM_GUESTDBG_SINGLESTEP,
+    KVM_GUESTDBG_USE_HW_BP, kvm_debug_exit_arch, kvm_guest_debug,
+};
+use kvm_ioctls::VcpuFd;
+use vmm_sys_util::errno;
+
+use crate::exit::Stop;
+
+/// Hardware breakpoints an x86 CPU has.
+pub const MAX_BREAKPOINTS: usize = 4;
+
+/// Vector of the debug exception.
+const DEBUG_VECTOR: u32 = 1;
+/// DR6: a single step was done.
+const DR6_STEP: u64 = 1 << 14;
+/// DR7: bits that read as one, and exact-match bits for old CPUs.
+const DR7_FIXED: u64 = 0x600;
+/// RFLAGS.RF: do not take instruction breakpoints for one instruction.
+const RFLAGS_RESUME: u64 = 1 << 16;
+
+/// Why breakpoints could not be set.
+#[derive(Debug, thiserror::Error)]
+pub enum BreakpointError {
+    /// More than the CPU has.
+    #[error("{asked} breakpoints asked for, a CPU has {MAX_BREAKPOINTS}")]
+    TooMany {
+        /// How many were asked for.
+        asked: usize,
+    },
+    /// Only a stopped vCPU can be changed.
+    #[error("vCPU {vcpu} is not stopped: pause it first")]
+    NotStopped {
+        /// Which.
+        vcpu: u8,
+    },
+}
+
+/// What a vCPU's debug hardware is to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    breakpoints: [Option<u64>; MAX_BREAKPOINTS],
+    step: bool,
+}
+
+/// What a debug exception was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cause {
+    Ours(Stop),
+    Guests,
+}
+
+impl Wanted {
+    /// Replaces all breakpoints.
+    pub(crate) fn set_breakpoints(&mut self, addresses: &[u64]) -> Result<(), BreakpointError> {
+        if addresses.len() > MAX_BREAKPOINTS {
+            return Err(BreakpointError::TooMany {
+                asked: addresses.len(),
+            });
+        }
+        let mut wanted = addresses.iter().copied();
+        self.breakpoints.fill_with(|| wanted.next());
+        Ok(())
+    }
+
+    pub(crate) fn set_step(&mut self, step: bool) {
+        self.step = step;
+    }
+
+    fn any_breakpoint(&self) -> bool {
+        self.breakpoints.iter().any(Option::is_some)
+    }
+
+    /// The value for `KVM_SET_GUEST_DEBUG`.
+    fn to_kvm(self) -> kvm_guest_debug {
+        let mut debug = kvm_guest_debug::default();
+        if self.step {
+            debug.control |= KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP | KVM_GUESTDBG_BLOCKIRQ;
+        }
+        if !self.any_breakpoint() {
+            return debug;
+        }
+        debug.control |= KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
+        let [dr0, dr1, dr2, dr3, .., dr7] = &mut debug.arch.debugreg;
+        *dr7 = DR7_FIXED;
+        let registers = [dr0, dr1, dr2, dr3];
+        for ((index, register), address) in (0..).zip(registers).zip(self.breakpoints) {
+            if let Some(address) = address {
+                *register = address;
+                // Global enable; type and length 0: execution of one instruction.
+                *dr7 |= 2 << (2 * index);
+            }
+        }
+        debug
+    }
+
+    /// Whose debug exception that is.
+    pub(crate) fn cause(&self, exit: &kvm_debug_exit_arch) -> Cause {
+        let pc = exit.pc;
+        if exit.exception != DEBUG_VECTOR {
+            return Cause::Guests;
+        }
+        if self.step && exit.dr6 & DR6_STEP != 0 {
+            return Cause::Ours(Stop::Stepped { pc });
+        }
+        let hit = (0..)
+            .zip(self.breakpoints)
+            .any(|(index, address)| address == Some(pc) && exit.dr6 & (1 << index) != 0);
+        match hit {
+            true => Cause::Ours(Stop::Breakpoint { pc }),
+            false => Cause::Guests,
+        }
+    }
+}
+
+/// The debug state KVM has for a vCPU, changed only where it must be.
+#[derive(Debug, Default)]
+pub(crate) struct Armed {
+    current: Wanted,
+}
+
+impl Armed {
+    /// Makes KVM do what is wanted. A step is armed each time: KVM sets the trap flag then.
+    pub(crate) fn arm(&mut self, fd: &VcpuFd, wanted: Wanted) -> Result<(), errno::Error> {
+        if wanted != self.current || wanted.step {
+            fd.set_guest_debug(&wanted.to_kvm())?;
+            self.current = wanted;
+        }
+        Ok(())
+    }
+
+    /// Gives the guest the debug exception that was its own.
+    pub(crate) fn hand_back(
+        &self,
+        fd: &VcpuFd,
+        exit: &kvm_debug_exit_arch,
+    ) -> Result<(), errno::Error> {
+        let mut registers = fd.get_debug_regs()?;
+        registers.dr6 = exit.dr6;
+        fd.set_debug_regs(&registers)?;
+        let mut debug = self.current.to_kvm();
+        debug.control |= KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_INJECT_DB;
+        fd.set_guest_debug(&debug)
+    }
+}
+
+/// Lets the vCPU execute the instruction it stopped at for a breakpoint, which would
+/// otherwise stop it there again.
+pub(crate) fn pass_breakpoint(fd: &VcpuFd) -> Result<(), errno::Error> {
+    let mut regs = fd.get_regs()?;
+    regs.rflags |= RFLAGS_RESUME;
+    fd.set_regs(&regs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(dr6: u64, pc: u64) -> kvm_debug_exit_arch {
+        kvm_debug_exit_arch {
+            exception: 1,
+            pc,
+            dr6,
+            ..Default::default()
+        }
+    }
+
+    fn wanted(addresses: &[u64], step: bool) -> Wanted {
+        let mut wanted = Wanted::default();
+        wanted.set_breakpoints(addresses).unwrap();
+        wanted.set_step(step);
+        wanted
+    }
+
+    #[test]
+    fn ours_are_told_from_the_guests() {
+        let w = wanted(&[0x1000, 0x2000], false);
+        assert_eq!(
+            w.cause(&exit(0xffff_0ff2, 0x2000)),
+            Cause::Ours(Stop::Breakpoint { pc: 0x2000 })
+        );
+        assert_eq!(
+            w.cause(&exit(0xffff_0ff1, 0x2000)),
+            Cause::Guests,
+            "not the register's address"
+        );
+        assert_eq!(
+            w.cause(&exit(0xffff_4ff0, 0x2000)),
+            Cause::Guests,
+            "the guest steps itself"
+        );
+        assert_eq!(
+            w.cause(&exit(0xffff_0ff4, 0)),
+            Cause::Guests,
+            "a register we do not use"
+        );
+        let w = wanted(&[0x1000], true);
+        assert_eq!(
+            w.cause(&exit(0xffff_4ff0, 0x30)),
+            Cause::Ours(Stop::Stepped { pc: 0x30 })
+        );
+        assert_eq!(
+            w.cause(&exit(0xffff_4ff1, 0x1000)),
+            Cause::Ours(Stop::Stepped { pc: 0x1000 })
+        );
+        assert_eq!(
+            w.cause(&exit(0xffff_0ff1, 0x1000)),
+            Cause::Ours(Stop::Breakpoint { pc: 0x1000 })
+        );
+    }
+
+    #[test]
+    fn registers_are_laid_out_as_the_cpu_wants_them() {
+        let debug = wanted(&[0x10, 0x20, 0x30, 0x40], false).to_kvm();
+        assert_eq!(
+            debug.arch.debugreg,
+            [0x10, 0x20, 0x30, 0x40, 0, 0, 0, 0x6aa]
+        );
+        assert_eq!(debug.control, KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP);
+        assert_eq!(Wanted::default().to_kvm().control, 0);
+        assert!(Wanted::default().set_breakpoints(&[0; 5]).is_err());
+    }
+}

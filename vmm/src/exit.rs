@@ -1,0 +1,223 @@
+//! Why a vCPU stops, and how KVM's exits become those reasons.
+
+use kvm_bindings::{
+    KVM_INTERNAL_ERROR_EMULATION, KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES,
+    kvm_debug_exit_arch,
+};
+use kvm_ioctls::{VcpuExit, VcpuFd};
+
+use crate::devices::ports::{Ports, Written};
+
+/// Why a vCPU is stopped. It stays so until it is resumed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stop {
+    /// The caller asked for it, or the machine was not started yet.
+    Paused,
+    /// It is about to execute the instruction at a breakpoint.
+    Breakpoint {
+        /// The breakpoint's address.
+        pc: u64,
+    },
+    /// It executed one instruction.
+    Stepped {
+        /// The next instruction's address.
+        pc: u64,
+    },
+    /// It wrote to a doorbell port. The `out` is complete: the next instruction is the one
+    /// after it (and a single step that was asked for is done).
+    Port {
+        /// The port.
+        port: u16,
+        /// Bytes written: 1, 2 or 4.
+        size: u8,
+        /// What was written.
+        value: u32,
+    },
+    /// Triple fault. KVM may have reset the vCPU's registers already.
+    Shutdown,
+    /// The guest asked for a reset by a port.
+    Reset {
+        /// Which port.
+        port: u16,
+    },
+    /// KVM could not go on.
+    InternalError {
+        /// KVM's kind of error; 1: an instruction that its emulator does not know.
+        suberror: u32,
+        /// KVM's details; their meaning depends on the kind.
+        details: Vec<u64>,
+        /// The address of the instruction, as far as registers tell.
+        pc: u64,
+        /// The instruction's bytes, as far as they are known.
+        code: Vec<u8>,
+    },
+    /// The CPU refused to enter the guest: its state is invalid.
+    FailEntry {
+        /// The CPU's reason.
+        reason: u64,
+        /// The host CPU it happened on.
+        cpu: u32,
+    },
+    /// A shutdown, reset or crash that the guest told KVM about.
+    SystemEvent {
+        /// KVM's kind of event.
+        kind: u32,
+        /// Details.
+        data: Vec<u64>,
+    },
+    /// `hlt` where KVM does not wait for an interrupt itself.
+    Halted,
+    /// Something this VMM does not know.
+    Unhandled {
+        /// What it was.
+        exit: String,
+    },
+    /// The vCPU's thread is gone; the vCPU cannot be used any more.
+    ThreadDied {
+        /// Why, where it is known.
+        reason: String,
+    },
+}
+
+/// What one `KVM_RUN` came to.
+#[derive(Debug)]
+pub(crate) enum Exit {
+    /// Dealt with: run on.
+    Again,
+    /// A signal, or the request to return: see whether the vCPU is to stop.
+    Interrupted,
+    /// A debug exception, ours or the guest's.
+    Debug(kvm_debug_exit_arch),
+    /// A write to a doorbell port, which KVM has yet to complete.
+    Doorbell(Stop),
+    /// A reason to stop.
+    Stop(Stop),
+}
+
+/// Runs the vCPU until it leaves the guest, and serves the devices.
+pub(crate) fn run_once(fd: &mut VcpuFd, ports: &Ports) -> Exit {
+    let exit = match fd.run() {
+        Ok(exit) => exit,
+        // EAGAIN: a vCPU that waits for its start-up signal was woken.
+        Err(error) if matches!(error.errno(), libc::EINTR | libc::EAGAIN) => {
+            return Exit::Interrupted;
+        }
+        Err(error) => return unhandled(format!("KVM_RUN failed: {error}")),
+    };
+    match exit {
+        VcpuExit::IoOut(port, data) => {
+            // The borrow of the data ends before its size is read from the shared page.
+            let data = data.to_vec();
+            let size = io_size(fd);
+            written(ports, port, size, &data)
+        }
+        VcpuExit::IoIn(port, data) => {
+            ports.read(port, data);
+            Exit::Again
+        }
+        VcpuExit::MmioRead(_, data) => {
+            data.fill(0xff);
+            Exit::Again
+        }
+        VcpuExit::MmioWrite(..) => Exit::Again,
+        VcpuExit::Intr | VcpuExit::IrqWindowOpen => Exit::Interrupted,
+        VcpuExit::Debug(debug) => Exit::Debug(debug),
+        VcpuExit::Shutdown => Exit::Stop(Stop::Shutdown),
+        VcpuExit::Hlt => Exit::Stop(Stop::Halted),
+        VcpuExit::FailEntry(reason, cpu) => Exit::Stop(Stop::FailEntry { reason, cpu }),
+        VcpuExit::SystemEvent(kind, data) => {
+            let data = data.to_vec();
+            Exit::Stop(Stop::SystemEvent { kind, data })
+        }
+        VcpuExit::InternalError => Exit::Stop(internal_error(fd)),
+        other => {
+            let exit = format!("{other:?}");
+            unhandled(exit)
+        }
+    }
+}
+
+fn unhandled(exit: String) -> Exit {
+    Exit::Stop(Stop::Unhandled { exit })
+}
+
+/// Bytes of one item of the port access that just made `KVM_RUN` return.
+fn io_size(fd: &mut VcpuFd) -> u8 {
+    // SAFETY: KVM fills this member of the union for KVM_EXIT_IO, which is the exit the
+    // caller has just matched; any bytes are a valid value of it.
+    unsafe { fd.get_kvm_run().__bindgen_anon_1.io }.size
+}
+
+fn written(ports: &Ports, port: u16, size: u8, data: &[u8]) -> Exit {
+    match ports.write(port, size, data) {
+        Written::Done => Exit::Again,
+        Written::Reset => Exit::Stop(Stop::Reset { port }),
+        Written::Doorbell => match data.len() == usize::from(size) {
+            true => {
+                let value = data
+                    .iter()
+                    .rev()
+                    .fold(0, |value, byte| value << 8 | u32::from(*byte));
+                Exit::Doorbell(Stop::Port { port, size, value })
+            }
+            false => unhandled(format!("string output to doorbell port {port:#x}")),
+        },
+    }
+}
+
+/// Reads KVM's own description of the error from the vCPU's shared page.
+fn internal_error(fd: &mut VcpuFd) -> Stop {
+    // SAFETY: KVM fills this member of the union for KVM_EXIT_INTERNAL_ERROR, which is the
+    // exit the caller has just matched; any bytes are a valid value of it.
+    let internal = unsafe { fd.get_kvm_run().__bindgen_anon_1.internal };
+    let count = usize::try_from(internal.ndata).unwrap_or(usize::MAX);
+    let details: Vec<u64> = internal.data.iter().take(count).copied().collect();
+    let code = match internal.suberror {
+        KVM_INTERNAL_ERROR_EMULATION => instruction_bytes(&details),
+        _ => Vec::new(),
+    };
+    Stop::InternalError {
+        suberror: internal.suberror,
+        details,
+        pc: 0,
+        code,
+    }
+}
+
+/// The instruction KVM's emulator gave up on: flags in the first word say whether the next
+/// two hold a length byte and up to 15 bytes (Documentation/virt/kvm/api.rst, 5.).
+fn instruction_bytes(details: &[u64]) -> Vec<u8> {
+    let flag = u64::from(KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES);
+    let [flags, words @ ..] = details else {
+        return Vec::new();
+    };
+    if flags & flag == 0 {
+        return Vec::new();
+    }
+    let bytes: Vec<u8> = words
+        .iter()
+        .take(2)
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
+    match bytes.split_first() {
+        Some((len, code)) => code.iter().take(usize::from(*len)).copied().collect(),
+        None => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instruction_bytes_are_taken_as_kvm_lays_them_out() {
+        let first = u64::from_le_bytes([3, 0x48, 0x0f, 0xc7, 9, 9, 9, 9]);
+        assert_eq!(instruction_bytes(&[1, first, 0]), [0x48, 0x0f, 0xc7]);
+        assert!(instruction_bytes(&[0, first, 0]).is_empty(), "flag not set");
+        assert!(instruction_bytes(&[]).is_empty());
+        assert!(instruction_bytes(&[1]).is_empty());
+        let long = u64::from_le_bytes([255, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(instruction_bytes(&[1, long, u64::MAX]).len(), 15);
+    }
+}

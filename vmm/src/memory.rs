@@ -1,0 +1,222 @@
+//! Guest RAM: one memfd, mapped once, read and written by guest-physical address.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use vm_memory::{
+    Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
+};
+
+/// Where RAM below 4 GiB ends at the latest: above it lie the I/O APIC, the local APICs and
+/// what KVM itself needs.
+pub(crate) const LOW_END: u64 = 0xc000_0000;
+/// Where RAM that does not fit below goes on.
+pub(crate) const HIGH_START: u64 = 1 << 32;
+/// The least RAM a machine may have, in MiB: what lies below 1 MiB, and a small guest.
+pub const MIN_MEMORY_MIB: u32 = 4;
+/// The most RAM a machine may have, in MiB.
+pub const MAX_MEMORY_MIB: u32 = 64 * 1024;
+
+/// Why guest RAM could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// A size out of range.
+    #[error("{mib} MiB of guest memory asked for: choose {MIN_MEMORY_MIB} to {MAX_MEMORY_MIB} MiB")]
+    Size {
+        /// What was asked for.
+        mib: u32,
+    },
+    /// The kernel gave no memory file.
+    #[error("no memory file of {mib} MiB for the guest's memory: {source}")]
+    File {
+        /// What was asked for.
+        mib: u32,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The memory file could not be mapped.
+    #[error("failed to map {mib} MiB of guest memory, choose less: {source}")]
+    Map {
+        /// What was asked for.
+        mib: u32,
+        /// The reason.
+        source: vm_memory::mmap::FromRangesError,
+    },
+}
+
+/// An access outside of guest RAM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{len} bytes at guest-physical {address:#x} do not lie in guest memory")]
+pub struct AccessError {
+    /// First guest-physical address of the access.
+    pub address: u64,
+    /// Its length in bytes.
+    pub len: usize,
+}
+
+/// Guest RAM. Cheap to clone; all clones are the same memory.
+///
+/// Accesses go on while the guest runs and writes: each is a plain copy without any order,
+/// except [`load_u64`](Self::load_u64) and [`store_u64`](Self::store_u64), which are atomic.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    map: GuestMemoryMmap<()>,
+    size: u64,
+}
+
+/// A run of guest-physical addresses with RAM behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    /// First guest-physical address.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Where it is mapped in this process.
+    pub host: u64,
+}
+
+impl Memory {
+    /// Maps `mib` MiB of zeroed RAM, from guest-physical 0 up, with a gap from 3 to 4 GiB.
+    pub(crate) fn new(mib: u32) -> Result<Self, MemoryError> {
+        if !(MIN_MEMORY_MIB..=MAX_MEMORY_MIB).contains(&mib) {
+            return Err(MemoryError::Size { mib });
+        }
+        let size = u64::from(mib) << 20;
+        let file = memory_file(size).map_err(|source| MemoryError::File { mib, source })?;
+        let file = Arc::new(file);
+        let low = size.min(LOW_END);
+        let mut ranges = vec![(0, low, 0)];
+        if size > low {
+            ranges.push((HIGH_START, size - low, low));
+        }
+        let ranges = ranges.into_iter().map(|(start, len, offset)| {
+            let file = FileOffset::from_arc(Arc::clone(&file), offset);
+            (GuestAddress(start), as_usize(len), Some(file))
+        });
+        let map = GuestMemoryMmap::from_ranges_with_files(ranges)
+            .map_err(|source| MemoryError::Map { mib, source })?;
+        Ok(Self { map, size })
+    }
+
+    /// Bytes of RAM.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Fills `into` from guest-physical `address` on.
+    pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        let len = into.len();
+        self.map
+            .read_slice(into, GuestAddress(address))
+            .map_err(|_| AccessError { address, len })
+    }
+
+    /// Writes `bytes` from guest-physical `address` on.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        self.map
+            .write_slice(bytes, GuestAddress(address))
+            .map_err(|_| AccessError {
+                address,
+                len: bytes.len(),
+            })
+    }
+
+    /// Loads the aligned word at guest-physical `address`; what the guest wrote before it
+    /// stored that word is seen by reads that follow.
+    pub fn load_u64(&self, address: u64) -> Result<u64, AccessError> {
+        self.map
+            .load(GuestAddress(address), Ordering::Acquire)
+            .map_err(|_| AccessError { address, len: 8 })
+    }
+
+    /// Stores the aligned word at guest-physical `address`; a guest that sees it sees what
+    /// was written before.
+    pub fn store_u64(&self, address: u64, value: u64) -> Result<(), AccessError> {
+        self.map
+            .store(value, GuestAddress(address), Ordering::Release)
+            .map_err(|_| AccessError { address, len: 8 })
+    }
+
+    /// The memory as the crates of the VMM family see it.
+    pub(crate) fn map(&self) -> &GuestMemoryMmap<()> {
+        &self.map
+    }
+
+    /// The runs of RAM, in order of their guest-physical addresses.
+    pub(crate) fn ranges(&self) -> Vec<Range> {
+        self.map
+            .iter()
+            .map(|region| Range {
+                start: region.start_addr().0,
+                len: region.len(),
+                host: region.as_ptr() as u64,
+            })
+            .collect()
+    }
+}
+
+fn memory_file(size: u64) -> io::Result<File> {
+    let file = File::from(memfd_create("guest-memory", MemfdFlags::CLOEXEC)?);
+    ftruncate(&file, size)?;
+    Ok(file)
+}
+
+/// Sizes here are at most 64 GiB and this crate is for 64-bit hosts only.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "usize has 64 bits on x86-64"
+)]
+pub(crate) fn as_usize(value: u64) -> usize {
+    value as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accesses_are_checked() {
+        let memory = Memory::new(4).unwrap();
+        let end = 4 << 20;
+        memory.write(end - 2, b"ab").unwrap();
+        let mut two = [0; 2];
+        memory.read(end - 2, &mut two).unwrap();
+        assert_eq!(&two, b"ab");
+        for address in [end - 1, end, u64::MAX - 1, u64::MAX] {
+            assert_eq!(
+                memory.read(address, &mut two),
+                Err(AccessError { address, len: 2 })
+            );
+            assert_eq!(
+                memory.write(address, &two),
+                Err(AccessError { address, len: 2 })
+            );
+        }
+        memory.store_u64(8, 7).unwrap();
+        assert_eq!(memory.load_u64(8), Ok(7));
+        assert!(memory.load_u64(9).is_err(), "not aligned");
+        assert!(memory.load_u64(end - 4).is_err());
+    }
+
+    #[test]
+    fn what_does_not_fit_below_three_gib_goes_above_four() {
+        let memory = Memory::new(3072 + 16).unwrap();
+        let ranges = memory.ranges();
+        assert_eq!(ranges.len(), 2);
+        assert_eq!((ranges[1].start, ranges[1].len), (HIGH_START, 16 << 20));
+        assert!(memory.write(LOW_END, &[1]).is_err());
+        memory.write(HIGH_START + (16 << 20) - 1, &[1]).unwrap();
+    }
+
+    #[test]
+    fn sizes_are_checked() {
+        assert!(matches!(Memory::new(0), Err(MemoryError::Size { mib: 0 })));
+        assert!(matches!(
+            Memory::new(u32::MAX),
+            Err(MemoryError::Size { .. })
+        ));
+    }
+}

@@ -1,0 +1,169 @@
+//! The thread of a vCPU, and the messages it talks by.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+use kvm_bindings::kvm_debug_exit_arch;
+use vmm_sys_util::signal::unblock_signal;
+
+use crate::debug::{Cause, pass_breakpoint};
+use crate::devices::ports::Ports;
+use crate::exit::{Exit, Stop, run_once};
+use crate::kick::kick_signal;
+use crate::vcpu::Vcpu;
+
+/// How a vCPU is to go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Run {
+    /// Until it stops for a reason of its own, or is paused.
+    Continue,
+    /// One instruction, with interrupts and NMIs held back. One that waits stays so. An
+    /// instruction that faults, or that enters the kernel with a masked trap flag (`syscall`),
+    /// takes as long as its handler.
+    Step,
+    /// As `Continue`, but a breakpoint it stands at is not passed: once an NMI injected there has
+    /// been handled, the vCPU stops at the same instruction again. Without one it stops at once.
+    Revisit,
+}
+
+/// To the thread: the vCPU, and how it is to go on. The thread ends when no more can come.
+pub(crate) struct Command {
+    pub(crate) vcpu: Box<Vcpu>,
+    pub(crate) run: Run,
+}
+
+/// From the thread.
+pub(crate) enum Notice {
+    /// The vCPU stopped, and is handed back.
+    Stopped { vcpu: Box<Vcpu>, stop: Stop },
+    /// The thread panicked, and took the vCPU with it.
+    Died { vcpu: u8, reason: String },
+}
+
+/// The thread's main function.
+pub(crate) fn main(
+    index: u8,
+    commands: Receiver<Command>,
+    notices: Sender<Notice>,
+    ports: Arc<Ports>,
+) {
+    let serve = AssertUnwindSafe(|| serve(&commands, &notices, &ports));
+    if let Err(panic) = catch_unwind(serve) {
+        let reason = panic_text(panic.as_ref());
+        // Where the machine is gone too, there is nobody left to tell.
+        let _ = notices.send(Notice::Died {
+            vcpu: index,
+            reason,
+        });
+    }
+}
+
+fn serve(commands: &Receiver<Command>, notices: &Sender<Notice>, ports: &Ports) {
+    // A mask inherited from the caller must not keep the kick out.
+    if let Err(error) = unblock_signal(kick_signal()) {
+        tracing::error!("failed to unblock the kick signal: {error:?}");
+        return;
+    }
+    for Command { mut vcpu, run } in commands {
+        let stop = run_until_stop(&mut vcpu, run, ports);
+        if notices.send(Notice::Stopped { vcpu, stop }).is_err() {
+            return;
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => (*text).to_owned(),
+        (_, Some(text)) => text.clone(),
+        _ => "panic without a message".to_owned(),
+    }
+}
+
+fn run_until_stop(vcpu: &mut Vcpu, run: Run, ports: &Ports) -> Stop {
+    vcpu.wanted.set_step(run == Run::Step);
+    if let Err(error) = prepare(vcpu, run) {
+        return Stop::Unhandled {
+            exit: format!("KVM refused the debug settings: {error}"),
+        };
+    }
+    loop {
+        match run_once(&mut vcpu.fd, ports) {
+            Exit::Again => {}
+            Exit::Interrupted if vcpu.run_page.requested() => return Stop::Paused,
+            Exit::Interrupted => {}
+            Exit::Debug(debug) => match on_debug(vcpu, &debug) {
+                Some(stop) => return stop,
+                None => continue,
+            },
+            Exit::Doorbell(stop) => return complete_output(vcpu, ports).unwrap_or(stop),
+            Exit::Stop(stop) => return with_code(vcpu, stop),
+        }
+    }
+}
+
+fn prepare(vcpu: &mut Vcpu, run: Run) -> Result<(), vmm_sys_util::errno::Error> {
+    if std::mem::take(&mut vcpu.at_breakpoint) && run != Run::Revisit {
+        pass_breakpoint(&vcpu.fd)?;
+    }
+    vcpu.armed.arm(&vcpu.fd, vcpu.wanted)
+}
+
+/// Takes a debug exception; gives a reason to stop, or none where it was the guest's own.
+fn on_debug(vcpu: &mut Vcpu, debug: &kvm_debug_exit_arch) -> Option<Stop> {
+    match vcpu.wanted.cause(debug) {
+        Cause::Ours(stop) => {
+            vcpu.at_breakpoint = matches!(stop, Stop::Breakpoint { .. });
+            Some(stop)
+        }
+        Cause::Guests => vcpu
+            .armed
+            .hand_back(&vcpu.fd, debug)
+            .err()
+            .map(|error| Stop::Unhandled {
+                exit: format!("failed to hand a debug exception back to the guest: {error}"),
+            }),
+    }
+}
+
+/// KVM completes an `out` only when the vCPU is next run: until then the instruction pointer
+/// is still on it. With the request to return set, `KVM_RUN` does that and nothing else.
+fn complete_output(vcpu: &mut Vcpu, ports: &Ports) -> Option<Stop> {
+    vcpu.run_page.request();
+    match run_once(&mut vcpu.fd, ports) {
+        // Where the `out` was single-stepped, KVM reports the step here; both are done.
+        Exit::Interrupted | Exit::Debug(_) => None,
+        Exit::Stop(stop) => Some(stop),
+        other => Some(Stop::Unhandled {
+            exit: format!("{other:?} while completing an output"),
+        }),
+    }
+}
+
+/// Adds to an internal error where it happened, and the code there unless KVM told it.
+fn with_code(vcpu: &Vcpu, stop: Stop) -> Stop {
+    let Stop::InternalError {
+        suberror,
+        details,
+        mut code,
+        ..
+    } = stop
+    else {
+        return stop;
+    };
+    let pc = vcpu.regs().map_or(0, |regs| regs.rip);
+    if code.is_empty() {
+        let mut bytes = [0; 15];
+        if vcpu.read_virt(pc, &mut bytes).is_ok() {
+            code = bytes.to_vec();
+        }
+    }
+    Stop::InternalError {
+        suberror,
+        details,
+        pc,
+        code,
+    }
+}

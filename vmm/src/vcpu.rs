@@ -1,0 +1,171 @@
+//! One vCPU as an object: making it, and looking at it while it is stopped.
+//!
+//! A [`Vcpu`] has one owner at a time, and travels by message: to its thread to run, back to
+//! the controller when it stops. So nothing can be asked of a running one.
+
+use std::io;
+use std::sync::Arc;
+
+use kvm_bindings::{Msrs, kvm_msr_entry, kvm_regs, kvm_sregs};
+use kvm_ioctls::{VcpuFd, VmFd};
+use vmm_sys_util::errno;
+
+use crate::debug::{Armed, Wanted};
+use crate::kick::RunPage;
+use crate::memory::{Memory, as_usize};
+use crate::translate::{Translation, translate};
+
+/// Why a vCPU could not be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum InspectError {
+    /// Only a stopped vCPU can be looked at.
+    #[error("vCPU {vcpu} is not stopped: pause it first")]
+    NotStopped {
+        /// Which.
+        vcpu: u8,
+    },
+    /// KVM refused.
+    #[error("failed to {what} of vCPU {vcpu}: {source}")]
+    Kvm {
+        /// Which.
+        vcpu: u8,
+        /// What was asked for.
+        what: &'static str,
+        /// The kernel's reason.
+        source: errno::Error,
+    },
+    /// There is no such register.
+    #[error("vCPU {vcpu} has no MSR {index:#x}")]
+    NoSuchMsr {
+        /// Which vCPU.
+        vcpu: u8,
+        /// Which register.
+        index: u32,
+    },
+    /// Nothing is mapped there, or no RAM.
+    #[error("virtual address {address:#x} of vCPU {vcpu} does not lead to guest memory")]
+    Unmapped {
+        /// Which vCPU.
+        vcpu: u8,
+        /// The address.
+        address: u64,
+    },
+}
+
+/// A vCPU and all that goes with it.
+#[derive(Debug)]
+pub(crate) struct Vcpu {
+    pub(crate) index: u8,
+    pub(crate) fd: VcpuFd,
+    pub(crate) run_page: Arc<RunPage>,
+    pub(crate) memory: Memory,
+    pub(crate) wanted: Wanted,
+    pub(crate) armed: Armed,
+    /// It is about to execute an instruction it stopped at for a breakpoint.
+    pub(crate) at_breakpoint: bool,
+}
+
+/// Bytes that one translation covers: the smallest page.
+const PAGE: u64 = 4096;
+
+impl Vcpu {
+    pub(crate) fn new(vm: &VmFd, index: u8, memory: Memory) -> io::Result<Self> {
+        let fd = vm
+            .create_vcpu(u64::from(index))
+            .map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+        let run_page = Arc::new(RunPage::new(&fd)?);
+        Ok(Self {
+            index,
+            fd,
+            run_page,
+            memory,
+            wanted: Wanted::default(),
+            armed: Armed::default(),
+            at_breakpoint: false,
+        })
+    }
+
+    pub(crate) fn regs(&self) -> Result<kvm_regs, InspectError> {
+        self.fd
+            .get_regs()
+            .map_err(|source| self.failed("get the registers", source))
+    }
+
+    pub(crate) fn sregs(&self) -> Result<kvm_sregs, InspectError> {
+        self.fd
+            .get_sregs()
+            .map_err(|source| self.failed("get the system registers", source))
+    }
+
+    pub(crate) fn msr(&self, index: u32) -> Result<u64, InspectError> {
+        let absent = InspectError::NoSuchMsr {
+            vcpu: self.index,
+            index,
+        };
+        let entry = kvm_msr_entry {
+            index,
+            ..Default::default()
+        };
+        let Ok(mut msrs) = Msrs::from_entries(&[entry]) else {
+            return Err(absent);
+        };
+        match self.fd.get_msrs(&mut msrs) {
+            Ok(1) => msrs
+                .as_slice()
+                .first()
+                .map(|entry| entry.data)
+                .ok_or(absent),
+            Ok(_) => Err(absent),
+            Err(source) => Err(self.failed("get an MSR", source)),
+        }
+    }
+
+    /// The guest-physical address behind `address`, as the vCPU's own page tables have it now.
+    pub(crate) fn translate(&self, address: u64) -> Result<Option<u64>, InspectError> {
+        self.translate_with(&self.sregs()?, address)
+    }
+
+    fn translate_with(&self, sregs: &kvm_sregs, address: u64) -> Result<Option<u64>, InspectError> {
+        match translate(&self.memory, sregs, address) {
+            Translation::To(physical) => Ok(Some(physical)),
+            Translation::Nowhere => Ok(None),
+            Translation::OtherPaging => {
+                let translation = self
+                    .fd
+                    .translate_gva(address)
+                    .map_err(|source| self.failed("translate an address", source))?;
+                Ok((translation.valid != 0).then_some(translation.physical_address))
+            }
+        }
+    }
+
+    /// Reads page by page; neighbours in virtual memory need not be in physical memory.
+    pub(crate) fn read_virt(&self, address: u64, into: &mut [u8]) -> Result<(), InspectError> {
+        let sregs = self.sregs()?;
+        let mut address = address;
+        let mut rest = into;
+        while !rest.is_empty() {
+            let unmapped = InspectError::Unmapped {
+                vcpu: self.index,
+                address,
+            };
+            let len = rest.len().min(as_usize(PAGE - address % PAGE));
+            let (now, later) = rest.split_at_mut(len);
+            let physical = self.translate_with(&sregs, address)?;
+            if physical.is_none_or(|physical| self.memory.read(physical, now).is_err()) {
+                return Err(unmapped);
+            }
+            address = address.wrapping_add(len as u64);
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn failed(&self, what: &'static str, source: errno::Error) -> InspectError {
+        InspectError::Kvm {
+            vcpu: self.index,
+            what,
+            source,
+        }
+    }
+}
