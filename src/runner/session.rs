@@ -1,11 +1,11 @@
 //! The conversation with the guest's agent: what it announces is kept, what it asks is answered.
 
 use unwindlab_abi::mailbox::{self, Header, MailboxError, PAGE_SIZE};
-use unwindlab_abi::message::{AgentMessage, HostReply, UserSymbol};
+use unwindlab_abi::message::{AgentMessage, HostReply, MAX_LOCATE, UserSymbol};
 use unwindlab_abi::plan::GuestPlan;
 use unwindlab_abi::{ABI_VERSION, shared};
 
-use unwindlab_vmm::{AccessError, Memory};
+use unwindlab_vmm::{AccessError, AddressSpace, Memory};
 
 use super::guest_memory::Ram;
 use super::progress::Stage;
@@ -46,6 +46,9 @@ pub enum SessionError {
     /// A ring that cannot be one.
     #[error("the agent announced a ring that cannot be read: {0}")]
     Ring(#[from] RingError),
+    /// A page it asks for is not in its page tables.
+    #[error("nothing is mapped at the agent's address {0:#x}")]
+    Unmapped(u64),
     /// More of something than any plan can need.
     #[error("the agent announced too many {0}")]
     TooMany(&'static str),
@@ -85,12 +88,18 @@ impl Session {
         }
     }
 
-    /// Handles the mailbox whose header page has this frame number; the answer is in place when
+    /// Handles the mailbox whose header page has this frame number; `space` is that of the vCPU
+    /// that rang; the answer is in place when
     /// it returns.
     ///
     /// # Errors
     /// [`SessionError`] when the guest does not keep to the protocol.
-    pub fn mailbox(&mut self, memory: &Memory, frame: u32) -> Result<Turn, SessionError> {
+    pub fn mailbox(
+        &mut self,
+        memory: &Memory,
+        space: Option<AddressSpace>,
+        frame: u32,
+    ) -> Result<Turn, SessionError> {
         let at = u64::from(frame) * PAGE_SIZE as u64;
         let mut page = [0; PAGE_SIZE];
         memory.read(at, &mut page)?;
@@ -99,7 +108,14 @@ impl Session {
         for (chunk, &gpa) in body.chunks_mut(PAGE_SIZE).zip(&header.pages) {
             memory.read(gpa, chunk)?;
         }
-        let (reply, turn) = self.message(mailbox::decode(&body)?)?;
+        let message = mailbox::decode(&body)?;
+        let (reply, turn) = match message {
+            AgentMessage::Locate { start, pages } => {
+                let found = locate(memory, space, start, pages)?;
+                (HostReply::Located(found), Turn::Go)
+            }
+            message => self.message(message)?,
+        };
         let answer = mailbox::encode(&reply)?;
         let have = header.pages.len() * PAGE_SIZE;
         if answer.len() > have {
@@ -176,6 +192,8 @@ impl Session {
                 let room = LOG_LIMIT.saturating_sub(recording.kernel_log.len());
                 recording.kernel_log.extend(text.chars().take(room));
             }
+            // Answered from guest memory, in `mailbox`.
+            AgentMessage::Locate { .. } => {}
             AgentMessage::Bye => turn = Turn::End(TrialEnd::Completed),
         }
         Ok((HostReply::Ok, turn))
@@ -234,6 +252,26 @@ impl Session {
         recording.ring_bytes = self.rings.into_iter().map(RingReader::finish).collect();
         recording
     }
+}
+
+/// Guest-physical addresses of the pages from `start` on.
+fn locate(
+    memory: &Memory,
+    space: Option<AddressSpace>,
+    start: u64,
+    pages: u32,
+) -> Result<Vec<u64>, SessionError> {
+    if pages > MAX_LOCATE {
+        return Err(SessionError::TooMany("pages"));
+    }
+    (0..u64::from(pages))
+        .map(|page| {
+            let address = start.wrapping_add(page * PAGE_SIZE as u64);
+            space
+                .and_then(|space| space.translate(memory, address))
+                .ok_or(SessionError::Unmapped(address))
+        })
+        .collect()
 }
 
 fn keep<T>(list: &mut Vec<T>, item: T, what: &'static str) -> Result<(), SessionError> {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT, mark};
-use unwindlab_vmm::{InjectError, Machine, Pause, Run, Stop, VcpuEvent};
+use unwindlab_vmm::{AddressSpace, InjectError, Machine, Pause, Run, Stop, VcpuEvent};
 
 use super::arrivals::{Arrival, Arrivals, Due};
 use super::plan::{Place, TrialPlan, TriggerPlan};
@@ -158,7 +158,7 @@ impl<'a> Trial<'a> {
                 value,
                 ..
             } => {
-                if !self.mailbox(*value)? {
+                if !self.mailbox(index, *value)? {
                     return Ok(());
                 }
             }
@@ -184,8 +184,10 @@ impl<'a> Trial<'a> {
     }
 
     /// Answers the agent; false when the vCPU must not run on.
-    fn mailbox(&mut self, frame: u32) -> Result<bool, TrialError> {
-        match self.session.mailbox(self.machine.memory(), frame) {
+    fn mailbox(&mut self, index: u8, frame: u32) -> Result<bool, TrialError> {
+        let sregs = vcpu(&mut self.machine, index)?.sregs();
+        let space = AddressSpace::of(&sregs.map_err(VcpuError::from)?);
+        match self.session.mailbox(self.machine.memory(), space, frame) {
             Ok(Turn::Go) => {}
             Ok(Turn::Ready) => self.begin()?,
             Ok(Turn::Finished) => self.session.drain(self.machine.memory()),

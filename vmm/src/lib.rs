@@ -22,8 +22,10 @@ mod kick;
 mod machine;
 mod memory;
 mod msr;
+mod paging;
 pub mod probe;
 mod thread;
+mod translate;
 mod vcpu;
 mod vm;
 
@@ -38,6 +40,7 @@ pub use machine::{
     BuildError, Machine, MachineConfig, Pause, PauseError, ResumeError, VcpuEvent, VcpuHandle,
 };
 pub use memory::{AccessError, Memory, MemoryError};
+pub use paging::AddressSpace;
 pub use thread::Run;
 pub use vcpu::InspectError;
 pub use vm::{OpenKvmError, open_kvm};

@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::GuestPlan;
 
+/// Pages in one [`AgentMessage::Locate`]: the largest ring with its control page.
+pub const MAX_LOCATE: u32 = 1 + 32_768;
+
 /// From the agent to the host, in the order of the variants; `Log` and `Failed` at any time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentMessage {
@@ -21,6 +24,16 @@ pub enum AgentMessage {
     Unsupported {
         /// One line, for the user.
         reason: String,
+    },
+    /// The agent wants the guest-physical addresses of mapped pages of its own that the kernel
+    /// does not tell it: in Linux 7.2 the mapping of a perf ring is one of raw page frames
+    /// (`VM_PFNMAP`), which `/proc/self/pagemap` shows as holes. Reply:
+    /// [`HostReply::Located`], found in the page tables of the vCPU that asks.
+    Locate {
+        /// Virtual address of the first page.
+        start: u64,
+        /// Pages, at most [`MAX_LOCATE`].
+        pages: u32,
     },
     /// A ring buffer is mapped and can be read.
     Ring(RingAnnounce),
@@ -61,6 +74,8 @@ pub enum HostReply {
     Ok,
     /// The answer to `Hello`.
     Plan(Box<GuestPlan>),
+    /// The answer to `Locate`: guest-physical addresses, in order, one a page.
+    Located(Vec<u64>),
     /// The host cannot go on with this agent; it should stop where it is.
     Stop {
         /// Why, for the guest's console.

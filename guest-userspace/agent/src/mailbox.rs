@@ -7,7 +7,8 @@ use crate::pages::Pages;
 use crate::physical::{self, PhysicalError};
 use crate::ports;
 
-/// Data pages: room for the announcement of a ring of 32,768 pages.
+/// Data pages: room for the announcement of the largest ring
+/// ([`unwindlab_abi::message::MAX_LOCATE`]).
 const DATA_PAGES: usize = 64;
 /// Bytes a message can have.
 pub const CAPACITY: usize = DATA_PAGES * PAGE_SIZE;
@@ -118,6 +119,8 @@ fn too_large(need: usize) -> MailboxError {
 
 #[cfg(test)]
 mod tests {
+    use unwindlab_abi::message::MAX_LOCATE;
+
     use super::*;
 
     fn letters() -> Letters {
@@ -159,13 +162,13 @@ mod tests {
 
     /// The largest ring's announcement must fit.
     #[test]
-    fn a_ring_of_32768_pages_can_be_announced() {
+    fn the_largest_ring_can_be_announced() {
         let ring = AgentMessage::Ring(unwindlab_abi::message::RingAnnounce {
             ring: u32::MAX,
             cpu: u32::MAX,
             control_page: u64::MAX,
             // Below 16 TiB, as the mailbox itself.
-            data_pages: vec![(1 << 44) - 0x1000; 32_768],
+            data_pages: vec![(1 << 44) - 0x1000; MAX_LOCATE as usize],
         });
         assert!(mailbox::encode(&ring).unwrap().len() <= CAPACITY);
     }

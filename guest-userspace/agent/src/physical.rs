@@ -1,4 +1,7 @@
 //! Guest-physical addresses of the agent's own memory, by `/proc/self/pagemap`.
+//!
+//! Not of perf's rings: the page map shows no raw page frames, see
+//! [`unwindlab_abi::AgentMessage::Locate`].
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use unwindlab_abi::message::RingAnnounce;
 use unwindlab_abi::{ABI_VERSION, AgentMessage, GuestPlan, HostReply};
 
 use crate::chain;
@@ -91,9 +92,7 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     perf::probe(&plan.tracing)?;
 
     let tracing = perf::Session::open(&plan.tracing, &cpus, Path::new(system::TRACEFS))?;
-    for announce in tracing.announces() {
-        expect_ok(link, "an announcement", announce)?;
-    }
+    announce_tracing(link, &tracing)?;
     let workload = set_up_workload(link, &plan, &cpus)?;
 
     let quiet = QuietConsole::new()?;
@@ -123,6 +122,34 @@ fn hello(link: &mut Link, cpus: &[u32]) -> Result<GuestPlan, SessionError> {
         HostReply::Plan(plan) => Ok(*plan),
         other => Err(wrong_answer("Hello", other)),
     }
+}
+
+/// Rings before the events that write to them.
+fn announce_tracing(link: &mut Link, tracing: &perf::Session) -> Result<(), SessionError> {
+    for (number, ring) in (0..).zip(tracing.rings()) {
+        let question = AgentMessage::Locate {
+            start: ring.mapping.address(),
+            pages: ring.mapping.pages(),
+        };
+        let mut pages = match link.ask(&question)? {
+            HostReply::Located(pages) => pages.into_iter(),
+            other => return Err(wrong_answer("Locate", other)),
+        };
+        let announce = RingAnnounce {
+            ring: number,
+            cpu: ring.cpu,
+            control_page: pages.next().ok_or(SessionError::Answer {
+                question: "Locate",
+                answer: "no pages",
+            })?,
+            data_pages: pages.collect(),
+        };
+        expect_ok(link, "Ring", &AgentMessage::Ring(announce))?;
+    }
+    for announce in tracing.announces() {
+        expect_ok(link, "Event", &AgentMessage::Event(announce.clone()))?;
+    }
+    Ok(())
 }
 
 fn set_up_workload(
@@ -169,6 +196,7 @@ fn wrong_answer(question: &'static str, reply: HostReply) -> SessionError {
         HostReply::Stop { reason } => return SessionError::Stopped(reason),
         HostReply::Ok => "Ok",
         HostReply::Plan(_) => "a plan",
+        HostReply::Located(_) => "addresses",
     };
     SessionError::Answer { question, answer }
 }

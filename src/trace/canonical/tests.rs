@@ -19,6 +19,7 @@ const SYSCALL: u64 = 0xffff_ffff_8140_0000;
 const TIMER: u64 = 0xffff_ffff_8150_0000;
 const FRED_NMI: u64 = 0xffff_ffff_8160_0000;
 const FRED_ENTRY: u64 = 0xffff_ffff_8170_0000;
+const FRED_FROM_KERNEL: u64 = 0xffff_ffff_8180_0000;
 
 /// Every function is one MiB, except for the label behind asm_exc_nmi.
 fn kernel(address: u64) -> Option<(String, u64)> {
@@ -31,6 +32,7 @@ fn kernel(address: u64) -> Option<(String, u64)> {
         (SYSCALL, "do_syscall_64"),
         (TIMER, "hrtimer_interrupt.isra.0"),
         (FRED_NMI, "fred_exc_nmi"),
+        (FRED_FROM_KERNEL, "fred_entry_from_kernel"),
         (FRED_ENTRY, "asm_fred_entrypoint_kernel"),
     ];
     let inside = |&&(start, _): &&(u64, &str)| (start..start + 0x10_0000).contains(&address);
@@ -254,7 +256,14 @@ S t0 clock@? c0
 
 #[test]
 fn nmi_entries() {
-    let fred = [CONTEXT_KERNEL, HANDLER, FRED_NMI, FRED_ENTRY, TIMER];
+    let fred = [
+        CONTEXT_KERNEL,
+        HANDLER,
+        FRED_NMI,
+        FRED_FROM_KERNEL,
+        FRED_ENTRY,
+        TIMER,
+    ];
     let fred_timer = [CONTEXT_KERNEL, TIMER, FRED_ENTRY, GETPPID];
     let cut = [CONTEXT_KERNEL, HANDLER, EXC_NMI];
     // The NMI struck in the entry of another one, after that had called exc_nmi.

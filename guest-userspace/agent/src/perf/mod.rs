@@ -3,15 +3,15 @@
 pub mod attr;
 mod sys;
 
+pub use sys::RingMapping;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
 
 use rustix::io::Errno;
-use unwindlab_abi::mailbox::PAGE_SIZE;
-use unwindlab_abi::message::{EventAnnounce, RingAnnounce};
-use unwindlab_abi::{AgentMessage, EventSource, EventSpec, Tracing};
+use unwindlab_abi::message::EventAnnounce;
+use unwindlab_abi::{EventSource, EventSpec, Tracing};
 
-use crate::physical::{self, PhysicalError};
 use attr::{COUNT_SW_DUMMY, PerfEventAttr, TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_TRACEPOINT, flag};
 
 /// Why there is no tracing session.
@@ -72,16 +72,6 @@ pub enum PerfError {
         /// What it names.
         target: u32,
     },
-    /// A ring's guest-physical addresses are unknown.
-    #[error("ring of event `{name}` on CPU {cpu}: {source}")]
-    Physical {
-        /// The event's name.
-        name: String,
-        /// Its CPU.
-        cpu: u32,
-        /// Why.
-        source: PhysicalError,
-    },
 }
 
 impl PerfError {
@@ -126,12 +116,21 @@ struct Event {
     tracking: bool,
 }
 
+/// A ring buffer and the CPU whose events write to it.
+#[derive(Debug)]
+pub struct Ring {
+    /// Where it is mapped.
+    pub mapping: RingMapping,
+    /// The CPU.
+    pub cpu: u32,
+}
+
 /// All events of a plan on all CPUs, and the rings they write to. Dropping it closes them.
 #[derive(Debug, Default)]
 pub struct Session {
     events: Vec<Event>,
-    rings: Vec<sys::RingMapping>,
-    announces: Vec<AgentMessage>,
+    rings: Vec<Ring>,
+    announces: Vec<EventAnnounce>,
 }
 
 impl Session {
@@ -155,10 +154,16 @@ impl Session {
         Ok(session)
     }
 
-    /// What to announce, in order: a ring before the events that write to it.
+    /// What to announce of the events.
     #[must_use]
-    pub fn announces(&self) -> &[AgentMessage] {
+    pub fn announces(&self) -> &[EventAnnounce] {
         &self.announces
+    }
+
+    /// The rings, by number.
+    #[must_use]
+    pub fn rings(&self) -> &[Ring] {
+        &self.rings
     }
 
     /// Turns the events on, those that receive record 22 first: no request without a receiver.
@@ -175,12 +180,6 @@ impl Session {
     /// [`PerfError::Event`].
     pub fn disable(&self) -> Result<(), PerfError> {
         self.switch([false, true], "cannot disable", sys::disable)
-    }
-
-    /// The mapped rings, by number: control page and data.
-    #[must_use]
-    pub fn rings(&self) -> &[sys::RingMapping] {
-        &self.rings
     }
 
     fn switch(
@@ -242,12 +241,12 @@ impl Session {
                 }
             };
             let id = sys::id(fd.as_fd()).map_err(failed("cannot read its id"))?;
-            self.announces.push(AgentMessage::Event(EventAnnounce {
+            self.announces.push(EventAnnounce {
                 spec: index,
                 cpu,
                 id,
                 ring,
-            }));
+            });
             here.push((self.events.len(), own));
             self.events.push(Event {
                 fd,
@@ -271,30 +270,14 @@ impl Session {
         cpu: u32,
         ring_pages: u32,
     ) -> Result<u32, PerfError> {
-        let mapping =
-            sys::RingMapping::new(fd, ring_pages as usize).map_err(|errno| PerfError::Event {
-                name: spec.name.clone(),
-                cpu,
-                what: "cannot map its ring (a power of two of pages, and enough memory?)",
-                errno,
-            })?;
-        let mut pages =
-            physical::pages(mapping.address(), mapping.len() / PAGE_SIZE).map_err(|source| {
-                PerfError::Physical {
-                    name: spec.name.clone(),
-                    cpu,
-                    source,
-                }
-            })?;
-        let control_page = pages.remove(0);
-        let ring = u32::try_from(self.rings.len()).unwrap_or(u32::MAX);
-        self.rings.push(mapping);
-        self.announces.push(AgentMessage::Ring(RingAnnounce {
-            ring,
+        let mapping = RingMapping::new(fd, ring_pages).map_err(|errno| PerfError::Event {
+            name: spec.name.clone(),
             cpu,
-            control_page,
-            data_pages: pages,
-        }));
+            what: "cannot map its ring (a power of two of pages, and enough memory?)",
+            errno,
+        })?;
+        let ring = u32::try_from(self.rings.len()).unwrap_or(u32::MAX);
+        self.rings.push(Ring { mapping, cpu });
         Ok(ring)
     }
 }

@@ -93,25 +93,30 @@ fn last_errno() -> Errno {
 #[derive(Debug)]
 pub struct RingMapping {
     start: NonNull<u8>,
+    pages: u32,
     len: usize,
 }
 
 impl RingMapping {
-    pub(super) fn new(fd: BorrowedFd<'_>, data_pages: usize) -> Result<Self, Errno> {
+    pub(super) fn new(fd: BorrowedFd<'_>, data_pages: u32) -> Result<Self, Errno> {
         let pages = data_pages.checked_add(1).ok_or(Errno::NOMEM)?;
-        let len = pages.checked_mul(PAGE_SIZE).ok_or(Errno::NOMEM)?;
+        let len = (pages as usize)
+            .checked_mul(PAGE_SIZE)
+            .ok_or(Errno::NOMEM)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address the kernel chooses.
         let start = unsafe { mmap(null_mut(), len, protection, MapFlags::SHARED, fd, 0)? };
         let ring = Self {
             start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?,
+            pages,
             len,
         };
         ring.touch();
         Ok(ring)
     }
 
-    /// Older kernels map the pages only when they are first looked at.
+    /// Older kernels map the pages only when they are first looked at, and the host finds them in
+    /// the page tables.
     fn touch(&self) {
         for offset in (0..self.len).step_by(PAGE_SIZE) {
             // SAFETY: inside the mapping; volatile, because the kernel writes there.
@@ -125,11 +130,10 @@ impl RingMapping {
         self.start.as_ptr().addr() as u64
     }
 
-    /// Bytes, control page included.
+    /// Pages, control page included.
     #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "never empty")]
-    pub fn len(&self) -> usize {
-        self.len
+    pub fn pages(&self) -> u32 {
+        self.pages
     }
 }
 
