@@ -1,18 +1,27 @@
 //! What verdicts are made of.
 
-use crate::invariant::Invariant;
+use crate::invariant::{Invariant, registry};
 use crate::report::Findings;
 
 /// What verdicts are made of.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]
 pub struct Analysis {
     /// All invariants.
-    pub invariants: Vec<&'static dyn Invariant>,
+    pub invariants: &'static [&'static dyn Invariant],
     /// All findings.
     pub findings: Box<dyn Findings>,
 }
 
 impl Analysis {
+    /// With all invariants that there are.
+    #[must_use]
+    pub fn new(findings: Box<dyn Findings>) -> Self {
+        Self {
+            invariants: registry(),
+            findings,
+        }
+    }
+
     /// IDs of all invariants.
     #[must_use]
     pub fn invariant_ids(&self) -> Vec<&'static str> {
