@@ -1,6 +1,8 @@
 //! Gets a kernel, the outer kernel and QEMU into the cache, and says where they are.
 //!
 //! `cargo run -p unwindlab-guest-kernel --example artifacts -- stock [SYMBOL...]`
+//!
+//! `--all` for a symbol prints them all, in the format of /proc/kallsyms.
 
 use std::env;
 use std::error::Error;
@@ -30,6 +32,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let symbols = Symbols::load(&kernel.symbols)?;
     progress.step(&format!("{} symbols", symbols.len()));
     for name in words {
+        if name == "--all" {
+            for (address, kind, name) in symbols.iter() {
+                println!("{address:016x} {kind} {name}");
+            }
+            continue;
+        }
         match symbols.address(&name) {
             Some(address) => println!(
                 "{address:#x} {name} size {:?} per-cpu {:x?} resolves to {:?}",

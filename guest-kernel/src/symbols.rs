@@ -134,6 +134,11 @@ impl Symbols {
         let address = self.address(name)?;
         let next = self.first_above(address);
         let end = self.address_at(next).or(self.image_end())?;
+        // The last per-CPU symbol of an old kernel: what follows lies elsewhere altogether.
+        let start = self.image_start()?;
+        if address < start && end >= start {
+            return None;
+        }
         end.checked_sub(address)
     }
 

@@ -1,31 +1,24 @@
 //! What verdicts are made of.
 
-use crate::invariant::Invariant;
+use crate::invariant::{Invariant, registry};
 use crate::report::Findings;
 
 /// What verdicts are made of.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]
 pub struct Analysis {
     /// All invariants.
-    pub invariants: Vec<&'static dyn Invariant>,
+    pub invariants: &'static [&'static dyn Invariant],
     /// All findings.
     pub findings: Box<dyn Findings>,
 }
 
-struct NoFindings;
-impl Findings for NoFindings {
-    fn matching(&self, _: &crate::trace::Trace, _: &crate::invariant::Violation) -> Option<String> {
-        None
-    }
-}
-
 impl Analysis {
-    /// Everything this binary knows.
+    /// With all invariants that there are.
     #[must_use]
-    pub fn everything() -> Self {
+    pub fn new(findings: Box<dyn Findings>) -> Self {
         Self {
-            invariants: crate::invariant::registry(),
-            findings: Box::new(NoFindings),
+            invariants: registry(),
+            findings,
         }
     }
 

@@ -111,3 +111,6 @@ fn init_log(verbose: u8) {
         .with_target(false)
         .init();
 }
+
+#[cfg(test)]
+mod tests;

@@ -140,7 +140,7 @@ impl<'a> Session<'a> {
             ..Recording::default()
         });
         let judge = Judge {
-            invariants: &self.analysis.invariants,
+            invariants: self.analysis.invariants,
             findings: self.analysis.findings.as_ref(),
             symbols: self.kernel.symbols(),
             compare_snapshots: self.plan.compare_snapshots,

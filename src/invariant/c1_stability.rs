@@ -73,10 +73,7 @@ mod tests {
         let a = kit.nmi(0, 1001, C);
         let b = kit.nmi(0, 1001, C + (2 << 32));
         let leave = kit.sys_exit(0, 1001);
-        assert_eq!(
-            violations(&Stability, &kit)[0].events,
-            [enter, a, b, leave]
-        );
+        assert_eq!(violations(&Stability, &kit)[0].events, [enter, a, b, leave]);
 
         let mut kit = Kit::new(1);
         let a = kit.inject(0, 1001, C, kernel(RIP).iteration(0, 1));

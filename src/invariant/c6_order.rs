@@ -57,10 +57,7 @@ impl Invariant for Order {
                     verdict.excuse(why);
                     continue;
                 }
-                let message = format!(
-                    "CPU {} gave out count {b:#x} after {a:#x}",
-                    second.cpu
-                );
+                let message = format!("CPU {} gave out count {b:#x} after {a:#x}", second.cpu);
                 let events = [first.index, second.index];
                 verdict.violated(message, events, facts.instruction(second));
             }

@@ -43,7 +43,7 @@ pub(super) struct Bracket {
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     markers: BTreeMap<Task, Vec<Marker>>,
-    brackets: Vec<Bracket>,
+    brackets: BTreeMap<Task, Vec<Bracket>>,
 }
 
 /// Why two records of a task are known to be of different entries.
@@ -76,21 +76,44 @@ impl Entries {
             };
             if let Some(task) = tasks.of(event) {
                 let index = event.index;
-                markers.entry(task).or_default().push(Marker { index, enter });
+                markers
+                    .entry(task)
+                    .or_default()
+                    .push(Marker { index, enter });
             }
         }
         let brackets = brackets(trace, losses, &markers);
         Self { markers, brackets }
     }
 
-    /// The system calls of which both ends are known.
-    pub fn brackets(&self) -> &[Bracket] {
-        &self.brackets
+    /// The system calls of which both ends are known, by task and in order.
+    pub fn brackets(&self) -> impl Iterator<Item = &Bracket> {
+        self.brackets.values().flatten()
+    }
+
+    /// The system call in which a record of `task` was certainly written.
+    pub fn around(&self, trace: &Trace, task: Task, event: &Event) -> Option<Bracket> {
+        let list = self.brackets.get(&task)?;
+        let next = list.partition_point(|b| b.enter < event.index);
+        // The record may nest in the writing of the marker and be just before it in time.
+        let near = list.get(next.saturating_sub(1)..)?.iter().take(2);
+        near.copied().find(|bracket| {
+            let ends = (
+                trace.events.get(bracket.enter),
+                trace.events.get(bracket.exit),
+            );
+            matches!(ends, (Some(a), Some(b)) if before(a, event) && before(event, b))
+        })
     }
 
     /// Whether the task has markers at all, so that a separation would show.
     pub fn has_markers(&self, task: Task) -> bool {
         self.markers.contains_key(&task)
+    }
+
+    /// Whether a record is such a marker.
+    pub fn is_marker(trace: &Trace, event: &Event) -> bool {
+        matches!(role(trace, event), Role::SyscallEnter | Role::SyscallExit)
     }
 
     /// Whether the last marker of `task` before `event` is a `sys_enter`, and no marker follows:
@@ -125,8 +148,8 @@ fn brackets(
     trace: &Trace,
     losses: &Losses,
     markers: &BTreeMap<Task, Vec<Marker>>,
-) -> Vec<Bracket> {
-    let mut found = Vec::new();
+) -> BTreeMap<Task, Vec<Bracket>> {
+    let mut found: BTreeMap<Task, Vec<Bracket>> = BTreeMap::new();
     for (&task, list) in markers {
         for pair in list.windows(2) {
             let [a, b] = pair else { continue };
@@ -136,7 +159,7 @@ fn brackets(
             };
             let whole = a.enter && !b.enter && before(enter, exit);
             if whole && losses.between(enter.time, exit.time).is_none() {
-                found.push(Bracket {
+                found.entry(task).or_default().push(Bracket {
                     task,
                     enter: a.index,
                     exit: b.index,
@@ -144,7 +167,6 @@ fn brackets(
             }
         }
     }
-    found.sort_by_key(|bracket| bracket.enter);
     found
 }
 

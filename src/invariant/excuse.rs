@@ -183,7 +183,11 @@ mod tests {
         kit.nmi(0, 1001, C);
         kit.switch_in(1, 1002);
         kit.lost(1, 3);
-        assert!(excuse_of_first(&kit).unwrap().starts_with("XA ring 1 lost 3"));
+        assert!(
+            excuse_of_first(&kit)
+                .unwrap()
+                .starts_with("XA ring 1 lost 3")
+        );
 
         let mut kit = Kit::new(1);
         kit.nmi(0, 1001, C);

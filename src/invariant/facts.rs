@@ -258,7 +258,12 @@ impl<'t> Facts<'t> {
         let earlier = self
             .requests
             .partition_point(|r| r.event.index < answer.event.index);
-        let mut earlier = self.requests.get(..earlier).unwrap_or_default().iter().rev();
+        let mut earlier = self
+            .requests
+            .get(..earlier)
+            .unwrap_or_default()
+            .iter()
+            .rev();
         let Some(last) = earlier.find(|r| r.task.is_some() && r.task == answer.task) else {
             return (events, None);
         };
@@ -305,9 +310,17 @@ mod tests {
         kit.nmi(0, 1001, 3 << 32 | 1);
         kit.nmi(1, 1001, 3 << 32 | 1);
         let mut trace = kit.trace();
-        assert!(Facts::new(&trace).exchanges[&(3 << 32 | 1)].birth().is_some());
+        assert!(
+            Facts::new(&trace).exchanges[&(3 << 32 | 1)]
+                .birth()
+                .is_some()
+        );
         trace.events[1].time = trace.events[0].time;
-        assert!(Facts::new(&trace).exchanges[&(3 << 32 | 1)].birth().is_none());
+        assert!(
+            Facts::new(&trace).exchanges[&(3 << 32 | 1)]
+                .birth()
+                .is_none()
+        );
     }
 
     #[test]

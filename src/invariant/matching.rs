@@ -235,9 +235,6 @@ mod tests {
         let trace = kit.trace();
         let matching = Matching::new(&trace);
         assert_eq!(matching.injection(stray), None);
-        assert_eq!(
-            matching.interrupted(&trace.events[stray]),
-            Some(RIP + 8)
-        );
+        assert_eq!(matching.interrupted(&trace.events[stray]), Some(RIP + 8));
     }
 }

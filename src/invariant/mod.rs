@@ -3,6 +3,56 @@
 //! An invariant answers one of three things: it holds (and on how much evidence), it is violated
 //! (where), or the trace has nothing to judge it by. Only the first may be counted as checked.
 
+mod a1_marker;
+mod a2_layout;
+mod a3_receivers;
+mod a4_max_stack;
+mod a5_counted;
+mod a7_own_buffer;
+mod c1_stability;
+mod c2_freshness;
+mod c3_uniqueness;
+mod c4_format;
+mod c5_birth;
+mod c6_order;
+mod c7_origin;
+mod d1_one_walk;
+mod d3_no_repeat;
+mod entries;
+mod excuse;
+mod facts;
+mod m1_completeness;
+mod m2_once;
+mod m3_soundness;
+mod m4_identity;
+mod m5_later;
+mod m6_place;
+mod m7_inline;
+mod matching;
+mod p2_entry_ends;
+mod p3_user_mode;
+mod p4_at_once;
+mod s1_identity;
+mod s2_no_stale_cache;
+mod s3_identical;
+mod s4_no_user_code;
+mod stack;
+mod tasks;
+#[cfg(test)]
+mod testkit;
+mod u1_ends;
+mod u2_stops;
+mod u6_frame_zero;
+mod verdict;
+mod w0_console;
+mod w1_rings;
+mod x1_exit_answered;
+mod x2_exiting_refused;
+mod x3_fork_clean;
+mod x5_kernel_threads;
+
+pub use p3_user_mode::progress;
+
 use serde::{Deserialize, Serialize};
 
 use crate::trace::Trace;
@@ -50,8 +100,88 @@ pub trait Invariant: Sync {
     fn check(&self, trace: &Trace) -> Check;
 }
 
-/// All of them (temporary).
+/// All invariants, in the order of the catalogue (docs/invariants.md).
 #[must_use]
-pub fn registry() -> Vec<&'static dyn Invariant> {
-    Vec::new()
+pub fn registry() -> &'static [&'static dyn Invariant] {
+    &[
+        &c1_stability::Stability,
+        &c2_freshness::Freshness,
+        &c3_uniqueness::Uniqueness,
+        &c4_format::Format,
+        &c5_birth::Birth,
+        &c6_order::Order,
+        &c7_origin::Origin,
+        &m1_completeness::Completeness,
+        &m2_once::Once,
+        &m3_soundness::Soundness,
+        &m4_identity::Identity,
+        &m5_later::Later,
+        &m6_place::Place,
+        &m7_inline::Inline,
+        &s1_identity::Identity,
+        &s2_no_stale_cache::NoStaleCache,
+        &s3_identical::Identical,
+        &s4_no_user_code::NoUserCode,
+        &d1_one_walk::OneWalk,
+        &d3_no_repeat::NoRepeat,
+        &p2_entry_ends::EntryEnds,
+        &p3_user_mode::UserMode,
+        &p4_at_once::AtOnce,
+        &x1_exit_answered::ExitAnswered,
+        &x2_exiting_refused::ExitingRefused,
+        &x3_fork_clean::ForkClean,
+        &x5_kernel_threads::KernelThreads,
+        &a1_marker::Marker,
+        &a2_layout::Layout,
+        &a3_receivers::Receivers,
+        &a4_max_stack::MaxStack,
+        &a5_counted::Counted,
+        &a7_own_buffer::OwnBuffer,
+        &u1_ends::Ends,
+        &u2_stops::Stops,
+        &u6_frame_zero::FrameZero,
+        &w0_console::Console,
+        &w1_rings::Rings,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_nothing_is_judged_on_an_empty_trace() {
+        let mut ids = std::collections::BTreeSet::new();
+        for invariant in registry() {
+            assert!(ids.insert(invariant.id()), "{} twice", invariant.id());
+            assert!(!invariant.title().is_empty());
+            let check = invariant.check(&Trace::default());
+            let exercised = !matches!(check, Check::NotExercised { .. });
+            assert!(!exercised, "{}: {check:?}", invariant.id());
+        }
+    }
+
+    /// The rings of a stock 7.2 kernel that the decoder is tested with.
+    #[test]
+    fn nothing_is_violated_on_recorded_rings() {
+        let trace = Trace::decode(&crate::trace::fixtures::debian_7_2());
+        for invariant in registry() {
+            let check = invariant.check(&trace);
+            eprintln!("{} {check:?}", invariant.id());
+            assert!(
+                !matches!(check, Check::Violated(_)),
+                "{}: {check:?}",
+                invariant.id()
+            );
+        }
+    }
+
+    #[test]
+    fn the_catalogue_has_every_invariant() {
+        let catalogue = include_str!("../../docs/invariants.md");
+        for invariant in registry() {
+            let heading = format!("### {} ", invariant.id());
+            assert!(catalogue.contains(&heading), "{heading} is missing");
+        }
+    }
 }

@@ -318,6 +318,13 @@ impl Kit {
         self.push(cpu, tid, 0, kind)
     }
 
+    /// Takes the last record back.
+    pub fn drop_last(&mut self) {
+        if let Some(event) = self.trace.events.pop() {
+            self.positions[event.cpu as usize] -= 1;
+        }
+    }
+
     /// A record of the event with this spec number, with everything else as usual.
     pub fn push(&mut self, cpu: u32, tid: u32, spec: u32, kind: EventKind) -> usize {
         let index = self.trace.events.len();

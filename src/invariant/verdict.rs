@@ -99,9 +99,6 @@ mod tests {
         let mut verdict = Verdict::new("C1");
         verdict.excuse("XA ring 0".into());
         let reason = "no samples; XA ring 0".to_owned();
-        assert_eq!(
-            verdict.finish("no samples"),
-            Check::NotExercised { reason }
-        );
+        assert_eq!(verdict.finish("no samples"), Check::NotExercised { reason });
     }
 }

@@ -17,3 +17,6 @@ pub mod table;
 pub use judge::{Case, Findings, Judge};
 pub use outcome::{Outcome, exit_code};
 pub use result::ScenarioResult;
+
+#[cfg(test)]
+mod tests;

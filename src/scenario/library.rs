@@ -77,6 +77,14 @@ impl Library {
         Self::load(sources, invariants)
     }
 
+    /// The copies in the binary.
+    ///
+    /// # Errors
+    /// [`LibraryError::Scenario`], were they wrong.
+    pub fn embedded(invariants: &[&str]) -> Result<Self, LibraryError> {
+        Self::load(embedded_sources(), invariants)
+    }
+
     fn load(sources: Vec<Source>, invariants: &[&str]) -> Result<Self, LibraryError> {
         let mut scenarios: Vec<Loaded> = Vec::new();
         let mut errors = Vec::new();

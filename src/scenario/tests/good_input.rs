@@ -214,3 +214,30 @@ mod folders {
         );
     }
 }
+
+/// The library that is in the binary: all of it is right, for the invariants there are.
+#[test]
+fn library() {
+    let ids: Vec<&str> = crate::invariant::registry()
+        .iter()
+        .map(|it| it.id())
+        .collect();
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let in_tree = Library::open(&[folder], &ids).unwrap();
+    let embedded = Library::embedded(&ids).unwrap();
+    let names = |library: &Library| -> Vec<String> {
+        let scenarios = library.scenarios.iter();
+        scenarios
+            .map(|it| String::clone(&it.scenario.name))
+            .collect()
+    };
+    assert_eq!(names(&in_tree), names(&embedded));
+    assert!(in_tree.scenarios.len() >= 8);
+    for loaded in &in_tree.scenarios {
+        assert!(
+            !loaded.scenario.require.is_empty(),
+            "{} has no point",
+            loaded.file
+        );
+    }
+}

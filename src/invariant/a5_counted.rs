@@ -1,0 +1,114 @@
+//! A5: what is missing is counted as lost.
+
+use super::excuse::loses;
+use super::facts::{Role, announced_spec, spec_role};
+use super::verdict::Verdict;
+use super::{Check, Invariant};
+use crate::trace::{EventKind, Trace};
+
+/// A5. Every NMI gives at least one sample of each `nmi:nmi_handler` event of its CPU, or the ring
+/// says that something was lost, or the event was throttled.
+///
+/// Counted are the injections that a workload thread armed: they are made one at a time, each
+/// after the handler of the one before has returned, so that none is merged with another. Those
+/// made at a rate are not: one that comes while another is pending is merged by the hardware,
+/// rightly. More samples than injections are no violation; any of them may be of an NMI that is
+/// in no log. Missing D are M1's.
+#[derive(Debug)]
+pub struct Counted;
+
+impl Invariant for Counted {
+    fn id(&self) -> &'static str {
+        "A5"
+    }
+
+    fn title(&self) -> &'static str {
+        "what is missing is counted as lost"
+    }
+
+    fn check(&self, trace: &Trace) -> Check {
+        let mut verdict = Verdict::new(self.id());
+        for (at, open) in trace.session.iter().enumerate() {
+            if announced_spec(trace, open).is_none_or(|spec| spec_role(spec) != Role::Nmi) {
+                continue;
+            }
+            let armed = trace.injections.iter();
+            let armed = armed.filter(|i| i.vcpu == open.cpu && i.thread.is_some());
+            let armed = armed.count();
+            let samples = trace.events.iter();
+            let samples = samples
+                .filter(|e| e.event == Some(at) && matches!(e.kind, EventKind::Sample(_)))
+                .count();
+            if armed == 0 {
+                continue;
+            }
+            if samples >= armed {
+                verdict.holds();
+                continue;
+            }
+            let lost = trace
+                .events
+                .iter()
+                .find(|e| e.ring == open.ring && loses(e));
+            if let Some(lost) = lost {
+                verdict.excuse(format!(
+                    "XA event {} counts what CPU {} lost",
+                    lost.index, open.cpu
+                ));
+                continue;
+            }
+            let message = format!(
+                "CPU {} has {samples} samples for {armed} NMIs, and none is counted as lost",
+                open.cpu
+            );
+            verdict.violated(message, [], None);
+        }
+        verdict.finish("no injections armed by a workload thread")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testkit::{Kit, holds, kernel, not_exercised, user, violations};
+    use super::*;
+
+    const C: u64 = 3 << 32 | 1;
+
+    fn two(kit: &mut Kit) {
+        let hit = kernel(0xffff_ffff_8100_0000).iteration(0, 1);
+        kit.inject(0, 1001, C, hit);
+        kit.inject(0, 1001, C, hit);
+    }
+
+    #[test]
+    fn a_sample_for_each_holds() {
+        let mut kit = Kit::new(2);
+        two(&mut kit);
+        assert_eq!(holds(&Counted, &kit).0, 1);
+    }
+
+    #[test]
+    fn one_too_few_does_not() {
+        let mut kit = Kit::new(1);
+        two(&mut kit);
+        kit.drop_last();
+        violations(&Counted, &kit);
+    }
+
+    #[test]
+    fn a_counted_loss_excuses() {
+        let mut kit = Kit::new(1);
+        two(&mut kit);
+        kit.drop_last();
+        kit.lost(0, 1);
+        assert!(not_exercised(&Counted, &kit).contains("XA"));
+    }
+
+    #[test]
+    fn injections_at_a_rate_do_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, user(0x1004));
+        kit.drop_last();
+        not_exercised(&Counted, &kit);
+    }
+}

@@ -1,0 +1,112 @@
+//! D1: at most one walk of the user stack per entry.
+
+use std::collections::BTreeMap;
+
+use super::facts::{Answer, Facts};
+use super::verdict::Verdict;
+use super::{Check, Invariant};
+use crate::trace::Trace;
+
+/// D1, as far as records show it: an entry gives D of one cookie at most. A walk leaves no record
+/// of its own; that a second one was answered from the cache needs the in-kernel client.
+///
+/// Entries are known as for C1, plus D that lie between a `sys_enter` and its `sys_exit` (an
+/// entry that runs task work without leaving). Copies of one D to several events, and a second D
+/// of the same cookie, are M2's.
+#[derive(Debug)]
+pub struct OneWalk;
+
+impl Invariant for OneWalk {
+    fn id(&self) -> &'static str {
+        "D1"
+    }
+
+    fn title(&self) -> &'static str {
+        "an entry gives records 22 of one cookie at most"
+    }
+
+    fn check(&self, trace: &Trace) -> Check {
+        let facts = Facts::new(trace);
+        let mut verdict = Verdict::new(self.id());
+        for group in facts.one_entry() {
+            let mut answers: Vec<&Answer<'_>> = Vec::new();
+            for request in &group.requests {
+                let exchange = facts.exchanges.get(&request.cookie);
+                answers.extend(exchange.and_then(|x| x.answers.first()));
+            }
+            judge(&facts, &mut verdict, &answers, &group.why);
+        }
+        let mut inside: BTreeMap<_, Vec<&Answer<'_>>> = BTreeMap::new();
+        for answer in &facts.answers {
+            let Some(task) = answer.task else { continue };
+            let around = facts.entries.around(trace, task, answer.event);
+            if let Some(bracket) = around {
+                inside.entry(bracket.enter).or_default().push(answer);
+            }
+        }
+        for answers in inside.values() {
+            let why = "between one sys_enter and its sys_exit";
+            judge(&facts, &mut verdict, answers, why);
+        }
+        verdict.finish("no record 22 of an entry of which more is known")
+    }
+}
+
+fn judge(facts: &Facts<'_>, verdict: &mut Verdict, answers: &[&Answer<'_>], why: &str) {
+    let Some(first) = answers.first() else { return };
+    let cookie = first.chain.cookie;
+    let Some(other) = answers.iter().find(|a| a.chain.cookie != cookie) else {
+        return verdict.holds();
+    };
+    let message = format!(
+        "one entry was unwound for cookies {cookie:#x} and {:#x} ({why})",
+        other.chain.cookie
+    );
+    let asked = facts.exchanges.get(&other.chain.cookie);
+    let asked = asked.and_then(|exchange| exchange.requests.first());
+    let instruction = asked.and_then(|request| facts.instruction(request.event));
+    verdict.violated(message, [first.event.index, other.event.index], instruction);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testkit::{Kit, holds, kernel, not_exercised, violations};
+    use super::*;
+
+    const C: u64 = 3 << 32 | 1;
+    const RIP: u64 = 0xffff_ffff_8100_1234;
+
+    #[test]
+    fn one_answer_to_a_burst_holds() {
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, kernel(RIP).iteration(0, 1));
+        kit.inject(0, 1001, C, kernel(RIP).iteration(0, 1));
+        kit.deferred(0, 1001, C, &[0x40]);
+        assert_eq!(holds(&OneWalk, &kit).0, 1);
+    }
+
+    #[test]
+    fn two_unwinds_of_an_entry_do_not() {
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, kernel(RIP).iteration(0, 1));
+        let a = kit.deferred(0, 1001, C, &[0x40]);
+        kit.inject(0, 1001, C + (2 << 32), kernel(RIP).iteration(0, 1));
+        let b = kit.deferred(0, 1001, C + (2 << 32), &[0x40]);
+        assert_eq!(violations(&OneWalk, &kit)[0].events, [a, b]);
+
+        let mut kit = Kit::new(1);
+        kit.sys_enter(0, 1001);
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.deferred(0, 1001, C + (2 << 32), &[0x40]);
+        kit.sys_exit(0, 1001);
+        violations(&OneWalk, &kit);
+    }
+
+    #[test]
+    fn answers_of_unknown_entries_do_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        kit.deferred(0, 1001, C, &[0x40]);
+        not_exercised(&OneWalk, &kit);
+    }
+}

@@ -1,0 +1,147 @@
+//! M7: an inline user chain of an event that defers shows that the request was refused.
+
+use super::entries::Entries;
+use super::facts::{Facts, before, spec};
+use super::verdict::Verdict;
+use super::{Check, Invariant};
+use crate::trace::model::{CONTEXT_USER, Sample};
+use crate::trace::{Event, EventKind, Trace};
+
+/// M7. A sample of an event with `defer_callchain` has `PERF_CONTEXT_USER` in its chain only where
+/// `unwind_deferred_request` refused (`perf_callchain`, kernel/events/core.c, 7.2):
+///
+/// * The task exits: `PF_EXITING` is set from `exit_signals` in `do_exit` on, before the exit
+///   record. Taken from the exit record, if there is nothing between it and the sample that a
+///   task does only before it exits: an accepted request, a system call's marker. A refusal in
+///   the last entry but before `exit_signals` looks the same; nothing in a trace marks that.
+/// * It has no user registers: a task that has left `PF_KTHREAD` behind in exec, before its
+///   registers are set. They are all zero then, so the chain starts with address 0.
+/// * A kernel thread has no user part at all, and all events here are of CPUs, not of tasks, so
+///   that the sample is never of another event's task.
+#[derive(Debug)]
+pub struct Inline;
+
+impl Invariant for Inline {
+    fn id(&self) -> &'static str {
+        "M7"
+    }
+
+    fn title(&self) -> &'static str {
+        "an event that defers has an inline user chain only where the request was refused"
+    }
+
+    fn check(&self, trace: &Trace) -> Check {
+        let facts = Facts::new(trace);
+        let mut verdict = Verdict::new(self.id());
+        let mut refused = 0;
+        for event in &trace.events {
+            let EventKind::Sample(sample) = &event.kind else {
+                continue;
+            };
+            if !spec(trace, event).is_some_and(|spec| spec.defer_callchain) {
+                continue;
+            }
+            if !is_inline(sample) {
+                if sample.cookie().is_some() {
+                    verdict.holds();
+                }
+                continue;
+            }
+            if sample.user_chain().first() == Some(&0) || facts.exiting(event) {
+                refused += 1;
+                verdict.holds();
+                continue;
+            }
+            let message = format!(
+                "the user chain of task {} is inline ({} frames) though its request need not be refused",
+                event.tid.unwrap_or_default(),
+                sample.user_chain().len()
+            );
+            verdict.violated(message, [event.index], facts.instruction(event));
+        }
+        verdict.note(refused, "inline chains of refused requests");
+        verdict.finish("no sample of an event that defers has a user part")
+    }
+}
+
+/// Whether a chain has an inline user part.
+pub(super) fn is_inline(sample: &Sample) -> bool {
+    let chain = sample.chain.as_deref().unwrap_or_default();
+    chain.contains(&CONTEXT_USER)
+}
+
+impl<'t> Facts<'t> {
+    /// Whether the task of `event` was behind its exit record, or so close before it that it may
+    /// have been exiting already.
+    pub(super) fn exiting(&self, event: &'t Event) -> bool {
+        let Some(task) = self.tasks.of(event) else {
+            return false;
+        };
+        let Some(exit) = self
+            .tasks
+            .exit(task)
+            .and_then(|at| self.trace.events.get(at))
+        else {
+            return false;
+        };
+        if before(exit, event) {
+            return true;
+        }
+        let alive = |later: &Event| {
+            later.deferred_sample().is_some() || Entries::is_marker(self.trace, later)
+        };
+        before(event, exit) && !self.after(task, event).any(alive)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testkit::{Kit, holds, not_exercised, violations};
+    use super::*;
+
+    const C: u64 = 3 << 32 | 1;
+
+    #[test]
+    fn inline_around_the_exit_record_holds() {
+        let mut kit = Kit::new(1);
+        kit.sys_enter(0, 1001);
+        kit.nmi(0, 1001, C);
+        kit.inline(0, 1001, &[0x40]);
+        kit.exit(0, 1001);
+        kit.inline(0, 1001, &[0x40]);
+        kit.deferred(0, 1001, C, &[0x40]);
+        let (evidence, notes) = holds(&Inline, &kit);
+        assert_eq!(evidence, 3);
+        assert_eq!(notes, ["2 inline chains of refused requests"]);
+    }
+
+    #[test]
+    fn inline_without_an_exit_or_long_before_it_does_not() {
+        let mut kit = Kit::new(1);
+        let at = kit.inline(0, 1001, &[0x40]);
+        assert_eq!(violations(&Inline, &kit)[0].events, [at]);
+
+        let mut kit = Kit::new(1);
+        kit.inline(0, 1001, &[0x40]);
+        kit.sys_enter(0, 1001);
+        kit.exit(0, 1001);
+        violations(&Inline, &kit);
+    }
+
+    #[test]
+    fn registers_that_are_all_zero_are_none() {
+        let mut kit = Kit::new(1);
+        kit.inline(0, 1001, &[0]);
+        assert_eq!(holds(&Inline, &kit).0, 1);
+    }
+
+    #[test]
+    fn kernel_threads_and_events_that_do_not_defer_do_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.kernel_only(0, 2);
+        not_exercised(&Inline, &kit);
+        kit.spec("nmi", |spec| spec.defer_callchain = false);
+        kit.inline(0, 1001, &[0x40]);
+        not_exercised(&Inline, &kit);
+    }
+}

@@ -1,0 +1,90 @@
+//! U2: the walk stops where the chain of frame pointers does.
+
+use super::facts::Facts;
+use super::stack::stacks_at_leaf;
+use super::verdict::Verdict;
+use super::{Check, Invariant};
+use crate::trace::Trace;
+use crate::trace::model::MAX_DEFERRED_FRAMES;
+
+/// U2, as far as records show it. Frame addresses are not in a record, only return addresses. But
+/// the root of a workload thread ends its chain with a frame pointer below the stack pointer,
+/// and there the walk must stop (`unwind_user_next_common`, kernel/unwind/user.c, 7.2): a D with
+/// frame 0 at the leaf has no frame beyond the root, and none that is not a user address.
+///
+/// Cyclic, misaligned, non-canonical and unmapped frame pointers need workloads of their own.
+#[derive(Debug)]
+pub struct Stops;
+
+impl Invariant for Stops {
+    fn id(&self) -> &'static str {
+        "U2"
+    }
+
+    fn title(&self) -> &'static str {
+        "a walk stops at the end of the chain of frame pointers"
+    }
+
+    fn check(&self, trace: &Trace) -> Check {
+        let facts = Facts::new(trace);
+        let mut verdict = Verdict::new(self.id());
+        for answer in &facts.answers {
+            let stacks = stacks_at_leaf(trace, answer);
+            let Some(depth) = stacks.iter().map(|stack| stack.depth()).max() else {
+                continue;
+            };
+            let frames = &answer.chain.ips;
+            let kernel = frames.iter().find(|&&ip| ip.cast_signed() < 0);
+            let cookie = answer.chain.cookie;
+            if let Some(ip) = kernel {
+                let message = format!("the walk for cookie {cookie:#x} came to {ip:#x}");
+                verdict.violated(message, [answer.event.index], None);
+            } else if frames.len() as u64 > depth {
+                let message = format!(
+                    "the walk for cookie {cookie:#x} found {} frames on a stack of {depth}",
+                    frames.len()
+                );
+                verdict.violated(message, [answer.event.index], None);
+            } else if depth < MAX_DEFERRED_FRAMES as u64 {
+                verdict.holds();
+            }
+        }
+        verdict.finish("no record 22 of a workload thread at the leaf of a stack below 510 frames")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testkit::{Kit, holds, not_exercised, violations};
+    use super::*;
+
+    const C: u64 = 3 << 32 | 1;
+
+    fn walk(frames: &[u64]) -> Kit {
+        let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        kit.deferred(0, 1001, C, frames);
+        kit
+    }
+
+    #[test]
+    fn stopping_at_the_root_holds() {
+        let kit = walk(&[0x1004, 0x2000, 0x2000, 0x3000]);
+        assert_eq!(holds(&Stops, &kit).0, 1);
+    }
+
+    #[test]
+    fn going_on_does_not() {
+        violations(&Stops, &walk(&[0x1004, 0x2000, 0x2000, 0x3000, 0x3000]));
+        violations(&Stops, &walk(&[0x1004, 0xffff_ffff_8100_0000]));
+    }
+
+    #[test]
+    fn stacks_cut_at_510_and_other_tasks_do_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.deep_thread(0, 1001, 600);
+        kit.deferred(0, 1001, C, &[0x1004; 510]);
+        kit.deferred(0, 1002, C, &[0x1004]);
+        not_exercised(&Stops, &kit);
+    }
+}

@@ -1,0 +1,103 @@
+//! X5: no deferred chains for kernel threads.
+
+use std::collections::BTreeSet;
+
+use super::facts::{Facts, spec};
+use super::verdict::Verdict;
+use super::{Check, Invariant};
+use crate::trace::{EventKind, Trace};
+
+/// The parent of all kernel threads but the idle ones, in the initial pid namespace, in which the
+/// agent opens its events.
+const KTHREADD: u32 = 2;
+
+/// X5. A sample in a kernel thread carries no cookie, and no D is of one: `perf_callchain` asks
+/// for the user chain of `is_user_task` tasks only, and `unwind_deferred_request` refuses
+/// `PF_KTHREAD` (7.2). Kernel threads a trace knows are the idle tasks (pid 0), kthreadd (pid 2)
+/// and what it forked during the session, unless that called exec; others are not judged. A user
+/// mode helper is no exception: a kernel worker forks it, not kthreadd.
+#[derive(Debug)]
+pub struct KernelThreads;
+
+impl Invariant for KernelThreads {
+    fn id(&self) -> &'static str {
+        "X5"
+    }
+
+    fn title(&self) -> &'static str {
+        "kernel threads have no deferred chains"
+    }
+
+    fn check(&self, trace: &Trace) -> Check {
+        let facts = Facts::new(trace);
+        let mut verdict = Verdict::new(self.id());
+        let mut kernel = BTreeSet::new();
+        for event in &trace.events {
+            match event.kind {
+                EventKind::Fork { ptid: KTHREADD, .. } => kernel.extend(facts.tasks.child(event)),
+                EventKind::Comm { exec: true, .. } => {
+                    if let Some(task) = facts.tasks.of(event) {
+                        kernel.remove(&task);
+                    }
+                }
+                _ => {}
+            }
+            let known = facts.tasks.of(event).is_some_and(|t| kernel.contains(&t));
+            let Some(tid) = event.tid.filter(|&t| t == 0 || t == KTHREADD || known) else {
+                continue;
+            };
+            let what = match (&event.kind, event.deferred_sample()) {
+                (EventKind::Sample(_), Some((_, cookie))) => format!("a sample with {cookie:#x}"),
+                (EventKind::CallchainDeferred(d), _) => format!("a record 22 of {:#x}", d.cookie),
+                (EventKind::Sample(_), None) => {
+                    if spec(trace, event).is_some_and(|spec| spec.defer_callchain) {
+                        verdict.holds();
+                    }
+                    continue;
+                }
+                _ => continue,
+            };
+            let message = format!("kernel thread {tid} has {what}");
+            verdict.violated(message, [event.index], facts.instruction(event));
+        }
+        verdict.finish("no sample of an event that defers in a known kernel thread")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testkit::{Kit, holds, not_exercised, violations};
+    use super::*;
+
+    const C: u64 = 3 << 32 | 1;
+
+    #[test]
+    fn kernel_chains_only_hold() {
+        let mut kit = Kit::new(1);
+        kit.kernel_only(0, 0);
+        kit.kernel_only(0, 2);
+        kit.fork(0, 2, 77);
+        kit.kernel_only(0, 77);
+        assert_eq!(holds(&KernelThreads, &kit).0, 3);
+    }
+
+    #[test]
+    fn cookies_and_answers_do_not() {
+        let mut kit = Kit::new(1);
+        kit.fork(0, 2, 77);
+        kit.nmi(0, 0, C);
+        kit.nmi(0, 77, C);
+        kit.deferred(0, 2, C, &[0x40]);
+        assert_eq!(violations(&KernelThreads, &kit).len(), 3);
+    }
+
+    #[test]
+    fn what_called_exec_or_is_not_known_does_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.fork(0, 2, 77);
+        kit.exec(0, 77);
+        kit.nmi(0, 77, C);
+        kit.nmi(0, 1001, C);
+        not_exercised(&KernelThreads, &kit);
+    }
+}

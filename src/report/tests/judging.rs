@@ -1,0 +1,282 @@
+//! Each way to a verdict.
+
+use super::{HOLDS, Kernel, NOT_EXERCISED, PID, Trial, VIOLATED, push, sample};
+use crate::report::Outcome;
+use crate::report::snapshot::Comparison;
+use crate::scenario::KernelSymbols as _;
+use crate::trace::canonical::canonical;
+use crate::trace::recording::{TrialEnd, VcpuPlace};
+use crate::trace::{EventKind, SnapshotStyle};
+
+/// What comes out, and every reason.
+#[track_caller]
+fn gives(trial: &Trial, outcome: Outcome, reasons: &[&str]) {
+    let result = trial.judged();
+    assert_eq!(
+        (result.outcome, result.reasons.as_slice()),
+        (outcome, &strings(reasons)[..])
+    );
+}
+
+fn strings(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn pass() {
+    let trial = Trial::good(
+        "\
+expect:
+  { progress: 15, samples: 2, deferred: 2, cookies: 2, late: 0, frames: 3 }
+require: [H1]
+",
+    );
+    gives(&trial, Outcome::Pass, &[]);
+    let result = trial.judged();
+    assert_eq!(result.counts.samples, 2);
+    assert_eq!(result.counts.injections, 2);
+    assert!(result.trace.is_some());
+}
+
+#[test]
+fn violation() {
+    let mut trial = Trial::good("");
+    trial.invariants.push(VIOLATED);
+    gives(&trial, Outcome::Fail, &["V1 violated: two cookies"]);
+}
+
+#[test]
+fn finding() {
+    let mut trial = Trial::good("");
+    trial.invariants.push(VIOLATED);
+    trial.finding = "two cookies";
+    gives(
+        &trial,
+        Outcome::ExpectedFailure,
+        &["V1 violated: two cookies"],
+    );
+    assert_eq!(trial.judged().findings(), ["F-1"]);
+}
+
+#[test]
+fn finding_and_something_else() {
+    let mut trial = Trial::good("expect: { samples: 3 }\n");
+    trial.invariants.push(VIOLATED);
+    trial.finding = "two cookies";
+    gives(&trial, Outcome::Fail, &["2 samples, expected 3"]);
+}
+
+#[test]
+fn required_but_not_exercised() {
+    let mut trial = Trial::good("require: [H1, N1]\n");
+    trial.invariants.push(NOT_EXERCISED);
+    gives(
+        &trial,
+        Outcome::Fail,
+        &["N1 is required but was not exercised: nothing to see"],
+    );
+    trial.invariants.pop();
+    gives(
+        &trial,
+        Outcome::Fail,
+        &["N1 is required but was not checked"],
+    );
+}
+
+#[test]
+fn nothing_exercised() {
+    let mut trial = Trial::good("");
+    trial.invariants = vec![NOT_EXERCISED];
+    gives(&trial, Outcome::Fail, &["no invariant was exercised"]);
+}
+
+#[test]
+fn only_chosen_invariants() {
+    let mut trial = Trial::good("invariants: [H1]\n");
+    trial.invariants = vec![VIOLATED, HOLDS];
+    gives(&trial, Outcome::Pass, &[]);
+    assert_eq!(trial.judged().checks.len(), 1);
+}
+
+#[test]
+fn point_not_reached() {
+    let mut trial = Trial::good("");
+    trial.trace.injections.pop();
+    gives(
+        &trial,
+        Outcome::Fail,
+        &["point not reached: injection 1 was made 1 times of 2"],
+    );
+}
+
+#[test]
+fn corrupt_ring() {
+    let mut trial = Trial::good("");
+    trial
+        .trace
+        .corrupt
+        .push("ring 0: head behind tail".to_owned());
+    gives(
+        &trial,
+        Outcome::Fail,
+        &["corrupt ring: ring 0: head behind tail"],
+    );
+}
+
+#[test]
+fn unmet_expectations() {
+    let trial = Trial::good(
+        "\
+expect:
+  progress: 16 or more
+  samples: 3 or more
+  deferred: 1 or less
+  cookies: 1
+  late: 1
+  frames: 4
+",
+    );
+    gives(
+        &trial,
+        Outcome::Fail,
+        &[
+            "2 samples, expected 3 or more",
+            "2 deferred chains, expected 1 or less",
+            "2 cookies, expected 1",
+            "0 late samples, expected 1",
+            "2 deferred chains of 3 frames, expected 4",
+            "thread 0 made 15 iterations between the first and the last injection, expected 16 \
+             or more",
+        ],
+    );
+}
+
+#[test]
+fn expectations_of_nothing() {
+    let mut trial = Trial::good("expect: { progress: 0 or more, frames: 0 or more }\n");
+    trial.trace.progress.clear();
+    trial.trace.events.clear();
+    gives(
+        &trial,
+        Outcome::Fail,
+        &[
+            "no deferred chain, expected 0 or more frames in each",
+            "no progress was recorded, expected 0 or more iterations",
+        ],
+    );
+}
+
+#[test]
+fn counts_are_of_the_workload() {
+    let mut trial = Trial::good("");
+    push(&mut trial.trace, PID + 1, sample(7));
+    push(&mut trial.trace, PID, sample(0x3_0000_0001));
+    push(&mut trial.trace, 0, EventKind::Lost { id: 1, lost: 4 });
+    let counts = trial.judged().counts;
+    assert_eq!((counts.samples, counts.cookies), (3, 2));
+    assert_eq!((counts.late, counts.lost), (1, 4));
+}
+
+#[test]
+fn snapshots() {
+    let mut trial = Trial::good("snapshot: events\n");
+    gives(
+        &trial,
+        Outcome::Fail,
+        &[
+            "snapshots/x.snap is missing; accept this run's with `INSTA_UPDATE=always cargo \
+             test`, or run with --no-snapshots",
+        ],
+    );
+    let text = canonical(&trial.trace, SnapshotStyle::Events, &|address| {
+        Kernel.resolve(address)
+    });
+    trial.loaded.snapshot = Some(format!("---\nsource: x\n---\n{text}"));
+    gives(&trial, Outcome::Pass, &[]);
+    assert_eq!(trial.judged().snapshot, Some(Comparison::Same));
+    trial.loaded.snapshot = Some(format!("---\nsource: x\n---\n{text}more\n"));
+    gives(&trial, Outcome::Fail, &["snapshots/x.snap differs"]);
+    trial.loaded.snapshot = Some(String::new());
+    gives(
+        &trial,
+        Outcome::Fail,
+        &[
+            "snapshots/x.snap is no snapshot: expected metadata between two lines `---`, then the \
+           contents",
+        ],
+    );
+}
+
+#[test]
+fn other_ends() {
+    let places = vec![VcpuPlace {
+        vcpu: 0,
+        rip: super::KERNEL_IP,
+        cpl: 0,
+    }];
+    let ends = [
+        (
+            TrialEnd::Unsupported {
+                reason: "no such bit".to_owned(),
+            },
+            Outcome::Skip,
+            "no such bit",
+        ),
+        (
+            TrialEnd::Panic {
+                line: "Kernel panic".to_owned(),
+            },
+            Outcome::GuestPanic,
+            "Kernel panic",
+        ),
+        (
+            TrialEnd::Hang {
+                places: places.clone(),
+            },
+            Outcome::Hang,
+            "no progress; vCPU 0 at work+0x10",
+        ),
+        (
+            TrialEnd::Timeout,
+            Outcome::Timeout,
+            "still running after 20000 ms; see the scenario's `timeout`",
+        ),
+        (
+            TrialEnd::BootError {
+                reason: "silence".to_owned(),
+                places,
+            },
+            Outcome::BootError,
+            "silence; vCPU 0 at work+0x10",
+        ),
+        (
+            TrialEnd::Infra {
+                reason: "no memory".to_owned(),
+            },
+            Outcome::InfraError,
+            "no memory",
+        ),
+        (
+            TrialEnd::Unknown,
+            Outcome::InfraError,
+            "the trial ended without saying how",
+        ),
+    ];
+    for (end, outcome, reason) in ends {
+        let mut trial = Trial::good("");
+        trial.end = end;
+        gives(&trial, outcome, &[reason]);
+    }
+}
+
+/// A trace that is cut short shows violations that are none: they are hints, no verdict.
+#[test]
+fn violations_of_what_was_cut_short() {
+    let mut trial = Trial::good("");
+    trial.invariants.push(VIOLATED);
+    trial.finding = "two cookies";
+    trial.end = TrialEnd::Timeout;
+    let result = trial.judged();
+    assert_eq!(result.outcome, Outcome::Timeout);
+    assert_eq!(result.violations.len(), 1);
+}

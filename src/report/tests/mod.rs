@@ -1,0 +1,243 @@
+//! Verdicts, and how they are written down.
+
+mod files;
+mod judging;
+mod showing;
+
+use std::time::Duration;
+
+use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce, UserSymbol};
+
+use super::judge::{Case, Findings, Judge};
+use super::result::ScenarioResult;
+use crate::invariant::{Check, Invariant, Violation};
+use crate::runner::TrialPlan;
+use crate::scenario::check::check;
+use crate::scenario::parse::parse;
+use crate::scenario::{KernelSymbols, Loaded, resolve};
+use crate::trace::model::{
+    CONTEXT_KERNEL, CONTEXT_USER_DEFERRED, CallchainDeferred, Event, EventKind, Sample, Trace,
+};
+use crate::trace::recording::{Injection, Progress, TrialEnd};
+
+/// In the kernel function `work`.
+const KERNEL_IP: u64 = 0xffff_ffff_8100_0010;
+/// In the workload function `leaf`.
+const USER_IP: u64 = 0x40_1004;
+const PID: u32 = 100;
+
+/// A scenario of two injections, with lines added.
+fn scenario(lines: &str) -> Loaded {
+    let text = format!(
+        "\
+name: x
+description: For tests.
+workload: {{ kind: syscalls, frames: 3 }}
+inject:
+  - nmi: {{ at: {{ user: leaf }}, repeat: 2 }}
+{lines}"
+    );
+    let written = parse("x.yaml", &text).unwrap();
+    Loaded {
+        file: "x.yaml".to_owned(),
+        scenario: check("x.yaml", "x", written, &["H1", "N1", "V1"]).unwrap(),
+        snapshot: None,
+    }
+}
+
+/// A trace of two samples, each with its chain, as the scenario plans it.
+fn trace() -> Trace {
+    let mut trace = Trace {
+        threads: vec![ThreadAnnounce {
+            thread: 0,
+            pid: PID,
+            tid: PID,
+            stack: ExpectedStack {
+                leaf_start: 0x40_1000,
+                leaf_end: 0x40_1010,
+                syscall_return: USER_IP,
+                callers: vec![(0x40_2000, 1), (0x40_3000, 1)],
+            },
+        }],
+        user_symbols: vec![UserSymbol {
+            name: "leaf".to_owned(),
+            start: 0x40_1000,
+            end: 0x40_1010,
+        }],
+        progress: vec![Progress {
+            thread: 0,
+            at_first_injection: 10,
+            at_last_injection: 25,
+            at_end: 40,
+        }],
+        ..Trace::default()
+    };
+    for cookie in [0x3_0000_0001, 0x5_0000_0001] {
+        push(&mut trace, PID, sample(cookie));
+        push(&mut trace, PID, chain(cookie));
+        trace.injections.push(Injection {
+            spec: 0,
+            vcpu: 0,
+            rip: USER_IP,
+            cpl: 3,
+            thread: Some(0),
+            iteration: Some(1),
+        });
+    }
+    trace
+}
+
+fn push(trace: &mut Trace, pid: u32, kind: EventKind) {
+    let index = trace.events.len();
+    trace.events.push(Event {
+        index,
+        ring: 0,
+        cpu: 0,
+        position: index,
+        time: Some(1_000_000_000 + index as u64),
+        event: None,
+        pid: Some(pid),
+        tid: Some(pid),
+        misc: 0,
+        size: 0,
+        kind,
+    });
+}
+
+fn sample(cookie: u64) -> EventKind {
+    EventKind::Sample(Sample {
+        ip: Some(KERNEL_IP),
+        chain: Some(vec![
+            CONTEXT_KERNEL,
+            KERNEL_IP,
+            CONTEXT_USER_DEFERRED,
+            cookie,
+        ]),
+        ..Sample::default()
+    })
+}
+
+fn chain(cookie: u64) -> EventKind {
+    EventKind::CallchainDeferred(CallchainDeferred {
+        cookie,
+        nr: 3,
+        ips: vec![USER_IP, 0x40_2000, 0x40_3000],
+    })
+}
+
+/// An invariant that always says the same.
+struct Says(&'static str, fn() -> Check);
+
+impl Invariant for Says {
+    fn id(&self) -> &'static str {
+        self.0
+    }
+
+    fn title(&self) -> &'static str {
+        "for tests"
+    }
+
+    fn check(&self, _: &Trace) -> Check {
+        (self.1)()
+    }
+}
+
+const HOLDS: Says = Says("H1", || Check::Holds {
+    evidence: 2,
+    excused: Vec::new(),
+});
+const NOT_EXERCISED: Says = Says("N1", || Check::NotExercised {
+    reason: "nothing to see".to_owned(),
+});
+const VIOLATED: Says = Says("V1", || Check::Violated(vec![violation("two cookies")]));
+
+fn violation(message: &str) -> Violation {
+    Violation {
+        invariant: "V1".to_owned(),
+        message: message.to_owned(),
+        events: vec![2],
+        instruction: Some(KERNEL_IP),
+    }
+}
+
+/// Knows one violation, by its message.
+struct Known(&'static str);
+
+impl Findings for Known {
+    fn matching(&self, _: &Trace, violation: &Violation) -> Option<String> {
+        (violation.message == self.0).then(|| "F-1".to_owned())
+    }
+}
+
+/// A kernel of one function.
+struct Kernel;
+
+impl KernelSymbols for Kernel {
+    fn addresses(&self, _: &str) -> Vec<u64> {
+        vec![0xffff_ffff_8100_0000]
+    }
+
+    fn size(&self, _: &str) -> Option<u64> {
+        Some(0x100)
+    }
+
+    fn similar(&self, _: &str) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn current_task_offset(&self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn resolve(&self, address: u64) -> Option<(String, u64)> {
+        let offset = address.checked_sub(0xffff_ffff_8100_0000)?;
+        (offset < 0x100).then(|| ("work".to_owned(), offset))
+    }
+}
+
+/// A trial to be judged.
+struct Trial {
+    loaded: Loaded,
+    invariants: Vec<Says>,
+    finding: &'static str,
+    end: TrialEnd,
+    trace: Trace,
+}
+
+impl Trial {
+    /// One that passes, of a scenario with lines added.
+    fn good(lines: &str) -> Self {
+        Self {
+            loaded: scenario(lines),
+            invariants: vec![HOLDS],
+            finding: "none",
+            end: TrialEnd::Completed,
+            trace: trace(),
+        }
+    }
+
+    fn plan(&self) -> TrialPlan {
+        resolve("x.yaml", &self.loaded.scenario, &Kernel, "hash").unwrap()
+    }
+
+    fn judged(&self) -> ScenarioResult {
+        let invariants: Vec<&dyn Invariant> = self
+            .invariants
+            .iter()
+            .map(|it| it as &dyn Invariant)
+            .collect();
+        let judge = Judge {
+            invariants: &invariants,
+            findings: &Known(self.finding),
+            symbols: &Kernel,
+            compare_snapshots: true,
+        };
+        judge.judge(Case {
+            loaded: &self.loaded,
+            plan: &self.plan(),
+            end: &self.end,
+            trace: self.trace.clone(),
+            duration: Duration::from_millis(1500),
+        })
+    }
+}
