@@ -60,7 +60,7 @@ Acquire::PDiffs "false";
 Dir::State::lists "lists/";
 Dir::Cache::archives "archives/";
 Dir::Cache::pkgcache "pkgcache.bin";
-Dir::Cache::srcpkgcache "srcpkgcache.bin";
+Dir::Cache::srcpkgcache "";
 Dir::Etc::SourceList "/dev/null";
 Dir::Etc::Preferences "/dev/null";
 Dir::Etc::PreferencesParts "/dev/null";

@@ -207,14 +207,15 @@ fn newest(
 ) -> Result<KernelImage, FetchError> {
     let apt = Apt::open(cache, progress)?;
     let try_once = || -> Result<KernelImage, FetchError> {
-        let offers = apt.offers(stock::may_hold_kernel)?;
+        let offers = apt.offers(stock::is_of_interest)?;
         let Some(offer) = stock::choose(&offers, numbers) else {
             return Err(FetchError::NoSuchKernel {
                 spec: spec.clone(),
                 offered: stock::series(&offers),
             });
         };
-        fetch_package(&apt, offer, cache, progress)
+        let base = stock::companion(&offers, offer, stock::BASE);
+        fetch_package(&apt, offer, base, cache, progress)
     };
     match try_once() {
         // The lists may be older than the archive: a version in them may be gone, one asked for
@@ -229,9 +230,11 @@ fn newest(
     }
 }
 
+/// Gets the kernel of the package `offer`; `base` has its configuration where that is apart.
 fn fetch_package(
     apt: &Apt,
     offer: &Offer,
+    base: Option<&Offer>,
     cache: &Cache,
     progress: &dyn Progress,
 ) -> Result<KernelImage, FetchError> {
@@ -242,8 +245,9 @@ fn fetch_package(
         return Ok(kernel(entry));
     }
     progress.step(&format!("downloading {} {}", offer.name, offer.version));
+    let packages: Vec<&Offer> = [offer].into_iter().chain(base).collect();
     let downloads = cache.scratch()?;
-    let debs = apt.download(&[offer], downloads.path(), progress)?;
+    let debs = apt.download(&packages, downloads.path(), progress)?;
 
     progress.step(&format!("unpacking {}", offer.name));
     let files = cache.scratch()?;
@@ -286,7 +290,10 @@ pub(crate) fn kernel_file(path: &Path) -> Option<PathBuf> {
                 .is_some_and(|release| release.starts_with('-'))
         })
     } else if folder.parent() == Some(Path::new("usr/lib/modules")) {
-        [VMLINUZ, CONFIG].into_iter().find(|wanted| name == *wanted)
+        let signed = name.strip_suffix(".unsigned").unwrap_or(name);
+        [VMLINUZ, CONFIG]
+            .into_iter()
+            .find(|wanted| signed == *wanted)
     } else {
         None
     };

@@ -117,8 +117,7 @@ fn outer(entry: Entry<About>) -> OuterKernel {
 }
 
 fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<About>, OuterError> {
-    let mut offers =
-        apt.offers(|name| stock::may_hold_kernel(name) || name.starts_with("linux-modules-"))?;
+    let mut offers = apt.offers(stock::is_of_interest)?;
     offers.retain(|offer| offer.suite == STABLE);
     let packages = packages(&offers).ok_or(OuterError::NotOffered)?;
     let kernel = *packages.first().ok_or(OuterError::NotOffered)?;
@@ -141,11 +140,7 @@ fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<Abou
 /// The package with the newest kernel, and the one with its modules where they are apart.
 fn packages(offers: &[Offer]) -> Option<Vec<&Offer>> {
     let kernel = stock::choose(offers, &[])?;
-    let release = stock::release(&kernel.name)?;
-    let modules = offers.iter().find(|offer| {
-        offer.version == kernel.version
-            && offer.name.strip_prefix("linux-modules-") == Some(release)
-    });
+    let modules = stock::companion(offers, kernel, stock::MODULES);
     Some([kernel].into_iter().chain(modules).collect())
 }
 

@@ -11,10 +11,12 @@
 //!
 //! # How Debian splits a kernel
 //! - `linux-image-REL-cloud-amd64`, up to 6.18: everything in one;
-//! - `linux-binary-REL-cloud-amd64`, from 6.19 on: the kernel alone. `linux-image-REL` is an empty
-//!   package then that depends on this one and on `linux-modules-REL`.
+//! - `linux-binary-REL-cloud-amd64`, from 6.19 on: the kernel alone; `linux-base-REL` has the
+//!   configuration and `linux-modules-REL` the modules. `linux-image-REL` is an empty package
+//!   then that depends on these.
 //!
-//! The kernel is in `boot/vmlinuz-REL` or in `usr/lib/modules/REL/vmlinuz`.
+//! The kernel is in `boot/vmlinuz-REL` or in `usr/lib/modules/REL/vmlinuz`, or there with
+//! `.unsigned` behind.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -110,9 +112,30 @@ pub(crate) fn release(package: &str) -> Option<&str> {
     release_and_rank(package).map(|(release, _)| release)
 }
 
-/// Whether a package of this name may hold a cloud kernel.
-pub(crate) fn may_hold_kernel(package: &str) -> bool {
-    release_and_rank(package).is_some()
+/// Whether a package of this name may hold a cloud kernel, or go with one that does.
+pub(crate) fn is_of_interest(package: &str) -> bool {
+    let companion = [BASE, MODULES]
+        .iter()
+        .any(|prefix| package.starts_with(prefix) && package.ends_with("-cloud-amd64"));
+    companion || release(package).is_some()
+}
+
+/// Prefix of the package with the configuration, where that is apart.
+pub(crate) const BASE: &str = "linux-base-";
+/// Prefix of the package with the modules, where that is apart.
+pub(crate) const MODULES: &str = "linux-modules-";
+
+/// The package that goes with a kernel's and has this prefix.
+pub(crate) fn companion<'a>(
+    offers: &'a [Offer],
+    kernel: &Offer,
+    prefix: &str,
+) -> Option<&'a Offer> {
+    offers.iter().find(|offer| {
+        offer.version == kernel.version
+            && offer.suite == kernel.suite
+            && offer.name.strip_prefix(prefix) == release(&kernel.name)
+    })
 }
 
 /// Takes the newest of the offers whose version begins with `numbers`, by the rule above.
@@ -132,7 +155,11 @@ pub(crate) fn choose<'a>(offers: &'a [Offer], numbers: &[u64]) -> Option<&'a Off
 
 /// What is on offer, for a message: each series once, newest first.
 pub(crate) fn series(offers: &[Offer]) -> String {
-    let mut versions: Vec<&Version> = offers.iter().map(|offer| &offer.version).collect();
+    let mut versions: Vec<&Version> = offers
+        .iter()
+        .filter(|offer| release(&offer.name).is_some())
+        .map(|offer| &offer.version)
+        .collect();
     versions.sort();
     let mut series: Vec<String> = versions
         .iter()
@@ -234,7 +261,7 @@ mod tests {
             "linux-image-7.3-amd64",
             "linux-binary-unsigned-",
         ] {
-            assert!(!may_hold_kernel(name), "{name}");
+            assert_eq!(release(name), None, "{name}");
         }
     }
 }

@@ -334,14 +334,15 @@ fn partition(count: usize, before: impl Fn(usize) -> bool) -> usize {
 }
 
 /// What sorts first of several symbols at one address: text, then global, then a name that does
-/// not look like a mark of the linker script (`_stext`), then the alphabet.
-fn rank(symbol: &Symbol) -> (Reverse<bool>, Reverse<bool>, bool, &str) {
+/// not look like a mark of the linker script (`_stext`), then the shortest, then the alphabet.
+fn rank(symbol: &Symbol) -> (Reverse<bool>, Reverse<bool>, bool, usize, &str) {
     let text = matches!(symbol.kind, b'T' | b't' | b'W' | b'w');
     let global = symbol.kind.is_ascii_uppercase();
     (
         Reverse(text),
         Reverse(global),
         symbol.name.starts_with('_'),
+        symbol.name.len(),
         &symbol.name,
     )
 }

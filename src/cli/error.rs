@@ -4,7 +4,7 @@ use std::io;
 
 use super::lab::LabError;
 use crate::report::artifacts::WriteError;
-use crate::report::outcome::{EXIT_UNTESTED, EXIT_USAGE};
+use crate::report::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED, EXIT_USAGE};
 use crate::scenario::ScenarioErrors;
 use crate::scenario::library::LibraryError;
 
@@ -26,6 +26,9 @@ pub enum CommandError {
     /// Kernel or KVM host cannot be had.
     #[error(transparent)]
     Lab(#[from] LabError),
+    /// The user wants to stop.
+    #[error("interrupted")]
+    Interrupted,
     /// Standard output cannot be written, or signals not be caught.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -47,6 +50,7 @@ impl CommandError {
             | Self::Scenario(_)
             | Self::Write(_)
             | Self::Lab(LabError::Usage(_)) => EXIT_USAGE,
+            Self::Interrupted => EXIT_INTERRUPTED,
             Self::Lab(LabError::Unavailable(_)) | Self::Io(_) | Self::Json(_) | Self::Junit(_) => {
                 EXIT_UNTESTED
             }

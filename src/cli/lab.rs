@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use unwindlab_guest_kernel::FetchError;
+
 use super::args::KvmHost;
-use crate::invariant::Invariant;
-use crate::report::Findings;
 use crate::runner::{Executor, Interrupt, Progress};
-use crate::scenario::{KernelSymbols, SnapshotStyle};
-use crate::trace::{Recording, Trace};
+use crate::scenario::KernelSymbols;
 
 /// The places where kernels and KVM hosts come from.
 pub trait Lab {
@@ -34,13 +33,14 @@ pub trait Lab {
     /// [`LabError`].
     fn list(&self) -> Result<Vec<String>, LabError>;
 
-    /// Starts a KVM host.
+    /// Starts a KVM host that can boot `kernel`.
     ///
     /// # Errors
     /// [`LabError`].
     fn executor(
         &self,
         host: KvmHost,
+        kernel: &dyn TestKernel,
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Box<dyn Executor>, LabError>;
@@ -75,23 +75,19 @@ pub enum LabError {
     Unavailable(String),
 }
 
-/// How recordings become verdicts.
-#[expect(missing_debug_implementations, reason = "holds trait objects")]
-pub struct Analysis {
-    /// Recording to trace.
-    pub decode: fn(&Recording) -> Trace,
-    /// The canonical form of a trace.
-    pub canonical: fn(&Trace, SnapshotStyle) -> String,
-    /// All invariants.
-    pub invariants: Vec<&'static dyn Invariant>,
-    /// All findings.
-    pub findings: Box<dyn Findings>,
-}
-
-impl Analysis {
-    /// IDs of all invariants.
-    #[must_use]
-    pub fn invariant_ids(&self) -> Vec<&'static str> {
-        self.invariants.iter().map(|it| it.id()).collect()
+impl From<FetchError> for LabError {
+    fn from(error: FetchError) -> Self {
+        let message = error.to_string();
+        match error {
+            // What the user named is not there, or is no kernel.
+            FetchError::NoSuchKernel { .. }
+            | FetchError::Read { .. }
+            | FetchError::Image { .. }
+            | FetchError::Symbols { .. } => Self::Usage(message),
+            FetchError::EmptyPackage(_)
+            | FetchError::Apt(_)
+            | FetchError::Deb(_)
+            | FetchError::Cache(_) => Self::Unavailable(message),
+        }
     }
 }

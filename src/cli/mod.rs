@@ -1,24 +1,26 @@
 //! The `unwindlab` command: what the user typed becomes a typed plan, once; errors are one line
 //! and an exit code of docs/outcomes.md.
 
+pub mod analysis;
 pub mod args;
 pub mod error;
 pub mod lab;
 mod output;
 pub mod progress;
 pub mod run;
+mod session;
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
 use tracing_subscriber::EnvFilter;
 
+use self::analysis::Analysis;
 use self::args::{Cli, Command, KernelCommand};
 use self::error::CommandError;
-use self::lab::{Analysis, Lab};
+use self::lab::Lab;
 use self::output::print;
 use self::progress::Spinner;
-use crate::report::outcome::EXIT_INTERRUPTED;
 use crate::runner::Interrupt;
 use crate::scenario::{Library, schema};
 
@@ -31,20 +33,22 @@ const LOG_VARIABLE: &str = "UNWINDLAB_LOG";
 pub fn main(lab: &dyn Lab, analysis: &Analysis) -> ExitCode {
     let cli = Cli::parse();
     init_log(cli.verbose);
-    let code = Interrupt::from_signals()
+    let done = Interrupt::from_signals()
         .map_err(CommandError::from)
         .and_then(|interrupt| {
-            let done = dispatch(cli.command, lab, analysis, &interrupt);
-            match done {
-                // Whatever failed then, failed for that.
-                Err(_) if interrupt.is_set() => Ok(EXIT_INTERRUPTED),
-                done => done,
-            }
-        })
-        .unwrap_or_else(|error| {
-            error::show(&error);
-            error.exit_code()
+            dispatch(cli.command, lab, analysis, &interrupt).map_err(|error| {
+                // Whatever failed after Ctrl-C, failed for that: children get it too.
+                if interrupt.is_set() {
+                    CommandError::Interrupted
+                } else {
+                    error
+                }
+            })
         });
+    let code = done.unwrap_or_else(|error| {
+        error::show(&error);
+        error.exit_code()
+    });
     ExitCode::from(code)
 }
 

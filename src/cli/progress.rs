@@ -4,8 +4,7 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-
-use crate::runner::Progress;
+use unwindlab_guest_kernel::Progress;
 
 /// A spinner with what is being done; nothing where stderr is no terminal.
 #[expect(missing_debug_implementations, reason = "a style has none")]

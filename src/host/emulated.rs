@@ -5,14 +5,16 @@
 //! QEMU dies with us, however we die.
 
 use std::ffi::OsString;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use unwindlab_guest_kernel::Qemu;
+use unwindlab_guest_kernel::child::end_with_us;
 
 use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::console::OuterConsole;
@@ -36,10 +38,10 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 /// What an outer machine is made of.
 #[derive(Debug)]
 pub struct OuterMachine {
-    /// QEMU and the arguments that make it find its own files, as a command prefix.
-    pub qemu: Vec<OsString>,
+    /// QEMU.
+    pub qemu: Qemu,
     /// The outer kernel, an ELF with a PVH note.
-    pub vmlinux: std::path::PathBuf,
+    pub vmlinux: PathBuf,
     /// Its initramfs (see [`super::initramfs`]).
     pub initramfs: OwnedFd,
     /// RAM in MiB: the initramfs twice, the guests, and some to live on.
@@ -87,23 +89,22 @@ impl Emulated {
     fn spawn(outer: &OuterMachine, interrupt: &Interrupt) -> std::io::Result<Self> {
         let (stream, channel_end) = UnixStream::pair()?;
         let (console, console_end) = UnixStream::pair()?;
-        let (program, leading) = outer
-            .qemu
-            .split_first()
-            .ok_or_else(|| std::io::Error::other("no QEMU command"))?;
         let inherited = [
-            outer.initramfs.as_raw_fd(),
-            channel_end.as_raw_fd(),
-            console_end.as_raw_fd(),
+            outer.initramfs.as_fd(),
+            channel_end.as_fd(),
+            console_end.as_fd(),
         ];
-        let mut command = Command::new(program);
+        // Nothing else is started meanwhile that could inherit them too.
+        for fd in inherited {
+            fcntl_setfd(fd, FdFlags::empty())?;
+        }
+        let mut command = outer.qemu.command();
         command
-            .args(leading)
-            .args(machine_arguments(outer, inherited))
+            .args(machine_arguments(outer, inherited.map(|fd| fd.as_raw_fd())))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(console_end.try_clone()?);
-        inherit_and_die_with_parent(&mut command, inherited);
+            .stderr(OwnedFd::from(console_end.try_clone()?));
+        end_with_us(&mut command);
         let child = command.spawn()?;
         Ok(Self {
             child,
@@ -169,7 +170,7 @@ impl Executor for Emulated {
             .map_err(|error| self.failed(&error.to_string()))?;
         loop {
             match self.receive(SILENCE_LIMIT) {
-                Ok(FromHost::Progress(p)) => progress.stage(&told(&plan.scenario, &p)),
+                Ok(FromHost::Progress(p)) => progress.step(&told(&plan.scenario, &p)),
                 Ok(FromHost::Recording(recording)) => return Ok(*recording),
                 Ok(FromHost::Unfit { reason }) => return Err(self.failed(&reason)),
                 Ok(FromHost::Hello { .. }) => {
@@ -227,23 +228,4 @@ fn machine_arguments(
     add("-chardev", format!("socket,id=channel,fd={channel}").into());
     add("-chardev", format!("socket,id=console,fd={console}").into());
     arguments
-}
-
-/// Keeps the descriptors open across exec, and asks the kernel to kill the child when the thread
-/// that started it is gone, so that not even SIGKILL of ours leaves a QEMU behind.
-fn inherit_and_die_with_parent(command: &mut Command, inherited: [RawFd; 3]) {
-    let prepare = move || {
-        for fd in inherited {
-            // SAFETY: the caller holds these descriptors open until `spawn` returns.
-            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-            fcntl_setfd(fd, FdFlags::empty())?;
-        }
-        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-        Ok(())
-    };
-    // SAFETY: between fork and exec the closure makes two kinds of system call and touches no
-    // memory but its own; both are async-signal-safe.
-    unsafe {
-        command.pre_exec(prepare);
-    }
 }

@@ -3,11 +3,14 @@
 
 pub mod agent;
 pub mod channel;
+pub mod choice;
 pub mod console;
 pub mod cpio;
+pub mod doctor;
 pub mod emulated;
 pub mod init;
 pub mod initramfs;
+pub mod lab;
 pub mod native;
 
 use crate::runner::TrialProgress;

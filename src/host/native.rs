@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT};
 use unwindlab_vmm::{Kernel, Kvm, Machine, MachineConfig};
 
-use super::agent;
+use super::{agent, told};
 use crate::runner::trial::Trial;
-use crate::runner::{TrialPlan, TrialProgress};
+use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan, TrialProgress};
 use crate::trace::Recording;
 use crate::trace::recording::TrialEnd;
 
@@ -69,5 +69,38 @@ impl Native {
             doorbell_ports: MAILBOX_PORT..=MARK_PORT + 3,
         };
         Machine::build(&self.kvm, &config).map_err(|e| format!("cannot build the machine: {e}"))
+    }
+}
+
+/// The native host as an executor: trials run in this process.
+#[derive(Debug)]
+pub struct InProcess {
+    native: Native,
+    description: String,
+    interrupt: Interrupt,
+}
+
+impl InProcess {
+    /// `why` it was chosen, in one line.
+    #[must_use]
+    pub fn new(native: Native, why: &str, interrupt: &Interrupt) -> Self {
+        Self {
+            native,
+            description: format!("native ({why})"),
+            interrupt: interrupt.clone(),
+        }
+    }
+}
+
+impl Executor for InProcess {
+    fn host(&self) -> String {
+        self.description.clone()
+    }
+
+    fn run(&mut self, plan: &TrialPlan, progress: &dyn Progress) -> Result<Recording, InfraError> {
+        Ok(self.native.run(plan, &mut |p| {
+            progress.step(&told(&plan.scenario, p));
+            !self.interrupt.is_set()
+        }))
     }
 }

@@ -13,9 +13,10 @@ use super::result::{InvariantCheck, JudgedViolation, ScenarioResult};
 use super::snapshot::{Comparison, compare};
 use crate::invariant::{Check, Invariant, Violation};
 use crate::runner::TrialPlan;
-use crate::scenario::{Loaded, Scenario, SnapshotStyle};
+use crate::scenario::{KernelSymbols, Loaded, Scenario};
 use crate::trace::Trace;
-use crate::trace::recording::TrialEnd;
+use crate::trace::canonical::canonical;
+use crate::trace::recording::{TrialEnd, VcpuPlace};
 
 /// The kernel bugs that are understood.
 pub trait Findings {
@@ -24,18 +25,15 @@ pub trait Findings {
 }
 
 /// What verdicts are made with; the same for every scenario of a run.
-#[expect(
-    missing_debug_implementations,
-    reason = "holds closures and trait objects"
-)]
+#[expect(missing_debug_implementations, reason = "holds trait objects")]
 #[derive(Clone, Copy)]
 pub struct Judge<'a> {
     /// All invariants.
     pub invariants: &'a [&'a dyn Invariant],
     /// All findings.
     pub findings: &'a dyn Findings,
-    /// The canonical form of a trace, as in snapshots.
-    pub canonical: &'a dyn Fn(&Trace, SnapshotStyle) -> String,
+    /// The symbols of the kernel under test.
+    pub symbols: &'a dyn KernelSymbols,
     /// Whether snapshots are compared.
     pub compare_snapshots: bool,
 }
@@ -62,14 +60,20 @@ impl Judge<'_> {
         let (outcome, reason) = match case.end {
             TrialEnd::Completed => return self.judge_complete(case),
             TrialEnd::Unsupported { reason } => (Outcome::Skip, reason.clone()),
-            TrialEnd::BootError { reason } => (Outcome::BootError, reason.clone()),
+            TrialEnd::BootError { reason, places } => (
+                Outcome::BootError,
+                format!("{reason}{}", standstill(places, self.symbols)),
+            ),
             TrialEnd::Infra { reason } => (Outcome::InfraError, reason.clone()),
             TrialEnd::Unknown => (
                 Outcome::InfraError,
                 "the trial ended without saying how".to_owned(),
             ),
             TrialEnd::Panic { line } => (Outcome::GuestPanic, line.clone()),
-            TrialEnd::Hang { where_ } => (Outcome::Hang, standstill(where_)),
+            TrialEnd::Hang { places } => (
+                Outcome::Hang,
+                format!("no progress{}", standstill(places, self.symbols)),
+            ),
             TrialEnd::Timeout => (
                 Outcome::Timeout,
                 format!(
@@ -170,7 +174,8 @@ impl Judge<'_> {
         if !self.compare_snapshots {
             return Some(Comparison::Skipped);
         }
-        let actual = (self.canonical)(&case.trace, **style);
+        let resolve = |address| self.symbols.resolve(address);
+        let actual = canonical(&case.trace, **style, &resolve);
         Some(compare(case.loaded.snapshot.as_deref(), &actual))
     }
 }
@@ -179,11 +184,19 @@ fn violation_line(violation: &Violation) -> String {
     format!("{} violated: {}", violation.invariant, violation.message)
 }
 
-fn standstill(places: &[String]) -> String {
-    if places.is_empty() {
-        "no progress".to_owned()
-    } else {
-        format!("no progress; vCPUs at {}", places.join(", "))
+/// Where the vCPUs stood, to be put behind a sentence.
+fn standstill(places: &[VcpuPlace], symbols: &dyn KernelSymbols) -> String {
+    let at = |place: &VcpuPlace| {
+        let VcpuPlace { vcpu, rip, cpl } = *place;
+        match symbols.resolve(rip) {
+            Some((name, offset)) if cpl == 0 => format!("vCPU {vcpu} at {name}+{offset:#x}"),
+            _ if cpl == 0 => format!("vCPU {vcpu} at {rip:#x} in the kernel"),
+            _ => format!("vCPU {vcpu} at {rip:#x} in user mode"),
+        }
+    };
+    match places {
+        [] => String::new(),
+        _ => format!("; {}", places.iter().map(at).collect::<Vec<_>>().join(", ")),
     }
 }
 

@@ -3,6 +3,8 @@
 use super::plan::TrialPlan;
 use crate::trace::Recording;
 
+pub use unwindlab_guest_kernel::Progress;
+
 /// Carries out trials, one after the other, on one KVM host.
 pub trait Executor {
     /// One line on which KVM host is used, and why.
@@ -24,21 +26,4 @@ pub struct InfraError {
     pub reason: String,
     /// The outer machine's console, where there is one.
     pub console: String,
-}
-
-/// Where work that takes a while says how far it is.
-pub trait Progress {
-    /// A new step begins: one line, lower-case, without a full stop.
-    fn step(&self, what: &str);
-    /// How far the current step is, in bytes or in any other unit that `total` is in too.
-    fn bytes(&self, done: u64, total: u64);
-}
-
-/// Says nothing.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Silent;
-
-impl Progress for Silent {
-    fn step(&self, _: &str) {}
-    fn bytes(&self, _: u64, _: u64) {}
 }

@@ -343,7 +343,7 @@ impl<'a> Trial<'a> {
         if self.first_progress.is_empty() {
             self.first_progress = self.session.progress(self.machine.memory());
         }
-        let vcpu = vcpu(&mut self.machine, index)?;
+        let mut vcpu = vcpu(&mut self.machine, index)?;
         let (rip, cpl) = watch::place(&vcpu).map_err(VcpuError::from)?;
         vcpu.inject_nmi().map_err(VcpuError::from)?;
         self.session.recording.injections.push(Injection {

@@ -15,7 +15,7 @@ pub mod units;
 
 pub use error::{ScenarioError, ScenarioErrors};
 pub use library::{Library, Loaded};
-pub use model::{Scenario, SnapshotStyle};
+pub use model::Scenario;
 pub use resolve::{KernelSymbols, ResolveError, resolve};
 
 #[cfg(test)]

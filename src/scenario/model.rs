@@ -11,6 +11,7 @@ use unwindlab_abi::plan::WorkloadKind;
 use super::located::At;
 use super::place::SymbolOffset;
 use super::units::{Count, Memory, Time};
+use crate::trace::SnapshotStyle;
 
 /// One scenario: a machine, what runs in it, what is done to it, and what must come out.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -51,16 +52,6 @@ pub struct Scenario {
     /// What of the trace must be the same every time, and is compared with
     /// `snapshots/NAME.snap`. Nothing where this is missing.
     pub snapshot: Option<At<SnapshotStyle>>,
-}
-
-/// What of a trace a snapshot holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum SnapshotStyle {
-    /// Every event in its order: for scenarios that are the same to the event every time.
-    Events,
-    /// The different shapes that events have, without their number and order.
-    Shapes,
 }
 
 /// The machine under test.

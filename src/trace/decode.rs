@@ -3,8 +3,7 @@
 //! The order within a ring is the kernel's own and always kept. Times only decide how rings are
 //! interleaved, and they are no total order: perf reads the clock before it reserves space, so an
 //! NMI that strikes between the two leaves the earlier time behind the later one. A record whose
-//! time is missing or earlier than its predecessor's is therefore merged as if it had the
-//! predecessor's.
+//! time is missing or earlier than its predecessor's follows that one at once.
 
 use unwindlab_abi::message::RingAnnounce;
 
@@ -65,15 +64,18 @@ fn log_lines(recording: &Recording) -> Vec<String> {
         .collect()
 }
 
-/// Takes the earliest first record again and again. There are as many rings as vCPUs, so a scan
-/// beats a heap; of equal times the first in (cpu, ring) order goes first.
+/// Takes the ring with the earliest next record (without a time: at once) again and again. There
+/// are as many rings as vCPUs, so a scan beats a heap; of equal times the first in (cpu, ring)
+/// order goes first. A next record that is earlier than the last one taken is earlier than all
+/// others waiting too, which is what keeps it with its predecessor.
 fn merge(rings: &mut [RingDecoder<'_>]) -> Vec<Event> {
     let mut events = Vec::new();
     for ring in &mut *rings {
         ring.advance();
     }
+    let time = |ring: &&mut RingDecoder<'_>| ring.next.as_ref().and_then(|event| event.time);
     let pending = |ring: &&mut RingDecoder<'_>| ring.next.is_some();
-    while let Some(ring) = rings.iter_mut().filter(pending).min_by_key(|r| r.clock) {
+    while let Some(ring) = rings.iter_mut().filter(pending).min_by_key(time) {
         if let Some(mut event) = ring.next.take() {
             event.index = events.len();
             events.push(event);
@@ -92,8 +94,6 @@ struct RingDecoder<'a> {
     records: Records<'a>,
     /// The record to be merged next.
     next: Option<Event>,
-    /// Its time for merging: never less than that of the record before.
-    clock: u64,
     position: usize,
     /// What the reader of the ring had to say.
     stopped: Option<&'a str>,
@@ -116,7 +116,6 @@ impl<'a> RingDecoder<'a> {
             layouts,
             records: Records::new(&bytes.bytes),
             next: None,
-            clock: 0,
             position: 0,
             stopped: bytes.corrupt.as_deref(),
             complaints: Vec::new(),
@@ -132,7 +131,6 @@ impl<'a> RingDecoder<'a> {
             None => return,
         };
         let (id, kind) = self.take_apart(&raw);
-        self.clock = self.clock.max(id.time.unwrap_or(0));
         self.next = Some(Event {
             index: 0,
             ring: self.ring,

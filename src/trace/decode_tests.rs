@@ -250,11 +250,10 @@ proptest! {
         for (index, event) in trace.events.iter().enumerate() {
             prop_assert_eq!(event.index, index);
         }
-        for pair in trace.rings.iter().map(|ring| ring.ring) {
-            let mut next = 0;
-            for event in trace.events.iter().filter(|event| event.ring == pair) {
-                prop_assert_eq!(event.position, next);
-                next += 1;
+        for ring in &trace.rings {
+            let of_ring = trace.events.iter().filter(|event| event.ring == ring.ring);
+            for (position, event) in of_ring.enumerate() {
+                prop_assert_eq!(event.position, position);
             }
         }
     }

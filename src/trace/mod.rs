@@ -6,14 +6,20 @@
 //! rings into a [`Trace`]; [`canonical`] is its form in snapshots.
 
 pub mod canonical;
+#[cfg(test)]
+mod crosscheck_tests;
 pub mod decode;
 #[cfg(test)]
 mod encoder;
 mod fields;
+#[cfg(test)]
+mod fixtures;
 pub mod framing;
 pub mod layout;
 pub mod model;
 pub mod record;
+#[cfg(test)]
+mod record_tests;
 pub mod recording;
 pub mod ring;
 mod sample;

@@ -203,7 +203,3 @@ fn mmap(mut body: Fields<'_>, extra: usize, id: &mut SampleId) -> Option<EventKi
         filename: text(body.rest()),
     })
 }
-
-#[cfg(test)]
-#[path = "record_tests.rs"]
-mod tests;

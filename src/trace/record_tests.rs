@@ -3,11 +3,11 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::*;
-use crate::trace::encoder::{self, Body, Ids};
-use crate::trace::framing::Records;
-use crate::trace::model::Sample;
-use crate::trace::sample_id::*;
+use super::encoder::{self, Body, Ids};
+use super::framing::Records;
+use super::model::{CallchainDeferred, EventKind, Sample};
+use super::record::{Record, RecordError, parse};
+use super::sample_id::*;
 
 /// Any subset of the supported bits.
 pub(crate) fn any_bits() -> impl Strategy<Value = u64> {

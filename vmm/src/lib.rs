@@ -25,6 +25,7 @@ mod msr;
 mod paging;
 pub mod probe;
 mod thread;
+mod translate;
 mod vcpu;
 mod vm;
 

@@ -12,8 +12,8 @@ use vmm_sys_util::errno;
 
 use crate::debug::{Armed, Wanted};
 use crate::kick::RunPage;
-use crate::memory::Memory;
-use crate::paging::AddressSpace;
+use crate::memory::{Memory, as_usize};
+use crate::translate::{Translation, translate};
 
 /// Why a vCPU could not be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -122,17 +122,26 @@ impl Vcpu {
 
     /// The guest-physical address behind `address`, as the vCPU's own page tables have it now.
     pub(crate) fn translate(&self, address: u64) -> Result<Option<u64>, InspectError> {
-        if let Some(space) = AddressSpace::of(&self.sregs()?) {
-            return Ok(space.translate(&self.memory, address));
-        }
-        let translation = self
-            .fd
-            .translate_gva(address)
-            .map_err(|source| self.failed("translate an address", source))?;
-        Ok((translation.valid != 0).then_some(translation.physical_address))
+        self.translate_with(&self.sregs()?, address)
     }
 
+    fn translate_with(&self, sregs: &kvm_sregs, address: u64) -> Result<Option<u64>, InspectError> {
+        match translate(&self.memory, sregs, address) {
+            Translation::To(physical) => Ok(Some(physical)),
+            Translation::Nowhere => Ok(None),
+            Translation::OtherPaging => {
+                let translation = self
+                    .fd
+                    .translate_gva(address)
+                    .map_err(|source| self.failed("translate an address", source))?;
+                Ok((translation.valid != 0).then_some(translation.physical_address))
+            }
+        }
+    }
+
+    /// Reads page by page; neighbours in virtual memory need not be in physical memory.
     pub(crate) fn read_virt(&self, address: u64, into: &mut [u8]) -> Result<(), InspectError> {
+        let sregs = self.sregs()?;
         let mut address = address;
         let mut rest = into;
         while !rest.is_empty() {
@@ -140,15 +149,10 @@ impl Vcpu {
                 vcpu: self.index,
                 address,
             };
-            let in_page = PAGE - address % PAGE;
-            let len = rest
-                .len()
-                .min(usize::try_from(in_page).unwrap_or(usize::MAX));
+            let len = rest.len().min(as_usize(PAGE - address % PAGE));
             let (now, later) = rest.split_at_mut(len);
-            let Some(physical) = self.translate(address)? else {
-                return Err(unmapped);
-            };
-            if self.memory.read(physical, now).is_err() {
+            let physical = self.translate_with(&sregs, address)?;
+            if physical.is_none_or(|physical| self.memory.read(physical, now).is_err()) {
                 return Err(unmapped);
             }
             address = address.wrapping_add(len as u64);

@@ -1,10 +1,10 @@
 //! Names for what differs from run to run: tasks and cookies.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use unwindlab_abi::message::ThreadAnnounce;
 
-use crate::trace::model::{Event, Trace};
+use crate::trace::model::{Event, EventKind, Trace};
 
 /// The guest's init, which is the agent.
 const INIT_PID: u32 = 1;
@@ -14,8 +14,7 @@ const INIT_PID: u32 = 1;
 pub(super) enum Task<'a> {
     /// A workload thread.
     Workload(&'a ThreadAnnounce),
-    /// A task of a workload process whose thread cannot be told: several announced threads come
-    /// and go in it.
+    /// A workload's task of which cannot be told which announced thread it is.
     SomeWorkload,
     /// The agent's own.
     Agent,
@@ -41,15 +40,42 @@ impl std::fmt::Display for Task<'_> {
 }
 
 /// Finds out who a record speaks of.
+///
+/// Threads of the `exit` workload are not announced by tid: each announced one is a starter that
+/// starts, in its own process, one short-lived thread after the other. Their FORK records name
+/// their starter, and starters were made in the order of their index.
 #[derive(Debug)]
 pub(super) struct Tasks<'a> {
     threads: &'a [ThreadAnnounce],
+    /// Starters, by (pid, tid).
+    starters: BTreeSet<(u32, u32)>,
+    /// Who a task started within the trace belongs to, by (pid, tid). `None`: to more than one,
+    /// because the kernel used the tid again.
+    started: HashMap<(u32, u32), Option<&'a ThreadAnnounce>>,
 }
 
 impl<'a> Tasks<'a> {
     pub(super) fn new(trace: &'a Trace) -> Self {
-        let threads = &trace.threads;
-        Self { threads }
+        let threads = trace.threads.as_slice();
+        let is_workload = |id: u32| threads.iter().any(|t| t.pid == id && t.tid == 0);
+        let forks = trace.events.iter().filter_map(|event| match event.kind {
+            EventKind::Fork { pid, tid, ptid, .. } if is_workload(pid) => Some((pid, tid, ptid)),
+            _ => None,
+        });
+        let starters: BTreeSet<_> = forks.clone().map(|(pid, _, ptid)| (pid, ptid)).collect();
+        let mut tasks = Self {
+            threads,
+            starters,
+            started: HashMap::new(),
+        };
+        for (pid, tid, ptid) in forks {
+            let thread = tasks.started_by(pid, ptid);
+            let known = tasks.started.entry((pid, tid)).or_insert(thread);
+            if *known != thread {
+                *known = None;
+            }
+        }
+        tasks
     }
 
     pub(super) fn of(&self, event: &Event) -> Task<'a> {
@@ -60,24 +86,42 @@ impl<'a> Tasks<'a> {
     }
 
     pub(super) fn by_id(&self, pid: u32, tid: u32) -> Task<'a> {
-        let of_process = |thread: &&ThreadAnnounce| thread.pid == pid;
-        let mut of_process = self.threads.iter().filter(of_process);
-        let same = |thread: &ThreadAnnounce| thread.tid == tid && tid != 0;
-        if let Some(thread) = of_process.clone().find(|thread| same(thread)) {
+        let announced = |thread: &&ThreadAnnounce| (thread.pid, thread.tid) == (pid, tid);
+        if let Some(thread) = self.threads.iter().find(announced).filter(|_| tid != 0) {
             return Task::Workload(thread);
         }
-        if tid == pid {
-            // The first thread of a workload's process starts and joins the others.
-            let agent = pid == INIT_PID || of_process.next().is_some();
-            return if agent { Task::Agent } else { Task::Other };
+        match self.started.get(&(pid, tid)) {
+            Some(Some(thread)) => return Task::Workload(thread),
+            Some(None) => return Task::SomeWorkload,
+            None => {}
         }
-        let mut unnamed = of_process.clone().filter(|thread| thread.tid == 0);
+        let is_starter = tid == pid || self.starters.contains(&(pid, tid));
+        let mut unnamed = self.unnamed(pid).filter(|_| !is_starter);
         match (unnamed.next(), unnamed.next()) {
+            // Its FORK record is lost.
             (Some(thread), None) => Task::Workload(thread),
             (Some(_), Some(_)) => Task::SomeWorkload,
-            (None, _) if pid == INIT_PID || of_process.next().is_some() => Task::Agent,
+            (None, _) if pid == INIT_PID || self.threads.iter().any(|t| t.pid == pid) => {
+                Task::Agent
+            }
             (None, _) => Task::Other,
         }
+    }
+
+    /// The announced thread whose starter this is, if all starters have been seen at work.
+    fn started_by(&self, pid: u32, starter: u32) -> Option<&'a ThreadAnnounce> {
+        let of_process = || self.starters.iter().filter(|&&(of, _)| of == pid);
+        if of_process().count() != self.unnamed(pid).count() {
+            return None;
+        }
+        let index = of_process().position(|&(_, tid)| tid == starter)?;
+        self.unnamed(pid).nth(index)
+    }
+
+    /// Announced threads of a process that have no tid of their own.
+    fn unnamed(&self, pid: u32) -> impl Iterator<Item = &'a ThreadAnnounce> {
+        let of_process = move |thread: &&ThreadAnnounce| thread.pid == pid && thread.tid == 0;
+        self.threads.iter().filter(of_process)
     }
 }
 

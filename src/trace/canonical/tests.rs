@@ -4,6 +4,7 @@ use unwindlab_abi::message::{EventAnnounce, ExpectedStack, ThreadAnnounce, UserS
 use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
 
 use super::*;
+use crate::trace::fixtures;
 use crate::trace::model::{
     CONTEXT_KERNEL, CONTEXT_USER, CONTEXT_USER_DEFERRED, CallchainDeferred, Event, EventKind,
     Sample,
@@ -18,6 +19,7 @@ const SYSCALL: u64 = 0xffff_ffff_8140_0000;
 const TIMER: u64 = 0xffff_ffff_8150_0000;
 const FRED_NMI: u64 = 0xffff_ffff_8160_0000;
 const FRED_ENTRY: u64 = 0xffff_ffff_8170_0000;
+const FRED_FROM_KERNEL: u64 = 0xffff_ffff_8180_0000;
 
 /// Every function is one MiB, except for the label behind asm_exc_nmi.
 fn kernel(address: u64) -> Option<(String, u64)> {
@@ -30,6 +32,7 @@ fn kernel(address: u64) -> Option<(String, u64)> {
         (SYSCALL, "do_syscall_64"),
         (TIMER, "hrtimer_interrupt.isra.0"),
         (FRED_NMI, "fred_exc_nmi"),
+        (FRED_FROM_KERNEL, "fred_entry_from_kernel"),
         (FRED_ENTRY, "asm_fred_entrypoint_kernel"),
     ];
     let inside = |&&(start, _): &&(u64, &str)| (start..start + 0x10_0000).contains(&address);
@@ -130,6 +133,16 @@ fn sample(chain: &[u64]) -> EventKind {
         chain,
         ..Sample::default()
     })
+}
+
+/// The whole way from a real kernel's bytes; see fixtures/README.md.
+#[test]
+fn a_recorded_trace() {
+    let trace = Trace::decode(&fixtures::debian_7_2());
+    assert!(trace.corrupt.is_empty(), "{:?}", trace.corrupt);
+    let text = canonical(&trace, SnapshotStyle::Events, &fixtures::debian_7_2_symbol);
+    let expected = include_str!("../fixtures/debian-7.2/events.txt");
+    assert_eq!(text, expected);
 }
 
 /// A sample by the tracepoint in the NMI handler.
@@ -243,7 +256,14 @@ S t0 clock@? c0
 
 #[test]
 fn nmi_entries() {
-    let fred = [CONTEXT_KERNEL, HANDLER, FRED_NMI, FRED_ENTRY, TIMER];
+    let fred = [
+        CONTEXT_KERNEL,
+        HANDLER,
+        FRED_NMI,
+        FRED_FROM_KERNEL,
+        FRED_ENTRY,
+        TIMER,
+    ];
     let fred_timer = [CONTEXT_KERNEL, TIMER, FRED_ENTRY, GETPPID];
     let cut = [CONTEXT_KERNEL, HANDLER, EXC_NMI];
     // The NMI struck in the entry of another one, after that had called exc_nmi.
@@ -309,6 +329,44 @@ S other nmi@user c3
     trace.threads.push(thread(1, 0, 5));
     let text = show(&trace, SnapshotStyle::Events);
     assert!(text.starts_with("S t? nmi@user c0\nS agent "), "{text}");
+}
+
+#[test]
+fn short_lived_threads_are_told_by_their_starter() {
+    let fork = |ptid: u32, tid: u32| {
+        let (pid, ppid) = (50, 50);
+        let kind = EventKind::Fork {
+            pid,
+            ppid,
+            tid,
+            ptid,
+        };
+        (ptid, kind)
+    };
+    let events = vec![
+        fork(62, 70),
+        fork(61, 71),
+        (70, in_user(1)),
+        (71, in_user(2)),
+        exit(71),
+        (61, in_user(3)),
+        fork(61, 72),
+        (72, in_user(4)),
+        // The kernel starts over with the tids, and another starter gets this one.
+        fork(62, 72),
+        (99, in_user(5)),
+    ];
+    let mut trace = trace(events);
+    trace.threads = vec![thread(0, 0, 5), thread(1, 0, 6)];
+    let expected = "\
+S t1 nmi@user c0
+S t0 nmi@user c1
+EXIT t0
+S agent nmi@user c2
+S t? nmi@user c3
+S t? nmi@user c4
+";
+    assert_eq!(show(&trace, SnapshotStyle::Events), expected);
 }
 
 #[test]

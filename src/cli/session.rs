@@ -1,0 +1,177 @@
+//! The scenarios of a run, one after the other on one KVM host.
+
+use std::time::{Duration, Instant};
+
+use super::analysis::Analysis;
+use super::error::CommandError;
+use super::lab::{Lab, TestKernel};
+use super::output::print;
+use super::progress::Spinner;
+use super::run::RunPlan;
+use crate::report::names::Names;
+use crate::report::outcome::Verdict;
+use crate::report::{Case, Judge, Outcome, ScenarioResult, failure, table};
+use crate::runner::{Executor, InfraError, Interrupt, Progress as _, TrialPlan};
+use crate::scenario::Loaded;
+use crate::trace::recording::TrialEnd;
+use crate::trace::{Recording, Trace};
+
+/// The scenarios of a run, one after the other.
+pub(super) struct Session<'a> {
+    plan: &'a RunPlan,
+    lab: &'a dyn Lab,
+    kernel: &'a dyn TestKernel,
+    analysis: &'a Analysis,
+    spinner: &'a Spinner,
+    interrupt: &'a Interrupt,
+    /// Of the longest name.
+    width: usize,
+    /// What the KVM host says of itself.
+    host: String,
+    results: Vec<ScenarioResult>,
+    /// Logs that could not be kept; the rest of the run is worth more than they are.
+    unkept: Vec<CommandError>,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(
+        plan: &'a RunPlan,
+        lab: &'a dyn Lab,
+        kernel: &'a dyn TestKernel,
+        analysis: &'a Analysis,
+        spinner: &'a Spinner,
+        interrupt: &'a Interrupt,
+    ) -> Self {
+        let widths = plan.library.iter().map(|it| it.scenario.name.len());
+        Self {
+            width: widths.max().unwrap_or(0),
+            plan,
+            lab,
+            kernel,
+            analysis,
+            spinner,
+            interrupt,
+            host: "none".to_owned(),
+            results: Vec::new(),
+            unkept: Vec::new(),
+        }
+    }
+
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The results so far, and why some logs could not be kept.
+    pub(super) fn finish(self) -> (Vec<ScenarioResult>, Vec<CommandError>) {
+        (self.results, self.unkept)
+    }
+
+    /// No scenario can be run on this kernel.
+    pub(super) fn skip_all(&mut self, reason: &str) -> Result<(), CommandError> {
+        for loaded in &self.plan.library {
+            let name = &loaded.scenario.name;
+            self.take(ScenarioResult::not_run(
+                name,
+                Outcome::Skip,
+                reason.to_owned(),
+            ))?;
+        }
+        Ok(())
+    }
+
+    /// Runs them. A KVM host that failed is replaced for the scenarios that follow; the one it
+    /// failed in is not run again, lest a flaky host go unseen.
+    pub(super) fn run_all(&mut self, trials: &[TrialPlan]) -> Result<(), CommandError> {
+        let mut executor = None;
+        for (loaded, trial) in self.plan.library.iter().zip(trials) {
+            if self.interrupt.is_set() {
+                break;
+            }
+            let started = match executor.take() {
+                Some(running) => running,
+                None => self.start_host()?,
+            };
+            let running = executor.insert(started);
+            let start = Instant::now();
+            let recorded = self.record(running.as_mut(), trial);
+            if self.interrupt.is_set() {
+                // What was cut short by the user says nothing.
+                break;
+            }
+            if recorded.is_err() {
+                executor = None;
+            }
+            let result = self.judge(loaded, trial, recorded, start.elapsed());
+            self.take(result)?;
+        }
+        Ok(())
+    }
+
+    fn start_host(&mut self) -> Result<Box<dyn Executor>, CommandError> {
+        let (host, kernel) = (self.plan.kvm_host, self.kernel);
+        let executor = self
+            .lab
+            .executor(host, kernel, self.spinner, self.interrupt)?;
+        self.host = executor.host();
+        Ok(executor)
+    }
+
+    fn record(
+        &self,
+        executor: &mut dyn Executor,
+        trial: &TrialPlan,
+    ) -> Result<Recording, InfraError> {
+        self.spinner.step(&trial.scenario);
+        executor.run(trial, self.spinner)
+    }
+
+    fn judge(
+        &mut self,
+        loaded: &Loaded,
+        trial: &TrialPlan,
+        recorded: Result<Recording, InfraError>,
+        duration: Duration,
+    ) -> ScenarioResult {
+        let recording = recorded.unwrap_or_else(|error| Recording {
+            console: error.console,
+            end: TrialEnd::Infra {
+                reason: error.reason,
+            },
+            ..Recording::default()
+        });
+        let judge = Judge {
+            invariants: &self.analysis.invariants,
+            findings: self.analysis.findings.as_ref(),
+            symbols: self.kernel.symbols(),
+            compare_snapshots: self.plan.compare_snapshots,
+        };
+        let mut result = judge.judge(Case {
+            loaded,
+            plan: trial,
+            end: &recording.end,
+            trace: Trace::decode(&recording),
+            duration,
+        });
+        if let Err(error) = self.plan.artifacts.keep(&mut result, &recording) {
+            self.unkept.push(error.into());
+        }
+        result
+    }
+
+    /// Shows a result and takes it.
+    fn take(&mut self, result: ScenarioResult) -> Result<(), CommandError> {
+        let mut text = table::row(&result, self.width);
+        text.push('\n');
+        if result.outcome.verdict() != Verdict::Good && result.outcome != Outcome::Skip {
+            let symbols = result.trace.as_ref().map(|trace| &trace.user_symbols);
+            let names = Names {
+                kernel: self.kernel.symbols(),
+                user: symbols.map(Vec::as_slice).unwrap_or_default(),
+            };
+            text.push_str(&failure::block(&result, names));
+        }
+        self.spinner.suspend(|| print(&text))?;
+        self.results.push(result);
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! Kernels and KVM hosts as the commands ask for them: the cache, the probe, the outer machine.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use unwindlab_guest_kernel as kernels;
+use unwindlab_guest_kernel::{Cache, KernelImage, KernelSpec, Symbols};
+
+use super::choice::{Choice, choose};
+use super::emulated::{Emulated, OuterMachine};
+use super::initramfs::{self, Contents};
+use super::native::{InProcess, Native};
+use crate::cli::args::KvmHost;
+use crate::cli::lab::{Lab, LabError, TestKernel};
+use crate::runner::{Executor, Interrupt, Progress};
+use crate::scenario::KernelSymbols;
+
+/// RAM of the outer machine in MiB. It is touched only as it is used: the initramfs twice, the
+/// guest's own RAM (at most 2 GiB by the scenario's limits), and the outer kernel.
+const OUTER_MEMORY_MIB: u32 = 4096;
+/// CPUs of the outer machine: two vCPUs must be able to run at the same time.
+const OUTER_CPUS: u32 = 2;
+
+/// The real places: this machine.
+#[derive(Debug)]
+pub struct ThisMachine {
+    cache: Cache,
+}
+
+impl ThisMachine {
+    /// With the user's cache folder.
+    ///
+    /// # Errors
+    /// [`LabError`] when it cannot be used.
+    pub fn open() -> Result<Self, LabError> {
+        Ok(Self {
+            cache: Cache::open(None).map_err(unavailable)?,
+        })
+    }
+
+    fn emulated(
+        &self,
+        why: &str,
+        kernel: &dyn TestKernel,
+        progress: &dyn Progress,
+        interrupt: &Interrupt,
+    ) -> Result<Emulated, LabError> {
+        let qemu = kernels::qemu(&self.cache, progress).map_err(unavailable)?;
+        let outer = kernels::outer_kernel(&self.cache, progress).map_err(unavailable)?;
+        progress.step("booting the outer machine");
+        let init = std::env::current_exe()
+            .map_err(|e| LabError::Unavailable(format!("cannot find this program's file: {e}")))?;
+        let initramfs = initramfs::build(&Contents {
+            init: &init,
+            modules: &outer.modules,
+            kernels: &[(kernel.hash(), kernel.path())],
+        })
+        .map_err(|e| LabError::Unavailable(format!("cannot build the outer machine: {e}")))?;
+        let machine = OuterMachine {
+            qemu,
+            vmlinux: outer.vmlinux,
+            initramfs,
+            memory_mib: OUTER_MEMORY_MIB,
+            cpus: OUTER_CPUS,
+        };
+        Emulated::start(&machine, why, interrupt).map_err(|error| {
+            let last: Vec<&str> = error.console.trim_end().lines().rev().take(20).collect();
+            let console: String = last
+                .iter()
+                .rev()
+                .map(|line| format!("\n  {line}"))
+                .collect();
+            LabError::Unavailable(format!("{}; its console ends:{console}", error.reason))
+        })
+    }
+}
+
+impl Lab for ThisMachine {
+    fn fetch(
+        &self,
+        spec: &str,
+        progress: &dyn Progress,
+        _interrupt: &Interrupt,
+    ) -> Result<Box<dyn TestKernel>, LabError> {
+        let image = kernels::fetch(&parse(spec)?, &self.cache, progress)?;
+        let symbols = Symbols::load(&image.symbols).map_err(unavailable)?;
+        Ok(Box::new(CachedKernel {
+            image,
+            symbols: LoadedSymbols(symbols),
+        }))
+    }
+
+    fn path(&self, spec: &str) -> Result<PathBuf, LabError> {
+        let image = kernels::path(&parse(spec)?, &self.cache)?;
+        let image = image.ok_or_else(|| {
+            LabError::Unavailable(format!(
+                "no kernel `{spec}` in the cache: `unwindlab kernel fetch {spec}` gets it"
+            ))
+        })?;
+        Ok(image.vmlinux)
+    }
+
+    fn list(&self) -> Result<Vec<String>, LabError> {
+        let images = kernels::list(&self.cache)?;
+        let line = |image: &KernelImage| {
+            let short = image.id.get(..12).unwrap_or(&image.id);
+            format!("{short}  {}  {}", image.release, image.origin)
+        };
+        Ok(images.iter().map(line).collect())
+    }
+
+    fn executor(
+        &self,
+        host: KvmHost,
+        kernel: &dyn TestKernel,
+        progress: &dyn Progress,
+        interrupt: &Interrupt,
+    ) -> Result<Box<dyn Executor>, LabError> {
+        match choose(host) {
+            Choice::Native { kvm, why } => {
+                let known = [(kernel.hash().to_owned(), kernel.path().to_owned())];
+                let native = Native::new(kvm, HashMap::from(known)).map_err(|e| {
+                    LabError::Unavailable(format!("cannot build the guest's initramfs: {e}"))
+                })?;
+                Ok(Box::new(InProcess::new(native, &why, interrupt)))
+            }
+            Choice::Emulated { why } => {
+                Ok(Box::new(self.emulated(&why, kernel, progress, interrupt)?))
+            }
+            Choice::Impossible { why } => Err(LabError::Unavailable(why)),
+        }
+    }
+
+    fn doctor(&self) -> Result<String, LabError> {
+        Ok(super::doctor::report(&self.cache))
+    }
+}
+
+fn parse(spec: &str) -> Result<KernelSpec, LabError> {
+    spec.parse()
+        .map_err(|e: kernels::SpecError| LabError::Usage(e.to_string()))
+}
+
+fn unavailable(error: impl std::fmt::Display) -> LabError {
+    LabError::Unavailable(error.to_string())
+}
+
+/// A kernel of the cache with its symbols loaded.
+#[derive(Debug)]
+struct CachedKernel {
+    image: KernelImage,
+    symbols: LoadedSymbols,
+}
+
+impl TestKernel for CachedKernel {
+    fn hash(&self) -> &str {
+        &self.image.id
+    }
+
+    fn release(&self) -> &str {
+        &self.image.release
+    }
+
+    fn path(&self) -> &Path {
+        &self.image.vmlinux
+    }
+
+    fn symbols(&self) -> &dyn KernelSymbols {
+        &self.symbols
+    }
+}
+
+#[derive(Debug)]
+struct LoadedSymbols(Symbols);
+
+impl KernelSymbols for LoadedSymbols {
+    fn addresses(&self, name: &str) -> Vec<u64> {
+        self.0
+            .iter()
+            .filter(|&(_, _, other)| other == name)
+            .map(|(at, _, _)| at)
+            .collect()
+    }
+
+    fn size(&self, name: &str) -> Option<u64> {
+        self.0.size(name)
+    }
+
+    fn similar(&self, name: &str) -> Vec<String> {
+        self.0.similar(name)
+    }
+
+    fn current_task_offset(&self) -> Option<u64> {
+        self.0.current_task_offset()
+    }
+
+    fn resolve(&self, address: u64) -> Option<(String, u64)> {
+        self.0
+            .resolve(address)
+            .map(|(name, offset)| (name.to_owned(), offset))
+    }
+}

@@ -1,0 +1,188 @@
+//! From a virtual address of the guest to a guest-physical one, by the guest's page tables.
+//!
+//! `KVM_TRANSLATE` is no help for user addresses: it asks as the kernel would, so that SMAP
+//! refuses it every user page. The tables are the guest's, thus hostile: the walk has a fixed
+//! number of levels, and each entry is read from checked guest memory.
+
+use kvm_bindings::kvm_sregs;
+
+use crate::memory::Memory;
+
+const CR0_PAGING: u64 = 1 << 31;
+const CR4_FIVE_LEVELS: u64 = 1 << 12;
+const EFER_LONG_MODE_ACTIVE: u64 = 1 << 10;
+
+const PRESENT: u64 = 1;
+const LARGE: u64 = 1 << 7;
+/// The physical address in an entry (bits 12 to 51).
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+/// Bits of an address within the smallest page, and bits that one level translates.
+const PAGE_BITS: u32 = 12;
+const LEVEL_BITS: u32 = 9;
+/// The highest level whose entries may be pages: 1 is 4 KiB, 2 is 2 MiB, 3 is 1 GiB.
+const HIGHEST_PAGE_LEVEL: u32 = 3;
+
+/// What an address leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Translation {
+    /// This guest-physical address.
+    To(u64),
+    /// Nothing is mapped there.
+    Nowhere,
+    /// The vCPU uses a kind of paging that is not walked here (32-bit kernels).
+    OtherPaging,
+}
+
+/// Translates `address` with the tables that `sregs` point to. Permissions are not looked at.
+pub(crate) fn translate(memory: &Memory, sregs: &kvm_sregs, address: u64) -> Translation {
+    if sregs.cr0 & CR0_PAGING == 0 {
+        return Translation::To(address);
+    }
+    if sregs.efer & EFER_LONG_MODE_ACTIVE == 0 {
+        return Translation::OtherPaging;
+    }
+    let levels = if sregs.cr4 & CR4_FIVE_LEVELS == 0 {
+        4
+    } else {
+        5
+    };
+    if !is_canonical(address, levels) {
+        return Translation::Nowhere;
+    }
+    walk(memory, sregs.cr3 & ADDRESS, address, levels).map_or(Translation::Nowhere, Translation::To)
+}
+
+/// All bits above those that are translated are the same.
+fn is_canonical(address: u64, levels: u32) -> bool {
+    let unused = u64::BITS - (PAGE_BITS + LEVEL_BITS * levels);
+    (address << unused).cast_signed() >> unused == address.cast_signed()
+}
+
+fn walk(memory: &Memory, root: u64, address: u64, levels: u32) -> Option<u64> {
+    let mut table = root;
+    for level in (1..=levels).rev() {
+        let shift = PAGE_BITS + LEVEL_BITS * (level - 1);
+        let index = address >> shift & ((1 << LEVEL_BITS) - 1);
+        let entry = memory
+            .load_u64(table + 8 * index)
+            .ok()
+            .filter(|entry| entry & PRESENT != 0)?;
+        let is_page = level == 1 || (level <= HIGHEST_PAGE_LEVEL && entry & LARGE != 0);
+        if is_page {
+            let in_page = (1 << shift) - 1;
+            return Some(entry & ADDRESS & !in_page | address & in_page);
+        }
+        table = entry & ADDRESS;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: u64 = 0x1000;
+
+    /// Tables one after the other: each level's entry `index` leads to the next.
+    fn tables(indices: &[u64], last: u64) -> (Memory, kvm_sregs) {
+        let memory = Memory::new(4).unwrap();
+        for (at, (level, index)) in (ROOT..).step_by(4096).zip(indices.iter().enumerate()) {
+            let next = if level + 1 == indices.len() {
+                last
+            } else {
+                at + 4096
+            };
+            memory.store_u64(at + 8 * index, next | PRESENT).unwrap();
+        }
+        let sregs = kvm_sregs {
+            cr0: CR0_PAGING,
+            cr3: ROOT | 0xfff,
+            efer: EFER_LONG_MODE_ACTIVE,
+            ..Default::default()
+        };
+        (memory, sregs)
+    }
+
+    fn address(indices: &[u64]) -> u64 {
+        indices
+            .iter()
+            .fold(0, |address, index| address << 9 | index)
+            << 12
+    }
+
+    #[test]
+    fn pages_of_every_size() {
+        let indices = [1, 2, 3, 4];
+        let (memory, sregs) = tables(&indices, 0x7000 | 1 << 63);
+        let small = address(&indices) + 0x123;
+        assert_eq!(translate(&memory, &sregs, small), Translation::To(0x7123));
+        assert_eq!(
+            translate(&memory, &sregs, small + 0x1000),
+            Translation::Nowhere
+        );
+        let (memory, sregs) = tables(&indices[..3], 0x60_0000 | LARGE);
+        assert_eq!(
+            translate(&memory, &sregs, small),
+            Translation::To(0x60_4123)
+        );
+        let (memory, sregs) = tables(&indices[..2], 0x8000_0000 | LARGE);
+        assert_eq!(
+            translate(&memory, &sregs, small),
+            Translation::To(0x8060_4123)
+        );
+    }
+
+    #[test]
+    fn five_levels() {
+        let indices = [1, 2, 3, 4, 5];
+        let (memory, mut sregs) = tables(&indices, 0x7000);
+        sregs.cr4 = CR4_FIVE_LEVELS;
+        assert_eq!(
+            translate(&memory, &sregs, address(&indices)),
+            Translation::To(0x7000)
+        );
+        sregs.cr4 = 0;
+        assert_eq!(
+            translate(&memory, &sregs, address(&indices)),
+            Translation::Nowhere
+        );
+    }
+
+    #[test]
+    fn hostile_tables_lead_nowhere() {
+        let (memory, mut sregs) = tables(&[0, 0], u64::MAX & !LARGE);
+        assert_eq!(
+            translate(&memory, &sregs, 0),
+            Translation::Nowhere,
+            "outside of memory"
+        );
+        sregs.cr3 = u64::MAX;
+        assert_eq!(translate(&memory, &sregs, 0), Translation::Nowhere);
+        let (memory, sregs) = tables(&[0], ROOT);
+        assert_eq!(
+            translate(&memory, &sregs, 8),
+            Translation::To(ROOT + 8),
+            "a circle ends"
+        );
+        assert_eq!(
+            translate(&memory, &sregs, 1 << 47),
+            Translation::Nowhere,
+            "not canonical"
+        );
+        let (memory, sregs) = tables(&[511, 511, 511, 511], 0x3000);
+        assert_eq!(
+            translate(&memory, &sregs, u64::MAX),
+            Translation::To(0x3fff)
+        );
+    }
+
+    #[test]
+    fn without_paging_addresses_are_physical() {
+        let memory = Memory::new(4).unwrap();
+        let mut sregs = kvm_sregs::default();
+        assert_eq!(translate(&memory, &sregs, 0x1234), Translation::To(0x1234));
+        sregs.cr0 = CR0_PAGING;
+        assert_eq!(translate(&memory, &sregs, 0x1234), Translation::OtherPaging);
+    }
+}
