@@ -1,0 +1,81 @@
+//! Tiny guests for tests: machine code without a kernel, written in assembler.
+//!
+//! They are entered as a kernel is: 64-bit mode, 4 GiB mapped to themselves, interrupts off,
+//! a stack. They talk by the doorbell ports 0xe0 to 0xef, which `out imm8, eax` reaches.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use unwindlab_vmm::{Kernel, Kvm, Machine, MachineConfig, Stop, open_kvm};
+
+/// The doorbell most guests use.
+pub const BELL: u16 = 0xe0;
+/// Where the guests lie.
+pub const ADDRESS: u64 = 0x10_0000;
+/// Longer than anything a healthy guest needs, on an emulated and busy host too.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Defines a function that gives the code assembled from the lines.
+macro_rules! guest {
+    ($name:ident: $($line:literal)+) => {
+        // The code's length, and the code right behind it.
+        std::arch::global_asm!(
+            ".pushsection .rodata.guest, \"a\", @progbits",
+            ".balign 8",
+            concat!(".globl guest_", stringify!($name)),
+            concat!("guest_", stringify!($name), ":"),
+            ".quad 999f - 998f",
+            "998:",
+            $($line,)+
+            "999:",
+            ".popsection",
+        );
+        fn $name() -> &'static [u8] {
+            unsafe extern "C" {
+                #[link_name = concat!("guest_", stringify!($name))]
+                static LENGTH: u64;
+            }
+            // SAFETY: the assembler puts the length there, and that many bytes behind it.
+            unsafe {
+                let code = (&raw const LENGTH).add(1).cast::<u8>();
+                std::slice::from_raw_parts(code, usize::try_from(LENGTH).unwrap())
+            }
+        }
+    };
+}
+pub(crate) use guest;
+
+/// /dev/kvm, without which these tests can say nothing: they fail then, and say why.
+pub fn kvm() -> Kvm {
+    open_kvm().unwrap_or_else(|error| panic!("these tests need KVM: {error}"))
+}
+
+/// A machine with 4 MiB that has `code` to run.
+pub fn machine(vcpus: u8, code: &[u8]) -> Machine {
+    let config = MachineConfig {
+        vcpus,
+        memory_mib: 4,
+        kernel: Kernel::Flat {
+            address: ADDRESS,
+            code: Cow::Borrowed(code),
+        },
+        initrd: &[],
+        cmdline: "",
+        doorbell_ports: 0xe0..=0xef,
+    };
+    Machine::build(&kvm(), &config).unwrap()
+}
+
+/// A machine that runs `code` already.
+pub fn started(vcpus: u8, code: &[u8]) -> Machine {
+    let mut machine = machine(vcpus, code);
+    machine.start().unwrap();
+    machine
+}
+
+/// The next stop of vCPU 0, which must be the only one that stops.
+pub fn next_stop(machine: &mut Machine) -> Stop {
+    let event = machine.next_event(PATIENCE).expect("the guest is silent");
+    assert_eq!(event.vcpu, 0);
+    event.stop
+}
