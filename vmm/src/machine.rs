@@ -296,13 +296,14 @@ impl Machine {
 
     /// Stops all vCPUs. The result has what [`VcpuHandle::pause`] found for each.
     pub fn pause_all(&mut self) -> Result<Vec<Pause>, PauseError> {
+        let ran: Vec<bool> = self.vcpus.iter().map(Slot::is_running).collect();
+        // All are told before the first is waited for.
         for (index, slot) in (0..).zip(&self.vcpus) {
-            if matches!(slot.state, State::Running) {
-                slot.kick(index)?;
-            }
+            slot.kick(index)?;
         }
-        (0..self.vcpu_count())
-            .map(|index| self.wait_stopped(index))
+        (0..)
+            .zip(ran)
+            .map(|(index, ran)| self.wait_stopped(index, ran))
             .collect()
     }
 
@@ -350,11 +351,9 @@ impl Machine {
         }
     }
 
-    /// Waits for vCPU `index`, which has been kicked if it runs.
-    fn wait_stopped(&mut self, index: u8) -> Result<Pause, PauseError> {
-        let ran = self
-            .slot(index)
-            .is_some_and(|slot| matches!(slot.state, State::Running));
+    /// Waits for vCPU `index` to be stopped; `ran` says whether it was running, and thus
+    /// kicked, before.
+    fn wait_stopped(&mut self, index: u8, ran: bool) -> Result<Pause, PauseError> {
         let end = Instant::now() + KICK_LIMIT;
         loop {
             match self.slot(index).map(|slot| &slot.state) {
