@@ -408,53 +408,60 @@ fn command_name(command: &Command) -> String {
 
 /// Sorts apt's failure by what its user can do about it.
 fn explain(command: String, errors: &str, status: &str) -> AptError {
-    let has = |needles: &[&str]| needles.iter().any(|needle| errors.contains(needle));
-    let line = |prefixes: &[&str]| {
+    // apt prints warnings and errors as `W: text` and `E: text`.
+    let text = |line: &str| line.get(2..).unwrap_or_default().trim().to_owned();
+    let last = |prefix: &str| errors.lines().rev().find(|line| line.starts_with(prefix));
+    let first_with = |needles: &[&str]| {
         errors
             .lines()
-            .rev()
-            .find(|line| prefixes.iter().any(|prefix| line.starts_with(prefix)))
-            .map(|line| line.get(2..).unwrap_or_default().trim().to_owned())
+            .find(|line| needles.iter().any(|needle| line.contains(needle)))
+            .map(text)
     };
-    let message = line(&["E:"])
-        .or_else(|| line(&["W:"]))
-        .or_else(|| errors.lines().last().map(str::to_owned))
-        .unwrap_or_else(|| status.to_owned());
-    if has(&["No space left on device", "enough free space"]) {
+    if first_with(&["No space left on device", "enough free space"]).is_some() {
         return CacheError::NoSpace("apt's folder in the cache".into()).into();
     }
-    if has(&[
-        "NO_PUBKEY",
-        "is not signed",
-        "GPG error",
-        "BADSIG",
-        "EXPKEYSIG",
-    ]) {
-        let reason = errors.lines().find(|line| line.contains("GPG error"));
-        return AptError::Signature(reason.map_or(message, |line| {
-            line.get(2..).unwrap_or_default().trim().to_owned()
-        }));
+    if let Some(line) = first_with(SIGNATURE) {
+        return AptError::Signature(line);
     }
-    if has(&[
-        "404  Not Found",
-        "was not found",
-        "Unable to locate package",
-    ]) {
-        return AptError::Gone(message);
+    if let Some(line) = first_with(GONE) {
+        return AptError::Gone(line);
     }
-    if has(&[
-        "Could not resolve",
-        "Temporary failure",
-        "Could not connect",
-        "Cannot initiate the connection",
-        "Connection",
-        "connection",
-        "Failed to fetch",
-    ]) {
-        return AptError::Network(message);
+    if let Some(line) = first_with(NETWORK) {
+        return AptError::Network(line);
     }
-    AptError::Failed { command, message }
+    AptError::Failed {
+        command,
+        message: last("E:")
+            .or_else(|| last("W:"))
+            .map(text)
+            .or_else(|| errors.lines().last().map(str::to_owned))
+            .unwrap_or_else(|| status.to_owned()),
+    }
 }
+
+/// What apt says when it does not trust what it got.
+const SIGNATURE: &[&str] = &[
+    "GPG error",
+    "NO_PUBKEY",
+    "BADSIG",
+    "EXPKEYSIG",
+    "is not signed",
+];
+/// What it says when there is no such package or file.
+const GONE: &[&str] = &[
+    "404  Not Found",
+    "was not found",
+    "Unable to locate package",
+];
+/// What it says when it cannot fetch.
+const NETWORK: &[&str] = &[
+    "Could not resolve",
+    "Temporary failure",
+    "Could not connect",
+    "Cannot initiate the connection",
+    "Failed to fetch",
+    "Connection failed",
+];
 
 #[cfg(test)]
 mod tests;

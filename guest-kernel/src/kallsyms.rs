@@ -98,7 +98,9 @@ fn tokens_around(data: &[u8], zero: usize) -> Option<Tokens<'_>> {
     let mut from_zero = Vec::with_capacity(TOKENS);
     for _ in usize::from(b'0')..TOKENS {
         from_zero.push(position - zero);
-        position += memchr::memchr(0, data.get(position..)?.get(..MAX_NAME)?)? + 1;
+        let rest = data.get(position..)?;
+        let text = rest.get(..MAX_NAME).unwrap_or(rest);
+        position += memchr::memchr(0, text)? + 1;
     }
     // The index is 4- or 8-aligned, and says how far before `0` the table begins.
     for alignment in [4, 8] {
@@ -193,7 +195,11 @@ impl<'a> Names<'a> {
         let farthest = nearest.saturating_sub(256 * (MAX_NAME + 2));
         for first in (farthest..=nearest).rev().step_by(4) {
             for gap in [4, 8] {
-                let Some(count) = first.checked_sub(gap).and_then(|at| word(data, at)) else {
+                // Padding is zero; the length of the first name, which may stand here, is not.
+                let padded =
+                    gap == 4 || first.checked_sub(4).and_then(|at| word(data, at)) == Some(0);
+                let count = first.checked_sub(gap).and_then(|at| word(data, at));
+                let Some(count) = count.filter(|_| padded) else {
                     continue;
                 };
                 let count = usize::try_from(count).ok()?;
@@ -298,8 +304,11 @@ fn addresses(segment: Segment<'_>, start: usize, count: usize) -> Option<Vec<u64
         let table = segment.address.checked_add(u64::try_from(start).ok()?)?;
         return Some(
             signed()
-                .zip((table..).step_by(4))
-                .map(|(offset, place)| place.wrapping_add_signed(offset))
+                .zip(0_u64..)
+                .map(|(offset, number)| {
+                    let place = table.wrapping_add(number.wrapping_mul(4));
+                    place.wrapping_add_signed(offset)
+                })
                 .collect(),
         );
     };

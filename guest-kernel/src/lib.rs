@@ -14,6 +14,8 @@ pub mod cache;
 pub mod child;
 pub mod deb;
 pub mod fetch;
+#[cfg(test)]
+mod fixtures;
 pub mod image;
 mod kallsyms;
 pub mod modules;
