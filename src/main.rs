@@ -1,3 +1,27 @@
-//! The `unwindlab` command; see [`unwindlab::cli`].
+//! The `unwindlab` command; see [`unwindlab::cli`]. As pid 1 of the emulated KVM host's outer
+//! machine, the same binary is its init; see [`unwindlab::host::init`].
 
-fn main() {}
+use std::process::ExitCode;
+
+use unwindlab::cli::{self, analysis::Analysis};
+use unwindlab::host::{init, lab::ThisMachine};
+
+fn main() -> ExitCode {
+    if init::is_outer_init() {
+        init::main();
+        return ExitCode::FAILURE;
+    }
+    cli::main(&ThisMachine, &Analysis::new(Box::new(NoFindings)))
+}
+
+struct NoFindings;
+
+impl unwindlab::report::Findings for NoFindings {
+    fn matching(
+        &self,
+        _: &unwindlab::trace::Trace,
+        _: &unwindlab::invariant::Violation,
+    ) -> Option<String> {
+        None
+    }
+}

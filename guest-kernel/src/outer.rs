@@ -99,6 +99,11 @@ pub fn outer_kernel(cache: &Cache, progress: &dyn Progress) -> Result<OuterKerne
     Ok(outer(entry))
 }
 
+/// The outer kernel that is in the cache already, if one is; nothing is fetched.
+pub fn find(cache: &Cache) -> Result<Option<OuterKernel>, OuterError> {
+    known(cache)
+}
+
 fn known(cache: &Cache) -> Result<Option<OuterKernel>, OuterError> {
     let Some(note) = cache.note::<String>(KIND)? else {
         return Ok(None);

@@ -92,13 +92,7 @@ struct About {
 /// The QEMU to use: `UNWINDLAB_QEMU`, else the system's if it is at least [`OLDEST`], else one in
 /// the cache, which is fetched when it is not there.
 pub fn qemu(cache: &Cache, progress: &dyn Progress) -> Result<Qemu, QemuError> {
-    if let Some(chosen) = env::var_os(QEMU_VARIABLE).filter(|chosen| !chosen.is_empty()) {
-        return system(&chosen).map_err(|reason| QemuError::Chosen {
-            program: chosen.to_string_lossy().into_owned(),
-            reason,
-        });
-    }
-    if let Ok(found) = system(OsStr::new(PROGRAM)) {
+    if let Some(found) = installed()? {
         return Ok(found);
     }
     if !cache.wants_refresh()
@@ -122,6 +116,26 @@ pub fn qemu(cache: &Cache, progress: &dyn Progress) -> Result<Qemu, QemuError> {
         result => result?,
     };
     Ok(unpacked(entry))
+}
+
+/// The QEMU that would be used and is there already, if one is; nothing is fetched.
+pub fn find(cache: &Cache) -> Result<Option<Qemu>, QemuError> {
+    match installed()? {
+        Some(found) => Ok(Some(found)),
+        None => known(cache),
+    }
+}
+
+/// The one that the user names, else the system's if it is new enough.
+fn installed() -> Result<Option<Qemu>, QemuError> {
+    if let Some(chosen) = env::var_os(QEMU_VARIABLE).filter(|chosen| !chosen.is_empty()) {
+        let found = system(&chosen).map_err(|reason| QemuError::Chosen {
+            program: chosen.to_string_lossy().into_owned(),
+            reason,
+        })?;
+        return Ok(Some(found));
+    }
+    Ok(system(OsStr::new(PROGRAM)).ok())
 }
 
 /// A QEMU that is installed, or why it will not do.

@@ -21,23 +21,11 @@ const OUTER_MEMORY_MIB: u32 = 4096;
 /// CPUs of the outer machine: two vCPUs must be able to run at the same time.
 const OUTER_CPUS: u32 = 2;
 
-/// The real places: this machine.
-#[derive(Debug)]
-pub struct ThisMachine {
-    cache: Cache,
-}
+/// The real places: this machine. The cache folder is opened when something asks for it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ThisMachine;
 
 impl ThisMachine {
-    /// With the user's cache folder.
-    ///
-    /// # Errors
-    /// [`LabError`] when it cannot be used.
-    pub fn open() -> Result<Self, LabError> {
-        Ok(Self {
-            cache: Cache::open(None).map_err(unavailable)?,
-        })
-    }
-
     fn emulated(
         &self,
         why: &str,
@@ -45,8 +33,8 @@ impl ThisMachine {
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Emulated, LabError> {
-        let qemu = kernels::qemu(&self.cache, progress).map_err(unavailable)?;
-        let outer = kernels::outer_kernel(&self.cache, progress).map_err(unavailable)?;
+        let qemu = kernels::qemu(&cache()?, progress).map_err(unavailable)?;
+        let outer = kernels::outer_kernel(&cache()?, progress).map_err(unavailable)?;
         progress.step("booting the outer machine");
         let init = std::env::current_exe()
             .map_err(|e| LabError::Unavailable(format!("cannot find this program's file: {e}")))?;
@@ -82,7 +70,7 @@ impl Lab for ThisMachine {
         progress: &dyn Progress,
         _interrupt: &Interrupt,
     ) -> Result<Box<dyn TestKernel>, LabError> {
-        let image = kernels::fetch(&parse(spec)?, &self.cache, progress)?;
+        let image = kernels::fetch(&parse(spec)?, &cache()?, progress)?;
         let symbols = Symbols::load(&image.symbols).map_err(unavailable)?;
         Ok(Box::new(CachedKernel {
             image,
@@ -91,7 +79,7 @@ impl Lab for ThisMachine {
     }
 
     fn path(&self, spec: &str) -> Result<PathBuf, LabError> {
-        let image = kernels::path(&parse(spec)?, &self.cache)?;
+        let image = kernels::path(&parse(spec)?, &cache()?)?;
         let image = image.ok_or_else(|| {
             LabError::Unavailable(format!(
                 "no kernel `{spec}` in the cache: `unwindlab kernel fetch {spec}` gets it"
@@ -101,7 +89,7 @@ impl Lab for ThisMachine {
     }
 
     fn list(&self) -> Result<Vec<String>, LabError> {
-        let images = kernels::list(&self.cache)?;
+        let images = kernels::list(&cache()?)?;
         let line = |image: &KernelImage| {
             let short = image.id.get(..12).unwrap_or(&image.id);
             format!("{short}  {}  {}", image.release, image.origin)
@@ -132,8 +120,12 @@ impl Lab for ThisMachine {
     }
 
     fn doctor(&self) -> Result<String, LabError> {
-        Ok(super::doctor::report(&self.cache))
+        Ok(super::doctor::report(&cache()?))
     }
+}
+
+fn cache() -> Result<Cache, LabError> {
+    Cache::open(None).map_err(unavailable)
 }
 
 fn parse(spec: &str) -> Result<KernelSpec, LabError> {

@@ -161,6 +161,21 @@ mod tests {
         }
     }
 
+    /// The rings of a stock 7.2 kernel that the decoder is tested with.
+    #[test]
+    fn nothing_is_violated_on_recorded_rings() {
+        let trace = Trace::decode(&crate::trace::fixtures::debian_7_2());
+        for invariant in registry() {
+            let check = invariant.check(&trace);
+            eprintln!("{} {check:?}", invariant.id());
+            assert!(
+                !matches!(check, Check::Violated(_)),
+                "{}: {check:?}",
+                invariant.id()
+            );
+        }
+    }
+
     #[test]
     fn the_catalogue_has_every_invariant() {
         let catalogue = include_str!("../../docs/invariants.md");

@@ -35,7 +35,8 @@ pub(super) struct Tasks {
 #[derive(Debug, Clone, Copy)]
 enum Mark {
     Forked,
-    Exited,
+    /// By the event of this spec: each event that asked for them writes one.
+    Exited(Option<u32>),
     /// A record that no task writes after its own exit record.
     Alive,
 }
@@ -58,7 +59,7 @@ impl Tasks {
     fn live(&mut self, tid: u32, marks: &[(usize, Mark)]) {
         let mut spans = vec![(0, Some(0))];
         let mut life = 0;
-        let mut exited: Option<usize> = None;
+        let mut exited: Option<(usize, Option<u32>)> = None;
         for &(index, mark) in marks {
             match (mark, exited) {
                 (Mark::Forked, _) => {
@@ -66,14 +67,16 @@ impl Tasks {
                     exited = None;
                     spans.push((index, Some(life)));
                 }
-                (Mark::Exited, None) => {
-                    exited = Some(index);
+                (Mark::Exited(by), None) => {
+                    exited = Some((index, by));
                     self.exits.insert(Task { tid, life }, index);
                 }
+                // The same exit, as another event wrote it.
+                (Mark::Exited(by), Some((_, first))) if by != first => {}
                 // The tid lives on though it exited and nobody was forked into it: taken over
                 // by exec at some moment after the exit record. Who is who from there on is not
                 // known. The exit record stays what it is: the end of the first owner.
-                (Mark::Exited | Mark::Alive, Some(exit)) => {
+                (Mark::Exited(_) | Mark::Alive, Some((exit, _))) => {
                     if spans.last() != Some(&(exit + 1, None)) {
                         spans.push((exit + 1, None));
                     }
@@ -120,7 +123,10 @@ impl Tasks {
 fn mark_of(trace: &Trace, event: &Event) -> Option<(u32, Mark)> {
     match &event.kind {
         EventKind::Fork { tid, .. } => Some((*tid, Mark::Forked)),
-        EventKind::Exit { tid, .. } => Some((*tid, Mark::Exited)),
+        EventKind::Exit { tid, .. } => {
+            let open = event.event.and_then(|at| trace.session.get(at));
+            Some((*tid, Mark::Exited(open.map(|open| open.spec))))
+        }
         EventKind::Comm { .. } => Some((event.tid?, Mark::Alive)),
         EventKind::Sample(_) => match facts::role(trace, event) {
             Role::SyscallEnter | Role::SyscallExit => Some((event.tid?, Mark::Alive)),
@@ -162,6 +168,24 @@ mod tests {
         let tasks = Tasks::new(&trace);
         assert!(tasks.of(&trace.events[first]).is_some());
         assert_eq!(tasks.of(&trace.events[second]), None);
+    }
+
+    #[test]
+    fn two_copies_of_an_exit_record_are_one_exit() {
+        let mut kit = Kit::new(1);
+        let first = kit.exit(0, 1001);
+        let copy = kit.trace().events[first].kind.clone();
+        kit.push(0, 1001, 1, copy.clone());
+        let flushed = kit.deferred(0, 1001, 0x3_0000_0001, &[0x40]);
+        let trace = kit.trace();
+        let tasks = Tasks::new(&trace);
+        let task = tasks.of(&trace.events[flushed]);
+        assert_eq!(task.and_then(|task| tasks.exit(task)), Some(first));
+
+        // The same event writes a second one only for a second owner.
+        kit.push(0, 1001, 0, copy);
+        let trace = kit.trace();
+        assert_eq!(Tasks::new(&trace).of(&trace.events[flushed]), None);
     }
 
     #[test]

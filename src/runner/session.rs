@@ -89,15 +89,15 @@ impl Session {
     }
 
     /// Handles the mailbox whose header page has this frame number; `space` is that of the vCPU
-    /// that rang; the answer is in place when
-    /// it returns.
+    /// that rang; the answer is in place when it
+    /// returns.
     ///
     /// # Errors
     /// [`SessionError`] when the guest does not keep to the protocol.
     pub fn mailbox(
         &mut self,
         memory: &Memory,
-        space: Option<AddressSpace>,
+        space: &AddressSpace,
         frame: u32,
     ) -> Result<Turn, SessionError> {
         let at = u64::from(frame) * PAGE_SIZE as u64;
@@ -257,7 +257,7 @@ impl Session {
 /// Guest-physical addresses of the pages from `start` on.
 fn locate(
     memory: &Memory,
-    space: Option<AddressSpace>,
+    space: &AddressSpace,
     start: u64,
     pages: u32,
 ) -> Result<Vec<u64>, SessionError> {
@@ -268,7 +268,7 @@ fn locate(
         .map(|page| {
             let address = start.wrapping_add(page * PAGE_SIZE as u64);
             space
-                .and_then(|space| space.translate(memory, address))
+                .translate(memory, address)
                 .ok_or(SessionError::Unmapped(address))
         })
         .collect()

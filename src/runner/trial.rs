@@ -187,7 +187,7 @@ impl<'a> Trial<'a> {
     fn mailbox(&mut self, index: u8, frame: u32) -> Result<bool, TrialError> {
         let sregs = vcpu(&mut self.machine, index)?.sregs();
         let space = AddressSpace::of(&sregs.map_err(VcpuError::from)?);
-        match self.session.mailbox(self.machine.memory(), space, frame) {
+        match self.session.mailbox(self.machine.memory(), &space, frame) {
             Ok(Turn::Go) => {}
             Ok(Turn::Ready) => self.begin()?,
             Ok(Turn::Finished) => self.session.drain(self.machine.memory()),

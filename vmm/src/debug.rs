@@ -13,6 +13,8 @@ use kvm_ioctls::VcpuFd;
 use vmm_sys_util::errno;
 
 use crate::exit::Stop;
+use crate::inject::NmiState;
+use crate::vcpu::Vcpu;
 
 /// Hardware breakpoints an x86 CPU has.
 pub const MAX_BREAKPOINTS: usize = 4;
@@ -23,6 +25,8 @@ const DEBUG_VECTOR: u32 = 1;
 const DR6_STEP: u64 = 1 << 14;
 /// DR7: bits that read as one, and exact-match bits for old CPUs.
 const DR7_FIXED: u64 = 0x600;
+/// RFLAGS.TF: a debug exception after each instruction.
+const RFLAGS_TRAP: u64 = 1 << 8;
 /// RFLAGS.RF: do not take instruction breakpoints for one instruction.
 const RFLAGS_RESUME: u64 = 1 << 16;
 
@@ -136,12 +140,7 @@ impl Armed {
         Ok(())
     }
 
-    /// Gives the guest the debug exception that was its own.
-    pub(crate) fn hand_back(
-        &self,
-        fd: &VcpuFd,
-        exit: &kvm_debug_exit_arch,
-    ) -> Result<(), errno::Error> {
+    fn hand_back(&self, fd: &VcpuFd, exit: &kvm_debug_exit_arch) -> Result<(), errno::Error> {
         let mut registers = fd.get_debug_regs()?;
         registers.dr6 = exit.dr6;
         fd.set_debug_regs(&registers)?;
@@ -149,6 +148,25 @@ impl Armed {
         debug.control |= KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_INJECT_DB;
         fd.set_guest_debug(&debug)
     }
+}
+
+/// Gives the guest the debug exception that was its own, unless it was KVM's.
+pub(crate) fn give_to_guest(vcpu: &Vcpu, exit: &kvm_debug_exit_arch) -> Result<(), errno::Error> {
+    match is_kvms(&vcpu.fd, exit)? {
+        true => Ok(()),
+        false => vcpu.armed.hand_back(&vcpu.fd, exit),
+    }
+}
+
+/// On AMD CPUs without virtual NMIs, KVM single-steps the guest out of an NMI handler while
+/// another NMI waits, and where breakpoints are set it lets us see that step (Linux 7.2,
+/// `db_interception` in arch/x86/kvm/svm/svm.c). A guest that steps itself has the trap flag
+/// set; one that has just cleared it, with an NMI waiting, would be mistaken.
+fn is_kvms(fd: &VcpuFd, exit: &kvm_debug_exit_arch) -> Result<bool, errno::Error> {
+    if exit.dr6 & DR6_STEP == 0 || fd.get_regs()?.rflags & RFLAGS_TRAP != 0 {
+        return Ok(false);
+    }
+    Ok(NmiState::of(fd)?.is_waiting())
 }
 
 /// Lets the vCPU execute the instruction it stopped at for a breakpoint, which would

@@ -25,7 +25,8 @@ pub enum Stop {
         pc: u64,
     },
     /// It wrote to a doorbell port. The `out` is complete: the next instruction is the one
-    /// after it (and a single step that was asked for is done).
+    /// after it (and a single step that was asked for is done). A `rep outs` stops for each
+    /// of its items.
     Port {
         /// The port.
         port: u16,

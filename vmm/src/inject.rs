@@ -71,6 +71,11 @@ impl NmiState {
         })
     }
 
+    /// Whether an NMI has yet to be taken.
+    pub(crate) fn is_waiting(self) -> bool {
+        self.waiting() != 0
+    }
+
     /// NMIs not yet taken.
     fn waiting(self) -> u16 {
         u16::from(self.pending) + u16::from(self.injected)
@@ -86,7 +91,7 @@ pub(crate) fn nmi(fd: &VcpuFd) -> Result<NmiReceipt, InjectError> {
         })
     };
     let before = state()?;
-    if before.waiting() != 0 {
+    if before.is_waiting() {
         return Err(InjectError::AlreadyPending { state: before });
     }
     fd.nmi().map_err(|source| InjectError::Kvm {

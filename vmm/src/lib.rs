@@ -22,7 +22,6 @@ mod kick;
 mod machine;
 mod memory;
 mod msr;
-mod paging;
 pub mod probe;
 mod thread;
 mod translate;
@@ -40,7 +39,7 @@ pub use machine::{
     BuildError, Machine, MachineConfig, Pause, PauseError, ResumeError, VcpuEvent, VcpuHandle,
 };
 pub use memory::{AccessError, Memory, MemoryError};
-pub use paging::AddressSpace;
 pub use thread::Run;
+pub use translate::AddressSpace;
 pub use vcpu::InspectError;
 pub use vm::{OpenKvmError, open_kvm};

@@ -296,13 +296,14 @@ impl Machine {
 
     /// Stops all vCPUs. The result has what [`VcpuHandle::pause`] found for each.
     pub fn pause_all(&mut self) -> Result<Vec<Pause>, PauseError> {
+        let ran: Vec<bool> = self.vcpus.iter().map(Slot::is_running).collect();
+        // All are told before the first is waited for.
         for (index, slot) in (0..).zip(&self.vcpus) {
-            if matches!(slot.state, State::Running) {
-                slot.kick(index)?;
-            }
+            slot.kick(index)?;
         }
-        (0..self.vcpu_count())
-            .map(|index| self.wait_stopped(index))
+        (0..)
+            .zip(ran)
+            .map(|(index, ran)| self.wait_stopped(index, ran))
             .collect()
     }
 
@@ -350,11 +351,9 @@ impl Machine {
         }
     }
 
-    /// Waits for vCPU `index`, which has been kicked if it runs.
-    fn wait_stopped(&mut self, index: u8) -> Result<Pause, PauseError> {
-        let ran = self
-            .slot(index)
-            .is_some_and(|slot| matches!(slot.state, State::Running));
+    /// Waits for vCPU `index` to be stopped; `ran` says whether it was running, and thus
+    /// kicked, before.
+    fn wait_stopped(&mut self, index: u8, ran: bool) -> Result<Pause, PauseError> {
         let end = Instant::now() + KICK_LIMIT;
         loop {
             match self.slot(index).map(|slot| &slot.state) {
@@ -383,9 +382,7 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         for (index, slot) in (0..).zip(&mut self.vcpus) {
-            if matches!(slot.state, State::Running)
-                && let Err(error) = slot.kick(index)
-            {
+            if let Err(error) = slot.kick(index) {
                 tracing::error!("{error}");
             }
             // A thread ends when no command can come any more.
@@ -431,14 +428,20 @@ impl Slot {
         }
     }
 
-    /// Makes a running vCPU leave the guest, or not enter it.
+    fn is_running(&self) -> bool {
+        matches!(self.state, State::Running)
+    }
+
+    /// Makes a vCPU that runs leave the guest, or not enter it.
     fn kick(&self, vcpu: u8) -> Result<(), PauseError> {
-        self.run_page.request();
         match &self.thread {
-            Some(thread) => thread
-                .kill(kick::kick_signal())
-                .map_err(|source| PauseError::Signal { vcpu, source }),
-            None => Ok(()),
+            Some(thread) if self.is_running() => {
+                self.run_page.request();
+                thread
+                    .kill(kick::kick_signal())
+                    .map_err(|source| PauseError::Signal { vcpu, source })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -502,11 +505,12 @@ impl VcpuHandle<'_> {
 
     /// Stops it. Afterwards it is stopped, for this or another reason.
     pub fn pause(&mut self) -> Result<Pause, PauseError> {
-        match self.machine.slot(self.index) {
-            Some(slot) if matches!(slot.state, State::Running) => slot.kick(self.index)?,
-            _ => {}
-        }
-        self.machine.wait_stopped(self.index)
+        let Some(slot) = self.machine.slot(self.index) else {
+            return Ok(Pause::WasStopped);
+        };
+        let ran = slot.is_running();
+        slot.kick(self.index)?;
+        self.machine.wait_stopped(self.index, ran)
     }
 
     /// Lets it go on.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use kvm_bindings::kvm_debug_exit_arch;
 use vmm_sys_util::signal::unblock_signal;
 
-use crate::debug::{Cause, pass_breakpoint};
+use crate::debug::{self, Cause, pass_breakpoint};
 use crate::devices::ports::Ports;
 use crate::exit::{Exit, Stop, run_once};
 use crate::kick::kick_signal;
@@ -111,21 +111,19 @@ fn prepare(vcpu: &mut Vcpu, run: Run) -> Result<(), vmm_sys_util::errno::Error> 
     vcpu.armed.arm(&vcpu.fd, vcpu.wanted)
 }
 
-/// Takes a debug exception; gives a reason to stop, or none where it was the guest's own.
+/// Takes a debug exception; gives a reason to stop, or none where the vCPU is to go on.
 fn on_debug(vcpu: &mut Vcpu, debug: &kvm_debug_exit_arch) -> Option<Stop> {
-    match vcpu.wanted.cause(debug) {
+    let handled = match vcpu.wanted.cause(debug) {
         Cause::Ours(stop) => {
             vcpu.at_breakpoint = matches!(stop, Stop::Breakpoint { .. });
-            Some(stop)
+            return Some(stop);
         }
-        Cause::Guests => vcpu
-            .armed
-            .hand_back(&vcpu.fd, debug)
-            .err()
-            .map(|error| Stop::Unhandled {
-                exit: format!("failed to hand a debug exception back to the guest: {error}"),
-            }),
-    }
+        Cause::Guests => debug::give_to_guest(vcpu, debug),
+    };
+    let failed = "failed to hand a debug exception back to the guest";
+    handled.err().map(|error| Stop::Unhandled {
+        exit: format!("{failed}: {error}"),
+    })
 }
 
 /// KVM completes an `out` only when the vCPU is next run: until then the instruction pointer

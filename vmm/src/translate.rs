@@ -23,6 +23,29 @@ const LEVEL_BITS: u32 = 9;
 /// The highest level whose entries may be pages: 1 is 4 KiB, 2 is 2 MiB, 3 is 1 GiB.
 const HIGHEST_PAGE_LEVEL: u32 = 3;
 
+/// The address space that a vCPU used when it was looked at: good for as long as it stays
+/// stopped, and needs only the guest's memory.
+#[derive(Debug, Clone, Copy)]
+pub struct AddressSpace(kvm_sregs);
+
+impl AddressSpace {
+    /// That of a vCPU with these registers.
+    #[must_use]
+    pub fn of(sregs: &kvm_sregs) -> Self {
+        Self(*sregs)
+    }
+
+    /// The guest-physical address behind a virtual one; `None` where nothing is mapped, the
+    /// tables lead out of the RAM, or are those of a 32-bit kernel.
+    #[must_use]
+    pub fn translate(&self, memory: &Memory, address: u64) -> Option<u64> {
+        match translate(memory, &self.0, address) {
+            Translation::To(physical) => Some(physical),
+            Translation::Nowhere | Translation::OtherPaging => None,
+        }
+    }
+}
+
 /// What an address leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Translation {

@@ -87,9 +87,10 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     system::mount_dev()?;
     let cpus = system::online_cpus()?;
     let plan = hello(link, &cpus)?;
+    // First, so that a kernel without the feature is told from one that is odd in other ways.
+    perf::probe(&plan.tracing)?;
     system::unleash_perf()?;
     system::mount_tracefs(&plan.tracing)?;
-    perf::probe(&plan.tracing)?;
 
     let tracing = perf::Session::open(&plan.tracing, &cpus, Path::new(system::TRACEFS))?;
     announce_tracing(link, &tracing)?;
