@@ -13,7 +13,7 @@ pub mod decode;
 mod encoder;
 mod fields;
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 pub mod framing;
 pub mod layout;
 pub mod model;

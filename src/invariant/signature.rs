@@ -1,0 +1,205 @@
+//! The event sequence that a finding is known by, and whether a violation shows it.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::Violation;
+use super::facts::Facts;
+use super::finding::Resolver;
+use crate::trace::{Event, EventKind, Trace};
+
+/// What must be so for a violation to be a finding.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Signature {
+    /// Functions; the violation's instruction is in one of them. `None`: whatever it is.
+    instruction: Option<Vec<String>>,
+    /// The violation's events, all of them, in order.
+    events: Vec<EventPattern>,
+}
+
+/// One event of a sequence.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EventPattern {
+    kind: Kind,
+    /// Name for the task.
+    task: Option<String>,
+    /// Name for the cookie, or 0.
+    cookie: Option<CookieName>,
+    /// Functions; the interrupted instruction is in one of them.
+    interrupted: Option<Vec<String>>,
+    /// Frames of a record 22.
+    frames: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Kind {
+    Sample,
+    PlainSample,
+    Deferred,
+    Fork,
+    Exit,
+    Comm,
+    Mmap,
+    SwitchIn,
+    SwitchOut,
+    Lost,
+    Throttle,
+    Other,
+}
+
+/// A cookie in a pattern: a name for one, or the number 0.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(untagged)]
+enum CookieName {
+    Number(u64),
+    Name(String),
+}
+
+/// The word for an instruction in user mode.
+const USER: &str = "user";
+
+/// Names and what they stand for; two names never stand for one thing.
+#[derive(Debug)]
+struct Bindings<K, V>(BTreeMap<K, V>);
+
+impl<K: Ord, V: PartialEq> Bindings<K, V> {
+    /// Whether `name` is, or now becomes, the name of `value`.
+    fn bind(&mut self, name: K, value: V) -> bool {
+        if let Some(bound) = self.0.get(&name) {
+            return *bound == value;
+        }
+        let free = self.0.values().all(|other| *other != value);
+        free && self.0.insert(name, value).is_none()
+    }
+}
+
+impl Signature {
+    /// What is wrong with it, if anything is.
+    pub fn flaw(&self) -> Option<String> {
+        if self.events.is_empty() {
+            return Some("its signature has no events".into());
+        }
+        self.events.iter().find_map(|event| {
+            let carries = matches!(event.kind, Kind::Sample | Kind::Deferred);
+            let number = matches!(event.cookie, Some(CookieName::Number(n)) if n != 0);
+            let sampled = matches!(event.kind, Kind::Sample | Kind::PlainSample);
+            let flaw = match () {
+                () if event.task.is_none() && (carries || sampled) => "must name its task",
+                () if event.cookie.is_none() && carries => "must name its cookie",
+                () if event.cookie.is_some() && !carries => "has no cookie",
+                () if number => "has a number other than 0 for a cookie",
+                () if event.interrupted.is_some() && !sampled => "interrupts nothing",
+                () if event.frames.is_some() && event.kind != Kind::Deferred => "has no frames",
+                () => return None,
+            };
+            Some(format!("an event of kind {:?} {flaw}", event.kind))
+        })
+    }
+
+    /// Whether a violation shows it.
+    pub fn matches(&self, violation: &Violation, trace: &Trace, kernel: &dyn Resolver) -> bool {
+        if violation.events.len() != self.events.len() {
+            return false;
+        }
+        if let Some(functions) = &self.instruction
+            && !violation
+                .instruction
+                .is_some_and(|ip| within(ip, functions, kernel))
+        {
+            return false;
+        }
+        let facts = Facts::new(trace);
+        let mut tasks = Bindings(BTreeMap::new());
+        let mut cookies = Bindings(BTreeMap::new());
+        let mut pairs = self.events.iter().zip(&violation.events);
+        pairs.all(|(pattern, &index)| {
+            let Some(event) = trace.events.get(index) else {
+                return false;
+            };
+            let task = match &pattern.task {
+                None => true,
+                Some(name) => facts
+                    .tasks
+                    .of(event)
+                    .is_some_and(|task| tasks.bind(name.clone(), task)),
+            };
+            let cookie = match &pattern.cookie {
+                None => true,
+                Some(CookieName::Number(number)) => cookie_of(event) == Some(*number),
+                Some(name) => cookie_of(event)
+                    .is_some_and(|cookie| cookie != 0 && cookies.bind(name.clone(), cookie)),
+            };
+            task && cookie && pattern.fits(&facts, event, kernel)
+        })
+    }
+}
+
+impl EventPattern {
+    /// Whether an event is what the pattern says, names apart.
+    fn fits(&self, facts: &Facts<'_>, event: &Event, kernel: &dyn Resolver) -> bool {
+        let place = match &self.interrupted {
+            None => true,
+            Some(functions) if facts.user_ip(event).is_some() => {
+                functions.iter().any(|name| name == USER)
+            }
+            Some(functions) => facts
+                .instruction(event)
+                .is_some_and(|ip| within(ip, functions, kernel)),
+        };
+        let frames = match (self.frames, event.deferred_chain()) {
+            (None, _) => true,
+            (Some(frames), Some(chain)) => chain.ips.len() == frames,
+            (Some(_), None) => false,
+        };
+        kind_of(event) == self.kind && place && frames
+    }
+}
+
+fn within(ip: u64, functions: &[String], kernel: &dyn Resolver) -> bool {
+    kernel
+        .function(ip)
+        .is_some_and(|name| functions.contains(&name))
+}
+
+fn cookie_of(event: &Event) -> Option<u64> {
+    match event.deferred_sample() {
+        Some((_, cookie)) => Some(cookie),
+        None => event.deferred_chain().map(|chain| chain.cookie),
+    }
+}
+
+fn kind_of(event: &Event) -> Kind {
+    match &event.kind {
+        EventKind::Sample(sample) if sample.cookie().is_some() => Kind::Sample,
+        EventKind::Sample(_) => Kind::PlainSample,
+        EventKind::CallchainDeferred(_) => Kind::Deferred,
+        EventKind::Fork { .. } => Kind::Fork,
+        EventKind::Exit { .. } => Kind::Exit,
+        EventKind::Comm { .. } => Kind::Comm,
+        EventKind::Mmap { .. } => Kind::Mmap,
+        EventKind::Switch { out: false, .. } => Kind::SwitchIn,
+        EventKind::Switch { out: true, .. } => Kind::SwitchOut,
+        EventKind::Lost { .. } | EventKind::LostSamples { .. } => Kind::Lost,
+        EventKind::Throttle { .. } => Kind::Throttle,
+        EventKind::Other { .. } => Kind::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_thing_and_a_thing_has_one_name() {
+        let mut names = Bindings(BTreeMap::new());
+        assert!(names.bind("a", 1));
+        assert!(names.bind("a", 1));
+        assert!(!names.bind("a", 2));
+        assert!(!names.bind("b", 1));
+        assert!(names.bind("b", 2));
+    }
+}
