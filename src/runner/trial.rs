@@ -31,6 +31,11 @@ pub enum TrialError {
     /// More places than there are debug registers.
     #[error("{0} different instructions to break on; the CPU has 4 breakpoints")]
     TooManyPlaces(usize),
+    /// A burst that would go through an instruction that can go anywhere.
+    #[error(
+        "several NMIs at one arrival would have to go on behind the return or indirect branch at {0:#x}; lower `times`"
+    )]
+    NoSuccessor(u64),
     /// A symbol that the agent did not announce.
     #[error("the workload has no symbol {0:?}")]
     NoUserSymbol(String),
@@ -235,7 +240,6 @@ impl<'a> Trial<'a> {
             }
         }
         self.arrivals = Arrivals::new(arrivals);
-        self.set_breakpoints(self.arrivals.addresses())?;
         if self.injections_complete() {
             self.injected_all = Some(now);
         }
@@ -278,16 +282,17 @@ impl<'a> Trial<'a> {
     fn mark(&mut self, index: u8, value: u32) -> Result<(), TrialError> {
         let (what, thread) = mark::unpack(value);
         match what {
-            mark::ARM => {
+            mark::ARM if !self.stopping => {
                 let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
                 self.arrivals.arm(thread, task);
             }
             mark::DONE => self.arrivals.disarm(thread),
             _ => {}
         }
-        Ok(())
+        self.set_breakpoints(self.arrivals.addresses())
     }
 
+    /// The vCPU stands at a place of ours, or at the boundary after one.
     fn breakpoint(&mut self, index: u8, pc: u64) -> Result<(), TrialError> {
         let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
         let Due::Inject {
@@ -299,11 +304,16 @@ impl<'a> Trial<'a> {
         else {
             return self.resume(index, Run::Continue);
         };
-        self.inject(spec, index, Some(thread), Some(iteration))?;
-        if self.arrivals.complete() {
-            self.set_breakpoints(Vec::new())?;
+        if again {
+            let next = watch::successors(&mut self.machine, index, pc)?;
+            if next.is_empty() {
+                return Err(TrialError::NoSuccessor(pc));
+            }
+            self.arrivals.go_on_at(spec, thread, next);
         }
-        self.resume(index, if again { Run::Revisit } else { Run::Continue })
+        self.inject(spec, index, Some(thread), Some(iteration))?;
+        self.set_breakpoints(self.arrivals.addresses())?;
+        self.resume(index, Run::Continue)
     }
 
     fn inject_due(&mut self) -> Result<(), TrialError> {
