@@ -23,6 +23,7 @@ mod machine;
 mod memory;
 mod msr;
 pub mod probe;
+mod step;
 mod thread;
 mod translate;
 mod vcpu;

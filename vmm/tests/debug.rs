@@ -73,6 +73,14 @@ guest!(debugs_itself:
     "iretq"
 );
 
+guest!(pushes_flags:
+    "pushfq"
+    "pop rax"
+    "pushfw"
+    "pop bx"
+    "nop"
+);
+
 fn resume(machine: &mut Machine, run: Run) {
     machine.vcpu(0).unwrap().resume(run).unwrap();
 }
@@ -249,6 +257,26 @@ fn a_step_is_one_instruction_also_at_breakpoints() {
         resume(&mut machine, Run::Step);
         assert_eq!(next_stop(&mut machine), Stop::Stepped { pc });
     }
+}
+
+#[test]
+fn a_step_leaves_no_trap_flag_on_the_stack() {
+    if !runs_kernel_code() {
+        return;
+    }
+    let mut machine = machine(1, pushes_flags());
+    for offset in [1, 2, 4, 6] {
+        resume(&mut machine, Run::Step);
+        assert_eq!(
+            next_stop(&mut machine),
+            Stop::Stepped {
+                pc: ADDRESS + offset
+            }
+        );
+    }
+    let regs = machine.vcpu(0).unwrap().regs().unwrap();
+    assert_eq!((regs.rax & 0xf00, regs.rbx & 0xf00), (0, 0));
+    assert_eq!(regs.rflags & 0xf00, 0);
 }
 
 #[test]

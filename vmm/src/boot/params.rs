@@ -4,7 +4,7 @@
 use linux_loader::loader::bootparam::{boot_e820_entry, boot_params};
 use vm_memory::ByteValued;
 
-use super::{ACPI, ACPI_END, CMDLINE, HIGH_RAM, LOW_RAM_END, ZERO_PAGE};
+use super::{ACPI, CMDLINE, HIGH_RAM, LOW_RAM_END, ZERO_PAGE};
 use crate::memory::{AccessError, HIGH_START, LOW_END, Memory};
 
 /// The longest command line an x86 kernel reads, its end mark included (COMMAND_LINE_SIZE).
@@ -122,7 +122,7 @@ fn memory_map(size: u64) -> Vec<boot_e820_entry> {
     let low = size.min(LOW_END);
     let mut map = vec![
         entry(0, LOW_RAM_END, RAM),
-        entry(ACPI, ACPI_END, RESERVED),
+        entry(ACPI, HIGH_RAM, RESERVED),
         entry(HIGH_RAM, low, RAM),
     ];
     if size > low {
