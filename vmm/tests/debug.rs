@@ -1,8 +1,12 @@
 //! Breakpoints, single steps and NMIs, exact to the instruction. They need a KVM that runs
 //! kernel code as a CPU does; elsewhere these tests say that they skip.
 #![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
     clippy::tests_outside_test_module,
-    reason = "all of an integration test is tests"
+    reason = "all of it is a test"
 )]
 
 mod guest;

@@ -35,7 +35,7 @@ const STACK: u64 = 0x8ff0;
 /// The root of the page tables; the others follow.
 const PAGE_TABLES: u64 = 0x9000;
 /// The command line.
-const CMDLINE: u64 = 0x2_0000;
+const CMDLINE: u32 = 0x2_0000;
 /// End of the conventional memory.
 const LOW_RAM_END: u64 = 0x9_fc00;
 /// The ACPI tables, and the end of the area that is reserved for them.

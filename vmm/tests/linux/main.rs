@@ -3,6 +3,14 @@
 //!
 //! This very program is also the guest's init: the initrd holds a copy of it. Arguments are
 //! parts of test names; only matching tests run then.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::tests_outside_test_module,
+    reason = "all of it is a test"
+)]
 
 mod guest_init;
 mod host;
