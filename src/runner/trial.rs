@@ -294,6 +294,12 @@ impl<'a> Trial<'a> {
 
     /// The vCPU stands at a place of ours, or at the boundary after one.
     fn breakpoint(&mut self, index: u8, pc: u64) -> Result<(), TrialError> {
+        let state = vcpu(&mut self.machine, index)?.nmi_state();
+        if state.map_err(VcpuError::from)?.masked {
+            // An NMI's handler comes by (perf's asks for the task's pid, as getppid does): the
+            // place is meant in the entry itself, and an NMI would not be taken here anyway.
+            return self.resume(index, Run::Continue);
+        }
         let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
         let Due::Inject {
             spec,

@@ -14,7 +14,8 @@ use kvm_ioctls::Kvm;
 
 use crate::boot::Kernel;
 use crate::exit::Stop;
-use crate::machine::{BuildError, Machine, MachineConfig, VcpuHandle};
+use crate::handle::VcpuHandle;
+use crate::machine::{BuildError, Machine, MachineConfig};
 use crate::memory::MIN_MEMORY_MIB;
 use crate::thread::Run;
 

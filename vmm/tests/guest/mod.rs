@@ -1,8 +1,9 @@
-#![allow(dead_code, reason = "each test program uses a part of this")]
 //! Tiny guests for tests: machine code without a kernel, written in assembler.
 //!
 //! They are entered as a kernel is: 64-bit mode, 4 GiB mapped to themselves, interrupts off,
 //! a stack. They talk by the doorbell ports 0xe0 to 0xef, which `out imm8, eax` reaches.
+
+#![allow(dead_code, reason = "each test program uses a part of this")]
 
 use std::borrow::Cow;
 use std::time::Duration;
