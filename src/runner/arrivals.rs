@@ -142,10 +142,7 @@ impl Arrivals {
             }
             let begun = arrival.done + arrival.armed.len() as u64;
             if iteration >= arrival.first && begun < arrival.repeat {
-                arrival.armed.insert(
-                    thread,
-                    Armed::new(task, iteration),
-                );
+                arrival.armed.insert(thread, Armed::new(task, iteration));
             }
         }
     }
