@@ -1,6 +1,7 @@
 //! The thread of a vCPU, and the messages it talks by.
 
 use std::any::Any;
+use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -23,6 +24,19 @@ pub enum Run {
     /// One instruction, with interrupts and NMIs held back; one that waits goes on waiting.
     /// An instruction that faults is done when its handler has returned to it (as is `int`).
     Step,
+    /// That many of them; it stops before where it meets a breakpoint, or for another reason.
+    Steps(NonZeroU32),
+}
+
+impl Run {
+    /// How many instructions, where that is limited.
+    fn steps(self) -> u32 {
+        match self {
+            Self::Continue => 0,
+            Self::Step => 1,
+            Self::Steps(count) => count.get(),
+        }
+    }
 }
 
 /// To the thread: the vCPU, and how it is to go on. The thread ends when no more can come.
@@ -80,11 +94,25 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 }
 
 fn run_until_stop(vcpu: &mut Vcpu, run: Run, ports: &Ports) -> Stop {
-    if let Err(error) = prepare(vcpu, run) {
-        return Stop::Unhandled {
-            exit: format!("failed to set up breakpoints and steps: {error}"),
-        };
+    let mut steps = run.steps();
+    loop {
+        if let Err(error) = prepare(vcpu, run) {
+            return Stop::Unhandled {
+                exit: format!("failed to set up breakpoints and steps: {error}"),
+            };
+        }
+        let stop = run_as_set_up(vcpu, ports);
+        steps = steps.saturating_sub(1);
+        match stop {
+            // Between two steps a request to pause is not to be missed.
+            Stop::Stepped { .. } if steps > 0 && vcpu.run_page.requested() => return Stop::Paused,
+            Stop::Stepped { .. } if steps > 0 => {}
+            stop => return stop,
+        }
     }
+}
+
+fn run_as_set_up(vcpu: &mut Vcpu, ports: &Ports) -> Stop {
     loop {
         match run_once(&mut vcpu.fd, ports) {
             Exit::Again => {}
@@ -103,7 +131,7 @@ fn run_until_stop(vcpu: &mut Vcpu, run: Run, ports: &Ports) -> Stop {
 fn prepare(vcpu: &mut Vcpu, run: Run) -> Result<(), InspectError> {
     let way = match run {
         Run::Continue => None,
-        Run::Step => Some(step::plan(vcpu)?),
+        Run::Step | Run::Steps(_) => Some(step::plan(vcpu)?),
     };
     vcpu.wanted.set_step(way);
     let refused = |source| InspectError::Kvm {

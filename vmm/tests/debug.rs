@@ -264,6 +264,30 @@ fn a_step_is_one_instruction_also_at_breakpoints() {
 }
 
 #[test]
+fn many_steps_stop_early_only_for_a_reason() {
+    if !runs_kernel_code() {
+        return;
+    }
+    let mut machine = machine(1, turns());
+    let at = |offset| ADDRESS + 0x40 + offset;
+    let steps = |count: u32| Run::Steps(count.try_into().unwrap());
+    machine.vcpu(0).unwrap().set_breakpoints(&[at(0)]).unwrap();
+    machine.start().unwrap();
+    assert_eq!(next_stop(&mut machine), Stop::Breakpoint { pc: at(0) });
+    resume(&mut machine, steps(4));
+    assert_eq!(next_stop(&mut machine), Stop::Stepped { pc: at(6) });
+    resume(&mut machine, steps(10));
+    assert_eq!(next_stop(&mut machine), Stop::Breakpoint { pc: at(0) });
+    machine.vcpu(0).unwrap().set_breakpoints(&[]).unwrap();
+    resume(&mut machine, steps(50));
+    assert_eq!(next_stop(&mut machine), Stop::Stepped { pc: at(0) });
+    assert_eq!(machine.vcpu(0).unwrap().regs().unwrap().rbx, 11);
+    resume(&mut machine, steps(u32::MAX));
+    assert_eq!(machine.next_event(Duration::from_millis(20)), None);
+    assert_eq!(machine.vcpu(0).unwrap().pause().unwrap(), Pause::Paused);
+}
+
+#[test]
 fn a_step_leaves_no_trap_flag_on_the_stack() {
     if !runs_kernel_code() {
         return;
