@@ -1,6 +1,6 @@
 //! D1: at most one walk of the user stack per entry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Answer, Facts};
 use super::verdict::Verdict;
@@ -28,13 +28,14 @@ impl Invariant for OneWalk {
     fn check(&self, trace: &Trace) -> Check {
         let facts = Facts::new(trace);
         let mut verdict = Verdict::new(self.id());
+        let mut judged = BTreeSet::new();
         for group in facts.one_entry() {
             let mut answers: Vec<&Answer<'_>> = Vec::new();
             for request in &group.requests {
                 let exchange = facts.exchanges.get(&request.cookie);
                 answers.extend(exchange.and_then(|x| x.answers.first()));
             }
-            judge(&facts, &mut verdict, &answers, &group.why);
+            judge(&facts, &mut verdict, &mut judged, &answers, &group.why);
         }
         let mut inside: BTreeMap<_, Vec<&Answer<'_>>> = BTreeMap::new();
         for answer in &facts.answers {
@@ -46,16 +47,29 @@ impl Invariant for OneWalk {
         }
         for answers in inside.values() {
             let why = "between one sys_enter and its sys_exit";
-            judge(&facts, &mut verdict, answers, why);
+            judge(&facts, &mut verdict, &mut judged, answers, why);
         }
         verdict.finish("no record 22 of an entry of which more is known")
     }
 }
 
-fn judge(facts: &Facts<'_>, verdict: &mut Verdict, answers: &[&Answer<'_>], why: &str) {
+/// Judges the answers of one entry. `judged` holds what was judged before: an entry may be known
+/// in several ways.
+fn judge(
+    facts: &Facts<'_>,
+    verdict: &mut Verdict,
+    judged: &mut BTreeSet<(usize, usize)>,
+    answers: &[&Answer<'_>],
+    why: &str,
+) {
     let Some(first) = answers.first() else { return };
     let cookie = first.chain.cookie;
-    let Some(other) = answers.iter().find(|a| a.chain.cookie != cookie) else {
+    let other = answers.iter().find(|a| a.chain.cookie != cookie);
+    let at = other.map_or(first.event.index, |other| other.event.index);
+    if !judged.insert((first.event.index, at)) {
+        return;
+    }
+    let Some(other) = other else {
         return verdict.holds();
     };
     let message = format!(
@@ -89,8 +103,8 @@ mod tests {
     fn two_unwinds_of_an_entry_do_not() {
         let mut kit = Kit::new(1);
         kit.inject(0, 1001, C, kernel(RIP).iteration(0, 1));
-        let a = kit.deferred(0, 1001, C, &[0x40]);
         kit.inject(0, 1001, C + (2 << 32), kernel(RIP).iteration(0, 1));
+        let a = kit.deferred(0, 1001, C, &[0x40]);
         let b = kit.deferred(0, 1001, C + (2 << 32), &[0x40]);
         assert_eq!(violations(&OneWalk, &kit)[0].events, [a, b]);
 

@@ -1,7 +1,7 @@
-//! What the trace proves about kernel entries, without leaning on a cookie.
+//! What the trace proves about kernel entries. A cookie alone is never the proof.
 //!
-//! A trace has no record of the return to user mode. Two things prove that user instructions
-//! ran between two records of a task, and two prove that none did:
+//! A trace has no record of the return to user mode. That user instructions ran between two
+//! records of a task, or that none did, is proved by one of these:
 //!
 //! * The `raw_syscalls` markers. `sys_enter` is written once near the start of a system call,
 //!   `sys_exit` once after its body and before the exit work (include/linux/entry-common.h,
@@ -11,11 +11,16 @@
 //! * The injection log (see [`super::matching`]). A workload thread begins an iteration in user
 //!   mode. And two injections of one line of the scenario in one iteration of a thread are made
 //!   at one arrival at one kernel instruction: the handler of the first returned to it, and it
-//!   had not been executed when the second came.
+//!   had not been executed when the second came. (A D of the task between them shows that it was
+//!   executed after all; then nothing is proved.)
+//! * The answer. It is written on the way out of the entry that it was asked for in (that it is,
+//!   M1 and S4 check), so between S(c) and D(c) the task did not leave, and other requests
+//!   meanwhile are of that entry. An S(c) in user mode, or behind the exit path's reset, is
+//!   followed by the self-IPI's entry at once, which has the same cookie.
 //!
 //! The window after the exit path's reset, in which a request may get a new cookie, lies behind
-//! `sys_exit`, so no bracket of markers holds it. An arrival may lie in it, but then all its
-//! requests are made in the same state of the task.
+//! `sys_exit`, so no bracket of markers holds it; and no reset is done while an answer is
+//! pending. An arrival may lie in it, but then all its requests are made in the same state.
 
 use std::collections::BTreeMap;
 
@@ -240,18 +245,52 @@ impl<'t> Facts<'t> {
 
     /// The requests that are known to be of one entry, at least two in each group.
     pub fn one_entry(&self) -> Vec<OneEntry<'t>> {
-        let mut groups = self.by_bracket();
-        groups.extend(self.by_arrival());
-        groups
-    }
-
-    fn by_bracket(&self) -> Vec<OneEntry<'t>> {
         let mut of_task: BTreeMap<Task, Vec<Request<'t>>> = BTreeMap::new();
         for request in &self.requests {
             if let Some(task) = request.task {
                 of_task.entry(task).or_default().push(*request);
             }
         }
+        let mut groups = self.by_bracket(&of_task);
+        groups.extend(self.by_arrival());
+        groups.extend(self.by_answer(&of_task));
+        groups
+    }
+
+    fn by_answer(&self, of_task: &BTreeMap<Task, Vec<Request<'t>>>) -> Vec<OneEntry<'t>> {
+        let mut groups = Vec::new();
+        for (cookie, exchange) in self.cookies() {
+            let (Some(first), Some(answer)) = (exchange.birth(), exchange.answers.first()) else {
+                continue;
+            };
+            let Some(list) = first.task.and_then(|task| of_task.get(&task)) else {
+                continue;
+            };
+            // Another task's answer ends nothing, and one that is proved to be of another entry
+            // is M1's and S4's.
+            if answer.task != first.task || self.separated(first.event, answer.event).is_some() {
+                continue;
+            }
+            let from = list.partition_point(|r| r.event.index < first.event.index);
+            let requests: Vec<Request<'t>> = list
+                .get(from..)
+                .unwrap_or_default()
+                .iter()
+                .take_while(|r| before(r.event, answer.event))
+                .copied()
+                .collect();
+            if requests.len() > 1 {
+                groups.push(OneEntry {
+                    requests,
+                    why: format!("before the record 22 of {cookie:#x} was written"),
+                    events: vec![answer.event.index],
+                });
+            }
+        }
+        groups
+    }
+
+    fn by_bracket(&self, of_task: &BTreeMap<Task, Vec<Request<'t>>>) -> Vec<OneEntry<'t>> {
         let mut groups = Vec::new();
         for bracket in self.entries.brackets() {
             let (Some(list), Some(enter), Some(exit)) = (
@@ -298,17 +337,42 @@ impl<'t> Facts<'t> {
             let key = (task, thread, iteration, place);
             arrivals.entry(key).or_default().push(request);
         }
-        arrivals
-            .into_iter()
-            .filter(|(_, requests)| requests.len() > 1)
-            .map(|((_, thread, iteration, (_, _, rip)), requests)| OneEntry {
-                requests,
-                why: format!(
-                    "injected at one arrival at {rip:#x}, iteration {iteration} of thread {thread}"
-                ),
-                events: Vec::new(),
-            })
-            .collect()
+        let mut groups = Vec::new();
+        for ((task, thread, iteration, (_, _, rip)), requests) in arrivals {
+            for requests in self.unanswered_runs(task, requests) {
+                groups.push(OneEntry {
+                    requests,
+                    why: format!(
+                        "injected at one arrival at {rip:#x}, iteration {iteration} of thread {thread}"
+                    ),
+                    events: Vec::new(),
+                });
+            }
+        }
+        groups
+    }
+
+    /// Cuts a list of requests of a task where it was answered anything in between; runs of one
+    /// are left out.
+    fn unanswered_runs(&self, task: Task, requests: Vec<Request<'t>>) -> Vec<Vec<Request<'t>>> {
+        let mut runs: Vec<Vec<Request<'t>>> = Vec::new();
+        for request in requests {
+            let run = runs.last_mut().filter(|run| {
+                let answered = |from: &Request<'t>| {
+                    let later = self.after(task, from.event);
+                    { later }
+                        .take_while(|e| e.index < request.event.index)
+                        .any(|e| e.deferred_chain().is_some())
+                };
+                run.last().is_some_and(|last| !answered(last))
+            });
+            match run {
+                Some(run) => run.push(request),
+                None => runs.push(vec![request]),
+            }
+        }
+        runs.retain(|run| run.len() > 1);
+        runs
     }
 }
 
@@ -392,5 +456,39 @@ mod tests {
         let groups = Facts::new(&trace).one_entry();
         assert_eq!(groups.len(), 1);
         assert_eq!(groups[0].requests.len(), 2);
+    }
+
+    #[test]
+    fn an_answer_between_two_arrivals_takes_the_proof_away() {
+        let at = kernel(0xffff_ffff_8100_0000).iteration(1, 7);
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, at);
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.inject(0, 1001, C + (2 << 32), at);
+        assert_eq!(Facts::new(&kit.trace()).one_entry().len(), 0);
+    }
+
+    #[test]
+    fn what_comes_before_the_answer_is_of_its_entry() {
+        let mut kit = Kit::new(2);
+        kit.nmi(0, 1001, C);
+        kit.nmi(0, 1002, C + (2 << 32));
+        kit.nmi(1, 1001, C + (4 << 32));
+        kit.deferred(1, 1001, C, &[0x40]);
+        kit.nmi(1, 1001, C);
+        let trace = kit.trace();
+        let groups = Facts::new(&trace).one_entry();
+        assert_eq!(groups.len(), 1);
+        let of: Vec<usize> = groups[0].requests.iter().map(|r| r.event.index).collect();
+        assert_eq!(of, [0, 2]);
+
+        // An answer after the next system call ends nothing.
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        kit.sys_enter(0, 1001);
+        kit.sys_enter(0, 1001);
+        kit.nmi(0, 1001, C + (2 << 32));
+        kit.deferred(0, 1001, C, &[0x40]);
+        assert_eq!(Facts::new(&kit.trace()).one_entry().len(), 0);
     }
 }

@@ -215,15 +215,23 @@ impl<'t> Facts<'t> {
             .get(self.matching.injection(event.index)?)
     }
 
-    /// The instruction that the NMI of `event` interrupted.
+    /// The instruction that the NMI of `event` interrupted. Its chain knows best: an interrupt
+    /// that KVM had to deliver first, or a handler of another NMI that ran, lies between the
+    /// instruction of the injection and that one.
     pub fn instruction(&self, event: &Event) -> Option<u64> {
-        if let Some(injection) = self.injection(event) {
-            return Some(injection.rip);
+        if let Some(ip) = self.matching.interrupted(event) {
+            return Some(ip);
         }
-        self.matching.interrupted(event)
+        let injection = self.injection(event)?;
+        let EventKind::Sample(sample) = &event.kind else {
+            return None;
+        };
+        let at = injection.rip;
+        (injection.cpl == 3 || sample.kernel_chain().contains(&at)).then_some(at)
     }
 
-    /// The user instruction that the NMI of `event` interrupted, where it hit user mode.
+    /// The user instruction at which the NMI of `event` came, where the vCPU was in user mode: if
+    /// an interrupt had to be delivered first, its entry was made there.
     pub fn user_ip(&self, event: &Event) -> Option<u64> {
         let injection = self.injection(event)?;
         (injection.cpl == 3).then_some(injection.rip)

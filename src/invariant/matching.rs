@@ -3,14 +3,19 @@
 //! The k-th NMI injected into a vCPU is the k-th sample of `nmi:nmi_handler` on that CPU, if the
 //! kernel has one NMI handler registered (a stock kernel without a PMU driver: the "arch_bt"
 //! one), if no NMI came from elsewhere, and if nothing was lost. None of this is assumed: the
-//! numbers must agree, every sample must be of the thread that the injection names, and every
-//! injection into kernel mode must have its instruction in the sample's kernel chain. Where one
-//! of a CPU's injections does not fit, none of that CPU's is used.
+//! numbers must agree, every sample must be of the thread that the injection names, and the
+//! instruction at which an injection into kernel mode was made must be in the sample's kernel
+//! chain. Where a CPU's injections do not fit so, none of that CPU's is used.
+//!
+//! One kind of injection need not show its instruction: one made at a rate may find the vCPU in
+//! the handler of the NMI before. NMIs are masked there, so it is taken when that handler
+//! returns, and the instruction it interrupts is that of its predecessor. Most must show it all
+//! the same: with one sample too many and one too few hardly any would.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::excuse::loses;
-use super::facts::{Role, announced_spec, spec_role};
+use super::facts::{Role, announced_spec, spec, spec_role};
 use crate::trace::recording::Injection;
 use crate::trace::{Event, EventKind, Trace};
 
@@ -21,9 +26,9 @@ pub(super) struct Matching {
     injections: BTreeMap<usize, usize>,
     /// vCPUs with injections that could not be matched, and why.
     unmatched: BTreeMap<u32, String>,
-    /// Return addresses that come right before the interrupted instruction in a chain: the call
-    /// of the NMI handler in the entry code, learned from the matched samples.
-    nmi_entries: BTreeSet<u64>,
+    /// The return address that comes right before the interrupted instruction in the chain of an
+    /// NMI that hit the kernel: into the entry code, learned from the matched samples.
+    nmi_entry: Option<u64>,
 }
 
 impl Matching {
@@ -71,17 +76,29 @@ impl Matching {
                     injections.len()
                 ));
             }
+            let mut shown = Shown::default();
             for (sample, &(index, injection)) in samples.into_iter().zip(injections) {
-                fits(trace, sample, injection)
+                shown
+                    .check(trace, sample, injection)
                     .map_err(|why| format!("event {} {why} of injection {index}", sample.index))?;
                 found.push((sample.index, index));
+            }
+            if shown.no > shown.yes {
+                let total = shown.no + shown.yes;
+                return Err(format!(
+                    "CPU {cpu} shows the instruction of {} of {total} injections only",
+                    shown.yes
+                ));
             }
         }
         self.injections.extend(found);
         Ok(())
     }
 
+    /// Almost every matched sample says the same; an injection made inside the NMI handler, at
+    /// what happens to be a return address, says something else.
     fn learn(&mut self, trace: &Trace) {
+        let mut said: BTreeMap<u64, usize> = BTreeMap::new();
         for (&event, &injection) in &self.injections {
             let (Some(event), Some(injection)) =
                 (trace.events.get(event), trace.injections.get(injection))
@@ -93,9 +110,15 @@ impl Matching {
             }
             let chain = kernel_chain(event);
             let at = chain.iter().position(|&ip| ip == injection.rip);
-            let entry = at.and_then(|at| chain.get(at.checked_sub(1)?));
-            self.nmi_entries.extend(entry);
+            if let Some(&entry) = at.and_then(|at| chain.get(at.checked_sub(1)?)) {
+                *said.entry(entry).or_default() += 1;
+            }
         }
+        let total: usize = said.values().sum();
+        let most = said.into_iter().max_by_key(|&(_, times)| times);
+        self.nmi_entry = most
+            .filter(|&(_, times)| 2 * times > total)
+            .map(|(entry, _)| entry);
     }
 
     /// Index of the injection that raised the NMI in which the event was written.
@@ -103,12 +126,13 @@ impl Matching {
         self.injections.get(&event).copied()
     }
 
-    /// The kernel instruction that the NMI of an unmatched sample interrupted: the address
-    /// behind the NMI entry in its chain, where another sample has shown which that is.
+    /// The kernel instruction that the NMI of a sample interrupted: the address behind the NMI
+    /// entry in its chain, where matched samples have shown which that is.
     pub fn interrupted(&self, event: &Event) -> Option<u64> {
-        let chain = kernel_chain(event);
-        let entry = chain.iter().position(|ip| self.nmi_entries.contains(ip))?;
-        chain.get(entry + 1).copied()
+        let entry = self.nmi_entry?;
+        let mut chain = kernel_chain(event).iter();
+        chain.find(|&&ip| ip == entry)?;
+        chain.next().copied()
     }
 
     /// Why injections could not be matched, one line a CPU.
@@ -136,29 +160,48 @@ fn kernel_chain(event: &Event) -> &[u64] {
     }
 }
 
-/// Whether a sample can be of this injection; what is not it, if it cannot.
-fn fits(trace: &Trace, event: &Event, injection: &Injection) -> Result<(), &'static str> {
-    let announced = injection
-        .thread
-        .and_then(|thread| trace.threads.iter().find(|t| t.thread == thread));
-    if let Some(thread) = announced {
-        // Threads that are made anew every iteration have no tid to compare.
-        if thread.tid != 0 && event.tid.is_some_and(|tid| tid != thread.tid) {
-            return Err("is not of the thread");
+/// Whether the injections of a CPU at a rate into the kernel show their instruction.
+#[derive(Debug, Default)]
+struct Shown {
+    yes: usize,
+    no: usize,
+}
+
+impl Shown {
+    /// Whether a sample can be of this injection; what is not it, if it cannot.
+    fn check(
+        &mut self,
+        trace: &Trace,
+        event: &Event,
+        injection: &Injection,
+    ) -> Result<(), &'static str> {
+        let announced = injection
+            .thread
+            .and_then(|thread| trace.threads.iter().find(|t| t.thread == thread));
+        if let Some(thread) = announced {
+            // Threads that are made anew every iteration have no tid to compare.
+            if thread.tid != 0 && event.tid.is_some_and(|tid| tid != thread.tid) {
+                return Err("is not of the thread");
+            }
+            if event.pid.is_some_and(|pid| pid != thread.pid) {
+                return Err("is not of the process");
+            }
         }
-        if event.pid.is_some_and(|pid| pid != thread.pid) {
-            return Err("is not of the process");
+        // The unwinder steps over the NMI's own frame and shows the interrupted address exactly
+        // (arch/x86/kernel/unwind_orc.c, ORC_TYPE_REGS). It is missing where the chain was cut.
+        let chain = kernel_chain(event);
+        let limit = spec(trace, event).map_or(0, kernel_limit);
+        let whole = !chain.is_empty() && chain.len() < limit;
+        if injection.cpl != 0 || !whole {
+            return Ok(());
         }
+        match (chain.contains(&injection.rip), injection.thread) {
+            (true, _) => self.yes += 1,
+            (false, None) => self.no += 1,
+            (false, Some(_)) => return Err("has another interrupted instruction than that"),
+        }
+        Ok(())
     }
-    // The unwinder steps over the NMI's own frame and shows the interrupted address exactly
-    // (arch/x86/kernel/unwind_orc.c, ORC_TYPE_REGS). It is missing where the chain was cut.
-    let chain = kernel_chain(event);
-    let limit = crate::invariant::facts::spec(trace, event).map_or(0, kernel_limit);
-    let whole = !chain.is_empty() && chain.len() < limit;
-    if injection.cpl == 0 && whole && !chain.contains(&injection.rip) {
-        return Err("has another interrupted instruction than that");
-    }
-    Ok(())
 }
 
 /// Kernel addresses that a chain of this event can have (`sysctl_perf_event_max_stack` is 127
@@ -172,7 +215,7 @@ pub(super) fn kernel_limit(spec: &unwindlab_abi::plan::EventSpec) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testkit::{Kit, kernel, user};
+    use super::super::testkit::{Kit, NMI_FRAMES, kernel, user};
     use super::*;
 
     const C: u64 = 3 << 32 | 1;
@@ -219,9 +262,29 @@ mod tests {
         assert_eq!(Matching::new(&kit.trace()).injection(a), None);
 
         let mut kit = Kit::new(1);
-        let a = kit.inject(0, 1001, C, kernel(RIP));
+        let a = kit.inject(0, 1001, C, kernel(RIP).iteration(0, 1));
         let mut trace = kit.trace();
         trace.injections[0].rip += 1;
+        assert_eq!(Matching::new(&trace).injection(a), None);
+    }
+
+    #[test]
+    fn injections_into_the_handler_need_not_show_their_instruction_but_most_must() {
+        let mut kit = Kit::new(1);
+        let a = kit.inject(0, 1001, C, kernel(RIP));
+        let b = kit.inject(0, 1001, C, kernel(RIP));
+        let mut trace = kit.trace();
+        trace.injections[1].rip = NMI_FRAMES[1];
+        let matching = Matching::new(&trace);
+        assert_eq!(matching.injection(b), Some(1));
+        assert_eq!(matching.interrupted(&trace.events[b]), None, "a tie");
+
+        trace.injections[1].rip = RIP + 1;
+        let matching = Matching::new(&trace);
+        assert_eq!(matching.injection(b), Some(1));
+        assert_eq!(matching.interrupted(&trace.events[b]), Some(RIP));
+
+        trace.injections[0].rip = RIP + 1;
         assert_eq!(Matching::new(&trace).injection(a), None);
     }
 

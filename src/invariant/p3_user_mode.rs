@@ -148,8 +148,8 @@ mod tests {
     fn two_unwinds_of_one_entry_do_not() {
         let mut kit = Kit::new(1);
         kit.inject(0, 1001, C, kernel(RIP).iteration(0, 1));
-        let a = kit.deferred(0, 1001, C, &[0x40]);
         kit.inject(0, 1001, D, kernel(RIP).iteration(0, 1));
+        let a = kit.deferred(0, 1001, C, &[0x40]);
         let b = kit.deferred(0, 1001, D, &[0x40]);
         assert_eq!(violations(&UserMode, &kit)[0].events, [a, b]);
     }

@@ -37,7 +37,7 @@ struct Armed {
     iteration: u64,
     hits: u64,
     injected: u32,
-    /// Where the next NMI of this arrival is due; empty before the first.
+    /// Where the next NMI of this arrival is due; empty until the place was reached.
     next: Vec<u64>,
 }
 
@@ -55,6 +55,14 @@ pub enum Due {
         /// More are due at the boundaries that follow: [`Arrivals::go_on_at`] wants to know
         /// where they are.
         again: bool,
+    },
+    /// Ours, but the instruction can lead anywhere and more than one NMI is due: execute it
+    /// without one, and go on where it led.
+    StepFirst {
+        /// Index of the injection in the scenario.
+        spec: u32,
+        /// The workload thread that is current.
+        thread: u32,
     },
     /// Not ours: go on.
     Pass,
@@ -156,8 +164,9 @@ impl Arrivals {
         }
     }
 
-    /// A vCPU whose current task is `task` is about to execute the instruction at `pc`.
-    pub fn hit(&mut self, pc: u64, task: u64) -> Due {
+    /// A vCPU whose current task is `task` is about to execute the instruction at `pc`, of which
+    /// it is known where it leads (`leads_on`) or not.
+    pub fn hit(&mut self, pc: u64, task: u64, leads_on: bool) -> Due {
         for arrival in &mut self.list {
             let address = arrival.address;
             let here = |armed: &Armed| {
@@ -171,15 +180,21 @@ impl Arrivals {
             let Some((&thread, armed)) = arrival.armed.iter_mut().find(|(_, a)| here(a)) else {
                 continue;
             };
-            if armed.injected == 0 {
+            if armed.next.is_empty() {
                 armed.hits += 1;
                 if armed.hits < arrival.hit {
                     continue;
                 }
             }
+            let again = armed.injected + 1 < arrival.times;
+            if again && !leads_on {
+                return Due::StepFirst {
+                    spec: arrival.spec,
+                    thread,
+                };
+            }
             armed.injected += 1;
             let iteration = armed.iteration;
-            let again = armed.injected < arrival.times;
             if !again {
                 arrival.armed.remove(&thread);
                 arrival.done += 1;
@@ -233,12 +248,12 @@ mod tests {
     #[test]
     fn only_the_armed_task_counts() {
         let mut arrivals = one(1, 1, 1, 1);
-        assert_eq!(arrivals.hit(0x10, TASK), Due::Pass, "not armed");
+        assert_eq!(arrivals.hit(0x10, TASK, true), Due::Pass, "not armed");
         arrivals.arm(0, TASK);
-        assert_eq!(arrivals.hit(0x10, OTHER), Due::Pass, "another task");
-        assert_eq!(arrivals.hit(0x20, TASK), Due::Pass, "another place");
+        assert_eq!(arrivals.hit(0x10, OTHER, true), Due::Pass, "another task");
+        assert_eq!(arrivals.hit(0x20, TASK, true), Due::Pass, "another place");
         assert_eq!(
-            arrivals.hit(0x10, TASK),
+            arrivals.hit(0x10, TASK, true),
             Due::Inject {
                 spec: 0,
                 thread: 0,
@@ -260,23 +275,45 @@ mod tests {
             iteration,
             again,
         };
-        assert_eq!(arrivals.hit(0x10, TASK), due(1, true));
+        assert_eq!(arrivals.hit(0x10, TASK, true), due(1, true));
         arrivals.go_on_at(0, 0, vec![0x14]);
         assert_eq!(arrivals.addresses(), [0x14]);
         assert_eq!(
-            arrivals.hit(0x10, TASK),
+            arrivals.hit(0x10, TASK, true),
             Due::Pass,
             "the next boundary is elsewhere"
         );
-        assert_eq!(arrivals.hit(0x14, OTHER), Due::Pass, "another task");
-        assert_eq!(arrivals.hit(0x14, TASK), due(1, true));
+        assert_eq!(arrivals.hit(0x14, OTHER, true), Due::Pass, "another task");
+        assert_eq!(arrivals.hit(0x14, TASK, true), due(1, true));
         arrivals.go_on_at(0, 0, vec![0x16, 0x30]);
         assert_eq!(arrivals.addresses(), [0x16, 0x30]);
-        assert_eq!(arrivals.hit(0x30, TASK), due(1, false));
+        assert_eq!(arrivals.hit(0x30, TASK, true), due(1, false));
         assert!(arrivals.addresses().is_empty(), "nothing is armed");
         arrivals.arm(0, TASK);
         assert_eq!(arrivals.addresses(), [0x10]);
-        assert_eq!(arrivals.hit(0x10, TASK), due(2, true));
+        assert_eq!(arrivals.hit(0x10, TASK, true), due(2, true));
+    }
+
+    #[test]
+    fn a_burst_steps_over_what_leads_anywhere() {
+        let mut arrivals = one(1, 1, 1, 2);
+        arrivals.arm(0, TASK);
+        let step = Due::StepFirst { spec: 0, thread: 0 };
+        assert_eq!(arrivals.hit(0x10, TASK, false), step);
+        arrivals.go_on_at(0, 0, vec![0x50]);
+        let due = |again| Due::Inject {
+            spec: 0,
+            thread: 0,
+            iteration: 1,
+            again,
+        };
+        assert_eq!(arrivals.hit(0x50, TASK, true), due(true));
+        arrivals.go_on_at(0, 0, vec![0x52]);
+        assert_eq!(
+            arrivals.hit(0x52, TASK, false),
+            due(false),
+            "the last may stand anywhere"
+        );
     }
 
     #[test]
@@ -284,14 +321,14 @@ mod tests {
         let mut arrivals = one(2, 2, 1, 1);
         arrivals.arm(0, TASK);
         assert_eq!(
-            arrivals.hit(0x10, TASK),
+            arrivals.hit(0x10, TASK, true),
             Due::Pass,
             "iteration 1 does not count"
         );
         arrivals.arm(0, TASK);
-        assert_eq!(arrivals.hit(0x10, TASK), Due::Pass, "first hit");
+        assert_eq!(arrivals.hit(0x10, TASK, true), Due::Pass, "first hit");
         assert_eq!(
-            arrivals.hit(0x10, TASK),
+            arrivals.hit(0x10, TASK, true),
             Due::Inject {
                 spec: 0,
                 thread: 0,
@@ -307,10 +344,10 @@ mod tests {
         arrivals.arm(0, TASK);
         arrivals.disarm(0);
         assert_eq!(arrivals.missed(), 1);
-        assert_eq!(arrivals.hit(0x10, TASK), Due::Pass);
+        assert_eq!(arrivals.hit(0x10, TASK, true), Due::Pass);
         arrivals.arm(0, TASK);
         assert_eq!(
-            arrivals.hit(0x10, TASK),
+            arrivals.hit(0x10, TASK, true),
             Due::Inject {
                 spec: 0,
                 thread: 0,
@@ -326,12 +363,12 @@ mod tests {
         arrivals.arm(0, TASK);
         arrivals.arm(1, OTHER);
         assert_eq!(
-            arrivals.hit(0x10, OTHER),
+            arrivals.hit(0x10, OTHER, true),
             Due::Pass,
             "the one repeat is thread 0's"
         );
         assert_eq!(
-            arrivals.hit(0x10, TASK),
+            arrivals.hit(0x10, TASK, true),
             Due::Inject {
                 spec: 0,
                 thread: 0,

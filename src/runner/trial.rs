@@ -31,11 +31,6 @@ pub enum TrialError {
     /// More places than there are debug registers.
     #[error("{0} different instructions to break on; the CPU has 4 breakpoints")]
     TooManyPlaces(usize),
-    /// A burst that would go through an instruction that can go anywhere.
-    #[error(
-        "several NMIs at one arrival would have to go on behind the return or indirect branch at {0:#x}; lower `times`"
-    )]
-    NoSuccessor(u64),
     /// A symbol that the agent did not announce.
     #[error("the workload has no symbol {0:?}")]
     NoUserSymbol(String),
@@ -55,6 +50,8 @@ pub struct Trial<'a> {
     /// When the last planned injection was made.
     injected_all: Option<Instant>,
     stopping: bool,
+    /// The burst (injection, thread) for which a vCPU executes one instruction right now.
+    stepping: Option<(u32, u32)>,
     breakpoints: Vec<u64>,
     first_progress: Vec<u64>,
     last_progress: Vec<u64>,
@@ -84,6 +81,7 @@ impl<'a> Trial<'a> {
             running_since: None,
             injected_all: None,
             stopping: false,
+            stepping: None,
             breakpoints: Vec::new(),
             first_progress: Vec::new(),
             last_progress: Vec::new(),
@@ -173,6 +171,7 @@ impl<'a> Trial<'a> {
                 ..
             } => self.mark(index, *value)?,
             Stop::Breakpoint { pc } => return self.breakpoint(index, *pc),
+            Stop::Stepped { pc } => return self.stepped(index, *pc),
             Stop::Paused => {}
             other => {
                 self.end = Some(watch::ended_by(&self.machine, index, other));
@@ -294,26 +293,45 @@ impl<'a> Trial<'a> {
 
     /// The vCPU stands at a place of ours, or at the boundary after one.
     fn breakpoint(&mut self, index: u8, pc: u64) -> Result<(), TrialError> {
-        let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
-        let Due::Inject {
-            spec,
-            thread,
-            iteration,
-            again,
-        } = self.arrivals.hit(pc, task)
-        else {
+        let state = vcpu(&mut self.machine, index)?.nmi_state();
+        if state.map_err(VcpuError::from)?.masked {
+            // An NMI's handler comes by (perf's asks for the task's pid, as getppid does): the
+            // place is meant in the entry itself, and an NMI would not be taken here anyway.
             return self.resume(index, Run::Continue);
-        };
-        if again {
-            let next = watch::successors(&mut self.machine, index, pc)?;
-            if next.is_empty() {
-                return Err(TrialError::NoSuccessor(pc));
-            }
-            self.arrivals.go_on_at(spec, thread, next);
         }
-        self.inject(spec, index, Some(thread), Some(iteration))?;
-        self.set_breakpoints(self.arrivals.addresses())?;
+        let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
+        let next = watch::successors(&mut self.machine, index, pc)?;
+        match self.arrivals.hit(pc, task, !next.is_empty()) {
+            Due::Pass => {}
+            Due::StepFirst { spec, thread } => {
+                self.stepping = Some((spec, thread));
+                return self.resume(index, Run::Step);
+            }
+            Due::Inject {
+                spec,
+                thread,
+                iteration,
+                again,
+            } => {
+                if again {
+                    self.arrivals.go_on_at(spec, thread, next);
+                }
+                self.inject(spec, index, Some(thread), Some(iteration))?;
+                self.set_breakpoints(self.arrivals.addresses())?;
+            }
+        }
         self.resume(index, Run::Continue)
+    }
+
+    /// The vCPU executed the instruction in the way of a burst, which goes on here.
+    fn stepped(&mut self, index: u8, pc: u64) -> Result<(), TrialError> {
+        match self.stepping.take() {
+            Some((spec, thread)) => {
+                self.arrivals.go_on_at(spec, thread, vec![pc]);
+                self.breakpoint(index, pc)
+            }
+            None => self.resume(index, Run::Continue),
+        }
     }
 
     fn inject_due(&mut self) -> Result<(), TrialError> {
