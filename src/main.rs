@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use unwindlab::cli::{self, analysis::Analysis};
+use unwindlab::cli;
 use unwindlab::host::{init, lab::ThisMachine};
 
 fn main() -> ExitCode {
@@ -11,17 +11,5 @@ fn main() -> ExitCode {
         init::main();
         return ExitCode::FAILURE;
     }
-    cli::main(&ThisMachine, &Analysis::new(Box::new(NoFindings)))
-}
-
-struct NoFindings;
-
-impl unwindlab::report::Findings for NoFindings {
-    fn matching(
-        &self,
-        _: &unwindlab::trace::Trace,
-        _: &unwindlab::invariant::Violation,
-    ) -> Option<String> {
-        None
-    }
+    cli::main(&ThisMachine)
 }

@@ -1,7 +1,8 @@
 //! What verdicts are made of.
 
+use crate::invariant::finding::{Findings, FindingsError};
 use crate::invariant::{Invariant, registry};
-use crate::report::Findings;
+use crate::report::MatchFinding;
 
 /// What verdicts are made of.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]
@@ -9,17 +10,19 @@ pub struct Analysis {
     /// All invariants.
     pub invariants: &'static [&'static dyn Invariant],
     /// All findings.
-    pub findings: Box<dyn Findings>,
+    pub findings: Box<dyn MatchFinding>,
 }
 
 impl Analysis {
-    /// With all invariants that there are.
-    #[must_use]
-    pub fn new(findings: Box<dyn Findings>) -> Self {
-        Self {
+    /// With the invariants and findings that the program is built with.
+    ///
+    /// # Errors
+    /// [`FindingsError`], which a test rules out.
+    pub fn embedded() -> Result<Self, FindingsError> {
+        Ok(Self {
             invariants: registry(),
-            findings,
-        }
+            findings: Box::new(Findings::embedded()?),
+        })
     }
 
     /// IDs of all invariants.

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::lab::LabError;
+use crate::invariant::finding::FindingsError;
 use crate::report::artifacts::WriteError;
 use crate::report::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED, EXIT_USAGE};
 use crate::scenario::ScenarioErrors;
@@ -26,6 +27,9 @@ pub enum CommandError {
     /// Kernel or KVM host cannot be had.
     #[error(transparent)]
     Lab(#[from] LabError),
+    /// The findings that are built in are wrong.
+    #[error(transparent)]
+    Findings(#[from] FindingsError),
     /// The user wants to stop.
     #[error("interrupted")]
     Interrupted,
@@ -51,9 +55,11 @@ impl CommandError {
             | Self::Write(_)
             | Self::Lab(LabError::Usage(_)) => EXIT_USAGE,
             Self::Interrupted => EXIT_INTERRUPTED,
-            Self::Lab(LabError::Unavailable(_)) | Self::Io(_) | Self::Json(_) | Self::Junit(_) => {
-                EXIT_UNTESTED
-            }
+            Self::Findings(_)
+            | Self::Lab(LabError::Unavailable(_))
+            | Self::Io(_)
+            | Self::Json(_)
+            | Self::Junit(_) => EXIT_UNTESTED,
         }
     }
 }

@@ -30,26 +30,28 @@ const LOG_VARIABLE: &str = "UNWINDLAB_LOG";
 
 /// Parses the command line and does what it says.
 #[must_use]
-pub fn main(lab: &dyn Lab, analysis: &Analysis) -> ExitCode {
+pub fn main(lab: &dyn Lab) -> ExitCode {
     let cli = Cli::parse();
     init_log(cli.verbose);
-    let done = Interrupt::from_signals()
-        .map_err(CommandError::from)
-        .and_then(|interrupt| {
-            dispatch(cli.command, lab, analysis, &interrupt).map_err(|error| {
-                // Whatever failed after Ctrl-C, failed for that: children get it too.
-                if interrupt.is_set() {
-                    CommandError::Interrupted
-                } else {
-                    error
-                }
-            })
-        });
+    let done = start(cli.command, lab);
     let code = done.unwrap_or_else(|error| {
         error::show(&error);
         error.exit_code()
     });
     ExitCode::from(code)
+}
+
+fn start(command: Command, lab: &dyn Lab) -> Result<u8, CommandError> {
+    let analysis = Analysis::embedded()?;
+    let interrupt = Interrupt::from_signals()?;
+    dispatch(command, lab, &analysis, &interrupt).map_err(|error| {
+        // Whatever failed after Ctrl-C, failed for that: children get it too.
+        if interrupt.is_set() {
+            CommandError::Interrupted
+        } else {
+            error
+        }
+    })
 }
 
 fn dispatch(

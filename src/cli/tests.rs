@@ -14,8 +14,8 @@ use super::args::{Cli, Command, KvmHost};
 use super::error::CommandError;
 use super::lab::{Lab, LabError, TestKernel};
 use super::run::run;
-use crate::invariant::{Check, Invariant, Violation};
-use crate::report::Findings;
+use crate::invariant::finding::Findings;
+use crate::invariant::{Check, Invariant};
 use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan};
 use crate::scenario::KernelSymbols;
 use crate::trace::recording::TrialEnd;
@@ -37,14 +37,6 @@ impl Invariant for Holds {
             evidence: 1,
             excused: Vec::new(),
         }
-    }
-}
-
-struct NoFindings;
-
-impl Findings for NoFindings {
-    fn matching(&self, _: &Trace, _: &Violation) -> Option<String> {
-        None
     }
 }
 
@@ -235,7 +227,7 @@ fn run_in(folder: &TempDir, more: &[&str], bench: &Bench) -> Result<u8, CommandE
     };
     let analysis = Analysis {
         invariants: &[&Holds],
-        findings: Box::new(NoFindings),
+        findings: Box::new(Findings::default()),
     };
     run(args, bench, &analysis, &bench.interrupt)
 }

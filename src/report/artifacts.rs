@@ -26,9 +26,16 @@ impl WriteError {
     fn of(path: &Path) -> impl Fn(io::Error) -> Self {
         move |source| Self {
             path: path.to_owned(),
-            source,
+            source: plain(source),
         }
     }
+}
+
+/// Without the temporary file's name, which tempfile adds and which says nothing to the user.
+fn plain(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|wrapped| wrapped.source());
+    let code = inner.and_then(|inner| inner.downcast_ref::<io::Error>()?.raw_os_error());
+    code.map_or(error, io::Error::from_raw_os_error)
 }
 
 /// A file that appears under its name when it is complete.

@@ -11,6 +11,7 @@ use super::expect;
 use super::outcome::Outcome;
 use super::result::{InvariantCheck, JudgedViolation, ScenarioResult};
 use super::snapshot::{Comparison, compare};
+use crate::invariant::finding::{Findings, Resolver};
 use crate::invariant::{Check, Invariant, Violation};
 use crate::runner::TrialPlan;
 use crate::scenario::{KernelSymbols, Loaded, Scenario};
@@ -19,9 +20,39 @@ use crate::trace::canonical::canonical;
 use crate::trace::recording::{TrialEnd, VcpuPlace};
 
 /// The kernel bugs that are understood.
-pub trait Findings {
+pub trait MatchFinding {
     /// The ID of the finding that a violation is, if it matches one exactly.
-    fn matching(&self, trace: &Trace, violation: &Violation) -> Option<String>;
+    fn matching(
+        &self,
+        violation: &Violation,
+        trace: &Trace,
+        symbols: &dyn KernelSymbols,
+    ) -> Option<String>;
+}
+
+impl MatchFinding for Findings {
+    fn matching(
+        &self,
+        violation: &Violation,
+        trace: &Trace,
+        symbols: &dyn KernelSymbols,
+    ) -> Option<String> {
+        let found = self.match_finding(violation, trace, &Kernel(symbols))?;
+        Some(found.as_str().to_owned())
+    }
+}
+
+/// Symbols as findings ask for them.
+struct Kernel<'a>(&'a dyn KernelSymbols);
+
+impl Resolver for Kernel<'_> {
+    fn function(&self, address: u64) -> Option<String> {
+        self.0.resolve(address).map(|(name, _)| name)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        !self.0.addresses(name).is_empty()
+    }
 }
 
 /// What verdicts are made with; the same for every scenario of a run.
@@ -31,7 +62,7 @@ pub struct Judge<'a> {
     /// All invariants.
     pub invariants: &'a [&'a dyn Invariant],
     /// All findings.
-    pub findings: &'a dyn Findings,
+    pub findings: &'a dyn MatchFinding,
     /// The symbols of the kernel under test.
     pub symbols: &'a dyn KernelSymbols,
     /// Whether snapshots are compared.
@@ -158,7 +189,7 @@ impl Judge<'_> {
                 result
                     .violations
                     .extend(violations.iter().map(|violation| JudgedViolation {
-                        finding: self.findings.matching(&case.trace, violation),
+                        finding: self.findings.matching(violation, &case.trace, self.symbols),
                         violation: violation.clone(),
                     }));
             }

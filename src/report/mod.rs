@@ -14,7 +14,7 @@ pub mod result;
 pub mod snapshot;
 pub mod table;
 
-pub use judge::{Case, Findings, Judge};
+pub use judge::{Case, Judge, MatchFinding};
 pub use outcome::{Outcome, exit_code};
 pub use result::ScenarioResult;
 

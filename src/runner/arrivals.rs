@@ -3,9 +3,11 @@
 //! A breakpoint is passed by every task. Only a workload thread between its arm mark and its
 //! next mark counts, told by the kernel's own `current_task`; everything else goes on.
 //!
-//! When an NMI has been injected at a breakpoint, its handler returns to the very instruction,
-//! where the breakpoint stops the vCPU again if it is told to revisit it: that is how several
-//! NMIs land on one instruction of one kernel entry.
+//! Several NMIs of one arrival (`times`) go to consecutive instruction boundaries, beginning at
+//! the place: each is taken, its handler returns to the boundary it came from, that instruction
+//! is executed, and the vCPU stops at the next. (A breakpoint cannot stop a vCPU twice at one
+//! instruction on every host: TCG pushes RF with an NMI, as hardware does not, and `iretq` then
+//! passes the breakpoint.)
 
 use std::collections::HashMap;
 
@@ -35,6 +37,8 @@ struct Armed {
     iteration: u64,
     hits: u64,
     injected: u32,
+    /// Where the next NMI of this arrival is due; empty until the place was reached.
+    next: Vec<u64>,
 }
 
 /// What a breakpoint hit calls for.
@@ -48,8 +52,17 @@ pub enum Due {
         thread: u32,
         /// Its iteration.
         iteration: u64,
-        /// More are due at this very arrival: come back once the handler has returned.
+        /// More are due at the boundaries that follow: [`Arrivals::go_on_at`] wants to know
+        /// where they are.
         again: bool,
+    },
+    /// Ours, but the instruction can lead anywhere and more than one NMI is due: execute it
+    /// without one, and go on where it led.
+    StepFirst {
+        /// Index of the injection in the scenario.
+        spec: u32,
+        /// The workload thread that is current.
+        thread: u32,
     },
     /// Not ours: go on.
     Pass,
@@ -96,18 +109,22 @@ impl Arrivals {
         }
     }
 
-    /// The distinct addresses at which there is still something to do.
+    /// The distinct addresses to stop at: only those of iterations that are under way, so that
+    /// a place that is passed a million times costs nothing before and after.
     #[must_use]
     pub fn addresses(&self) -> Vec<u64> {
-        let mut open: Vec<u64> = self
+        let mut places: Vec<u64> = self
             .list
             .iter()
-            .filter(|a| !a.complete())
-            .map(|a| a.address)
+            .flat_map(|arrival| arrival.armed.values().map(move |armed| (arrival, armed)))
+            .flat_map(|(arrival, armed)| match armed.next.as_slice() {
+                [] => vec![arrival.address],
+                next => next.to_vec(),
+            })
             .collect();
-        open.sort_unstable();
-        open.dedup();
-        open
+        places.sort_unstable();
+        places.dedup();
+        places
     }
 
     /// All injections are made.
@@ -133,15 +150,7 @@ impl Arrivals {
             }
             let begun = arrival.done + arrival.armed.len() as u64;
             if iteration >= arrival.first && begun < arrival.repeat {
-                arrival.armed.insert(
-                    thread,
-                    Armed {
-                        task,
-                        iteration,
-                        hits: 0,
-                        injected: 0,
-                    },
-                );
+                arrival.armed.insert(thread, Armed::new(task, iteration));
             }
         }
     }
@@ -155,23 +164,37 @@ impl Arrivals {
         }
     }
 
-    /// A vCPU whose current task is `task` is about to execute the instruction at `pc`.
-    pub fn hit(&mut self, pc: u64, task: u64) -> Due {
-        for arrival in self.list.iter_mut().filter(|a| a.address == pc) {
-            let Some((&thread, armed)) = arrival.armed.iter_mut().find(|(_, a)| a.task == task)
-            else {
+    /// A vCPU whose current task is `task` is about to execute the instruction at `pc`, of which
+    /// it is known where it leads (`leads_on`) or not.
+    pub fn hit(&mut self, pc: u64, task: u64, leads_on: bool) -> Due {
+        for arrival in &mut self.list {
+            let address = arrival.address;
+            let here = |armed: &Armed| {
+                armed.task == task
+                    && if armed.next.is_empty() {
+                        address == pc
+                    } else {
+                        armed.next.contains(&pc)
+                    }
+            };
+            let Some((&thread, armed)) = arrival.armed.iter_mut().find(|(_, a)| here(a)) else {
                 continue;
             };
-            // Once the first NMI is in, coming by again means its handler has returned.
-            if armed.injected == 0 {
+            if armed.next.is_empty() {
                 armed.hits += 1;
                 if armed.hits < arrival.hit {
                     continue;
                 }
             }
+            let again = armed.injected + 1 < arrival.times;
+            if again && !leads_on {
+                return Due::StepFirst {
+                    spec: arrival.spec,
+                    thread,
+                };
+            }
             armed.injected += 1;
             let iteration = armed.iteration;
-            let again = armed.injected < arrival.times;
             if !again {
                 arrival.armed.remove(&thread);
                 arrival.done += 1;
@@ -184,6 +207,30 @@ impl Arrivals {
             };
         }
         Due::Pass
+    }
+
+    /// The arrival of `thread` for which [`Due::Inject`] said `again` goes on at one of `next`.
+    pub fn go_on_at(&mut self, spec: u32, thread: u32, next: Vec<u64>) {
+        let armed = self
+            .list
+            .iter_mut()
+            .filter(|arrival| arrival.spec == spec)
+            .find_map(|arrival| arrival.armed.get_mut(&thread));
+        if let Some(armed) = armed {
+            armed.next = next;
+        }
+    }
+}
+
+impl Armed {
+    fn new(task: u64, iteration: u64) -> Self {
+        Self {
+            task,
+            iteration,
+            hits: 0,
+            injected: 0,
+            next: Vec::new(),
+        }
     }
 }
 
@@ -201,12 +248,12 @@ mod tests {
     #[test]
     fn only_the_armed_task_counts() {
         let mut arrivals = one(1, 1, 1, 1);
-        assert_eq!(arrivals.hit(0x10, TASK), Due::Pass, "not armed");
+        assert_eq!(arrivals.hit(0x10, TASK, true), Due::Pass, "not armed");
         arrivals.arm(0, TASK);
-        assert_eq!(arrivals.hit(0x10, OTHER), Due::Pass, "another task");
-        assert_eq!(arrivals.hit(0x20, TASK), Due::Pass, "another place");
+        assert_eq!(arrivals.hit(0x10, OTHER, true), Due::Pass, "another task");
+        assert_eq!(arrivals.hit(0x20, TASK, true), Due::Pass, "another place");
         assert_eq!(
-            arrivals.hit(0x10, TASK),
+            arrivals.hit(0x10, TASK, true),
             Due::Inject {
                 spec: 0,
                 thread: 0,
@@ -219,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_stays_on_its_instruction() {
+    fn a_burst_goes_from_boundary_to_boundary() {
         let mut arrivals = one(1, 1, 2, 3);
         arrivals.arm(0, TASK);
         let due = |iteration, again| Due::Inject {
@@ -228,12 +275,45 @@ mod tests {
             iteration,
             again,
         };
-        for again in [true, true, false] {
-            assert_eq!(arrivals.hit(0x10, TASK), due(1, again));
-        }
-        assert_eq!(arrivals.hit(0x10, TASK), Due::Pass, "done here");
+        assert_eq!(arrivals.hit(0x10, TASK, true), due(1, true));
+        arrivals.go_on_at(0, 0, vec![0x14]);
+        assert_eq!(arrivals.addresses(), [0x14]);
+        assert_eq!(
+            arrivals.hit(0x10, TASK, true),
+            Due::Pass,
+            "the next boundary is elsewhere"
+        );
+        assert_eq!(arrivals.hit(0x14, OTHER, true), Due::Pass, "another task");
+        assert_eq!(arrivals.hit(0x14, TASK, true), due(1, true));
+        arrivals.go_on_at(0, 0, vec![0x16, 0x30]);
+        assert_eq!(arrivals.addresses(), [0x16, 0x30]);
+        assert_eq!(arrivals.hit(0x30, TASK, true), due(1, false));
+        assert!(arrivals.addresses().is_empty(), "nothing is armed");
         arrivals.arm(0, TASK);
-        assert_eq!(arrivals.hit(0x10, TASK), due(2, true));
+        assert_eq!(arrivals.addresses(), [0x10]);
+        assert_eq!(arrivals.hit(0x10, TASK, true), due(2, true));
+    }
+
+    #[test]
+    fn a_burst_steps_over_what_leads_anywhere() {
+        let mut arrivals = one(1, 1, 1, 2);
+        arrivals.arm(0, TASK);
+        let step = Due::StepFirst { spec: 0, thread: 0 };
+        assert_eq!(arrivals.hit(0x10, TASK, false), step);
+        arrivals.go_on_at(0, 0, vec![0x50]);
+        let due = |again| Due::Inject {
+            spec: 0,
+            thread: 0,
+            iteration: 1,
+            again,
+        };
+        assert_eq!(arrivals.hit(0x50, TASK, true), due(true));
+        arrivals.go_on_at(0, 0, vec![0x52]);
+        assert_eq!(
+            arrivals.hit(0x52, TASK, false),
+            due(false),
+            "the last may stand anywhere"
+        );
     }
 
     #[test]
@@ -241,14 +321,14 @@ mod tests {
         let mut arrivals = one(2, 2, 1, 1);
         arrivals.arm(0, TASK);
         assert_eq!(
-            arrivals.hit(0x10, TASK),
+            arrivals.hit(0x10, TASK, true),
             Due::Pass,
             "iteration 1 does not count"
         );
         arrivals.arm(0, TASK);
-        assert_eq!(arrivals.hit(0x10, TASK), Due::Pass, "first hit");
+        assert_eq!(arrivals.hit(0x10, TASK, true), Due::Pass, "first hit");
         assert_eq!(
-            arrivals.hit(0x10, TASK),
+            arrivals.hit(0x10, TASK, true),
             Due::Inject {
                 spec: 0,
                 thread: 0,
@@ -264,10 +344,10 @@ mod tests {
         arrivals.arm(0, TASK);
         arrivals.disarm(0);
         assert_eq!(arrivals.missed(), 1);
-        assert_eq!(arrivals.hit(0x10, TASK), Due::Pass);
+        assert_eq!(arrivals.hit(0x10, TASK, true), Due::Pass);
         arrivals.arm(0, TASK);
         assert_eq!(
-            arrivals.hit(0x10, TASK),
+            arrivals.hit(0x10, TASK, true),
             Due::Inject {
                 spec: 0,
                 thread: 0,
@@ -283,12 +363,12 @@ mod tests {
         arrivals.arm(0, TASK);
         arrivals.arm(1, OTHER);
         assert_eq!(
-            arrivals.hit(0x10, OTHER),
+            arrivals.hit(0x10, OTHER, true),
             Due::Pass,
             "the one repeat is thread 0's"
         );
         assert_eq!(
-            arrivals.hit(0x10, TASK),
+            arrivals.hit(0x10, TASK, true),
             Due::Inject {
                 spec: 0,
                 thread: 0,

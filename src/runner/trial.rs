@@ -50,6 +50,8 @@ pub struct Trial<'a> {
     /// When the last planned injection was made.
     injected_all: Option<Instant>,
     stopping: bool,
+    /// The burst (injection, thread) for which a vCPU executes one instruction right now.
+    stepping: Option<(u32, u32)>,
     breakpoints: Vec<u64>,
     first_progress: Vec<u64>,
     last_progress: Vec<u64>,
@@ -79,6 +81,7 @@ impl<'a> Trial<'a> {
             running_since: None,
             injected_all: None,
             stopping: false,
+            stepping: None,
             breakpoints: Vec::new(),
             first_progress: Vec::new(),
             last_progress: Vec::new(),
@@ -168,6 +171,7 @@ impl<'a> Trial<'a> {
                 ..
             } => self.mark(index, *value)?,
             Stop::Breakpoint { pc } => return self.breakpoint(index, *pc),
+            Stop::Stepped { pc } => return self.stepped(index, *pc),
             Stop::Paused => {}
             other => {
                 self.end = Some(watch::ended_by(&self.machine, index, other));
@@ -235,7 +239,6 @@ impl<'a> Trial<'a> {
             }
         }
         self.arrivals = Arrivals::new(arrivals);
-        self.set_breakpoints(self.arrivals.addresses())?;
         if self.injections_complete() {
             self.injected_all = Some(now);
         }
@@ -278,32 +281,57 @@ impl<'a> Trial<'a> {
     fn mark(&mut self, index: u8, value: u32) -> Result<(), TrialError> {
         let (what, thread) = mark::unpack(value);
         match what {
-            mark::ARM => {
+            mark::ARM if !self.stopping => {
                 let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
                 self.arrivals.arm(thread, task);
             }
             mark::DONE => self.arrivals.disarm(thread),
             _ => {}
         }
-        Ok(())
+        self.set_breakpoints(self.arrivals.addresses())
     }
 
+    /// The vCPU stands at a place of ours, or at the boundary after one.
     fn breakpoint(&mut self, index: u8, pc: u64) -> Result<(), TrialError> {
-        let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
-        let Due::Inject {
-            spec,
-            thread,
-            iteration,
-            again,
-        } = self.arrivals.hit(pc, task)
-        else {
+        let state = vcpu(&mut self.machine, index)?.nmi_state();
+        if state.map_err(VcpuError::from)?.masked {
+            // An NMI's handler comes by (perf's asks for the task's pid, as getppid does): the
+            // place is meant in the entry itself, and an NMI would not be taken here anyway.
             return self.resume(index, Run::Continue);
-        };
-        self.inject(spec, index, Some(thread), Some(iteration))?;
-        if self.arrivals.complete() {
-            self.set_breakpoints(Vec::new())?;
         }
-        self.resume(index, if again { Run::Revisit } else { Run::Continue })
+        let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
+        let next = watch::successors(&mut self.machine, index, pc)?;
+        match self.arrivals.hit(pc, task, !next.is_empty()) {
+            Due::Pass => {}
+            Due::StepFirst { spec, thread } => {
+                self.stepping = Some((spec, thread));
+                return self.resume(index, Run::Step);
+            }
+            Due::Inject {
+                spec,
+                thread,
+                iteration,
+                again,
+            } => {
+                if again {
+                    self.arrivals.go_on_at(spec, thread, next);
+                }
+                self.inject(spec, index, Some(thread), Some(iteration))?;
+                self.set_breakpoints(self.arrivals.addresses())?;
+            }
+        }
+        self.resume(index, Run::Continue)
+    }
+
+    /// The vCPU executed the instruction in the way of a burst, which goes on here.
+    fn stepped(&mut self, index: u8, pc: u64) -> Result<(), TrialError> {
+        match self.stepping.take() {
+            Some((spec, thread)) => {
+                self.arrivals.go_on_at(spec, thread, vec![pc]);
+                self.breakpoint(index, pc)
+            }
+            None => self.resume(index, Run::Continue),
+        }
     }
 
     fn inject_due(&mut self) -> Result<(), TrialError> {

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use unwindlab_vmm::{InspectError, Machine, Pause, Run, Stop, VcpuHandle};
 
 use super::plan::KernelAddresses;
@@ -12,6 +13,8 @@ use crate::trace::recording::{TrialEnd, VcpuPlace};
 
 /// `MSR_KERNEL_GS_BASE`: the kernel's GS base while user mode runs (AMD APM vol. 2, SWAPGS).
 const MSR_KERNEL_GS_BASE: u32 = 0xc000_0102;
+/// The smallest page.
+const PAGE: u64 = 4096;
 /// What the console says when a kernel is beyond help.
 const PANIC_LINES: [&str; 2] = ["Kernel panic - not syncing", "Oops: "];
 /// How long a trial that ran out of time is watched for progress: longer than any timer tick.
@@ -46,6 +49,31 @@ pub fn current_task(
     let mut word = [0; 8];
     handle.read_virt(base.wrapping_add(symbols.current_task), &mut word)?;
     Ok(u64::from_le_bytes(word))
+}
+
+/// Where the instruction at `pc` can lead to: one place, two for a conditional branch, none for
+/// a return or an indirect branch, and none where there is no instruction.
+pub fn successors(machine: &mut Machine, index: u8, pc: u64) -> Result<Vec<u64>, VcpuError> {
+    /// The longest x86 instruction.
+    const LONGEST: u64 = 15;
+    let handle = vcpu(machine, index)?;
+    let mut code = [0; LONGEST as usize];
+    // The instruction may end right before an unmapped page.
+    let in_page = usize::try_from(PAGE - pc % PAGE).unwrap_or(usize::MAX);
+    if handle.read_virt(pc, &mut code).is_err() {
+        handle.read_virt(pc, code.get_mut(..in_page).unwrap_or_default())?;
+    }
+    let instruction = Decoder::with_ip(64, &code, pc, DecoderOptions::NONE).decode();
+    Ok(match instruction.flow_control() {
+        FlowControl::Next => vec![instruction.next_ip()],
+        FlowControl::UnconditionalBranch | FlowControl::Call => {
+            vec![instruction.near_branch_target()]
+        }
+        FlowControl::ConditionalBranch => {
+            vec![instruction.next_ip(), instruction.near_branch_target()]
+        }
+        _ => Vec::new(),
+    })
 }
 
 /// Where all vCPUs stand. Stops each for the moment of looking.

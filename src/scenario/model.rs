@@ -206,8 +206,9 @@ pub struct Nmi {
     /// With `at`: which arrival within an iteration, from 1 (default 1).
     #[schemars(range(min = 1))]
     pub hit: Option<At<u64>>,
-    /// With `at`: how many NMIs in a row at each arrival, each when the handler of the one
-    /// before has returned (default 1).
+    /// With `at`: how many NMIs at each arrival (default 1): the first at the instruction, the
+    /// others at the instruction boundaries that follow, each when the handler of the one before
+    /// has returned.
     #[schemars(range(min = 1))]
     pub times: Option<At<u32>>,
     /// With `at`: in how many iterations (default 1).

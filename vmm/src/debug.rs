@@ -14,6 +14,7 @@ use vmm_sys_util::errno;
 
 use crate::exit::Stop;
 use crate::inject::NmiState;
+use crate::step::Way;
 use crate::vcpu::Vcpu;
 
 /// Hardware breakpoints an x86 CPU has.
@@ -26,7 +27,7 @@ const DR6_STEP: u64 = 1 << 14;
 /// DR7: bits that read as one, and exact-match bits for old CPUs.
 const DR7_FIXED: u64 = 0x600;
 /// RFLAGS.TF: a debug exception after each instruction.
-const RFLAGS_TRAP: u64 = 1 << 8;
+pub(crate) const RFLAGS_TRAP: u64 = 1 << 8;
 /// RFLAGS.RF: do not take instruction breakpoints for one instruction.
 const RFLAGS_RESUME: u64 = 1 << 16;
 
@@ -51,7 +52,7 @@ pub enum BreakpointError {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
     breakpoints: [Option<u64>; MAX_BREAKPOINTS],
-    step: bool,
+    step: Option<Way>,
 }
 
 /// What a debug exception was.
@@ -74,28 +75,42 @@ impl Wanted {
         Ok(())
     }
 
-    pub(crate) fn set_step(&mut self, step: bool) {
+    /// One instruction, and how; or no step.
+    pub(crate) fn set_step(&mut self, step: Option<Way>) {
         self.step = step;
     }
 
-    fn any_breakpoint(&self) -> bool {
-        self.breakpoints.iter().any(Option::is_some)
+    /// The step that is wanted.
+    pub(crate) fn step(&self) -> Option<Way> {
+        self.step
+    }
+
+    /// What the debug registers are to hold. While an instruction leads somewhere, nothing
+    /// else can be met.
+    fn registers(&self) -> [Option<u64>; MAX_BREAKPOINTS] {
+        match self.step {
+            Some(Way::Landing(address)) => [Some(address), None, None, None],
+            _ => self.breakpoints,
+        }
     }
 
     /// The value for `KVM_SET_GUEST_DEBUG`.
     fn to_kvm(self) -> kvm_guest_debug {
         let mut debug = kvm_guest_debug::default();
-        if self.step {
-            debug.control |= KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP | KVM_GUESTDBG_BLOCKIRQ;
-        }
-        if !self.any_breakpoint() {
+        debug.control |= match self.step {
+            Some(Way::Landing(_)) => KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_BLOCKIRQ,
+            Some(_) => KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP | KVM_GUESTDBG_BLOCKIRQ,
+            None => 0,
+        };
+        let addresses = self.registers();
+        if addresses.iter().all(Option::is_none) {
             return debug;
         }
         debug.control |= KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
         let [dr0, dr1, dr2, dr3, .., dr7] = &mut debug.arch.debugreg;
         *dr7 = DR7_FIXED;
         let registers = [dr0, dr1, dr2, dr3];
-        for ((index, register), address) in (0..).zip(registers).zip(self.breakpoints) {
+        for ((index, register), address) in (0..).zip(registers).zip(addresses) {
             if let Some(address) = address {
                 *register = address;
                 // Global enable; type and length 0: execution of one instruction.
@@ -111,15 +126,16 @@ impl Wanted {
         if exit.exception != DEBUG_VECTOR {
             return Cause::Guests;
         }
-        if self.step && exit.dr6 & DR6_STEP != 0 {
-            return Cause::Ours(Stop::Stepped { pc });
-        }
         let hit = (0..)
-            .zip(self.breakpoints)
+            .zip(self.registers())
             .any(|(index, address)| address == Some(pc) && exit.dr6 & (1 << index) != 0);
-        match hit {
-            true => Cause::Ours(Stop::Breakpoint { pc }),
-            false => Cause::Guests,
+        match self.step {
+            Some(Way::Landing(_)) if hit => Cause::Ours(Stop::Stepped { pc }),
+            Some(Way::Trap | Way::TrapOnStack) if exit.dr6 & DR6_STEP != 0 => {
+                Cause::Ours(Stop::Stepped { pc })
+            }
+            _ if hit => Cause::Ours(Stop::Breakpoint { pc }),
+            _ => Cause::Guests,
         }
     }
 }
@@ -133,7 +149,7 @@ pub(crate) struct Armed {
 impl Armed {
     /// Makes KVM do what is wanted. A step is armed each time: KVM sets the trap flag then.
     pub(crate) fn arm(&mut self, fd: &VcpuFd, wanted: Wanted) -> Result<(), errno::Error> {
-        if wanted != self.current || wanted.step {
+        if wanted != self.current || wanted.step.is_some() {
             fd.set_guest_debug(&wanted.to_kvm())?;
             self.current = wanted;
         }
@@ -190,7 +206,7 @@ mod tests {
         }
     }
 
-    fn wanted(addresses: &[u64], step: bool) -> Wanted {
+    fn wanted(addresses: &[u64], step: Option<Way>) -> Wanted {
         let mut wanted = Wanted::default();
         wanted.set_breakpoints(addresses).unwrap();
         wanted.set_step(step);
@@ -199,7 +215,7 @@ mod tests {
 
     #[test]
     fn ours_are_told_from_the_guests() {
-        let w = wanted(&[0x1000, 0x2000], false);
+        let w = wanted(&[0x1000, 0x2000], None);
         assert_eq!(
             w.cause(&exit(0xffff_0ff2, 0x2000)),
             Cause::Ours(Stop::Breakpoint { pc: 0x2000 })
@@ -219,7 +235,7 @@ mod tests {
             Cause::Guests,
             "a register we do not use"
         );
-        let w = wanted(&[0x1000], true);
+        let w = wanted(&[0x1000], Some(Way::Trap));
         assert_eq!(
             w.cause(&exit(0xffff_4ff0, 0x30)),
             Cause::Ours(Stop::Stepped { pc: 0x30 })
@@ -235,8 +251,17 @@ mod tests {
     }
 
     #[test]
+    fn a_landing_is_a_step() {
+        let w = wanted(&[0x1000, 0x2000], Some(Way::Landing(0x3000)));
+        let stepped = Cause::Ours(Stop::Stepped { pc: 0x3000 });
+        assert_eq!(w.cause(&exit(0xffff_0ff1, 0x3000)), stepped);
+        assert_eq!(w.cause(&exit(0xffff_0ff1, 0x1000)), Cause::Guests);
+        assert_eq!(w.to_kvm().control & KVM_GUESTDBG_SINGLESTEP, 0);
+    }
+
+    #[test]
     fn registers_are_laid_out_as_the_cpu_wants_them() {
-        let debug = wanted(&[0x10, 0x20, 0x30, 0x40], false).to_kvm();
+        let debug = wanted(&[0x10, 0x20, 0x30, 0x40], None).to_kvm();
         assert_eq!(
             debug.arch.debugreg,
             [0x10, 0x20, 0x30, 0x40, 0, 0, 0, 0x6aa]

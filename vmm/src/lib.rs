@@ -9,6 +9,45 @@
 //!
 //! One thread, the caller's, takes all decisions. See [`Machine`] for the life of a machine
 //! and [`Stop`] for the reasons a vCPU stops.
+//!
+//! # A whole virtual machine
+//!
+//! ```
+//! use std::time::Duration;
+//! use unwindlab_vmm::{Kernel, Machine, MachineConfig, Run, Stop, open_kvm};
+//!
+//! // Says "hi" on the serial console and rings doorbell 0xe0 with 42, again and again.
+//! let code = [
+//!     0xba, 0xf8, 0x03, 0x00, 0x00, // mov edx, 0x3f8
+//!     0xb0, b'h', 0xee, // mov al, 'h'; out dx, al
+//!     0xb0, b'i', 0xee, // mov al, 'i'; out dx, al
+//!     0xb8, 42, 0x00, 0x00, 0x00, // mov eax, 42
+//!     0xe7, 0xe0, // out 0xe0, eax
+//!     0xeb, 0xec, // jmp to the start
+//! ];
+//! let kvm = open_kvm()?;
+//! let mut machine = Machine::build(
+//!     &kvm,
+//!     &MachineConfig {
+//!         vcpus: 1,
+//!         memory_mib: 4,
+//!         kernel: Kernel::Flat { address: 0x10_0000, code: code.as_slice().into() },
+//!         initrd: &[],
+//!         cmdline: "",
+//!         doorbell_ports: 0xe0..=0xe0,
+//!     },
+//! )?;
+//! machine.start()?;
+//! for greetings in ["hi", "hihi"] {
+//!     let event = machine.next_event(Duration::from_secs(10)).expect("the guest rings");
+//!     assert_eq!(event.stop, Stop::Port { port: 0xe0, size: 4, value: 42 });
+//!     assert_eq!(machine.console().snapshot(), greetings.as_bytes());
+//!     let mut vcpu = machine.vcpu(event.vcpu).expect("it has just rung");
+//!     assert_eq!(vcpu.regs()?.rip, 0x10_0012);
+//!     vcpu.resume(Run::Continue)?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![deny(missing_docs)]
 
 pub mod boot;
@@ -16,6 +55,7 @@ mod cpuid;
 mod debug;
 mod devices;
 mod exit;
+mod handle;
 mod inject;
 mod irqchip;
 mod kick;
@@ -23,6 +63,8 @@ mod machine;
 mod memory;
 mod msr;
 pub mod probe;
+mod slot;
+mod step;
 mod thread;
 mod translate;
 mod vcpu;
@@ -32,14 +74,14 @@ pub use boot::Kernel;
 pub use debug::{BreakpointError, MAX_BREAKPOINTS};
 pub use devices::serial::Console;
 pub use exit::Stop;
+pub use handle::{Pause, VcpuHandle};
 pub use inject::{InjectError, NmiReceipt, NmiState};
 pub use kvm_bindings::{kvm_regs as Regs, kvm_sregs as Sregs};
 pub use kvm_ioctls::Kvm;
-pub use machine::{
-    BuildError, Machine, MachineConfig, Pause, PauseError, ResumeError, VcpuEvent, VcpuHandle,
-};
-pub use memory::{AccessError, Memory, MemoryError};
+pub use machine::{BuildError, MAX_VCPUS, Machine, MachineConfig, VcpuEvent};
+pub use memory::{AccessError, MAX_MEMORY_MIB, MIN_MEMORY_MIB, Memory, MemoryError};
+pub use slot::{PauseError, ResumeError};
 pub use thread::Run;
 pub use translate::AddressSpace;
 pub use vcpu::InspectError;
-pub use vm::{OpenKvmError, open_kvm};
+pub use vm::{OpenKvmError, VmError, open_kvm};

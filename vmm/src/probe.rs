@@ -14,7 +14,8 @@ use kvm_ioctls::Kvm;
 
 use crate::boot::Kernel;
 use crate::exit::Stop;
-use crate::machine::{BuildError, Machine, MachineConfig, VcpuHandle};
+use crate::handle::VcpuHandle;
+use crate::machine::{BuildError, Machine, MachineConfig};
 use crate::memory::MIN_MEMORY_MIB;
 use crate::thread::Run;
 
@@ -122,10 +123,8 @@ impl fmt::Display for ProbeReport {
                 code,
                 ..
             }) => {
-                write!(
-                    f,
-                    "its emulator does not know the instruction at {pc:#x} ({code:02x?})"
-                )
+                write!(f, "its emulator does not know the instruction at {pc:#x}:")?;
+                code.iter().try_for_each(|byte| write!(f, " {byte:02x}"))
             }
             Failure::Stopped(Stop::Shutdown) => f.write_str("triple fault"),
             Failure::Stopped(stop) => write!(f, "{stop:?}"),

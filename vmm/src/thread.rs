@@ -1,6 +1,7 @@
 //! The thread of a vCPU, and the messages it talks by.
 
 use std::any::Any;
+use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -12,20 +13,30 @@ use crate::debug::{self, Cause, pass_breakpoint};
 use crate::devices::ports::Ports;
 use crate::exit::{Exit, Stop, run_once};
 use crate::kick::kick_signal;
-use crate::vcpu::Vcpu;
+use crate::step::{self, Way};
+use crate::vcpu::{InspectError, Vcpu};
 
 /// How a vCPU is to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Run {
     /// Until it stops for a reason of its own, or is paused.
     Continue,
-    /// One instruction, with interrupts and NMIs held back. One that waits stays so. An
-    /// instruction that faults, or that enters the kernel with a masked trap flag (`syscall`),
-    /// takes as long as its handler.
+    /// One instruction, with interrupts and NMIs held back; one that waits goes on waiting.
+    /// An instruction that faults is done when its handler has returned to it (as is `int`).
     Step,
-    /// As `Continue`, but a breakpoint it stands at is not passed: once an NMI injected there has
-    /// been handled, the vCPU stops at the same instruction again. Without one it stops at once.
-    Revisit,
+    /// That many of them; it stops before where it meets a breakpoint, or for another reason.
+    Steps(NonZeroU32),
+}
+
+impl Run {
+    /// How many instructions, where that is limited.
+    fn steps(self) -> u32 {
+        match self {
+            Self::Continue => 0,
+            Self::Step => 1,
+            Self::Steps(count) => count.get(),
+        }
+    }
 }
 
 /// To the thread: the vCPU, and how it is to go on. The thread ends when no more can come.
@@ -83,12 +94,25 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 }
 
 fn run_until_stop(vcpu: &mut Vcpu, run: Run, ports: &Ports) -> Stop {
-    vcpu.wanted.set_step(run == Run::Step);
-    if let Err(error) = prepare(vcpu, run) {
-        return Stop::Unhandled {
-            exit: format!("KVM refused the debug settings: {error}"),
-        };
+    let mut steps = run.steps();
+    loop {
+        if let Err(error) = prepare(vcpu, run) {
+            return Stop::Unhandled {
+                exit: format!("failed to set up breakpoints and steps: {error}"),
+            };
+        }
+        let stop = run_as_set_up(vcpu, ports);
+        steps = steps.saturating_sub(1);
+        match stop {
+            // Between two steps a request to pause is not to be missed.
+            Stop::Stepped { .. } if steps > 0 && vcpu.run_page.requested() => return Stop::Paused,
+            Stop::Stepped { .. } if steps > 0 => {}
+            stop => return stop,
+        }
     }
+}
+
+fn run_as_set_up(vcpu: &mut Vcpu, ports: &Ports) -> Stop {
     loop {
         match run_once(&mut vcpu.fd, ports) {
             Exit::Again => {}
@@ -104,11 +128,21 @@ fn run_until_stop(vcpu: &mut Vcpu, run: Run, ports: &Ports) -> Stop {
     }
 }
 
-fn prepare(vcpu: &mut Vcpu, run: Run) -> Result<(), vmm_sys_util::errno::Error> {
-    if std::mem::take(&mut vcpu.at_breakpoint) && run != Run::Revisit {
-        pass_breakpoint(&vcpu.fd)?;
+fn prepare(vcpu: &mut Vcpu, run: Run) -> Result<(), InspectError> {
+    let way = match run {
+        Run::Continue => None,
+        Run::Step | Run::Steps(_) => Some(step::plan(vcpu)?),
+    };
+    vcpu.wanted.set_step(way);
+    let refused = |source| InspectError::Kvm {
+        vcpu: vcpu.index,
+        what: "set the debug state",
+        source,
+    };
+    if std::mem::take(&mut vcpu.at_breakpoint) {
+        pass_breakpoint(&vcpu.fd).map_err(refused)?;
     }
-    vcpu.armed.arm(&vcpu.fd, vcpu.wanted)
+    vcpu.armed.arm(&vcpu.fd, vcpu.wanted).map_err(refused)
 }
 
 /// Takes a debug exception; gives a reason to stop, or none where the vCPU is to go on.
@@ -116,7 +150,7 @@ fn on_debug(vcpu: &mut Vcpu, debug: &kvm_debug_exit_arch) -> Option<Stop> {
     let handled = match vcpu.wanted.cause(debug) {
         Cause::Ours(stop) => {
             vcpu.at_breakpoint = matches!(stop, Stop::Breakpoint { .. });
-            return Some(stop);
+            return Some(stepped(vcpu, stop));
         }
         Cause::Guests => debug::give_to_guest(vcpu, debug),
     };
@@ -124,6 +158,21 @@ fn on_debug(vcpu: &mut Vcpu, debug: &kvm_debug_exit_arch) -> Option<Stop> {
     handled.err().map(|error| Stop::Unhandled {
         exit: format!("{failed}: {error}"),
     })
+}
+
+/// Tidies up after a step.
+fn stepped(vcpu: &Vcpu, stop: Stop) -> Stop {
+    match (&stop, vcpu.wanted.step()) {
+        (Stop::Stepped { .. }, Some(Way::TrapOnStack)) => {
+            match step::clear_pushed_trap_flag(vcpu) {
+                Ok(()) => stop,
+                Err(error) => Stop::Unhandled {
+                    exit: format!("failed to clear a pushed trap flag: {error}"),
+                },
+            }
+        }
+        _ => stop,
+    }
 }
 
 /// KVM completes an `out` only when the vCPU is next run: until then the instruction pointer

@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn hostile_tables_lead_nowhere() {
-        let (memory, mut sregs) = tables(&[0, 0], u64::MAX & !LARGE);
+        let (memory, mut sregs) = tables(&[0, 0], !LARGE);
         assert_eq!(
             translate(&memory, &sregs, 0),
             Translation::Nowhere,

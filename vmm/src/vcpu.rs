@@ -139,26 +139,59 @@ impl Vcpu {
         }
     }
 
-    /// Reads page by page; neighbours in virtual memory need not be in physical memory.
     pub(crate) fn read_virt(&self, address: u64, into: &mut [u8]) -> Result<(), InspectError> {
-        let sregs = self.sregs()?;
+        self.read_virt_with(&self.sregs()?, address, into)
+    }
+
+    /// Reads page by page; neighbours in virtual memory need not be in physical memory.
+    pub(crate) fn read_virt_with(
+        &self,
+        sregs: &kvm_sregs,
+        address: u64,
+        into: &mut [u8],
+    ) -> Result<(), InspectError> {
         let mut address = address;
         let mut rest = into;
         while !rest.is_empty() {
-            let unmapped = InspectError::Unmapped {
-                vcpu: self.index,
-                address,
-            };
-            let len = rest.len().min(as_usize(PAGE - address % PAGE));
+            let len = in_page(address, rest.len());
             let (now, later) = rest.split_at_mut(len);
-            let physical = self.translate_with(&sregs, address)?;
+            let physical = self.translate_with(sregs, address)?;
             if physical.is_none_or(|physical| self.memory.read(physical, now).is_err()) {
-                return Err(unmapped);
+                return Err(self.unmapped(address));
             }
             address = address.wrapping_add(len as u64);
             rest = later;
         }
         Ok(())
+    }
+
+    /// The same for writing. Whether the guest might write there is not asked.
+    pub(crate) fn write_virt_with(
+        &self,
+        sregs: &kvm_sregs,
+        address: u64,
+        bytes: &[u8],
+    ) -> Result<(), InspectError> {
+        let mut address = address;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let len = in_page(address, rest.len());
+            let (now, later) = rest.split_at(len);
+            let physical = self.translate_with(sregs, address)?;
+            if physical.is_none_or(|physical| self.memory.write(physical, now).is_err()) {
+                return Err(self.unmapped(address));
+            }
+            address = address.wrapping_add(len as u64);
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn unmapped(&self, address: u64) -> InspectError {
+        InspectError::Unmapped {
+            vcpu: self.index,
+            address,
+        }
     }
 
     fn failed(&self, what: &'static str, source: errno::Error) -> InspectError {
@@ -168,4 +201,9 @@ impl Vcpu {
             source,
         }
     }
+}
+
+/// How many of `len` bytes at `address` lie in its page.
+fn in_page(address: u64, len: usize) -> usize {
+    len.min(as_usize(PAGE - address % PAGE))
 }

@@ -1,8 +1,12 @@
 //! Breakpoints, single steps and NMIs, exact to the instruction. They need a KVM that runs
 //! kernel code as a CPU does; elsewhere these tests say that they skip.
 #![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
     clippy::tests_outside_test_module,
-    reason = "all of an integration test is tests"
+    reason = "all of it is a test"
 )]
 
 mod guest;
@@ -71,6 +75,14 @@ guest!(debugs_itself:
     ".skip 0x200 - (. - 998b)"
     "inc r13"
     "iretq"
+);
+
+guest!(pushes_flags:
+    "pushfq"
+    "pop rax"
+    "pushfw"
+    "pop bx"
+    "nop"
 );
 
 fn resume(machine: &mut Machine, run: Run) {
@@ -249,6 +261,50 @@ fn a_step_is_one_instruction_also_at_breakpoints() {
         resume(&mut machine, Run::Step);
         assert_eq!(next_stop(&mut machine), Stop::Stepped { pc });
     }
+}
+
+#[test]
+fn many_steps_stop_early_only_for_a_reason() {
+    if !runs_kernel_code() {
+        return;
+    }
+    let mut machine = machine(1, turns());
+    let at = |offset| ADDRESS + 0x40 + offset;
+    let steps = |count: u32| Run::Steps(count.try_into().unwrap());
+    machine.vcpu(0).unwrap().set_breakpoints(&[at(0)]).unwrap();
+    machine.start().unwrap();
+    assert_eq!(next_stop(&mut machine), Stop::Breakpoint { pc: at(0) });
+    resume(&mut machine, steps(4));
+    assert_eq!(next_stop(&mut machine), Stop::Stepped { pc: at(6) });
+    resume(&mut machine, steps(10));
+    assert_eq!(next_stop(&mut machine), Stop::Breakpoint { pc: at(0) });
+    machine.vcpu(0).unwrap().set_breakpoints(&[]).unwrap();
+    resume(&mut machine, steps(50));
+    assert_eq!(next_stop(&mut machine), Stop::Stepped { pc: at(0) });
+    assert_eq!(machine.vcpu(0).unwrap().regs().unwrap().rbx, 11);
+    resume(&mut machine, steps(u32::MAX));
+    assert_eq!(machine.next_event(Duration::from_millis(20)), None);
+    assert_eq!(machine.vcpu(0).unwrap().pause().unwrap(), Pause::Paused);
+}
+
+#[test]
+fn a_step_leaves_no_trap_flag_on_the_stack() {
+    if !runs_kernel_code() {
+        return;
+    }
+    let mut machine = machine(1, pushes_flags());
+    for offset in [1, 2, 4, 6] {
+        resume(&mut machine, Run::Step);
+        assert_eq!(
+            next_stop(&mut machine),
+            Stop::Stepped {
+                pc: ADDRESS + offset
+            }
+        );
+    }
+    let regs = machine.vcpu(0).unwrap().regs().unwrap();
+    assert_eq!((regs.rax & 0xf00, regs.rbx & 0xf00), (0, 0));
+    assert_eq!(regs.rflags & 0xf00, 0);
 }
 
 #[test]

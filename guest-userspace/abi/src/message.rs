@@ -48,8 +48,8 @@ pub enum AgentMessage {
     Thread(ThreadAnnounce),
     /// Names for user addresses; sent once, before `Ready`.
     Symbols(Vec<UserSymbol>),
-    /// All is set up, nothing is enabled. Reply `Ok` means go: events are enabled, then threads
-    /// are released.
+    /// All is set up and the events are enabled; from now on an injection finds them on. Reply
+    /// `Ok` means go: the threads are released.
     Ready,
     /// The workload has ended and the events are disabled. No more records will be written.
     Finished {

@@ -97,8 +97,9 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let workload = set_up_workload(link, &plan, &cpus)?;
 
     let quiet = QuietConsole::new()?;
-    expect_ok(link, "Ready", &AgentMessage::Ready)?;
+    // Before the host hears that it may inject: every injection finds its events on.
     tracing.enable()?;
+    expect_ok(link, "Ready", &AgentMessage::Ready)?;
     workload.release();
     // Asleep until the last thread has ended.
     let ended = workload.join();

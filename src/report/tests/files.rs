@@ -135,7 +135,8 @@ fn output_files_that_cannot_be_written() {
     let nowhere = folder.path().join("no/out.json");
     let error = OutputFile::create(&nowhere).unwrap_err().to_string();
     assert!(
-        error.starts_with("cannot write ") && error.contains("No such file"),
+        error.starts_with("cannot write ")
+            && error.ends_with("no/out.json: No such file or directory (os error 2)"),
         "{error}"
     );
     OutputFile::create("/dev/null".as_ref())

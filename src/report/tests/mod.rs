@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce, UserSymbol};
 
-use super::judge::{Case, Findings, Judge};
+use super::judge::{Case, Judge, MatchFinding};
 use super::result::ScenarioResult;
 use crate::invariant::{Check, Invariant, Violation};
 use crate::runner::TrialPlan;
@@ -163,8 +163,8 @@ fn violation(message: &str) -> Violation {
 /// Knows one violation, by its message.
 struct Known(&'static str);
 
-impl Findings for Known {
-    fn matching(&self, _: &Trace, violation: &Violation) -> Option<String> {
+impl MatchFinding for Known {
+    fn matching(&self, violation: &Violation, _: &Trace, _: &dyn KernelSymbols) -> Option<String> {
         (violation.message == self.0).then(|| "F-1".to_owned())
     }
 }

@@ -87,7 +87,7 @@ fn dsdt() -> Vec<u8> {
                 &aml::Name::new(
                     "_CRS".into(),
                     &aml::ResourceTemplate::new(vec![
-                        &aml::IO::new(serial::PORT, serial::PORT, 1, serial::PORTS as u8),
+                        &aml::IO::new(serial::PORT, serial::PORT, 1, serial::PORTS),
                         // Consumer, edge-triggered, active high, not shared.
                         &aml::Interrupt::new(true, true, false, false, serial::IRQ),
                     ]),

@@ -24,6 +24,10 @@ const EFER_LONG_MODE_ACTIVE: u64 = 1 << 10;
 /// RFLAGS: the bit that is always set; interrupts are off.
 const RFLAGS: u64 = 2;
 
+/// The offset of the table's last byte.
+#[expect(clippy::cast_possible_truncation, reason = "six descriptors")]
+const LIMIT: u16 = size_of_val(&DESCRIPTORS) as u16 - 1;
+
 /// How the first vCPU starts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BootState {
@@ -71,7 +75,7 @@ impl BootState {
             tr: segment(TSS, TSS_SELECTOR),
             gdt: kvm_dtable {
                 base: GDT,
-                limit: size_of_val(&DESCRIPTORS) as u16 - 1,
+                limit: LIMIT,
                 ..Default::default()
             },
             idt: kvm_dtable::default(),
@@ -86,26 +90,46 @@ impl BootState {
 
 /// The cached form of a descriptor with base 0.
 fn segment(descriptor: u64, selector: u16) -> kvm_segment {
-    let bits = |from: u32, count: u32| (descriptor >> from & ((1 << count) - 1)) as u8;
-    let limit = (descriptor & 0xffff | descriptor >> 32 & 0xf_0000) as u32;
-    let granularity = bits(55, 1);
+    let [limit_low, limit_middle, .., access, flags, _] = descriptor.to_le_bytes();
+    let limit = u32::from_le_bytes([limit_low, limit_middle, flags & 0xf, 0]);
+    let granularity = flags >> 7;
     kvm_segment {
         base: 0,
-        limit: if granularity == 1 {
-            limit << 12 | 0xfff
-        } else {
-            limit
+        limit: match granularity {
+            0 => limit,
+            _ => limit << 12 | 0xfff,
         },
         selector,
-        type_: bits(40, 4),
-        s: bits(44, 1),
-        dpl: bits(45, 2),
-        present: bits(47, 1),
-        avl: bits(52, 1),
-        l: bits(53, 1),
-        db: bits(54, 1),
+        type_: access & 0xf,
+        s: access >> 4 & 1,
+        dpl: access >> 5 & 3,
+        present: access >> 7,
+        avl: flags >> 4 & 1,
+        l: flags >> 5 & 1,
+        db: flags >> 6 & 1,
         g: granularity,
         unusable: 0,
         padding: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_cached_as_the_cpu_does() {
+        let code = segment(CODE, CODE_SELECTOR);
+        assert_eq!(
+            (code.limit, code.type_, code.s, code.present),
+            (u32::MAX, 11, 1, 1)
+        );
+        assert_eq!((code.l, code.db, code.g, code.dpl), (1, 0, 1, 0));
+        let data = segment(DATA, DATA_SELECTOR);
+        assert_eq!(
+            (data.limit, data.type_, data.l, data.db),
+            (u32::MAX, 3, 0, 1)
+        );
+        assert_eq!(segment(TSS, TSS_SELECTOR).s, 0);
     }
 }

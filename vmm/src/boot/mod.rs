@@ -8,6 +8,7 @@
 //! | 0x9000 | page tables: 4 GiB mapped to themselves |
 //! | 0x20000 | command line |
 //! | 0xe0000 | ACPI tables, reserved in the memory map |
+//! | 0xffff0 | what a kernel enters that reboots by the firmware: asks for a reset by a port |
 //! | 0x100000 up | the kernel, where its ELF headers say; the initrd at the end of RAM |
 
 use std::borrow::Cow;
@@ -34,12 +35,16 @@ const STACK: u64 = 0x8ff0;
 /// The root of the page tables; the others follow.
 const PAGE_TABLES: u64 = 0x9000;
 /// The command line.
-const CMDLINE: u64 = 0x2_0000;
+const CMDLINE: u32 = 0x2_0000;
 /// End of the conventional memory.
 const LOW_RAM_END: u64 = 0x9_fc00;
 /// The ACPI tables, and the end of the area that is reserved for them.
 const ACPI: u64 = 0xe_0000;
-const ACPI_END: u64 = HIGH_RAM;
+const ACPI_END: u64 = RESET_VECTOR;
+/// Where a CPU starts, in 16-bit code, and where a kernel without another way to reboot goes.
+const RESET_VECTOR: u64 = 0xf_fff0;
+/// `mov al, 0xfe; out 0x64, al; hlt; jmp` back to the `hlt`.
+const RESET_CODE: [u8; 7] = [0xb0, 0xfe, 0xe6, 0x64, 0xf4, 0xeb, 0xfd];
 /// Where RAM goes on.
 const HIGH_RAM: u64 = 0x10_0000;
 
@@ -92,6 +97,7 @@ pub(crate) fn prepare(
             kernel_end: image.end,
         },
     )?;
+    memory.write(RESET_VECTOR, &RESET_CODE)?;
     paging::write(memory)?;
     gdt::write(memory)?;
     Ok(boot_state(image.entry))

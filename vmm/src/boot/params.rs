@@ -4,7 +4,7 @@
 use linux_loader::loader::bootparam::{boot_e820_entry, boot_params};
 use vm_memory::ByteValued;
 
-use super::{ACPI, ACPI_END, CMDLINE, HIGH_RAM, LOW_RAM_END, ZERO_PAGE};
+use super::{ACPI, CMDLINE, HIGH_RAM, LOW_RAM_END, ZERO_PAGE};
 use crate::memory::{AccessError, HIGH_START, LOW_END, Memory};
 
 /// The longest command line an x86 kernel reads, its end mark included (COMMAND_LINE_SIZE).
@@ -63,27 +63,24 @@ pub(super) fn write(memory: &Memory, params: &Params<'_>) -> Result<(), ParamsEr
         acpi_rsdp_addr: params.rsdp,
         ..Default::default()
     };
-    zero_page.hdr.boot_flag = BOOT_FLAG;
-    zero_page.hdr.header = HEADER;
-    zero_page.hdr.version = VERSION;
-    zero_page.hdr.type_of_loader = LOADER_UNDEFINED;
-    write_cmdline(memory, params.cmdline)?;
-    zero_page.hdr.cmd_line_ptr = CMDLINE as u32;
-    zero_page.hdr.cmdline_size = MAX_CMDLINE as u32 - 1;
-    if !params.initrd.is_empty() {
-        zero_page.hdr.ramdisk_image = place_initrd(memory, params)?;
-        zero_page.hdr.ramdisk_size = params.initrd.len() as u32;
-    }
+    let header = &mut zero_page.hdr;
+    header.boot_flag = BOOT_FLAG;
+    header.header = HEADER;
+    header.version = VERSION;
+    header.type_of_loader = LOADER_UNDEFINED;
+    header.cmd_line_ptr = write_cmdline(memory, params.cmdline)?;
+    (header.ramdisk_image, header.ramdisk_size) = write_initrd(memory, params)?;
     let map = memory_map(memory.size());
-    zero_page.e820_entries = map.len() as u8;
     for (slot, entry) in zero_page.e820_table.iter_mut().zip(map) {
         *slot = entry;
+        zero_page.e820_entries += 1;
     }
     memory.write(ZERO_PAGE, zero_page.as_slice())?;
     Ok(())
 }
 
-fn write_cmdline(memory: &Memory, cmdline: &str) -> Result<(), ParamsError> {
+/// Gives the command line's address.
+fn write_cmdline(memory: &Memory, cmdline: &str) -> Result<u32, ParamsError> {
     if cmdline.len() >= MAX_CMDLINE {
         return Err(ParamsError::CmdlineTooLong { len: cmdline.len() });
     }
@@ -91,23 +88,26 @@ fn write_cmdline(memory: &Memory, cmdline: &str) -> Result<(), ParamsError> {
         return Err(ParamsError::CmdlineNul);
     }
     // Guest memory is zeroed: the end mark is there.
-    Ok(memory.write(CMDLINE, cmdline.as_bytes())?)
+    memory.write(u64::from(CMDLINE), cmdline.as_bytes())?;
+    Ok(CMDLINE)
 }
 
-/// Puts the initrd as high as it may go, page by page aligned, and gives its address.
-fn place_initrd(memory: &Memory, params: &Params<'_>) -> Result<u32, ParamsError> {
-    let too_big = ParamsError::InitrdTooBig {
-        size: params.initrd.len(),
-    };
+/// Puts the initrd as high as it may go, at a page's start; gives address and size.
+fn write_initrd(memory: &Memory, params: &Params<'_>) -> Result<(u32, u32), ParamsError> {
+    if params.initrd.is_empty() {
+        return Ok((0, 0));
+    }
+    let size = params.initrd.len();
+    let too_big = ParamsError::InitrdTooBig { size };
     let end = memory.size().min(LOW_END).min(INITRD_END);
     let start = end
-        .checked_sub(params.initrd.len() as u64)
+        .checked_sub(size as u64)
         .map(|start| start & !0xfff)
         .filter(|start| *start >= params.kernel_end);
-    match start.map(u32::try_from) {
-        Some(Ok(start)) => {
+    match (start.map(u32::try_from), u32::try_from(size)) {
+        (Some(Ok(start)), Ok(size)) => {
             memory.write(u64::from(start), params.initrd)?;
-            Ok(start)
+            Ok((start, size))
         }
         _ => Err(too_big),
     }
@@ -122,7 +122,7 @@ fn memory_map(size: u64) -> Vec<boot_e820_entry> {
     let low = size.min(LOW_END);
     let mut map = vec![
         entry(0, LOW_RAM_END, RAM),
-        entry(ACPI, ACPI_END, RESERVED),
+        entry(ACPI, HIGH_RAM, RESERVED),
         entry(HIGH_RAM, low, RAM),
     ];
     if size > low {

@@ -19,7 +19,7 @@ const TAKEN: [RangeInclusive<u16>; 8] = [
     0x61..=0x61,
     I8042_COMMAND..=I8042_COMMAND,
     0xa0..=0xa1,
-    serial::PORT..=serial::PORT + serial::PORTS - 1,
+    serial::PORT..=serial::PORT + 7,
     0x4d0..=0x4d1,
     RESET_CONTROL..=RESET_CONTROL,
 ];
@@ -89,7 +89,7 @@ fn uart_register(port: u16) -> Option<u8> {
     let register = port.checked_sub(serial::PORT)?;
     u8::try_from(register)
         .ok()
-        .filter(|_| register < serial::PORTS)
+        .filter(|register| *register < serial::PORTS)
 }
 
 #[cfg(test)]

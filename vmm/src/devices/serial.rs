@@ -10,7 +10,7 @@ use vmm_sys_util::eventfd::EventFd;
 /// First port of COM1.
 pub(crate) const PORT: u16 = 0x3f8;
 /// Ports of a 16550.
-pub(crate) const PORTS: u16 = 8;
+pub(crate) const PORTS: u8 = 8;
 /// COM1's interrupt line.
 pub(crate) const IRQ: u32 = 4;
 

@@ -1,0 +1,141 @@
+//! What can be done to one vCPU.
+
+use kvm_bindings::{kvm_regs, kvm_sregs};
+
+use crate::debug::BreakpointError;
+use crate::exit::Stop;
+use crate::inject::{self, InjectError, NmiReceipt, NmiState};
+use crate::machine::Machine;
+use crate::slot::{PauseError, ResumeError, State};
+use crate::thread::Run;
+use crate::vcpu::{InspectError, Vcpu};
+
+/// What [`VcpuHandle::pause`] found. In each case the vCPU is stopped now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pause {
+    /// It ran, and is stopped because of this call. No event tells of it.
+    Paused,
+    /// It stopped at the same moment for a reason of its own: [`Machine::next_event`] has it.
+    StoppedItself,
+    /// It was stopped before.
+    WasStopped,
+}
+
+/// One vCPU of a machine. All but [`pause`](Self::pause) need it stopped.
+#[derive(Debug)]
+pub struct VcpuHandle<'m> {
+    machine: &'m mut Machine,
+    index: u8,
+}
+
+impl<'m> VcpuHandle<'m> {
+    pub(crate) fn new(machine: &'m mut Machine, index: u8) -> Self {
+        Self { machine, index }
+    }
+
+    /// Which vCPU this is.
+    pub fn index(&self) -> u8 {
+        self.index
+    }
+
+    /// Why it is stopped; `None` where it runs.
+    pub fn stop(&self) -> Option<Stop> {
+        match &self.machine.slot(self.index)?.state {
+            State::Running => None,
+            State::Stopped { stop, .. } => Some(stop.clone()),
+            State::Dead(reason) => Some(Stop::ThreadDied {
+                reason: reason.clone(),
+            }),
+        }
+    }
+
+    /// Stops it. Afterwards it is stopped, for this or another reason.
+    pub fn pause(&mut self) -> Result<Pause, PauseError> {
+        let Some(slot) = self.machine.slot(self.index) else {
+            return Ok(Pause::WasStopped);
+        };
+        let ran = slot.is_running();
+        slot.kick()?;
+        self.machine.wait_stopped(self.index, ran)
+    }
+
+    /// Lets it go on.
+    pub fn resume(&mut self, run: Run) -> Result<(), ResumeError> {
+        let index = self.index;
+        match self.machine.slot_mut(index) {
+            Some(slot) => slot.resume(run),
+            None => Err(ResumeError::NotStopped { vcpu: index }),
+        }
+    }
+
+    /// Replaces all breakpoints by `addresses`, at most
+    /// [`MAX_BREAKPOINTS`](crate::MAX_BREAKPOINTS) virtual ones. They stay until replaced. A
+    /// vCPU that is stopped at an address has not executed it yet: resumed, it stops there
+    /// once more unless it was the breakpoint there that stopped it.
+    pub fn set_breakpoints(&mut self, addresses: &[u64]) -> Result<(), BreakpointError> {
+        let not_stopped = BreakpointError::NotStopped { vcpu: self.index };
+        match self
+            .machine
+            .slot_mut(self.index)
+            .map(|slot| &mut slot.state)
+        {
+            Some(State::Stopped { vcpu, .. }) => vcpu.wanted.set_breakpoints(addresses),
+            _ => Err(not_stopped),
+        }
+    }
+
+    /// Injects one NMI, which is taken at the next instruction boundary after the vCPU is
+    /// resumed with [`Run::Continue`] (see [`NmiReceipt`] for the exception).
+    pub fn inject_nmi(&mut self) -> Result<NmiReceipt, InjectError> {
+        match self.stopped() {
+            Some(vcpu) => inject::nmi(&vcpu.fd),
+            None => Err(InjectError::NotStopped { vcpu: self.index }),
+        }
+    }
+
+    /// The NMIs that wait, and whether the guest handles one.
+    pub fn nmi_state(&self) -> Result<NmiState, InjectError> {
+        match self.stopped() {
+            Some(vcpu) => NmiState::of(&vcpu.fd).map_err(|source| InjectError::Kvm {
+                what: "read the event state",
+                source,
+            }),
+            None => Err(InjectError::NotStopped { vcpu: self.index }),
+        }
+    }
+
+    /// The general registers.
+    pub fn regs(&self) -> Result<kvm_regs, InspectError> {
+        self.inspect()?.regs()
+    }
+
+    /// The system registers.
+    pub fn sregs(&self) -> Result<kvm_sregs, InspectError> {
+        self.inspect()?.sregs()
+    }
+
+    /// A model-specific register.
+    pub fn msr(&self, index: u32) -> Result<u64, InspectError> {
+        self.inspect()?.msr(index)
+    }
+
+    /// The guest-physical address behind a virtual one, by the page tables the vCPU uses now;
+    /// `None` where nothing is mapped.
+    pub fn translate(&self, address: u64) -> Result<Option<u64>, InspectError> {
+        self.inspect()?.translate(address)
+    }
+
+    /// Reads guest memory by virtual address.
+    pub fn read_virt(&self, address: u64, into: &mut [u8]) -> Result<(), InspectError> {
+        self.inspect()?.read_virt(address, into)
+    }
+
+    fn stopped(&self) -> Option<&Vcpu> {
+        self.machine.slot(self.index)?.stopped()
+    }
+
+    fn inspect(&self) -> Result<&Vcpu, InspectError> {
+        self.stopped()
+            .ok_or(InspectError::NotStopped { vcpu: self.index })
+    }
+}
