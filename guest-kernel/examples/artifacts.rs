@@ -6,6 +6,7 @@
 
 use std::env;
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use unwindlab_guest_kernel::{Cache, KernelSpec, Progress, Symbols, fetch, outer_kernel, qemu};
@@ -20,7 +21,17 @@ impl Progress for Lines {
     fn bytes(&self, _done: u64, _total: u64) {}
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let progress = Lines(Instant::now());
     let mut words = env::args().skip(1);
     let spec: KernelSpec = words.next().ok_or("which kernel?")?.parse()?;

@@ -4,22 +4,22 @@
 //! From the system it takes the mirror, the archive's keys, and settings such as proxies. An
 //! empty status makes apt name a package's whole closure, down to libc.
 
+mod run;
 mod sources;
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::thread;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use crate::cache::{At, Cache, CacheError, Lock};
-use crate::child;
 use crate::progress::Progress;
 use crate::version::Version;
 
+use run::run;
 pub use sources::MIRROR_VARIABLE;
 use sources::{Mirror, TARGET_FORMAT};
 
@@ -90,6 +90,9 @@ pub enum AptError {
     /// No such package, or no longer: superseded versions leave the archive.
     #[error("the archive has no such package (any more): {0}")]
     Gone(String),
+    /// Not a mirror of Debian, or not a whole one.
+    #[error("the mirror has no Debian {STABLE}: set {MIRROR_VARIABLE} to another: {0}")]
+    NoSuite(String),
     /// apt failed in another way.
     #[error("{command} failed: {message}")]
     Failed {
@@ -141,6 +144,7 @@ impl Apt {
             Command::new("apt-get")
                 .args(["indextargets", "--no-release-info", "--format"])
                 .arg(TARGET_FORMAT),
+            &root,
             None,
         )?;
         let apt = Self {
@@ -170,7 +174,7 @@ impl Apt {
         let mut suites = SUITES.to_vec();
         loop {
             self.write("sources/debian.sources", &self.mirror.source(&suites))?;
-            let update = run(self.apt_get().arg("update"), Some(progress));
+            let update = run(self.apt_get().arg("update"), &self.root, Some(progress));
             match update {
                 Ok(_) => break,
                 Err(AptError::Failed { message, .. })
@@ -180,7 +184,7 @@ impl Apt {
                         *suite != STABLE && message.contains(&format!(" {suite} Release'"))
                     });
                     let Some(missing) = missing else {
-                        return Err(AptError::Gone(message));
+                        return Err(AptError::NoSuite(message));
                     };
                     let suite = suites.remove(missing);
                     progress.step(&format!("the mirror has no {suite}: going without"));
@@ -200,12 +204,20 @@ impl Apt {
 
     /// What the suites offer under the names for which `wanted` holds.
     pub fn offers(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Offer>, AptError> {
-        let names = run(self.apt_cache().args(["pkgnames", "linux-"]), None)?;
+        let names = run(
+            self.apt_cache().args(["pkgnames", "linux-"]),
+            &self.root,
+            None,
+        )?;
         let names: Vec<&str> = names.lines().filter(|name| wanted(name)).collect();
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let table = run(self.apt_cache().arg("madison").args(names), None)?;
+        let table = run(
+            self.apt_cache().arg("madison").args(names),
+            &self.root,
+            None,
+        )?;
         Ok(table.lines().filter_map(offer).collect())
     }
 
@@ -224,6 +236,7 @@ impl Apt {
                 .current_dir(into)
                 .arg("download")
                 .args(packages),
+            &self.root,
             Some(progress),
         )?;
         debs(into)
@@ -246,6 +259,7 @@ impl Apt {
                 .arg(archives)
                 .args(["-t", STABLE, "--download-only", "--no-install-recommends"])
                 .args(["install", package]),
+            &self.root,
             Some(progress),
         )?;
         debs(into)
@@ -327,141 +341,6 @@ fn debs(folder: &Path) -> Result<Vec<PathBuf>, AptError> {
     found.sort();
     Ok(found)
 }
-
-/// Runs a program of apt to its end and gives what it printed. With `progress`, its status lines
-/// (`dlstatus:NUMBER:PERCENT:TEXT`) are shown instead.
-fn run(command: &mut Command, progress: Option<&dyn Progress>) -> Result<String, AptError> {
-    let name = command_name(command);
-    let failed = |source: io::Error| match source.kind() {
-        ErrorKind::NotFound => AptError::Missing,
-        _ => AptError::Run {
-            command: name.clone(),
-            source,
-        },
-    };
-    command
-        .env("LC_ALL", "C.UTF-8")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    child::end_with_us(command);
-    let mut child = command.spawn().map_err(failed)?;
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let (output, errors) = thread::scope(|scope| {
-        let errors = scope.spawn(|| read_all(stderr));
-        let output = match (progress, stdout) {
-            (Some(progress), Some(stdout)) => show(stdout, progress).map(|()| String::new()),
-            (_, stdout) => read_all(stdout),
-        };
-        (output, errors.join())
-    });
-    let status = child.wait().map_err(failed)?;
-    let errors = errors
-        .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
-        .map_err(failed)?;
-    if status.success() {
-        return output.map_err(failed);
-    }
-    Err(explain(name, &errors, &status.to_string()))
-}
-
-fn read_all(stream: Option<impl Read>) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    if let Some(mut stream) = stream {
-        stream.read_to_end(&mut bytes)?;
-    }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-fn show(stdout: impl Read, progress: &dyn Progress) -> io::Result<()> {
-    for line in BufReader::new(stdout).split(b'\n') {
-        let line = line?;
-        let percent = str::from_utf8(&line)
-            .ok()
-            .and_then(|line| line.strip_prefix("dlstatus:"))
-            .and_then(|status| status.split(':').nth(1))
-            .and_then(|percent| percent.split('.').next())
-            .and_then(|percent| percent.parse::<u64>().ok());
-        if let Some(percent) = percent {
-            progress.bytes(percent.min(100), 100);
-        }
-    }
-    Ok(())
-}
-
-/// The program and its first word that is no option.
-fn command_name(command: &Command) -> String {
-    let words = [
-        "update",
-        "download",
-        "install",
-        "indextargets",
-        "pkgnames",
-        "madison",
-    ];
-    let program = command.get_program().to_string_lossy();
-    let verb = command
-        .get_args()
-        .find_map(|arg| words.iter().find(|word| arg == **word));
-    verb.map_or_else(|| program.to_string(), |verb| format!("{program} {verb}"))
-}
-
-/// Sorts apt's failure by what its user can do about it.
-fn explain(command: String, errors: &str, status: &str) -> AptError {
-    // apt prints warnings and errors as `W: text` and `E: text`.
-    let text = |line: &str| line.get(2..).unwrap_or_default().trim().to_owned();
-    let last = |prefix: &str| errors.lines().rev().find(|line| line.starts_with(prefix));
-    let first_with = |needles: &[&str]| {
-        errors
-            .lines()
-            .find(|line| needles.iter().any(|needle| line.contains(needle)))
-            .map(text)
-    };
-    if first_with(&["No space left on device", "enough free space"]).is_some() {
-        return CacheError::NoSpace("apt's folder in the cache".into()).into();
-    }
-    if let Some(line) = first_with(SIGNATURE) {
-        return AptError::Signature(line);
-    }
-    if let Some(line) = first_with(GONE) {
-        return AptError::Gone(line);
-    }
-    if let Some(line) = first_with(NETWORK) {
-        return AptError::Network(line);
-    }
-    AptError::Failed {
-        command,
-        message: last("E:")
-            .or_else(|| last("W:"))
-            .map(text)
-            .or_else(|| errors.lines().last().map(str::to_owned))
-            .unwrap_or_else(|| status.to_owned()),
-    }
-}
-
-/// What apt says when it does not trust what it got.
-const SIGNATURE: &[&str] = &[
-    "GPG error",
-    "NO_PUBKEY",
-    "BADSIG",
-    "EXPKEYSIG",
-    "is not signed",
-];
-/// What it says when there is no such package or file.
-const GONE: &[&str] = &[
-    "404  Not Found",
-    "was not found",
-    "Unable to locate package",
-];
-/// What it says when it cannot fetch.
-const NETWORK: &[&str] = &[
-    "Could not resolve",
-    "Temporary failure",
-    "Could not connect",
-    "Cannot initiate the connection",
-    "Failed to fetch",
-    "Connection failed",
-];
 
 #[cfg(test)]
 mod tests;

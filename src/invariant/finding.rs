@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::signature::Signature;
 use super::{Violation, registry};
+use crate::scenario::KernelSymbols;
 use crate::trace::Trace;
 
 /// The list that the program is built with.
@@ -38,6 +39,16 @@ pub trait Resolver {
     fn function(&self, address: u64) -> Option<String>;
     /// Whether the kernel has a symbol of this name.
     fn has(&self, name: &str) -> bool;
+}
+
+impl<T: KernelSymbols + ?Sized> Resolver for T {
+    fn function(&self, address: u64) -> Option<String> {
+        self.resolve(address).map(|(name, _)| name)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        !self.addresses(name).is_empty()
+    }
 }
 
 /// Why a list of findings is not acceptable.
@@ -128,11 +139,11 @@ impl Findings {
     /// The finding that a violation in a trace is, if it matches one exactly: its invariant, the
     /// kernel, and the whole sequence of its events. Anything else stays a failure.
     #[must_use]
-    pub fn match_finding(
+    pub fn match_finding<K: Resolver + ?Sized>(
         &self,
         violation: &Violation,
         trace: &Trace,
-        kernel: &dyn Resolver,
+        kernel: &K,
     ) -> Option<FindingId> {
         let matches = |finding: &&Finding| {
             finding.invariants.contains(&violation.invariant)
@@ -162,7 +173,7 @@ impl Finding {
 }
 
 impl Kernels {
-    fn include(&self, release: &str, kernel: &dyn Resolver) -> bool {
+    fn include<K: Resolver + ?Sized>(&self, release: &str, kernel: &K) -> bool {
         self.releases.iter().any(|pattern| like(pattern, release))
             && self.symbols.iter().all(|name| kernel.has(name))
     }

@@ -22,6 +22,8 @@ mod entries;
 mod excuse;
 mod facts;
 pub mod finding;
+#[cfg(test)]
+mod hostile_tests;
 mod m1_completeness;
 mod m2_once;
 mod m3_soundness;
@@ -30,6 +32,8 @@ mod m5_later;
 mod m6_place;
 mod m7_inline;
 mod matching;
+#[cfg(test)]
+mod model_kernel;
 mod p2_entry_ends;
 mod p3_user_mode;
 mod p4_at_once;

@@ -101,7 +101,12 @@ impl Signature {
     }
 
     /// Whether a violation shows it.
-    pub fn matches(&self, violation: &Violation, trace: &Trace, kernel: &dyn Resolver) -> bool {
+    pub fn matches<K: Resolver + ?Sized>(
+        &self,
+        violation: &Violation,
+        trace: &Trace,
+        kernel: &K,
+    ) -> bool {
         if violation.events.len() != self.events.len() {
             return false;
         }
@@ -140,7 +145,7 @@ impl Signature {
 
 impl EventPattern {
     /// Whether an event is what the pattern says, names apart.
-    fn fits(&self, facts: &Facts<'_>, event: &Event, kernel: &dyn Resolver) -> bool {
+    fn fits<K: Resolver + ?Sized>(&self, facts: &Facts<'_>, event: &Event, kernel: &K) -> bool {
         let place = match &self.interrupted {
             None => true,
             Some(functions) if facts.user_ip(event).is_some() => {
@@ -159,7 +164,7 @@ impl EventPattern {
     }
 }
 
-fn within(ip: u64, functions: &[String], kernel: &dyn Resolver) -> bool {
+fn within<K: Resolver + ?Sized>(ip: u64, functions: &[String], kernel: &K) -> bool {
     kernel
         .function(ip)
         .is_some_and(|name| functions.contains(&name))

@@ -192,6 +192,28 @@ impl Kit {
 
     /// An injection and the S(cookie) that it raises.
     pub fn inject(&mut self, cpu: u32, tid: u32, cookie: u64, hit: Hit) -> usize {
+        self.log_injection(cpu, hit);
+        let mut chain = kernel_part(hit.rip, hit.cpl);
+        chain.extend([CONTEXT_USER_DEFERRED, cookie]);
+        self.sample(cpu, tid, 1, chain)
+    }
+
+    /// An injection and the sample with an inline user chain that it raises.
+    pub fn inject_inline(&mut self, cpu: u32, tid: u32, hit: Hit, frames: &[u64]) {
+        self.log_injection(cpu, hit);
+        let mut chain = kernel_part(hit.rip, hit.cpl);
+        chain.push(CONTEXT_USER);
+        chain.extend(frames);
+        self.sample(cpu, tid, 1, chain);
+    }
+
+    /// An injection and the sample without a user part that it raises.
+    pub fn inject_kernel_only(&mut self, cpu: u32, tid: u32, hit: Hit) {
+        self.log_injection(cpu, hit);
+        self.sample(cpu, tid, 1, kernel_part(hit.rip, hit.cpl));
+    }
+
+    fn log_injection(&mut self, cpu: u32, hit: Hit) {
         self.trace.injections.push(Injection {
             spec: 0,
             vcpu: cpu,
@@ -200,9 +222,6 @@ impl Kit {
             thread: hit.armed.map(|(thread, _)| thread),
             iteration: hit.armed.map(|(_, iteration)| iteration),
         });
-        let mut chain = kernel_part(hit.rip, hit.cpl);
-        chain.extend([CONTEXT_USER_DEFERRED, cookie]);
-        self.sample(cpu, tid, 1, chain)
     }
 
     /// An NMI sample with the user chain in it.

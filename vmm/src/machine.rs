@@ -1,6 +1,7 @@
 //! A whole machine, and the one thread that decides: start, stop, look, go on.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use crate::{cpuid, kick, msr};
 /// The most vCPUs a machine may have.
 pub const MAX_VCPUS: u8 = 8;
 /// What a machine is made of.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct MachineConfig<'a> {
     /// 1 to [`MAX_VCPUS`].
     pub vcpus: u8,
@@ -41,6 +42,20 @@ pub struct MachineConfig<'a> {
     pub cmdline: &'a str,
     /// An `out` of the guest to one of these ports stops the vCPU with [`Stop::Port`].
     pub doorbell_ports: RangeInclusive<u16>,
+}
+
+/// Without the contents of the initrd.
+impl fmt::Debug for MachineConfig<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MachineConfig")
+            .field("vcpus", &self.vcpus)
+            .field("memory_mib", &self.memory_mib)
+            .field("kernel", &self.kernel)
+            .field("initrd", &self.initrd.len())
+            .field("cmdline", &self.cmdline)
+            .field("doorbell_ports", &self.doorbell_ports)
+            .finish()
+    }
 }
 
 /// Why a machine could not be made.
@@ -228,15 +243,7 @@ impl Machine {
             Notice::Stopped { vcpu, stop } => {
                 let index = vcpu.index;
                 let seen = stop == Stop::Paused;
-                (
-                    index,
-                    State::Stopped {
-                        vcpu,
-                        stop: stop.clone(),
-                        seen,
-                    },
-                    stop,
-                )
+                (index, State::stopped(vcpu, stop.clone(), seen), stop)
             }
             Notice::Died { vcpu, reason } => (
                 vcpu,

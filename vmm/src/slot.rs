@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use vmm_sys_util::errno;
 use vmm_sys_util::signal::Killable;
@@ -18,6 +18,10 @@ use crate::vcpu::Vcpu;
 /// How long a vCPU may take to leave the guest when it is told to. KVM answers in
 /// microseconds; a vCPU that does not within this is stuck in the kernel.
 pub(crate) const KICK_LIMIT: Duration = Duration::from_secs(10);
+
+/// After a stop of this length the guest is told that it was stopped, so that its watchdogs
+/// do not take it for a lock-up of its own.
+const LONG_STOP: Duration = Duration::from_secs(1);
 
 /// Why a vCPU could not be paused.
 #[derive(Debug, thiserror::Error)]
@@ -93,9 +97,21 @@ pub(crate) enum State {
         stop: Stop,
         /// The caller knows the reason.
         seen: bool,
+        since: Instant,
     },
     Running,
     Dead(String),
+}
+
+impl State {
+    pub(crate) fn stopped(vcpu: Box<Vcpu>, stop: Stop, seen: bool) -> Self {
+        Self::Stopped {
+            vcpu,
+            stop,
+            seen,
+            since: Instant::now(),
+        }
+    }
 }
 
 impl Slot {
@@ -117,11 +133,7 @@ impl Slot {
                 source,
             })?;
         Ok(Self {
-            state: State::Stopped {
-                vcpu: Box::new(vcpu),
-                stop: Stop::Paused,
-                seen: true,
-            },
+            state: State::stopped(Box::new(vcpu), Stop::Paused, true),
             index,
             run_page,
             commands: Some(commands),
@@ -176,12 +188,22 @@ impl Slot {
             }
             State::Stopped { .. } => {}
         }
-        let (Some(commands), State::Stopped { vcpu: owned, .. }) = (
+        let (
+            Some(commands),
+            State::Stopped {
+                vcpu: owned, since, ..
+            },
+        ) = (
             &self.commands,
             std::mem::replace(&mut self.state, State::Running),
-        ) else {
+        )
+        else {
             return Err(dead("the machine is being dropped"));
         };
+        if since.elapsed() > LONG_STOP {
+            // A guest without kvmclock has no way to be told.
+            let _ = owned.fd.kvmclock_ctrl();
+        }
         self.run_page.clear();
         if commands.send(Command { vcpu: owned, run }).is_err() {
             let reason = "it does not take commands any more";

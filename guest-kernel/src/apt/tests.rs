@@ -1,5 +1,6 @@
 //! What the module above promises.
 
+use super::run::{explain, show};
 use super::*;
 
 #[test]
@@ -36,15 +37,15 @@ fn failures_are_told_apart() {
     assert!(
         matches!(explained(signature), AptError::Signature(line) if line.contains("NO_PUBKEY"))
     );
+    let unsigned = "E: The repository 'http://m.example/debian sid InRelease' is not signed.\n";
+    assert!(matches!(explained(unsigned), AptError::Signature(_)));
+    let refused = "E: The repository 'http://m.example/x sid InRelease' is not signed.\n\
+                   E: Failed to fetch http://m.example/x/InRelease  400  Bad Request\n";
+    assert!(matches!(explained(refused), AptError::Network(line) if line.contains("400")));
     let gone = "E: Failed to fetch http://m.example/a.deb  404  Not Found [IP: 192.0.2.1 80]\n";
     assert!(matches!(explained(gone), AptError::Gone(line) if line.contains("404")));
     let unknown = "E: Version '7.2.1-1' for 'linux-binary-7.2.1-cloud-amd64' was not found\n";
     assert!(matches!(explained(unknown), AptError::Gone(_)));
-    let full = "E: Write error - write (28: No space left on device)\n";
-    assert!(matches!(
-        explained(full),
-        AptError::Cache(CacheError::NoSpace(_))
-    ));
     assert_eq!(
         explained("E: something else\n").to_string(),
         "apt-get update failed: something else"
@@ -68,19 +69,23 @@ fn shows_apts_progress() {
     let text = b"Get:1 something\ndlstatus:1:0.0470:Retrieving file 1 of 1\ndlstatus:1:x:\n\
                  \xff\ndlstatus:\ndlstatus:2:99.9:a\ndlstatus:2:700:a\n";
     let percents = Percents(std::cell::RefCell::default());
-    show(&text[..], &percents).unwrap();
+    show(&text[..], Path::new("/"), &percents).unwrap();
     assert_eq!(percents.0.into_inner(), [0, 99, 100]);
 }
 
 #[test]
 fn a_program_that_is_not_there_is_told() {
-    let error = run(&mut Command::new("no-such-program"), None).unwrap_err();
+    let error = run(&mut Command::new("no-such-program"), Path::new("/"), None).unwrap_err();
     assert!(matches!(error, AptError::Missing));
     let error = run(
         Command::new("sh").args(["-c", "echo E: it >&2; exit 3"]),
+        Path::new("/"),
         None,
     )
     .unwrap_err();
     assert_eq!(error.to_string(), "sh failed: it");
-    assert_eq!(run(Command::new("echo").arg("a"), None).unwrap(), "a\n");
+    assert_eq!(
+        run(Command::new("echo").arg("a"), Path::new("/"), None).unwrap(),
+        "a\n"
+    );
 }

@@ -9,8 +9,7 @@ use std::thread;
 use super::*;
 use crate::Silent;
 
-/// Set for a second process: what it is to do in which cache.
-const ROLE: &str = "UNWINDLAB_TEST_ROLE";
+/// Set for a second process: its cache.
 const PLACE: &str = "UNWINDLAB_TEST_PLACE";
 
 fn cache() -> (tempfile::TempDir, Cache) {
@@ -151,7 +150,7 @@ fn a_second_run_waits_and_says_so() {
 /// What the second process of the tests below does; does nothing in an ordinary run.
 #[test]
 fn second_process() {
-    let (Some(role), Some(place)) = (std::env::var_os(ROLE), std::env::var_os(PLACE)) else {
+    let Some(place) = std::env::var_os(PLACE) else {
         return;
     };
     let cache = Cache::open(Some(place.into())).unwrap();
@@ -163,16 +162,13 @@ fn second_process() {
     crate::child::end_with_us(&mut sleep);
     let mut sleep = sleep.spawn().unwrap();
     println!("\nready {}", sleep.id());
-    if role == "sleep" {
-        sleep.wait().unwrap();
-    }
+    sleep.wait().unwrap();
 }
 
 /// Starts [`second_process`] and waits until it holds the lock, a half-made entry and a child.
 fn start_second(cache: &Cache) -> (Child, u32) {
     let mut second = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "cache::tests::second_process", "--nocapture"])
-        .env(ROLE, "sleep")
         .env(PLACE, cache.root())
         .stdout(Stdio::piped())
         .spawn()

@@ -12,6 +12,7 @@
 //! | 0x100000 up | the kernel, where its ELF headers say; the initrd at the end of RAM |
 
 use std::borrow::Cow;
+use std::fmt;
 
 use crate::memory::{AccessError, Memory};
 
@@ -49,7 +50,7 @@ const RESET_CODE: [u8; 7] = [0xb0, 0xfe, 0xe6, 0x64, 0xf4, 0xeb, 0xfd];
 const HIGH_RAM: u64 = 0x10_0000;
 
 /// What to boot.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub enum Kernel<'a> {
     /// A Linux kernel as an ELF file (`vmlinux`), or any other ELF file that is made to be
     /// entered at its physical entry address, in 64-bit mode, as the Linux boot protocol says.
@@ -62,6 +63,18 @@ pub enum Kernel<'a> {
         /// The code.
         code: Cow<'a, [u8]>,
     },
+}
+
+/// Without the code, which may have many megabytes.
+impl fmt::Debug for Kernel<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Elf(bytes) => write!(f, "Elf({} bytes)", bytes.len()),
+            Self::Flat { address, code } => {
+                write!(f, "Flat({} bytes at {address:#x})", code.len())
+            }
+        }
+    }
 }
 
 /// Why a kernel could not be made ready.
