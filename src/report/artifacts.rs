@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, access};
 use tempfile::NamedTempFile;
 
 use super::outcome::Outcome;
@@ -26,16 +27,9 @@ impl WriteError {
     fn of(path: &Path) -> impl Fn(io::Error) -> Self {
         move |source| Self {
             path: path.to_owned(),
-            source: plain(source),
+            source,
         }
     }
-}
-
-/// Without the temporary file's name, which tempfile adds and which says nothing to the user.
-fn plain(error: io::Error) -> io::Error {
-    let inner = error.get_ref().and_then(|wrapped| wrapped.source());
-    let code = inner.and_then(|inner| inner.downcast_ref::<io::Error>()?.raw_os_error());
-    code.map_or(error, io::Error::from_raw_os_error)
 }
 
 /// A file that appears under its name when it is complete.
@@ -98,6 +92,8 @@ fn fresh_beside(path: &Path) -> io::Result<NamedTempFile> {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
+    // Asked for first because errors of tempfile also name its file, which says nothing to users.
+    access(folder, Access::WRITE_OK)?;
     tempfile::Builder::new()
         .prefix(".unwindlab-")
         .permissions(Permissions::from_mode(0o666))

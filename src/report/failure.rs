@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::names::Names;
+use super::outcome::Outcome;
 use super::result::{JudgedViolation, ScenarioResult};
 use super::snapshot::Comparison;
 use crate::text::printable;
@@ -30,7 +31,9 @@ pub fn block(result: &ScenarioResult, names: Names<'_>) -> String {
         .reasons
         .iter()
         .filter(|reason| !told.contains(reason));
-    for reason in others.take(MAX_REASONS) {
+    // The first reason of what never came to a verdict is in the table already.
+    let in_table = usize::from(result.outcome != Outcome::Fail);
+    for reason in others.skip(in_table).take(MAX_REASONS) {
         let _ = writeln!(out, "  {}", printable(reason));
     }
     if let Some(trace) = &result.trace {

@@ -1,12 +1,13 @@
 //! What must hold in a scenario beyond the types of its values.
 
-use unwindlab_abi::plan::WorkloadKind;
+use unwindlab_abi::plan::{USER_SYMBOLS, WorkloadKind};
 use unwindlab_abi::shared::MAX_THREADS;
 
 use super::error::{Complaints, ScenarioErrors};
 use super::events;
 use super::located::{At, Location};
-use super::model::{Injection, Machine, Nmi, Scenario, Workload};
+use super::model::{Injection, Machine, Nmi, Place, Scenario, Workload};
+use super::place::SymbolOffset;
 
 /// vCPUs a machine can have.
 const VCPUS: std::ops::RangeInclusive<u8> = 1..=8;
@@ -151,6 +152,20 @@ fn check_nmi(nmi: &At<Nmi>, vcpus: u8, complaints: &mut Complaints<'_>) {
 }
 
 fn check_arrival(nmi: &Nmi, complaints: &mut Complaints<'_>) {
+    if let Some(at) = &nmi.at
+        && let Place::User(SymbolOffset { symbol, .. }) = &**at
+    {
+        complaints.require(
+            USER_SYMBOLS.contains(&symbol.as_str()),
+            at.location(),
+            || {
+                format!(
+                    "the workloads have no symbol `{symbol}`, expected one of {}",
+                    USER_SYMBOLS.join(", ")
+                )
+            },
+        );
+    }
     let not_here = [
         ("count", nmi.count.as_ref().map(At::location)),
         ("vcpus", nmi.vcpus.as_ref().map(At::location)),

@@ -94,6 +94,28 @@ pub const SPIN_ROUNDS: u32 = 16_384;
 /// spite of the two marks.
 pub const SYSCALLS_BATCH: u32 = 64;
 
+/// The names of user text that the agent announces ([`crate::message::UserSymbol`]), so that a
+/// scenario with another one is told before anything is started.
+pub const USER_SYMBOLS: [&str; 17] = [
+    "root",
+    "exit_root",
+    "descend",
+    "spin_leaf",
+    "spin_loop",
+    "syscalls_leaf",
+    "syscalls_call",
+    "syscalls_return",
+    "deep_leaf",
+    "deep_call",
+    "deep_return",
+    "sleep_leaf",
+    "sleep_call",
+    "sleep_return",
+    "exit_leaf",
+    "exit_call",
+    "exit_return",
+];
+
 /// What one iteration of a workload thread is. Each starts with [`crate::mark::ARM`] in the leaf;
 /// all but [`WorkloadKind::Exit`] end with [`crate::mark::DONE`] there, then count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

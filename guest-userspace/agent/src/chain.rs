@@ -310,3 +310,14 @@ pub fn symbols() -> Vec<UserSymbol> {
     })
     .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use unwindlab_abi::plan::USER_SYMBOLS;
+
+    #[test]
+    fn announced_names_are_those_of_the_abi() {
+        let announced: Vec<String> = super::symbols().into_iter().map(|it| it.name).collect();
+        assert_eq!(announced, USER_SYMBOLS);
+    }
+}

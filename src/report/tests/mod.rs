@@ -34,7 +34,7 @@ name: x
 description: For tests.
 workload: {{ kind: syscalls, frames: 3 }}
 inject:
-  - nmi: {{ at: {{ user: leaf }}, repeat: 2 }}
+  - nmi: {{ at: {{ user: root }}, repeat: 2 }}
 {lines}"
     );
     let written = parse("x.yaml", &text).unwrap();

@@ -166,8 +166,8 @@ machine: { vcpus: 9, memory: 16 GiB, cmdline: \"a\\nb\" }
 workload: { kind: deep, frames: 2, threads: 256 }
 perf: { ring-pages: 3 }
 inject:
-  - nmi: { at: { user: a }, every: 1 ms }
-  - nmi: { at: { user: a }, count: 3, hit: 0 }
+  - nmi: { at: { user: root }, every: 1 ms }
+  - nmi: { at: { user: rot }, count: 3, hit: 0 }
   - nmi: { every: 1 us, vcpus: [0, 0, 9], first: 1 }
   - nmi: {}
 settle: 2 s
@@ -185,9 +185,13 @@ require: [M1, Z9]
             "4:45: found 256 threads, expected 1 to 255",
             "5:21: found 3 pages, expected a power of two up to 4096",
             "7:10: expected exactly one of `at` (an instruction) and `every` (a time)",
-            "8:36: found key `count`, expected none: `at` takes `first`, `hit`, `times` and \
+            "8:16: the workloads have no symbol `rot`, expected one of root, exit_root, descend, \
+             spin_leaf, spin_loop, syscalls_leaf, syscalls_call, syscalls_return, deep_leaf, \
+             deep_call, deep_return, sleep_leaf, sleep_call, sleep_return, exit_leaf, exit_call, \
+             exit_return",
+            "8:38: found key `count`, expected none: `at` takes `first`, `hit`, `times` and \
              `repeat`",
-            "8:44: found `hit` 0, expected 1 or more",
+            "8:46: found `hit` 0, expected 1 or more",
             "9:19: key `count` is missing beside `every`",
             "9:19: found 1 us, expected 10 us or more",
             "9:36: found vCPU 0 twice",
