@@ -10,7 +10,7 @@ use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 ///
 /// The kernel means the *thread* that starts the child: it has to stay until the child ends,
 /// which it does when it waits for it.
-pub(crate) fn end_with_us(command: &mut Command) {
+pub fn end_with_us(command: &mut Command) {
     let parent = getpid();
     let arm = move || -> io::Result<()> {
         set_parent_process_death_signal(Some(Signal::TERM))?;

@@ -11,7 +11,7 @@
 
 pub mod apt;
 pub mod cache;
-mod child;
+pub mod child;
 pub mod deb;
 pub mod fetch;
 #[cfg(test)]
