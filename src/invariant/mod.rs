@@ -96,6 +96,14 @@ pub struct Violation {
     pub instruction: Option<u64>,
 }
 
+impl Violation {
+    /// It in one line.
+    #[must_use]
+    pub fn line(&self) -> String {
+        format!("{} violated: {}", self.invariant, self.message)
+    }
+}
+
 /// A property of a trace.
 pub trait Invariant: Sync {
     /// Stable ID (`C1`).

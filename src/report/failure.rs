@@ -1,6 +1,7 @@
 //! What is shown of a scenario that is not a pass: why, the events that show it, and where to
 //! look further.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::names::Names;
@@ -10,15 +11,26 @@ use crate::text::printable;
 use crate::trace::{Event, EventKind, Trace};
 
 /// Violations that are shown in full; the rest are in the files.
-const MAX_VIOLATIONS: usize = 5;
+const MAX_VIOLATIONS: usize = 3;
+/// Reasons besides violations that are shown.
+const MAX_REASONS: usize = 10;
 /// Events that are shown of one violation.
 const MAX_EVENTS: usize = 12;
 
 /// The block of one scenario, some lines.
 #[must_use]
 pub fn block(result: &ScenarioResult, names: Names<'_>) -> String {
-    let mut out = format!("{}: {}\n", result.name, result.outcome.name());
-    for reason in result.reasons.iter().take(MAX_VIOLATIONS * 2) {
+    let mut out = String::new();
+    let told: Vec<String> = result
+        .violations
+        .iter()
+        .map(|it| it.violation.line())
+        .collect();
+    let others = result
+        .reasons
+        .iter()
+        .filter(|reason| !told.contains(reason));
+    for reason in others.take(MAX_REASONS) {
         let _ = writeln!(out, "  {}", printable(reason));
     }
     if let Some(trace) = &result.trace {
@@ -26,9 +38,9 @@ pub fn block(result: &ScenarioResult, names: Names<'_>) -> String {
             show_violation(&mut out, violation, trace, names);
         }
     }
-    let more = result.violations.len().saturating_sub(MAX_VIOLATIONS);
-    if more > 0 {
-        let _ = writeln!(out, "  ... and {more} more violations");
+    let more = result.violations.get(MAX_VIOLATIONS..).unwrap_or_default();
+    if !more.is_empty() {
+        let _ = writeln!(out, "  ... and {}", by_invariant(more));
     }
     if let Some(Comparison::Different { diff, .. }) = &result.snapshot {
         for line in diff.lines() {
@@ -41,6 +53,19 @@ pub fn block(result: &ScenarioResult, names: Names<'_>) -> String {
     out
 }
 
+/// `95 more of C1, 3 more of P3`.
+fn by_invariant(violations: &[JudgedViolation]) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for judged in violations {
+        *counts.entry(&judged.violation.invariant).or_default() += 1;
+    }
+    let parts: Vec<String> = counts
+        .iter()
+        .map(|(id, n)| format!("{n} more of {id}"))
+        .collect();
+    parts.join(", ")
+}
+
 fn show_violation(out: &mut String, judged: &JudgedViolation, trace: &Trace, names: Names<'_>) {
     let violation = &judged.violation;
     let finding = judged
@@ -50,9 +75,9 @@ fn show_violation(out: &mut String, judged: &JudgedViolation, trace: &Trace, nam
         .unwrap_or_default();
     let place = violation
         .instruction
-        .map(|address| format!(" at {}", names.name(address)))
+        .map(|address| format!(", at {}", names.name(address)))
         .unwrap_or_default();
-    let _ = writeln!(out, "  {}{finding}{place}", violation.invariant);
+    let _ = writeln!(out, "  {}{finding}{place}", printable(&violation.line()));
     let shown = with_neighbours(&violation.events, trace.events.len());
     for index in shown.iter().take(MAX_EVENTS) {
         if let Some(event) = trace.events.get(*index) {

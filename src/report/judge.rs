@@ -143,7 +143,7 @@ impl Judge<'_> {
         result.duration = case.duration;
 
         let unknown = result.violations.iter().filter(|it| it.finding.is_none());
-        let violated: Vec<String> = unknown.map(|it| violation_line(&it.violation)).collect();
+        let violated: Vec<String> = unknown.map(|it| it.violation.line()).collect();
         let mut reasons = violated;
         reasons.extend(
             case.trace
@@ -167,12 +167,7 @@ impl Judge<'_> {
             (true, true) => Outcome::Pass,
         };
         if result.outcome == Outcome::ExpectedFailure {
-            reasons.extend(
-                result
-                    .violations
-                    .iter()
-                    .map(|it| violation_line(&it.violation)),
-            );
+            reasons.extend(result.violations.iter().map(|it| it.violation.line()));
         }
         result.reasons = reasons;
         result.trace = Some(case.trace);
@@ -214,10 +209,6 @@ impl Judge<'_> {
             false => Comparison::Skipped,
         }
     }
-}
-
-fn violation_line(violation: &Violation) -> String {
-    format!("{} violated: {}", violation.invariant, violation.message)
 }
 
 /// Where the vCPUs stood, to be put behind a sentence.

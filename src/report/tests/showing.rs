@@ -58,10 +58,7 @@ fn a_failure_shows_the_events_and_the_instruction() {
     };
     assert_eq!(
         failure::block(&trial.judged(), names),
-        "\
-x: fail
-  V1 violated: two cookies
-  V1 at work+0x10
+        "  V1 violated: two cookies, at work+0x10
     #1 1.000000001 cpu0 100/100 deferred chain, cookie 0x300000001, 3 frames: leaf+0x4 < 0x402000 < 0x403000
   > #2 1.000000002 cpu0 100/100 sample, cookie 0x500000001 in work+0x10
     #3 1.000000003 cpu0 100/100 deferred chain, cookie 0x500000001, 3 frames: leaf+0x4 < 0x402000 < 0x403000
