@@ -70,7 +70,7 @@ mod translate;
 mod vcpu;
 mod vm;
 
-pub use boot::Kernel;
+pub use boot::{Kernel, LINUX_CMDLINE};
 pub use debug::{BreakpointError, MAX_BREAKPOINTS};
 pub use devices::serial::Console;
 pub use exit::Stop;
