@@ -72,7 +72,7 @@ mod vm;
 
 pub use boot::{Kernel, LINUX_CMDLINE};
 pub use debug::{BreakpointError, MAX_BREAKPOINTS};
-pub use devices::serial::Console;
+pub use devices::serial::{CONSOLE_LIMIT, Console};
 pub use exit::Stop;
 pub use handle::{Pause, VcpuHandle};
 pub use inject::{InjectError, NmiReceipt, NmiState};
