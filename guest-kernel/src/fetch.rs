@@ -20,13 +20,13 @@ use crate::symbols::{Symbols, SymbolsError};
 /// A kernel in the cache, ready to boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelImage {
-    /// SHA-256 of the vmlinux, in hexadecimal.
+    /// SHA-256 of the file `vmlinux`, in hexadecimal.
     pub id: String,
     /// As `uname -r` will say.
     pub release: String,
     /// Where it came from.
     pub origin: Origin,
-    /// The ELF vmlinux.
+    /// The ELF vmlinux: its segments, without sections and debug information.
     pub vmlinux: PathBuf,
     /// Its symbols, for [`Symbols::load`].
     pub symbols: PathBuf,
@@ -396,7 +396,8 @@ impl Making<'_> {
             file: self.file.to_owned(),
             source,
         })?;
-        let id = hex(&Sha256::digest(&vmlinux));
+        let kept = image::without_sections(&vmlinux);
+        let id = hex(&Sha256::digest(&kept));
         if let Some(entry) = cache.find(KIND, &id)? {
             return Ok(KernelImage {
                 origin: self.origin,
@@ -421,7 +422,7 @@ impl Making<'_> {
             let path = scratch.path().join(name);
             fs::write(&path, content).at(&path)
         };
-        write("vmlinux", &vmlinux)?;
+        write("vmlinux", &kept)?;
         write("symbols", symbols.as_bytes())?;
         if let Some(config) = config {
             write(CONFIG, &config)?;

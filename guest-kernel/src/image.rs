@@ -176,6 +176,44 @@ pub fn has_pvh_entry(vmlinux: &[u8]) -> bool {
     search().unwrap_or(false)
 }
 
+/// The kernel without what is behind its last segment: sections, symbols, debug information. A
+/// vmlinux as it was built has hundreds of megabytes of these, and booting needs none.
+///
+/// Gives the file as it is when its program headers cannot be read.
+#[must_use]
+pub fn without_sections(vmlinux: &[u8]) -> Cow<'_, [u8]> {
+    const SECTIONS_OFFSET: std::ops::Range<usize> = 0x28..0x30;
+    const SECTIONS_COUNT_AND_NAMES: std::ops::Range<usize> = 0x3c..0x40;
+
+    let Some(end) = end_of_segments(vmlinux) else {
+        return Cow::Borrowed(vmlinux);
+    };
+    let mut kept = vmlinux.get(..end).unwrap_or(vmlinux).to_vec();
+    for field in [SECTIONS_OFFSET, SECTIONS_COUNT_AND_NAMES] {
+        if let Some(field) = kept.get_mut(field) {
+            field.fill(0);
+        }
+    }
+    Cow::Owned(kept)
+}
+
+/// Where in the file the last of the segments and of their headers ends.
+fn end_of_segments(vmlinux: &[u8]) -> Option<usize> {
+    use object::elf::FileHeader64;
+    use object::read::elf::{FileHeader, ProgramHeader};
+
+    let header = FileHeader64::<object::Endianness>::parse(vmlinux).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, vmlinux).ok()?;
+    let headers = u64::from(header.e_phentsize(endian)) * u64::from(header.e_phnum(endian));
+    let mut end = header.e_phoff(endian).checked_add(headers)?;
+    for segment in segments {
+        let (offset, size) = segment.file_range(endian);
+        end = end.max(offset.checked_add(size)?);
+    }
+    usize::try_from(end).ok()
+}
+
 fn bytes_at<const N: usize>(file: &[u8], offset: usize) -> Option<[u8; N]> {
     file.get(offset..)?.first_chunk::<N>().copied()
 }

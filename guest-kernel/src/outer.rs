@@ -170,6 +170,7 @@ fn make(
     }
     let image = fs::read(&vmlinuz).at(&vmlinuz)?;
     let vmlinux = image::vmlinux(&image)?;
+    let vmlinux = image::without_sections(&vmlinux);
     if !image::has_pvh_entry(&vmlinux) {
         return Err(OuterError::NoPvh(origin));
     }

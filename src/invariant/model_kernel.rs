@@ -76,6 +76,11 @@ struct Task {
     births: u32,
 }
 
+/// A CPU's number as records have it.
+fn number(cpu: usize) -> u32 {
+    u32::try_from(cpu).unwrap()
+}
+
 impl Task {
     fn new(tid: u32, thread: u32) -> Self {
         Self {
@@ -167,7 +172,7 @@ impl Model {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        (self.random >> 33) as usize % n
+        usize::try_from(self.random >> 33).unwrap() % n
     }
 
     fn current(&mut self, cpu: usize) -> &mut Task {
@@ -185,7 +190,7 @@ impl Model {
 
     /// The task on the CPU goes one step further.
     fn advance(&mut self, cpu: usize) {
-        let (to, choice) = (cpu as u32, self.below(8));
+        let (to, choice) = (number(cpu), self.below(8));
         let task = self.current(cpu).clone();
         let tid = task.tid;
         match task.at {
@@ -258,7 +263,7 @@ impl Model {
 
     /// An NMI: one injection, one sample.
     fn sample(&mut self, cpu: usize, hit: Hit) {
-        let on = cpu as u32;
+        let on = number(cpu);
         let &mut Task {
             tid,
             at,
@@ -308,7 +313,7 @@ impl Model {
         let cpu = if self.has(Bug::CookieWithoutCpu) {
             0
         } else {
-            cpu as u64
+            u64::from(number(cpu))
         };
         (u64::from(count) << 32) | (cpu + 1)
     }
@@ -347,9 +352,9 @@ impl Model {
         }
         task.completed = true;
         let (tid, frames) = (task.tid, task.cache.clone().unwrap_or_default());
-        self.kit.deferred(cpu as u32, tid, cookie, &frames);
+        self.kit.deferred(number(cpu), tid, cookie, &frames);
         if everyone {
-            self.kit.deferred_to(1, cpu as u32, tid, cookie, &frames);
+            self.kit.deferred_to(1, number(cpu), tid, cookie, &frames);
         }
     }
 
@@ -398,8 +403,8 @@ impl Model {
     /// The dead task's tid goes to a new task, forked by somebody.
     fn revive(&mut self, cpu: usize) {
         let (tid, thread) = (self.current(cpu).tid, self.current(cpu).thread);
-        self.kit.fork(cpu as u32, 1000, tid);
-        self.kit.switch_in(cpu as u32, tid);
+        self.kit.fork(number(cpu), 1000, tid);
+        self.kit.switch_in(number(cpu), tid);
         *self.current(cpu) = Task::new(tid, thread);
     }
 
@@ -411,11 +416,11 @@ impl Model {
         let next = sleepers[self.below(sleepers.len())];
         let out = self.current(cpu).tid;
         self.current(cpu).asleep = true;
-        self.kit.switch_out(cpu as u32, out);
+        self.kit.switch_out(number(cpu), out);
         self.on[cpu] = next;
         self.current(cpu).asleep = false;
         let tid = self.current(cpu).tid;
-        self.kit.switch_in(cpu as u32, tid);
+        self.kit.switch_in(number(cpu), tid);
     }
 }
 

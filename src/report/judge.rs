@@ -137,7 +137,9 @@ impl Judge<'_> {
         result.reasons.clear();
         self.check_invariants(&case, &mut result);
         result.counts = Counts::of(&case.trace);
-        result.snapshot = self.compare_snapshot(&case);
+        result.canonical = self.canonical(&case);
+        let compared = result.canonical.as_deref();
+        result.snapshot = compared.map(|actual| self.compare_snapshot(&case, actual));
         result.duration = case.duration;
 
         let unknown = result.violations.iter().filter(|it| it.finding.is_none());
@@ -195,14 +197,17 @@ impl Judge<'_> {
         }
     }
 
-    fn compare_snapshot(&self, case: &Case<'_>) -> Option<Comparison> {
+    fn canonical(&self, case: &Case<'_>) -> Option<String> {
         let style = case.loaded.scenario.snapshot.as_ref()?;
-        if !self.compare_snapshots {
-            return Some(Comparison::Skipped);
-        }
         let resolve = |address| self.symbols.resolve(address);
-        let actual = canonical(&case.trace, **style, &resolve);
-        Some(compare(case.loaded.snapshot.as_deref(), &actual))
+        Some(canonical(&case.trace, **style, &resolve))
+    }
+
+    fn compare_snapshot(&self, case: &Case<'_>, actual: &str) -> Comparison {
+        match self.compare_snapshots {
+            true => compare(case.loaded.snapshot.as_deref(), actual),
+            false => Comparison::Skipped,
+        }
     }
 }
 

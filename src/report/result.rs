@@ -26,6 +26,9 @@ pub struct ScenarioResult {
     pub checks: Vec<InvariantCheck>,
     /// Violations of all invariants, and the finding each is, if it is one.
     pub violations: Vec<JudgedViolation>,
+    /// The canonical form of the trace, as a snapshot holds it; `None` where the scenario has none,
+    /// or its trial did not come to its end.
+    pub canonical: Option<String>,
     /// What the comparison with the snapshot says; `None` where the scenario has none.
     pub snapshot: Option<Comparison>,
     /// Numbers of the trace.
@@ -80,6 +83,7 @@ impl ScenarioResult {
             reasons: vec![reason],
             checks: Vec::new(),
             violations: Vec::new(),
+            canonical: None,
             snapshot: None,
             counts: Counts::default(),
             duration: Duration::ZERO,

@@ -70,9 +70,9 @@ mod translate;
 mod vcpu;
 mod vm;
 
-pub use boot::Kernel;
+pub use boot::{Kernel, LINUX_CMDLINE};
 pub use debug::{BreakpointError, MAX_BREAKPOINTS};
-pub use devices::serial::Console;
+pub use devices::serial::{CONSOLE_LIMIT, Console};
 pub use exit::Stop;
 pub use handle::{Pause, VcpuHandle};
 pub use inject::{InjectError, NmiReceipt, NmiState};

@@ -121,6 +121,22 @@ fn a_note_is_the_pvh_entry() {
     assert!(!has_pvh_entry(b"nonsense"));
 }
 
+#[test]
+fn what_is_not_loaded_is_not_kept() {
+    let lean = elf(b"content");
+    let mut built = lean.clone();
+    built.extend([1; 1000]);
+    built[0x28] = 1;
+    built[0x3c..0x40].fill(2);
+    assert_eq!(without_sections(&built), lean);
+    assert_eq!(without_sections(&lean), lean);
+    assert!(vmlinux(&without_sections(&built)).is_ok());
+    assert_eq!(without_sections(b"nonsense"), &b"nonsense"[..]);
+    // A segment that goes beyond the file.
+    built[64 + 32..64 + 40].fill(0x7f);
+    assert_eq!(without_sections(&built).len(), built.len());
+}
+
 proptest! {
     #[test]
     fn any_bytes_give_an_error(bytes in prop::collection::vec(any::<u8>(), 0..2048)) {
@@ -154,5 +170,6 @@ proptest! {
             kernel[at] = byte;
         }
         let _ = (vmlinux(&kernel).is_ok(), has_pvh_entry(&kernel));
+        prop_assert!(without_sections(&kernel).len() <= kernel.len());
     }
 }

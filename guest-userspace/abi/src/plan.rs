@@ -135,6 +135,9 @@ pub enum WorkloadKind {
     /// Each iteration starts a thread that calls down through all frames and leaves by the
     /// `exit` system call there.
     Exit,
+    /// Blocks in `read` of a pipe that nobody writes to, deaf to the stop word: a hang on purpose,
+    /// to see that one is reported as such.
+    Stuck,
 }
 
 impl WorkloadKind {
@@ -146,6 +149,7 @@ impl WorkloadKind {
             Self::Syscalls => "syscalls",
             Self::Deep => "deep",
             Self::SleepMigrate => "sleep-migrate",
+            Self::Stuck => "stuck",
             Self::Exit => "exit",
         }
     }

@@ -231,7 +231,7 @@ impl Chain {
                 ul_syscalls_return(),
             ),
             WorkloadKind::Deep => (ul_deep_framed(), ul_deep_unframed(), ul_deep_return()),
-            WorkloadKind::SleepMigrate => {
+            WorkloadKind::SleepMigrate | WorkloadKind::Stuck => {
                 (ul_sleep_framed(), ul_sleep_unframed(), ul_sleep_return())
             }
             WorkloadKind::Exit => (ul_exit_framed(), ul_exit_end(), ul_exit_return()),
@@ -260,7 +260,7 @@ fn leaf(kind: WorkloadKind) -> u64 {
         WorkloadKind::Spin => ul_spin_leaf(),
         WorkloadKind::Syscalls => ul_syscalls_leaf(),
         WorkloadKind::Deep => ul_deep_leaf(),
-        WorkloadKind::SleepMigrate => ul_sleep_leaf(),
+        WorkloadKind::SleepMigrate | WorkloadKind::Stuck => ul_sleep_leaf(),
         WorkloadKind::Exit => ul_exit_leaf(),
     }
 }

@@ -49,6 +49,23 @@ const RESET_CODE: [u8; 7] = [0xb0, 0xfe, 0xe6, 0x64, 0xf4, 0xeb, 0xfd];
 /// Where RAM goes on.
 const HIGH_RAM: u64 = 0x10_0000;
 
+/// A command line that brings a distribution's kernel up fast and nearly silent on a machine of
+/// this crate; add to it at the end, what comes later wins.
+///
+/// | option | why |
+/// |---|---|
+/// | `console=ttyS0` | the one console there is |
+/// | `quiet loglevel=5` | each character costs an exit; warnings and worse are shown |
+/// | `panic=-1` | a panic ends in [`Stop::Reset`](crate::Stop::Reset), not in an endless loop |
+/// | `pci=off` | there is none |
+/// | `cryptomgr.notests` | self-tests of ciphers are a quarter of a distribution kernel's boot |
+///
+/// No `nokaslr`: an ELF kernel entered directly lies where it was linked, and moves its other
+/// areas only if the boot loader allows it, which this one does not. No clock options: kvmclock
+/// is there. It agrees across vCPUs only if the host's own clock is its TSC; a host that is
+/// itself emulated needs `tsc=reliable` for that.
+pub const LINUX_CMDLINE: &str = "console=ttyS0 quiet loglevel=5 panic=-1 pci=off cryptomgr.notests";
+
 /// What to boot.
 #[derive(Clone)]
 pub enum Kernel<'a> {

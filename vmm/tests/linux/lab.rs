@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use unwindlab_vmm::probe::probe;
-use unwindlab_vmm::{Kernel, Kvm, Machine, MachineConfig, Run, Stop, VcpuEvent, open_kvm};
+use unwindlab_vmm::{
+    Kernel, Kvm, LINUX_CMDLINE, Machine, MachineConfig, Run, Stop, VcpuEvent, open_kvm,
+};
 
 use crate::initrd;
 
@@ -26,7 +28,6 @@ pub mod port {
 
 /// Longer than a boot on a busy emulated host.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-const CMDLINE: &str = "console=ttyS0 quiet loglevel=5 panic=-1 pci=off cryptomgr.notests";
 
 pub struct Lab {
     kvm: Kvm,
@@ -62,7 +63,7 @@ impl Lab {
             memory_mib: 256,
             kernel: Kernel::Elf(Cow::Borrowed(&self.vmlinux)),
             initrd: &self.initrd,
-            cmdline: &format!("{CMDLINE} {options} -- {job}"),
+            cmdline: &format!("{LINUX_CMDLINE} {options} -- {job}"),
             doorbell_ports: 0x510..=0x51f,
         };
         Machine::build(&self.kvm, &config).unwrap()

@@ -228,7 +228,9 @@ impl Job {
         let no_chain = || WorkloadError::Frames(frames);
         let short = u32::try_from(frames).map_err(|_| no_chain())?;
         let sleeper = match plan.kind {
-            WorkloadKind::SleepMigrate => Some(sleep_migrate::Pipe::new(thread)?),
+            WorkloadKind::SleepMigrate | WorkloadKind::Stuck => {
+                Some(sleep_migrate::Pipe::new(thread)?)
+            }
             _ => None,
         };
         let fd = sleeper.as_ref().map_or(-1, sleep_migrate::Pipe::read_fd);
@@ -250,6 +252,10 @@ impl Job {
     fn run(self) -> Result<(), WorkloadError> {
         match (self.kind, self.sleeper) {
             (WorkloadKind::Exit, _) => exit::run(&self.chain, self.thread, self.stack_bytes),
+            (WorkloadKind::Stuck, Some(_never_written)) => {
+                self.chain.run();
+                Ok(())
+            }
             (_, Some(pipe)) => {
                 sleep_migrate::run(&self.chain, self.thread, pipe, self.cpu, &self.cpus)
             }

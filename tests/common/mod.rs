@@ -1,0 +1,31 @@
+//! Running the real command, as a user would.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// The command with these arguments, run to its end.
+pub fn unwindlab(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_unwindlab"))
+        .args(arguments)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("the command can be started")
+}
+
+/// Everything it printed, for the message of a failed assertion.
+pub fn said(output: &Output) -> String {
+    format!(
+        "exit {:?}\n{}{}",
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// A folder of this test's own, below cargo's for tests.
+pub fn scratch(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("the folder can be made");
+    folder
+}

@@ -1,0 +1,86 @@
+//! The whole library on the stock kernel: real kernels, real KVM, one run of the command.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use common::{said, scratch, unwindlab};
+
+/// One line of `run --json`, as far as it matters here.
+#[derive(serde::Deserialize)]
+struct Record {
+    schema: String,
+    name: String,
+    outcome: String,
+    canonical: Option<String>,
+}
+
+#[test]
+fn the_library_passes_as_in_its_snapshots() {
+    let folder = scratch("library");
+    let (json, junit) = (folder.join("results.jsonl"), folder.join("results.xml"));
+    // Snapshots are compared here, where insta can also renew them.
+    let output = unwindlab(&[
+        "run",
+        "--no-snapshots",
+        "--json",
+        json.to_str().unwrap(),
+        "--junit",
+        junit.to_str().unwrap(),
+        "--artifacts",
+        folder.join("guests").to_str().unwrap(),
+    ]);
+    let text = std::fs::read_to_string(&json).unwrap_or_else(|_| panic!("{}", said(&output)));
+    let records: Vec<Record> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let names: BTreeSet<String> = records.iter().map(|record| record.name.clone()).collect();
+    assert_eq!(
+        names,
+        stems(&root.join("scenarios"), "yaml"),
+        "{}",
+        said(&output)
+    );
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path(root.join("snapshots"));
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.bind(|| {
+        for record in &records {
+            assert_eq!(record.schema, "unwindlab.result/1");
+            let good = ["pass", "expected-failure"].contains(&record.outcome.as_str());
+            assert!(good, "{}", said(&output));
+            let canonical = record
+                .canonical
+                .as_deref()
+                .expect("every scenario has a snapshot");
+            insta::assert_snapshot!(record.name.as_str(), canonical);
+        }
+    });
+    assert_eq!(
+        stems(&root.join("snapshots"), "snap"),
+        names,
+        "a snapshot without a scenario"
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let junit = std::fs::read_to_string(junit).unwrap();
+    for name in &names {
+        assert!(junit.contains(&format!("name=\"{name}\"")), "{junit}");
+        let console = folder.join("guests").join(name).join("console.log");
+        assert!(console.is_file(), "{} is missing", console.display());
+    }
+}
+
+/// Names of the files with this ending, without it.
+fn stems(folder: &Path, ending: &str) -> BTreeSet<String> {
+    std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|it| it == ending))
+        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
+        .collect()
+}

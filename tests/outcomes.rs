@@ -1,0 +1,74 @@
+//! What is no pass, on real kernels: each outcome as such, with its exit code.
+
+mod common;
+
+use common::{said, scratch, unwindlab};
+
+/// The outcome column of the only scenario's line, and the exit code.
+fn outcome_of(arguments: &[&str], artifacts: &str) -> (String, Option<i32>, String) {
+    let folder = scratch(artifacts);
+    let mut all = vec!["run", "--artifacts", folder.to_str().unwrap()];
+    all.extend(arguments);
+    let output = unwindlab(&all);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let word = stdout
+        .split_whitespace()
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    (word, output.status.code(), said(&output))
+}
+
+#[test]
+fn a_guest_that_panics_is_reported_as_such() {
+    let (outcome, code, said) = outcome_of(&["tests/scenarios/panics.yaml"], "panics");
+    assert_eq!((outcome.as_str(), code), ("guest-panic", Some(1)), "{said}");
+    assert!(said.contains("Kernel panic - not syncing"), "{said}");
+}
+
+#[test]
+fn a_guest_that_hangs_is_reported_as_such() {
+    let (outcome, code, said) = outcome_of(&["tests/scenarios/hangs.yaml"], "hangs");
+    assert_eq!((outcome.as_str(), code), ("hang", Some(1)), "{said}");
+    assert!(said.contains("vCPU 0 at "), "{said}");
+}
+
+#[test]
+fn a_kernel_without_the_feature_is_skipped() {
+    let arguments = ["scenarios/nmi-in-syscall.yaml", "--kernel", "stock:6.12"];
+    let (outcome, code, said) = outcome_of(&arguments, "skips");
+    assert_eq!((outcome.as_str(), code), ("skip", Some(125)), "{said}");
+    assert!(said.contains("deferred unwinding"), "{said}");
+}
+
+#[test]
+fn a_wrong_scenario_is_a_usage_error_with_its_place() {
+    let folder = scratch("wrong");
+    let file = folder.join("wrong.yaml");
+    std::fs::write(&file, "name: wrong\nworkload: { kind: nap, frames: 13 }\n").unwrap();
+    let output = unwindlab(&["run", file.to_str().unwrap()]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("wrong.yaml:2:19"), "{text}");
+}
+
+#[test]
+fn a_symbol_that_is_not_there_names_near_ones() {
+    let folder = scratch("unknown-symbol");
+    let file = folder.join("unknown.yaml");
+    let text = "name: unknown\ndescription: x\nworkload: { kind: syscalls, frames: 13 }\n\
+                inject:\n  - nmi: { at: { kernel: __x64_sys_getpid_ } }\n";
+    std::fs::write(&file, text).unwrap();
+    let output = unwindlab(&["run", file.to_str().unwrap()]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("__x64_sys_getpid"), "{text}");
+}
+
+#[test]
+fn what_is_no_kernel_is_said_to_be_none() {
+    let output = unwindlab(&["run", "--kernel", "path:Cargo.toml"]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("Cargo.toml"), "{text}");
+}
