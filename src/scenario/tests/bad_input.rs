@@ -67,7 +67,10 @@ fn keys() {
     of_other(
         "kind: spin",
         "kind: spinn",
-        ["4:9: found `spinn`, expected one of `spin`, `syscalls`, `deep`, `sleep-migrate`, `exit`"],
+        [
+            "4:9: found `spinn`, expected one of `spin`, `syscalls`, `deep`, `sleep-migrate`, \
+             `exit`, `stuck`",
+        ],
     );
     of_more(
         "inject:\n  - nmi:\n      at: { kernl: x }\n",
