@@ -1,5 +1,13 @@
 //! The whole library on the stock kernel: real kernels, real KVM, one run of the command.
 
+#![allow(
+    clippy::tests_outside_test_module,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "an integration test is a test module as a whole"
+)]
+
 mod common;
 
 use std::collections::BTreeSet;

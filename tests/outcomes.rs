@@ -1,5 +1,13 @@
 //! What is no pass, on real kernels: each outcome as such, with its exit code.
 
+#![allow(
+    clippy::tests_outside_test_module,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "an integration test is a test module as a whole"
+)]
+
 mod common;
 
 use common::{said, scratch, unwindlab};

@@ -55,9 +55,9 @@ pub fn current_task(
 /// a return or an indirect branch, and none where there is no instruction.
 pub fn successors(machine: &mut Machine, index: u8, pc: u64) -> Result<Vec<u64>, VcpuError> {
     /// The longest x86 instruction.
-    const LONGEST: u64 = 15;
+    const LONGEST: usize = 15;
     let handle = vcpu(machine, index)?;
-    let mut code = [0; LONGEST as usize];
+    let mut code = [0; LONGEST];
     // The instruction may end right before an unmapped page.
     let in_page = usize::try_from(PAGE - pc % PAGE).unwrap_or(usize::MAX);
     if handle.read_virt(pc, &mut code).is_err() {
