@@ -357,7 +357,10 @@ mod tests {
         assert_eq!(event, Some(VcpuEvent { vcpu: 1, stop }));
         assert_eq!(machine.next_event(Duration::ZERO), None);
         let mut vcpu = machine.vcpu(1).unwrap();
-        assert!(matches!(vcpu.pause(), Err(PauseError::Dead { vcpu: 1, .. })));
+        assert!(matches!(
+            vcpu.pause(),
+            Err(PauseError::Dead { vcpu: 1, .. })
+        ));
         let resumed = vcpu.resume(Run::Continue);
         assert!(matches!(resumed, Err(ResumeError::Dead { vcpu: 1, .. })));
         assert!(vcpu.regs().is_err());
