@@ -327,3 +327,44 @@ fn make_vcpu(
     }
     Ok(vcpu)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_thread_is_told_once_and_everything_else_refused() {
+        let config = MachineConfig {
+            vcpus: 2,
+            memory_mib: 4,
+            kernel: Kernel::Flat {
+                address: 0x10_0000,
+                code: [0xeb, 0xfe].as_slice().into(),
+            },
+            initrd: &[],
+            cmdline: "",
+            doorbell_ports: 0xe0..=0xe0,
+        };
+        let mut machine = Machine::build(&vm::open_kvm().unwrap(), &config).unwrap();
+        machine.take(Notice::Died {
+            vcpu: 1,
+            reason: "for a test".to_owned(),
+        });
+        let stop = Stop::ThreadDied {
+            reason: "for a test".to_owned(),
+        };
+        let event = machine.next_event(Duration::ZERO);
+        assert_eq!(event, Some(VcpuEvent { vcpu: 1, stop }));
+        assert_eq!(machine.next_event(Duration::ZERO), None);
+        let mut vcpu = machine.vcpu(1).unwrap();
+        assert!(matches!(
+            vcpu.pause(),
+            Err(PauseError::Dead { vcpu: 1, .. })
+        ));
+        let resumed = vcpu.resume(Run::Continue);
+        assert!(matches!(resumed, Err(ResumeError::Dead { vcpu: 1, .. })));
+        assert!(vcpu.regs().is_err());
+        machine.start().unwrap();
+        assert_eq!(machine.vcpu(0).unwrap().pause().unwrap(), Pause::Paused);
+    }
+}

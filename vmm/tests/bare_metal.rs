@@ -438,3 +438,12 @@ fn dropping_a_machine_leaves_nothing_behind() {
     drop(memory);
     assert_eq!(census(), before);
 }
+
+#[test]
+fn the_probe_comes_to_a_verdict_in_time() {
+    let begin = Instant::now();
+    let report = unwindlab_vmm::probe::probe(&kvm()).unwrap();
+    assert!(begin.elapsed() < PATIENCE);
+    assert_eq!(report.is_usable(), report.failed.is_none());
+    println!("{report}");
+}

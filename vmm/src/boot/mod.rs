@@ -58,13 +58,21 @@ const HIGH_RAM: u64 = 0x10_0000;
 /// | `quiet loglevel=5` | each character costs an exit; warnings and worse are shown |
 /// | `panic=-1` | a panic ends in [`Stop::Reset`](crate::Stop::Reset), not in an endless loop |
 /// | `pci=off` | there is none |
+/// | `tsc=reliable` | no clocksource watchdog: in Linux 7.2 it can hang a boot with several CPUs |
 /// | `cryptomgr.notests` | self-tests of ciphers are a quarter of a distribution kernel's boot |
 ///
 /// No `nokaslr`: an ELF kernel entered directly lies where it was linked, and moves its other
-/// areas only if the boot loader allows it, which this one does not. No clock options: kvmclock
-/// is there. It agrees across vCPUs only if the host's own clock is its TSC; a host that is
-/// itself emulated needs `tsc=reliable` for that.
-pub const LINUX_CMDLINE: &str = "console=ttyS0 quiet loglevel=5 panic=-1 pci=off cryptomgr.notests";
+/// areas only if the boot loader allows it, which this one does not.
+///
+/// The hang, seen with 7.2.13 in about one of a hundred boots: `watchdog_check_skew`
+/// (kernel/time/clocksource.c) waits for another CPU with interrupts off, up to a timeout that
+/// it reads from a clock made of jiffies; the other CPU waits for it in `multi_cpu_stop`, with
+/// interrupts off too, so that no jiffy ever passes.
+///
+/// The guest's clock is kvmclock. It agrees across vCPUs only if the host's own clock is its
+/// TSC; a host that is itself emulated needs `tsc=reliable` for that.
+pub const LINUX_CMDLINE: &str =
+    "console=ttyS0 quiet loglevel=5 panic=-1 pci=off tsc=reliable cryptomgr.notests";
 
 /// What to boot.
 #[derive(Clone)]
