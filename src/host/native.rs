@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT};
-use unwindlab_vmm::{Kernel, Kvm, Machine, MachineConfig};
+use unwindlab_vmm::{Kernel, Kvm, LINUX_CMDLINE, Machine, MachineConfig};
 
 use super::{agent, told};
 use crate::runner::trial::Trial;
@@ -14,12 +14,12 @@ use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan, TrialP
 use crate::trace::Recording;
 use crate::trace::recording::TrialEnd;
 
-/// What every guest kernel is told. `mitigations=off nokaslr` make addresses those of the
-/// symbol table and entries short; `oops=panic panic=-1` make an oops an end rather than a
+/// What every guest kernel is told besides [`LINUX_CMDLINE`]. `mitigations=off` keeps entries
+/// short and user and kernel in one page table; `oops=panic` makes an oops an end rather than a
 /// guess; the rest keeps out what would only disturb (watchdogs) or take time (probing).
-pub const CMDLINE: &str = "console=ttyS0 loglevel=5 nokaslr mitigations=off oops=panic panic=-1 \
-    reboot=t tsc=reliable no_timer_check nowatchdog nmi_watchdog=0 audit=0 selinux=0 apparmor=0 \
-    random.trust_cpu=on pci=off cryptomgr.notests rcupdate.rcu_expedited=1";
+pub const CMDLINE: &str = "nokaslr mitigations=off oops=panic reboot=t no_timer_check nowatchdog \
+    nmi_watchdog=0 audit=0 selinux=0 apparmor=0 random.trust_cpu=on rcupdate.rcu_expedited=1 \
+    8250.nr_uarts=1";
 
 /// Runs trials on this kernel's KVM.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Native {
             memory_mib: plan.memory_mib,
             kernel: Kernel::Elf(elf.into()),
             initrd: &self.initrd,
-            cmdline: &format!("{CMDLINE} {}", plan.cmdline),
+            cmdline: &format!("{LINUX_CMDLINE} {CMDLINE} {}", plan.cmdline),
             doorbell_ports: MAILBOX_PORT..=MARK_PORT + 3,
         };
         Machine::build(&self.kvm, &config).map_err(|e| format!("cannot build the machine: {e}"))

@@ -3,7 +3,8 @@
 //!
 //! Lines are `syscall -> [getppid_return, descend+0x12 x 10, root+0x9]` for an entry by the leaf's
 //! system call, and `user -> [leaf, descend+0x12 x 10, root+0x9]` for a request that found the leaf
-//! in user mode. `(not its own)` behind a stack says that its callers are not those that the
+//! in user mode. Where several threads run, callers that are the thread's own by construction are
+//! shown as `its callers`, for not every thread need be struck in every way. `(not its own)` behind a stack says that its callers are not those that the
 //! requesting thread has by construction.
 //!
 //! Where a random injection strikes is a matter of time, so all of this is left out:
@@ -52,20 +53,47 @@ pub(super) fn lines(trace: &Trace, kernel: KernelResolver<'_>) -> Vec<String> {
             continue;
         };
         for frames in answers.get(&cookie).into_iter().flatten() {
-            shapes.extend(shape(sample, frames, thread, &symbols, kernel));
+            let line = shape(sample, frames, thread, &symbols, kernel);
+            shapes.extend(line.map(|line| line.text(trace.threads.len() > 1)));
         }
     }
     shapes.into_iter().collect()
 }
 
-/// The line for one request and its answer; `None` where the thread was not at its leaf.
+/// One request and its answer.
+struct Shape {
+    kind: &'static str,
+    /// Frame 0 alone, in brackets.
+    leaf: String,
+    /// All frames, in brackets.
+    stack: String,
+    own_callers: bool,
+}
+
+impl Shape {
+    fn text(&self, many_threads: bool) -> String {
+        let Self {
+            kind,
+            leaf,
+            stack,
+            own_callers,
+        } = self;
+        match (own_callers, many_threads) {
+            (true, false) => format!("{kind} -> {stack}"),
+            (true, true) => format!("{kind} -> {}, its callers]", leaf.trim_end_matches(']')),
+            (false, _) => format!("{kind} -> {stack} (not its own)"),
+        }
+    }
+}
+
+/// What one request and its answer are; `None` where the thread was not at its leaf.
 fn shape(
     sample: &Sample,
     frames: &[u64],
     thread: &ThreadAnnounce,
     symbols: &UserSymbols<'_>,
     kernel: KernelResolver<'_>,
-) -> Option<String> {
+) -> Option<Shape> {
     let expected = &thread.stack;
     let (&first, callers) = frames.split_first()?;
     let after_syscall = expected.syscall_return != 0 && first == expected.syscall_return;
@@ -78,13 +106,12 @@ fn shape(
     } else {
         ("user", Leaf::Anywhere)
     };
-    let own = if callers_match(callers, expected) {
-        ""
-    } else {
-        " (not its own)"
-    };
-    let stack = stack::line(frames, symbols, leaf);
-    Some(format!("{kind} -> {stack}{own}"))
+    Some(Shape {
+        kind,
+        leaf: stack::line(&[first], symbols, leaf),
+        stack: stack::line(frames, symbols, leaf),
+        own_callers: callers_match(callers, expected),
+    })
 }
 
 /// Compares with the stack by construction, cut where record 22 has no more room.
