@@ -13,7 +13,10 @@ mod session;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use self::analysis::Analysis;
 use self::args::{Cli, Command, KernelCommand};
@@ -24,7 +27,7 @@ use self::progress::Spinner;
 use crate::runner::Interrupt;
 use crate::scenario::{Library, schema};
 
-/// Overrides `-v` where it is set; a filter as tracing-subscriber has it
+/// Overrides `-v` where it is set; targets and levels as tracing-subscriber's `Targets` has them
 /// (`unwindlab=debug`).
 const LOG_VARIABLE: &str = "UNWINDLAB_LOG";
 
@@ -102,15 +105,19 @@ fn list(analysis: &Analysis) -> Result<(), CommandError> {
 
 fn init_log(verbose: u8) {
     let default = match verbose {
-        0 => "warn",
-        1 => "info",
-        _ => "debug",
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        _ => LevelFilter::DEBUG,
     };
-    let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let asked = std::env::var(LOG_VARIABLE).ok();
+    let filter: Targets = asked
+        .and_then(|filter| filter.parse().ok())
+        .unwrap_or_else(|| Targets::new().with_default(default));
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_target(false)
+        .with_target(false);
+    tracing_subscriber::registry()
+        .with(lines.with_filter(filter))
         .init();
 }
 

@@ -98,7 +98,10 @@ fn open_port() -> std::io::Result<File> {
 fn prepare_kvm() -> anyhow::Result<Native> {
     // Guest RAM in huge pages: some 50 page faults a boot instead of tens of thousands. Where the
     // outer kernel has no such switch, it is only slower.
-    let _ = fs::write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "advise");
+    let _ = fs::write(
+        "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        "advise",
+    );
     for module in fs::read_to_string(MODULE_ORDER)?.lines() {
         let file = File::open(module)?;
         finit_module(&file, c"", 0)
