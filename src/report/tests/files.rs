@@ -48,6 +48,7 @@ fn json_is_one_line_with_all_of_it() {
         "counts",
         "duration",
         "artifacts",
+        "canonical",
         "trace",
     ];
     expected.sort_unstable();

@@ -393,13 +393,19 @@ fn shapes_are_a_set() {
     events.push((51, deferred(10, AFTER_SYSCALL, 10)));
     events.extend(pair(3, in_syscall, 11, AFTER_SYSCALL, 10));
     let expected = "\
-syscall -> [getppid_return, descend+0x12 x 10, root+0x9]
 syscall -> [getppid_return, descend+0x12 x 10, root+0x9] (not its own)
-syscall -> [getppid_return, descend+0x12 x 3, root+0x9]
+syscall -> [getppid_return, its callers]
+user -> [leaf, its callers]
+";
+    let mut forward = trace(events.clone());
+    assert_eq!(show(&forward, SnapshotStyle::Shapes), expected);
+    // Of a thread that is alone, all is shown.
+    forward.threads.truncate(1);
+    let alone = "\
+syscall -> [getppid_return, descend+0x12 x 10, root+0x9]
 user -> [leaf, descend+0x12 x 10, root+0x9]
 ";
-    let forward = trace(events.clone());
-    assert_eq!(show(&forward, SnapshotStyle::Shapes), expected);
+    assert_eq!(show(&forward, SnapshotStyle::Shapes), alone);
     events.reverse();
     assert_eq!(show(&trace(events), SnapshotStyle::Shapes), expected);
 }
