@@ -40,10 +40,27 @@ fn the_library_passes_as_in_its_snapshots() {
         folder.join("guests").to_str().unwrap(),
     ]);
     let text = std::fs::read_to_string(&json).unwrap_or_else(|_| panic!("{}", said(&output)));
-    let records: Vec<Record> = text
+    let mut records: Vec<Record> = text
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
+
+    // The emulated KVM host dies now and then (docs/specification.md, "Stability"), which says nothing
+    // of the kernel: such a scenario is run once more, and this is shown. No other outcome is.
+    let mut code = output.status.code();
+    for record in records.iter_mut().filter(|it| it.outcome == "infra-error") {
+        eprintln!(
+            "FLAKY: the KVM host failed in {}, running it again\n{}",
+            record.name,
+            said(&output)
+        );
+        let file = format!("scenarios/{}.yaml", record.name);
+        let json = json.to_str().unwrap();
+        code = unwindlab(&["run", "--no-snapshots", "--json", json, &file])
+            .status
+            .code();
+        *record = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    }
 
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let names: BTreeSet<String> = records.iter().map(|record| record.name.clone()).collect();
@@ -74,7 +91,7 @@ fn the_library_passes_as_in_its_snapshots() {
         names,
         "a snapshot without a scenario"
     );
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(code, Some(0), "{}", said(&output));
     let junit = std::fs::read_to_string(junit).unwrap();
     for name in &names {
         assert!(junit.contains(&format!("name=\"{name}\"")), "{junit}");
