@@ -197,6 +197,23 @@ impl Apt {
         Ok(())
     }
 
+    /// Tries `fetch`, and once more with new lists where it failed in a way that old lists explain:
+    /// a version in them may be gone from the archive, one asked for may be new.
+    pub(crate) fn with_new_lists_if<T, E: From<AptError>>(
+        &self,
+        stale: impl FnOnce(&E) -> bool,
+        progress: &dyn Progress,
+        fetch: impl Fn() -> Result<T, E>,
+    ) -> Result<T, E> {
+        match fetch() {
+            Err(error) if stale(&error) && !self.is_fresh() => {
+                self.refresh(progress)?;
+                fetch()
+            }
+            result => result,
+        }
+    }
+
     /// Whether the lists were fetched since [`Apt::open`]: doing it again would not help.
     pub fn is_fresh(&self) -> bool {
         self.fresh.get()

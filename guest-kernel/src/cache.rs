@@ -175,6 +175,27 @@ impl Cache {
         self.refresh
     }
 
+    /// What `known` finds, unless the user wants a refresh; else what `make` makes, by one process
+    /// at a time.
+    pub(crate) fn known_or_make<T, E: From<CacheError>>(
+        &self,
+        key: &str,
+        progress: &dyn Progress,
+        known: impl Fn() -> Result<Option<T>, E>,
+        make: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let usable = || if self.refresh { Ok(None) } else { known() };
+        if let Some(found) = usable()? {
+            return Ok(found);
+        }
+        let _lock = self.lock(key, progress)?;
+        // Another process may have made it while we waited.
+        match usable()? {
+            Some(found) => Ok(found),
+            None => make(),
+        }
+    }
+
     /// Takes the lock `key`, and says so when it has to wait for another process.
     pub(crate) fn lock(&self, key: &str, progress: &dyn Progress) -> Result<Lock, CacheError> {
         let path = self.root.join("locks").join(key);

@@ -167,35 +167,29 @@ fn fetch_stock(
 ) -> Result<KernelImage, FetchError> {
     let recent = || -> Result<Option<KernelImage>, FetchError> {
         Ok(looked_up(spec, cache)?
-            .filter(|(_, age)| !cache.wants_refresh() && *age < NEWEST_GOOD_FOR)
+            .filter(|(_, age)| *age < NEWEST_GOOD_FOR)
             .map(|(image, _)| image))
     };
-    if let Some(image) = recent()? {
-        return Ok(image);
-    }
-    let _lock = cache.lock(LOCK, progress)?;
-    // Another process may have fetched it while we waited.
-    if let Some(image) = recent()? {
-        return Ok(image);
-    }
-    let image = match newest(spec, numbers, cache, progress) {
-        Err(FetchError::Apt(AptError::Network(reason))) if !cache.wants_refresh() => {
-            return match looked_up(spec, cache)? {
-                Some((image, age)) => {
-                    progress.step(&format!(
-                        "cannot look for a newer {spec} ({reason}): taking {}, found {} days ago",
-                        image.release,
-                        age.as_secs() / (24 * 60 * 60)
-                    ));
-                    Ok(image)
-                }
-                None => Err(AptError::Network(reason).into()),
-            };
-        }
-        result => result?,
-    };
-    cache.set_note(&spec_note(spec), &image.id)?;
-    Ok(image)
+    cache.known_or_make(LOCK, progress, recent, || {
+        let image = match newest(spec, numbers, cache, progress) {
+            Err(FetchError::Apt(AptError::Network(reason))) if !cache.wants_refresh() => {
+                return match looked_up(spec, cache)? {
+                    Some((image, age)) => {
+                        progress.step(&format!(
+                            "cannot look for a newer {spec} ({reason}): taking {}, found {} days ago",
+                            image.release,
+                            age.as_secs() / (24 * 60 * 60)
+                        ));
+                        Ok(image)
+                    }
+                    None => Err(AptError::Network(reason).into()),
+                };
+            }
+            result => result?,
+        };
+        cache.set_note(&spec_note(spec), &image.id)?;
+        Ok(image)
+    })
 }
 
 /// Looks the newest kernel up in the archive, and downloads it unless it is in the cache.
@@ -217,17 +211,13 @@ fn newest(
         let base = stock::companion(&offers, offer, stock::BASE);
         fetch_package(&apt, offer, base, cache, progress)
     };
-    match try_once() {
-        // The lists may be older than the archive: a version in them may be gone, one asked for
-        // may be new.
-        Err(FetchError::Apt(AptError::Gone(_)) | FetchError::NoSuchKernel { .. })
-            if !apt.is_fresh() =>
-        {
-            apt.refresh(progress)?;
-            try_once()
-        }
-        result => result,
-    }
+    let stale = |error: &FetchError| {
+        matches!(
+            error,
+            FetchError::Apt(AptError::Gone(_)) | FetchError::NoSuchKernel { .. }
+        )
+    };
+    apt.with_new_lists_if(stale, progress, try_once)
 }
 
 /// Gets the kernel of the package `offer`; `base` has its configuration where that is apart.

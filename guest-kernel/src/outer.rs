@@ -76,35 +76,21 @@ const WANTED: &[&str] = &["kvm_amd"];
 
 /// The outer kernel, from the cache or from the archive.
 pub fn outer_kernel(cache: &Cache, progress: &dyn Progress) -> Result<OuterKernel, OuterError> {
-    if !cache.wants_refresh()
-        && let Some(kernel) = known(cache)?
-    {
-        return Ok(kernel);
-    }
-    let _lock = cache.lock(KIND, progress)?;
-    // Another process may have fetched it while we waited.
-    if !cache.wants_refresh()
-        && let Some(kernel) = known(cache)?
-    {
-        return Ok(kernel);
-    }
-    let apt = Apt::open(cache, progress)?;
-    let entry = match fetch(&apt, cache, progress) {
-        Err(OuterError::Apt(AptError::Gone(_))) if !apt.is_fresh() => {
-            apt.refresh(progress)?;
-            fetch(&apt, cache, progress)?
-        }
-        result => result?,
-    };
-    Ok(outer(entry))
+    cache.known_or_make(
+        KIND,
+        progress,
+        || find(cache),
+        || {
+            let apt = Apt::open(cache, progress)?;
+            let gone = |error: &OuterError| matches!(error, OuterError::Apt(AptError::Gone(_)));
+            let entry = apt.with_new_lists_if(gone, progress, || fetch(&apt, cache, progress))?;
+            Ok(outer(entry))
+        },
+    )
 }
 
 /// The outer kernel that is in the cache already, if one is; nothing is fetched.
 pub fn find(cache: &Cache) -> Result<Option<OuterKernel>, OuterError> {
-    known(cache)
-}
-
-fn known(cache: &Cache) -> Result<Option<OuterKernel>, OuterError> {
     let Some(note) = cache.note::<String>(KIND)? else {
         return Ok(None);
     };

@@ -95,27 +95,17 @@ pub fn qemu(cache: &Cache, progress: &dyn Progress) -> Result<Qemu, QemuError> {
     if let Some(found) = installed()? {
         return Ok(found);
     }
-    if !cache.wants_refresh()
-        && let Some(found) = known(cache)?
-    {
-        return Ok(found);
-    }
-    let _lock = cache.lock(KIND, progress)?;
-    // Another process may have fetched it while we waited.
-    if !cache.wants_refresh()
-        && let Some(found) = known(cache)?
-    {
-        return Ok(found);
-    }
-    let apt = Apt::open(cache, progress)?;
-    let entry = match fetch(&apt, cache, progress) {
-        Err(QemuError::Apt(AptError::Gone(_))) if !apt.is_fresh() => {
-            apt.refresh(progress)?;
-            fetch(&apt, cache, progress)?
-        }
-        result => result?,
-    };
-    Ok(unpacked(entry))
+    cache.known_or_make(
+        KIND,
+        progress,
+        || known(cache),
+        || {
+            let apt = Apt::open(cache, progress)?;
+            let gone = |error: &QemuError| matches!(error, QemuError::Apt(AptError::Gone(_)));
+            let entry = apt.with_new_lists_if(gone, progress, || fetch(&apt, cache, progress))?;
+            Ok(unpacked(entry))
+        },
+    )
 }
 
 /// The QEMU that would be used and is there already, if one is; nothing is fetched.
