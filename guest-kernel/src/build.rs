@@ -15,6 +15,7 @@
 pub mod config;
 pub mod embedded;
 mod git;
+pub mod header;
 mod make;
 pub mod patch;
 mod source;

@@ -32,6 +32,8 @@ pub enum Command {
     /// Get kernels, and see which are there.
     #[command(subcommand)]
     Kernel(KernelCommand),
+    /// Build kernels that are wrong on purpose, and see which scenario tells.
+    Mutants(MutantsArgs),
     /// List the scenarios of the library.
     List,
     /// Print the JSON schema of scenario files.
@@ -104,6 +106,26 @@ pub struct BuildOptions {
     /// KASAN, RCU's checks); may be given more than once.
     #[arg(long, value_name = "FRAGMENT")]
     pub config: Vec<String>,
+}
+
+/// `unwindlab mutants`.
+#[derive(Debug, Args)]
+pub struct MutantsArgs {
+    /// Run these on every mutant, instead of those that each mutant names.
+    #[arg(value_name = "SCENARIO")]
+    pub scenarios: Vec<PathBuf>,
+    /// Only this mutant; may be given more than once.
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+    /// Run the whole library on every mutant.
+    #[arg(long)]
+    pub all: bool,
+    /// The kernel that the mutants are made of.
+    #[command(flatten)]
+    pub build: BuildOptions,
+    /// Where KVM comes from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    pub kvm_host: KvmHost,
 }
 
 /// Where KVM comes from.

@@ -6,10 +6,12 @@ pub mod args;
 pub mod error;
 pub mod kernel;
 pub mod lab;
+mod mutants;
 mod output;
 pub mod progress;
 pub mod run;
 mod session;
+mod suite;
 
 use std::process::ExitCode;
 
@@ -67,6 +69,7 @@ fn dispatch(
 ) -> Result<u8, CommandError> {
     match command {
         Command::Run(args) => return run::run(args, lab, analysis, interrupt),
+        Command::Mutants(args) => return mutants::mutants(&args, lab, analysis, interrupt),
         Command::Kernel(KernelCommand::Fetch(args)) => {
             let request = KernelRequest::Ready(args.kernel);
             get(&request, lab, interrupt)?;
@@ -91,11 +94,7 @@ fn dispatch(
 }
 
 /// Gets a kernel into the cache and says where it is.
-fn get(
-    request: &KernelRequest,
-    lab: &dyn Lab,
-    interrupt: &Interrupt,
-) -> Result<(), CommandError> {
+fn get(request: &KernelRequest, lab: &dyn Lab, interrupt: &Interrupt) -> Result<(), CommandError> {
     let kernel = lab.fetch(request, &Spinner::new(), interrupt)?;
     let (release, path) = (kernel.release(), kernel.path().display());
     Ok(print(&format!("{release}  {path}\n"))?)

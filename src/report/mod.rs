@@ -8,6 +8,7 @@ pub mod failure;
 pub mod json;
 pub mod judge;
 pub mod junit;
+pub mod matrix;
 pub mod names;
 pub mod outcome;
 pub mod result;
