@@ -87,6 +87,7 @@ impl From<BuildError> for LabError {
             BuildError::NotLinux(..)
             | BuildError::Tree { .. }
             | BuildError::Revision { .. }
+            | BuildError::NoPatches(_)
             | BuildError::NoSuchSource { .. } => Self::Usage(message),
             BuildError::Patch { .. } | BuildError::Config { .. } | BuildError::Compile { .. } => {
                 Self::Unbuildable(message)
