@@ -3,6 +3,7 @@
 
 pub mod analysis;
 pub mod args;
+mod bisect;
 pub mod error;
 pub mod kernel;
 pub mod lab;
@@ -10,6 +11,7 @@ mod mutants;
 mod output;
 pub mod progress;
 pub mod run;
+mod series;
 mod session;
 mod suite;
 
@@ -70,6 +72,8 @@ fn dispatch(
     match command {
         Command::Run(args) => return run::run(args, lab, analysis, interrupt),
         Command::Mutants(args) => return mutants::mutants(&args, lab, analysis, interrupt),
+        Command::Series(args) => return series::series(&args, lab, analysis, interrupt),
+        Command::Bisect(args) => return bisect::bisect(&args, lab, analysis, interrupt),
         Command::Kernel(KernelCommand::Fetch(args)) => {
             let request = KernelRequest::Ready(args.kernel);
             get(&request, lab, interrupt)?;

@@ -37,11 +37,7 @@ pub(super) struct Job {
 #[derive(Debug)]
 pub(super) enum Judged {
     /// The results, in the order of the library.
-    Ran {
-        /// `uname -r`.
-        release: String,
-        results: Vec<ScenarioResult>,
-    },
+    Ran { results: Vec<ScenarioResult> },
     /// There is no such kernel to run.
     NotBuilt(LabError),
 }
@@ -58,8 +54,29 @@ impl Suite<'_> {
         let is_wanted = |loaded: &&Loaded| {
             only.is_none_or(|only| only.iter().any(|name| *name == *loaded.scenario.name))
         };
+        self.run_library(
+            kernel,
+            self.library.iter().filter(is_wanted).cloned().collect(),
+        )
+    }
+
+    /// Runs the whole library so many times, on one KVM host.
+    pub(super) fn run_times(
+        &self,
+        kernel: &dyn TestKernel,
+        times: u32,
+    ) -> Result<Vec<ScenarioResult>, CommandError> {
+        let library = (0..times).flat_map(|_| self.library.iter().cloned());
+        self.run_library(kernel, library.collect())
+    }
+
+    fn run_library(
+        &self,
+        kernel: &dyn TestKernel,
+        library: Vec<Loaded>,
+    ) -> Result<Vec<ScenarioResult>, CommandError> {
         let setup = Setup {
-            library: self.library.iter().filter(is_wanted).cloned().collect(),
+            library,
             kvm_host: self.kvm_host,
             // Made on stock kernels: another build has other symbols in its call chains.
             compare_snapshots: false,
@@ -115,7 +132,6 @@ impl Suite<'_> {
                 };
                 let judged = match fetched {
                     Ok(kernel) => Judged::Ran {
-                        release: kernel.release().to_owned(),
                         results: self.run(kernel.as_ref(), job.only.as_deref())?,
                     },
                     Err(error) => Judged::NotBuilt(error),
