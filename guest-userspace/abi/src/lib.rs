@@ -11,16 +11,18 @@
 //! Messages are postcard-encoded. Both sides are built from the same tree and check
 //! [`ABI_VERSION`] first; nothing here is stable across versions.
 
+pub mod lab;
 pub mod mailbox;
 pub mod message;
 pub mod plan;
 pub mod shared;
 
+pub use lab::LabPlan;
 pub use message::{AgentMessage, HostReply};
 pub use plan::{EventSource, EventSpec, GuestPlan, Tracing, Workload, WorkloadKind};
 
 /// Checked in [`AgentMessage::Hello`]; raised with every change to this crate.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// `out` of a 32-bit page frame number of a [`mailbox`] header page: one request, answered in
 /// place before the `out` retires.
