@@ -44,6 +44,55 @@ pub(crate) fn unpack(
         path: deb.to_path_buf(),
         source,
     };
+    with_data(deb, |data| {
+        for entry in tar::Archive::new(data).entries().map_err(damaged)? {
+            let mut entry = entry.map_err(damaged)?;
+            let path = entry.path().map_err(damaged)?;
+            let place = plain(&path).and_then(|path| place(&path));
+            if let Some(place) = place.and_then(|place| plain(&place)) {
+                write(&mut entry, &into.join(place)).map_err(|error| match error {
+                    WriteError::Archive(source) => damaged(source),
+                    WriteError::File(source) => source.into(),
+                })?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Has `read` read the first regular file for whose path in the package (without a leading `./`)
+/// `wanted` holds; what it makes of it, or nothing where there is no such file.
+pub(crate) fn read<T>(
+    deb: &Path,
+    wanted: impl Fn(&Path) -> bool,
+    read: impl FnOnce(&mut dyn Read) -> T,
+) -> Result<Option<T>, DebError> {
+    let damaged = |source| DebError::Archive {
+        path: deb.to_path_buf(),
+        source,
+    };
+    with_data(deb, |data| {
+        for entry in tar::Archive::new(data).entries().map_err(damaged)? {
+            let mut entry = entry.map_err(damaged)?;
+            let path = entry.path().map_err(damaged)?;
+            let is_file = entry.header().entry_type() == tar::EntryType::Regular;
+            if is_file && plain(&path).is_some_and(|path| wanted(&path)) {
+                return Ok(Some(read(&mut entry)));
+            }
+        }
+        Ok(None)
+    })
+}
+
+/// Has `read` read the package's data: a tar archive.
+fn with_data<T>(
+    deb: &Path,
+    read: impl FnOnce(&mut dyn Read) -> Result<T, DebError>,
+) -> Result<T, DebError> {
+    let damaged = |source| DebError::Archive {
+        path: deb.to_path_buf(),
+        source,
+    };
     let file = File::open(deb).map_err(damaged)?;
     let mut members = ar::Archive::new(BufReader::new(file));
     while let Some(member) = members.next_entry() {
@@ -55,19 +104,7 @@ pub(crate) fn unpack(
             b"data.tar" => Box::new(member),
             _ => continue,
         };
-        let mut archive = tar::Archive::new(data.take(MAX_UNPACKED));
-        for entry in archive.entries().map_err(damaged)? {
-            let mut entry = entry.map_err(damaged)?;
-            let path = entry.path().map_err(damaged)?;
-            let place = plain(&path).and_then(|path| place(&path));
-            if let Some(place) = place.and_then(|place| plain(&place)) {
-                write(&mut entry, &into.join(place)).map_err(|error| match error {
-                    WriteError::Archive(source) => damaged(source),
-                    WriteError::File(source) => source.into(),
-                })?;
-            }
-        }
-        return Ok(());
+        return read(&mut data.take(MAX_UNPACKED));
     }
     Err(DebError::NoData(deb.to_path_buf()))
 }

@@ -49,6 +49,15 @@ pub enum Origin {
     },
     /// A file that the user named.
     Path(PathBuf),
+    /// Built from source.
+    Built {
+        /// The source, as in messages.
+        source: String,
+        /// The patches, in order.
+        patches: Vec<String>,
+        /// The configuration fragments on top of the base.
+        config: Vec<String>,
+    },
 }
 
 impl std::fmt::Display for Origin {
@@ -60,6 +69,15 @@ impl std::fmt::Display for Origin {
                 suite,
             } => write!(f, "{package} {version} of {suite}"),
             Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Built {
+                source,
+                patches,
+                config,
+            } => {
+                write!(f, "built from {source}")?;
+                patches.iter().try_for_each(|it| write!(f, " + {it}"))?;
+                config.iter().try_for_each(|it| write!(f, ", {it} config"))
+            }
         }
     }
 }
@@ -319,6 +337,28 @@ fn fetch_path(
         },
     )?;
     Ok(image)
+}
+
+/// Enters a vmlinux or bzImage that was built, unless the cache has the same.
+pub(crate) fn enter(
+    image: &[u8],
+    name: &str,
+    origin: Origin,
+    cache: &Cache,
+    progress: &dyn Progress,
+) -> Result<KernelImage, FetchError> {
+    let _lock = cache.lock(LOCK, progress)?;
+    let made = Making {
+        file: name,
+        origin,
+        config: None,
+    };
+    made.make(image, cache, progress)
+}
+
+/// The kernel with this id, if it is in the cache.
+pub(crate) fn find(id: &str, cache: &Cache) -> Result<Option<KernelImage>, CacheError> {
+    Ok(cache.find(KIND, id)?.map(kernel))
 }
 
 /// A file that was read before, and what tells that it has not changed since.

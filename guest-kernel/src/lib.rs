@@ -2,6 +2,7 @@
 //!
 //! - [`fetch`]: a kernel by its specification (`stock`, `stock:7.0`, `path:FILE`), as an ELF
 //!   vmlinux in the cache, with its symbols;
+//! - [`build`](build()): one built from source, with patches and the lab client, likewise;
 //! - [`outer_kernel`]: the kernel of the emulated KVM host, with the modules that make /dev/kvm;
 //! - [`qemu`]: the QEMU that emulates it: the system's own, or one in the cache;
 //! - [`Symbols`]: names to addresses and back.
@@ -10,6 +11,7 @@
 //! ([`apt`]), is verified by apt, and ends in the [`Cache`]. The system is never changed.
 
 pub mod apt;
+pub mod build;
 pub mod cache;
 pub mod child;
 pub mod deb;
@@ -26,6 +28,7 @@ pub mod stock;
 pub mod symbols;
 pub mod version;
 
+pub use build::{BuildError, BuildSpec, Built, Client, Source, build};
 pub use cache::Cache;
 pub use fetch::{FetchError, KernelImage, Origin, fetch, list, path};
 pub use kallsyms::KallsymsError;

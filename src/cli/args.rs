@@ -47,9 +47,9 @@ pub struct RunArgs {
     /// the built-in library) where none is given.
     #[arg(value_name = "SCENARIO")]
     pub scenarios: Vec<PathBuf>,
-    /// The kernel under test: `stock`, `stock:7.0`, or `path:FILE`.
-    #[arg(long, value_name = "SPEC", default_value = "stock")]
-    pub kernel: String,
+    /// The kernel under test.
+    #[command(flatten)]
+    pub kernel: KernelOptions,
     /// Where KVM comes from.
     #[arg(long, value_enum, default_value_t, value_name = "HOST")]
     pub kvm_host: KvmHost,
@@ -71,6 +71,41 @@ pub struct RunArgs {
     pub no_snapshots: bool,
 }
 
+/// The kernel under test: one that is there (`--kernel`), or one built from source.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Kernel")]
+pub struct KernelOptions {
+    /// `stock`, `stock:7.0`, or `path:FILE`; `stock` where nothing else is said.
+    #[arg(long, value_name = "SPEC", conflicts_with_all = ["tree", "rev", "source", "patch", "config"])]
+    pub kernel: Option<String>,
+    /// Build it.
+    #[command(flatten)]
+    pub build: BuildOptions,
+}
+
+/// What a kernel is built from.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Kernel from source")]
+pub struct BuildOptions {
+    /// A folder with the source of Linux, as it is now. It is only read.
+    #[arg(long, value_name = "DIR")]
+    pub tree: Option<PathBuf>,
+    /// A revision of the git repository in --tree.
+    #[arg(long, value_name = "REV", requires = "tree")]
+    pub rev: Option<String>,
+    /// `debian`, or `debian:7.2`: the newest linux-source of Debian's archive.
+    #[arg(long, value_name = "SOURCE", conflicts_with = "tree")]
+    pub source: Option<String>,
+    /// A patch to apply: a file, `mutant:NAME`, or `variant:NAME`; may be given more than once.
+    /// Without --tree, to Debian's source.
+    #[arg(long, value_name = "PATCH")]
+    pub patch: Vec<String>,
+    /// Configuration on top of unwindlab's: a file with lines of a .config, or `debug` (lockdep,
+    /// KASAN, RCU's checks); may be given more than once.
+    #[arg(long, value_name = "FRAGMENT")]
+    pub config: Vec<String>,
+}
+
 /// Where KVM comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum KvmHost {
@@ -88,6 +123,8 @@ pub enum KvmHost {
 pub enum KernelCommand {
     /// Get a kernel into the cache.
     Fetch(KernelArgs),
+    /// Build a kernel from source, with the lab client, into the cache.
+    Build(BuildOptions),
     /// List the kernels in the cache.
     List,
     /// Print where a kernel in the cache is.

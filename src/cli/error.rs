@@ -56,7 +56,7 @@ impl CommandError {
             | Self::Lab(LabError::Usage(_)) => EXIT_USAGE,
             Self::Interrupted => EXIT_INTERRUPTED,
             Self::Findings(_)
-            | Self::Lab(LabError::Unavailable(_))
+            | Self::Lab(LabError::Unavailable(_) | LabError::Unbuildable(_))
             | Self::Io(_)
             | Self::Json(_)
             | Self::Junit(_) => EXIT_UNTESTED,

@@ -2,21 +2,22 @@
 
 use std::path::{Path, PathBuf};
 
-use unwindlab_guest_kernel::FetchError;
+use unwindlab_guest_kernel::{BuildError, FetchError};
 
 use super::args::KvmHost;
+use super::kernel::KernelRequest;
 use crate::runner::{Executor, Interrupt, Progress};
 use crate::scenario::KernelSymbols;
 
 /// The places where kernels and KVM hosts come from.
-pub trait Lab {
-    /// Gets a kernel, from the cache or from where its spec says.
+pub trait Lab: Sync {
+    /// Gets a kernel, from the cache, from where its spec says, or by building it.
     ///
     /// # Errors
     /// [`LabError`].
     fn fetch(
         &self,
-        spec: &str,
+        request: &KernelRequest,
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Box<dyn TestKernel>, LabError>;
@@ -53,7 +54,7 @@ pub trait Lab {
 }
 
 /// A kernel to test.
-pub trait TestKernel {
+pub trait TestKernel: Send {
     /// Content hash of the image, by which the executor finds it.
     fn hash(&self) -> &str;
     /// `uname -r`, as far as the image tells.
@@ -73,6 +74,31 @@ pub enum LabError {
     /// Something that is needed is not to be had: exit code 125.
     #[error("{0}")]
     Unavailable(String),
+    /// The kernel cannot be made of what the user named: it does not compile, a patch does not
+    /// apply. Exit code 125, as of a revision that `git bisect` is to skip.
+    #[error("{0}")]
+    Unbuildable(String),
+}
+
+impl From<BuildError> for LabError {
+    fn from(error: BuildError) -> Self {
+        let message = error.to_string();
+        match error {
+            BuildError::NotLinux(..)
+            | BuildError::Tree { .. }
+            | BuildError::Revision { .. }
+            | BuildError::NoSuchSource { .. } => Self::Usage(message),
+            BuildError::Patch { .. } | BuildError::Config { .. } | BuildError::Compile { .. } => {
+                Self::Unbuildable(message)
+            }
+            BuildError::Tools { .. }
+            | BuildError::Git { .. }
+            | BuildError::Apt(_)
+            | BuildError::Deb(_)
+            | BuildError::Cache(_)
+            | BuildError::Image(_) => Self::Unavailable(message),
+        }
+    }
 }
 
 impl From<FetchError> for LabError {

@@ -4,6 +4,7 @@
 pub mod analysis;
 pub mod args;
 pub mod error;
+pub mod kernel;
 pub mod lab;
 mod output;
 pub mod progress;
@@ -21,6 +22,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use self::analysis::Analysis;
 use self::args::{Cli, Command, KernelCommand};
 use self::error::CommandError;
+use self::kernel::KernelRequest;
 use self::lab::Lab;
 use self::output::print;
 use self::progress::Spinner;
@@ -66,12 +68,12 @@ fn dispatch(
     match command {
         Command::Run(args) => return run::run(args, lab, analysis, interrupt),
         Command::Kernel(KernelCommand::Fetch(args)) => {
-            let kernel = lab.fetch(&args.kernel, &Spinner::new(), interrupt)?;
-            print(&format!(
-                "{}  {}\n",
-                kernel.release(),
-                kernel.path().display()
-            ))?;
+            let request = KernelRequest::Ready(args.kernel);
+            get(&request, lab, interrupt)?;
+        }
+        Command::Kernel(KernelCommand::Build(options)) => {
+            let request = KernelRequest::Build(kernel::build_spec(&options)?);
+            get(&request, lab, interrupt)?;
         }
         Command::Kernel(KernelCommand::Path(args)) => {
             print(&format!("{}\n", lab.path(&args.kernel)?.display()))?;
@@ -86,6 +88,17 @@ fn dispatch(
         Command::Doctor => print(&lab.doctor()?)?,
     }
     Ok(0)
+}
+
+/// Gets a kernel into the cache and says where it is.
+fn get(
+    request: &KernelRequest,
+    lab: &dyn Lab,
+    interrupt: &Interrupt,
+) -> Result<(), CommandError> {
+    let kernel = lab.fetch(request, &Spinner::new(), interrupt)?;
+    let (release, path) = (kernel.release(), kernel.path().display());
+    Ok(print(&format!("{release}  {path}\n"))?)
 }
 
 fn list(analysis: &Analysis) -> Result<(), CommandError> {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::analysis::Analysis;
 use super::args::{KvmHost, RunArgs};
 use super::error::{CommandError, show};
+use super::kernel::{self, KernelRequest};
 use super::lab::{Lab, TestKernel};
 use super::output::print;
 use super::progress::Spinner;
@@ -22,7 +23,7 @@ use crate::scenario::{Library, Loaded, ResolveError, ScenarioErrors, resolve};
 pub(super) struct RunPlan {
     /// The scenarios, in the order in which they are run.
     pub(super) library: Vec<Loaded>,
-    kernel: String,
+    kernel: KernelRequest,
     /// Where KVM comes from.
     pub(super) kvm_host: KvmHost,
     /// Whether snapshots are compared.
@@ -58,7 +59,7 @@ fn plan(args: RunArgs, analysis: &Analysis) -> Result<(RunPlan, Outputs), Comman
     };
     let plan = RunPlan {
         library: scenarios,
-        kernel: args.kernel,
+        kernel: kernel::request(&args.kernel)?,
         kvm_host: args.kvm_host,
         compare_snapshots: !args.no_snapshots,
         artifacts: Artifacts::open(args.artifacts.as_deref())?,
@@ -90,7 +91,7 @@ pub fn run(
         Trials::Planned(trials) => session.run_all(&trials)?,
     }
     let setting = Setting {
-        kernel_spec: plan.kernel.clone(),
+        kernel_spec: plan.kernel.to_string(),
         kernel_release: kernel.release().to_owned(),
         kernel_hash: kernel.hash().to_owned(),
         kvm_host: session.host().to_owned(),

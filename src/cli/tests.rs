@@ -1,10 +1,10 @@
 //! `run` on a lab that has one kernel, and hosts that bring home what they are told.
 
-use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use clap::Parser as _;
 use tempfile::TempDir;
@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use super::analysis::Analysis;
 use super::args::{Cli, Command, KvmHost};
 use super::error::CommandError;
+use super::kernel::KernelRequest;
 use super::lab::{Lab, LabError, TestKernel};
 use super::run::run;
 use crate::invariant::finding::Findings;
@@ -91,9 +92,9 @@ type Recorded = Result<Recording, InfraError>;
 /// What hosts bring home, trial by trial.
 struct Bench {
     has_feature: bool,
-    recorded: Rc<RefCell<VecDeque<Recorded>>>,
-    fetched: Cell<bool>,
-    hosts_started: Cell<u32>,
+    recorded: Arc<Mutex<VecDeque<Recorded>>>,
+    fetched: AtomicBool,
+    hosts_started: AtomicU32,
     interrupt: Interrupt,
     /// Interrupts the user's way, in the middle of this trial.
     interrupt_in: Option<usize>,
@@ -103,9 +104,9 @@ impl Bench {
     fn new(recorded: impl IntoIterator<Item = Recorded>) -> Self {
         Self {
             has_feature: true,
-            recorded: Rc::new(RefCell::new(recorded.into_iter().collect())),
-            fetched: Cell::new(false),
-            hosts_started: Cell::new(0),
+            recorded: Arc::new(Mutex::new(recorded.into_iter().collect())),
+            fetched: AtomicBool::new(false),
+            hosts_started: AtomicU32::new(0),
             interrupt: Interrupt::default(),
             interrupt_in: None,
         }
@@ -113,7 +114,7 @@ impl Bench {
 }
 
 struct Host {
-    recorded: Rc<RefCell<VecDeque<Recorded>>>,
+    recorded: Arc<Mutex<VecDeque<Recorded>>>,
     interrupt: Interrupt,
     interrupt_in: Option<usize>,
 }
@@ -130,20 +131,20 @@ impl Executor for Host {
                 None => self.interrupt.set(),
             }
         }
-        self.recorded.borrow_mut().pop_front().unwrap()
+        self.recorded.lock().unwrap().pop_front().unwrap()
     }
 }
 
 impl Lab for Bench {
     fn fetch(
         &self,
-        spec: &str,
+        request: &KernelRequest,
         _: &dyn Progress,
         _: &Interrupt,
     ) -> Result<Box<dyn TestKernel>, LabError> {
-        self.fetched.set(true);
-        if spec != "stock" {
-            return Err(LabError::Usage(format!("no such kernel: {spec}")));
+        self.fetched.store(true, Relaxed);
+        if request.to_string() != "stock" {
+            return Err(LabError::Usage(format!("no such kernel: {request}")));
         }
         Ok(Box::new(Kernel {
             has_feature: self.has_feature,
@@ -168,9 +169,9 @@ impl Lab for Bench {
         if host == KvmHost::Native {
             return Err(LabError::Unavailable("no /dev/kvm".to_owned()));
         }
-        self.hosts_started.set(self.hosts_started.get() + 1);
+        self.hosts_started.fetch_add(1, Relaxed);
         Ok(Box::new(Host {
-            recorded: Rc::clone(&self.recorded),
+            recorded: Arc::clone(&self.recorded),
             interrupt: interrupt.clone(),
             interrupt_in: self.interrupt_in,
         }))
@@ -250,7 +251,7 @@ fn all_pass() {
     let bench = Bench::new([(); 3].map(|()| ended(TrialEnd::Completed)));
     assert_eq!(run_in(&folder, &[], &bench).unwrap(), 0);
     assert_eq!(outcomes(&folder), ["a pass", "b pass", "c pass"]);
-    assert_eq!(bench.hosts_started.get(), 1, "one host for all of them");
+    assert_eq!(bench.hosts_started.load(Relaxed), 1, "one host for all of them");
     let console = folder.path().join("kept/a/console.log");
     assert_eq!(fs::read_to_string(console).unwrap(), "hello\n");
 }
@@ -277,7 +278,7 @@ fn a_host_that_died_is_replaced_but_its_scenario_is_not_run_again() {
     ]);
     assert_eq!(run_in(&folder, &[], &bench).unwrap(), 125);
     assert_eq!(outcomes(&folder), ["a infra-error", "b pass", "c pass"]);
-    assert_eq!(bench.hosts_started.get(), 2);
+    assert_eq!(bench.hosts_started.load(Relaxed), 2);
     let console = folder.path().join("kept/a/console.log");
     assert_eq!(fs::read_to_string(console).unwrap(), "outer console\n");
 }
@@ -292,7 +293,7 @@ fn a_kernel_without_the_feature_is_skipped_unbooted() {
         125
     );
     assert_eq!(outcomes(&folder), ["a skip", "b skip", "c skip"]);
-    assert_eq!(bench.hosts_started.get(), 0);
+    assert_eq!(bench.hosts_started.load(Relaxed), 0);
 }
 
 #[test]
@@ -334,12 +335,12 @@ inject: [ { nmi: { at: { kernel: nowhere } } } ]
         text.ends_with("b.yaml:4:24: the kernel has no symbol `nowhere`"),
         "{text}"
     );
-    assert_eq!(bench.hosts_started.get(), 0);
+    assert_eq!(bench.hosts_started.load(Relaxed), 0);
 
     fs::write(folder.path().join("b.yaml"), "name: c\n").unwrap();
     let bench = Bench::new([]);
     assert_eq!(run_in(&folder, &[], &bench).unwrap_err().exit_code(), 2);
-    assert!(!bench.fetched.get());
+    assert!(!bench.fetched.load(Relaxed));
 }
 
 #[test]
@@ -360,7 +361,7 @@ fn results_that_cannot_be_written_are_known_before_anything_is_started() {
         let error = run_in(&folder, &more, &bench).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
         assert!(error.to_string().starts_with("cannot write "), "{error}");
-        assert!(!bench.fetched.get());
+        assert!(!bench.fetched.load(Relaxed));
     }
 }
 

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use unwindlab_guest_kernel as kernels;
-use unwindlab_guest_kernel::{Cache, KernelImage, KernelSpec, Symbols};
+use unwindlab_guest_kernel::{BuildSpec, Cache, KernelImage, KernelSpec, Symbols};
 
 use super::choice::{Choice, choose};
 use super::emulated::{Emulated, OuterMachine};
 use super::initramfs::{self, Contents};
 use super::native::{InProcess, Native};
 use crate::cli::args::KvmHost;
+use crate::cli::kernel::KernelRequest;
 use crate::cli::lab::{Lab, LabError, TestKernel};
 use crate::runner::{Executor, Interrupt, Progress};
 use crate::scenario::KernelSymbols;
@@ -66,11 +67,14 @@ impl ThisMachine {
 impl Lab for ThisMachine {
     fn fetch(
         &self,
-        spec: &str,
+        request: &KernelRequest,
         progress: &dyn Progress,
         _interrupt: &Interrupt,
     ) -> Result<Box<dyn TestKernel>, LabError> {
-        let image = kernels::fetch(&parse(spec)?, &cache()?, progress)?;
+        let image = match request {
+            KernelRequest::Ready(spec) => kernels::fetch(&parse(spec)?, &cache()?, progress)?,
+            KernelRequest::Build(spec) => build(spec, progress)?,
+        };
         let symbols = Symbols::load(&image.symbols).map_err(unavailable)?;
         Ok(Box::new(CachedKernel {
             image,
@@ -122,6 +126,14 @@ impl Lab for ThisMachine {
     fn doctor(&self) -> Result<String, LabError> {
         Ok(super::doctor::report(&cache()?))
     }
+}
+
+fn build(spec: &BuildSpec, progress: &dyn Progress) -> Result<KernelImage, LabError> {
+    let built = kernels::build(spec, &cache()?, progress)?;
+    if let kernels::Client::LeftOut(reason) = built.client {
+        tracing::warn!("{spec} is built without the lab client: {reason}");
+    }
+    Ok(built.image)
 }
 
 fn cache() -> Result<Cache, LabError> {

@@ -1,0 +1,215 @@
+//! git, run on a repository of ours, free of the user's configuration.
+
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::BuildError;
+use crate::child;
+
+/// A repository in the cache, and where further objects are found.
+#[derive(Debug, Clone)]
+pub(super) struct Git {
+    dir: PathBuf,
+    /// Objects of the user's repository, read only.
+    alternates: Vec<PathBuf>,
+}
+
+/// One call of git.
+#[derive(Debug)]
+pub(super) struct Call {
+    command: Command,
+    name: String,
+    input: Vec<u8>,
+}
+
+/// What git said when it failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub command: String,
+    pub message: String,
+}
+
+impl From<Failure> for BuildError {
+    fn from(failure: Failure) -> Self {
+        Self::Git {
+            command: failure.command,
+            message: failure.message,
+        }
+    }
+}
+
+impl Git {
+    /// The repository `dir`, made when it is missing.
+    pub fn open(dir: PathBuf) -> Result<Self, Failure> {
+        let git = Self {
+            dir,
+            alternates: Vec::new(),
+        };
+        if !git.dir.join("HEAD").exists() {
+            git.call("init").args(["--quiet", "--bare"]).run()?;
+            // It is a cache: speed before a copy that survives a power failure.
+            for (key, value) in [
+                ("core.compression", "1"),
+                ("core.fsync", "none"),
+                ("core.bare", "false"),
+                ("gc.auto", "0"),
+                ("core.quotePath", "false"),
+            ] {
+                git.call("config").args([key, value]).run()?;
+            }
+        }
+        Ok(git)
+    }
+
+    /// The same repository with the objects of another one.
+    pub fn with_objects_of(mut self, objects: Option<PathBuf>) -> Self {
+        self.alternates.extend(objects);
+        self
+    }
+
+    /// A call on this repository.
+    pub fn call(&self, subcommand: &str) -> Call {
+        let mut call = Call::new(subcommand);
+        call.command
+            .env("GIT_DIR", &self.dir)
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_CONFIG_NOSYSTEM", "1");
+        let alternates = std::env::join_paths(&self.alternates);
+        if let (false, Ok(alternates)) = (self.alternates.is_empty(), alternates) {
+            call.command
+                .env("GIT_ALTERNATE_OBJECT_DIRECTORIES", alternates);
+        }
+        call
+    }
+}
+
+impl Call {
+    /// A call on whatever repository the further arguments say, with the user's configuration,
+    /// without locks or refreshed files there.
+    pub fn new(subcommand: &str) -> Self {
+        Self::prepared(subcommand, &[])
+    }
+
+    /// The same in a folder of the user's.
+    pub fn in_tree(tree: &Path, subcommand: &str) -> Self {
+        Self::prepared(subcommand, &[OsStr::new("-C"), tree.as_os_str()])
+    }
+
+    fn prepared(subcommand: &str, options: &[&OsStr]) -> Self {
+        let mut command = Command::new("git");
+        command.args(options).arg(subcommand);
+        // A caller that is itself run by git (a hook, `git bisect run`) hands these down.
+        for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
+            command.env_remove(variable);
+        }
+        command.env("GIT_OPTIONAL_LOCKS", "0").env("LC_ALL", "C.UTF-8");
+        Self {
+            command,
+            name: subcommand.to_owned(),
+            input: Vec::new(),
+        }
+    }
+
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.command.arg(arg);
+        self
+    }
+
+    pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        self.command.args(args);
+        self
+    }
+
+    /// With this index file.
+    pub fn index(mut self, file: &Path) -> Self {
+        self.command.env("GIT_INDEX_FILE", file);
+        self
+    }
+
+    /// With this folder as the work tree.
+    pub fn work_tree(mut self, folder: &Path) -> Self {
+        self.command.env("GIT_WORK_TREE", folder).current_dir(folder);
+        self
+    }
+
+    /// With this on its standard input.
+    pub fn input(mut self, input: impl Into<Vec<u8>>) -> Self {
+        self.input = input.into();
+        self
+    }
+
+    /// Runs it to its end; its output without the last line feed.
+    pub fn run(mut self) -> Result<String, Failure> {
+        let failed = |error: io::Error| Failure {
+            command: self.name.clone(),
+            message: error.to_string(),
+        };
+        let input = std::mem::take(&mut self.input);
+        self.command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        child::end_with_us(&mut self.command);
+        let mut child = self.command.spawn().map_err(failed)?;
+        let stdin = child.stdin.take();
+        let output = std::thread::scope(|scope| {
+            // Beside the reading of what it prints, lest both wait. That it may stop reading
+            // (EPIPE) is its own affair: its exit code tells.
+            scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(&input)));
+            child.wait_with_output()
+        })
+        .map_err(failed)?;
+        if !output.status.success() {
+            let message = String::from_utf8_lossy(&output.stderr);
+            let message = message.trim_end();
+            return Err(Failure {
+                command: self.name,
+                message: if message.is_empty() {
+                    output.status.to_string()
+                } else {
+                    message.to_owned()
+                },
+            });
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.trim_end_matches('\n').to_owned())
+    }
+
+    /// Starts it with a pipe to its standard input, which `write` fills.
+    pub fn feed(
+        mut self,
+        write: impl FnOnce(&mut dyn Write) -> Result<(), BuildError>,
+    ) -> Result<(), BuildError> {
+        let name = self.name.clone();
+        let failed = |error: io::Error| Failure {
+            command: name.clone(),
+            message: error.to_string(),
+        };
+        self.command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        child::end_with_us(&mut self.command);
+        let mut child = self.command.spawn().map_err(failed)?;
+        let written = match child.stdin.take() {
+            Some(stdin) => write(&mut io::BufWriter::with_capacity(1 << 18, stdin)),
+            None => Ok(()),
+        };
+        if written.is_err() {
+            // It would take what it got for the whole.
+            let _ = child.kill();
+        }
+        let output = child.wait_with_output().map_err(failed)?;
+        written?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(Failure {
+            command: self.name,
+            message: String::from_utf8_lossy(&output.stderr).trim_end().to_owned(),
+        }
+        .into())
+    }
+}

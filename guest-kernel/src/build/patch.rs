@@ -1,0 +1,71 @@
+//! Patches, applied to a tree in the repository: no file of anybody's is written.
+
+use std::path::Path;
+
+use super::BuildError;
+use super::git::Failure;
+use super::workspace::Workspace;
+
+/// A patch, as `diff -u`, `git diff` or `git format-patch` write them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Patch {
+    /// For messages: the user's file, or `mutant:NAME`.
+    pub name: String,
+    /// The text; anything before the first diff is a header.
+    pub content: Vec<u8>,
+}
+
+/// The tree `base`, called `to` in messages, with all patches applied in order.
+pub(super) fn apply_all(
+    workspace: &Workspace,
+    base: String,
+    to: &str,
+    patches: &[Patch],
+) -> Result<String, BuildError> {
+    if patches.is_empty() {
+        return Ok(base);
+    }
+    workspace.derive(&base, |index| {
+        let mut applied = Vec::new();
+        for patch in patches {
+            apply(workspace, index, patch, &[]).map_err(|failure| {
+                let to: Vec<&str> = [to].into_iter().chain(applied.iter().copied()).collect();
+                BuildError::Patch {
+                    name: patch.name.clone(),
+                    to: to.join(" + "),
+                    message: indented(&failure.message),
+                }
+            })?;
+            applied.push(patch.name.as_str());
+        }
+        Ok(())
+    })
+}
+
+/// Applies a patch to an index.
+pub(super) fn apply(
+    workspace: &Workspace,
+    index: &Path,
+    patch: &Patch,
+    options: &[&str],
+) -> Result<(), Failure> {
+    workspace
+        .git()
+        .call("apply")
+        .args(["--cached", "--whitespace=nowarn"])
+        .args(options)
+        .arg("-")
+        .index(index)
+        .input(patch.content.clone())
+        .run()
+        .map(drop)
+}
+
+/// git's lines without their `error: `, as details of ours.
+fn indented(message: &str) -> String {
+    let lines: Vec<String> = message
+        .lines()
+        .map(|line| format!("  {}", line.strip_prefix("error: ").unwrap_or(line)))
+        .collect();
+    lines.join("\n")
+}
