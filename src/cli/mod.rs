@@ -91,11 +91,7 @@ fn dispatch(
 }
 
 /// Gets a kernel into the cache and says where it is.
-fn get(
-    request: &KernelRequest,
-    lab: &dyn Lab,
-    interrupt: &Interrupt,
-) -> Result<(), CommandError> {
+fn get(request: &KernelRequest, lab: &dyn Lab, interrupt: &Interrupt) -> Result<(), CommandError> {
     let kernel = lab.fetch(request, &Spinner::new(), interrupt)?;
     let (release, path) = (kernel.release(), kernel.path().display());
     Ok(print(&format!("{release}  {path}\n"))?)

@@ -251,7 +251,11 @@ fn all_pass() {
     let bench = Bench::new([(); 3].map(|()| ended(TrialEnd::Completed)));
     assert_eq!(run_in(&folder, &[], &bench).unwrap(), 0);
     assert_eq!(outcomes(&folder), ["a pass", "b pass", "c pass"]);
-    assert_eq!(bench.hosts_started.load(Relaxed), 1, "one host for all of them");
+    assert_eq!(
+        bench.hosts_started.load(Relaxed),
+        1,
+        "one host for all of them"
+    );
     let console = folder.path().join("kept/a/console.log");
     assert_eq!(fs::read_to_string(console).unwrap(), "hello\n");
 }

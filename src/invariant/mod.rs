@@ -48,6 +48,7 @@ mod tasks;
 mod testkit;
 mod u1_ends;
 mod u2_stops;
+mod u4_missing_pages;
 mod u6_frame_zero;
 mod verdict;
 mod w0_console;
@@ -153,6 +154,7 @@ pub fn registry() -> &'static [&'static dyn Invariant] {
         &a7_own_buffer::OwnBuffer,
         &u1_ends::Ends,
         &u2_stops::Stops,
+        &u4_missing_pages::MissingPages,
         &u6_frame_zero::FrameZero,
         &w0_console::Console,
         &w1_rings::Rings,

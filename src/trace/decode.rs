@@ -45,6 +45,7 @@ impl Trace {
             user_symbols: recording.user_symbols.clone(),
             events,
             injections: recording.injections.clone(),
+            failures: recording.failures.clone(),
             progress: recording.progress.clone(),
             corrupt,
             log: log_lines(recording),

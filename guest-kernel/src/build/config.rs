@@ -109,7 +109,10 @@ mod tests {
     #[test]
     fn later_fragments_win() {
         let fragments = [
-            fragment("a", "CONFIG_A=y\n# CONFIG_B is not set\n# prose, CONFIG_X\n"),
+            fragment(
+                "a",
+                "CONFIG_A=y\n# CONFIG_B is not set\n# prose, CONFIG_X\n",
+            ),
             fragment("b", "CONFIG_B=\"text\"\n# CONFIG_A is not set\n"),
         ];
         assert_eq!(
@@ -123,7 +126,10 @@ mod tests {
     fn says_what_kconfig_did_not_give() {
         let fragments = [
             fragment("base", "CONFIG_OLD=y\n"),
-            fragment("mine.config", "CONFIG_A=y\nCONFIG_N=8\n# CONFIG_C is not set\n"),
+            fragment(
+                "mine.config",
+                "CONFIG_A=y\nCONFIG_N=8\n# CONFIG_C is not set\n",
+            ),
         ];
         let error = check(&fragments, "CONFIG_N=4\nCONFIG_C=y\n").unwrap_err();
         assert_eq!(

@@ -104,7 +104,9 @@ impl Call {
         for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
             command.env_remove(variable);
         }
-        command.env("GIT_OPTIONAL_LOCKS", "0").env("LC_ALL", "C.UTF-8");
+        command
+            .env("GIT_OPTIONAL_LOCKS", "0")
+            .env("LC_ALL", "C.UTF-8");
         Self {
             command,
             name: subcommand.to_owned(),
@@ -130,7 +132,9 @@ impl Call {
 
     /// With this folder as the work tree.
     pub fn work_tree(mut self, folder: &Path) -> Self {
-        self.command.env("GIT_WORK_TREE", folder).current_dir(folder);
+        self.command
+            .env("GIT_WORK_TREE", folder)
+            .current_dir(folder);
         self
     }
 
@@ -208,7 +212,9 @@ impl Call {
         }
         Err(Failure {
             command: self.name,
-            message: String::from_utf8_lossy(&output.stderr).trim_end().to_owned(),
+            message: String::from_utf8_lossy(&output.stderr)
+                .trim_end()
+                .to_owned(),
         }
         .into())
     }

@@ -164,7 +164,11 @@ fn telling(log: &str) -> String {
         .map(|line| format!("  {line}"))
         .collect();
     if shown.is_empty() {
-        return log.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n");
+        return log
+            .lines()
+            .map(|line| format!("  {line}"))
+            .collect::<Vec<_>>()
+            .join("\n");
     }
     shown.join("\n")
 }

@@ -219,9 +219,8 @@ fn import(deb: &Path, to: &mut dyn Write) -> Result<(), BuildError> {
             source,
         })
     };
-    let wanted = |path: &Path| {
-        path.starts_with("usr/src") && path.extension() == Some(OsStr::new("xz"))
-    };
+    let wanted =
+        |path: &Path| path.starts_with("usr/src") && path.extension() == Some(OsStr::new("xz"));
     deb::read(deb, wanted, |archive| {
         let source = liblzma::read::XzDecoder::new(archive).take(MAX_SOURCE);
         write_commit(tar::Archive::new(source), to)
@@ -254,7 +253,14 @@ fn write_commit(mut archive: tar::Archive<impl Read>, to: &mut dyn Write) -> io:
                 let mode = entry.header().mode()?;
                 let mut content = Vec::new();
                 entry.read_to_end(&mut content)?;
-                (if mode & 0o111 == 0 { "100644" } else { "100755" }, content)
+                (
+                    if mode & 0o111 == 0 {
+                        "100644"
+                    } else {
+                        "100755"
+                    },
+                    content,
+                )
             }
             tar::EntryType::Symlink => {
                 let target = entry.link_name_bytes().unwrap_or_default().into_owned();

@@ -105,7 +105,11 @@ impl Workspace {
     /// Whether the tree has this file or folder.
     pub fn has(&self, tree: &str, path: &str) -> bool {
         let object = format!("{tree}:{path}");
-        self.git.call("cat-file").args(["-e", &object]).run().is_ok()
+        self.git
+            .call("cat-file")
+            .args(["-e", &object])
+            .run()
+            .is_ok()
     }
 
     /// A file's content as an object of the repository: its id.

@@ -20,7 +20,7 @@ pub use message::{AgentMessage, HostReply};
 pub use plan::{EventSource, EventSpec, GuestPlan, Tracing, Workload, WorkloadKind};
 
 /// Checked in [`AgentMessage::Hello`]; raised with every change to this crate.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// `out` of a 32-bit page frame number of a [`mailbox`] header page: one request, answered in
 /// place before the `out` retires.
