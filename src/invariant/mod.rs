@@ -56,6 +56,7 @@ mod tasks;
 mod testkit;
 mod u1_ends;
 mod u2_stops;
+mod u4_missing_pages;
 mod u6_frame_zero;
 mod verdict;
 mod w0_console;
@@ -166,6 +167,7 @@ pub fn registry() -> &'static [&'static dyn Invariant] {
         &a7_own_buffer::OwnBuffer,
         &u1_ends::Ends,
         &u2_stops::Stops,
+        &u4_missing_pages::MissingPages,
         &u6_frame_zero::FrameZero,
         &r1_first_is_zero::FirstIsZero,
         &r2_cancelled_is_refused::CancelledIsRefused,

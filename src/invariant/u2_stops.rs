@@ -12,7 +12,9 @@ use crate::trace::model::MAX_DEFERRED_FRAMES;
 /// and there the walk must stop (`unwind_user_next_common`, kernel/unwind/user.c, 7.2): a D with
 /// frame 0 at the leaf has no frame beyond the root, and none that is not a user address.
 ///
-/// Cyclic, misaligned, non-canonical and unmapped frame pointers need workloads of their own.
+/// With `wild-ends` that frame pointer is also one of the outermost frame itself, of the frame
+/// below it, a misaligned one above, one into the kernel and one that is not canonical; none of
+/// them leads to a frame. An unmapped one needs a workload of its own.
 #[derive(Debug)]
 pub struct Stops;
 

@@ -235,9 +235,11 @@ fn missing_injections(plan: &TrialPlan, trace: &Trace) -> Vec<String> {
         let made = trace
             .injections
             .iter()
+            .chain(&trace.failures)
             .filter(|it| it.spec as usize == index);
         let made = made.count() as u64;
-        if made != planned {
+        let enough = injection.trigger.may_end_early() && (1..planned).contains(&made);
+        if made != planned && !enough {
             reasons.push(format!(
                 "point not reached: injection {} was made {made} times of {planned}",
                 index + 1

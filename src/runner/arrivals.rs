@@ -26,7 +26,11 @@ pub struct Arrival {
     pub repeat: u64,
     /// NMIs at each.
     pub times: u32,
+    /// One instruction boundary later in each iteration than in the one before.
+    pub sweep: bool,
     done: u64,
+    /// A sweep that has come to the end of what is executed.
+    swept: bool,
     armed: HashMap<u32, Armed>,
 }
 
@@ -36,6 +40,8 @@ struct Armed {
     iteration: u64,
     hits: u64,
     injected: u32,
+    /// Instruction boundaries to pass without an injection, the place's own included.
+    pass: u64,
     /// Where the next NMI of this arrival is due; empty until the place was reached.
     next: Vec<u64>,
 }
@@ -55,8 +61,8 @@ pub enum Due {
         /// where they are.
         again: bool,
     },
-    /// Ours, but the instruction can lead anywhere and more than one NMI is due: execute it
-    /// without one, and go on where it led.
+    /// Ours, but nothing is due yet, or the instruction can lead anywhere and more than one NMI is
+    /// due: execute it without one, and go on where it led.
     StepFirst {
         /// Index of the injection in the scenario.
         spec: u32,
@@ -78,15 +84,33 @@ impl Arrival {
             hit,
             repeat,
             times,
+            sweep: false,
             done: 0,
+            swept: false,
             armed: HashMap::new(),
         }
+    }
+
+    /// The same, one instruction boundary later in each iteration than in the one before.
+    #[must_use]
+    pub fn sweeping(mut self, sweep: bool) -> Self {
+        self.sweep = sweep;
+        self
     }
 
     /// All its injections are made.
     #[must_use]
     pub fn complete(&self) -> bool {
-        self.done >= self.repeat
+        self.swept || self.done >= self.repeat
+    }
+
+    /// A thread is out of the iteration that it was armed for. One that never got to the place
+    /// counts for nothing, and the next one makes up for it; one that got there, and had not
+    /// passed enough boundaries when it was over, is the end of the sweep.
+    fn leave(&mut self, thread: u32) {
+        if let Some(armed) = self.armed.remove(&thread) {
+            self.swept |= self.sweep && !armed.next.is_empty();
+        }
     }
 }
 
@@ -137,11 +161,13 @@ impl Arrivals {
         *iteration += 1;
         let iteration = *iteration;
         for arrival in &mut self.list {
-            // An iteration that never got there counts for nothing; the next one makes up for it.
-            arrival.armed.remove(&thread);
+            arrival.leave(thread);
             let begun = arrival.done + arrival.armed.len() as u64;
-            if iteration >= arrival.first && begun < arrival.repeat {
-                arrival.armed.insert(thread, Armed::new(task, iteration));
+            if iteration >= arrival.first && begun < arrival.repeat && !arrival.swept {
+                let pass = if arrival.sweep { begun } else { 0 };
+                arrival
+                    .armed
+                    .insert(thread, Armed::new(task, iteration, pass));
             }
         }
     }
@@ -149,8 +175,7 @@ impl Arrivals {
     /// A thread is back in user mode.
     pub fn disarm(&mut self, thread: u32) {
         for arrival in &mut self.list {
-            // An iteration that never got there counts for nothing; the next one makes up for it.
-            arrival.armed.remove(&thread);
+            arrival.leave(thread);
         }
     }
 
@@ -177,7 +202,9 @@ impl Arrivals {
                 }
             }
             let again = armed.injected + 1 < arrival.times;
-            if again && !leads_on {
+            let pass = armed.pass > 0;
+            armed.pass = armed.pass.saturating_sub(1);
+            if pass || (again && !leads_on) {
                 return Due::StepFirst {
                     spec: arrival.spec,
                     thread,
@@ -213,10 +240,11 @@ impl Arrivals {
 }
 
 impl Armed {
-    fn new(task: u64, iteration: u64) -> Self {
+    fn new(task: u64, iteration: u64, pass: u64) -> Self {
         Self {
             task,
             iteration,
+            pass,
             hits: 0,
             injected: 0,
             next: Vec::new(),
@@ -326,6 +354,52 @@ mod tests {
                 again: false
             }
         );
+    }
+
+    #[test]
+    fn a_sweep_goes_one_boundary_further_each_time() {
+        let mut arrivals = Arrivals::new(vec![Arrival::new(0, 0x10, 1, 1, 3, 1).sweeping(true)]);
+        let step = Due::StepFirst { spec: 0, thread: 0 };
+        for iteration in 1..=3 {
+            arrivals.arm(0, TASK);
+            let mut pc = 0x10;
+            for _ in 1..iteration {
+                assert_eq!(arrivals.hit(pc, TASK, true), step);
+                pc += 4;
+                arrivals.go_on_at(0, 0, vec![pc]);
+            }
+            let due = Due::Inject {
+                spec: 0,
+                thread: 0,
+                iteration,
+                again: false,
+            };
+            assert_eq!(arrivals.hit(pc, TASK, true), due);
+        }
+        assert!(arrivals.complete());
+    }
+
+    #[test]
+    fn a_sweep_ends_where_the_iteration_does() {
+        let mut arrivals = Arrivals::new(vec![Arrival::new(0, 0x10, 1, 1, 9, 1).sweeping(true)]);
+        arrivals.arm(0, TASK);
+        assert!(matches!(
+            arrivals.hit(0x10, TASK, true),
+            Due::Inject { .. }
+        ));
+        arrivals.arm(0, TASK);
+        arrivals.disarm(0);
+        assert!(!arrivals.complete(), "the place was not reached");
+        arrivals.arm(0, TASK);
+        assert!(matches!(
+            arrivals.hit(0x10, TASK, true),
+            Due::StepFirst { .. }
+        ));
+        arrivals.go_on_at(0, 0, vec![0x14]);
+        arrivals.disarm(0);
+        assert!(arrivals.complete());
+        arrivals.arm(0, TASK);
+        assert!(arrivals.addresses().is_empty());
     }
 
     #[test]

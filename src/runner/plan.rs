@@ -59,6 +59,11 @@ pub struct InjectionPlan {
 pub enum ActionPlan {
     /// One NMI into the vCPU that met the trigger.
     Nmi,
+    /// The function that is about to be called returns this instead.
+    Fail {
+        /// The value.
+        returns: i64,
+    },
 }
 
 /// When an injection is made.
@@ -78,6 +83,9 @@ pub enum TriggerPlan {
         /// How many times in a row at each arrival: the second when the first one's handler has
         /// returned to the instruction, and so on.
         times: u32,
+        /// In the n-th of the iterations, n - 1 instruction boundaries after the arrival. It ends
+        /// early when an iteration does before it comes to the boundary that is due.
+        sweep: bool,
     },
     /// Periodically, wherever the vCPU is.
     Rate {
@@ -91,7 +99,14 @@ pub enum TriggerPlan {
 }
 
 impl TriggerPlan {
-    /// How many injections it makes.
+    /// Whether it may end with fewer injections than it is allowed: how far a sweep has to go, the
+    /// code decides.
+    #[must_use]
+    pub const fn may_end_early(&self) -> bool {
+        matches!(self, Self::Arrival { sweep: true, .. })
+    }
+
+    /// How many injections it makes, at most if it may end early.
     #[must_use]
     pub fn injections(&self) -> u64 {
         match self {

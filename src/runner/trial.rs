@@ -6,7 +6,7 @@ use unwindlab_abi::{MAILBOX_PORT, MARK_PORT, mark};
 use unwindlab_vmm::{AddressSpace, InjectError, Machine, Pause, Run, Stop, VcpuEvent};
 
 use super::arrivals::{Arrival, Arrivals, Due};
-use super::plan::{Place, TrialPlan, TriggerPlan};
+use super::plan::{ActionPlan, Place, TrialPlan, TriggerPlan};
 use super::progress::{Stage, TrialProgress};
 use super::rate::Rates;
 use super::session::{Session, Turn};
@@ -148,7 +148,8 @@ impl<'a> Trial<'a> {
                 self.session.stage
             },
             elapsed_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            injected: self.session.recording.injections.len() as u64,
+            injected: (self.session.recording.injections.len()
+                + self.session.recording.failures.len()) as u64,
             planned: self.planned,
         }
     }
@@ -222,9 +223,11 @@ impl<'a> Trial<'a> {
                     hit,
                     repeat,
                     times,
+                    sweep,
                 } => {
                     let address = self.address(place)?;
-                    arrivals.push(Arrival::new(spec, address, *first, *hit, *repeat, *times));
+                    let arrival = Arrival::new(spec, address, *first, *hit, *repeat, *times);
+                    arrivals.push(arrival.sweeping(*sweep));
                 }
                 TriggerPlan::Rate {
                     period_us,
@@ -284,8 +287,12 @@ impl<'a> Trial<'a> {
             mark::ARM if !self.stopping => {
                 let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
                 self.arrivals.arm(thread, task);
+                self.note_completion();
             }
-            mark::DONE => self.arrivals.disarm(thread),
+            mark::DONE => {
+                self.arrivals.disarm(thread);
+                self.note_completion();
+            }
             _ => {}
         }
         self.set_breakpoints(self.arrivals.addresses())
@@ -371,10 +378,21 @@ impl<'a> Trial<'a> {
         if self.first_progress.is_empty() {
             self.first_progress = self.session.progress(self.machine.memory());
         }
+        let action = self.plan.injections.get(spec as usize).map(|i| i.action);
         let mut vcpu = vcpu(&mut self.machine, index)?;
         let (rip, cpl) = watch::place(&vcpu).map_err(VcpuError::from)?;
-        vcpu.inject_nmi().map_err(VcpuError::from)?;
-        self.session.recording.injections.push(Injection {
+        let recording = &mut self.session.recording;
+        let made = match action {
+            Some(ActionPlan::Fail { returns }) => {
+                vcpu.return_now(returns).map_err(VcpuError::from)?;
+                &mut recording.failures
+            }
+            Some(ActionPlan::Nmi) | None => {
+                vcpu.inject_nmi().map_err(VcpuError::from)?;
+                &mut recording.injections
+            }
+        };
+        made.push(Injection {
             spec,
             vcpu: u32::from(index),
             rip,

@@ -7,7 +7,7 @@ use super::error::{Complaints, ScenarioErrors};
 use super::events;
 use super::lab;
 use super::located::{At, Location};
-use super::model::{Injection, Machine, Nmi, Place, Scenario, Workload};
+use super::model::{Fail, Injection, Machine, Nmi, Place, Scenario, Workload};
 use super::place::SymbolOffset;
 
 /// vCPUs a machine can have.
@@ -44,8 +44,10 @@ pub fn check(
     check_perf(&scenario, &mut complaints);
     lab::check(&scenario, &mut complaints);
     for injection in &scenario.inject {
-        let Injection::Nmi(nmi) = injection;
-        check_nmi(nmi, *scenario.machine.vcpus, &mut complaints);
+        match injection {
+            Injection::Nmi(nmi) => check_nmi(nmi, *scenario.machine.vcpus, &mut complaints),
+            Injection::Fail(fail) => check_fail(fail, &mut complaints),
+        }
     }
     check_times(&scenario, &mut complaints);
     check_invariants(&scenario, invariants, &mut complaints);
@@ -140,6 +142,12 @@ fn check_perf(scenario: &Scenario, complaints: &mut Complaints<'_>) {
         kind.location(),
         || "workload `sleep-migrate` needs 2 vCPUs or more to migrate between".to_owned(),
     );
+    let wild = &scenario.workload.wild_ends;
+    complaints.require(
+        !**wild || **kind != WorkloadKind::Exit,
+        wild.location(),
+        || "workload `exit` has no wild ends".to_owned(),
+    );
 }
 
 fn check_nmi(nmi: &At<Nmi>, vcpus: u8, complaints: &mut Complaints<'_>) {
@@ -150,6 +158,17 @@ fn check_nmi(nmi: &At<Nmi>, vcpus: u8, complaints: &mut Complaints<'_>) {
             nmi.location(),
             "expected exactly one of `at` (an instruction) and `every` (a time)",
         ),
+    }
+}
+
+fn check_fail(fail: &Fail, complaints: &mut Complaints<'_>) {
+    for (key, written) in [
+        ("first", &fail.first),
+        ("hit", &fail.hit),
+        ("repeat", &fail.repeat),
+    ] {
+        let written = written.as_ref().map(|n| (**n, n.location()));
+        require_positive(key, written, complaints);
     }
 }
 
@@ -174,7 +193,7 @@ fn check_arrival(nmi: &Nmi, complaints: &mut Complaints<'_>) {
     ];
     refuse(
         not_here,
-        "`at` takes `first`, `hit`, `times` and `repeat`",
+        "`at` takes `first`, `hit`, `times`, `repeat` and `sweep`",
         complaints,
     );
     let not_zero = [
@@ -197,6 +216,7 @@ fn check_rate(nmi: &Nmi, vcpus: u8, complaints: &mut Complaints<'_>) {
         ("hit", nmi.hit.as_ref().map(At::location)),
         ("times", nmi.times.as_ref().map(At::location)),
         ("repeat", nmi.repeat.as_ref().map(At::location)),
+        ("sweep", nmi.sweep.as_ref().map(At::location)),
     ];
     refuse(not_here, "`every` takes `count` and `vcpus`", complaints);
     match &nmi.count {

@@ -192,13 +192,20 @@ fn source(name: &At<String>, complaints: &mut Complaints<'_>) -> EventSource {
         !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
     match name.split_once(':') {
+        Some((kind @ ("kprobe" | "kretprobe"), function)) if is_word(function) => {
+            EventSource::Probe {
+                function: function.to_owned(),
+                at_return: kind == "kretprobe",
+            }
+        }
         Some((system, event)) if is_word(system) && is_word(event) => tracepoint(system, event),
         _ => {
             let names: Vec<_> = NAMED.iter().map(|(name, _)| format!("`{name}`")).collect();
             complaints.add(
                 name.location(),
                 format!(
-                    "found event `{}`, expected a tracepoint such as `nmi:nmi_handler` or one of {}",
+                    "found event `{}`, expected a tracepoint such as `nmi:nmi_handler`, a \
+                     `kprobe:FUNCTION` or `kretprobe:FUNCTION`, or one of {}",
                     name.escape_debug(),
                     names.join(", ")
                 ),

@@ -99,6 +99,11 @@ pub struct Workload {
     /// Iterations of each thread; 0: until the injections are made and the settle time is over.
     #[serde(default)]
     pub iterations: At<u64>,
+    /// The root of thread i ends its chain with the i-th of six frame pointers that lead nowhere,
+    /// counted round: 0, one of a frame to itself, one backward, one misaligned, one into the
+    /// kernel, one that is not canonical. Not for `exit`.
+    #[serde(default)]
+    pub wild_ends: At<bool>,
 }
 
 /// What perf traces.
@@ -140,7 +145,8 @@ pub struct PerfEvent {
     /// Name in reports.
     pub name: At<String>,
     /// What makes it count, as perf names it: `dummy`, `cpu-clock`, `page-faults`, `cycles`,
-    /// or a tracepoint such as `nmi:nmi_handler`.
+    /// a tracepoint such as `nmi:nmi_handler`, or a function of the kernel that is called
+    /// (`kprobe:unwind_user`) or returns (`kretprobe:task_work_run`).
     pub event: At<String>,
     /// A sample every so many occurrences; 0: it does not sample.
     #[serde(default)]
@@ -195,6 +201,27 @@ pub enum SampleField {
 pub enum Injection {
     /// A non-maskable interrupt into one vCPU.
     Nmi(At<Nmi>),
+    /// A function of the kernel fails: it returns a value as soon as it is called.
+    Fail(At<Fail>),
+}
+
+/// Which function fails, and how, when a workload thread calls it.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Fail {
+    /// The function.
+    pub function: At<String>,
+    /// What it returns.
+    pub returns: At<i64>,
+    /// The first iteration of the workload that counts, from 1 (default 1).
+    #[schemars(range(min = 1))]
+    pub first: Option<At<u64>>,
+    /// Which call within an iteration, from 1 (default 1).
+    #[schemars(range(min = 1))]
+    pub hit: Option<At<u64>>,
+    /// In how many iterations (default 1).
+    #[schemars(range(min = 1))]
+    pub repeat: Option<At<u64>>,
 }
 
 /// When and where an NMI is injected: either `at` an instruction, or `every` so often.
@@ -217,6 +244,11 @@ pub struct Nmi {
     /// With `at`: in how many iterations (default 1).
     #[schemars(range(min = 1))]
     pub repeat: Option<At<u64>>,
+    /// With `at`: go through the code that is executed from there: in the first of the iterations
+    /// the NMI comes at the instruction, in the next at the instruction boundary that follows, and
+    /// so on, one further each time. It ends after `repeat` iterations, or when an iteration is
+    /// over before it comes to the boundary that is due.
+    pub sweep: Option<At<bool>>,
     /// Periodically, wherever the vCPU is.
     pub every: Option<At<Time>>,
     /// With `every`: how many, for each vCPU.

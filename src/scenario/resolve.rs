@@ -7,7 +7,7 @@ use super::error::{Complaints, ScenarioErrors};
 use super::events;
 use super::lab;
 use super::located::{At, Location};
-use super::model::{Injection, Nmi, Place as WrittenPlace, Scenario};
+use super::model::{Fail, Injection, Nmi, Place as WrittenPlace, Scenario};
 use super::place::SymbolOffset;
 use crate::runner::TrialPlan;
 use crate::runner::plan::{ActionPlan, InjectionPlan, KernelAddresses, Limits, Place, TriggerPlan};
@@ -73,12 +73,20 @@ pub fn resolve(
     let injections = scenario
         .inject
         .iter()
-        .filter_map(|Injection::Nmi(nmi)| {
-            let trigger = trigger(nmi, *scenario.machine.vcpus, symbols, &mut complaints)?;
-            Some(InjectionPlan {
-                trigger,
-                action: ActionPlan::Nmi,
-            })
+        .filter_map(|injection| {
+            let (trigger, action) = match injection {
+                Injection::Nmi(nmi) => (
+                    trigger(nmi, *scenario.machine.vcpus, symbols, &mut complaints)?,
+                    ActionPlan::Nmi,
+                ),
+                Injection::Fail(fail) => (
+                    call(fail, symbols, &mut complaints)?,
+                    ActionPlan::Fail {
+                        returns: *fail.returns,
+                    },
+                ),
+            };
+            Some(InjectionPlan { trigger, action })
         })
         .collect();
     let guest = GuestPlan {
@@ -111,6 +119,7 @@ fn workload(scenario: &Scenario) -> Workload {
         frames_step: *written.frames_step,
         threads: *written.threads,
         iterations: *written.iterations,
+        wild_ends: *written.wild_ends,
     }
 }
 
@@ -150,6 +159,29 @@ fn trigger(
         hit: or_one(&nmi.hit),
         repeat: or_one(&nmi.repeat),
         times: nmi.times.as_ref().map_or(1, |n| **n),
+        sweep: nmi.sweep.as_ref().is_some_and(|sweep| **sweep),
+    })
+}
+
+/// The call of a function. `None` where a complaint was made.
+fn call(
+    fail: &Fail,
+    symbols: &dyn KernelSymbols,
+    complaints: &mut Complaints<'_>,
+) -> Option<TriggerPlan> {
+    let or_one = |written: &Option<At<u64>>| written.as_ref().map_or(1, |n| **n);
+    let place = SymbolOffset {
+        symbol: String::clone(&fail.function),
+        offset: 0,
+    };
+    let address = kernel_address(&place, fail.function.location(), symbols, complaints)?;
+    Some(TriggerPlan::Arrival {
+        place: Place::Kernel { address },
+        first: or_one(&fail.first),
+        hit: or_one(&fail.hit),
+        repeat: or_one(&fail.repeat),
+        times: 1,
+        sweep: false,
     })
 }
 

@@ -52,6 +52,7 @@ impl Trace {
             events,
             lab,
             injections: recording.injections.clone(),
+            failures: recording.failures.clone(),
             progress: recording.progress.clone(),
             corrupt,
             log: log_lines(recording),

@@ -42,6 +42,8 @@ pub struct Trace {
     pub lab: Option<LabTrace>,
     /// The injections made, in order.
     pub injections: Vec<Injection>,
+    /// Calls of kernel functions that were made to fail, in order.
+    pub failures: Vec<Injection>,
     /// How far the workload got.
     pub progress: Vec<Progress>,
     /// Rings whose bytes stopped making sense, with the reason; an invariant of its own.

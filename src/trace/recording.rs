@@ -33,6 +33,9 @@ pub struct Recording {
     pub user_symbols: Vec<UserSymbol>,
     /// Injections, in the order they were made.
     pub injections: Vec<Injection>,
+    /// Calls of kernel functions that were made to fail, in order.
+    #[serde(default)]
+    pub failures: Vec<Injection>,
     /// Progress counters by thread, read from guest memory when the first injection was made and
     /// when the trial ended.
     pub progress: Vec<Progress>,

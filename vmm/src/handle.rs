@@ -93,6 +93,20 @@ impl<'m> VcpuHandle<'m> {
         }
     }
 
+    /// Has the function that the vCPU, stopped at its first instruction, is about to execute
+    /// return `value` to its caller instead (System V ABI: the return address is on top of the
+    /// stack, the value goes into `rax`).
+    pub fn return_now(&mut self, value: i64) -> Result<(), InspectError> {
+        let vcpu = self.inspect()?;
+        let mut regs = vcpu.regs()?;
+        let mut caller = [0; 8];
+        vcpu.read_virt(regs.rsp, &mut caller)?;
+        regs.rip = u64::from_le_bytes(caller);
+        regs.rsp = regs.rsp.wrapping_add(8);
+        regs.rax = value.cast_unsigned();
+        vcpu.set_regs(&regs)
+    }
+
     /// The NMIs that wait, and whether the guest handles one.
     pub fn nmi_state(&self) -> Result<NmiState, InjectError> {
         match self.stopped() {

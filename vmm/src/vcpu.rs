@@ -91,6 +91,12 @@ impl Vcpu {
             .map_err(|source| self.failed("get the registers", source))
     }
 
+    pub(crate) fn set_regs(&self, regs: &kvm_regs) -> Result<(), InspectError> {
+        self.fd
+            .set_regs(regs)
+            .map_err(|source| self.failed("set the registers", source))
+    }
+
     pub(crate) fn sregs(&self) -> Result<kvm_sregs, InspectError> {
         self.fd
             .get_sregs()

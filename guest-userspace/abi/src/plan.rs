@@ -36,6 +36,13 @@ pub enum EventSource {
         /// For example `nmi_handler`.
         name: String,
     },
+    /// A kprobe on a kernel function, made for the session.
+    Probe {
+        /// The function's symbol.
+        function: String,
+        /// When it returns rather than when it is called.
+        at_return: bool,
+    },
     /// A `PERF_TYPE_SOFTWARE` event by its `PERF_COUNT_SW_*` number.
     Software(u64),
     /// A `PERF_TYPE_HARDWARE` event by its `PERF_COUNT_HW_*` number.
@@ -89,6 +96,9 @@ pub struct Workload {
     pub threads: u32,
     /// Stop after this many iterations of each thread; 0: run until the host says stop.
     pub iterations: u64,
+    /// The root of thread i ends its chain with frame pointer `i % WILD_ENDS` of those that lead
+    /// nowhere, instead of 0.
+    pub wild_ends: bool,
 }
 
 /// Rounds of the counting loop in one iteration of [`WorkloadKind::Spin`]: long enough that the
@@ -100,7 +110,7 @@ pub const SYSCALLS_BATCH: u32 = 64;
 
 /// The names of user text that the agent announces ([`crate::message::UserSymbol`]), so that a
 /// scenario with another one is told before anything is started.
-pub const USER_SYMBOLS: [&str; 17] = [
+pub const USER_SYMBOLS: [&str; 20] = [
     "root",
     "exit_root",
     "descend",
@@ -118,7 +128,14 @@ pub const USER_SYMBOLS: [&str; 17] = [
     "exit_leaf",
     "exit_call",
     "exit_return",
+    "missing_leaf",
+    "missing_call",
+    "missing_return",
 ];
+
+/// Frame pointers that lead nowhere, with which a workload of wild ends ends its chains: 0, one of
+/// a frame to itself, one backward, one misaligned, one into the kernel, one not canonical.
+pub const WILD_ENDS: u32 = 6;
 
 /// What one iteration of a workload thread is. Each starts with [`crate::mark::ARM`] in the leaf;
 /// all but [`WorkloadKind::Exit`] end with [`crate::mark::DONE`] there, then count.
@@ -139,6 +156,10 @@ pub enum WorkloadKind {
     /// Each iteration starts a thread that calls down through all frames and leaves by the
     /// `exit` system call there.
     Exit,
+    /// As [`WorkloadKind::Deep`], but just before its `getppid` the leaf drops the pages of the
+    /// whole stack from the page tables. They stay in memory (it is shared memory): the next look
+    /// at them faults them in.
+    MissingPages,
     /// Blocks in `read` of a pipe that nobody writes to, deaf to the stop word: a hang on purpose,
     /// to see that one is reported as such.
     Stuck,
@@ -153,6 +174,7 @@ impl WorkloadKind {
             Self::Syscalls => "syscalls",
             Self::Deep => "deep",
             Self::SleepMigrate => "sleep-migrate",
+            Self::MissingPages => "missing-pages",
             Self::Stuck => "stuck",
             Self::Exit => "exit",
         }

@@ -9,10 +9,10 @@
 
 use std::mem::offset_of;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use unwindlab_abi::message::{ExpectedStack, UserSymbol};
-use unwindlab_abi::plan::{SPIN_ROUNDS, SYSCALLS_BATCH};
+use unwindlab_abi::plan::{SPIN_ROUNDS, SYSCALLS_BATCH, WILD_ENDS};
 use unwindlab_abi::{MARK_PORT, WorkloadKind, mark};
 
 use crate::shared::SharedPages;
@@ -34,8 +34,19 @@ std::arch::global_asm!(
     ARM = const offset_of!(Words, arm),
     DONE = const offset_of!(Words, done),
     FD = const offset_of!(Words, fd),
+    END_ON_STACK = const offset_of!(Words, end_on_stack),
+    END = const offset_of!(Words, end),
+    STACK_TOP = const offset_of!(Words, stack_top),
+    STACK_START = const offset_of!(Words, stack_start),
+    STACK_LEN = const offset_of!(Words, stack_len),
+    CALLERS_STACK = const offset_of!(Words, callers_stack),
+    SYS_MADVISE = const libc::SYS_madvise,
+    MADV_DONTNEED_LOCKED = const MADV_DONTNEED_LOCKED,
 );
 
+/// Drops pages from the page tables also where they are locked (include/uapi/asm-generic/
+/// mman-common.h, since 5.18).
+const MADV_DONTNEED_LOCKED: i32 = 24;
 /// Stack bytes of one frame: return address and saved frame pointer.
 pub const FRAME_BYTES: usize = 16;
 /// The shortest chain: leaf, one caller, root.
@@ -68,6 +79,8 @@ labels! {
     ul_sleep_leaf ul_sleep_framed ul_sleep_call ul_sleep_return ul_sleep_return_end
     ul_sleep_unframed ul_sleep_end
     ul_exit_leaf ul_exit_framed ul_exit_call ul_exit_return ul_exit_end
+    ul_missing_leaf ul_missing_framed ul_missing_call ul_missing_return ul_missing_return_end
+    ul_missing_unframed ul_missing_end
 }
 
 mod code {
@@ -103,7 +116,30 @@ struct Words {
     done: u32,
     /// Where to read from.
     fd: i32,
+    /// All ones where `end` counts from the stack pointer of the root, 0 where it is an address.
+    end_on_stack: u64,
+    /// The frame pointer with which the root ends the chain.
+    end: u64,
+    /// End of the stack to run on; 0 for the calling thread's own.
+    stack_top: u64,
+    /// Its start.
+    stack_start: u64,
+    /// Its bytes.
+    stack_len: u64,
+    /// The calling thread's stack pointer while the chain runs.
+    callers_stack: AtomicU64,
 }
+
+/// The frame pointers of [`WILD_ENDS`], as (`end_on_stack`, `end`). The frame of the outermost
+/// `descend` lies 16 bytes below the root's stack pointer, that of the one it calls 32.
+const ENDS: [(u64, u64); WILD_ENDS as usize] = [
+    (0, 0),
+    (u64::MAX, 16_u64.wrapping_neg()),
+    (u64::MAX, 32_u64.wrapping_neg()),
+    (u64::MAX, 4),
+    (0, 0xffff_8880_0000_0000),
+    (0, 0x0100_0000_0000_0000),
+];
 
 /// The call chain of one thread.
 #[derive(Debug)]
@@ -142,6 +178,12 @@ impl Chain {
             arm: mark::pack(mark::ARM, thread),
             done: mark::pack(mark::DONE, thread),
             fd,
+            end_on_stack: 0,
+            end: 0,
+            stack_top: 0,
+            stack_start: 0,
+            stack_len: 0,
+            callers_stack: AtomicU64::new(0),
         };
         Some(Self {
             words,
@@ -149,6 +191,26 @@ impl Chain {
             thread,
             shared,
         })
+    }
+
+    /// Ends the chain with wild frame pointer `which` of [`WILD_ENDS`], counted round.
+    #[must_use]
+    pub fn with_wild_end(mut self, which: u32) -> Self {
+        let end = ENDS.iter().cycle().nth(which as usize);
+        (self.words.end_on_stack, self.words.end) = end.copied().unwrap_or_default();
+        self
+    }
+
+    /// Runs on this stack instead of the calling thread's.
+    ///
+    /// # Safety
+    /// It must be writable, have room for the chain, and stay as long as the chain.
+    #[must_use]
+    pub unsafe fn on_stack(mut self, start: u64, end: u64) -> Self {
+        self.words.stack_start = start;
+        self.words.stack_len = end - start;
+        self.words.stack_top = end;
+        self
     }
 
     /// Whether a further iteration is wanted.
@@ -214,9 +276,9 @@ impl Chain {
         }
     }
 
-    /// What the last `read` of the sleeping kind returned.
+    /// What the last `read` of the sleeping kind, or `madvise` of the one of missing pages, returned.
     #[must_use]
-    pub fn last_read(&self) -> i64 {
+    pub fn last_result(&self) -> i64 {
         self.words.result.load(Ordering::Relaxed)
     }
 
@@ -235,6 +297,11 @@ impl Chain {
                 (ul_sleep_framed(), ul_sleep_unframed(), ul_sleep_return())
             }
             WorkloadKind::Exit => (ul_exit_framed(), ul_exit_end(), ul_exit_return()),
+            WorkloadKind::MissingPages => (
+                ul_missing_framed(),
+                ul_missing_unframed(),
+                ul_missing_return(),
+            ),
         };
         let root = match self.kind {
             WorkloadKind::Exit => ul_exit_root_return(),
@@ -262,6 +329,7 @@ fn leaf(kind: WorkloadKind) -> u64 {
         WorkloadKind::Deep => ul_deep_leaf(),
         WorkloadKind::SleepMigrate | WorkloadKind::Stuck => ul_sleep_leaf(),
         WorkloadKind::Exit => ul_exit_leaf(),
+        WorkloadKind::MissingPages => ul_missing_leaf(),
     }
 }
 
@@ -271,7 +339,7 @@ fn leaf(kind: WorkloadKind) -> u64 {
 /// |---|---|
 /// | `root`, `exit_root` | start of a chain; the second one that of threads of kind `exit` |
 /// | `descend` | the recursion between root and leaf |
-/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit` |
+/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit`, `missing` |
 /// | `spin_loop` | the one instruction that a spinning thread is at most of the time |
 /// | `KIND_call` | the `syscall` instruction of a leaf that has one |
 /// | `KIND_return` | the instruction after it (`exit_return` never runs) |
@@ -301,6 +369,13 @@ pub fn symbols() -> Vec<UserSymbol> {
         ("exit_leaf", ul_exit_leaf(), ul_exit_end()),
         ("exit_call", ul_exit_call(), ul_exit_return()),
         ("exit_return", ul_exit_return(), ul_exit_end()),
+        ("missing_leaf", ul_missing_leaf(), ul_missing_end()),
+        ("missing_call", ul_missing_call(), ul_missing_return()),
+        (
+            "missing_return",
+            ul_missing_return(),
+            ul_missing_return_end(),
+        ),
     ]
     .into_iter()
     .map(|(name, start, end)| UserSymbol {

@@ -34,7 +34,8 @@
 .balign 64
 
 // extern "sysv64" fn ul_root(words: *const Words)
-// Ends the chain (rbp = 0), calls down once, and returns when the leaf has.
+// Ends the chain (rbp = 0, or another frame pointer that leads nowhere), calls down once, on the
+// stack asked for, and returns when the leaf has.
 .globl ul_root
 .type ul_root, @function
 ul_root:
@@ -43,11 +44,18 @@ ul_root_start:
     push rbp
     push rbx
     mov rbx, rdi
-    xor ebp, ebp
+    mov qword ptr [rbx + {CALLERS_STACK}], rsp
+    mov rax, qword ptr [rbx + {STACK_TOP}]
+    test rax, rax
+    cmovnz rsp, rax
+    mov rbp, rsp
+    and rbp, qword ptr [rbx + {END_ON_STACK}]
+    add rbp, qword ptr [rbx + {END}]
     mov rcx, qword ptr [rbx + {DEPTH}]
     call ul_descend
 .globl ul_root_return
 ul_root_return:
+    mov rsp, qword ptr [rbx + {CALLERS_STACK}]
     pop rbx
     pop rbp
     ret
@@ -245,3 +253,39 @@ ul_exit_return:
     ud2
 .globl ul_exit_end
 ul_exit_end:
+
+// missing-pages: one getppid with no page of the stack in the page tables, then all the way up.
+// Between the two system calls nothing touches the stack.
+.balign 64
+.globl ul_missing_leaf
+.type ul_missing_leaf, @function
+ul_missing_leaf:
+    push rbp
+    mov rbp, rsp
+.globl ul_missing_framed
+ul_missing_framed:
+    ul_mark {ARM}
+    mov rdi, qword ptr [rbx + {STACK_START}]
+    mov rsi, qword ptr [rbx + {STACK_LEN}]
+    mov edx, {MADV_DONTNEED_LOCKED}
+    mov eax, {SYS_MADVISE}
+    syscall
+    mov qword ptr [rbx + {RESULT}], rax
+    mov eax, {SYS_GETPPID}
+.globl ul_missing_call
+ul_missing_call:
+    syscall
+.globl ul_missing_return
+ul_missing_return:
+    nop
+.globl ul_missing_return_end
+ul_missing_return_end:
+    ul_mark {DONE}
+    mov rax, qword ptr [rbx + {PROGRESS}]
+    inc qword ptr [rax]
+    pop rbp
+.globl ul_missing_unframed
+ul_missing_unframed:
+    ret
+.globl ul_missing_end
+ul_missing_end:

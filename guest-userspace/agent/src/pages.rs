@@ -24,10 +24,23 @@ impl Pages {
     /// # Errors
     /// The errno of `mmap`.
     pub fn new(count: usize) -> Result<Self, rustix::io::Errno> {
+        Self::map(count, MapFlags::PRIVATE)
+    }
+
+    /// Maps `count` pages of shared memory, which keeps what is in a page when the page is
+    /// dropped from the page tables.
+    ///
+    /// # Errors
+    /// The errno of `mmap`.
+    pub fn shared(count: usize) -> Result<Self, rustix::io::Errno> {
+        Self::map(count, MapFlags::SHARED)
+    }
+
+    fn map(count: usize, sharing: MapFlags) -> Result<Self, rustix::io::Errno> {
         let len = count
             .checked_mul(PAGE_SIZE)
             .ok_or(rustix::io::Errno::NOMEM)?;
-        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+        let flags = sharing | MapFlags::POPULATE;
         // SAFETY: a new mapping at an address the kernel chooses.
         let start =
             unsafe { mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };

@@ -65,10 +65,12 @@ pub fn mount_dev() -> Result<(), SystemError> {
 /// # Errors
 /// [`SystemError::Mount`].
 pub fn mount_tracefs(tracing: &Tracing) -> Result<(), SystemError> {
-    let needed = tracing
-        .events
-        .iter()
-        .any(|spec| matches!(spec.source, EventSource::Tracepoint { .. }));
+    let needed = tracing.events.iter().any(|spec| {
+        matches!(
+            spec.source,
+            EventSource::Tracepoint { .. } | EventSource::Probe { .. }
+        )
+    });
     if needed {
         mount_one("tracefs", TRACEFS)?;
     }

@@ -1,6 +1,7 @@
 //! The tracing session: perf events on every CPU, and their ring buffers.
 
 pub mod attr;
+mod probe;
 mod sys;
 
 pub use sys::RingMapping;
@@ -30,6 +31,14 @@ pub enum PerfError {
         system: String,
         /// Its name.
         name: String,
+    },
+    /// The kernel cannot be probed there.
+    #[error("this kernel takes no kprobe on {function}: {source}")]
+    Probe {
+        /// The function.
+        function: String,
+        /// Why.
+        source: std::io::Error,
     },
     /// No PMU counts such an event here.
     #[error("nothing counts event `{name}` on this machine (perf_event_open: {errno})")]
@@ -291,6 +300,12 @@ fn resolve(source: &EventSource, tracefs: &Path) -> Result<(u32, u64), PerfError
         EventSource::Tracepoint { system, name } => {
             tracepoint_id(tracefs, system, name).map(|id| (TYPE_TRACEPOINT, id))
         }
+        EventSource::Probe {
+            function,
+            at_return,
+        } => probe::make(tracefs, function, *at_return)
+            .and_then(|name| tracepoint_id(tracefs, probe::SYSTEM, &name))
+            .map(|id| (TYPE_TRACEPOINT, id)),
     }
 }
 

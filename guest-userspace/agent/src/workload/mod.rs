@@ -2,6 +2,7 @@
 
 mod exit;
 mod gate;
+mod missing_pages;
 mod sleep_migrate;
 
 use std::sync::Arc;
@@ -242,8 +243,11 @@ impl Job {
         };
         let fd = sleeper.as_ref().map_or(-1, sleep_migrate::Pipe::read_fd);
         let shared = Arc::clone(shared);
-        let chain = Chain::new(plan.kind, thread, short, plan.iterations, fd, shared)
+        let mut chain = Chain::new(plan.kind, thread, short, plan.iterations, fd, shared)
             .ok_or_else(no_chain)?;
+        if plan.wild_ends {
+            chain = chain.with_wild_end(thread);
+        }
         let first_cpu = usize::try_from(thread).unwrap_or(0);
         Ok(Self {
             thread,
@@ -258,6 +262,9 @@ impl Job {
 
     fn run(self) -> Result<(), WorkloadError> {
         match (self.kind, self.sleeper) {
+            (WorkloadKind::MissingPages, _) => {
+                missing_pages::run(self.chain, self.thread, self.stack_bytes)
+            }
             (WorkloadKind::Exit, _) => exit::run(&self.chain, self.thread, self.stack_bytes),
             (WorkloadKind::Stuck, Some(_never_written)) => {
                 self.chain.run();
@@ -289,7 +296,8 @@ fn check_memory(jobs: &[Job]) -> Result<(), WorkloadError> {
     let need = jobs
         .iter()
         .map(|job| {
-            let stacks = if job.kind == WorkloadKind::Exit { 2 } else { 1 };
+            let own = [WorkloadKind::Exit, WorkloadKind::MissingPages];
+            let stacks = if own.contains(&job.kind) { 2 } else { 1 };
             stacks * job.stack_bytes as u64
         })
         .sum::<u64>();

@@ -66,7 +66,7 @@ pub(super) fn run(
         helper
             .join()
             .unwrap_or(Err(WorkloadError::Panicked(thread)))?;
-        match chain.last_read() {
+        match chain.last_result() {
             1 => Ok(()),
             answer => Err(WorkloadError::Read { thread, answer }),
         }

@@ -1,0 +1,119 @@
+//! U4: a walk brings in the pages of the stack that are not present.
+
+use super::facts::Facts;
+use super::stack::{difference, expected, threads};
+use super::verdict::Verdict;
+use super::{Check, Invariant};
+use crate::trace::Trace;
+
+/// The leaf of the workload that drops its stack from the page tables before its system call.
+const LEAF: &str = "missing_leaf";
+
+/// U4. The walk runs in the exit work loop, where it may fault (`unwind_user_faultable`,
+/// kernel/unwind/deferred.c, 7.2): a page that is not in the page tables is no reason to end it.
+///
+/// Judged are the D of threads of workload `missing-pages` whose frame 0 is behind their
+/// `syscall`. No page of their stack was mapped when that was executed, and user mode has touched
+/// none since, so every frame but the first was read from a page that the walk brought in. The
+/// chain is known by construction.
+///
+/// Pages on a swap device, and files that end before the page, need workloads of their own.
+#[derive(Debug)]
+pub struct MissingPages;
+
+impl Invariant for MissingPages {
+    fn id(&self) -> &'static str {
+        "U4"
+    }
+
+    fn title(&self) -> &'static str {
+        "a walk brings in the pages that are not present"
+    }
+
+    fn check(&self, trace: &Trace) -> Check {
+        let facts = Facts::new(trace);
+        let mut verdict = Verdict::new(self.id());
+        let leaf = trace.user_symbols.iter().find(|it| it.name == LEAF);
+        for answer in &facts.answers {
+            let dropped = threads(trace, answer.event).into_iter().find(|thread| {
+                let start = thread.stack.leaf_start;
+                leaf.is_some_and(|leaf| (leaf.start..leaf.end).contains(&start))
+            });
+            let (Some(thread), Some(&frame0)) = (dropped, answer.chain.ips.first()) else {
+                continue;
+            };
+            if frame0 != thread.stack.syscall_return {
+                continue;
+            }
+            let wanted = expected(&thread.stack, frame0);
+            if answer.chain.ips == wanted {
+                verdict.holds();
+                continue;
+            }
+            let message = format!(
+                "the walk for cookie {:#x} over pages that were not present: {}",
+                answer.chain.cookie,
+                difference(&answer.chain.ips, &wanted)
+            );
+            verdict.violated(message, [answer.event.index], None);
+        }
+        verdict.finish("no record 22 of a system call with its stack out of the page tables")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unwindlab_abi::message::UserSymbol;
+
+    use super::super::testkit::Kit;
+    use super::*;
+
+    const C: u64 = 3 << 32 | 1;
+    /// As [`Kit::thread`] lays out its threads.
+    const CALLERS: [u64; 3] = [0x2000, 0x2000, 0x3000];
+
+    fn trace(frame0: Option<u64>, callers: &[u64]) -> Trace {
+        let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        let mut trace = kit.trace();
+        let stack = &mut trace.threads[0].stack;
+        stack.syscall_return = stack.leaf_start + 4;
+        let frame0 = frame0.unwrap_or(stack.syscall_return);
+        let start = stack.leaf_start;
+        let threads = trace.threads.clone();
+        let frames: Vec<u64> = std::iter::once(frame0).chain(callers.iter().copied()).collect();
+        kit.deferred(0, 1001, C, &frames);
+        let mut trace = kit.trace();
+        trace.threads = threads;
+        trace.user_symbols = vec![UserSymbol {
+            name: LEAF.into(),
+            start,
+            end: start + 1,
+        }];
+        trace
+    }
+
+    #[test]
+    fn the_whole_stack_holds() {
+        let check = MissingPages.check(&trace(None, &CALLERS));
+        assert!(matches!(check, Check::Holds { evidence: 1, .. }));
+    }
+
+    #[test]
+    fn a_walk_that_ends_at_a_page_does_not() {
+        for callers in [&CALLERS[..0], &CALLERS[..2]] {
+            let check = MissingPages.check(&trace(None, callers));
+            assert!(matches!(check, Check::Violated(_)), "{callers:x?}");
+        }
+    }
+
+    #[test]
+    fn elsewhere_in_the_leaf_and_other_workloads_do_not_exercise_it() {
+        let mut other = trace(None, &[]);
+        other.user_symbols.clear();
+        for trace in [trace(Some(0x1000), &[]), other] {
+            let check = MissingPages.check(&trace);
+            assert!(matches!(check, Check::NotExercised { .. }));
+        }
+    }
+}
