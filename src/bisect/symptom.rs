@@ -127,6 +127,7 @@ mod tests {
                     message: String::new(),
                     events: Vec::new(),
                     instruction: None,
+                    log: Vec::new(),
                 },
                 finding: None,
             })

@@ -34,6 +34,8 @@ pub enum Command {
     Kernel(KernelCommand),
     /// Build kernels that are wrong on purpose, and see which scenario tells.
     Mutants(MutantsArgs),
+    /// Build the design alternatives and compare what they do.
+    Variants(VariantsArgs),
     /// Build and judge every patch of a series, in order.
     Series(SeriesArgs),
     /// Find the commit that broke a scenario.
@@ -125,6 +127,23 @@ pub struct MutantsArgs {
     #[arg(long)]
     pub all: bool,
     /// The kernel that the mutants are made of.
+    #[command(flatten)]
+    pub build: BuildOptions,
+    /// Where KVM comes from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    pub kvm_host: KvmHost,
+}
+
+/// `unwindlab variants`.
+#[derive(Debug, Args)]
+pub struct VariantsArgs {
+    /// Scenarios; all of the library where none is given.
+    #[arg(value_name = "SCENARIO")]
+    pub scenarios: Vec<PathBuf>,
+    /// Only this variant; may be given more than once.
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+    /// The kernel that the variants are made of.
     #[command(flatten)]
     pub build: BuildOptions,
     /// Where KVM comes from.

@@ -14,6 +14,7 @@ pub mod run;
 mod series;
 mod session;
 mod suite;
+mod variants;
 
 use std::process::ExitCode;
 
@@ -72,6 +73,7 @@ fn dispatch(
     match command {
         Command::Run(args) => return run::run(args, lab, analysis, interrupt),
         Command::Mutants(args) => return mutants::mutants(&args, lab, analysis, interrupt),
+        Command::Variants(args) => return variants::variants(&args, lab, analysis, interrupt),
         Command::Series(args) => return series::series(&args, lab, analysis, interrupt),
         Command::Bisect(args) => return bisect::bisect(&args, lab, analysis, interrupt),
         Command::Kernel(KernelCommand::Fetch(args)) => {

@@ -383,10 +383,7 @@ mod tests {
     fn a_sweep_ends_where_the_iteration_does() {
         let mut arrivals = Arrivals::new(vec![Arrival::new(0, 0x10, 1, 1, 9, 1).sweeping(true)]);
         arrivals.arm(0, TASK);
-        assert!(matches!(
-            arrivals.hit(0x10, TASK, true),
-            Due::Inject { .. }
-        ));
+        assert!(matches!(arrivals.hit(0x10, TASK, true), Due::Inject { .. }));
         arrivals.arm(0, TASK);
         arrivals.disarm(0);
         assert!(!arrivals.complete(), "the place was not reached");

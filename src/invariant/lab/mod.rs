@@ -24,8 +24,8 @@ mod tests;
 use std::collections::BTreeMap;
 
 use super::verdict::Verdict;
-use crate::trace::lab::{LabClient, LabEvent, LabKind, LabTrace};
 use crate::trace::Trace;
+use crate::trace::lab::{LabClient, LabEvent, LabKind, LabTrace};
 
 /// One stay of a task in the kernel; two or more of them where one asked while leaving.
 #[derive(Debug, Default)]
@@ -169,9 +169,9 @@ impl<'t> Stay<'t> {
 
     /// Callbacks, with client and cookie.
     pub fn called(&self) -> impl Iterator<Item = (&'t LabEvent, LabClient, u64)> {
-        self.callbacks.iter().filter_map(|event| {
-            Some((*event, event.client?, event.cookie()?))
-        })
+        self.callbacks
+            .iter()
+            .filter_map(|event| Some((*event, event.client?, event.cookie()?)))
     }
 }
 

@@ -369,9 +369,7 @@ fn x1_exits_without_a_real_answer() {
     kit.stop();
     assert_eq!(violated(answered, &kit), [a, exit]);
 
-    let b = empty
-        .with(|f| f.exiting = true)
-        .call(1, client(0), C, &[]);
+    let b = empty.with(|f| f.exiting = true).call(1, client(0), C, &[]);
     empty.stop();
     assert_eq!(violated(answered, &empty), [exit, b]);
 
@@ -386,7 +384,9 @@ fn x2_a_request_for_an_exiting_task() {
     let refused = &x2_exiting_refused::ExitingRefused;
     for (ret, cookie) in [(0, C), (1, C), (-22, C)] {
         let mut kit = LabKit::new();
-        let a = kit.with(|f| f.exiting = true).ask(1, client(0), ret, cookie);
+        let a = kit
+            .with(|f| f.exiting = true)
+            .ask(1, client(0), ret, cookie);
         assert_eq!(violated(refused, &kit), [a]);
     }
     let mut kit = LabKit::new();
