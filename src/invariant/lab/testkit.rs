@@ -55,6 +55,12 @@ impl LabKit {
         self
     }
 
+    /// The next record is of an NMI.
+    pub fn nmi(&mut self) -> &mut Self {
+        self.context = LabContext::Nmi;
+        self
+    }
+
     /// The next record has these flags.
     pub fn with(&mut self, set: fn(&mut LabFlags)) -> &mut Self {
         set(&mut self.flags);
@@ -107,7 +113,17 @@ impl LabKit {
 
     /// The task returns to user mode.
     pub fn leave(&mut self, task: u32) -> u64 {
-        let slot = self.push(task, None, LabKind::Return { entered: 0, ip: 0x40 });
+        self.leave_from(task, 0x40, false)
+    }
+
+    /// The task returns to this instruction, from an interrupt or not.
+    pub fn leave_from(&mut self, task: u32, ip: u64, interrupt: bool) -> u64 {
+        let kind = LabKind::Return {
+            entered: 0,
+            ip,
+            interrupt,
+        };
+        let slot = self.push(task, None, kind);
         self.entries[task as usize] += 1;
         slot
     }
@@ -155,7 +171,7 @@ impl LabKit {
             tid: if task == 0 { 0 } else { 1000 + task },
             task,
             entry: self.entries[task as usize],
-            context: self.context,
+            context: std::mem::replace(&mut self.context, LabContext::Task),
             flags: std::mem::take(&mut self.flags),
             client,
             kind,
