@@ -6,10 +6,12 @@
 //! number belongs to one stay in the kernel, together with what NMIs in user mode just before it
 //! asked for, which that stay answers.
 //!
-//! One thing joins two stays: a request of an NMI behind the exit work of the first (the task is
-//! "leaving"). It cannot be answered any more before user mode; its self-interrupt makes the next
-//! entry, before a user instruction retires, and that one answers it. The reset in between may or
-//! may not have given it a new cookie (C1's exception).
+//! One thing joins two stays: a request of an NMI behind the exit work of the first, where interrupts
+//! stay off to the end. It cannot be answered any more before user mode; its self-interrupt makes the
+//! next entry, before a user instruction retires, and that one answers it. The log proves it: behind
+//! the request the first stay has nothing but its return and others like it, and the second one was
+//! made by an interrupt and returns to the same instruction. Such requests may also have a new cookie,
+//! if the reset was over ("leaving"; C1's exception).
 
 pub(super) mod cookies;
 pub(super) mod life;
@@ -22,6 +24,8 @@ pub(super) mod testkit;
 mod tests;
 
 use std::collections::BTreeMap;
+
+use unwindlab_abi::lab::LabContext;
 
 use super::verdict::Verdict;
 use crate::trace::Trace;
@@ -42,8 +46,10 @@ pub(super) struct Stay<'t> {
     pub exit: Option<&'t LabEvent>,
     /// Migrations of the task.
     pub migrations: Vec<&'t LabEvent>,
-    /// Some request came behind the exit work: cookies may differ.
+    /// Some request came behind the exit work: there may be two cookies.
     pub leaving: bool,
+    /// What was done last with interrupts on, or by the task itself.
+    last: u64,
 }
 
 /// When a registration of a client began and ended.
@@ -123,10 +129,15 @@ fn stays(log: &LabTrace) -> Vec<Stay<'_>> {
         stay.task = event.task;
         match event.kind {
             LabKind::Request { .. } => {
-                stay.leaving |= event.flags.leaving;
+                if !is_late(event) {
+                    stay.last = event.slot;
+                }
                 stay.requests.push(event);
             }
-            LabKind::Callback { .. } => stay.callbacks.push(event),
+            LabKind::Callback { .. } => {
+                stay.last = event.slot;
+                stay.callbacks.push(event);
+            }
             LabKind::Return { .. } => stay.returned = Some(event),
             LabKind::Exit => stay.exit = Some(event),
             LabKind::Migrate { .. } => stay.migrations.push(event),
@@ -136,17 +147,38 @@ fn stays(log: &LabTrace) -> Vec<Stay<'_>> {
     let mut stays: Vec<Stay<'_>> = Vec::new();
     let mut open: Option<(u32, u32)> = None;
     for ((task, entry), stay) in entries {
-        let joins = stay.leaving;
-        match stays.last_mut().filter(|_| open == Some((task, entry))) {
+        let late = stay.requests.iter().any(|r| is_late(r) && r.slot >= stay.last);
+        let joined = { stays.last_mut() }
+            .filter(|before| open == Some((task, entry)) && before.goes_on_in(&stay));
+        match joined {
             Some(before) => before.join(stay),
             None => stays.push(stay),
         }
-        open = joins.then(|| (task, entry.wrapping_add(1)));
+        open = late.then(|| (task, entry.wrapping_add(1)));
     }
     stays
 }
 
+/// Whether a request may have come behind the exit work.
+fn is_late(request: &LabEvent) -> bool {
+    request.context == LabContext::Nmi && (request.flags.irqs_off || request.flags.leaving)
+}
+
 impl<'t> Stay<'t> {
+    /// Whether an interrupt made `next` out of the very return of this one. A stay that the log does
+    /// not see the end of may be.
+    fn goes_on_in(&self, next: &Self) -> bool {
+        let returns = [self, next].map(|stay| stay.returned.map(|event| &event.kind));
+        match returns {
+            [
+                Some(LabKind::Return { ip: left, .. }),
+                Some(LabKind::Return { ip, interrupt, .. }),
+            ] => *interrupt && left == ip,
+            [Some(_), None] => next.exit.is_none(),
+            _ => false,
+        }
+    }
+
     fn join(&mut self, next: Self) {
         self.requests.extend(next.requests);
         self.callbacks.extend(next.callbacks);
@@ -154,7 +186,8 @@ impl<'t> Stay<'t> {
         // The return behind the request that joins is not the end.
         self.returned = next.returned;
         self.exit = self.exit.or(next.exit);
-        self.leaving |= next.leaving;
+        self.leaving = true;
+        self.last = next.last;
     }
 
     /// Requests that were not refused.

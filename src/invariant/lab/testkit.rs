@@ -5,8 +5,8 @@ use unwindlab_abi::lab::LabContext;
 
 use super::super::testkit::Kit;
 use super::super::{Check, Invariant, Violation};
-use crate::trace::Trace;
 use crate::trace::lab::{LabClient, LabEvent, LabFlags, LabKind, LabTrace};
+use crate::trace::Trace;
 
 /// A log in the making. The task's entries are counted as the client counts them.
 #[derive(Debug, Clone)]
@@ -55,6 +55,12 @@ impl LabKit {
         self
     }
 
+    /// The next record is of an NMI.
+    pub fn nmi(&mut self) -> &mut Self {
+        self.context = LabContext::Nmi;
+        self
+    }
+
     /// The next record has these flags.
     pub fn with(&mut self, set: fn(&mut LabFlags)) -> &mut Self {
         set(&mut self.flags);
@@ -68,14 +74,7 @@ impl LabKit {
     }
 
     /// A request that began when there were so many records.
-    pub fn ask_since(
-        &mut self,
-        task: u32,
-        by: LabClient,
-        ret: i32,
-        cookie: u64,
-        begin: u64,
-    ) -> u64 {
+    pub fn ask_since(&mut self, task: u32, by: LabClient, ret: i32, cookie: u64, begin: u64) -> u64 {
         let kind = LabKind::Request {
             ret,
             cookie,
@@ -114,14 +113,17 @@ impl LabKit {
 
     /// The task returns to user mode.
     pub fn leave(&mut self, task: u32) -> u64 {
-        let slot = self.push(
-            task,
-            None,
-            LabKind::Return {
-                entered: 0,
-                ip: 0x40,
-            },
-        );
+        self.leave_from(task, 0x40, false)
+    }
+
+    /// The task returns to this instruction, from an interrupt or not.
+    pub fn leave_from(&mut self, task: u32, ip: u64, interrupt: bool) -> u64 {
+        let kind = LabKind::Return {
+            entered: 0,
+            ip,
+            interrupt,
+        };
+        let slot = self.push(task, None, kind);
         self.entries[task as usize] += 1;
         slot
     }
@@ -169,7 +171,7 @@ impl LabKit {
             tid: if task == 0 { 0 } else { 1000 + task },
             task,
             entry: self.entries[task as usize],
-            context: self.context,
+            context: std::mem::replace(&mut self.context, LabContext::Task),
             flags: std::mem::take(&mut self.flags),
             client,
             kind,

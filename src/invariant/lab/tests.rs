@@ -78,13 +78,19 @@ fn c1_a_new_cookie_while_leaving_is_the_exception() {
     let mut kit = LabKit::new();
     kit.ask(1, client(0), 0, C);
     kit.call(1, client(0), C, &STACK);
-    kit.with(|f| f.leaving = true).ask(1, client(0), 0, NEXT);
-    kit.leave(1);
+    let late = kit.nmi().with(|f| f.leaving = true).ask(1, client(0), 0, NEXT);
+    let left = kit.leave(1);
+    let mut unrelated = kit.clone();
     // The self-interrupt.
     kit.ask(1, client(1), 0, NEXT);
     kit.call(1, client(0), NEXT, &STACK);
     kit.call(1, client(1), NEXT, &STACK);
-    kit.leave(1);
+    kit.leave_from(1, 0x40, true);
+    // A system call answers nothing of before.
+    unrelated.call(1, client(0), NEXT, &STACK);
+    unrelated.leave(1);
+    let completeness = &m1_completeness::Completeness;
+    assert_eq!(violated(completeness, &unrelated), [late, left]);
     not_exercised(&c1_stability::Stability, &kit);
     for invariant in [
         &m1_completeness::Completeness as &dyn Invariant,
@@ -95,6 +101,18 @@ fn c1_a_new_cookie_while_leaving_is_the_exception() {
     ] {
         holds(invariant, &kit);
     }
+}
+
+#[test]
+fn a_request_with_interrupts_off_that_more_follows_is_of_its_entry() {
+    let mut kit = LabKit::new();
+    let a = kit.nmi().with(|f| f.irqs_off = true).ask(1, client(0), 0, C);
+    kit.ask(1, client(1), 0, C);
+    kit.call(1, client(1), C, &STACK);
+    let left = kit.leave(1);
+    kit.call(1, client(0), C, &STACK);
+    kit.leave_from(1, 0x40, true);
+    assert_eq!(violated(&m1_completeness::Completeness, &kit), [a, left]);
 }
 
 #[test]

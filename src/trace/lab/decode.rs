@@ -214,7 +214,11 @@ fn kind(slot: &Slot<'_>) -> Option<LabKind> {
             stack: None,
         },
         4 => LabKind::Called { callback: a },
-        6 => LabKind::Return { entered: a, ip: b },
+        6 => LabKind::Return {
+            entered: a,
+            ip: b,
+            interrupt: cookie.cast_signed() < 0,
+        },
         7 => LabKind::Migrate { from: a, to: b },
         8 => LabKind::Exit,
         9 => LabKind::Free,
@@ -235,5 +239,6 @@ fn flags(bits: u16) -> LabFlags {
         user: has(4),
         nested: has(8),
         cancelled: has(16),
+        irqs_off: has(32),
     }
 }

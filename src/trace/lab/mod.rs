@@ -83,6 +83,8 @@ pub struct LabFlags {
     pub nested: bool,
     /// Asked by a client that had been cancelled before.
     pub cancelled: bool,
+    /// The NMI hit the kernel where interrupts were disabled.
+    pub irqs_off: bool,
 }
 
 /// What a record says.
@@ -126,6 +128,8 @@ pub enum LabKind {
         entered: u64,
         /// The user instruction it returns to.
         ip: u64,
+        /// Whether an interrupt or exception made the entry; a system call otherwise.
+        interrupt: bool,
     },
     /// The task is moved.
     Migrate {
