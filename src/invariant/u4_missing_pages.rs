@@ -81,7 +81,9 @@ mod tests {
         let frame0 = frame0.unwrap_or(stack.syscall_return);
         let start = stack.leaf_start;
         let threads = trace.threads.clone();
-        let frames: Vec<u64> = std::iter::once(frame0).chain(callers.iter().copied()).collect();
+        let frames: Vec<u64> = std::iter::once(frame0)
+            .chain(callers.iter().copied())
+            .collect();
         kit.deferred(0, 1001, C, &frames);
         let mut trace = kit.trace();
         trace.threads = threads;
