@@ -142,6 +142,9 @@ pub(super) struct Facts<'t> {
     pub entries: Entries,
     pub matching: Matching,
     pub losses: Losses,
+    /// By cookie: the first user instruction that an NMI of its requests hit, and the index of its
+    /// sample. Kept, because an entry without end has very many of each.
+    pub entry_ips: BTreeMap<u64, (u64, usize)>,
 }
 
 impl<'t> Facts<'t> {
@@ -182,7 +185,7 @@ impl<'t> Facts<'t> {
         let losses = Losses::new(trace);
         let entries = Entries::new(trace, &tasks, &losses);
         let matching = Matching::new(trace);
-        Self {
+        let mut facts = Self {
             trace,
             tasks,
             records,
@@ -192,7 +195,17 @@ impl<'t> Facts<'t> {
             entries,
             matching,
             losses,
+            entry_ips: BTreeMap::new(),
+        };
+        let mut entry_ips = BTreeMap::new();
+        for request in &facts.requests {
+            if let Some(ip) = facts.user_ip(request.event) {
+                let found = (ip, request.event.index);
+                entry_ips.entry(request.cookie).or_insert(found);
+            }
         }
+        facts.entry_ips = entry_ips;
+        facts
     }
 
     /// The records of `task` that are certainly later than `event`, in trace order.

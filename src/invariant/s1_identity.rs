@@ -86,14 +86,14 @@ fn wrong(facts: &Facts<'_>, answer: &Answer<'_>) -> Option<(String, Option<usize
         return Some((message, None));
     };
     let returns_to = stack.syscall_return;
+    if returns_to == 0 || returns_to == frame0 {
+        return None;
+    }
     let task = answer.task?;
     let in_syscall = exchange?.requests.iter().find(|r| {
         let around = facts.entries.around(facts.trace, task, r.event);
         r.task == Some(task) && around.is_some()
     })?;
-    if returns_to == 0 || returns_to == frame0 {
-        return None;
-    }
     let message = format!(
         "frame 0 of cookie {cookie:#x} is {shown}, but its system call returns to {returns_to:#x}"
     );

@@ -57,10 +57,8 @@ impl<'t> Facts<'t> {
     /// The user instruction at which the entry of these requests was made, from the injections
     /// that hit user mode, with the index of the sample that shows it.
     pub fn entry_ip(&self, exchange: &Exchange<'t>) -> Option<(u64, usize)> {
-        exchange
-            .requests
-            .iter()
-            .find_map(|r| Some((self.user_ip(r.event)?, r.event.index)))
+        let cookie = exchange.requests.first()?.cookie;
+        self.entry_ips.get(&cookie).copied()
     }
 }
 

@@ -68,6 +68,8 @@ pub enum Due {
         spec: u32,
         /// The workload thread that is current.
         thread: u32,
+        /// How many instructions to execute so.
+        steps: u64,
     },
     /// Not ours: go on.
     Pass,
@@ -109,7 +111,7 @@ impl Arrival {
     /// passed enough boundaries when it was over, is the end of the sweep.
     fn leave(&mut self, thread: u32) {
         if let Some(armed) = self.armed.remove(&thread) {
-            self.swept |= self.sweep && !armed.next.is_empty();
+            self.swept |= self.sweep && armed.hits >= self.hit;
         }
     }
 }
@@ -202,12 +204,12 @@ impl Arrivals {
                 }
             }
             let again = armed.injected + 1 < arrival.times;
-            let pass = armed.pass > 0;
-            armed.pass = armed.pass.saturating_sub(1);
-            if pass || (again && !leads_on) {
+            let pass = std::mem::take(&mut armed.pass);
+            if pass > 0 || (again && !leads_on) {
                 return Due::StepFirst {
                     spec: arrival.spec,
                     thread,
+                    steps: pass.max(1),
                 };
             }
             armed.injected += 1;
@@ -316,7 +318,11 @@ mod tests {
     fn a_burst_steps_over_what_leads_anywhere() {
         let mut arrivals = one(1, 1, 1, 2);
         arrivals.arm(0, TASK);
-        let step = Due::StepFirst { spec: 0, thread: 0 };
+        let step = Due::StepFirst {
+            spec: 0,
+            thread: 0,
+            steps: 1,
+        };
         assert_eq!(arrivals.hit(0x10, TASK, false), step);
         arrivals.go_on_at(0, 0, vec![0x50]);
         let due = |again| Due::Inject {
@@ -359,13 +365,17 @@ mod tests {
     #[test]
     fn a_sweep_goes_one_boundary_further_each_time() {
         let mut arrivals = Arrivals::new(vec![Arrival::new(0, 0x10, 1, 1, 3, 1).sweeping(true)]);
-        let step = Due::StepFirst { spec: 0, thread: 0 };
         for iteration in 1..=3 {
             arrivals.arm(0, TASK);
             let mut pc = 0x10;
-            for _ in 1..iteration {
+            if let steps @ 1.. = iteration - 1 {
+                let step = Due::StepFirst {
+                    spec: 0,
+                    thread: 0,
+                    steps,
+                };
                 assert_eq!(arrivals.hit(pc, TASK, true), step);
-                pc += 4;
+                pc += 4 * steps;
                 arrivals.go_on_at(0, 0, vec![pc]);
             }
             let due = Due::Inject {
@@ -392,7 +402,6 @@ mod tests {
             arrivals.hit(0x10, TASK, true),
             Due::StepFirst { .. }
         ));
-        arrivals.go_on_at(0, 0, vec![0x14]);
         arrivals.disarm(0);
         assert!(arrivals.complete());
         arrivals.arm(0, TASK);

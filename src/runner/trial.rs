@@ -1,5 +1,6 @@
 //! One trial from power-on to its end: the controller of the machine.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT, mark};
@@ -50,8 +51,9 @@ pub struct Trial<'a> {
     /// When the last planned injection was made.
     injected_all: Option<Instant>,
     stopping: bool,
-    /// The burst (injection, thread) for which a vCPU executes one instruction right now.
-    stepping: Option<(u32, u32)>,
+    /// By vCPU: the burst or sweep (injection, thread) for which it executes single instructions
+    /// right now, and how many.
+    stepping: BTreeMap<u8, (u32, u32, u64)>,
     breakpoints: Vec<u64>,
     first_progress: Vec<u64>,
     last_progress: Vec<u64>,
@@ -81,7 +83,7 @@ impl<'a> Trial<'a> {
             running_since: None,
             injected_all: None,
             stopping: false,
-            stepping: None,
+            stepping: BTreeMap::new(),
             breakpoints: Vec::new(),
             first_progress: Vec::new(),
             last_progress: Vec::new(),
@@ -310,8 +312,12 @@ impl<'a> Trial<'a> {
         let next = watch::successors(&mut self.machine, index, pc)?;
         match self.arrivals.hit(pc, task, !next.is_empty()) {
             Due::Pass => {}
-            Due::StepFirst { spec, thread } => {
-                self.stepping = Some((spec, thread));
+            Due::StepFirst {
+                spec,
+                thread,
+                steps,
+            } => {
+                self.stepping.insert(index, (spec, thread, steps));
                 return self.resume(index, Run::Step);
             }
             Due::Inject {
@@ -330,10 +336,14 @@ impl<'a> Trial<'a> {
         self.resume(index, Run::Continue)
     }
 
-    /// The vCPU executed the instruction in the way of a burst, which goes on here.
+    /// The vCPU executed an instruction in the way of a burst or a sweep, which goes on here.
     fn stepped(&mut self, index: u8, pc: u64) -> Result<(), TrialError> {
-        match self.stepping.take() {
-            Some((spec, thread)) => {
+        match self.stepping.remove(&index) {
+            Some((spec, thread, steps @ 2..)) => {
+                self.stepping.insert(index, (spec, thread, steps - 1));
+                self.resume(index, Run::Step)
+            }
+            Some((spec, thread, _)) => {
                 self.arrivals.go_on_at(spec, thread, vec![pc]);
                 self.breakpoint(index, pc)
             }
