@@ -28,7 +28,10 @@ impl Invariant for Birth {
         let facts = Facts::new(trace);
         let mut verdict = Verdict::new(self.id());
         let given = lab::cookies::given(trace);
-        for (cookie, exchange) in facts.cookies().filter(|(cookie, _)| !given.contains(cookie)) {
+        for (cookie, exchange) in facts
+            .cookies()
+            .filter(|(cookie, _)| !given.contains(cookie))
+        {
             let Some(first) = exchange.birth() else {
                 continue;
             };

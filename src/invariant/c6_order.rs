@@ -33,7 +33,10 @@ impl Invariant for Order {
         let mut verdict = Verdict::new(self.id());
         let mut births: BTreeMap<u32, Vec<(u64, usize, &crate::trace::Event)>> = BTreeMap::new();
         let given = lab::cookies::given(trace);
-        for (cookie, exchange) in facts.cookies().filter(|(cookie, _)| !given.contains(cookie)) {
+        for (cookie, exchange) in facts
+            .cookies()
+            .filter(|(cookie, _)| !given.contains(cookie))
+        {
             let Some(first) = exchange.birth() else {
                 continue;
             };

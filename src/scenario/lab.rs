@@ -122,7 +122,12 @@ pub(super) fn check(scenario: &Scenario, complaints: &mut Complaints<'_>) {
     complaints.require(
         (1..=MAX_LOG_PAGES).contains(&*lab.log_pages),
         lab.log_pages.location(),
-        || format!("found {} pages, expected 1 to {MAX_LOG_PAGES}", *lab.log_pages),
+        || {
+            format!(
+                "found {} pages, expected 1 to {MAX_LOG_PAGES}",
+                *lab.log_pages
+            )
+        },
     );
     complaints.require(
         !lab.ask.is_empty() || !lab.poke.is_empty(),
@@ -132,7 +137,10 @@ pub(super) fn check(scenario: &Scenario, complaints: &mut Complaints<'_>) {
     for (index, ask) in lab.ask.iter().enumerate() {
         check_ask(lab, index, ask, complaints);
     }
-    let nested = lab.nested.iter().flat_map(|n| n.inside.iter().chain(&n.clients));
+    let nested = lab
+        .nested
+        .iter()
+        .flat_map(|n| n.inside.iter().chain(&n.clients));
     let churned = lab.churn.iter().filter_map(|churn| churn.clients.as_ref());
     for client in nested.chain(churned.flatten()).chain(&lab.cancelled) {
         check_client(clients, client, complaints);
@@ -196,22 +204,26 @@ fn check_count(count: &At<u32>, complaints: &mut Complaints<'_>) {
 
 fn check_client(clients: u32, client: &At<u32>, complaints: &mut Complaints<'_>) {
     complaints.require(**client < clients, client.location(), || {
-        format!("found client {}, expected one of {clients}, from 0", **client)
+        format!(
+            "found client {}, expected one of {clients}, from 0",
+            **client
+        )
     });
 }
 
 fn check_cpu(cpu: &At<u8>, vcpus: u8, complaints: &mut Complaints<'_>) {
     complaints.require(**cpu < vcpus, cpu.location(), || {
-        format!("found CPU {}, expected one of the machine's {vcpus}, from 0", **cpu)
+        format!(
+            "found CPU {}, expected one of the machine's {vcpus}, from 0",
+            **cpu
+        )
     });
 }
 
 fn check_period(every: &At<Time>, complaints: &mut Complaints<'_>) {
-    complaints.require(
-        every.micros() >= MIN_PERIOD_US,
-        every.location(),
-        || format!("found {}, expected {MIN_PERIOD_US} us or more", **every),
-    );
+    complaints.require(every.micros() >= MIN_PERIOD_US, every.location(), || {
+        format!("found {}, expected {MIN_PERIOD_US} us or more", **every)
+    });
 }
 
 /// Everything resolved; the scenario has been checked.
@@ -266,7 +278,7 @@ fn first(clients: u32) -> u64 {
 }
 
 fn mask(clients: &[At<u32>]) -> u64 {
-    clients
-        .iter()
-        .fold(0, |bits, client| bits | 1_u64.checked_shl(**client).unwrap_or(0))
+    clients.iter().fold(0, |bits, client| {
+        bits | 1_u64.checked_shl(**client).unwrap_or(0)
+    })
 }

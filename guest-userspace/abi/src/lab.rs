@@ -261,8 +261,7 @@ mod tests {
     /// The client's header is the contract; its numbers are repeated here.
     #[test]
     fn the_numbers_are_those_of_the_client() {
-        let header =
-            include_str!("../../../guest-kernel/client/files/include/linux/unwindlab.h");
+        let header = include_str!("../../../guest-kernel/client/files/include/linux/unwindlab.h");
         for line in [
             format!("#define UNWINDLAB_VERSION\t{VERSION}\n"),
             format!("#define UNWINDLAB_MAGIC\t\t{MAGIC:#x}\t"),

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::verdict::Verdict;
 use super::{Lab, Stay, task};
-use crate::trace::{LabEvent, Trace};
 use crate::trace::lab::LabKind;
+use crate::trace::{LabEvent, Trace};
 
 /// The cookies that clients of the lab client got. Their first request need not be perf's.
 pub(in super::super) fn given(trace: &Trace) -> BTreeSet<u64> {
@@ -62,10 +62,7 @@ pub(in super::super) fn freshness(lab: &Lab<'_>, verdict: &mut Verdict) {
                 .or_insert((number, request.slot));
             if of != number && fresh {
                 fresh = false;
-                let message = format!(
-                    "{} got cookie {cookie:#x} in two entries",
-                    task(request)
-                );
+                let message = format!("{} got cookie {cookie:#x} in two entries", task(request));
                 verdict.violated_in_log(message, [slot, request.slot], instruction(request));
             }
         }
@@ -137,7 +134,9 @@ fn led_to<'t>(lab: &Lab<'t>, event: &LabEvent) -> Option<&'t LabEvent> {
 /// the CPU on which the cookie was made. Cookies that perf also got may be perf's.
 fn births<'t>(lab: &Lab<'t>) -> Vec<(&'t LabEvent, u64)> {
     let events = lab.trace.events.iter();
-    let perf: BTreeSet<u64> = events.filter_map(|e| Some(e.deferred_sample()?.1)).collect();
+    let perf: BTreeSet<u64> = events
+        .filter_map(|e| Some(e.deferred_sample()?.1))
+        .collect();
     let mut first: BTreeMap<u64, &'t LabEvent> = BTreeMap::new();
     for event in &lab.log.events {
         if let (LabKind::Request { .. }, Some(cookie)) = (&event.kind, event.cookie()) {
@@ -207,7 +206,10 @@ pub(in super::super) fn origin(lab: &Lab<'_>, verdict: &mut Verdict) {
             verdict.holds();
             continue;
         }
-        let message = format!("{} was called for cookie {cookie:#x}, given to nobody", task(event));
+        let message = format!(
+            "{} was called for cookie {cookie:#x}, given to nobody",
+            task(event)
+        );
         let asked = led_to(lab, event);
         let slots = asked.map(|it| it.slot).into_iter().chain([event.slot]);
         verdict.violated_in_log(message, slots, asked.and_then(instruction));

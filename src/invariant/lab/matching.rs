@@ -50,7 +50,10 @@ pub(in super::super) fn completeness(lab: &Lab<'_>, verdict: &mut Verdict) {
         }
     }
     verdict.note(cancelled, "requests whose client was cancelled meanwhile");
-    verdict.note(inside, "requests of entries that the log does not see the end of (XD)");
+    verdict.note(
+        inside,
+        "requests of entries that the log does not see the end of (XD)",
+    );
 }
 
 /// M2: a client is called at most once for a cookie, whatever the entry.
@@ -82,8 +85,10 @@ pub(in super::super) fn one_callback(lab: &Lab<'_>, verdict: &mut Verdict) {
             match first.insert(key, event) {
                 None => verdict.holds(),
                 Some(earlier) => {
-                    let message =
-                        format!("client {client} was called twice in one entry of {}", task(event));
+                    let message = format!(
+                        "client {client} was called twice in one entry of {}",
+                        task(event)
+                    );
                     verdict.violated_in_log(message, [earlier.slot, event.slot], None);
                     break;
                 }

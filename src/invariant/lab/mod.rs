@@ -28,8 +28,8 @@ use std::collections::BTreeMap;
 use unwindlab_abi::lab::LabContext;
 
 use super::verdict::Verdict;
-use crate::trace::lab::{LabClient, LabEvent, LabKind, LabTrace};
 use crate::trace::Trace;
+use crate::trace::lab::{LabClient, LabEvent, LabKind, LabTrace};
 
 /// One stay of a task in the kernel; two or more of them where one asked while leaving.
 #[derive(Debug, Default)]
@@ -147,7 +147,10 @@ fn stays(log: &LabTrace) -> Vec<Stay<'_>> {
     let mut stays: Vec<Stay<'_>> = Vec::new();
     let mut open: Option<(u32, u32)> = None;
     for ((task, entry), stay) in entries {
-        let late = stay.requests.iter().any(|r| is_late(r) && r.slot >= stay.last);
+        let late = stay
+            .requests
+            .iter()
+            .any(|r| is_late(r) && r.slot >= stay.last);
         let joined = { stays.last_mut() }
             .filter(|before| open == Some((task, entry)) && before.goes_on_in(&stay));
         match joined {
@@ -202,9 +205,9 @@ impl<'t> Stay<'t> {
 
     /// Callbacks, with client and cookie.
     pub fn called(&self) -> impl Iterator<Item = (&'t LabEvent, LabClient, u64)> {
-        self.callbacks.iter().filter_map(|event| {
-            Some((*event, event.client?, event.cookie()?))
-        })
+        self.callbacks
+            .iter()
+            .filter_map(|event| Some((*event, event.client?, event.cookie()?)))
     }
 }
 

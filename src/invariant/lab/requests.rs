@@ -70,7 +70,10 @@ fn wrong_order(requests: &[&LabEvent]) -> Option<(String, Vec<u64>)> {
             let begin = ret(zero)?.1;
             let earlier = requests.iter().find(|r| r.slot < begin)?;
             Some((
-                format!("a request returned {} before the one that returned 0", ret(earlier)?.0),
+                format!(
+                    "a request returned {} before the one that returned 0",
+                    ret(earlier)?.0
+                ),
                 vec![earlier.slot, zero.slot],
             ))
         }
@@ -184,7 +187,10 @@ pub(in super::super) fn none_unasked(lab: &Lab<'_>, verdict: &mut Verdict) {
     for event in &lab.log.events {
         if let (LabKind::Callback { .. }, 0, Some(client)) = (&event.kind, event.task, event.client)
         {
-            let message = format!("client {client} was called for task {}, not asked for", event.tid);
+            let message = format!(
+                "client {client} was called for task {}, not asked for",
+                event.tid
+            );
             verdict.violated_in_log(message, [event.slot], None);
         }
     }

@@ -58,7 +58,9 @@ fn judge(event: &LabEvent, frames: &[u64], threads: &[&ThreadAnnounce], verdict:
         wrong = Some(difference(frames, &wanted));
     }
     if let Some(wrong) = wrong {
-        let client = event.client.map_or_else(String::new, |c| format!("client {c}, "));
+        let client = event
+            .client
+            .map_or_else(String::new, |c| format!("client {c}, "));
         let message = format!("{client}{}: {wrong}", task(event));
         verdict.violated_in_log(message, [event.slot], None);
     }

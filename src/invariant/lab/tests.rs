@@ -78,7 +78,10 @@ fn c1_a_new_cookie_while_leaving_is_the_exception() {
     let mut kit = LabKit::new();
     kit.ask(1, client(0), 0, C);
     kit.call(1, client(0), C, &STACK);
-    let late = kit.nmi().with(|f| f.leaving = true).ask(1, client(0), 0, NEXT);
+    let late = kit
+        .nmi()
+        .with(|f| f.leaving = true)
+        .ask(1, client(0), 0, NEXT);
     let left = kit.leave(1);
     let mut unrelated = kit.clone();
     // The self-interrupt.
@@ -106,7 +109,10 @@ fn c1_a_new_cookie_while_leaving_is_the_exception() {
 #[test]
 fn a_request_with_interrupts_off_that_more_follows_is_of_its_entry() {
     let mut kit = LabKit::new();
-    let a = kit.nmi().with(|f| f.irqs_off = true).ask(1, client(0), 0, C);
+    let a = kit
+        .nmi()
+        .with(|f| f.irqs_off = true)
+        .ask(1, client(0), 0, C);
     kit.ask(1, client(1), 0, C);
     kit.call(1, client(1), C, &STACK);
     let left = kit.leave(1);
@@ -387,9 +393,7 @@ fn x1_exits_without_a_real_answer() {
     kit.stop();
     assert_eq!(violated(answered, &kit), [a, exit]);
 
-    let b = empty
-        .with(|f| f.exiting = true)
-        .call(1, client(0), C, &[]);
+    let b = empty.with(|f| f.exiting = true).call(1, client(0), C, &[]);
     empty.stop();
     assert_eq!(violated(answered, &empty), [exit, b]);
 
@@ -404,7 +408,9 @@ fn x2_a_request_for_an_exiting_task() {
     let refused = &x2_exiting_refused::ExitingRefused;
     for (ret, cookie) in [(0, C), (1, C), (-22, C)] {
         let mut kit = LabKit::new();
-        let a = kit.with(|f| f.exiting = true).ask(1, client(0), ret, cookie);
+        let a = kit
+            .with(|f| f.exiting = true)
+            .ask(1, client(0), ret, cookie);
         assert_eq!(violated(refused, &kit), [a]);
     }
     let mut kit = LabKit::new();

@@ -12,27 +12,30 @@ struct Log(Vec<u8>);
 
 impl Log {
     fn push(&mut self, kind: u8, put: &[(usize, &[u8])]) -> u64 {
-        let number = (self.0.len() / SLOT_BYTES) as u64;
+        let number = self.0.len() / SLOT_BYTES;
         let mut slot = [0; SLOT_BYTES];
         slot[0] = kind;
-        slot[4..8].copy_from_slice(&(number as u32 + 1).to_le_bytes());
+        slot[4..8].copy_from_slice(&u32::try_from(number + 1).unwrap().to_le_bytes());
         slot[30..32].fill(0xff);
         for (at, bytes) in put {
             slot[*at..*at + bytes.len()].copy_from_slice(bytes);
         }
         self.0.extend(slot);
-        number
+        number as u64
     }
 
     fn callback(&mut self, task: u32, frames: &[u64], with_frames: bool) {
-        let (nr, hash) = ((frames.len() as u64).to_le_bytes(), hash(frames).to_le_bytes());
+        let (nr, hash) = (
+            (frames.len() as u64).to_le_bytes(),
+            hash(frames).to_le_bytes(),
+        );
         let slot = self.push(3, &[(20, &task.to_le_bytes()), (48, &nr), (56, &hash)]);
         for (n, part) in (0_u32..).zip(frames.chunks(5)).filter(|_| with_frames) {
             let bytes: Vec<u8> = part.iter().flat_map(|f| f.to_le_bytes()).collect();
             self.push(
                 5,
                 &[
-                    (1, &[part.len() as u8]),
+                    (1, &[u8::try_from(part.len()).unwrap()]),
                     (8, &slot.to_le_bytes()),
                     (16, &(5 * n).to_le_bytes()),
                     (24, &bytes),
@@ -78,7 +81,10 @@ fn frames_that_are_not_what_was_hashed_are_told() {
     log.0[last] ^= 1;
     let (trace, complaints) = decode(&log.log());
     assert_eq!(trace.frames(&trace.events[0]), None);
-    assert_eq!(complaints, ["lab log: the frames of slot 0 are not its own"]);
+    assert_eq!(
+        complaints,
+        ["lab log: the frames of slot 0 are not its own"]
+    );
 }
 
 #[test]
@@ -132,7 +138,10 @@ fn what_was_not_finished_is_counted_and_what_cannot_be_is_told() {
     let mut log = log.log();
     log.head += 3;
     let (trace, complaints) = decode(&log);
-    assert_eq!((trace.events.len(), trace.unfinished, trace.lost), (1, 1, 3));
+    assert_eq!(
+        (trace.events.len(), trace.unfinished, trace.lost),
+        (1, 1, 3)
+    );
     assert_eq!(
         complaints,
         [
