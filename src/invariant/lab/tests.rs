@@ -390,8 +390,15 @@ fn x1_exits_without_a_real_answer() {
     let exit = kit.exit(1);
     let mut good = kit.clone();
     let mut empty = kit.clone();
+    // Cancelled by the client's end, when all was over, or while the task exited.
+    kit.cancel(client(0));
     kit.stop();
     assert_eq!(violated(answered, &kit), [a, exit]);
+    let mut cancelled = good.clone();
+    cancelled.cancel(client(0));
+    cancelled.ask(2, client(1), 0, NEXT);
+    cancelled.stop();
+    not_exercised(answered, &cancelled);
 
     let b = empty.with(|f| f.exiting = true).call(1, client(0), C, &[]);
     empty.stop();
