@@ -260,6 +260,15 @@ fn r1_orders_of_answers() {
     let b = kit.ask(1, client(0), 0, C);
     assert_eq!(violated(first, &kit), [a, b]);
 
+    // The reset cleared the cookie of a request that was pending: the next one is not the first.
+    let mut kit = LabKit::new();
+    let late = kit.nmi().with(|f| f.leaving = true).ask(1, client(0), 0, C);
+    kit.leave(1);
+    let a = kit.ask(1, client(0), 1, NEXT);
+    kit.call(1, client(0), NEXT, &STACK);
+    kit.leave_from(1, 0x40, true);
+    assert_eq!(violated(first, &kit), [late, a]);
+
     // The second began before the first one ended: it was interrupted by it.
     let mut kit = LabKit::new();
     let begin = kit.ask(1, client(1), 0, C);
