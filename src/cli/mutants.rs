@@ -117,10 +117,14 @@ fn jobs(
         spec.patches.push(mutant.patch.clone());
         jobs.push(Job {
             request: KernelRequest::Build(spec),
-            only: (!everything).then(|| mutant.scenarios.clone()),
+            only: (!everything && !mutant.scenarios.is_empty()).then(|| mutant.scenarios.clone()),
         });
     }
-    if !everything && let Some(control) = jobs.first_mut() {
+    let all_name_theirs = mutants.iter().all(|it| !it.scenarios.is_empty());
+    if !everything
+        && all_name_theirs
+        && let Some(control) = jobs.first_mut()
+    {
         // The scenarios that some mutant is to be killed by must pass without one.
         let mut used: Vec<String> = mutants
             .iter()

@@ -117,10 +117,18 @@ impl Signature {
         }
         let asks = |it: &LogPattern| it.kind == LogKind::Request;
         let carries = |it: &LogPattern| asks(it) || it.kind == LogKind::Callback;
-        if self.log.iter().any(|it| it.cookie.is_some() && !carries(it)) {
+        if self
+            .log
+            .iter()
+            .any(|it| it.cookie.is_some() && !carries(it))
+        {
             return Some("a record of the log has no cookie".into());
         }
-        if self.log.iter().any(|it| it.interrupted.is_some() && !asks(it)) {
+        if self
+            .log
+            .iter()
+            .any(|it| it.interrupted.is_some() && !asks(it))
+        {
             return Some("a record of the log interrupts nothing".into());
         }
         self.events.iter().find_map(|event| {
@@ -169,7 +177,9 @@ impl Signature {
             let bound = |name: &Option<String>| name.clone();
             let task = bound(&pattern.task).is_none_or(|name| numbers.bind(name, event.task));
             let client = bound(&pattern.client).is_none_or(|name| {
-                event.client.is_some_and(|client| clients.bind(name, client))
+                event
+                    .client
+                    .is_some_and(|client| clients.bind(name, client))
             });
             let cookie = match &pattern.cookie {
                 None => true,

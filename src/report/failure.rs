@@ -131,7 +131,9 @@ pub fn log_line(event: &LabEvent, names: Names<'_>) -> String {
             };
             format!("request = {ret}, cookie {cookie:#x}, {context}{leaving}{at}")
         }
-        LabKind::Callback { cookie, nr, .. } => format!("callback, cookie {cookie:#x}, {nr} frames"),
+        LabKind::Callback { cookie, nr, .. } => {
+            format!("callback, cookie {cookie:#x}, {nr} frames")
+        }
         ref other => format!("{other:?}").to_lowercase(),
     };
     format!(

@@ -13,7 +13,7 @@ pub struct Mutant {
     pub name: String,
     /// The invariants of which one must fall.
     pub falls: Vec<String>,
-    /// The scenarios that are expected to kill it.
+    /// The scenarios that are expected to kill it; the whole library where none is named.
     pub scenarios: Vec<String>,
     /// What is changed, and what a kernel with it does wrong.
     pub what: String,
@@ -47,7 +47,7 @@ pub fn mutants() -> Result<Vec<Mutant>, String> {
         Ok(Mutant {
             name: header.one("Mutant")?,
             falls: header.list("Falls")?,
-            scenarios: header.list("Scenario")?,
+            scenarios: header.list("Scenario").unwrap_or_default(),
             what: header.one("What")?,
             patch,
         })
@@ -146,8 +146,8 @@ mod tests {
         assert_eq!(header.list("Falls").unwrap(), ["C4", "M1"]);
         assert_eq!(header.one("What").unwrap(), "one two");
         assert_eq!(
-            header.one("Scenario").unwrap_err(),
-            "mutant:x has no Scenario: in its header"
+            header.one("Tells").unwrap_err(),
+            "mutant:x has no Tells: in its header"
         );
         assert!(header.one("--- a/x").is_err());
     }

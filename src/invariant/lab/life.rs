@@ -30,7 +30,7 @@ pub(in super::super) fn exit_answered(lab: &Lab<'_>, verdict: &mut Verdict) {
         }
         open.retain(|client, _| !stay.called().any(|(_, called, _)| called == *client));
         for (client, request) in open {
-            if lab.cancel(client).is_some_and(|slot| slot < exit.slot) || !lab.is_over(stay) {
+            if lab.cancelled_in(client, stay) || !lab.is_over(stay) {
                 continue;
             }
             let message = format!(

@@ -32,8 +32,7 @@ pub(in super::super) fn completeness(lab: &Lab<'_>, verdict: &mut Verdict) {
                 verdict.holds();
                 continue;
             }
-            let end = stay.returned.map_or(u64::MAX, |it| it.slot);
-            if lab.cancel(client).is_some_and(|slot| slot < end) {
+            if lab.cancelled_in(client, stay) {
                 cancelled += 1;
             } else if !lab.is_over(stay) {
                 inside += 1;

@@ -69,6 +69,9 @@ pub(super) struct Lab<'t> {
     /// By task, then in order.
     pub stays: Vec<Stay<'t>>,
     pub lives: BTreeMap<LabClient, Life>,
+    /// Behind this slot clients are cancelled because all is over: every thread of the workload has
+    /// ended by then.
+    closing: u64,
     /// The client was switched off in order: nothing was cut.
     pub complete: bool,
 }
@@ -106,6 +109,7 @@ impl<'t> Lab<'t> {
             log,
             stays: stays(log),
             lives,
+            closing: closing(log),
             complete: complete && log.lost == 0 && log.unfinished == 0,
         })
     }
@@ -115,11 +119,28 @@ impl<'t> Lab<'t> {
         self.lives.get(&client)?.cancel
     }
 
+    /// Whether a client may have been cancelled before the end of a stay, so that it need not have
+    /// been called any more. An exit is answered behind its record: until all is over, nothing
+    /// tells by when.
+    pub fn cancelled_in(&self, client: LabClient, stay: &Stay<'t>) -> bool {
+        let end = stay.returned.map_or(self.closing, |event| event.slot);
+        self.cancel(client).is_some_and(|slot| slot < end)
+    }
+
     /// Whether the log shows all of a stay: the task went back to user mode, or exited and the log
     /// was closed later.
     pub fn is_over(&self, stay: &Stay<'t>) -> bool {
         stay.returned.is_some() || (stay.exit.is_some() && self.complete)
     }
+}
+
+/// The first slot of the log's last records, which are those of switching off.
+fn closing(log: &LabTrace) -> u64 {
+    let last = log.events.iter().rev().find(|event| {
+        use LabKind::{Cancel, Cancelled, Free, Stop};
+        !matches!(event.kind, Cancel | Cancelled | Free | Stop)
+    });
+    last.map_or(0, |event| event.slot + 1)
 }
 
 fn stays(log: &LabTrace) -> Vec<Stay<'_>> {
@@ -147,7 +168,10 @@ fn stays(log: &LabTrace) -> Vec<Stay<'_>> {
     let mut stays: Vec<Stay<'_>> = Vec::new();
     let mut open: Option<(u32, u32)> = None;
     for ((task, entry), stay) in entries {
-        let late = stay.requests.iter().any(|r| is_late(r) && r.slot >= stay.last);
+        let late = stay
+            .requests
+            .iter()
+            .any(|r| is_late(r) && r.slot >= stay.last);
         let joined = { stays.last_mut() }
             .filter(|before| open == Some((task, entry)) && before.goes_on_in(&stay));
         match joined {

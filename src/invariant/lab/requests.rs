@@ -36,15 +36,22 @@ pub(in super::super) fn first_is_zero(lab: &Lab<'_>, verdict: &mut Verdict) {
         for ((client, _), requests) in groups {
             match wrong_order(&requests) {
                 None => verdict.holds(),
-                Some((what, slots)) => {
+                Some((what, mut slots)) => {
                     let about = requests.first().map_or_else(String::new, |r| task(r));
                     let message = format!("client {client}, {about}: {what}");
-                    let ip = requests.iter().find_map(|r| match r.kind {
-                        LabKind::Request { ip, .. } if slots.contains(&r.slot) && ip != 0 => {
-                            Some(ip)
-                        }
+                    // What was accepted last before may be why.
+                    let first = slots.first().copied().unwrap_or_default();
+                    let before = stay
+                        .accepted()
+                        .filter(|&(r, c, _)| c == client && r.slot < first);
+                    if let (1, Some((earlier, ..))) = (slots.len(), before.last()) {
+                        slots.insert(0, earlier.slot);
+                    }
+                    let hit = |slot: &u64| match lab.log.at(*slot)?.kind {
+                        LabKind::Request { ip, .. } => Some(ip).filter(|&ip| ip != 0),
                         _ => None,
-                    });
+                    };
+                    let ip = slots.iter().rev().find_map(hit);
                     verdict.violated_in_log(message, slots, ip);
                 }
             }

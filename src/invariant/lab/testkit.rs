@@ -5,8 +5,8 @@ use unwindlab_abi::lab::LabContext;
 
 use super::super::testkit::Kit;
 use super::super::{Check, Invariant, Violation};
-use crate::trace::lab::{LabClient, LabEvent, LabFlags, LabKind, LabTrace};
 use crate::trace::Trace;
+use crate::trace::lab::{LabClient, LabEvent, LabFlags, LabKind, LabTrace};
 
 /// A log in the making. The task's entries are counted as the client counts them.
 #[derive(Debug, Clone)]
@@ -74,7 +74,14 @@ impl LabKit {
     }
 
     /// A request that began when there were so many records.
-    pub fn ask_since(&mut self, task: u32, by: LabClient, ret: i32, cookie: u64, begin: u64) -> u64 {
+    pub fn ask_since(
+        &mut self,
+        task: u32,
+        by: LabClient,
+        ret: i32,
+        cookie: u64,
+        begin: u64,
+    ) -> u64 {
         let kind = LabKind::Request {
             ret,
             cookie,

@@ -78,7 +78,10 @@ fn c1_a_new_cookie_while_leaving_is_the_exception() {
     let mut kit = LabKit::new();
     kit.ask(1, client(0), 0, C);
     kit.call(1, client(0), C, &STACK);
-    let late = kit.nmi().with(|f| f.leaving = true).ask(1, client(0), 0, NEXT);
+    let late = kit
+        .nmi()
+        .with(|f| f.leaving = true)
+        .ask(1, client(0), 0, NEXT);
     let left = kit.leave(1);
     let mut unrelated = kit.clone();
     // The self-interrupt.
@@ -106,7 +109,10 @@ fn c1_a_new_cookie_while_leaving_is_the_exception() {
 #[test]
 fn a_request_with_interrupts_off_that_more_follows_is_of_its_entry() {
     let mut kit = LabKit::new();
-    let a = kit.nmi().with(|f| f.irqs_off = true).ask(1, client(0), 0, C);
+    let a = kit
+        .nmi()
+        .with(|f| f.irqs_off = true)
+        .ask(1, client(0), 0, C);
     kit.ask(1, client(1), 0, C);
     kit.call(1, client(1), C, &STACK);
     let left = kit.leave(1);
@@ -254,6 +260,15 @@ fn r1_orders_of_answers() {
     let b = kit.ask(1, client(0), 0, C);
     assert_eq!(violated(first, &kit), [a, b]);
 
+    // The reset cleared the cookie of a request that was pending: the next one is not the first.
+    let mut kit = LabKit::new();
+    let late = kit.nmi().with(|f| f.leaving = true).ask(1, client(0), 0, C);
+    kit.leave(1);
+    let a = kit.ask(1, client(0), 1, NEXT);
+    kit.call(1, client(0), NEXT, &STACK);
+    kit.leave_from(1, 0x40, true);
+    assert_eq!(violated(first, &kit), [late, a]);
+
     // The second began before the first one ended: it was interrupted by it.
     let mut kit = LabKit::new();
     let begin = kit.ask(1, client(1), 0, C);
@@ -384,8 +399,15 @@ fn x1_exits_without_a_real_answer() {
     let exit = kit.exit(1);
     let mut good = kit.clone();
     let mut empty = kit.clone();
+    // Cancelled by the client's end, when all was over, or while the task exited.
+    kit.cancel(client(0));
     kit.stop();
     assert_eq!(violated(answered, &kit), [a, exit]);
+    let mut cancelled = good.clone();
+    cancelled.cancel(client(0));
+    cancelled.ask(2, client(1), 0, NEXT);
+    cancelled.stop();
+    not_exercised(answered, &cancelled);
 
     let b = empty.with(|f| f.exiting = true).call(1, client(0), C, &[]);
     empty.stop();

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod good_input;
+mod lab;
 
 use std::collections::BTreeMap;
 

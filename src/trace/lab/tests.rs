@@ -12,16 +12,16 @@ struct Log(Vec<u8>);
 
 impl Log {
     fn push(&mut self, kind: u8, put: &[(usize, &[u8])]) -> u64 {
-        let number = (self.0.len() / SLOT_BYTES) as u64;
+        let number = self.0.len() / SLOT_BYTES;
         let mut slot = [0; SLOT_BYTES];
         slot[0] = kind;
-        slot[4..8].copy_from_slice(&(number as u32 + 1).to_le_bytes());
+        slot[4..8].copy_from_slice(&u32::try_from(number + 1).unwrap().to_le_bytes());
         slot[30..32].fill(0xff);
         for (at, bytes) in put {
             slot[*at..*at + bytes.len()].copy_from_slice(bytes);
         }
         self.0.extend(slot);
-        number
+        number as u64
     }
 
     fn callback(&mut self, task: u32, frames: &[u64], with_frames: bool) {
@@ -35,7 +35,7 @@ impl Log {
             self.push(
                 5,
                 &[
-                    (1, &[part.len() as u8]),
+                    (1, &[u8::try_from(part.len()).unwrap()]),
                     (8, &slot.to_le_bytes()),
                     (16, &(5 * n).to_le_bytes()),
                     (24, &bytes),

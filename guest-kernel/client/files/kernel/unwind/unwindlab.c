@@ -736,7 +736,8 @@ static int lab_setup(u32 pages)
 	control->magic = UNWINDLAB_MAGIC;
 	control->version = UNWINDLAB_VERSION;
 	control->slots = lab_capacity;
-	lab_control = control;
+	/* For lab_mmap(), which does not take the mutex. */
+	smp_store_release(&lab_control, control);
 	smp_store_release(&lab_head, (atomic64_t *)&control->head);
 	return 0;
 }
@@ -846,13 +847,13 @@ static long unwindlab_ioctl(struct file *file, unsigned int command, unsigned lo
 
 static int lab_mmap(struct file *file, struct vm_area_struct *vma)
 {
-	int ret = -EINVAL;
+	/*
+	 * Without the mutex: an ioctl that holds it may fault, and takes mmap_lock, which is held
+	 * here. Nor is it needed: what is set up once is never freed.
+	 */
+	struct unwindlab_control *control = smp_load_acquire(&lab_control);
 
-	mutex_lock(&lab_mutex);
-	if (lab_control)
-		ret = remap_vmalloc_range(vma, lab_control, vma->vm_pgoff);
-	mutex_unlock(&lab_mutex);
-	return ret;
+	return control ? remap_vmalloc_range(vma, control, vma->vm_pgoff) : -EINVAL;
 }
 
 static const struct file_operations lab_fops = {
