@@ -55,6 +55,7 @@ inject:
                 hit: 3,
                 repeat: 5,
                 times: 4,
+                sweep: false,
             },
             &TriggerPlan::Arrival {
                 place: Place::User {
@@ -65,6 +66,7 @@ inject:
                 hit: 1,
                 repeat: 1,
                 times: 1,
+                sweep: false,
             },
             &TriggerPlan::Rate {
                 period_us: 500,
