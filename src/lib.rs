@@ -5,6 +5,7 @@
 //! [`invariant`] (events to verdicts), [`report`] (verdicts to people and machines); [`cli`]
 //! drives them.
 
+pub mod bisect;
 pub mod cli;
 pub mod host;
 pub mod invariant;

@@ -15,6 +15,9 @@
 pub mod config;
 pub mod embedded;
 mod git;
+pub mod header;
+pub mod history;
+pub mod mail;
 mod make;
 pub mod patch;
 mod source;
@@ -94,6 +97,9 @@ pub enum BuildError {
         /// git's words.
         message: String,
     },
+    /// A file or folder without a patch.
+    #[error("no patch in {}: give an mbox, a folder of *.patch files, or a range A..B", .0.display())]
+    NoPatches(PathBuf),
     /// A patch that does not apply.
     #[error("{name} does not apply to {to}:\n{message}")]
     Patch {

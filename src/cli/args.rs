@@ -32,6 +32,14 @@ pub enum Command {
     /// Get kernels, and see which are there.
     #[command(subcommand)]
     Kernel(KernelCommand),
+    /// Build kernels that are wrong on purpose, and see which scenario tells.
+    Mutants(MutantsArgs),
+    /// Build the design alternatives and compare what they do.
+    Variants(VariantsArgs),
+    /// Build and judge every patch of a series, in order.
+    Series(SeriesArgs),
+    /// Find the commit that broke a scenario.
+    Bisect(BisectArgs),
     /// List the scenarios of the library.
     List,
     /// Print the JSON schema of scenario files.
@@ -104,6 +112,121 @@ pub struct BuildOptions {
     /// KASAN, RCU's checks); may be given more than once.
     #[arg(long, value_name = "FRAGMENT")]
     pub config: Vec<String>,
+}
+
+/// `unwindlab mutants`.
+#[derive(Debug, Args)]
+pub struct MutantsArgs {
+    /// Run these on every mutant, instead of those that each mutant names.
+    #[arg(value_name = "SCENARIO")]
+    pub scenarios: Vec<PathBuf>,
+    /// Only this mutant; may be given more than once.
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+    /// Run the whole library on every mutant.
+    #[arg(long)]
+    pub all: bool,
+    /// The kernel that the mutants are made of.
+    #[command(flatten)]
+    pub build: BuildOptions,
+    /// Where KVM comes from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    pub kvm_host: KvmHost,
+}
+
+/// `unwindlab variants`.
+#[derive(Debug, Args)]
+pub struct VariantsArgs {
+    /// Scenarios; all of the library where none is given.
+    #[arg(value_name = "SCENARIO")]
+    pub scenarios: Vec<PathBuf>,
+    /// Only this variant; may be given more than once.
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+    /// The kernel that the variants are made of.
+    #[command(flatten)]
+    pub build: BuildOptions,
+    /// Where KVM comes from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    pub kvm_host: KvmHost,
+}
+
+/// `unwindlab series`.
+#[derive(Debug, Args)]
+pub struct SeriesArgs {
+    /// An mbox, a folder of patches (by name, or in the order of a file `series`), or a range A..B
+    /// of the repository in --tree.
+    #[arg(value_name = "SERIES")]
+    pub series: PathBuf,
+    /// Scenarios; all of the library where none is given.
+    #[arg(value_name = "SCENARIO")]
+    pub scenarios: Vec<PathBuf>,
+    /// The revision of the repository in --tree that the series is for.
+    #[arg(long, value_name = "REV", conflicts_with = "rev")]
+    pub base: Option<String>,
+    /// What the series is applied to.
+    #[command(flatten)]
+    pub build: BuildOptions,
+    /// Where KVM comes from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    pub kvm_host: KvmHost,
+}
+
+/// `unwindlab bisect`.
+#[derive(Debug, Args)]
+pub struct BisectArgs {
+    /// The scenario that tells good from bad: a file, or a name from the library.
+    #[arg(value_name = "SCENARIO")]
+    pub scenario: PathBuf,
+    /// A revision that is good.
+    #[arg(long, value_name = "REV")]
+    pub good: String,
+    /// A revision that is bad.
+    #[arg(long, value_name = "REV")]
+    pub bad: String,
+    /// The git repository. It is only read.
+    #[arg(long, value_name = "DIR")]
+    pub tree: PathBuf,
+    /// How often the bad revision is run to learn how often it fails.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// With which chance a commit that is called good is good, at least.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.99, value_parser = share)]
+    pub confidence: f64,
+    /// What was found so far; with the same arguments, the search goes on from there. By default a
+    /// file `unwindlab-bisect-*.jsonl` in this folder.
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// A patch to apply to every commit; may be given more than once.
+    #[arg(long, value_name = "PATCH")]
+    pub patch: Vec<String>,
+    /// Configuration on top of unwindlab's; may be given more than once.
+    #[arg(long, value_name = "FRAGMENT")]
+    pub config: Vec<String>,
+    /// Where KVM comes from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    pub kvm_host: KvmHost,
+}
+
+impl BisectArgs {
+    /// How every commit is built.
+    pub(super) fn build_options(&self) -> BuildOptions {
+        BuildOptions {
+            tree: Some(self.tree.clone()),
+            rev: None,
+            source: None,
+            patch: self.patch.clone(),
+            config: self.config.clone(),
+        }
+    }
+}
+
+/// A number above 0 and below 1.
+fn share(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|share| *share > 0.0 && *share < 1.0)
+        .ok_or_else(|| "give a number between 0 and 1, such as 0.99".to_owned())
 }
 
 /// Where KVM comes from.

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::lab::LabError;
+use crate::bisect::log::LogError;
 use crate::invariant::finding::FindingsError;
 use crate::report::artifacts::WriteError;
 use crate::report::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED, EXIT_USAGE};
@@ -27,6 +28,9 @@ pub enum CommandError {
     /// Kernel or KVM host cannot be had.
     #[error(transparent)]
     Lab(#[from] LabError),
+    /// The log of a bisection is of no use.
+    #[error(transparent)]
+    Log(#[from] LogError),
     /// The findings that are built in are wrong.
     #[error(transparent)]
     Findings(#[from] FindingsError),
@@ -53,9 +57,11 @@ impl CommandError {
             | Self::Library(_)
             | Self::Scenario(_)
             | Self::Write(_)
+            | Self::Log(LogError::Other(_) | LogError::Damaged { .. })
             | Self::Lab(LabError::Usage(_)) => EXIT_USAGE,
             Self::Interrupted => EXIT_INTERRUPTED,
             Self::Findings(_)
+            | Self::Log(LogError::Io { .. })
             | Self::Lab(LabError::Unavailable(_) | LabError::Unbuildable(_))
             | Self::Io(_)
             | Self::Json(_)

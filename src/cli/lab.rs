@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use unwindlab_guest_kernel::build::patch::Patch;
 use unwindlab_guest_kernel::{BuildError, FetchError};
 
 use super::args::KvmHost;
@@ -21,6 +22,12 @@ pub trait Lab: Sync {
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Box<dyn TestKernel>, LabError>;
+
+    /// The patches of a series in a file or folder, in order.
+    ///
+    /// # Errors
+    /// [`LabError`].
+    fn series(&self, path: &Path) -> Result<Vec<Patch>, LabError>;
 
     /// Where a kernel in the cache is; nothing is fetched.
     ///
@@ -87,6 +94,7 @@ impl From<BuildError> for LabError {
             BuildError::NotLinux(..)
             | BuildError::Tree { .. }
             | BuildError::Revision { .. }
+            | BuildError::NoPatches(_)
             | BuildError::NoSuchSource { .. } => Self::Usage(message),
             BuildError::Patch { .. } | BuildError::Config { .. } | BuildError::Compile { .. } => {
                 Self::Unbuildable(message)

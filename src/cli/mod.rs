@@ -3,13 +3,18 @@
 
 pub mod analysis;
 pub mod args;
+mod bisect;
 pub mod error;
 pub mod kernel;
 pub mod lab;
+mod mutants;
 mod output;
 pub mod progress;
 pub mod run;
+mod series;
 mod session;
+mod suite;
+mod variants;
 
 use std::process::ExitCode;
 
@@ -67,6 +72,10 @@ fn dispatch(
 ) -> Result<u8, CommandError> {
     match command {
         Command::Run(args) => return run::run(args, lab, analysis, interrupt),
+        Command::Mutants(args) => return mutants::mutants(&args, lab, analysis, interrupt),
+        Command::Variants(args) => return variants::variants(&args, lab, analysis, interrupt),
+        Command::Series(args) => return series::series(&args, lab, analysis, interrupt),
+        Command::Bisect(args) => return bisect::bisect(&args, lab, analysis, interrupt),
         Command::Kernel(KernelCommand::Fetch(args)) => {
             let request = KernelRequest::Ready(args.kernel);
             get(&request, lab, interrupt)?;

@@ -4,33 +4,19 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::analysis::Analysis;
-use super::args::{KvmHost, RunArgs};
+use super::args::RunArgs;
 use super::error::{CommandError, show};
-use super::kernel::{self, KernelRequest};
+use super::kernel;
 use super::lab::{Lab, TestKernel};
 use super::output::print;
 use super::progress::Spinner;
-use super::session::Session;
+use super::session::{Session, Setup};
 use crate::report::artifacts::{Artifacts, OutputFile};
 use crate::report::json::{self, Setting};
 use crate::report::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED};
 use crate::report::{ScenarioResult, exit_code, junit, table};
 use crate::runner::{Interrupt, TrialPlan};
 use crate::scenario::{Library, Loaded, ResolveError, ScenarioErrors, resolve};
-
-/// A run with everything that the user chose resolved.
-#[derive(Debug)]
-pub(super) struct RunPlan {
-    /// The scenarios, in the order in which they are run.
-    pub(super) library: Vec<Loaded>,
-    kernel: KernelRequest,
-    /// Where KVM comes from.
-    pub(super) kvm_host: KvmHost,
-    /// Whether snapshots are compared.
-    pub(super) compare_snapshots: bool,
-    /// Where logs are kept.
-    pub(super) artifacts: Artifacts,
-}
 
 /// The result files that the user wants, known to be writable.
 #[derive(Debug)]
@@ -39,7 +25,7 @@ struct Outputs {
     junit: Option<OutputFile>,
 }
 
-fn plan(args: RunArgs, analysis: &Analysis) -> Result<(RunPlan, Outputs), CommandError> {
+fn setup(args: &RunArgs, analysis: &Analysis) -> Result<Setup, CommandError> {
     let Library { mut scenarios } = Library::open(&args.scenarios, &analysis.invariant_ids())?;
     if !args.filter.is_empty() {
         scenarios.retain(|loaded| {
@@ -52,19 +38,13 @@ fn plan(args: RunArgs, analysis: &Analysis) -> Result<(RunPlan, Outputs), Comman
             "no scenario's name contains the --filter; `unwindlab list` shows them".to_owned(),
         ));
     }
-    let open = |path: Option<PathBuf>| path.map(|path| OutputFile::create(&path)).transpose();
-    let outputs = Outputs {
-        json: open(args.json)?,
-        junit: open(args.junit)?,
-    };
-    let plan = RunPlan {
+    Ok(Setup {
         library: scenarios,
-        kernel: kernel::request(&args.kernel)?,
         kvm_host: args.kvm_host,
         compare_snapshots: !args.no_snapshots,
-        artifacts: Artifacts::open(args.artifacts.as_deref())?,
-    };
-    Ok((plan, outputs))
+        artifacts: Some(Artifacts::open(args.artifacts.as_deref())?),
+        show: true,
+    })
 }
 
 /// Runs scenarios and reports; the exit code.
@@ -78,20 +58,22 @@ pub fn run(
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
     let start = Instant::now();
-    let (plan, outputs) = plan(args, analysis)?;
+    let request = kernel::request(&args.kernel)?;
+    let setup = setup(&args, analysis)?;
+    let outputs = Outputs::open(args.json, args.junit)?;
     let spinner = Spinner::new();
-    let kernel = lab.fetch(&plan.kernel, &spinner, interrupt)?;
+    let kernel = lab.fetch(&request, &spinner, interrupt)?;
     if interrupt.is_set() {
         return Err(CommandError::Interrupted);
     }
-    let trials = resolve_all(&plan.library, kernel.as_ref())?;
-    let mut session = Session::new(&plan, lab, kernel.as_ref(), analysis, &spinner, interrupt);
+    let trials = resolve_all(&setup.library, kernel.as_ref())?;
+    let mut session = Session::new(&setup, lab, kernel.as_ref(), analysis, &spinner, interrupt);
     match trials {
         Trials::Unsupported(reason) => session.skip_all(&reason)?,
         Trials::Planned(trials) => session.run_all(&trials)?,
     }
     let setting = Setting {
-        kernel_spec: plan.kernel.to_string(),
+        kernel_spec: request.to_string(),
         kernel_release: kernel.release().to_owned(),
         kernel_hash: kernel.hash().to_owned(),
         kvm_host: session.host().to_owned(),
@@ -122,7 +104,17 @@ enum Trials {
     /// The kernel has nothing to test.
     Unsupported(String),
     /// One for each scenario.
-    Planned(Vec<TrialPlan>),
+    Planned(Vec<Result<TrialPlan, String>>),
+}
+
+impl Outputs {
+    fn open(json: Option<PathBuf>, junit: Option<PathBuf>) -> Result<Self, CommandError> {
+        let open = |path: Option<PathBuf>| path.map(|path| OutputFile::create(&path)).transpose();
+        Ok(Self {
+            json: open(json)?,
+            junit: open(junit)?,
+        })
+    }
 }
 
 /// Resolves all scenarios before any is run, so that a wrong one is known at once.
@@ -132,7 +124,7 @@ fn resolve_all(library: &[Loaded], kernel: &dyn TestKernel) -> Result<Trials, Co
     for loaded in library {
         let (symbols, hash) = (kernel.symbols(), kernel.hash());
         match resolve(&loaded.file, &loaded.scenario, symbols, hash) {
-            Ok(plan) => plans.push(plan),
+            Ok(plan) => plans.push(Ok(plan)),
             Err(ResolveError::Unsupported(reason)) => return Ok(Trials::Unsupported(reason)),
             Err(ResolveError::Scenario(ScenarioErrors(found))) => errors.extend(found),
         }

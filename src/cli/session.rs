@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use super::analysis::Analysis;
+use super::args::KvmHost;
 use super::error::CommandError;
 use super::lab::{Lab, TestKernel};
 use super::output::print;
 use super::progress::Spinner;
-use super::run::RunPlan;
+use crate::report::artifacts::Artifacts;
 use crate::report::names::Names;
 use crate::report::outcome::Verdict;
 use crate::report::{Case, Judge, Outcome, ScenarioResult, failure, table};
@@ -16,9 +17,24 @@ use crate::scenario::Loaded;
 use crate::trace::recording::TrialEnd;
 use crate::trace::{Recording, Trace};
 
+/// What a session does with the scenarios.
+#[derive(Debug)]
+pub(super) struct Setup {
+    /// The scenarios, in the order in which they are run.
+    pub(super) library: Vec<Loaded>,
+    /// Where KVM comes from.
+    pub(super) kvm_host: KvmHost,
+    /// Whether snapshots are compared.
+    pub(super) compare_snapshots: bool,
+    /// Where logs are kept; nowhere where there is none.
+    pub(super) artifacts: Option<Artifacts>,
+    /// Whether each result is printed.
+    pub(super) show: bool,
+}
+
 /// The scenarios of a run, one after the other.
 pub(super) struct Session<'a> {
-    plan: &'a RunPlan,
+    setup: &'a Setup,
     lab: &'a dyn Lab,
     kernel: &'a dyn TestKernel,
     analysis: &'a Analysis,
@@ -35,17 +51,17 @@ pub(super) struct Session<'a> {
 
 impl<'a> Session<'a> {
     pub(super) fn new(
-        plan: &'a RunPlan,
+        setup: &'a Setup,
         lab: &'a dyn Lab,
         kernel: &'a dyn TestKernel,
         analysis: &'a Analysis,
         spinner: &'a Spinner,
         interrupt: &'a Interrupt,
     ) -> Self {
-        let widths = plan.library.iter().map(|it| it.scenario.name.len());
+        let widths = setup.library.iter().map(|it| it.scenario.name.len());
         Self {
             width: widths.max().unwrap_or(0),
-            plan,
+            setup,
             lab,
             kernel,
             analysis,
@@ -68,7 +84,7 @@ impl<'a> Session<'a> {
 
     /// No scenario can be run on this kernel.
     pub(super) fn skip_all(&mut self, reason: &str) -> Result<(), CommandError> {
-        for loaded in &self.plan.library {
+        for loaded in &self.setup.library {
             let name = &loaded.scenario.name;
             self.take(ScenarioResult::not_run(
                 name,
@@ -79,14 +95,26 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Runs them. A KVM host that failed is replaced for the scenarios that follow; the one it
+    /// Runs them, in the order of the setup's library; of one that is not for this kernel there is
+    /// the reason why. A KVM host that failed is replaced for the scenarios that follow; the one it
     /// failed in is not run again, lest a flaky host go unseen.
-    pub(super) fn run_all(&mut self, trials: &[TrialPlan]) -> Result<(), CommandError> {
+    pub(super) fn run_all(
+        &mut self,
+        trials: &[Result<TrialPlan, String>],
+    ) -> Result<(), CommandError> {
         let mut executor = None;
-        for (loaded, trial) in self.plan.library.iter().zip(trials) {
+        for (loaded, trial) in self.setup.library.iter().zip(trials) {
             if self.interrupt.is_set() {
                 break;
             }
+            let trial = match trial {
+                Ok(trial) => trial,
+                Err(reason) => {
+                    let name = &loaded.scenario.name;
+                    self.take(ScenarioResult::not_run(name, Outcome::Skip, reason.clone()))?;
+                    continue;
+                }
+            };
             let started = match executor.take() {
                 Some(running) => running,
                 None => self.start_host()?,
@@ -108,7 +136,7 @@ impl<'a> Session<'a> {
     }
 
     fn start_host(&mut self) -> Result<Box<dyn Executor>, CommandError> {
-        let (host, kernel) = (self.plan.kvm_host, self.kernel);
+        let (host, kernel) = (self.setup.kvm_host, self.kernel);
         let executor = self
             .lab
             .executor(host, kernel, self.spinner, self.interrupt)?;
@@ -143,7 +171,7 @@ impl<'a> Session<'a> {
             invariants: self.analysis.invariants,
             findings: self.analysis.findings.as_ref(),
             symbols: self.kernel.symbols(),
-            compare_snapshots: self.plan.compare_snapshots,
+            compare_snapshots: self.setup.compare_snapshots,
         };
         let mut result = judge.judge(Case {
             loaded,
@@ -152,7 +180,9 @@ impl<'a> Session<'a> {
             trace: Trace::decode(&recording),
             duration,
         });
-        if let Err(error) = self.plan.artifacts.keep(&mut result, &recording) {
+        if let Some(artifacts) = &self.setup.artifacts
+            && let Err(error) = artifacts.keep(&mut result, &recording)
+        {
             self.unkept.push(error.into());
         }
         result
@@ -160,6 +190,10 @@ impl<'a> Session<'a> {
 
     /// Shows a result and takes it.
     fn take(&mut self, result: ScenarioResult) -> Result<(), CommandError> {
+        if !self.setup.show {
+            self.results.push(result);
+            return Ok(());
+        }
         let mut text = table::row(&result, self.width);
         text.push('\n');
         if result.outcome.verdict() != Verdict::Good && result.outcome != Outcome::Skip {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use clap::Parser as _;
 use tempfile::TempDir;
+use unwindlab_guest_kernel::build::patch::Patch;
 
 use super::analysis::Analysis;
 use super::args::{Cli, Command, KvmHost};
@@ -149,6 +150,10 @@ impl Lab for Bench {
         Ok(Box::new(Kernel {
             has_feature: self.has_feature,
         }))
+    }
+
+    fn series(&self, _: &Path) -> Result<Vec<Patch>, LabError> {
+        Ok(Vec::new())
     }
 
     fn path(&self, _: &str) -> Result<PathBuf, LabError> {

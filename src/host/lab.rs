@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use unwindlab_guest_kernel as kernels;
+use unwindlab_guest_kernel::build::patch::Patch;
 use unwindlab_guest_kernel::{BuildSpec, Cache, KernelImage, KernelSpec, Symbols};
 
 use super::choice::{Choice, choose};
@@ -80,6 +81,10 @@ impl Lab for ThisMachine {
             image,
             symbols: LoadedSymbols(symbols),
         }))
+    }
+
+    fn series(&self, path: &Path) -> Result<Vec<Patch>, LabError> {
+        Ok(kernels::build::mail::series(path, &cache()?)?)
     }
 
     fn path(&self, spec: &str) -> Result<PathBuf, LabError> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::facts::Facts;
 use super::verdict::Verdict;
-use super::{Check, Invariant};
+use super::{Check, Invariant, lab};
 use crate::trace::Trace;
 
 /// C1. Oracle: requests that the system call markers, the injection log or a pending answer prove
@@ -51,6 +51,7 @@ impl Invariant for Stability {
                 verdict.violated(message, events, facts.instruction(b.event));
             }
         }
+        lab::judge(trace, &mut verdict, lab::cookies::stability);
         verdict.finish("no two requests that are known to be of one entry")
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::facts::{Facts, Request};
 use super::tasks::Task;
 use super::verdict::Verdict;
-use super::{Check, Invariant};
+use super::{Check, Invariant, lab};
 use crate::trace::Trace;
 
 /// C2. Oracle: requests that the system call markers or the injection log prove to lie on two
@@ -58,6 +58,7 @@ impl Invariant for Freshness {
                 .chain(proof.events);
             verdict.violated(message, events, facts.instruction(b.event));
         }
+        lab::judge(trace, &mut verdict, lab::cookies::freshness);
         verdict.finish("no two requests of a task with a proven user instruction between them")
     }
 }

@@ -2,7 +2,7 @@
 
 use super::facts::Facts;
 use super::verdict::Verdict;
-use super::{Check, Invariant};
+use super::{Check, Invariant, lab};
 use crate::trace::Trace;
 
 /// C3. Oracle: the tid in the records of the requests, told apart from an earlier task of the
@@ -56,6 +56,7 @@ impl Invariant for Uniqueness {
                 verdict.holds();
             }
         }
+        lab::judge(trace, &mut verdict, lab::cookies::uniqueness);
         verdict.finish("fewer than two tasks with cookies")
     }
 }

@@ -2,7 +2,7 @@
 
 use super::facts::Facts;
 use super::verdict::Verdict;
-use super::{Check, Invariant};
+use super::{Check, Invariant, lab};
 use crate::trace::Trace;
 
 /// C4. A cookie is not 0, its low word is in 1..=nr_cpu, its high word is odd: `id = cnt << 32 |
@@ -44,6 +44,7 @@ impl Invariant for Format {
                 verdict.violated(message, [request.event.index], instruction);
             }
         }
+        lab::judge(trace, &mut verdict, lab::cookies::format);
         verdict.finish("no cookies")
     }
 }

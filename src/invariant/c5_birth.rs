@@ -2,7 +2,7 @@
 
 use super::facts::{Facts, before};
 use super::verdict::Verdict;
-use super::{Check, Invariant};
+use super::{Check, Invariant, lab};
 use crate::trace::Trace;
 
 /// C5. The low word less one is the CPU of the first S(c): `get_cookie` writes
@@ -27,7 +27,11 @@ impl Invariant for Birth {
     fn check(&self, trace: &Trace) -> Check {
         let facts = Facts::new(trace);
         let mut verdict = Verdict::new(self.id());
-        for (cookie, exchange) in facts.cookies() {
+        let given = lab::cookies::given(trace);
+        for (cookie, exchange) in facts
+            .cookies()
+            .filter(|(cookie, _)| !given.contains(cookie))
+        {
             let Some(first) = exchange.birth() else {
                 continue;
             };
@@ -54,6 +58,7 @@ impl Invariant for Birth {
             let instruction = facts.instruction(first.event);
             verdict.violated(message, [first.event.index], instruction);
         }
+        lab::judge(trace, &mut verdict, lab::cookies::birth);
         verdict.finish("no cookies")
     }
 }

@@ -2,7 +2,7 @@
 
 use super::facts::Facts;
 use super::verdict::Verdict;
-use super::{Check, Invariant};
+use super::{Check, Invariant, lab};
 use crate::trace::Trace;
 
 /// C7. For every D(c) there is an S(c), of whatever task and at whatever time: who and when is
@@ -41,6 +41,7 @@ impl Invariant for Origin {
                 verdict.violated(message, events, instruction);
             }
         }
+        lab::judge(trace, &mut verdict, lab::cookies::origin);
         verdict.finish("no record 22")
     }
 }

@@ -81,6 +81,9 @@ pub struct Finding {
     pub kernels: Kernels,
     /// The event sequence it is known by.
     signature: Signature,
+    /// Other sequences that the same bug shows, the lab client's log among them.
+    #[serde(default)]
+    also: Vec<Signature>,
 }
 
 /// Kernels that have a bug.
@@ -148,13 +151,19 @@ impl Findings {
         let matches = |finding: &&Finding| {
             finding.invariants.contains(&violation.invariant)
                 && finding.kernels.include(&trace.release, kernel)
-                && finding.signature.matches(violation, trace, kernel)
+                && finding
+                    .signatures()
+                    .any(|signature| signature.matches(violation, trace, kernel))
         };
         self.list.iter().find(matches).map(|f| f.id.clone())
     }
 }
 
 impl Finding {
+    fn signatures(&self) -> impl Iterator<Item = &Signature> {
+        std::iter::once(&self.signature).chain(&self.also)
+    }
+
     /// What is wrong with an entry, if anything is.
     fn flaw(&self) -> Option<String> {
         let number = self.id.0.strip_prefix('F').unwrap_or_default();
@@ -168,7 +177,7 @@ impl Finding {
         if let Some(id) = self.invariants.iter().find(|id| !known(id)) {
             return Some(format!("there is no invariant {id}"));
         }
-        self.signature.flaw()
+        self.signatures().find_map(Signature::flaw)
     }
 }
 

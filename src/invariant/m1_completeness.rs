@@ -3,7 +3,7 @@
 use super::excuse::receivers;
 use super::facts::{Answer, Exchange, Facts, Request, before};
 use super::verdict::Verdict;
-use super::{Check, Invariant};
+use super::{Check, Invariant, lab};
 use crate::trace::Trace;
 
 /// M1. Every S(c) has a D(c), in whatever ring, and nothing proves that the two are of different
@@ -27,10 +27,8 @@ impl Invariant for Completeness {
     fn check(&self, trace: &Trace) -> Check {
         let facts = Facts::new(trace);
         let mut verdict = Verdict::new(self.id());
-        if receivers(trace).next().is_none() {
-            return verdict.finish("no event receives record 22");
-        }
-        for (cookie, exchange) in facts.cookies() {
+        let received = receivers(trace).next().is_some();
+        for (cookie, exchange) in facts.cookies().filter(|_| received) {
             if exchange.answers.is_empty() {
                 missing(&facts, &mut verdict, cookie, exchange);
             } else {
@@ -39,7 +37,11 @@ impl Invariant for Completeness {
                 }
             }
         }
-        verdict.finish("no deferred samples")
+        lab::judge(trace, &mut verdict, lab::matching::completeness);
+        verdict.finish(match received {
+            true => "no deferred samples",
+            false => "no event receives record 22",
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::facts::Facts;
 use super::verdict::Verdict;
-use super::{Check, Invariant};
+use super::{Check, Invariant, lab};
 use crate::trace::Trace;
 
 /// M2. No event writes two D of one cookie. Two events that receive record 22 and share a ring
@@ -56,6 +56,7 @@ impl Invariant for Once {
                 verdict.violated(message, events, instruction);
             }
         }
+        lab::judge(trace, &mut verdict, lab::matching::once);
         verdict.finish("no record 22")
     }
 }

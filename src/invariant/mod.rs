@@ -17,6 +17,7 @@ mod c5_birth;
 mod c6_order;
 mod c7_origin;
 mod d1_one_walk;
+mod d2_one_callback;
 mod d3_no_repeat;
 mod entries;
 mod excuse;
@@ -24,6 +25,7 @@ mod facts;
 pub mod finding;
 #[cfg(test)]
 mod hostile_tests;
+mod lab;
 mod m1_completeness;
 mod m2_once;
 mod m3_soundness;
@@ -34,9 +36,15 @@ mod m7_inline;
 mod matching;
 #[cfg(test)]
 mod model_kernel;
+mod p1_runs;
 mod p2_entry_ends;
 mod p3_user_mode;
 mod p4_at_once;
+mod r1_first_is_zero;
+mod r2_cancelled_is_refused;
+mod r3_limited;
+mod r4_none_after_cancel;
+mod r5_none_unasked;
 mod s1_identity;
 mod s2_no_stale_cache;
 mod s3_identical;
@@ -92,6 +100,9 @@ pub struct Violation {
     pub message: String,
     /// [`crate::trace::Event::index`] of the events that show it, in order.
     pub events: Vec<usize>,
+    /// [`crate::trace::LabEvent::slot`] of the records of the lab client's log that show it.
+    #[serde(default)]
+    pub log: Vec<u64>,
     /// The interrupted instruction, where one is known (symbol and offset are added by the
     /// report).
     pub instruction: Option<u64>,
@@ -138,7 +149,9 @@ pub fn registry() -> &'static [&'static dyn Invariant] {
         &s3_identical::Identical,
         &s4_no_user_code::NoUserCode,
         &d1_one_walk::OneWalk,
+        &d2_one_callback::OneCallback,
         &d3_no_repeat::NoRepeat,
+        &p1_runs::Runs,
         &p2_entry_ends::EntryEnds,
         &p3_user_mode::UserMode,
         &p4_at_once::AtOnce,
@@ -156,6 +169,11 @@ pub fn registry() -> &'static [&'static dyn Invariant] {
         &u2_stops::Stops,
         &u4_missing_pages::MissingPages,
         &u6_frame_zero::FrameZero,
+        &r1_first_is_zero::FirstIsZero,
+        &r2_cancelled_is_refused::CancelledIsRefused,
+        &r3_limited::Limited,
+        &r4_none_after_cancel::NoneAfterCancel,
+        &r5_none_unasked::NoneUnasked,
         &w0_console::Console,
         &w1_rings::Rings,
     ]

@@ -2,7 +2,7 @@
 
 use super::facts::Facts;
 use super::verdict::Verdict;
-use super::{Check, Invariant};
+use super::{Check, Invariant, lab};
 use crate::trace::Trace;
 
 /// P2. A workload thread that was interrupted in the kernel gets back to user mode: its progress
@@ -53,6 +53,7 @@ impl Invariant for EntryEnds {
             let instruction = facts.instruction(last.event);
             verdict.violated(message, [last.event.index], instruction);
         }
+        lab::judge(trace, &mut verdict, lab::matching::ends);
         let nothing = format!(
             "no workload thread with a known NMI in the kernel and a progress counter ({})",
             facts.matching.why_none(trace)

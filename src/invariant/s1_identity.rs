@@ -3,7 +3,7 @@
 use super::facts::{Answer, Facts};
 use super::stack::{difference, expected, stacks_at_leaf, threads};
 use super::verdict::Verdict;
-use super::{Check, Invariant};
+use super::{Check, Invariant, lab};
 use crate::trace::Trace;
 
 /// S1. Oracles, on the D of workload threads:
@@ -57,6 +57,7 @@ impl Invariant for Identity {
             elsewhere,
             "records 22 with frame 0 not at the leaf, not judged",
         );
+        lab::judge(trace, &mut verdict, lab::stacks::identity);
         verdict.finish("no record 22 of a workload thread at its leaf")
     }
 }

@@ -2,7 +2,7 @@
 
 use super::facts::Facts;
 use super::verdict::Verdict;
-use super::{Check, Invariant};
+use super::{Check, Invariant, lab};
 use crate::trace::Trace;
 
 /// S3. All D of one cookie have the same `nr` and frames, to whatever event they went: the
@@ -37,6 +37,7 @@ impl Invariant for Identical {
                 verdict.violated(message, [a.event.index, b.event.index], instruction);
             }
         }
+        lab::judge(trace, &mut verdict, lab::stacks::identical);
         verdict.finish("no cookie with two records 22")
     }
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::Violation;
 use super::facts::Facts;
 use super::finding::Resolver;
-use crate::trace::{Event, EventKind, Trace};
+use crate::trace::{Event, EventKind, LabEvent, LabKind, Trace};
 
 /// What must be so for a violation to be a finding.
 #[derive(Debug, Clone, Deserialize)]
@@ -16,7 +16,39 @@ pub(super) struct Signature {
     /// Functions; the violation's instruction is in one of them. `None`: whatever it is.
     instruction: Option<Vec<String>>,
     /// The violation's events, all of them, in order.
+    #[serde(default)]
     events: Vec<EventPattern>,
+    /// The violation's records of the lab client's log, all of them, in order.
+    #[serde(default)]
+    log: Vec<LogPattern>,
+}
+
+/// One record of the lab client's log.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LogPattern {
+    kind: LogKind,
+    /// Name for the task.
+    task: Option<String>,
+    /// Name for the registration of a client.
+    client: Option<String>,
+    /// Name for the cookie, or 0.
+    cookie: Option<CookieName>,
+    /// Whether the task was behind its exit work.
+    leaving: Option<bool>,
+    /// Functions; the interrupt of a request hit one of them.
+    interrupted: Option<Vec<String>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum LogKind {
+    /// A request that was not refused.
+    Request,
+    Callback,
+    Return,
+    Exit,
+    Cancelled,
 }
 
 /// One event of a sequence.
@@ -80,8 +112,16 @@ impl<K: Ord, V: PartialEq> Bindings<K, V> {
 impl Signature {
     /// What is wrong with it, if anything is.
     pub fn flaw(&self) -> Option<String> {
-        if self.events.is_empty() {
+        if self.events.is_empty() && self.log.is_empty() {
             return Some("its signature has no events".into());
+        }
+        let asks = |it: &LogPattern| it.kind == LogKind::Request;
+        let carries = |it: &LogPattern| asks(it) || it.kind == LogKind::Callback;
+        if self.log.iter().any(|it| it.cookie.is_some() && !carries(it)) {
+            return Some("a record of the log has no cookie".into());
+        }
+        if self.log.iter().any(|it| it.interrupted.is_some() && !asks(it)) {
+            return Some("a record of the log interrupts nothing".into());
         }
         self.events.iter().find_map(|event| {
             let carries = matches!(event.kind, Kind::Sample | Kind::Deferred);
@@ -107,7 +147,7 @@ impl Signature {
         trace: &Trace,
         kernel: &K,
     ) -> bool {
-        if violation.events.len() != self.events.len() {
+        if violation.events.len() != self.events.len() || violation.log.len() != self.log.len() {
             return false;
         }
         if let Some(functions) = &self.instruction
@@ -120,6 +160,29 @@ impl Signature {
         let facts = Facts::new(trace);
         let mut tasks = Bindings(BTreeMap::new());
         let mut cookies = Bindings(BTreeMap::new());
+        let mut clients = Bindings(BTreeMap::new());
+        let mut numbers = Bindings(BTreeMap::new());
+        let logged = self.log.iter().zip(&violation.log).all(|(pattern, &slot)| {
+            let Some(event) = trace.lab.as_ref().and_then(|lab| lab.at(slot)) else {
+                return false;
+            };
+            let bound = |name: &Option<String>| name.clone();
+            let task = bound(&pattern.task).is_none_or(|name| numbers.bind(name, event.task));
+            let client = bound(&pattern.client).is_none_or(|name| {
+                event.client.is_some_and(|client| clients.bind(name, client))
+            });
+            let cookie = match &pattern.cookie {
+                None => true,
+                Some(CookieName::Number(number)) => event.cookie() == Some(*number),
+                Some(name) => event
+                    .cookie()
+                    .is_some_and(|cookie| cookie != 0 && cookies.bind(name.clone(), cookie)),
+            };
+            task && client && cookie && pattern.fits(event, kernel)
+        });
+        if !logged {
+            return false;
+        }
         let mut pairs = self.events.iter().zip(&violation.events);
         pairs.all(|(pattern, &index)| {
             let Some(event) = trace.events.get(index) else {
@@ -140,6 +203,27 @@ impl Signature {
             };
             task && cookie && pattern.fits(&facts, event, kernel)
         })
+    }
+}
+
+impl LogPattern {
+    /// Whether a record is what the pattern says, names apart.
+    fn fits<K: Resolver + ?Sized>(&self, event: &LabEvent, kernel: &K) -> bool {
+        let (kind, ip) = match event.kind {
+            LabKind::Request { ret, ip, .. } if ret >= 0 => (LogKind::Request, ip),
+            LabKind::Callback { .. } => (LogKind::Callback, 0),
+            LabKind::Return { .. } => (LogKind::Return, 0),
+            LabKind::Exit => (LogKind::Exit, 0),
+            LabKind::Cancelled => (LogKind::Cancelled, 0),
+            _ => return false,
+        };
+        let place = match &self.interrupted {
+            None => true,
+            Some(functions) if event.flags.user => functions.iter().any(|name| name == USER),
+            Some(functions) => within(ip, functions, kernel),
+        };
+        let leaving = self.leaving.is_none_or(|it| it == event.flags.leaving);
+        kind == self.kind && place && leaving
     }
 }
 

@@ -53,6 +53,26 @@ impl Verdict {
             invariant: self.id.to_owned(),
             message,
             events,
+            log: Vec::new(),
+            instruction,
+        });
+    }
+
+    /// Something is wrong in the lab client's log: one line, the slots that show it.
+    pub fn violated_in_log(
+        &mut self,
+        message: String,
+        slots: impl IntoIterator<Item = u64>,
+        instruction: Option<u64>,
+    ) {
+        let mut log: Vec<u64> = slots.into_iter().collect();
+        log.sort_unstable();
+        log.dedup();
+        self.violations.push(Violation {
+            invariant: self.id.to_owned(),
+            message,
+            events: Vec::new(),
+            log,
             instruction,
         });
     }

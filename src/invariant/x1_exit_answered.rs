@@ -2,7 +2,7 @@
 
 use super::facts::{Facts, before};
 use super::verdict::Verdict;
-use super::{Check, Invariant};
+use super::{Check, Invariant, lab};
 use crate::trace::Trace;
 
 /// X1. What is still pending when a task exits is answered in `do_exit`, by
@@ -53,6 +53,7 @@ impl Invariant for ExitAnswered {
             verdict.violated(message, events, instruction);
         }
         unanswered(&facts, &mut verdict);
+        lab::judge(trace, &mut verdict, lab::life::exit_answered);
         verdict.finish("no record 22 behind the exit record of its task")
     }
 }

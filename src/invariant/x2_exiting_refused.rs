@@ -3,7 +3,7 @@
 use super::facts::{Facts, Role, before, role, spec};
 use super::m7_inline::is_inline;
 use super::verdict::Verdict;
-use super::{Check, Invariant};
+use super::{Check, Invariant, lab};
 use crate::trace::{Event, EventKind, Trace};
 
 /// X2. Behind its exit record a task carries `PF_EXITING` (`exit_signals` comes before
@@ -55,6 +55,7 @@ impl Invariant for ExitingRefused {
             let events = exit.map(|e| e.index).into_iter().chain([event.index]);
             verdict.violated(message, events, facts.instruction(event));
         }
+        lab::judge(trace, &mut verdict, lab::life::exiting_refused);
         verdict.finish("no refused sample of an exiting task")
     }
 }

@@ -9,7 +9,7 @@ use super::outcome::Outcome;
 use super::result::{JudgedViolation, ScenarioResult};
 use super::snapshot::Comparison;
 use crate::text::printable;
-use crate::trace::{Event, EventKind, Trace};
+use crate::trace::{Event, EventKind, LabEvent, LabKind, Trace};
 
 /// Violations that are shown in full; the rest are in the files.
 const MAX_VIOLATIONS: usize = 3;
@@ -95,6 +95,10 @@ fn show_violation(out: &mut String, judged: &JudgedViolation, trace: &Trace, nam
     if shown.len() > MAX_EVENTS {
         let _ = writeln!(out, "    ... and {} more events", shown.len() - MAX_EVENTS);
     }
+    let logged = |slot: &u64| trace.lab.as_ref()?.at(*slot);
+    for event in violation.log.iter().filter_map(logged).take(MAX_EVENTS) {
+        let _ = writeln!(out, "  > {}", log_line(event, names));
+    }
 }
 
 /// Each event with the one before and the one after it, in order.
@@ -107,6 +111,33 @@ fn with_neighbours(events: &[usize], len: usize) -> Vec<usize> {
     around.sort_unstable();
     around.dedup();
     around
+}
+
+/// One record of the lab client's log in a line: slot, CPU, task and entry, and what it says.
+#[must_use]
+pub fn log_line(event: &LabEvent, names: Names<'_>) -> String {
+    let client = event
+        .client
+        .map_or_else(String::new, |client| format!(" client {client}"));
+    let what = match event.kind {
+        LabKind::Request {
+            ret, cookie, ip, ..
+        } => {
+            let context = event.context.name();
+            let leaving = if event.flags.leaving { ", leaving" } else { "" };
+            let at = match ip {
+                0 => String::new(),
+                ip => format!(" at {}", names.name(ip)),
+            };
+            format!("request = {ret}, cookie {cookie:#x}, {context}{leaving}{at}")
+        }
+        LabKind::Callback { cookie, nr, .. } => format!("callback, cookie {cookie:#x}, {nr} frames"),
+        ref other => format!("{other:?}").to_lowercase(),
+    };
+    format!(
+        "log {} cpu{} {} entry {}{client} {what}",
+        event.slot, event.cpu, event.tid, event.entry
+    )
 }
 
 /// One event in a line: index, time in seconds, CPU, pid/tid, and what it says.

@@ -2,12 +2,15 @@
 //! [`table`] and [`failure`] show it, [`json`] and [`junit`] write it.
 
 pub mod artifacts;
+pub mod comparison;
 pub mod counts;
 mod expect;
 pub mod failure;
+pub mod figures;
 pub mod json;
 pub mod judge;
 pub mod junit;
+pub mod matrix;
 pub mod names;
 pub mod outcome;
 pub mod result;

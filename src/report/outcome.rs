@@ -93,11 +93,13 @@ pub const EXIT_UNTESTED: u8 = 125;
 pub const EXIT_INTERRUPTED: u8 = 130;
 
 /// The exit code of a run: 1 if the kernel is wrong, else 125 if some of it could not be tested,
-/// else 0. A run of nothing tested nothing.
+/// else 0. A run of nothing tested nothing; nor did one of skips only. Beside other outcomes a skip
+/// does not count: that a stock kernel has no lab client says nothing against the rest of a library.
 pub fn exit_code(outcomes: impl IntoIterator<Item = Outcome>) -> u8 {
     let mut code = None;
     for outcome in outcomes {
         code = match (outcome.verdict(), code) {
+            _ if outcome == Outcome::Skip => code,
             (Verdict::Bad, _) | (_, Some(1)) => Some(1),
             (Verdict::Untested, _) | (_, Some(EXIT_UNTESTED)) => Some(EXIT_UNTESTED),
             (Verdict::Good, _) => Some(0),
@@ -128,8 +130,9 @@ mod tests {
             ]
         );
         assert_eq!(exit_code([]), 125, "nothing run is nothing tested");
-        assert_eq!(exit_code([Outcome::Pass, Outcome::Skip]), 125);
-        assert_eq!(exit_code([Outcome::Skip, Outcome::Pass]), 125);
+        assert_eq!(exit_code([Outcome::Pass, Outcome::Skip]), 0);
+        assert_eq!(exit_code([Outcome::Skip, Outcome::Skip]), 125);
+        assert_eq!(exit_code([Outcome::Skip, Outcome::InfraError]), 125);
         assert_eq!(exit_code([Outcome::Skip, Outcome::Fail]), 1);
         assert_eq!(exit_code([Outcome::Fail, Outcome::InfraError]), 1);
         assert_eq!(exit_code([Outcome::Pass, Outcome::ExpectedFailure]), 0);

@@ -9,6 +9,8 @@ use unwindlab_vmm::{AccessError, AddressSpace, Memory};
 
 use super::guest_memory::Ram;
 use super::progress::Stage;
+use crate::trace::lab::LabLog;
+use crate::trace::lab::reader::may_be_log;
 use crate::trace::recording::{Recording, TrialEnd};
 use crate::trace::ring::{RingError, RingReader};
 
@@ -64,6 +66,8 @@ pub struct Session {
     pub rings: Vec<RingReader>,
     /// Pages of the shared area; empty before they are announced.
     shared_pages: Vec<u64>,
+    /// Pages of the lab client's log; empty where there is none.
+    lab_pages: Vec<u64>,
     /// How far the agent is.
     pub stage: Stage,
     /// The agent said that no more records will come.
@@ -83,6 +87,7 @@ impl Session {
             },
             rings: Vec::new(),
             shared_pages: Vec::new(),
+            lab_pages: Vec::new(),
             stage: Stage::Booting,
             finished: false,
         }
@@ -172,6 +177,8 @@ impl Session {
             }
             AgentMessage::Event(event) => keep(&mut recording.events, event, "events")?,
             AgentMessage::Thread(thread) => keep(&mut recording.threads, thread, "threads")?,
+            AgentMessage::Lab { pages } if may_be_log(pages.len()) => self.lab_pages = pages,
+            AgentMessage::Lab { .. } => return Err(SessionError::TooMany("pages of a lab log")),
             AgentMessage::Shared { pages } if pages.len() <= shared::PAGES => {
                 self.shared_pages = pages;
             }
@@ -212,6 +219,14 @@ impl Session {
             if let Err(error) = ring.drain(&Ram(memory)) {
                 tracing::debug!(%error, "ring");
             }
+        }
+    }
+
+    /// Reads the lab client's log, which is never read before the trial's end: it is not written
+    /// over.
+    pub fn read_lab(&mut self, memory: &Memory) {
+        if !self.lab_pages.is_empty() {
+            self.recording.lab = Some(LabLog::read(&Ram(memory), &self.lab_pages));
         }
     }
 

@@ -463,6 +463,7 @@ impl<'a> Trial<'a> {
 
     fn close(mut self, end: TrialEnd) -> Recording {
         self.session.drain(self.machine.memory());
+        self.session.read_lab(self.machine.memory());
         let at_end = self.session.progress(self.machine.memory());
         let console = watch::console_text(&self.machine);
         let count = |list: &[u64], i: usize| list.get(i).copied().unwrap_or(0);

@@ -5,6 +5,7 @@ use unwindlab_abi::shared::MAX_THREADS;
 
 use super::error::{Complaints, ScenarioErrors};
 use super::events;
+use super::lab;
 use super::located::{At, Location};
 use super::model::{Fail, Injection, Machine, Nmi, Place, Scenario, Workload};
 use super::place::SymbolOffset;
@@ -41,6 +42,7 @@ pub fn check(
     check_machine(&scenario.machine, &mut complaints);
     check_workload(&scenario.workload, &mut complaints);
     check_perf(&scenario, &mut complaints);
+    lab::check(&scenario, &mut complaints);
     for injection in &scenario.inject {
         match injection {
             Injection::Nmi(nmi) => check_nmi(nmi, *scenario.machine.vcpus, &mut complaints),
@@ -133,7 +135,7 @@ fn check_perf(scenario: &Scenario, complaints: &mut Complaints<'_>) {
         },
     );
     // Resolved again with the kernel at hand; here only for what is wrong in itself.
-    events::resolve(&scenario.perf, complaints);
+    events::resolve(&scenario.perf, scenario.lab.is_some(), complaints);
     let kind = &scenario.workload.kind;
     complaints.require(
         **kind != WorkloadKind::SleepMigrate || *scenario.machine.vcpus >= 2,

@@ -31,10 +31,11 @@ const NAMED: &[(&str, EventSource)] = &[
     ("instructions", EventSource::Hardware(1)),
 ];
 
-/// Resolves the perf part of a scenario, complaining of what cannot be.
-pub(super) fn resolve(perf: &Perf, complaints: &mut Complaints<'_>) -> Tracing {
+/// Resolves the perf part of a scenario, complaining of what cannot be. `lab`: the kernel's lab
+/// client is used.
+pub(super) fn resolve(perf: &Perf, lab: bool, complaints: &mut Complaints<'_>) -> Tracing {
     let mut events = match &perf.events {
-        None => default_events(perf),
+        None => default_events(perf, lab),
         Some(written) => written_events(written, complaints),
     };
     if let (Some(max_stack), Some(_)) = (&perf.max_stack, &perf.events) {
@@ -58,22 +59,30 @@ pub(super) fn resolve(perf: &Perf, complaints: &mut Complaints<'_>) -> Tracing {
 }
 
 /// One ring a CPU, so that the order of its records is the order in which they were written.
-fn default_events(perf: &Perf) -> Vec<EventSpec> {
+///
+/// The lab client has an NMI handler of its own, and `nmi:nmi_handler` fires once for each handler:
+/// two samples an NMI, of which nothing could be said. Beside it perf is one more tracer that asks
+/// in every system call.
+fn default_events(perf: &Perf, lab: bool) -> Vec<EventSpec> {
     let tracking = EventSpec {
         defer_output: true,
         // Without a side-band bit the kernel sends no record 22 to an event.
         task: true,
         ..blank("tracking", EventSource::Dummy)
     };
-    let nmi = EventSpec {
+    let (name, source) = match lab {
+        false => ("nmi", tracepoint("nmi", "nmi_handler")),
+        true => ("enter", tracepoint("raw_syscalls", "sys_enter")),
+    };
+    let sampler = EventSpec {
         sample_period: 1,
         sample_type: SAMPLE_ALWAYS | SAMPLE_IP | SAMPLE_CALLCHAIN,
         max_stack: perf.max_stack.as_ref().map_or(0, |n| **n),
         defer_callchain: true,
         output_to: Some(0),
-        ..blank("nmi", tracepoint("nmi", "nmi_handler"))
+        ..blank(name, source)
     };
-    vec![tracking, nmi]
+    vec![tracking, sampler]
 }
 
 fn marker(name: &str) -> EventSpec {

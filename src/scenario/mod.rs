@@ -4,6 +4,7 @@
 pub mod check;
 pub mod error;
 mod events;
+pub mod lab;
 pub mod library;
 pub mod located;
 pub mod model;

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use unwindlab_abi::plan::WorkloadKind;
 
+use super::lab::Lab;
 use super::located::At;
 use super::place::SymbolOffset;
 use super::units::{Count, Memory, Time};
@@ -29,6 +30,8 @@ pub struct Scenario {
     /// What is traced, by perf, on every CPU and for every task.
     #[serde(default)]
     pub perf: Perf,
+    /// What the kernel's lab client does: many tracers beside perf. None where this is missing.
+    pub lab: Option<Lab>,
     /// What is done to the machine while the workload runs.
     #[serde(default)]
     pub inject: Vec<Injection>,

@@ -1,9 +1,11 @@
 //! Scenario and kernel to [`TrialPlan`]: every name becomes an address, every default a value.
 
+use unwindlab_abi::lab::SYMBOL as LAB_CLIENT;
 use unwindlab_abi::plan::{GuestPlan, Workload};
 
 use super::error::{Complaints, ScenarioErrors};
 use super::events;
+use super::lab;
 use super::located::{At, Location};
 use super::model::{Fail, Injection, Nmi, Place as WrittenPlace, Scenario};
 use super::place::SymbolOffset;
@@ -58,6 +60,12 @@ pub fn resolve(
             "the kernel has no deferred unwinding (no symbol `{FEATURE}`)"
         )));
     }
+    if scenario.lab.is_some() && symbols.addresses(LAB_CLIENT).is_empty() {
+        return Err(ResolveError::Unsupported(format!(
+            "the kernel has no lab client (no symbol `{LAB_CLIENT}`); `--source debian` builds one \
+             that has"
+        )));
+    }
     let current_task = symbols.current_task_offset().ok_or_else(|| {
         ResolveError::Unsupported("the kernel has no per-CPU `current_task`".to_owned())
     })?;
@@ -82,8 +90,9 @@ pub fn resolve(
         })
         .collect();
     let guest = GuestPlan {
-        tracing: events::resolve(&scenario.perf, &mut complaints),
+        tracing: events::resolve(&scenario.perf, scenario.lab.is_some(), &mut complaints),
         workload: workload(scenario),
+        lab: scenario.lab.as_ref().map(lab::resolve),
     };
     Ok(complaints.into_result(TrialPlan {
         scenario: String::clone(&scenario.name),

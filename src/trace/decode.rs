@@ -8,6 +8,7 @@
 use unwindlab_abi::message::RingAnnounce;
 
 use super::framing::{RawRecord, Records};
+use super::lab;
 use super::layout::{Layout, Layouts};
 use super::model::{Event, EventKind, Trace};
 use super::record;
@@ -35,6 +36,11 @@ impl Trace {
         for ring in rings {
             ring.report(&mut corrupt);
         }
+        let lab = recording.lab.as_ref().map(|log| {
+            let (lab, complaints) = lab::decode::decode(log);
+            corrupt.extend(complaints);
+            lab
+        });
         Self {
             release: recording.release.clone(),
             vcpus: recording.vcpus,
@@ -44,6 +50,7 @@ impl Trace {
             threads: recording.threads.clone(),
             user_symbols: recording.user_symbols.clone(),
             events,
+            lab,
             injections: recording.injections.clone(),
             failures: recording.failures.clone(),
             progress: recording.progress.clone(),

@@ -3,7 +3,7 @@
 //!
 //! [`ring`] reads a live ring out of guest memory; [`framing`] cuts its bytes into records,
 //! [`layout`] finds the event that wrote each, [`record`] takes them apart; [`decode`] merges all
-//! rings into a [`Trace`]; [`canonical`] is its form in snapshots.
+//! rings into a [`Trace`]; [`lab`] is the log of the kernel's lab client; [`canonical`] is its form in snapshots.
 
 pub mod canonical;
 #[cfg(test)]
@@ -15,6 +15,7 @@ mod fields;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod framing;
+pub mod lab;
 pub mod layout;
 pub mod model;
 pub mod record;
@@ -27,6 +28,7 @@ pub mod sample_id;
 pub mod symbolize;
 
 pub use canonical::SnapshotStyle;
+pub use lab::{LabEvent, LabKind, LabTrace};
 pub use model::{Event, EventKind, Trace};
 pub use recording::Recording;
 pub use ring::{GuestRead, RingReader};

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use unwindlab_abi::message::{EventAnnounce, RingAnnounce, ThreadAnnounce, UserSymbol};
 use unwindlab_abi::plan::Tracing;
 
+use super::lab::LabTrace;
 use super::recording::{Injection, Progress};
 
 /// `PERF_CONTEXT_KERNEL`: the kernel part of a chain follows.
@@ -36,6 +37,9 @@ pub struct Trace {
     pub user_symbols: Vec<UserSymbol>,
     /// All records of all rings, merged: by time, then CPU, then position in the ring.
     pub events: Vec<Event>,
+    /// What the kernel's lab client logged, if it was used.
+    #[serde(default)]
+    pub lab: Option<LabTrace>,
     /// The injections made, in order.
     pub injections: Vec<Injection>,
     /// Calls of kernel functions that were made to fail, in order.

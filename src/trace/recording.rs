@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use unwindlab_abi::message::{EventAnnounce, RingAnnounce, ThreadAnnounce, UserSymbol};
 use unwindlab_abi::plan::Tracing;
 
+use super::lab::LabLog;
+
 /// One trial as it was recorded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recording {
@@ -23,6 +25,8 @@ pub struct Recording {
     /// Everything each ring held, in ring order, by ring number: whole records up to the last
     /// one read.
     pub ring_bytes: Vec<RingBytes>,
+    /// The log of the kernel's lab client, if it was announced.
+    pub lab: Option<LabLog>,
     /// Workload threads and their stacks.
     pub threads: Vec<ThreadAnnounce>,
     /// Names of user text.

@@ -11,11 +11,13 @@
 //! Messages are postcard-encoded. Both sides are built from the same tree and check
 //! [`ABI_VERSION`] first; nothing here is stable across versions.
 
+pub mod lab;
 pub mod mailbox;
 pub mod message;
 pub mod plan;
 pub mod shared;
 
+pub use lab::LabPlan;
 pub use message::{AgentMessage, HostReply};
 pub use plan::{EventSource, EventSpec, GuestPlan, Tracing, Workload, WorkloadKind};
 

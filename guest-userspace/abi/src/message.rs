@@ -39,6 +39,11 @@ pub enum AgentMessage {
     Ring(RingAnnounce),
     /// An event is open (disabled as yet).
     Event(EventAnnounce),
+    /// The log of the lab client can be read; comes before anything is logged.
+    Lab {
+        /// Guest-physical addresses: the control page, then the slots' pages, in order.
+        pages: Vec<u64>,
+    },
     /// The words that the host and every workload thread share are at these addresses.
     Shared {
         /// Guest-physical addresses of the [`crate::shared`] pages, in order.

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::lab::LabPlan;
+
 /// Everything the agent needs to know for one trial. Nothing is optional: the host resolved it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestPlan {
@@ -9,6 +11,8 @@ pub struct GuestPlan {
     pub tracing: Tracing,
     /// What to run while they are on.
     pub workload: Workload,
+    /// What the kernel's lab client does meanwhile, if the trial needs one.
+    pub lab: Option<LabPlan>,
 }
 
 /// The tracing session: the same events on every CPU, system-wide (pid -1).

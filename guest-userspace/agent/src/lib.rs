@@ -1,10 +1,12 @@
 //! The guest's agent: everything [`unwindlab_abi`] says the guest does.
 //!
-//! [`session`] is the conversation with the host; [`perf`] opens the events; [`workload`] runs
-//! the threads whose stacks [`chain`] makes known by construction.
+//! [`session`] is the conversation with the host; [`perf`] opens the events; [`lab`] drives the
+//! kernel's lab client; [`workload`] runs the threads whose stacks [`chain`] makes known by
+//! construction.
 
 pub mod chain;
 pub mod kmsg;
+pub mod lab;
 pub mod mailbox;
 pub mod pages;
 pub mod perf;

@@ -8,6 +8,7 @@ use unwindlab_abi::{ABI_VERSION, AgentMessage, GuestPlan, HostReply};
 
 use crate::chain;
 use crate::kmsg;
+use crate::lab::{Lab, LabError};
 use crate::mailbox::{Link, LinkError};
 use crate::perf::{self, PerfError};
 use crate::physical::PhysicalError;
@@ -36,6 +37,9 @@ pub enum SessionError {
     /// The workload cannot start, or failed.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
+    /// The lab client is missing or failed.
+    #[error(transparent)]
+    Lab(#[from] LabError),
     /// The kernel log cannot be read.
     #[error("cannot read /dev/kmsg: {0}")]
     KernelLog(std::io::Error),
@@ -73,6 +77,9 @@ pub fn run() -> Result<(), SessionError> {
             SessionError::Perf(perf) if perf.is_unsupported() => AgentMessage::Unsupported {
                 reason: error.to_string(),
             },
+            SessionError::Lab(lab) if lab.is_unsupported() => AgentMessage::Unsupported {
+                reason: error.to_string(),
+            },
             _ => AgentMessage::Failed {
                 what: error.to_string(),
             },
@@ -94,18 +101,28 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
 
     let tracing = perf::Session::open(&plan.tracing, &cpus, Path::new(system::TRACEFS))?;
     announce_tracing(link, &tracing)?;
+    let mut lab = plan.lab.as_ref().map(Lab::open).transpose()?;
+    if let Some(lab) = &lab {
+        announce_lab(link, lab)?;
+    }
     let workload = set_up_workload(link, &plan, &cpus)?;
 
     let quiet = QuietConsole::new()?;
     // Before the host hears that it may inject: every injection finds its events on.
     tracing.enable()?;
+    if let Some(lab) = &lab {
+        lab.start(workload.tids())?;
+    }
     expect_ok(link, "Ready", &AgentMessage::Ready)?;
     workload.release();
+    let disturbed = lab.as_mut().map_or(Ok(()), Lab::disturb);
     // Asleep until the last thread has ended.
     let ended = workload.join();
+    let stopped = lab.as_mut().map_or(Ok(()), Lab::stop);
     tracing.disable()?;
     drop(quiet);
     let iterations = ended?;
+    disturbed.and(stopped)?;
     expect_ok(link, "Finished", &AgentMessage::Finished { iterations })?;
 
     send_kernel_log(link)?;
@@ -129,14 +146,8 @@ fn hello(link: &mut Link, cpus: &[u32]) -> Result<GuestPlan, SessionError> {
 /// Rings before the events that write to them.
 fn announce_tracing(link: &mut Link, tracing: &perf::Session) -> Result<(), SessionError> {
     for (number, ring) in (0..).zip(tracing.rings()) {
-        let question = AgentMessage::Locate {
-            start: ring.mapping.address(),
-            pages: ring.mapping.pages(),
-        };
-        let mut pages = match link.ask(&question)? {
-            HostReply::Located(pages) => pages.into_iter(),
-            other => return Err(wrong_answer("Locate", other)),
-        };
+        let pages = locate(link, ring.mapping.address(), ring.mapping.pages())?;
+        let mut pages = pages.into_iter();
         let announce = RingAnnounce {
             ring: number,
             cpu: ring.cpu,
@@ -152,6 +163,18 @@ fn announce_tracing(link: &mut Link, tracing: &perf::Session) -> Result<(), Sess
         expect_ok(link, "Event", &AgentMessage::Event(announce.clone()))?;
     }
     Ok(())
+}
+
+fn announce_lab(link: &mut Link, lab: &Lab) -> Result<(), SessionError> {
+    let pages = locate(link, lab.log_address(), lab.log_pages())?;
+    expect_ok(link, "Lab", &AgentMessage::Lab { pages })
+}
+
+fn locate(link: &mut Link, start: u64, pages: u32) -> Result<Vec<u64>, SessionError> {
+    match link.ask(&AgentMessage::Locate { start, pages })? {
+        HostReply::Located(pages) => Ok(pages),
+        other => Err(wrong_answer("Locate", other)),
+    }
 }
 
 fn set_up_workload(

@@ -156,6 +156,7 @@ fn violation(message: &str) -> Violation {
         invariant: "V1".to_owned(),
         message: message.to_owned(),
         events: vec![2],
+        log: Vec::new(),
         instruction: Some(KERNEL_IP),
     }
 }

@@ -90,6 +90,7 @@ pub struct Workload {
     gate: Arc<Gate>,
     shared: Arc<SharedPages>,
     announces: Vec<ThreadAnnounce>,
+    tids: Vec<u32>,
     threads: Vec<JoinHandle<Result<(), WorkloadError>>>,
 }
 
@@ -107,6 +108,7 @@ impl Workload {
             gate: Arc::new(Gate::default()),
             shared,
             announces: Vec::new(),
+            tids: Vec::new(),
             threads: Vec::new(),
         };
         if plan.threads == 0 || plan.threads > MAX_THREADS {
@@ -129,6 +131,13 @@ impl Workload {
     #[must_use]
     pub fn announces(&self) -> &[ThreadAnnounce] {
         &self.announces
+    }
+
+    /// The threads themselves, by index; where a thread makes a new one every iteration, their
+    /// parent.
+    #[must_use]
+    pub fn tids(&self) -> &[u32] {
+        &self.tids
     }
 
     /// Starts the race.
@@ -185,14 +194,12 @@ impl Workload {
             });
         };
         self.threads.push(handle);
+        let tid = tid.as_raw_nonzero().get().unsigned_abs();
+        self.tids.push(tid);
         self.announces.push(ThreadAnnounce {
             thread,
             pid: std::process::id(),
-            tid: if tid_known {
-                tid.as_raw_nonzero().get().unsigned_abs()
-            } else {
-                0
-            },
+            tid: if tid_known { tid } else { 0 },
             stack,
         });
         Ok(())

@@ -82,7 +82,8 @@ enum unwindlab_kind {
 	UNWINDLAB_K_CALLBACK,	/* a = nr, b = hash of the frames */
 	UNWINDLAB_K_CALLED,	/* the callback ends; a = slot of its begin */
 	UNWINDLAB_K_FRAMES,	/* struct unwindlab_frames */
-	UNWINDLAB_K_RETURN,	/* to user mode; a = time of the entry, b = user ip */
+	UNWINDLAB_K_RETURN,	/* to user mode; a = time of the entry, b = user ip, cookie =
+				   orig_ax of the entry: negative for an interrupt */
 	UNWINDLAB_K_MIGRATE,	/* a = from, b = to */
 	UNWINDLAB_K_EXIT,	/* sched_process_exit of a target */
 	UNWINDLAB_K_FREE,	/* its task_struct goes */
@@ -98,6 +99,7 @@ enum unwindlab_kind {
 #define UNWINDLAB_F_USER	4	/* the NMI or interrupt hit user mode */
 #define UNWINDLAB_F_NESTED	8	/* from inside a callback */
 #define UNWINDLAB_F_WAS_CANCELLED 16	/* by a client known to be cancelled */
+#define UNWINDLAB_F_IRQS_OFF	32	/* the NMI hit the kernel with interrupts off */
 
 /*
  * 64 bytes. commit is slot + 1, written last: a slot without it was never finished. entry counts

@@ -260,6 +260,7 @@ noinstr void unwindlab_user_left(void)
 		slot.flags = 0;
 		slot.a = target->enter_time;
 		slot.b = task_pt_regs(current)->ip;
+		slot.cookie = task_pt_regs(current)->orig_ax;
 		lab_publish(&slot, NULL);
 	}
 	/* An NMI before the next line asks "leaving", one behind the line after asks in user mode. */
@@ -348,8 +349,12 @@ static void lab_ask_here(unsigned int point, u32 count, unsigned int context,
 {
 	struct lab_target *target = lab_find(current);
 	const struct unwindlab_ask *ask = &lab_config.ask[point];
-	u16 flags = regs && user_mode(regs) ? UNWINDLAB_F_USER : 0;
+	u16 flags = 0;
 
+	if (regs && user_mode(regs))
+		flags = UNWINDLAB_F_USER;
+	else if (regs && !(regs->flags & X86_EFLAGS_IF))
+		flags = UNWINDLAB_F_IRQS_OFF;
 	if (target)
 		lab_ask_mask(target, ask->clients, count, context, flags, regs ? regs->ip : 0);
 }

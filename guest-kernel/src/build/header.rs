@@ -1,0 +1,165 @@
+//! The header of a built-in patch: `Key: value` lines before the diff; a line that begins with a
+//! blank goes on with the value before. guest-kernel/patches/README.md lists the keys.
+
+use std::collections::BTreeMap;
+
+use super::embedded::{self, PatchKind};
+use super::patch::Patch;
+
+/// A deliberate bug.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mutant {
+    /// Its name.
+    pub name: String,
+    /// The invariants of which one must fall.
+    pub falls: Vec<String>,
+    /// The scenarios that are expected to kill it.
+    pub scenarios: Vec<String>,
+    /// What is changed, and what a kernel with it does wrong.
+    pub what: String,
+    /// Itself.
+    pub patch: Patch,
+}
+
+/// A design alternative.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variant {
+    /// Its name.
+    pub name: String,
+    /// The question that it answers otherwise: `cookie` or `clear`.
+    pub axis: String,
+    /// What is changed.
+    pub what: String,
+    /// Who proposed it, and where.
+    pub argued: String,
+    /// What tells it from the kernel's own way.
+    pub tells: String,
+    /// Itself.
+    pub patch: Patch,
+}
+
+/// All mutants, by name.
+///
+/// # Errors
+/// The patch and the key that it lacks.
+pub fn mutants() -> Result<Vec<Mutant>, String> {
+    let read = |(patch, header): (Patch, Header)| {
+        Ok(Mutant {
+            name: header.one("Mutant")?,
+            falls: header.list("Falls")?,
+            scenarios: header.list("Scenario")?,
+            what: header.one("What")?,
+            patch,
+        })
+    };
+    all(PatchKind::Mutant).map(read).collect()
+}
+
+/// All variants, by axis and name.
+///
+/// # Errors
+/// The patch and the key that it lacks.
+pub fn variants() -> Result<Vec<Variant>, String> {
+    let read = |(patch, header): (Patch, Header)| {
+        Ok(Variant {
+            name: header.one("Variant")?,
+            axis: header.one("Axis")?,
+            what: header.one("What")?,
+            argued: header.one("Argued")?,
+            tells: header.one("Tells")?,
+            patch,
+        })
+    };
+    let mut variants: Vec<Variant> = all(PatchKind::Variant)
+        .map(read)
+        .collect::<Result<_, String>>()?;
+    variants.sort_by(|a, b| (&a.axis, &a.name).cmp(&(&b.axis, &b.name)));
+    Ok(variants)
+}
+
+fn all(kind: PatchKind) -> impl Iterator<Item = (Patch, Header)> {
+    embedded::patches(kind)
+        .into_iter()
+        .filter_map(move |name| embedded::patch(kind, name))
+        .map(|patch| {
+            let header = Header::parse(&patch);
+            (patch, header)
+        })
+}
+
+/// The lines before the diff.
+#[derive(Debug)]
+struct Header {
+    of: String,
+    values: BTreeMap<String, String>,
+}
+
+impl Header {
+    fn parse(patch: &Patch) -> Self {
+        let text = String::from_utf8_lossy(&patch.content);
+        let mut values = BTreeMap::new();
+        let mut last: Option<String> = None;
+        for line in text.lines().take_while(|line| !line.is_empty()) {
+            if let (Some(more), Some(key)) = (line.strip_prefix(' '), &last) {
+                if let Some(value) = values.get_mut(key) {
+                    let value: &mut String = value;
+                    value.push(' ');
+                    value.push_str(more.trim());
+                }
+            } else if let Some((key, value)) = line.split_once(':') {
+                values.insert(key.to_owned(), value.trim().to_owned());
+                last = Some(key.to_owned());
+            }
+        }
+        Self {
+            of: patch.name.clone(),
+            values,
+        }
+    }
+
+    fn one(&self, key: &str) -> Result<String, String> {
+        self.values
+            .get(key)
+            .filter(|value| !value.is_empty())
+            .cloned()
+            .ok_or_else(|| format!("{} has no {key}: in its header", self.of))
+    }
+
+    fn list(&self, key: &str) -> Result<Vec<String>, String> {
+        let text = self.one(key)?;
+        let items = text.split(',').map(|item| item.trim().to_owned());
+        Ok(items.filter(|item| !item.is_empty()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_a_header() {
+        let patch = Patch {
+            name: "mutant:x".to_owned(),
+            content: b"Mutant: x\nFalls: C4,  M1\nWhat: one\n two\n\n--- a/x: y\n".to_vec(),
+        };
+        let header = Header::parse(&patch);
+        assert_eq!(header.list("Falls").unwrap(), ["C4", "M1"]);
+        assert_eq!(header.one("What").unwrap(), "one two");
+        assert_eq!(
+            header.one("Scenario").unwrap_err(),
+            "mutant:x has no Scenario: in its header"
+        );
+        assert!(header.one("--- a/x").is_err());
+    }
+
+    #[test]
+    fn every_built_in_patch_has_its_header_and_its_own_name() {
+        for mutant in mutants().unwrap() {
+            assert_eq!(mutant.patch.name, format!("mutant:{}", mutant.name));
+        }
+        for variant in variants().unwrap() {
+            assert_eq!(variant.patch.name, format!("variant:{}", variant.name));
+            assert!(["cookie", "clear"].contains(&variant.axis.as_str()));
+        }
+    }
+}

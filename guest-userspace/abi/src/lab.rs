@@ -1,0 +1,281 @@
+//! The lab client of a kernel under test: what the agent tells it, and what it writes.
+//!
+//! The other side is guest-kernel/client (C); its `include/linux/unwindlab.h` is the contract,
+//! and says what each thing means. Everything is little-endian.
+
+use serde::{Deserialize, Serialize};
+
+/// The device that the client makes.
+pub const DEVICE: &str = "/dev/unwindlab";
+/// A symbol that every kernel with the client has.
+pub const SYMBOL: &str = "unwindlab_user_left";
+/// First word of the control page.
+pub const MAGIC: u32 = 0x424c_5755;
+/// Second word: version of the log and of the ioctls.
+pub const VERSION: u32 = 1;
+/// Byte of the number of slots in the control page.
+pub const SLOTS_OFFSET: usize = 8;
+/// Byte of the number of slots asked for so far.
+pub const HEAD_OFFSET: usize = 16;
+/// Bytes of a slot.
+pub const SLOT_BYTES: usize = 64;
+/// Pages of slots that a log can have: with the control page, as many as can be located.
+pub const MAX_LOG_PAGES: u32 = 32_768;
+/// Clients that can be asked for; more than a kernel has room for.
+pub const MAX_CLIENTS: u32 = 64;
+/// Frames in one slot of frames.
+pub const SLOT_FRAMES: usize = 5;
+
+/// Where clients ask; the client's `enum unwindlab_point`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum LabPoint {
+    /// A system call of a workload thread begins.
+    SysEnter,
+    /// A system call of a workload thread has done its work, and leaves.
+    SysExit,
+    /// Any NMI that hits a workload thread, in user mode or in the kernel.
+    Nmi,
+    /// A poke by another CPU. Not written as `ask`.
+    #[serde(skip)]
+    Poke,
+    /// A workload thread exits, and is marked as exiting.
+    Death,
+}
+
+impl LabPoint {
+    /// How many there are.
+    pub const COUNT: usize = 5;
+
+    /// Its number in the client.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// In which context; the client's `enum unwindlab_context`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum LabContext {
+    /// The thread itself.
+    Task,
+    /// A soft interrupt on top of it.
+    Softirq,
+    /// A hard interrupt.
+    Hardirq,
+    /// A non-maskable interrupt.
+    Nmi,
+}
+
+impl LabContext {
+    /// All, by number.
+    pub const ALL: [Self; 4] = [Self::Task, Self::Softirq, Self::Hardirq, Self::Nmi];
+
+    /// Its number in the client.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// The word used in YAML and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Task => "task",
+            Self::Softirq => "softirq",
+            Self::Hardirq => "hardirq",
+            Self::Nmi => "nmi",
+        }
+    }
+}
+
+/// What the lab client does in a trial. Nothing is optional: the host resolved it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabPlan {
+    /// Clients 0 to this number are registered before the workload starts; the kernel may refuse
+    /// some.
+    pub clients: u32,
+    /// Pages of slots in the log.
+    pub log_pages: u32,
+    /// What is asked at each [`LabPoint`], by its index.
+    pub ask: [LabAsk; LabPoint::COUNT],
+    /// In the callbacks of these clients (a bit each) ...
+    pub nested_in: u64,
+    /// ... these ask.
+    pub nested: u64,
+    /// A callback takes so many microseconds at least.
+    pub callback_delay_us: u32,
+    /// Clients that are cancelled before the workload starts and ask nevertheless.
+    pub cancelled: u64,
+    /// Threads that disturb the workload.
+    pub pokes: Vec<LabPoke>,
+    /// A thread that cancels and registers.
+    pub churn: Option<LabChurn>,
+}
+
+/// Who asks at a point, how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabAsk {
+    /// The clients, a bit each.
+    pub clients: u64,
+    /// The contexts, a bit for each [`LabContext::number`].
+    pub contexts: u32,
+    /// How many times in a row.
+    pub count: u32,
+}
+
+/// A thread on one CPU that makes clients ask for what runs on another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabPoke {
+    /// Where it runs.
+    pub from: u32,
+    /// The CPU that is interrupted.
+    pub to: u32,
+    /// In which context clients ask there; not [`LabContext::Task`].
+    pub context: LabContext,
+    /// How many times in a row.
+    pub count: u32,
+    /// Microseconds it sleeps between two.
+    pub period_us: u64,
+}
+
+/// A thread that cancels clients and registers them again, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabChurn {
+    /// Where it runs.
+    pub cpu: u32,
+    /// The clients, a bit each.
+    pub clients: u64,
+    /// Microseconds it sleeps between two.
+    pub period_us: u64,
+}
+
+/// The client's ioctls, with the argument's type in the comment.
+pub mod ioctl {
+    /// Pages of slots (`u32`).
+    pub const SETUP: u64 = 0x4004_5501;
+    /// A tid (`u32`).
+    pub const TARGET: u64 = 0x4004_5502;
+    /// A client (`u32`).
+    pub const REGISTER: u64 = 0x4004_5503;
+    /// A client (`u32`).
+    pub const CANCEL: u64 = 0x4004_5504;
+    /// [`super::RawConfig`].
+    pub const CONFIG: u64 = 0x4068_5505;
+    /// None.
+    pub const START: u64 = 0x5506;
+    /// None.
+    pub const STOP: u64 = 0x5507;
+    /// [`super::RawPoke`].
+    pub const POKE: u64 = 0x4010_5508;
+}
+
+/// `flags`: cancelled clients go on asking.
+pub const ASK_CANCELLED: u32 = 1;
+
+/// `struct unwindlab_ask`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RawAsk {
+    /// A bit each.
+    pub clients: u64,
+    /// A bit each.
+    pub contexts: u32,
+    /// Times.
+    pub count: u32,
+}
+
+/// `struct unwindlab_config`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RawConfig {
+    /// By point.
+    pub ask: [RawAsk; LabPoint::COUNT],
+    /// A bit each.
+    pub nested_in: u64,
+    /// A bit each.
+    pub nested: u64,
+    /// Microseconds.
+    pub delay_us: u32,
+    /// [`ASK_CANCELLED`].
+    pub flags: u32,
+}
+
+/// `struct unwindlab_poke`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct RawPoke {
+    /// The CPU.
+    pub cpu: u32,
+    /// [`LabContext::number`].
+    pub context: u32,
+    /// Times.
+    pub count: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+impl LabPlan {
+    /// What the client is told.
+    #[must_use]
+    pub fn raw_config(&self) -> RawConfig {
+        RawConfig {
+            ask: self.ask.map(|ask| RawAsk {
+                clients: ask.clients,
+                contexts: ask.contexts,
+                count: ask.count,
+            }),
+            nested_in: self.nested_in,
+            nested: self.nested,
+            delay_us: self.callback_delay_us,
+            flags: if self.cancelled == 0 {
+                0
+            } else {
+                ASK_CANCELLED
+            },
+        }
+    }
+}
+
+/// The clients of a mask, in order.
+pub fn clients(mask: u64) -> impl Iterator<Item = u32> {
+    (0..MAX_CLIENTS).filter(move |&client| mask >> client & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The size is part of an ioctl's number.
+    #[test]
+    fn sizes_are_those_of_the_ioctls() {
+        let size = |number: u64| usize::try_from(number >> 16 & 0x3fff);
+        assert_eq!(size(ioctl::CONFIG), Ok(size_of::<RawConfig>()));
+        assert_eq!(size(ioctl::POKE), Ok(size_of::<RawPoke>()));
+        assert_eq!(size(ioctl::SETUP), Ok(size_of::<u32>()));
+    }
+
+    /// The client's header is the contract; its numbers are repeated here.
+    #[test]
+    fn the_numbers_are_those_of_the_client() {
+        let header = include_str!("../../../guest-kernel/client/files/include/linux/unwindlab.h");
+        for line in [
+            format!("#define UNWINDLAB_VERSION\t{VERSION}\n"),
+            format!("#define UNWINDLAB_MAGIC\t\t{MAGIC:#x}\t"),
+            format!("#define UNWINDLAB_CLIENTS\t{MAX_CLIENTS}\n"),
+            format!("#define UNWINDLAB_FRAMES\t{SLOT_FRAMES}\n"),
+            format!("#define UNWINDLAB_ASK_CANCELLED\t{ASK_CANCELLED}\t"),
+        ] {
+            assert!(header.contains(&line), "{line}");
+        }
+    }
+
+    #[test]
+    fn masks() {
+        assert_eq!(clients(0b1010).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(clients(u64::MAX).count(), 64);
+    }
+}

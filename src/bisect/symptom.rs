@@ -1,0 +1,186 @@
+//! What is searched for: one invariant that falls, or a kernel that dies in one way.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::invariant::Check;
+use crate::report::outcome::Verdict as OutcomeVerdict;
+use crate::report::{Outcome, ScenarioResult};
+
+/// How the bad kernel is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Symptom {
+    /// This invariant falls.
+    Invariant(String),
+    /// It panics.
+    GuestPanic,
+    /// It hangs.
+    Hang,
+}
+
+impl fmt::Display for Symptom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invariant(id) => write!(f, "{id} violated"),
+            Self::GuestPanic => f.write_str("guest-panic"),
+            Self::Hang => f.write_str("hang"),
+        }
+    }
+}
+
+/// What one run says of a symptom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shown {
+    /// It is there.
+    Yes,
+    /// It could have been seen, and is not there.
+    No,
+    /// The kernel could not be tested for it, now and ever.
+    Untestable(String),
+    /// The harness failed: try again.
+    Again(String),
+}
+
+/// The symptom that most of these runs show; of equals, the first by name. None where all passed.
+#[must_use]
+pub fn of(results: &[ScenarioResult]) -> Option<Symptom> {
+    let mut seen: BTreeMap<Symptom, u32> = BTreeMap::new();
+    for result in results {
+        for symptom in all(result) {
+            *seen.entry(symptom).or_default() += 1;
+        }
+    }
+    let most = seen.values().copied().max()?;
+    seen.into_iter()
+        .find(|(_, count)| *count == most)
+        .map(|(symptom, _)| symptom)
+}
+
+/// The symptoms of one run: the invariants that fell, else how the kernel died.
+fn all(result: &ScenarioResult) -> Vec<Symptom> {
+    let mut fallen: Vec<Symptom> = result
+        .violations
+        .iter()
+        .filter(|violation| violation.finding.is_none())
+        .map(|violation| Symptom::Invariant(violation.violation.invariant.clone()))
+        .collect();
+    fallen.sort();
+    fallen.dedup();
+    if fallen.is_empty() {
+        match result.outcome {
+            Outcome::GuestPanic => fallen.push(Symptom::GuestPanic),
+            Outcome::Hang => fallen.push(Symptom::Hang),
+            _ => {}
+        }
+    }
+    fallen
+}
+
+impl Symptom {
+    /// Whether a run shows it.
+    #[must_use]
+    pub fn shown(&self, result: &ScenarioResult) -> Shown {
+        if all(result).contains(self) {
+            return Shown::Yes;
+        }
+        let reason = || {
+            let reason = result.reasons.first().map_or("", String::as_str);
+            format!("{} {reason}", result.outcome.name())
+        };
+        match (result.outcome, self) {
+            (Outcome::InfraError | Outcome::Timeout, _) => Shown::Again(reason()),
+            (outcome, _) if outcome.verdict() == OutcomeVerdict::Untested => {
+                Shown::Untestable(reason())
+            }
+            (Outcome::Pass | Outcome::ExpectedFailure, _) => Shown::No,
+            // Wrong in another way: of use only where this invariant was really looked at.
+            (Outcome::Fail, Self::Invariant(id)) if holds(result, id) => Shown::No,
+            (Outcome::Fail, Self::GuestPanic | Self::Hang) => Shown::No,
+            _ => Shown::Untestable(format!("{}, which is not {self}", reason())),
+        }
+    }
+}
+
+fn holds(result: &ScenarioResult, id: &str) -> bool {
+    result
+        .checks
+        .iter()
+        .any(|it| it.invariant == id && matches!(it.check, Check::Holds { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariant::Violation;
+    use crate::report::result::{InvariantCheck, JudgedViolation};
+
+    fn result(outcome: Outcome, fell: &[&str]) -> ScenarioResult {
+        let mut result = ScenarioResult::not_run("s", outcome, "why".to_owned());
+        result.violations = fell
+            .iter()
+            .map(|id| JudgedViolation {
+                violation: Violation {
+                    invariant: (*id).to_owned(),
+                    message: String::new(),
+                    events: Vec::new(),
+                    instruction: None,
+                    log: Vec::new(),
+                },
+                finding: None,
+            })
+            .collect();
+        result
+    }
+
+    #[test]
+    fn takes_what_most_runs_show() {
+        let runs = [
+            result(Outcome::Fail, &["M1", "C4"]),
+            result(Outcome::Fail, &["M1"]),
+            result(Outcome::Pass, &[]),
+        ];
+        assert_eq!(of(&runs), Some(Symptom::Invariant("M1".to_owned())));
+        assert_eq!(
+            of(&[result(Outcome::GuestPanic, &[])]),
+            Some(Symptom::GuestPanic)
+        );
+        assert_eq!(of(&[result(Outcome::Pass, &[])]), None);
+    }
+
+    #[test]
+    fn another_failure_is_not_the_same() {
+        let symptom = Symptom::Invariant("M1".to_owned());
+        assert_eq!(
+            symptom.shown(&result(Outcome::Fail, &["M1", "X9"])),
+            Shown::Yes
+        );
+        assert_eq!(symptom.shown(&result(Outcome::Pass, &[])), Shown::No);
+        let other = result(Outcome::Fail, &["C4"]);
+        assert!(matches!(symptom.shown(&other), Shown::Untestable(_)));
+        let mut looked = other;
+        looked.checks.push(InvariantCheck {
+            invariant: "M1".to_owned(),
+            check: Check::Holds {
+                evidence: 3,
+                excused: Vec::new(),
+            },
+        });
+        assert_eq!(symptom.shown(&looked), Shown::No);
+        let panicked = symptom.shown(&result(Outcome::GuestPanic, &[]));
+        assert!(matches!(panicked, Shown::Untestable(_)));
+        let infra = symptom.shown(&result(Outcome::InfraError, &[]));
+        assert!(matches!(infra, Shown::Again(_)));
+    }
+
+    #[test]
+    fn a_finding_is_no_symptom() {
+        let mut known = result(Outcome::ExpectedFailure, &["M1"]);
+        known.violations[0].finding = Some("F001".to_owned());
+        assert_eq!(of(&[known.clone()]), None);
+        let symptom = Symptom::Invariant("M1".to_owned());
+        assert_eq!(symptom.shown(&known), Shown::No);
+    }
+}

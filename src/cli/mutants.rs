@@ -1,0 +1,234 @@
+//! `unwindlab mutants`: kernels that are wrong on purpose, and which scenario tells.
+
+use std::time::Instant;
+
+use unwindlab_guest_kernel::BuildSpec;
+use unwindlab_guest_kernel::build::header::{self, Mutant};
+
+use super::analysis::Analysis;
+use super::args::MutantsArgs;
+use super::error::CommandError;
+use super::kernel::{self, KernelRequest};
+use super::lab::Lab;
+use super::output::print;
+use super::progress::Spinner;
+use super::suite::{Job, Judged, Suite, fallen, is_tested};
+use crate::report::matrix::{Cell, Fate, Matrix, Row};
+use crate::report::outcome::EXIT_UNTESTED;
+use crate::report::{Outcome, ScenarioResult};
+use crate::runner::Interrupt;
+use crate::scenario::Library;
+
+/// The row of the kernel without a mutant.
+const CONTROL: &str = "(no mutant)";
+
+/// Builds and runs the mutants, and prints the kill matrix; the exit code.
+///
+/// # Errors
+/// [`CommandError`] where nothing could be told.
+pub fn mutants(
+    args: &MutantsArgs,
+    lab: &dyn Lab,
+    analysis: &Analysis,
+    interrupt: &Interrupt,
+) -> Result<u8, CommandError> {
+    let start = Instant::now();
+    let mutants = chosen(&args.only)?;
+    let base = kernel::build_spec(&args.build)?;
+    let Library { scenarios } = Library::open(&args.scenarios, &analysis.invariant_ids())?;
+    let spinner = Spinner::new();
+    let suite = Suite {
+        library: scenarios,
+        kvm_host: args.kvm_host,
+        lab,
+        analysis,
+        spinner: &spinner,
+        interrupt,
+    };
+    let names: Vec<String> = suite
+        .library
+        .iter()
+        .map(|loaded| String::clone(&loaded.scenario.name))
+        .collect();
+    let jobs = jobs(&base, &mutants, &names, args)?;
+    let mut matrix = Matrix::new(names);
+    suite.run_each(&jobs, |at, judged| {
+        let mutant = at.checked_sub(1).and_then(|at| mutants.get(at));
+        let row = row(mutant, judged);
+        spinner.suspend(|| print(&format!("{}\n", row.line())))?;
+        matrix.rows.push(row);
+        Ok(())
+    })?;
+    spinner.clear();
+    print(&format!(
+        "\n{}\n{} in {:.0} s\n",
+        matrix.table(),
+        matrix.summary(),
+        start.elapsed().as_secs_f64()
+    ))?;
+    Ok(exit_code(&matrix))
+}
+
+fn chosen(only: &[String]) -> Result<Vec<Mutant>, CommandError> {
+    let mut all = header::mutants().map_err(CommandError::Usage)?;
+    for name in only {
+        if !all.iter().any(|mutant| mutant.name == *name) {
+            let names: Vec<&str> = all.iter().map(|mutant| mutant.name.as_str()).collect();
+            return Err(CommandError::Usage(format!(
+                "no mutant {name:?}; there are: {}",
+                names.join(", ")
+            )));
+        }
+    }
+    all.retain(|mutant| only.is_empty() || only.contains(&mutant.name));
+    // A header is compiled into most of the kernel: those that change one are built in a row.
+    all.sort_by_key(|mutant| {
+        let text = String::from_utf8_lossy(&mutant.patch.content).into_owned();
+        let in_header = text
+            .lines()
+            .any(|line| line.starts_with("+++ b/") && line.ends_with(".h"));
+        (in_header, mutant.name.clone())
+    });
+    Ok(all)
+}
+
+/// The kernel without a mutant first, then each mutant, with the scenarios of each.
+fn jobs(
+    base: &BuildSpec,
+    mutants: &[Mutant],
+    names: &[String],
+    args: &MutantsArgs,
+) -> Result<Vec<Job>, CommandError> {
+    let everything = args.all || !args.scenarios.is_empty();
+    let mut jobs = vec![Job {
+        request: KernelRequest::Build(base.clone()),
+        only: None,
+    }];
+    for mutant in mutants {
+        if let Some(unknown) = mutant.scenarios.iter().find(|it| !names.contains(it))
+            && !everything
+        {
+            return Err(CommandError::Usage(format!(
+                "{} names the scenario {unknown}, which is not in the library",
+                mutant.patch.name
+            )));
+        }
+        let mut spec = base.clone();
+        spec.patches.push(mutant.patch.clone());
+        jobs.push(Job {
+            request: KernelRequest::Build(spec),
+            only: (!everything).then(|| mutant.scenarios.clone()),
+        });
+    }
+    if !everything && let Some(control) = jobs.first_mut() {
+        // The scenarios that some mutant is to be killed by must pass without one.
+        let mut used: Vec<String> = mutants
+            .iter()
+            .flat_map(|mutant| mutant.scenarios.iter().cloned())
+            .collect();
+        used.sort();
+        used.dedup();
+        control.only = Some(used);
+    }
+    Ok(jobs)
+}
+
+fn row(mutant: Option<&Mutant>, judged: Judged) -> Row {
+    let name = mutant.map_or(CONTROL, |mutant| &mutant.name).to_owned();
+    let falls = mutant
+        .map(|mutant| mutant.falls.clone())
+        .unwrap_or_default();
+    let results = match judged {
+        Judged::Ran { results, .. } => results,
+        Judged::NotBuilt(error) => {
+            return Row {
+                name,
+                falls,
+                cells: Vec::new(),
+                fate: Fate::Untested(error.to_string()),
+            };
+        }
+    };
+    let cells: Vec<(String, Cell)> = results
+        .iter()
+        .map(|result| (result.name.clone(), cell(result)))
+        .collect();
+    let fate = match mutant {
+        Some(mutant) => fate(&mutant.falls, &results),
+        None => control(&results),
+    };
+    Row {
+        name,
+        falls,
+        cells,
+        fate,
+    }
+}
+
+fn cell(result: &ScenarioResult) -> Cell {
+    let fallen = fallen(result);
+    if !is_tested(result.outcome) {
+        Cell::Untested(result.outcome)
+    } else if fallen.is_empty() {
+        match result.outcome {
+            Outcome::Pass | Outcome::ExpectedFailure => Cell::Pass,
+            // It is not right, but no invariant says why: that is no kill by one.
+            other => Cell::Unexplained(other),
+        }
+    } else {
+        Cell::Fell(fallen.into_iter().map(str::to_owned).collect())
+    }
+}
+
+fn fate(falls: &[String], results: &[ScenarioResult]) -> Fate {
+    let mut others = Vec::new();
+    for result in results {
+        for invariant in fallen(result) {
+            if falls.iter().any(|it| it == invariant) {
+                return Fate::Killed;
+            }
+            others.push(invariant.to_owned());
+        }
+    }
+    others.sort();
+    others.dedup();
+    if !others.is_empty() {
+        return Fate::Misjudged(others);
+    }
+    let untested = results.iter().find(|result| !is_tested(result.outcome));
+    match untested {
+        Some(result) => Fate::Untested(first_reason(result)),
+        None => Fate::Survived,
+    }
+}
+
+/// The kernel without a mutant must pass whatever a mutant is killed by.
+fn control(results: &[ScenarioResult]) -> Fate {
+    let good = |result: &&ScenarioResult| {
+        matches!(
+            result.outcome,
+            Outcome::Pass | Outcome::ExpectedFailure | Outcome::Skip
+        )
+    };
+    match results.iter().find(|result| !good(result)) {
+        None => Fate::Clean,
+        Some(result) if is_tested(result.outcome) => Fate::Unclean(first_reason(result)),
+        Some(result) => Fate::Untested(first_reason(result)),
+    }
+}
+
+fn first_reason(result: &ScenarioResult) -> String {
+    let reason = result.reasons.first().map_or("", String::as_str);
+    format!("{}: {} {reason}", result.name, result.outcome.name())
+}
+
+fn exit_code(matrix: &Matrix) -> u8 {
+    let any = |test: fn(&Fate) -> bool| matrix.rows.iter().any(|row| test(&row.fate));
+    if any(|fate| matches!(fate, Fate::Survived | Fate::Misjudged(_) | Fate::Unclean(_))) {
+        1
+    } else if any(|fate| matches!(fate, Fate::Untested(_))) {
+        EXIT_UNTESTED
+    } else {
+        0
+    }
+}

@@ -1,0 +1,182 @@
+//! Designs side by side: a line for each figure, a column for each kernel, as a table that is
+//! Markdown too.
+
+use std::fmt::Write as _;
+
+use super::figures::Figures;
+
+/// The kernels, the one as it is first.
+#[derive(Debug, Clone, Default)]
+pub struct Comparison {
+    /// In the order in which they are shown.
+    pub columns: Vec<Column>,
+}
+
+/// One kernel.
+#[derive(Debug, Clone, Default)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// What was measured.
+    pub figures: Figures,
+    /// The invariants that fell, each with its scenarios.
+    pub fallen: Vec<(String, Vec<String>)>,
+    /// Scenarios that it did not survive.
+    pub died: Vec<String>,
+    /// Why something could not be measured.
+    pub error: Option<String>,
+}
+
+type Figure = fn(&Column, &Column) -> String;
+
+const LINES: &[(&str, Figure)] = &[
+    ("duplicate callbacks per request", |it, _| {
+        two_digits(it.figures.duplicates_per_request())
+    }),
+    ("unwinds per kernel entry with one", |it, _| {
+        two_digits(it.figures.unwinds_per_entry())
+    }),
+    (
+        "iterations under the storm, against the first",
+        |it, first| relative(it.figures.storm_progress, first.figures.storm_progress),
+    ),
+    ("cookies that two tasks had, of all", |it, _| {
+        format!("{} of {}", it.figures.shared_cookies, it.figures.cookies)
+    }),
+    ("instructions on entry, against the first", |it, first| {
+        added(it.figures.way_in, first.figures.way_in)
+    }),
+    ("instructions on exit, against the first", |it, first| {
+        added(it.figures.way_out, first.figures.way_out)
+    }),
+    ("invariants that fell", |it, _| {
+        let names: Vec<&str> = it.fallen.iter().map(|(id, _)| id.as_str()).collect();
+        or_none(&names.join(" "))
+    }),
+    ("scenarios not survived", |it, _| it.died.len().to_string()),
+];
+
+impl Comparison {
+    /// The table, then where each invariant fell.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let Some(first) = self.columns.first() else {
+            return String::new();
+        };
+        let mut rows = vec![vec![String::new()]];
+        if let Some(head) = rows.first_mut() {
+            head.extend(self.columns.iter().map(|it| it.name.clone()));
+        }
+        for (title, figure) in LINES {
+            let mut row = vec![(*title).to_owned()];
+            row.extend(self.columns.iter().map(|it| match it.error {
+                Some(_) if it.figures == Figures::default() => "not measured".to_owned(),
+                _ => figure(it, first),
+            }));
+            rows.push(row);
+        }
+        let mut text = markdown(&rows);
+        for column in &self.columns {
+            for (invariant, scenarios) in &column.fallen {
+                let _ = write!(
+                    text,
+                    "\n{}: {invariant} fell in {}",
+                    column.name,
+                    scenarios.join(", ")
+                );
+            }
+            for died in &column.died {
+                let _ = write!(text, "\n{}: did not survive {died}", column.name);
+            }
+            if let Some(error) = &column.error {
+                let _ = write!(text, "\n{}: {error}", column.name);
+            }
+        }
+        text
+    }
+}
+
+fn markdown(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(String::len).max().unwrap_or(0).max(3)
+    };
+    let mut text = String::new();
+    for (at, row) in rows.iter().enumerate() {
+        for column in 0..columns {
+            let cell = row.get(column).map_or("", String::as_str);
+            let _ = write!(text, "| {cell:<0$} ", width(column));
+        }
+        text.push_str("|\n");
+        if at == 0 {
+            for column in 0..columns {
+                let _ = write!(text, "|{:-<1$}", "", width(column) + 2);
+            }
+            text.push_str("|\n");
+        }
+    }
+    text
+}
+
+fn two_digits(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown with two digits")]
+fn relative(value: Option<u64>, first: Option<u64>) -> String {
+    match (value, first) {
+        (Some(value), Some(first)) if first > 0 => {
+            format!("{:.2} ({value})", value as f64 / first as f64)
+        }
+        (Some(value), _) => format!("({value})"),
+        _ => "-".to_owned(),
+    }
+}
+
+fn added(value: Option<u64>, first: Option<u64>) -> String {
+    match (value, first) {
+        (Some(value), Some(first)) => {
+            let more = i128::from(value) - i128::from(first);
+            format!("{more:+} ({value})")
+        }
+        _ => "-".to_owned(),
+    }
+}
+
+fn or_none(text: &str) -> String {
+    if text.is_empty() { "none" } else { text }.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_a_table_of_differences() {
+        let column = |name: &str, way_out, progress| Column {
+            name: name.to_owned(),
+            figures: Figures {
+                way_out: Some(way_out),
+                storm_progress: Some(progress),
+                ..Figures::default()
+            },
+            ..Column::default()
+        };
+        let mut bad = column("A", 105, 10);
+        bad.fallen.push(("D1".to_owned(), vec!["x".to_owned()]));
+        let comparison = Comparison {
+            columns: vec![column("(as it is)", 100, 40), bad],
+        };
+        let table = comparison.table();
+        let line = |title: &str| -> Vec<&str> {
+            let line = table.lines().find(|line| line.contains(title)).unwrap();
+            line.split('|').map(str::trim).collect()
+        };
+        assert_eq!(line("on exit")[2..4], ["+0 (100)", "+5 (105)"]);
+        assert_eq!(line("storm")[2..4], ["1.00 (40)", "0.25 (10)"]);
+        assert_eq!(line("on entry")[2..4], ["-", "-"]);
+        assert_eq!(line("fell")[2..4], ["none", "D1"]);
+        assert!(table.ends_with("A: D1 fell in x"), "{table}");
+    }
+}

@@ -1,0 +1,284 @@
+//! The `lab` part of a scenario: what the kernel's lab client does, several tracers at once.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use unwindlab_abi::LabPlan;
+use unwindlab_abi::lab::{
+    LabAsk, LabChurn, LabContext, LabPoint, LabPoke, MAX_CLIENTS, MAX_LOG_PAGES,
+};
+
+use super::error::Complaints;
+use super::located::At;
+use super::model::Scenario;
+use super::units::Time;
+
+/// Most requests in a row: more fill the log and show nothing new.
+const MAX_COUNT: u32 = 1000;
+/// Shortest sleep of a thread that disturbs the workload, in microseconds: it must not keep a CPU
+/// to itself.
+const MIN_PERIOD_US: u64 = 10;
+/// Longest callback, in microseconds: it is a busy wait.
+const MAX_DELAY_US: u64 = 1000;
+
+/// What the kernel's lab client does: clients of the deferred unwinder beside perf, which ask for
+/// the workload's threads. The kernel must have the client.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Lab {
+    /// Clients that are registered before the workload starts, numbered from 0. The kernel has
+    /// fewer than 64 places and refuses the last ones.
+    #[schemars(range(min = 1, max = 64))]
+    pub clients: At<u32>,
+    /// Where they ask.
+    #[serde(default)]
+    pub ask: Vec<At<Ask>>,
+    /// Who asks from inside a callback.
+    pub nested: Option<Nested>,
+    /// Threads on one CPU that make all clients ask for what runs on another.
+    #[serde(default)]
+    pub poke: Vec<At<Poke>>,
+    /// A thread that cancels clients and registers them again.
+    pub churn: Option<At<Churn>>,
+    /// Clients that are cancelled before the workload starts, and ask nevertheless.
+    #[serde(default)]
+    pub cancelled: Vec<At<u32>>,
+    /// How long a callback takes at least (a busy wait), up to 1 ms.
+    #[serde(default)]
+    pub callback_delay: Option<At<Time>>,
+    /// Pages of the log, 64 records each. Asking ends when seven eighths are full.
+    #[serde(default = "log_pages")]
+    #[schemars(range(min = 1, max = 32768))]
+    pub log_pages: At<u32>,
+}
+
+/// What is asked at one point.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Ask {
+    /// The point.
+    pub at: LabPoint,
+    /// The contexts, on top of the thread, one after the other (default: task).
+    pub contexts: Option<At<Vec<LabContext>>>,
+    /// The clients (default: all).
+    pub clients: Option<Vec<At<u32>>>,
+    /// How many times in a row (default 1).
+    #[schemars(range(min = 1, max = 1000))]
+    pub count: Option<At<u32>>,
+}
+
+/// Requests from inside callbacks.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Nested {
+    /// In the callbacks of these clients ...
+    #[serde(rename = "in")]
+    pub inside: Vec<At<u32>>,
+    /// ... these ask.
+    pub clients: Vec<At<u32>>,
+}
+
+/// A thread that disturbs the workload.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Poke {
+    /// The CPU that it runs on.
+    pub from: At<u8>,
+    /// The CPU that it interrupts.
+    pub to: At<u8>,
+    /// In which context clients ask there: softirq, hardirq or nmi.
+    pub context: At<LabContext>,
+    /// How often.
+    pub every: At<Time>,
+    /// How many times in a row clients ask (default 1).
+    #[schemars(range(min = 1, max = 1000))]
+    pub count: Option<At<u32>>,
+}
+
+/// A thread that cancels clients and registers them again, one after the other.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Churn {
+    /// The CPU that it runs on.
+    pub cpu: At<u8>,
+    /// The clients (default: all).
+    pub clients: Option<Vec<At<u32>>>,
+    /// How often.
+    pub every: At<Time>,
+}
+
+const fn log_pages() -> At<u32> {
+    At::unwritten(2048)
+}
+
+/// What must hold beyond the types.
+pub(super) fn check(scenario: &Scenario, complaints: &mut Complaints<'_>) {
+    let Some(lab) = &scenario.lab else { return };
+    let clients = *lab.clients;
+    complaints.require(
+        (1..=MAX_CLIENTS).contains(&clients),
+        lab.clients.location(),
+        || format!("found {clients} clients, expected 1 to {MAX_CLIENTS}"),
+    );
+    complaints.require(
+        (1..=MAX_LOG_PAGES).contains(&*lab.log_pages),
+        lab.log_pages.location(),
+        || {
+            format!(
+                "found {} pages, expected 1 to {MAX_LOG_PAGES}",
+                *lab.log_pages
+            )
+        },
+    );
+    complaints.require(
+        !lab.ask.is_empty() || !lab.poke.is_empty(),
+        lab.clients.location(),
+        || "found clients that never ask, expected `ask` or `poke`".to_owned(),
+    );
+    for (index, ask) in lab.ask.iter().enumerate() {
+        check_ask(lab, index, ask, complaints);
+    }
+    let nested = lab
+        .nested
+        .iter()
+        .flat_map(|n| n.inside.iter().chain(&n.clients));
+    let churned = lab.churn.iter().filter_map(|churn| churn.clients.as_ref());
+    for client in nested.chain(churned.flatten()).chain(&lab.cancelled) {
+        check_client(clients, client, complaints);
+    }
+    for poke in &lab.poke {
+        check_poke(poke, *scenario.machine.vcpus, complaints);
+    }
+    if let Some(churn) = &lab.churn {
+        check_cpu(&churn.cpu, *scenario.machine.vcpus, complaints);
+        check_period(&churn.every, complaints);
+        complaints.require(lab.cancelled.is_empty(), churn.location(), || {
+            "found `churn` beside `cancelled`, expected one of them".to_owned()
+        });
+    }
+    if let Some(delay) = &lab.callback_delay {
+        complaints.require(delay.micros() <= MAX_DELAY_US, delay.location(), || {
+            format!("found {}, expected up to {MAX_DELAY_US} us", **delay)
+        });
+    }
+}
+
+fn check_ask(lab: &Lab, index: usize, ask: &At<Ask>, complaints: &mut Complaints<'_>) {
+    let earlier = lab.ask.iter().take(index).any(|other| other.at == ask.at);
+    complaints.require(!earlier, ask.location(), || {
+        "found the same `at` twice, expected each once".to_owned()
+    });
+    if let Some(contexts) = &ask.contexts {
+        complaints.require(ask.at != LabPoint::Nmi, contexts.location(), || {
+            "found `contexts` at `nmi`, expected none: an NMI is one".to_owned()
+        });
+        complaints.require(!contexts.is_empty(), contexts.location(), || {
+            "found no context, expected at least one".to_owned()
+        });
+    }
+    if let Some(count) = &ask.count {
+        check_count(count, complaints);
+    }
+    for client in ask.clients.iter().flatten() {
+        check_client(*lab.clients, client, complaints);
+    }
+}
+
+fn check_poke(poke: &Poke, vcpus: u8, complaints: &mut Complaints<'_>) {
+    check_cpu(&poke.from, vcpus, complaints);
+    check_cpu(&poke.to, vcpus, complaints);
+    check_period(&poke.every, complaints);
+    let context = &poke.context;
+    complaints.require(**context != LabContext::Task, context.location(), || {
+        "found context `task`, expected `softirq`, `hardirq` or `nmi`: a poke interrupts".to_owned()
+    });
+    if let Some(count) = &poke.count {
+        check_count(count, complaints);
+    }
+}
+
+fn check_count(count: &At<u32>, complaints: &mut Complaints<'_>) {
+    complaints.require((1..=MAX_COUNT).contains(&**count), count.location(), || {
+        format!("found count {}, expected 1 to {MAX_COUNT}", **count)
+    });
+}
+
+fn check_client(clients: u32, client: &At<u32>, complaints: &mut Complaints<'_>) {
+    complaints.require(**client < clients, client.location(), || {
+        format!(
+            "found client {}, expected one of {clients}, from 0",
+            **client
+        )
+    });
+}
+
+fn check_cpu(cpu: &At<u8>, vcpus: u8, complaints: &mut Complaints<'_>) {
+    complaints.require(**cpu < vcpus, cpu.location(), || {
+        format!(
+            "found CPU {}, expected one of the machine's {vcpus}, from 0",
+            **cpu
+        )
+    });
+}
+
+fn check_period(every: &At<Time>, complaints: &mut Complaints<'_>) {
+    complaints.require(every.micros() >= MIN_PERIOD_US, every.location(), || {
+        format!("found {}, expected {MIN_PERIOD_US} us or more", **every)
+    });
+}
+
+/// Everything resolved; the scenario has been checked.
+pub(super) fn resolve(lab: &Lab) -> LabPlan {
+    let all = first(*lab.clients);
+    let mut ask = [LabAsk::default(); LabPoint::COUNT];
+    for written in &lab.ask {
+        let contexts = written.contexts.as_ref().map(|list| list.iter());
+        let contexts = contexts.map(|list| list.fold(0, |bits, c| bits | 1 << c.number()));
+        if let Some(slot) = ask.get_mut(written.at.index()) {
+            *slot = LabAsk {
+                clients: written.clients.as_ref().map_or(all, |list| mask(list)),
+                contexts: contexts.unwrap_or(1 << LabContext::Task.number()),
+                count: written.count.as_ref().map_or(1, |count| **count),
+            };
+        }
+    }
+    if let Some(slot) = ask.get_mut(LabPoint::Poke.index()) {
+        slot.clients = all;
+    }
+    let delay = lab.callback_delay.as_ref().map_or(0, |it| it.micros());
+    LabPlan {
+        clients: *lab.clients,
+        log_pages: *lab.log_pages,
+        ask,
+        nested_in: lab.nested.as_ref().map_or(0, |n| mask(&n.inside)),
+        nested: lab.nested.as_ref().map_or(0, |n| mask(&n.clients)),
+        callback_delay_us: u32::try_from(delay).unwrap_or(u32::MAX),
+        cancelled: mask(&lab.cancelled),
+        pokes: lab.poke.iter().map(|poke| poke_plan(poke)).collect(),
+        churn: lab.churn.as_ref().map(|churn| LabChurn {
+            cpu: u32::from(*churn.cpu),
+            clients: churn.clients.as_ref().map_or(all, |list| mask(list)),
+            period_us: churn.every.micros(),
+        }),
+    }
+}
+
+fn poke_plan(poke: &Poke) -> LabPoke {
+    LabPoke {
+        from: u32::from(*poke.from),
+        to: u32::from(*poke.to),
+        context: *poke.context,
+        count: poke.count.as_ref().map_or(1, |count| **count),
+        period_us: poke.every.micros(),
+    }
+}
+
+/// The clients from 0 to this number, a bit each.
+fn first(clients: u32) -> u64 {
+    1_u64.checked_shl(clients).map_or(u64::MAX, |bit| bit - 1)
+}
+
+fn mask(clients: &[At<u32>]) -> u64 {
+    clients.iter().fold(0, |bits, client| {
+        bits | 1_u64.checked_shl(**client).unwrap_or(0)
+    })
+}

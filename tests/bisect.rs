@@ -1,0 +1,249 @@
+//! `unwindlab bisect` on a history with everything that is in the way: commits that do not build,
+//! that panic, that are wrong in another way, and many that have nothing to do with it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use unwindlab_guest_kernel::build::embedded::{self, PatchKind};
+
+type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// What the search is to find.
+const PLANTED: &str = "counter-not-stored";
+/// What tells: C2 falls where two entries have one cookie.
+const SCENARIO: &str = "nmi-in-syscall";
+
+/// What a commit changes.
+#[derive(Clone, Copy)]
+enum Change {
+    /// Words in a file.
+    Comment(&'static str),
+    /// This text takes the place of that one in a file.
+    Replace(&'static str, &'static str, &'static str),
+    /// A mutant.
+    Mutant(&'static str),
+}
+use Change::{Comment, Mutant, Replace};
+
+const UNWINDER: &str = "kernel/unwind/user.c";
+const BROKEN: (&str, &str) = (
+    "#include <linux/sched.h>\n",
+    "#include <linux/sched.h>\n#error broken\n",
+);
+const PANIC: (&str, &str) = (
+    "#include <linux/uaccess.h>\n",
+    "#include <linux/uaccess.h>\n#include <linux/init.h>\n\
+     static int __init planted(void) { panic(\"planted\"); }\nlate_initcall(planted);\n",
+);
+
+/// Commits 1 to 16. Halving 16 commits looks at the 8th first, then at the 12th: both are no help.
+const HISTORY: [(&str, Change); 16] = [
+    ("docs: a word", Comment("README")),
+    ("unwind: a comment", Comment(UNWINDER)),
+    ("mm: a comment", Comment("mm/util.c")),
+    (
+        "unwind: does not build",
+        Replace(UNWINDER, BROKEN.0, BROKEN.1),
+    ),
+    (
+        "unwind: builds again",
+        Replace(UNWINDER, BROKEN.1, BROKEN.0),
+    ),
+    ("lib: a comment", Comment("lib/bitmap.c")),
+    ("docs: another word", Comment("README")),
+    ("unwind: panics", Replace(UNWINDER, PANIC.0, PANIC.1)),
+    (
+        "unwind: panics no more",
+        Replace(UNWINDER, PANIC.1, PANIC.0),
+    ),
+    ("mm: another comment", Comment("mm/util.c")),
+    (
+        "unwind: does not build either",
+        Replace(UNWINDER, BROKEN.0, BROKEN.1),
+    ),
+    ("lib: another comment", Comment("lib/bitmap.c")),
+    (
+        "unwind: builds once more",
+        Replace(UNWINDER, BROKEN.1, BROKEN.0),
+    ),
+    ("unwind: the one", Mutant(PLANTED)),
+    ("docs: last word", Comment("README")),
+    ("perf: wrong in another way", Mutant("short-record")),
+];
+
+fn unwindlab(folder: &Path, args: &[&str]) -> Fallible<Output> {
+    Ok(Command::new(env!("CARGO_BIN_EXE_unwindlab"))
+        .current_dir(folder)
+        .args(args)
+        .output()?)
+}
+
+fn text(output: &Output) -> String {
+    format!(
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// A repository of the user's, without a checked-out tree.
+struct Repository {
+    folder: PathBuf,
+    index: PathBuf,
+}
+
+impl Repository {
+    /// Begins with Debian's source, whose objects it borrows from the cache.
+    fn of_debian(folder: &Path) -> Fallible<(Self, String)> {
+        let built = unwindlab(folder, &["kernel", "build", "--source", "debian"])?;
+        assert!(built.status.success(), "{}", text(&built));
+        let cache = unwindlab_guest_kernel::Cache::open(None)?;
+        let source = cache.root().join("builds").join("debian-7").join("git");
+        let tree = Command::new("git")
+            .arg("--git-dir")
+            .arg(&source)
+            .args(["rev-parse", "refs/unwindlab/source^{tree}"])
+            .output()?;
+        let tree = String::from_utf8(tree.stdout)?.trim().to_owned();
+        let repository = Self {
+            folder: folder.join("linux"),
+            index: folder.join("index"),
+        };
+        fs::create_dir(&repository.folder)?;
+        repository.git(&["init", "--quiet"], "")?;
+        fs::write(
+            repository.folder.join(".git/objects/info/alternates"),
+            format!("{}\n", source.join("objects").display()),
+        )?;
+        repository.git(&["read-tree", &tree], "")?;
+        Ok((repository, tree))
+    }
+
+    fn git(&self, args: &[&str], input: &str) -> Fallible<String> {
+        use std::io::Write as _;
+        let mut child = Command::new("git")
+            .current_dir(&self.folder)
+            .args(["-c", "user.name=Test", "-c", "user.email=test@example.org"])
+            .args(args)
+            .env("GIT_INDEX_FILE", &self.index)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(input.as_bytes())?;
+        }
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            return Err(format!("git {args:?}: {}", output.status).into());
+        }
+        Ok(String::from_utf8(output.stdout)?
+            .trim_end_matches('\n')
+            .to_owned())
+    }
+
+    /// Commits a change; the commit.
+    fn commit(&self, parent: Option<&str>, subject: &str, change: Change) -> Fallible<String> {
+        match change {
+            Comment(file) => {
+                let old = self.git(&["cat-file", "blob", &format!(":{file}")], "")?;
+                let words = if file == "README" {
+                    format!("{old}\n{subject}\n")
+                } else {
+                    format!("/* {subject} */\n{old}\n")
+                };
+                self.write(file, &words)?;
+            }
+            Replace(file, old, new) => {
+                let content = self.git(&["cat-file", "blob", &format!(":{file}")], "")?;
+                assert!(content.contains(old), "{file} has no {old:?}");
+                self.write(file, &format!("{}\n", content.replacen(old, new, 1)))?;
+            }
+            Mutant(name) => {
+                let patch = embedded::patch(PatchKind::Mutant, name).ok_or("no such mutant")?;
+                self.git(
+                    &["apply", "--cached", "-"],
+                    &String::from_utf8(patch.content)?,
+                )?;
+            }
+        }
+        self.commit_index(parent, subject)
+    }
+
+    fn commit_index(&self, parent: Option<&str>, subject: &str) -> Fallible<String> {
+        let tree = self.git(&["write-tree"], "")?;
+        let mut args = vec!["commit-tree", &tree, "-m", subject];
+        if let Some(parent) = parent {
+            args.extend(["-p", parent]);
+        }
+        self.git(&args, "")
+    }
+
+    fn write(&self, file: &str, content: &str) -> Fallible<()> {
+        let blob = self.git(&["hash-object", "-w", "--stdin"], content)?;
+        self.git(
+            &[
+                "update-index",
+                "--cacheinfo",
+                &format!("100644,{blob},{file}"),
+            ],
+            "",
+        )?;
+        Ok(())
+    }
+
+    /// Everything in the repository's folder, with sizes and times.
+    fn state(&self) -> Fallible<Vec<String>> {
+        let mut found = Vec::new();
+        let mut folders = vec![self.folder.clone()];
+        while let Some(folder) = folders.pop() {
+            for item in fs::read_dir(folder)? {
+                let item = item?;
+                let about = item.metadata()?;
+                if about.is_dir() {
+                    folders.push(item.path());
+                }
+                found.push(format!("{:?} {:?}", item.path(), about.modified()?));
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+}
+
+#[test]
+fn finds_the_planted_commit() -> Fallible<()> {
+    let folder = tempfile::tempdir()?;
+    let (repository, _) = Repository::of_debian(folder.path())?;
+    let good = repository.commit_index(None, "good")?;
+    let mut last = good.clone();
+    let mut planted = String::new();
+    for (subject, change) in HISTORY {
+        last = repository.commit(Some(&last), subject, change)?;
+        if matches!(change, Mutant(name) if name == PLANTED) {
+            planted.clone_from(&last);
+        }
+    }
+    let before = repository.state()?;
+    let tree = repository.folder.display().to_string();
+    let args = [
+        "bisect", SCENARIO, "--tree", &tree, "--good", &good, "--bad", &last, "--log", "log",
+        "--runs", "3",
+    ];
+    let output = unwindlab(folder.path(), &args)?;
+    let told = text(&output);
+    println!("{told}");
+    assert!(output.status.success(), "{told}");
+    let found = format!("first bad commit: {planted}  unwind: the one");
+    assert!(told.contains(&found), "{told}");
+    assert!(told.contains("searching for: C2 violated"), "{told}");
+    assert!(told.contains("skip"), "the obstacles were not met: {told}");
+    assert_eq!(repository.state()?, before, "the user's repository changed");
+
+    // All of it is in the log: the second time nothing is built or run.
+    let log = fs::read_to_string(folder.path().join("log"))?;
+    let again = unwindlab(folder.path(), &args)?;
+    assert!(text(&again).contains(&found), "{}", text(&again));
+    assert_eq!(fs::read_to_string(folder.path().join("log"))?, log);
+    Ok(())
+}
