@@ -6,6 +6,7 @@
 //! locks/KEY          one lock file for each thing that only one process may make
 //! tmp/RANDOM/        entries being made; the folder is locked by the process that makes it
 //! apt/               the private apt root
+//! builds/NAME/       where kernels of one source are built (crate::build)
 //! ```
 //!
 //! An entry is written under `tmp/`, synced, and renamed into `entries/`: a name there means a
@@ -198,13 +199,7 @@ impl Cache {
 
     /// Takes the lock `key`, and says so when it has to wait for another process.
     pub(crate) fn lock(&self, key: &str, progress: &dyn Progress) -> Result<Lock, CacheError> {
-        let path = self.root.join("locks").join(key);
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .at(&path)?;
+        let (file, path) = self.lock_file(key)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -217,6 +212,27 @@ impl Cache {
             Err(TryLockError::Error(error)) => return Err(CacheError::new(&path, error)),
         }
         Ok(Lock { _file: file })
+    }
+
+    /// Takes the lock `key` where nobody holds it.
+    pub(crate) fn try_lock(&self, key: &str) -> Result<Option<Lock>, CacheError> {
+        let (file, path) = self.lock_file(key)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Lock { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(CacheError::new(&path, error)),
+        }
+    }
+
+    fn lock_file(&self, key: &str) -> Result<(File, PathBuf), CacheError> {
+        let path = self.root.join("locks").join(key);
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .at(&path)?;
+        Ok((file, path))
     }
 
     /// A new folder under `tmp/`, on the file system of the entries.

@@ -73,6 +73,14 @@ impl Source {
         }
     }
 
+    /// The user's folder, where it is one.
+    pub(super) fn folder(&self) -> Result<Option<PathBuf>, BuildError> {
+        match self {
+            Self::Debian(_) => Ok(None),
+            Self::Tree(tree) | Self::Revision { tree, .. } => readable(tree).map(Some),
+        }
+    }
+
     /// The objects of the user's repository, where there is one.
     pub(super) fn objects(&self) -> Result<Option<PathBuf>, BuildError> {
         match self {

@@ -7,9 +7,14 @@
 //! builds/NAME/src.index     what `src` holds
 //! builds/NAME/src/          the tree that `make` compiles
 //! builds/NAME/obj-CONFIG/   `O=` of a configuration, with its log
+//! builds/NAME/of            the user's folder that it is for
 //! ```
+//!
+//! It is large (2 GiB), so that of a folder that is gone goes too.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -29,6 +34,29 @@ pub(super) struct Workspace {
     _lock: Lock,
 }
 
+/// Names the user's folder, where the workspace is for one.
+const OF: &str = "of";
+
+/// Removes the workspaces of folders that are no longer there.
+fn forget_the_gone(cache: &Cache) -> Result<(), BuildError> {
+    let builds = cache.root().join("builds");
+    for item in fs::read_dir(&builds).at(&builds)? {
+        let root = item.at(&builds)?.path();
+        let Ok(folder) = fs::read(root.join(OF)) else {
+            continue;
+        };
+        let name = root.file_name().and_then(|name| name.to_str());
+        let (Some(name), false) = (name, Path::new(OsStr::from_bytes(&folder)).exists()) else {
+            continue;
+        };
+        // Somebody may still build in it: it is for the next one to remove then.
+        if let Some(_lock) = cache.try_lock(&format!("build-{name}"))? {
+            fs::remove_dir_all(&root).at(&root)?;
+        }
+    }
+    Ok(())
+}
+
 impl Workspace {
     /// Opens the workspace of a source, made when it is missing.
     pub fn open(
@@ -40,6 +68,11 @@ impl Workspace {
         let lock = cache.lock(&format!("build-{name}"), progress)?;
         let root = cache.root().join("builds").join(name);
         fs::create_dir_all(&root).at(&root)?;
+        if let Some(folder) = source.folder()? {
+            let of = root.join(OF);
+            fs::write(&of, folder.as_os_str().as_encoded_bytes()).at(&of)?;
+        }
+        forget_the_gone(cache)?;
         let git = Git::open(root.join("git"))?.with_objects_of(source.objects()?);
         Ok(Self {
             root,
@@ -119,5 +152,29 @@ impl Workspace {
             .args(["-w", "--stdin"])
             .input(content)
             .run()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Silent;
+
+    #[test]
+    fn the_workspace_of_a_folder_that_is_gone_goes_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(Some(folder.path().join("cache"))).unwrap();
+        let trees = ["stays", "goes", "new"].map(|name| folder.path().join(name));
+        let open = |tree: &Path| {
+            fs::create_dir_all(tree).unwrap();
+            let source = Source::Tree(tree.to_path_buf());
+            let workspace = Workspace::open(&source, &cache, &Silent).unwrap();
+            workspace.root().to_path_buf()
+        };
+        let [stays, goes, new] = &trees;
+        let roots = [open(stays), open(goes)];
+        fs::remove_dir(goes).unwrap();
+        open(new);
+        assert_eq!(roots.map(|root| root.exists()), [true, false]);
     }
 }
