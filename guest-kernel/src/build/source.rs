@@ -159,13 +159,52 @@ fn scan(
     progress.step(&format!("reading {}", folder.display()));
     let index = workspace.root().join("scan.index");
     let git = workspace.git();
-    git.call("add")
-        .args(["--all", "."])
+    let add = git
+        .call("add")
+        .arg("--all")
         .index(&index)
-        .work_tree(&folder)
-        .run()?;
+        .work_tree(&folder);
+    let head = Call::in_tree(&folder, "rev-parse")
+        .args(["--verify", "--quiet", "HEAD^{tree}"])
+        .run();
+    match head {
+        Ok(head) => {
+            // What is tracked counts, whatever .gitignore says of it.
+            git.call("read-tree")
+                .args(["-m", &head])
+                .index(&index)
+                .run()?;
+            add.arg(".").run()?;
+        }
+        // No commit to go by, and no trust in .gitignore: that of Debian's source ignores it all.
+        Err(_) => {
+            add.args(["--force", "--", "."])
+                .args(BUILT.map(|it| format!(":(exclude,glob){it}")))
+                .run()?;
+        }
+    }
     Ok(git.call("write-tree").index(&index).run()?)
 }
+
+/// What a build in the source leaves there.
+const BUILT: [&str; 16] = [
+    "**/*.o",
+    "**/*.a",
+    "**/*.ko",
+    "**/*.cmd",
+    "**/*.mod",
+    "**/*.mod.c",
+    "**/.*.d",
+    "**/modules.order",
+    "Module.symvers",
+    "System.map",
+    "vmlinux*",
+    ".vmlinux*",
+    ".config*",
+    "include/config/**",
+    "include/generated/**",
+    "arch/*/include/generated/**",
+];
 
 /// The tree of Debian's package, which is fetched unless the repository has it. What the newest one
 /// is, is asked once: delete the workspace, or name more numbers, for a newer one.
