@@ -25,6 +25,8 @@ pub struct Search {
     pub build: String,
     /// The confidence that was asked for.
     pub confidence: f64,
+    /// The invariant that was asked for.
+    pub invariant: Option<String>,
 }
 
 /// What the two ends told.
@@ -33,6 +35,8 @@ pub struct Search {
 pub struct Ends {
     /// What is searched for.
     pub symptom: Symptom,
+    /// What else the bad commit showed.
+    pub others: Vec<Symptom>,
     /// In how many runs the bad commit showed it.
     pub failed: u32,
     /// Of how many.
@@ -203,6 +207,7 @@ mod tests {
             scenario: scenario.to_owned(),
             build: String::new(),
             confidence: 0.99,
+            invariant: None,
         }
     }
 
@@ -212,6 +217,7 @@ mod tests {
         let path = folder.path().join("log");
         let ends = Ends {
             symptom: Symptom::Invariant("C4".to_owned()),
+            others: Vec::new(),
             failed: 5,
             runs: 5,
         };

@@ -44,19 +44,19 @@ pub enum Shown {
     Again(String),
 }
 
-/// The symptom that most of these runs show; of equals, the first by name. None where all passed.
+/// The symptoms that these runs show, the most frequent first; of equals, the first by name. Empty
+/// where all passed.
 #[must_use]
-pub fn of(results: &[ScenarioResult]) -> Option<Symptom> {
+pub fn of(results: &[ScenarioResult]) -> Vec<Symptom> {
     let mut seen: BTreeMap<Symptom, u32> = BTreeMap::new();
     for result in results {
         for symptom in all(result) {
             *seen.entry(symptom).or_default() += 1;
         }
     }
-    let most = seen.values().copied().max()?;
-    seen.into_iter()
-        .find(|(_, count)| *count == most)
-        .map(|(symptom, _)| symptom)
+    let mut seen: Vec<(Symptom, u32)> = seen.into_iter().collect();
+    seen.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    seen.into_iter().map(|(symptom, _)| symptom).collect()
 }
 
 /// The symptoms of one run: the invariants that fell, else how the kernel died.
@@ -142,12 +142,13 @@ mod tests {
             result(Outcome::Fail, &["M1"]),
             result(Outcome::Pass, &[]),
         ];
-        assert_eq!(of(&runs), Some(Symptom::Invariant("M1".to_owned())));
+        let invariant = |id: &str| Symptom::Invariant(id.to_owned());
+        assert_eq!(of(&runs), [invariant("M1"), invariant("C4")]);
         assert_eq!(
             of(&[result(Outcome::GuestPanic, &[])]),
-            Some(Symptom::GuestPanic)
+            [Symptom::GuestPanic]
         );
-        assert_eq!(of(&[result(Outcome::Pass, &[])]), None);
+        assert_eq!(of(&[result(Outcome::Pass, &[])]), []);
     }
 
     #[test]
@@ -179,7 +180,7 @@ mod tests {
     fn a_finding_is_no_symptom() {
         let mut known = result(Outcome::ExpectedFailure, &["M1"]);
         known.violations[0].finding = Some("F001".to_owned());
-        assert_eq!(of(&[known.clone()]), None);
+        assert_eq!(of(&[known.clone()]), []);
         let symptom = Symptom::Invariant("M1".to_owned());
         assert_eq!(symptom.shown(&known), Shown::No);
     }

@@ -187,6 +187,10 @@ pub struct BisectArgs {
     /// The git repository. It is only read.
     #[arg(long, value_name = "DIR")]
     pub tree: PathBuf,
+    /// What is searched for: the fall of this invariant. Without it, what most runs of the bad
+    /// revision show.
+    #[arg(long, value_name = "ID")]
+    pub invariant: Option<String>,
     /// How often the bad revision is run to learn how often it fails.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,

@@ -16,7 +16,7 @@ use super::progress::Spinner;
 use super::suite::Suite;
 use crate::bisect::confidence::{failure_rate, mistake, runs_needed};
 use crate::bisect::log::{Ends, Log, Search, Tested};
-use crate::bisect::symptom::{self, Shown};
+use crate::bisect::symptom::{self, Shown, Symptom};
 use crate::bisect::{Found, Verdict, search};
 use crate::report::ScenarioResult;
 use crate::report::outcome::EXIT_UNTESTED;
@@ -68,6 +68,7 @@ pub fn bisect(
             scenario: scenario.clone(),
             build: with_source(&spec, "").to_string(),
             confidence: args.confidence,
+            invariant: args.invariant.clone(),
         },
     )?;
     let mut bisection = Bisection {
@@ -141,13 +142,19 @@ impl Bisection<'_> {
         }
         let ends = match self.log.ends.clone() {
             Some(ends) => ends,
-            None => self.test_bad_end(bad, args.runs)?,
+            None => self.test_bad_end(bad, args)?,
         };
         let rate = failure_rate(ends.failed, ends.runs);
         let needed = runs_needed(rate, args.confidence);
         let times = if needed == 1 { "once" } else { "times" };
+        let others: Vec<String> = ends.others.iter().map(ToString::to_string).collect();
+        let also = if others.is_empty() {
+            String::new()
+        } else {
+            format!(" (also seen: {})", others.join(", "))
+        };
         self.say(&format!(
-            "searching for: {}, seen in {} of {} runs of {}\n\
+            "searching for: {}, seen in {} of {} runs of {}{also}\n\
              a commit is good when it passes {needed} {times}: that a bad one is taken for good has \
              a chance of at most {:.2} %",
             ends.symptom,
@@ -186,18 +193,31 @@ impl Bisection<'_> {
         }
     }
 
-    /// Runs the bad commit until it is known what is searched for, and how often it shows.
-    fn test_bad_end(&mut self, bad: &Commit, runs: u32) -> Result<Ends, CommandError> {
+    /// Runs the bad commit: what is searched for, and how often it shows.
+    fn test_bad_end(&mut self, bad: &Commit, args: &BisectArgs) -> Result<Ends, CommandError> {
+        let runs = args.runs;
         let results = self.results(bad, runs)?;
-        let Some(symptom) = symptom::of(&results) else {
+        let mut others = symptom::of(&results);
+        let wanted = match &args.invariant {
+            None => (!others.is_empty()).then_some(0),
+            Some(id) => others
+                .iter()
+                .position(|it| *it == Symptom::Invariant(id.clone())),
+        };
+        let Some(wanted) = wanted else {
             let reason = results.iter().find_map(|result| result.reasons.first());
             return Err(CommandError::Usage(format!(
-                "{} does not fail {} in {runs} runs: nothing to search for{}",
+                "{} does not {} in {runs} runs of {}: nothing to search for{}",
                 bad.short(),
+                match &args.invariant {
+                    None => "fail".to_owned(),
+                    Some(id) => format!("violate {id}"),
+                },
                 self.scenario,
                 reason.map(|it| format!(" ({it})")).unwrap_or_default()
             )));
         };
+        let symptom = others.remove(wanted);
         let count = |wanted: fn(&Shown) -> bool| {
             let shown = results.iter().map(|result| symptom.shown(result));
             u32::try_from(shown.filter(wanted).count()).unwrap_or(u32::MAX)
@@ -206,6 +226,7 @@ impl Bisection<'_> {
             failed: count(|shown| *shown == Shown::Yes),
             runs: count(|shown| matches!(shown, Shown::Yes | Shown::No)),
             symptom,
+            others,
         };
         self.log.set_ends(ends.clone())?;
         Ok(ends)
