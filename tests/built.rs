@@ -1,0 +1,157 @@
+//! Kernels built from source: the good one passes everything, the lab client's scenarios included,
+//! and those that are wrong on purpose are told, each by its own invariant.
+
+#![allow(
+    clippy::tests_outside_test_module,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "an integration test is a test module as a whole"
+)]
+
+mod common;
+
+use std::sync::{Mutex, PoisonError};
+
+use common::{said, scratch, unwindlab};
+
+/// Two KVM hosts at once would only slow each other down.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// One line of `run --json`, as far as it matters here.
+#[derive(serde::Deserialize)]
+struct Record {
+    name: String,
+    outcome: String,
+}
+
+#[test]
+fn the_good_kernel_passes_everything() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = scratch("built");
+    let json = folder.join("results.jsonl");
+    let output = unwindlab(&[
+        "run",
+        "--source",
+        "debian",
+        "--json",
+        json.to_str().unwrap(),
+        "--artifacts",
+        folder.join("guests").to_str().unwrap(),
+    ]);
+    let text = std::fs::read_to_string(&json).unwrap_or_else(|_| panic!("{}", said(&output)));
+    let records: Vec<Record> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(!records.is_empty(), "{}", said(&output));
+    for record in &records {
+        // As in tests/library.rs: only a KVM host that died is run again, and shown.
+        if record.outcome == "infra-error" {
+            eprintln!("FLAKY: the KVM host failed in {}", record.name);
+            let again = unwindlab(&["run", "--source", "debian", &record.name]);
+            assert_eq!(again.status.code(), Some(0), "{}", said(&again));
+            continue;
+        }
+        let good = ["pass", "expected-failure"].contains(&record.outcome.as_str());
+        assert!(good, "{}", said(&output));
+    }
+    let lab = records.iter().filter(|it| it.name.starts_with("lab-"));
+    assert!(
+        lab.count() > 0,
+        "the lab client is not in: {}",
+        said(&output)
+    );
+}
+
+/// A few that are quick to build; `unwindlab mutants` runs all of them.
+#[test]
+fn mutants_are_killed_by_their_own_invariants() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let output = unwindlab(&[
+        "mutants",
+        "--only",
+        "torn-id",
+        "--only",
+        "cancel-without-srcu",
+        "--only",
+        "unwind-cannot-fault",
+    ]);
+    let told = said(&output);
+    for line in [
+        "killed by C4 M1 in nmi-in-first-request",
+        "killed by R4 in lab-cancel-under-load",
+        "killed by U4 in stack-not-present",
+        "3 killed",
+    ] {
+        assert!(told.contains(line), "no {line:?} in: {told}");
+    }
+    assert_eq!(output.status.code(), Some(0), "{told}");
+}
+
+#[test]
+fn a_mutant_that_no_scenario_tells_is_no_success() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let output = unwindlab(&["mutants", "--only", "unwind-cannot-fault", "frames-509"]);
+    let told = said(&output);
+    assert!(told.contains("SURVIVED: U4 did not fall"), "{told}");
+    assert_eq!(output.status.code(), Some(1), "{told}");
+}
+
+const NOTE: &str = "Subject: [PATCH 1/3] unwind: a note
+
+---
+diff --git a/kernel/unwind/NOTES b/kernel/unwind/NOTES
+new file mode 100644
+--- /dev/null
++++ b/kernel/unwind/NOTES
+@@ -0,0 +1 @@
++A note.
+";
+
+#[test]
+fn a_series_is_judged_patch_by_patch() {
+    use unwindlab_guest_kernel::build::embedded::{PatchKind, patch};
+
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = scratch("series");
+    let patches = folder.join("patches");
+    std::fs::create_dir(&patches).unwrap();
+    let write = |name: &str, content: &[u8]| std::fs::write(patches.join(name), content).unwrap();
+    let source = unwindlab(&["kernel", "build", "--source", "debian"]);
+    assert_eq!(source.status.code(), Some(0), "{}", said(&source));
+    write("0001-note.patch", NOTE.as_bytes());
+    write(
+        "0002-wrong.patch",
+        &patch(PatchKind::Mutant, "unwind-cannot-fault")
+            .unwrap()
+            .content,
+    );
+    write(
+        "0003-nowhere.patch",
+        b"--- a/no/such/file.c\n+++ b/no/such/file.c\n@@ -1 +1 @@\n-a\n+b\n",
+    );
+    let output = unwindlab(&[
+        "series",
+        patches.to_str().unwrap(),
+        "stack-not-present",
+        "--source",
+        "debian",
+    ]);
+    let told = said(&output);
+    let lines: Vec<&str> = told
+        .lines()
+        .filter(|line| line.trim_start().starts_with(['0', '1', '2', '3']))
+        .collect();
+    let begin = |line: usize, words: &str| {
+        let line = lines.get(line).copied().unwrap_or_default().trim_start();
+        assert!(line.starts_with(words), "no {words:?}: {told}");
+    };
+    begin(0, "0  ok");
+    begin(1, "1  ok");
+    begin(2, "2  breaks");
+    begin(3, "3  does not build");
+    assert!(told.contains("stack-not-present: fail U4"), "{told}");
+    assert!(told.contains("no/such/file.c"), "{told}");
+    assert_eq!(output.status.code(), Some(1), "{told}");
+}
