@@ -56,6 +56,7 @@ mod tasks;
 mod testkit;
 mod u1_ends;
 mod u2_stops;
+mod u3_no_signal;
 mod u4_missing_pages;
 mod u6_frame_zero;
 mod verdict;
@@ -65,6 +66,8 @@ mod x1_exit_answered;
 mod x2_exiting_refused;
 mod x3_fork_clean;
 mod x5_kernel_threads;
+mod x6_early_answer;
+mod x7_no_leak;
 
 pub use p3_user_mode::progress;
 
@@ -159,6 +162,8 @@ pub fn registry() -> &'static [&'static dyn Invariant] {
         &x2_exiting_refused::ExitingRefused,
         &x3_fork_clean::ForkClean,
         &x5_kernel_threads::KernelThreads,
+        &x6_early_answer::EarlyAnswer,
+        &x7_no_leak::NoLeak,
         &a1_marker::Marker,
         &a2_layout::Layout,
         &a3_receivers::Receivers,
@@ -167,6 +172,7 @@ pub fn registry() -> &'static [&'static dyn Invariant] {
         &a7_own_buffer::OwnBuffer,
         &u1_ends::Ends,
         &u2_stops::Stops,
+        &u3_no_signal::NoSignal,
         &u4_missing_pages::MissingPages,
         &u6_frame_zero::FrameZero,
         &r1_first_is_zero::FirstIsZero,

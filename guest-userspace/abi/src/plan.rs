@@ -160,6 +160,13 @@ pub enum WorkloadKind {
     /// whole stack from the page tables. They stay in memory (it is shared memory): the next look
     /// at them faults them in.
     MissingPages,
+    /// As [`WorkloadKind::Deep`], on a stack of its own, and the root of thread i ends its chain
+    /// with a frame pointer to memory that cannot be read: not mapped, protected, or mapped from
+    /// a file that ends before it, counted round.
+    UnreadableEnds,
+    /// As [`WorkloadKind::Deep`], under a tracer that stops it at entry to and return from every
+    /// system call.
+    Traced,
     /// Blocks in `read` of a pipe that nobody writes to, deaf to the stop word: a hang on purpose,
     /// to see that one is reported as such.
     Stuck,
@@ -175,6 +182,8 @@ impl WorkloadKind {
             Self::Deep => "deep",
             Self::SleepMigrate => "sleep-migrate",
             Self::MissingPages => "missing-pages",
+            Self::UnreadableEnds => "unreadable-ends",
+            Self::Traced => "traced",
             Self::Stuck => "stuck",
             Self::Exit => "exit",
         }

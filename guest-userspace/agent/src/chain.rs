@@ -201,6 +201,13 @@ impl Chain {
         self
     }
 
+    /// Ends the chain with this frame pointer.
+    #[must_use]
+    pub fn with_end(mut self, frame_pointer: u64) -> Self {
+        (self.words.end_on_stack, self.words.end) = (0, frame_pointer);
+        self
+    }
+
     /// Runs on this stack instead of the calling thread's.
     ///
     /// # Safety
@@ -292,7 +299,9 @@ impl Chain {
                 ul_syscalls_unframed(),
                 ul_syscalls_return(),
             ),
-            WorkloadKind::Deep => (ul_deep_framed(), ul_deep_unframed(), ul_deep_return()),
+            WorkloadKind::Deep | WorkloadKind::UnreadableEnds | WorkloadKind::Traced => {
+                (ul_deep_framed(), ul_deep_unframed(), ul_deep_return())
+            }
             WorkloadKind::SleepMigrate | WorkloadKind::Stuck => {
                 (ul_sleep_framed(), ul_sleep_unframed(), ul_sleep_return())
             }
@@ -326,7 +335,7 @@ fn leaf(kind: WorkloadKind) -> u64 {
     match kind {
         WorkloadKind::Spin => ul_spin_leaf(),
         WorkloadKind::Syscalls => ul_syscalls_leaf(),
-        WorkloadKind::Deep => ul_deep_leaf(),
+        WorkloadKind::Deep | WorkloadKind::UnreadableEnds | WorkloadKind::Traced => ul_deep_leaf(),
         WorkloadKind::SleepMigrate | WorkloadKind::Stuck => ul_sleep_leaf(),
         WorkloadKind::Exit => ul_exit_leaf(),
         WorkloadKind::MissingPages => ul_missing_leaf(),
