@@ -23,6 +23,9 @@ pub use message::{AgentMessage, HostReply};
 pub use observation::{KernelMemory, Observation};
 pub use plan::{EventSource, EventSpec, GuestPlan, Tracing, Workload, WorkloadKind};
 
+/// First argument of an agent that is to exit at once: what a process of workload `exec` becomes.
+pub const EXIT_AT_ONCE: &std::ffi::CStr = c"--exit-at-once";
+
 /// Checked in [`AgentMessage::Hello`]; raised with every change to this crate.
 pub const ABI_VERSION: u32 = 5;
 

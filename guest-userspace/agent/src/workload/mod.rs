@@ -1,5 +1,7 @@
 //! The workload's threads: made, pinned and held at a start line until tracing is on.
 
+mod compat;
+mod exec;
 mod exit;
 mod gate;
 mod missing_pages;
@@ -286,6 +288,8 @@ impl Job {
             (WorkloadKind::MissingPages, _) => {
                 missing_pages::run(self.chain, self.thread, self.stack_bytes)?;
             }
+            (WorkloadKind::Compat, _) => compat::run(self.chain, self.thread, self.stack_bytes)?,
+            (WorkloadKind::Exec, _) => exec::run(self.chain, self.thread, self.stack_bytes)?,
             (WorkloadKind::Exit, _) => exit::run(&self.chain, self.thread, self.stack_bytes)?,
             (WorkloadKind::Stuck, Some(_never_written)) => self.chain.run(),
             (_, Some(pipe)) => {
@@ -318,6 +322,8 @@ fn check_memory(jobs: &[Job]) -> Result<(), WorkloadError> {
         .iter()
         .map(|job| {
             let own = [
+                WorkloadKind::Compat,
+                WorkloadKind::Exec,
                 WorkloadKind::Exit,
                 WorkloadKind::MissingPages,
                 WorkloadKind::UnreadableEnds,
