@@ -56,7 +56,9 @@ mod tasks;
 mod testkit;
 mod u1_ends;
 mod u2_stops;
+mod u3_no_signal;
 mod u4_missing_pages;
+mod u5_word_size;
 mod u6_frame_zero;
 mod verdict;
 mod w0_console;
@@ -64,7 +66,10 @@ mod w1_rings;
 mod x1_exit_answered;
 mod x2_exiting_refused;
 mod x3_fork_clean;
+mod x4_exec;
 mod x5_kernel_threads;
+mod x6_early_answer;
+mod x7_no_leak;
 
 pub use p3_user_mode::progress;
 
@@ -158,7 +163,10 @@ pub fn registry() -> &'static [&'static dyn Invariant] {
         &x1_exit_answered::ExitAnswered,
         &x2_exiting_refused::ExitingRefused,
         &x3_fork_clean::ForkClean,
+        &x4_exec::Exec,
         &x5_kernel_threads::KernelThreads,
+        &x6_early_answer::EarlyAnswer,
+        &x7_no_leak::NoLeak,
         &a1_marker::Marker,
         &a2_layout::Layout,
         &a3_receivers::Receivers,
@@ -167,7 +175,9 @@ pub fn registry() -> &'static [&'static dyn Invariant] {
         &a7_own_buffer::OwnBuffer,
         &u1_ends::Ends,
         &u2_stops::Stops,
+        &u3_no_signal::NoSignal,
         &u4_missing_pages::MissingPages,
+        &u5_word_size::WordSize,
         &u6_frame_zero::FrameZero,
         &r1_first_is_zero::FirstIsZero,
         &r2_cancelled_is_refused::CancelledIsRefused,

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::trace::{EventKind, Trace};
 
-/// Numbers of one trace. Those of samples and chains are of the workload's tasks only.
+/// Numbers of one trace. Those of samples and chains are of the workload's tasks only: its
+/// threads, and the processes that they start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Counts {
@@ -30,7 +31,13 @@ impl Counts {
     /// Counts a trace.
     #[must_use]
     pub fn of(trace: &Trace) -> Self {
-        let pids: BTreeSet<u32> = trace.threads.iter().map(|thread| thread.pid).collect();
+        let mut pids: BTreeSet<u32> = trace.threads.iter().map(|thread| thread.pid).collect();
+        for event in &trace.events {
+            match event.kind {
+                EventKind::Fork { pid, ppid, .. } if pids.contains(&ppid) => pids.insert(pid),
+                _ => false,
+            };
+        }
         let mut counts = Self {
             injections: trace.injections.len() as u64,
             ..Self::default()

@@ -195,6 +195,9 @@ impl Session {
                 self.finished = true;
                 turn = Turn::Finished;
             }
+            AgentMessage::Observed(seen) => {
+                keep(&mut recording.observations, seen, "observations")?;
+            }
             AgentMessage::KernelLog(text) => {
                 let room = LOG_LIMIT.saturating_sub(recording.kernel_log.len());
                 recording.kernel_log.extend(text.chars().take(room));

@@ -53,6 +53,7 @@ impl Trace {
             lab,
             injections: recording.injections.clone(),
             failures: recording.failures.clone(),
+            observations: recording.observations.clone(),
             progress: recording.progress.clone(),
             corrupt,
             log: log_lines(recording),

@@ -1,6 +1,7 @@
 //! The events of a trial, decoded and in order: what invariants are checked on.
 
 use serde::{Deserialize, Serialize};
+use unwindlab_abi::Observation;
 use unwindlab_abi::message::{EventAnnounce, RingAnnounce, ThreadAnnounce, UserSymbol};
 use unwindlab_abi::plan::Tracing;
 
@@ -44,6 +45,9 @@ pub struct Trace {
     pub injections: Vec<Injection>,
     /// Calls of kernel functions that were made to fail, in order.
     pub failures: Vec<Injection>,
+    /// What the agent saw besides.
+    #[serde(default)]
+    pub observations: Vec<Observation>,
     /// How far the workload got.
     pub progress: Vec<Progress>,
     /// Rings whose bytes stopped making sense, with the reason; an invariant of its own.

@@ -4,6 +4,7 @@
 //! nothing else, so a stored recording can be judged again.
 
 use serde::{Deserialize, Serialize};
+use unwindlab_abi::Observation;
 use unwindlab_abi::message::{EventAnnounce, RingAnnounce, ThreadAnnounce, UserSymbol};
 use unwindlab_abi::plan::Tracing;
 
@@ -36,6 +37,9 @@ pub struct Recording {
     /// Calls of kernel functions that were made to fail, in order.
     #[serde(default)]
     pub failures: Vec<Injection>,
+    /// What the agent saw besides.
+    #[serde(default)]
+    pub observations: Vec<Observation>,
     /// Progress counters by thread, read from guest memory when the first injection was made and
     /// when the trial ended.
     pub progress: Vec<Progress>,

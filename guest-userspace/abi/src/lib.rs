@@ -14,15 +14,20 @@
 pub mod lab;
 pub mod mailbox;
 pub mod message;
+pub mod observation;
 pub mod plan;
 pub mod shared;
 
 pub use lab::LabPlan;
 pub use message::{AgentMessage, HostReply};
+pub use observation::{KernelMemory, Observation};
 pub use plan::{EventSource, EventSpec, GuestPlan, Tracing, Workload, WorkloadKind};
 
+/// First argument of an agent that is to exit at once: what a process of workload `exec` becomes.
+pub const EXIT_AT_ONCE: &std::ffi::CStr = c"--exit-at-once";
+
 /// Checked in [`AgentMessage::Hello`]; raised with every change to this crate.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
 /// `out` of a 32-bit page frame number of a [`mailbox`] header page: one request, answered in
 /// place before the `out` retires.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::observation::Observation;
 use crate::plan::GuestPlan;
 
 /// Pages in one [`AgentMessage::Locate`]: the largest ring with its control page.
@@ -61,6 +62,8 @@ pub enum AgentMessage {
         /// Iterations done by each thread, by thread index.
         iterations: Vec<u64>,
     },
+    /// What the agent saw besides, after `Finished`; one message each.
+    Observed(Observation),
     /// Lines of the kernel log (`/dev/kmsg` as text), the whole log in pieces, after `Finished`.
     KernelLog(String),
     /// Last message of a good run: the machine can go. The reply never matters.

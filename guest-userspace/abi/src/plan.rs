@@ -110,7 +110,7 @@ pub const SYSCALLS_BATCH: u32 = 64;
 
 /// The names of user text that the agent announces ([`crate::message::UserSymbol`]), so that a
 /// scenario with another one is told before anything is started.
-pub const USER_SYMBOLS: [&str; 20] = [
+pub const USER_SYMBOLS: [&str; 26] = [
     "root",
     "exit_root",
     "descend",
@@ -131,6 +131,12 @@ pub const USER_SYMBOLS: [&str; 20] = [
     "missing_leaf",
     "missing_call",
     "missing_return",
+    "exec_leaf",
+    "exec_call",
+    "exec_return",
+    "compat_descend",
+    "compat_leaf",
+    "compat_nop",
 ];
 
 /// Frame pointers that lead nowhere, with which a workload of wild ends ends its chains: 0, one of
@@ -160,6 +166,19 @@ pub enum WorkloadKind {
     /// whole stack from the page tables. They stay in memory (it is shared memory): the next look
     /// at them faults them in.
     MissingPages,
+    /// As [`WorkloadKind::Deep`], on a stack of its own, and the root of thread i ends its chain
+    /// with a frame pointer to memory that cannot be read: not mapped, protected, or mapped from
+    /// a file that ends before it, counted round.
+    UnreadableEnds,
+    /// As [`WorkloadKind::Deep`], under a tracer that stops it at entry to and return from every
+    /// system call.
+    Traced,
+    /// Each iteration starts a process that calls down through all frames and executes the agent
+    /// anew there, which exits at once.
+    Exec,
+    /// As [`WorkloadKind::Deep`] in 32-bit code, with frames of 4-byte words, and an instruction
+    /// that does nothing in place of the system call.
+    Compat,
     /// Blocks in `read` of a pipe that nobody writes to, deaf to the stop word: a hang on purpose,
     /// to see that one is reported as such.
     Stuck,
@@ -175,6 +194,10 @@ impl WorkloadKind {
             Self::Deep => "deep",
             Self::SleepMigrate => "sleep-migrate",
             Self::MissingPages => "missing-pages",
+            Self::UnreadableEnds => "unreadable-ends",
+            Self::Traced => "traced",
+            Self::Exec => "exec",
+            Self::Compat => "compat",
             Self::Stuck => "stuck",
             Self::Exit => "exit",
         }

@@ -25,6 +25,9 @@ std::arch::global_asm!(
     SYS_GETPPID = const libc::SYS_getppid,
     SYS_CLONE = const libc::SYS_clone,
     SYS_EXIT = const libc::SYS_exit,
+    SYS_EXECVE = const libc::SYS_execve,
+    EXEC_PATH = const offset_of!(Words, exec_path),
+    EXEC_ARGUMENTS = const offset_of!(Words, exec_arguments),
     LEAF = const offset_of!(Words, leaf),
     DEPTH = const offset_of!(Words, depth),
     PROGRESS = const offset_of!(Words, progress),
@@ -81,12 +84,18 @@ labels! {
     ul_exit_leaf ul_exit_framed ul_exit_call ul_exit_return ul_exit_end
     ul_missing_leaf ul_missing_framed ul_missing_call ul_missing_return ul_missing_return_end
     ul_missing_unframed ul_missing_end
+    ul_exec_leaf ul_exec_framed ul_exec_call ul_exec_return ul_exec_end
+    ul_compat_root_return ul_compat_descend ul_compat_descend_return
+    ul_compat_descend_leaf_return ul_compat_descend_end
+    ul_compat_leaf ul_compat_framed ul_compat_nop ul_compat_nop_end ul_compat_unframed
+    ul_compat_end
 }
 
 mod code {
     use super::Words;
     unsafe extern "sysv64" {
         pub(super) fn ul_root(chain: *const Words);
+        pub(super) fn ul_compat_root(chain: *const Words);
         pub(super) fn ul_exit_root(
             chain: *const Words,
             flags: u64,
@@ -126,6 +135,10 @@ struct Words {
     stack_start: u64,
     /// Its bytes.
     stack_len: u64,
+    /// Address of the name of the program that the `exec` leaf executes, a C string.
+    exec_path: u64,
+    /// Address of its arguments, as `execve` takes them.
+    exec_arguments: u64,
     /// The calling thread's stack pointer while the chain runs.
     callers_stack: AtomicU64,
 }
@@ -183,6 +196,8 @@ impl Chain {
             stack_top: 0,
             stack_start: 0,
             stack_len: 0,
+            exec_path: 0,
+            exec_arguments: 0,
             callers_stack: AtomicU64::new(0),
         };
         Some(Self {
@@ -201,6 +216,13 @@ impl Chain {
         self
     }
 
+    /// Ends the chain with this frame pointer.
+    #[must_use]
+    pub fn with_end(mut self, frame_pointer: u64) -> Self {
+        (self.words.end_on_stack, self.words.end) = (0, frame_pointer);
+        self
+    }
+
     /// Runs on this stack instead of the calling thread's.
     ///
     /// # Safety
@@ -210,6 +232,14 @@ impl Chain {
         self.words.stack_start = start;
         self.words.stack_len = end - start;
         self.words.stack_top = end;
+        self
+    }
+
+    /// What the `exec` leaf executes: addresses of a C string, and of arguments as `execve` takes
+    /// them, both of which stay as long as the chain.
+    #[must_use]
+    pub fn executing(mut self, path: u64, arguments: u64) -> Self {
+        (self.words.exec_path, self.words.exec_arguments) = (path, arguments);
         self
     }
 
@@ -228,6 +258,14 @@ impl Chain {
     /// [`FRAME_BYTES`] a frame. The kinds with a loop in their leaf return when no further
     /// iteration is wanted.
     pub fn run(&self) {
+        if self.kind == WorkloadKind::Compat {
+            // Its code knows no other stack than the one below 4 GiB that it is given.
+            if self.words.stack_top != 0 {
+                // SAFETY: as below.
+                unsafe { code::ul_compat_root(&raw const self.words) }
+            }
+            return;
+        }
         // The `exit` leaf would end the calling thread: that is for `start_exiting_thread`.
         if self.kind != WorkloadKind::Exit {
             // SAFETY: the words outlive the call and point into `self.shared`, which does too;
@@ -292,25 +330,42 @@ impl Chain {
                 ul_syscalls_unframed(),
                 ul_syscalls_return(),
             ),
-            WorkloadKind::Deep => (ul_deep_framed(), ul_deep_unframed(), ul_deep_return()),
+            WorkloadKind::Deep | WorkloadKind::UnreadableEnds | WorkloadKind::Traced => {
+                (ul_deep_framed(), ul_deep_unframed(), ul_deep_return())
+            }
             WorkloadKind::SleepMigrate | WorkloadKind::Stuck => {
                 (ul_sleep_framed(), ul_sleep_unframed(), ul_sleep_return())
             }
             WorkloadKind::Exit => (ul_exit_framed(), ul_exit_end(), ul_exit_return()),
+            WorkloadKind::Exec => (ul_exec_framed(), ul_exec_end(), ul_exec_return()),
+            WorkloadKind::Compat => (ul_compat_framed(), ul_compat_unframed(), 0),
             WorkloadKind::MissingPages => (
                 ul_missing_framed(),
                 ul_missing_unframed(),
                 ul_missing_return(),
             ),
         };
-        let root = match self.kind {
-            WorkloadKind::Exit => ul_exit_root_return(),
-            _ => ul_root_return(),
+        let (root, level, innermost) = match self.kind {
+            WorkloadKind::Exit => (
+                ul_exit_root_return(),
+                ul_descend_return(),
+                ul_descend_leaf_return(),
+            ),
+            WorkloadKind::Compat => (
+                ul_compat_root_return(),
+                ul_compat_descend_return(),
+                ul_compat_descend_leaf_return(),
+            ),
+            _ => (
+                ul_root_return(),
+                ul_descend_return(),
+                ul_descend_leaf_return(),
+            ),
         };
         let inner_levels = u32::try_from(self.words.depth - 1).unwrap_or(u32::MAX);
-        let mut callers = vec![(ul_descend_leaf_return(), 1)];
+        let mut callers = vec![(innermost, 1)];
         if inner_levels > 0 {
-            callers.push((ul_descend_return(), inner_levels));
+            callers.push((level, inner_levels));
         }
         callers.push((root, 1));
         ExpectedStack {
@@ -326,9 +381,11 @@ fn leaf(kind: WorkloadKind) -> u64 {
     match kind {
         WorkloadKind::Spin => ul_spin_leaf(),
         WorkloadKind::Syscalls => ul_syscalls_leaf(),
-        WorkloadKind::Deep => ul_deep_leaf(),
+        WorkloadKind::Deep | WorkloadKind::UnreadableEnds | WorkloadKind::Traced => ul_deep_leaf(),
         WorkloadKind::SleepMigrate | WorkloadKind::Stuck => ul_sleep_leaf(),
         WorkloadKind::Exit => ul_exit_leaf(),
+        WorkloadKind::Exec => ul_exec_leaf(),
+        WorkloadKind::Compat => ul_compat_leaf(),
         WorkloadKind::MissingPages => ul_missing_leaf(),
     }
 }
@@ -339,7 +396,8 @@ fn leaf(kind: WorkloadKind) -> u64 {
 /// |---|---|
 /// | `root`, `exit_root` | start of a chain; the second one that of threads of kind `exit` |
 /// | `descend` | the recursion between root and leaf |
-/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit`, `missing` |
+/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit`, `missing`, `exec`, `compat` |
+/// | `compat_descend`, `compat_nop` | the 32-bit recursion, and the instruction its leaf exists for |
 /// | `spin_loop` | the one instruction that a spinning thread is at most of the time |
 /// | `KIND_call` | the `syscall` instruction of a leaf that has one |
 /// | `KIND_return` | the instruction after it (`exit_return` never runs) |
@@ -376,6 +434,16 @@ pub fn symbols() -> Vec<UserSymbol> {
             ul_missing_return(),
             ul_missing_return_end(),
         ),
+        ("exec_leaf", ul_exec_leaf(), ul_exec_end()),
+        ("exec_call", ul_exec_call(), ul_exec_return()),
+        ("exec_return", ul_exec_return(), ul_exec_end()),
+        (
+            "compat_descend",
+            ul_compat_descend(),
+            ul_compat_descend_end(),
+        ),
+        ("compat_leaf", ul_compat_leaf(), ul_compat_end()),
+        ("compat_nop", ul_compat_nop(), ul_compat_nop_end()),
     ]
     .into_iter()
     .map(|(name, start, end)| UserSymbol {

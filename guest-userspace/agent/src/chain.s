@@ -289,3 +289,129 @@ ul_missing_unframed:
     ret
 .globl ul_missing_end
 ul_missing_end:
+
+// exec: the process becomes another program here. The code behind `syscall` runs if it cannot.
+.balign 64
+.globl ul_exec_leaf
+.type ul_exec_leaf, @function
+ul_exec_leaf:
+    push rbp
+    mov rbp, rsp
+.globl ul_exec_framed
+ul_exec_framed:
+    ul_mark {ARM}
+    mov rdi, qword ptr [rbx + {EXEC_PATH}]
+    mov rsi, qword ptr [rbx + {EXEC_ARGUMENTS}]
+    xor edx, edx
+    mov eax, {SYS_EXECVE}
+.globl ul_exec_call
+ul_exec_call:
+    syscall
+.globl ul_exec_return
+ul_exec_return:
+    mov edi, 1
+    mov eax, {SYS_EXIT}
+    syscall
+    ud2
+.globl ul_exec_end
+ul_exec_end:
+
+// compat: root, `descend` and leaf in 32-bit code, on a stack below 4 GiB, to which a far return
+// goes. The selectors are those of arch/x86/include/asm/segment.h: 0x23 __USER32_CS, 0x33
+// __USER_CS. 32-bit code touches the stack only, because DS holds no segment. What the upper
+// halves of registers hold after it is not defined, hence the way back by the stack.
+//
+// extern "sysv64" fn ul_compat_root(words: *const Words)
+.balign 64
+.globl ul_compat_root
+.type ul_compat_root, @function
+ul_compat_root:
+    push rbp
+    push rbx
+    push r12
+    push r13
+    push r14
+    push r15
+    mov qword ptr [rdi + {CALLERS_STACK}], rsp
+    mov rsp, qword ptr [rdi + {STACK_TOP}]
+    sub rsp, 16
+    mov qword ptr [rsp], rdi
+    lea rax, [rip + .Lcompat_back]
+    mov rdx, 0x3300000000
+    or rax, rdx
+    push rax
+    mov rcx, qword ptr [rdi + {DEPTH}]
+    mov esi, dword ptr [rdi + {ARM}]
+    mov ebx, dword ptr [rdi + {DONE}]
+    xor ebp, ebp
+    lea rax, [rip + .Lcompat_start]
+    push 0x23
+    push rax
+    .byte 0x48, 0xcb                // lretq
+.code32
+.Lcompat_start:
+    call .Lcompat_descend
+.globl ul_compat_root_return
+ul_compat_root_return:
+    .byte 0xcb                      // lretl: two words
+.code64
+.Lcompat_back:
+    mov esp, esp
+    mov rdi, qword ptr [rsp]
+    mov rsp, qword ptr [rdi + {CALLERS_STACK}]
+    pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop rbx
+    pop rbp
+    ret
+
+.code32
+.balign 64
+.globl ul_compat_descend
+ul_compat_descend:
+.Lcompat_descend:
+    push ebp
+    mov ebp, esp
+    dec ecx
+    jz 2f
+    call .Lcompat_descend
+.globl ul_compat_descend_return
+ul_compat_descend_return:
+    pop ebp
+    ret
+2:  call .Lcompat_leaf
+.globl ul_compat_descend_leaf_return
+ul_compat_descend_leaf_return:
+    pop ebp
+    ret
+.globl ul_compat_descend_end
+ul_compat_descend_end:
+
+.balign 64
+.globl ul_compat_leaf
+ul_compat_leaf:
+.Lcompat_leaf:
+    push ebp
+    mov ebp, esp
+.globl ul_compat_framed
+ul_compat_framed:
+    mov eax, esi
+    mov edx, {MARK_PORT}
+    out dx, eax
+.globl ul_compat_nop
+ul_compat_nop:
+    nop
+.globl ul_compat_nop_end
+ul_compat_nop_end:
+    mov eax, ebx
+    mov edx, {MARK_PORT}
+    out dx, eax
+    pop ebp
+.globl ul_compat_unframed
+ul_compat_unframed:
+    ret
+.globl ul_compat_end
+ul_compat_end:
+.code64

@@ -8,6 +8,7 @@ pub mod chain;
 pub mod kmsg;
 pub mod lab;
 pub mod mailbox;
+pub mod memory;
 pub mod pages;
 pub mod perf;
 pub mod physical;

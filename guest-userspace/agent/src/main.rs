@@ -1,10 +1,14 @@
 //! The init of the guest. The kernel panics when it ends, so it never does.
 
-use unwindlab_abi::AgentMessage;
+use unwindlab_abi::{AgentMessage, EXIT_AT_ONCE};
 use unwindlab_agent::mailbox::Link;
 use unwindlab_agent::session;
 
 fn main() {
+    let first = std::env::args_os().nth(1);
+    if first.is_some_and(|it| it.as_encoded_bytes() == EXIT_AT_ONCE.to_bytes()) {
+        return;
+    }
     std::panic::set_hook(Box::new(|info| {
         report(&format!("the agent panicked: {info}"));
         sleep_forever();

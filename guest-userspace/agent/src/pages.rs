@@ -36,6 +36,15 @@ impl Pages {
         Self::map(count, MapFlags::SHARED)
     }
 
+    /// Maps `count` pages below 2 GiB.
+    ///
+    /// # Errors
+    /// The errno of `mmap`.
+    pub fn low(count: usize) -> Result<Self, rustix::io::Errno> {
+        let low = MapFlags::from_bits_retain(libc::MAP_32BIT.unsigned_abs());
+        Self::map(count, MapFlags::PRIVATE | low)
+    }
+
     fn map(count: usize, sharing: MapFlags) -> Result<Self, rustix::io::Errno> {
         let len = count
             .checked_mul(PAGE_SIZE)

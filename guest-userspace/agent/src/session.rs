@@ -4,17 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use unwindlab_abi::message::RingAnnounce;
-use unwindlab_abi::{ABI_VERSION, AgentMessage, GuestPlan, HostReply};
+use unwindlab_abi::{ABI_VERSION, AgentMessage, GuestPlan, HostReply, Observation, WorkloadKind};
 
 use crate::chain;
 use crate::kmsg;
 use crate::lab::{Lab, LabError};
 use crate::mailbox::{Link, LinkError};
+use crate::memory;
 use crate::perf::{self, PerfError};
 use crate::physical::PhysicalError;
 use crate::shared::SharedPages;
 use crate::system::{self, QuietConsole, SystemError};
-use crate::workload::{Workload, WorkloadError};
+use crate::workload::{Ended, Workload, WorkloadError};
 
 /// Bytes of kernel log in one message.
 const LOG_PIECE: usize = 32 * 1024;
@@ -43,6 +44,9 @@ pub enum SessionError {
     /// The kernel log cannot be read.
     #[error("cannot read /dev/kmsg: {0}")]
     KernelLog(std::io::Error),
+    /// The kernel does not say what memory it uses.
+    #[error("cannot tell what memory the kernel uses: {0}")]
+    KernelMemory(std::io::Error),
     /// The host cannot be talked to.
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -107,6 +111,10 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     }
     let workload = set_up_workload(link, &plan, &cpus)?;
 
+    // Where every iteration is a thread that ends, what it leaves behind is of interest.
+    let ends = plan.workload.kind == WorkloadKind::Exit;
+    let before = ends.then(memory::kernel_memory).transpose();
+    let before = before.map_err(SessionError::KernelMemory)?;
     let quiet = QuietConsole::new()?;
     // Before the host hears that it may inject: every injection finds its events on.
     tracing.enable()?;
@@ -121,10 +129,20 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let stopped = lab.as_mut().map_or(Ok(()), Lab::stop);
     tracing.disable()?;
     drop(quiet);
-    let iterations = ended?;
+    let Ended {
+        iterations,
+        mut observations,
+    } = ended?;
     disturbed.and(stopped)?;
     expect_ok(link, "Finished", &AgentMessage::Finished { iterations })?;
 
+    if let Some(before) = before {
+        let after = memory::settled_kernel_memory().map_err(SessionError::KernelMemory)?;
+        observations.push(Observation::Memory { before, after });
+    }
+    for seen in observations {
+        expect_ok(link, "Observed", &AgentMessage::Observed(seen))?;
+    }
     send_kernel_log(link)?;
     let _ = link.ask(&AgentMessage::Bye)?;
     Ok(())

@@ -144,7 +144,7 @@ mod tests {
         handle(libc::SIGSEGV);
         handle(libc::SIGTRAP);
         workload.release();
-        let iterations = workload.join().unwrap();
+        let iterations = workload.join().unwrap().iterations;
         assert_eq!(iterations, vec![plan.iterations; plan.threads as usize]);
         let seen = SEEN.lock().unwrap().take().unwrap();
         assert_eq!(seen.wrong, Vec::<String>::new());

@@ -1,9 +1,13 @@
 //! The workload's threads: made, pinned and held at a start line until tracing is on.
 
+mod compat;
+mod exec;
 mod exit;
 mod gate;
 mod missing_pages;
 mod sleep_migrate;
+mod traced;
+mod unreadable_ends;
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -13,7 +17,7 @@ use rustix::thread::{CpuSet, Pid, gettid, sched_setaffinity};
 use unwindlab_abi::message::ThreadAnnounce;
 use unwindlab_abi::plan::Workload as Plan;
 use unwindlab_abi::shared::MAX_THREADS;
-use unwindlab_abi::{WorkloadKind, mailbox::PAGE_SIZE};
+use unwindlab_abi::{Observation, WorkloadKind, mailbox::PAGE_SIZE};
 
 use crate::chain::{Chain, FRAME_BYTES, MIN_FRAMES};
 use crate::shared::SharedPages;
@@ -83,6 +87,15 @@ fn failed(thread: u32, what: &'static str) -> impl Fn(rustix::io::Errno) -> Work
     }
 }
 
+/// What a workload leaves.
+#[derive(Debug)]
+pub struct Ended {
+    /// Iterations of each thread, by index.
+    pub iterations: Vec<u64>,
+    /// What threads saw.
+    pub observations: Vec<Observation>,
+}
+
 /// Threads that wait at the start line or run. Dropped without [`Workload::release`], they end
 /// without running.
 #[derive(Debug)]
@@ -91,7 +104,7 @@ pub struct Workload {
     shared: Arc<SharedPages>,
     announces: Vec<ThreadAnnounce>,
     tids: Vec<u32>,
-    threads: Vec<JoinHandle<Result<(), WorkloadError>>>,
+    threads: Vec<JoinHandle<Result<Option<Observation>, WorkloadError>>>,
 }
 
 impl Workload {
@@ -145,23 +158,28 @@ impl Workload {
         self.gate.open();
     }
 
-    /// Waits, asleep, for all threads to end. Returns each one's iterations.
+    /// Waits, asleep, for all threads to end.
     ///
     /// # Errors
     /// The first error of a thread; that thread has told the others to stop.
-    pub fn join(mut self) -> Result<Vec<u64>, WorkloadError> {
+    pub fn join(mut self) -> Result<Ended, WorkloadError> {
         let mut outcome = Ok(());
+        let mut observations = Vec::new();
         for (thread, handle) in (0..).zip(self.threads.drain(..)) {
             let ended = handle
                 .join()
                 .unwrap_or(Err(WorkloadError::Panicked(thread)));
-            outcome = outcome.and(ended);
+            outcome = outcome.and(ended.map(|seen| observations.extend(seen)));
         }
         outcome?;
-        Ok((0..)
+        let iterations = (0..)
             .zip(&self.announces)
             .map(|(thread, _)| self.shared.progress(thread))
-            .collect())
+            .collect();
+        Ok(Ended {
+            iterations,
+            observations,
+        })
     }
 
     fn spawn(&mut self, job: Job) -> Result<(), WorkloadError> {
@@ -179,7 +197,7 @@ impl Workload {
                     // The receiver is there: `spawn` waits for this.
                     let _ = tell.send(gettid());
                     drop(tell);
-                    if gate.wait() { job.run() } else { Ok(()) }
+                    if gate.wait() { job.run() } else { Ok(None) }
                 });
                 if ended.is_err() {
                     shared.stop();
@@ -260,26 +278,33 @@ impl Job {
         })
     }
 
-    fn run(self) -> Result<(), WorkloadError> {
+    /// Returns what was seen besides.
+    fn run(self) -> Result<Option<Observation>, WorkloadError> {
         match (self.kind, self.sleeper) {
+            (WorkloadKind::UnreadableEnds, _) => {
+                return unreadable_ends::run(self.chain, self.thread, self.stack_bytes).map(Some);
+            }
+            (WorkloadKind::Traced, _) => return traced::run(&self.chain, self.thread).map(Some),
             (WorkloadKind::MissingPages, _) => {
-                missing_pages::run(self.chain, self.thread, self.stack_bytes)
+                missing_pages::run(self.chain, self.thread, self.stack_bytes)?;
             }
-            (WorkloadKind::Exit, _) => exit::run(&self.chain, self.thread, self.stack_bytes),
-            (WorkloadKind::Stuck, Some(_never_written)) => {
-                self.chain.run();
-                Ok(())
-            }
+            (WorkloadKind::Compat, _) => compat::run(self.chain, self.thread, self.stack_bytes)?,
+            (WorkloadKind::Exec, _) => exec::run(self.chain, self.thread, self.stack_bytes)?,
+            (WorkloadKind::Exit, _) => exit::run(&self.chain, self.thread, self.stack_bytes)?,
+            (WorkloadKind::Stuck, Some(_never_written)) => self.chain.run(),
             (_, Some(pipe)) => {
-                sleep_migrate::run(&self.chain, self.thread, pipe, self.cpu, &self.cpus)
+                sleep_migrate::run(&self.chain, self.thread, pipe, self.cpu, &self.cpus)?;
             }
-            _ => {
-                while self.chain.goes_on() {
-                    self.chain.run();
-                }
-                Ok(())
-            }
+            _ => repeat(&self.chain),
         }
+        Ok(None)
+    }
+}
+
+/// Iterations of a kind that needs nothing between them.
+fn repeat(chain: &Chain) {
+    while chain.goes_on() {
+        chain.run();
     }
 }
 
@@ -296,7 +321,13 @@ fn check_memory(jobs: &[Job]) -> Result<(), WorkloadError> {
     let need = jobs
         .iter()
         .map(|job| {
-            let own = [WorkloadKind::Exit, WorkloadKind::MissingPages];
+            let own = [
+                WorkloadKind::Compat,
+                WorkloadKind::Exec,
+                WorkloadKind::Exit,
+                WorkloadKind::MissingPages,
+                WorkloadKind::UnreadableEnds,
+            ];
             let stacks = if own.contains(&job.kind) { 2 } else { 1 };
             stacks * job.stack_bytes as u64
         })

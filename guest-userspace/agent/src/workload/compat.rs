@@ -1,0 +1,21 @@
+//! `compat`: the chain is one of 32-bit code.
+
+use unwindlab_abi::mailbox::PAGE_SIZE;
+
+use super::{WorkloadError, failed};
+use crate::chain::Chain;
+use crate::pages::Pages;
+
+/// Runs the chain, over and over, on a stack that 32 bits can address.
+pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), WorkloadError> {
+    let stack = Pages::low(stack_bytes.div_ceil(PAGE_SIZE))
+        .map_err(failed(thread, "cannot map a stack below 2 GiB"))?;
+    // SAFETY: the stack was sized for this chain, and is unmapped after the last run.
+    let chain = unsafe { chain.on_stack(stack.address(), stack.end()) };
+    while chain.goes_on() {
+        chain.run();
+        chain.count();
+    }
+    drop(stack);
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! `unreadable-ends`: the frame pointer at the end of the chain leads to memory that cannot be read.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+use rustix::io::Errno;
+use unwindlab_abi::Observation;
+use unwindlab_abi::mailbox::PAGE_SIZE;
+use unwindlab_abi::observation::UnreadableMemory;
+
+use super::{WorkloadError, failed, repeat};
+use crate::chain::Chain;
+use crate::pages::Pages;
+
+/// A thread that faults again and again in user mode would never end: this many signals are
+/// enough to know.
+const ENOUGH_SIGNALS: u64 = 1000;
+
+thread_local! {
+    /// SIGSEGV and SIGBUS of the thread.
+    static SIGNALS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Runs the chain, over and over, and counts what signals come.
+pub(super) fn run(
+    chain: Chain,
+    thread: u32,
+    stack_bytes: usize,
+) -> Result<Observation, WorkloadError> {
+    let kinds = [
+        UnreadableMemory::Unmapped,
+        UnreadableMemory::Protected,
+        UnreadableMemory::BeyondFile,
+    ];
+    let which = kinds.iter().cycle().nth(thread as usize).copied();
+    let memory = which.unwrap_or(UnreadableMemory::Unmapped);
+    // The page lies above the stack: a walk does not go down, so that it would stop before it
+    // reads from below.
+    let stack = Pages::new(stack_bytes.div_ceil(PAGE_SIZE) + 1)
+        .map_err(failed(thread, "cannot map a stack"))?;
+    let page = stack.end() - PAGE_SIZE as u64;
+    make_unreadable(&stack, memory).map_err(failed(thread, "cannot spoil a page"))?;
+    count_signals().map_err(failed(thread, "cannot catch signals"))?;
+    // SAFETY: the stack was sized for this chain, and is unmapped after the last run.
+    let chain = unsafe { chain.on_stack(stack.address(), page) };
+    repeat(&chain.with_end(page));
+    drop(stack);
+    Ok(Observation::Unreadable {
+        thread,
+        memory,
+        signals: SIGNALS.get(),
+    })
+}
+
+/// Takes the last page of a mapping away. A hole of one page is too small for any mapping that is
+/// made while the workload runs.
+fn make_unreadable(stack: &Pages, memory: UnreadableMemory) -> Result<(), Errno> {
+    let offset = usize::try_from(stack.end() - stack.address()).map_err(|_| Errno::INVAL)?;
+    let page = stack.at(offset.saturating_sub(PAGE_SIZE), PAGE_SIZE);
+    let page = page.ok_or(Errno::INVAL)?.as_ptr().cast::<c_void>();
+    // SAFETY: nobody else knows of the page, and nothing of the agent's reads or writes it.
+    let answer = unsafe {
+        match memory {
+            UnreadableMemory::Unmapped => libc::munmap(page, PAGE_SIZE),
+            UnreadableMemory::Protected => libc::mprotect(page, PAGE_SIZE, libc::PROT_NONE),
+            UnreadableMemory::BeyondFile => map_beyond_file(page),
+        }
+    };
+    if answer == 0 {
+        Ok(())
+    } else {
+        Err(last_error())
+    }
+}
+
+/// Maps the first page of a file without bytes over `page`; 0, or -1 and `errno`.
+///
+/// # Safety
+/// Nothing may use the page.
+unsafe fn map_beyond_file(page: *mut c_void) -> c_int {
+    // SAFETY: the name is a C string; the page may be mapped over, as the caller says; the mapping
+    // keeps the file.
+    unsafe {
+        let file = libc::memfd_create(c"empty".as_ptr(), 0);
+        if file < 0 {
+            return -1;
+        }
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        let mapped = libc::mmap(page, PAGE_SIZE, libc::PROT_READ, flags, file, 0);
+        let answer = if mapped == libc::MAP_FAILED { -1 } else { 0 };
+        libc::close(file);
+        answer
+    }
+}
+
+fn count_signals() -> Result<(), Errno> {
+    extern "C" fn count(_: c_int) {
+        let signals = SIGNALS.get() + 1;
+        SIGNALS.set(signals);
+        if signals >= ENOUGH_SIGNALS {
+            // SAFETY: allowed in a signal handler. The end of an init is a panic of the guest.
+            unsafe { libc::_exit(1) }
+        }
+    }
+    let handler: extern "C" fn(c_int) = count;
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: all zeroes are a valid `sigaction`; the handler touches a cell of its thread.
+        let answer = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as *const () as usize;
+            libc::sigaction(signal, &raw const action, null_mut())
+        };
+        if answer != 0 {
+            return Err(last_error());
+        }
+    }
+    Ok(())
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
+}

@@ -1,0 +1,103 @@
+//! U5: 32-bit code is walked with 4-byte words.
+
+use super::facts::Facts;
+use super::stack::{at_leaf, difference, expected, threads};
+use super::verdict::Verdict;
+use super::{Check, Invariant};
+use crate::trace::Trace;
+
+/// The leaf of the workload in 32-bit code.
+const LEAF: &str = "compat_leaf";
+
+/// U5. Return addresses and frame pointers of 32-bit code are 4 bytes each, and the walk reads them
+/// as such (`unwind_user_word_size`, arch/x86/include/asm/unwind_user.h, 7.2): what counts is the
+/// code segment that the task was in, not what kind of program it is.
+///
+/// Judged are the D of threads of workload `compat` with frame 0 at the leaf. Their chain is known
+/// by construction; with 8-byte words the first return address would be two in one.
+#[derive(Debug)]
+pub struct WordSize;
+
+impl Invariant for WordSize {
+    fn id(&self) -> &'static str {
+        "U5"
+    }
+
+    fn title(&self) -> &'static str {
+        "32-bit code is walked with 4-byte words"
+    }
+
+    fn check(&self, trace: &Trace) -> Check {
+        let facts = Facts::new(trace);
+        let mut verdict = Verdict::new(self.id());
+        let leaf = trace.user_symbols.iter().find(|it| it.name == LEAF);
+        for answer in &facts.answers {
+            let compat = threads(trace, answer.event).into_iter().find(|thread| {
+                let start = thread.stack.leaf_start;
+                leaf.is_some_and(|leaf| (leaf.start..leaf.end).contains(&start))
+            });
+            let (Some(thread), Some(&frame0)) = (compat, answer.chain.ips.first()) else {
+                continue;
+            };
+            if !at_leaf(&thread.stack, frame0) {
+                continue;
+            }
+            let wanted = expected(&thread.stack, frame0);
+            if answer.chain.ips == wanted {
+                verdict.holds();
+                continue;
+            }
+            let message = format!(
+                "the walk for cookie {:#x} over a stack of 32-bit code: {}",
+                answer.chain.cookie,
+                difference(&answer.chain.ips, &wanted)
+            );
+            verdict.violated(message, [answer.event.index], None);
+        }
+        verdict.finish("no record 22 of a thread at its leaf in 32-bit code")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unwindlab_abi::message::UserSymbol;
+
+    use super::super::testkit::Kit;
+    use super::*;
+
+    const C: u64 = 3 << 32 | 1;
+
+    fn check(frames: &[u64], leaf: &str) -> Check {
+        let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        kit.deferred(0, 1001, C, frames);
+        let mut trace = kit.trace();
+        let start = trace.threads[0].stack.leaf_start;
+        trace.user_symbols = vec![UserSymbol {
+            name: leaf.into(),
+            start,
+            end: start + 1,
+        }];
+        WordSize.check(&trace)
+    }
+
+    #[test]
+    fn the_stack_as_built_holds() {
+        let check = check(&[0x1004, 0x2000, 0x2000, 0x3000], LEAF);
+        assert!(matches!(check, Check::Holds { evidence: 1, .. }));
+    }
+
+    #[test]
+    fn two_words_read_as_one_do_not() {
+        for frames in [&[0x1004, 0x7fff_0000_2000][..], &[0x1004][..]] {
+            assert!(matches!(check(frames, LEAF), Check::Violated(_)));
+        }
+    }
+
+    #[test]
+    fn elsewhere_and_64_bit_code_do_not_exercise_it() {
+        for check in [check(&[0x5000], LEAF), check(&[0x1004], "deep_leaf")] {
+            assert!(matches!(check, Check::NotExercised { .. }));
+        }
+    }
+}
