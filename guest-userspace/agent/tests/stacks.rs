@@ -158,6 +158,7 @@ mod tests {
             frames_step: 0,
             threads: 1,
             iterations: 3,
+            wild_ends: false,
         }
     }
 

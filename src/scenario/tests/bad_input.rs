@@ -69,7 +69,7 @@ fn keys() {
         "kind: spinn",
         [
             "4:9: found `spinn`, expected one of `spin`, `syscalls`, `deep`, `sleep-migrate`, \
-             `exit`, `stuck`",
+             `exit`, `missing-pages`, `unreadable-ends`, `traced`, `exec`, `compat`, `stuck`",
         ],
     );
     of_more(
@@ -78,7 +78,7 @@ fn keys() {
     );
     of_more(
         "inject:\n  - smi: {}\n",
-        ["7:5: found `smi`, expected one of `nmi`"],
+        ["7:5: found `smi`, expected one of `nmi`, `fail`"],
     );
 }
 
@@ -191,9 +191,10 @@ require: [M1, Z9]
             "8:16: the workloads have no symbol `rot`, expected one of root, exit_root, descend, \
              spin_leaf, spin_loop, syscalls_leaf, syscalls_call, syscalls_return, deep_leaf, \
              deep_call, deep_return, sleep_leaf, sleep_call, sleep_return, exit_leaf, exit_call, \
-             exit_return",
-            "8:38: found key `count`, expected none: `at` takes `first`, `hit`, `times` and \
-             `repeat`",
+             exit_return, missing_leaf, missing_call, missing_return, exec_leaf, exec_call, \
+             exec_return, compat_descend, compat_leaf, compat_nop",
+            "8:38: found key `count`, expected none: `at` takes `first`, `hit`, `times`, \
+             `repeat` and `sweep`",
             "8:46: found `hit` 0, expected 1 or more",
             "9:19: key `count` is missing beside `every`",
             "9:19: found 1 us, expected 10 us or more",
@@ -231,8 +232,8 @@ perf:
         [
             "7:14: found `max-stack` beside `events`, expected it in the event that it is for",
             "9:63: found `b`, expected the name of an earlier event with a ring of its own",
-            "10:25: found event `nmi:`, expected a tracepoint such as `nmi:nmi_handler` or one of \
-             `dummy`, `cpu-clock`, `task-clock`, `page-faults`, `context-switches`, \
+            "10:25: found event `nmi:`, expected a tracepoint such as `nmi:nmi_handler`, a \
+             `kprobe:FUNCTION` or `kretprobe:FUNCTION`, or one of `dummy`, `cpu-clock`, `task-clock`, `page-faults`, `context-switches`, \
              `cpu-migrations`, `cycles`, `instructions`",
             "11:15: found event `b` twice, expected unique names",
         ],
