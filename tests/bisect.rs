@@ -1,6 +1,11 @@
 //! `unwindlab bisect` on a history with everything that is in the way: commits that do not build,
 //! that panic, that are wrong in another way, and many that have nothing to do with it.
 
+#![allow(
+    clippy::tests_outside_test_module,
+    reason = "an integration test is a test module as a whole"
+)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

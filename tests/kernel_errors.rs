@@ -1,6 +1,11 @@
 //! Kernels that cannot be built: one clear message, the right exit code, and the user's tree as it
 //! was.
 
+#![allow(
+    clippy::tests_outside_test_module,
+    reason = "an integration test is a test module as a whole"
+)]
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
