@@ -239,8 +239,20 @@ fn finds_the_planted_commit() -> Fallible<()> {
     let before = repository.state()?;
     let tree = repository.folder.display().to_string();
     let args = [
-        "bisect", SCENARIO, "--tree", &tree, "--good", &good, "--bad", &last, "--log", "log",
-        "--runs", "3",
+        "bisect",
+        SCENARIO,
+        "--tree",
+        &tree,
+        "--good",
+        &good,
+        "--bad",
+        &last,
+        "--log",
+        "log",
+        "--runs",
+        "3",
+        "--invariant",
+        "C2",
     ];
     let output = unwindlab(&folder, &args)?;
     let told = text(&output);

@@ -38,10 +38,10 @@ impl ThisMachine {
         let qemu = kernels::qemu(&cache()?, progress).map_err(unavailable)?;
         let outer = kernels::outer_kernel(&cache()?, progress).map_err(unavailable)?;
         progress.step("booting the outer machine");
-        let init = std::env::current_exe()
-            .map_err(|e| LabError::Unavailable(format!("cannot find this program's file: {e}")))?;
+        // By this name it is found even if a build has replaced its file meanwhile.
+        let init = Path::new("/proc/self/exe");
         let initramfs = initramfs::build(&Contents {
-            init: &init,
+            init,
             modules: &outer.modules,
             kernels: &[(kernel.hash(), kernel.path())],
         })
