@@ -68,10 +68,7 @@ pub fn run(
     }
     let trials = resolve_all(&setup.library, kernel.as_ref())?;
     let mut session = Session::new(&setup, lab, kernel.as_ref(), analysis, &spinner, interrupt);
-    match trials {
-        Trials::Unsupported(reason) => session.skip_all(&reason)?,
-        Trials::Planned(trials) => session.run_all(&trials)?,
-    }
+    session.run_all(&trials)?;
     let setting = Setting {
         kernel_spec: request.to_string(),
         kernel_release: kernel.release().to_owned(),
@@ -100,13 +97,6 @@ pub fn run(
     )
 }
 
-enum Trials {
-    /// The kernel has nothing to test.
-    Unsupported(String),
-    /// One for each scenario.
-    Planned(Vec<Result<TrialPlan, String>>),
-}
-
 impl Outputs {
     fn open(json: Option<PathBuf>, junit: Option<PathBuf>) -> Result<Self, CommandError> {
         let open = |path: Option<PathBuf>| path.map(|path| OutputFile::create(&path)).transpose();
@@ -117,20 +107,24 @@ impl Outputs {
     }
 }
 
-/// Resolves all scenarios before any is run, so that a wrong one is known at once.
-fn resolve_all(library: &[Loaded], kernel: &dyn TestKernel) -> Result<Trials, CommandError> {
+/// Resolves all scenarios before any is run, so that a wrong one is known at once; of one that this
+/// kernel has nothing for there is the reason why.
+fn resolve_all(
+    library: &[Loaded],
+    kernel: &dyn TestKernel,
+) -> Result<Vec<Result<TrialPlan, String>>, CommandError> {
     let mut plans = Vec::new();
     let mut errors = Vec::new();
     for loaded in library {
         let (symbols, hash) = (kernel.symbols(), kernel.hash());
         match resolve(&loaded.file, &loaded.scenario, symbols, hash) {
             Ok(plan) => plans.push(Ok(plan)),
-            Err(ResolveError::Unsupported(reason)) => return Ok(Trials::Unsupported(reason)),
+            Err(ResolveError::Unsupported(reason)) => plans.push(Err(reason)),
             Err(ResolveError::Scenario(ScenarioErrors(found))) => errors.extend(found),
         }
     }
     if errors.is_empty() {
-        Ok(Trials::Planned(plans))
+        Ok(plans)
     } else {
         Err(CommandError::Scenario(ScenarioErrors(errors)))
     }

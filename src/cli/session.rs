@@ -82,19 +82,6 @@ impl<'a> Session<'a> {
         (self.results, self.unkept)
     }
 
-    /// No scenario can be run on this kernel.
-    pub(super) fn skip_all(&mut self, reason: &str) -> Result<(), CommandError> {
-        for loaded in &self.setup.library {
-            let name = &loaded.scenario.name;
-            self.take(ScenarioResult::not_run(
-                name,
-                Outcome::Skip,
-                reason.to_owned(),
-            ))?;
-        }
-        Ok(())
-    }
-
     /// Runs them, in the order of the setup's library; of one that is not for this kernel there is
     /// the reason why. A KVM host that failed is replaced for the scenarios that follow; the one it
     /// failed in is not run again, lest a flaky host go unseen.
