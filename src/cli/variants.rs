@@ -1,5 +1,6 @@
 //! `unwindlab variants`: the design alternatives, measured side by side.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use unwindlab_guest_kernel::BuildSpec;
@@ -15,10 +16,10 @@ use super::progress::Spinner;
 use super::suite::{Job, Judged, Suite, fallen, is_tested};
 use crate::report::ScenarioResult;
 use crate::report::comparison::{Column, Comparison};
-use crate::report::figures::Figures;
+use crate::report::figures::{Figures, WHOLE_CALL};
 use crate::report::outcome::EXIT_UNTESTED;
 use crate::runner::Interrupt;
-use crate::scenario::Library;
+use crate::scenario::{Library, Loaded};
 
 /// The kernel as it is, which is an answer on both axes.
 const TODAY: &str = "(as it is)";
@@ -39,7 +40,7 @@ pub fn variants(
     let base = kernel::build_spec(&args.build)?;
     let spinner = Spinner::new();
     let suite = Suite {
-        library: Library::open(&args.scenarios, &analysis.invariant_ids())?.scenarios,
+        library: library(&args.scenarios, &analysis.invariant_ids())?,
         kvm_host: args.kvm_host,
         lab,
         analysis,
@@ -66,6 +67,15 @@ pub fn variants(
     ))?;
     let all = comparison.columns.iter().all(|it| it.error.is_none());
     Ok(if all { 0 } else { EXIT_UNTESTED })
+}
+
+/// The scenarios that are named, else the library and the long one that a figure needs.
+fn library(named: &[PathBuf], invariants: &[&str]) -> Result<Vec<Loaded>, CommandError> {
+    let mut scenarios = Library::open(named, invariants)?.scenarios;
+    if named.is_empty() {
+        scenarios.extend(Library::open(&[PathBuf::from(WHOLE_CALL)], invariants)?.scenarios);
+    }
+    Ok(scenarios)
 }
 
 fn chosen(only: &[String]) -> Result<Vec<Variant>, CommandError> {

@@ -16,6 +16,8 @@ static SNAPSHOTS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/snapshots");
 
 /// The folder that is looked for where the user names none.
 const DEFAULT_FOLDER: &str = "scenarios";
+/// Below it, what is run only where it is named.
+const LONG_FOLDER: &str = "long";
 
 /// A checked scenario and what belongs to it.
 #[derive(Debug, Clone)]
@@ -82,7 +84,7 @@ impl Library {
     /// # Errors
     /// [`LibraryError::Scenario`], were they wrong.
     pub fn embedded(invariants: &[&str]) -> Result<Self, LibraryError> {
-        Self::load(embedded_sources(), invariants)
+        Self::load(embedded_sources(&SCENARIOS), invariants)
     }
 
     fn load(sources: Vec<Source>, invariants: &[&str]) -> Result<Self, LibraryError> {
@@ -134,8 +136,18 @@ fn default_sources() -> Result<Vec<Source>, LibraryError> {
     if folder.is_dir() {
         folder_sources(folder)
     } else {
-        Ok(embedded_sources())
+        Ok(embedded_sources(&SCENARIOS))
     }
+}
+
+/// Those that are too long for every run, and are named where they are wanted.
+fn long_sources() -> Result<Vec<Source>, LibraryError> {
+    let folder = Path::new(DEFAULT_FOLDER).join(LONG_FOLDER);
+    if folder.is_dir() {
+        return folder_sources(&folder);
+    }
+    let embedded = SCENARIOS.get_dir(LONG_FOLDER);
+    Ok(embedded.map(embedded_sources).unwrap_or_default())
 }
 
 fn named_sources(path: &Path) -> Result<Vec<Source>, LibraryError> {
@@ -149,6 +161,7 @@ fn named_sources(path: &Path) -> Result<Vec<Source>, LibraryError> {
     let name = path.to_str().ok_or_else(not_found)?;
     default_sources()?
         .into_iter()
+        .chain(long_sources()?)
         .find(|source| source.stem == name)
         .map(|source| vec![source])
         .ok_or_else(not_found)
@@ -206,8 +219,8 @@ fn snapshot_path(scenario: &Path, stem: &str) -> PathBuf {
     folder.join("../snapshots").join(format!("{stem}.snap"))
 }
 
-fn embedded_sources() -> Vec<Source> {
-    let mut sources: Vec<Source> = SCENARIOS
+fn embedded_sources(folder: &Dir<'_>) -> Vec<Source> {
+    let mut sources: Vec<Source> = folder
         .files()
         .filter(|file| file.path().extension().is_some_and(|it| it == "yaml"))
         .filter_map(|file| {
