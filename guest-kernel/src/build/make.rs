@@ -128,7 +128,8 @@ impl Make<'_> {
         Err(BuildError::Compile {
             what: self.what.to_owned(),
             target,
-            lines: telling(&text),
+            // As the user knows the files: below the tree.
+            lines: telling(&text.replace(&format!("{}/", self.src.display()), "")),
             log: kept,
         })
     }
