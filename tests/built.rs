@@ -151,7 +151,7 @@ fn a_series_is_judged_patch_by_patch() {
     begin(1, "1  ok");
     begin(2, "2  breaks");
     begin(3, "3  does not build");
-    assert!(told.contains("stack-not-present: fail U4"), "{told}");
+    assert!(told.contains("stack-not-present: fail (S1 U4) "), "{told}");
     assert!(told.contains("no/such/file.c"), "{told}");
     assert_eq!(output.status.code(), Some(1), "{told}");
 }

@@ -13,7 +13,7 @@ use super::kernel::{self, KernelRequest};
 use super::lab::{Lab, LabError};
 use super::output::print;
 use super::progress::Spinner;
-use super::suite::{Job, Judged, Suite};
+use super::suite::{Job, Judged, Suite, fallen};
 use crate::report::outcome::{EXIT_UNTESTED, Verdict};
 use crate::report::{Outcome, ScenarioResult};
 use crate::runner::Interrupt;
@@ -232,8 +232,14 @@ impl Progress {
 
 fn line(result: &ScenarioResult) -> String {
     let reason = result.reasons.first().map_or("", String::as_str);
+    let fallen = fallen(result).join(" ");
+    let fell = if fallen.is_empty() {
+        fallen
+    } else {
+        format!("({fallen}) ")
+    };
     format!(
-        "{}: {} {}",
+        "{}: {} {fell}{}",
         result.name,
         result.outcome.name(),
         printable(reason)
