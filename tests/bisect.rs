@@ -3,16 +3,22 @@
 
 #![allow(
     clippy::tests_outside_test_module,
+    clippy::expect_used,
     reason = "an integration test is a test module as a whole"
 )]
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use unwindlab_guest_kernel::build::embedded::{self, PatchKind};
 
-type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
+mod common;
+#[path = "common/source.rs"]
+mod source;
+
+use common::{said, scratch, unwindlab};
+use source::{Fallible, state};
 
 /// What the search is to find.
 const PLANTED: &str = "counter-not-stored";
@@ -78,21 +84,6 @@ const HISTORY: [(&str, Change); 16] = [
     ("perf: wrong in another way", Mutant("short-record")),
 ];
 
-fn unwindlab(folder: &Path, args: &[&str]) -> Fallible<Output> {
-    Ok(Command::new(env!("CARGO_BIN_EXE_unwindlab"))
-        .current_dir(folder)
-        .args(args)
-        .output()?)
-}
-
-fn text(output: &Output) -> String {
-    format!(
-        "{}\n{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
-}
-
 /// A repository of the user's, without a checked-out tree.
 struct Repository {
     folder: PathBuf,
@@ -101,29 +92,14 @@ struct Repository {
 
 impl Repository {
     /// Begins with Debian's source, whose objects it borrows from the cache.
-    fn of_debian(folder: &Path) -> Fallible<(Self, String)> {
-        let built = unwindlab(folder, &["kernel", "build", "--source", "debian"])?;
-        assert!(built.status.success(), "{}", text(&built));
-        let cache = unwindlab_guest_kernel::Cache::open(None)?;
-        let source = cache.root().join("builds").join("debian-7").join("git");
-        let tree = Command::new("git")
-            .arg("--git-dir")
-            .arg(&source)
-            .args(["rev-parse", "refs/unwindlab/source^{tree}"])
-            .output()?;
-        let tree = String::from_utf8(tree.stdout)?.trim().to_owned();
+    fn of_debian(folder: &Path) -> Fallible<Self> {
         let repository = Self {
             folder: folder.join("linux"),
             index: folder.join("index"),
         };
-        fs::create_dir(&repository.folder)?;
-        repository.git(&["init", "--quiet"], "")?;
-        fs::write(
-            repository.folder.join(".git/objects/info/alternates"),
-            format!("{}\n", source.join("objects").display()),
-        )?;
+        let tree = source::repository(&repository.folder)?;
         repository.git(&["read-tree", &tree], "")?;
-        Ok((repository, tree))
+        Ok(repository)
     }
 
     fn git(&self, args: &[&str], input: &str) -> Fallible<String> {
@@ -197,36 +173,13 @@ impl Repository {
         )?;
         Ok(())
     }
-
-    /// Everything in the repository's folder, with sizes and times.
-    fn state(&self) -> Fallible<Vec<String>> {
-        let mut found = Vec::new();
-        let mut folders = vec![self.folder.clone()];
-        while let Some(folder) = folders.pop() {
-            for item in fs::read_dir(folder)? {
-                let item = item?;
-                let about = item.metadata()?;
-                if about.is_dir() {
-                    folders.push(item.path());
-                }
-                found.push(format!("{:?} {:?}", item.path(), about.modified()?));
-            }
-        }
-        found.sort();
-        Ok(found)
-    }
 }
 
 #[test]
 fn finds_the_planted_commit() -> Fallible<()> {
     // At the same place each time: what was compiled for it is there the next time.
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bisect");
-    match fs::remove_dir_all(&folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
-    fs::create_dir_all(&folder)?;
-    let (repository, _) = Repository::of_debian(&folder)?;
+    let folder = scratch("bisect");
+    let repository = Repository::of_debian(&folder)?;
     let good = repository.commit_index(None, "good")?;
     let mut last = good.clone();
     let mut planted = String::new();
@@ -236,8 +189,9 @@ fn finds_the_planted_commit() -> Fallible<()> {
             planted.clone_from(&last);
         }
     }
-    let before = repository.state()?;
+    let before = state(&repository.folder)?;
     let tree = repository.folder.display().to_string();
+    let log = folder.join("log").display().to_string();
     let args = [
         "bisect",
         SCENARIO,
@@ -248,14 +202,14 @@ fn finds_the_planted_commit() -> Fallible<()> {
         "--bad",
         &last,
         "--log",
-        "log",
+        &log,
         "--runs",
         "3",
         "--invariant",
         "C2",
     ];
-    let output = unwindlab(&folder, &args)?;
-    let told = text(&output);
+    let output = unwindlab(&args);
+    let told = said(&output);
     println!("{told}");
     assert!(output.status.success(), "{told}");
     let found = format!("first bad commit: {planted}  unwind: the one");
@@ -270,12 +224,16 @@ fn finds_the_planted_commit() -> Fallible<()> {
         "none that does not build: {told}"
     );
     assert!(told.contains("also seen: A2"), "{told}");
-    assert_eq!(repository.state()?, before, "the user's repository changed");
+    assert_eq!(
+        state(&repository.folder)?,
+        before,
+        "the user's repository changed"
+    );
 
     // All of it is in the log: the second time nothing is built or run.
-    let log = fs::read_to_string(folder.join("log"))?;
-    let again = unwindlab(&folder, &args)?;
-    assert!(text(&again).contains(&found), "{}", text(&again));
-    assert_eq!(fs::read_to_string(folder.join("log"))?, log);
+    let written = fs::read_to_string(&log)?;
+    let again = unwindlab(&args);
+    assert!(said(&again).contains(&found), "{}", said(&again));
+    assert_eq!(fs::read_to_string(&log)?, written);
     Ok(())
 }

@@ -200,7 +200,6 @@ pub fn build(
     let (tree, client) = embedded::add_client(&workspace, tree)?;
     let fragments = config::with_built_in(&spec.fragments, client == Client::Added);
 
-    tools::need_compiler()?;
     let note = identity(&tree, &fragments)?;
     if let Some(known) = cache.note::<String>(&note)?
         && let Some(image) = fetch::find(&known.fact, cache)?
@@ -211,6 +210,7 @@ pub fn build(
         };
         return Ok(Built { image, client });
     }
+    tools::need_compiler()?;
     workspace.check_out(&tree, progress)?;
     let vmlinux = make::vmlinux(&workspace, &fragments, &what, progress)?;
     let image = enter(&vmlinux, spec, cache, progress)?;

@@ -29,6 +29,14 @@ pub enum DebError {
     Cache(#[from] CacheError),
 }
 
+/// What is wrong with this package.
+pub(crate) fn damaged(deb: &Path) -> impl Fn(io::Error) -> DebError + Copy + '_ {
+    move |source| DebError::Archive {
+        path: deb.to_path_buf(),
+        source,
+    }
+}
+
 /// More than any package holds that is of use here.
 const MAX_UNPACKED: u64 = 2 << 30;
 
@@ -40,10 +48,7 @@ pub(crate) fn unpack(
     into: &Path,
     place: impl Fn(&Path) -> Option<PathBuf>,
 ) -> Result<(), DebError> {
-    let damaged = |source| DebError::Archive {
-        path: deb.to_path_buf(),
-        source,
-    };
+    let damaged = damaged(deb);
     with_data(deb, |data| {
         for entry in tar::Archive::new(data).entries().map_err(damaged)? {
             let mut entry = entry.map_err(damaged)?;
@@ -67,10 +72,7 @@ pub(crate) fn read<T>(
     wanted: impl Fn(&Path) -> bool,
     read: impl FnOnce(&mut dyn Read) -> T,
 ) -> Result<Option<T>, DebError> {
-    let damaged = |source| DebError::Archive {
-        path: deb.to_path_buf(),
-        source,
-    };
+    let damaged = damaged(deb);
     with_data(deb, |data| {
         for entry in tar::Archive::new(data).entries().map_err(damaged)? {
             let mut entry = entry.map_err(damaged)?;
@@ -89,10 +91,7 @@ fn with_data<T>(
     deb: &Path,
     read: impl FnOnce(&mut dyn Read) -> Result<T, DebError>,
 ) -> Result<T, DebError> {
-    let damaged = |source| DebError::Archive {
-        path: deb.to_path_buf(),
-        source,
-    };
+    let damaged = damaged(deb);
     let file = File::open(deb).map_err(damaged)?;
     let mut members = ar::Archive::new(BufReader::new(file));
     while let Some(member) = members.next_entry() {

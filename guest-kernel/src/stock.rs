@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::apt::Offer;
-use crate::version::Version;
+use crate::version::{Version, dotted, parse_numbers};
 
 /// Which kernel to run: `stock`, `stock:7.0` or `path:FILE`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -62,15 +62,9 @@ impl FromStr for KernelSpec {
         let unknown = || SpecError(text.to_owned());
         match text.split_once(':') {
             None if text == "stock" => Ok(Self::stock()),
-            Some(("stock", version)) => {
-                let numbers: Option<Vec<u64>> = version
-                    .split('.')
-                    .map(|part| part.parse().ok().filter(|_| !part.starts_with('+')))
-                    .collect();
-                numbers
-                    .map(|numbers| Self::Stock { numbers })
-                    .ok_or_else(unknown)
-            }
+            Some(("stock", version)) => parse_numbers(version)
+                .map(|numbers| Self::Stock { numbers })
+                .ok_or_else(unknown),
             Some(("path", path)) if !path.is_empty() => Ok(Self::Path(PathBuf::from(path))),
             _ => Err(unknown()),
         }
@@ -81,10 +75,7 @@ impl fmt::Display for KernelSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stock { numbers } if *numbers == Self::NEWEST => f.write_str("stock"),
-            Self::Stock { numbers } => {
-                let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
-                write!(f, "stock:{}", numbers.join("."))
-            }
+            Self::Stock { numbers } => write!(f, "stock:{}", dotted(numbers)),
             Self::Path(path) => write!(f, "path:{}", path.display()),
         }
     }
@@ -166,8 +157,7 @@ pub(crate) fn series(offers: &[Offer]) -> String {
         .rev()
         .map(|version| {
             let numbers = version.numbers();
-            let numbers: Vec<String> = numbers.iter().take(2).map(u64::to_string).collect();
-            numbers.join(".")
+            dotted(numbers.get(..2).unwrap_or(&numbers))
         })
         .collect();
     series.dedup();

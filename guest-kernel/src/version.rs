@@ -37,6 +37,21 @@ impl Version {
     }
 }
 
+/// The numbers of `7`, `7.2` or `7.2.12`; nothing else has any.
+#[must_use]
+pub fn parse_numbers(text: &str) -> Option<Vec<u64>> {
+    text.split('.')
+        .map(|part| part.parse().ok().filter(|_| !part.starts_with('+')))
+        .collect()
+}
+
+/// `7.2` of 7 and 2.
+#[must_use]
+pub fn dotted(numbers: &[u64]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
+    numbers.join(".")
+}
+
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -6,7 +6,6 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::invariant::Check;
-use crate::report::outcome::Verdict as OutcomeVerdict;
 use crate::report::{Outcome, ScenarioResult};
 
 /// How the bad kernel is wrong.
@@ -62,13 +61,10 @@ pub fn of(results: &[ScenarioResult]) -> Vec<Symptom> {
 /// The symptoms of one run: the invariants that fell, else how the kernel died.
 fn all(result: &ScenarioResult) -> Vec<Symptom> {
     let mut fallen: Vec<Symptom> = result
-        .violations
-        .iter()
-        .filter(|violation| violation.finding.is_none())
-        .map(|violation| Symptom::Invariant(violation.violation.invariant.clone()))
+        .fallen()
+        .into_iter()
+        .map(|id| Symptom::Invariant(id.to_owned()))
         .collect();
-    fallen.sort();
-    fallen.dedup();
     if fallen.is_empty() {
         match result.outcome {
             Outcome::GuestPanic => fallen.push(Symptom::GuestPanic),
@@ -92,9 +88,7 @@ impl Symptom {
         };
         match (result.outcome, self) {
             (Outcome::InfraError | Outcome::Timeout, _) => Shown::Again(reason()),
-            (outcome, _) if outcome.verdict() == OutcomeVerdict::Untested => {
-                Shown::Untestable(reason())
-            }
+            (outcome, _) if !outcome.is_tested() => Shown::Untestable(reason()),
             (Outcome::Pass | Outcome::ExpectedFailure, _) => Shown::No,
             // Wrong in another way: of use only where this invariant was really looked at.
             (Outcome::Fail, Self::Invariant(id)) if holds(result, id) => Shown::No,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use unwindlab_guest_kernel::build::config::Fragment;
 use unwindlab_guest_kernel::build::embedded::{self, PatchKind};
 use unwindlab_guest_kernel::build::patch::Patch;
-use unwindlab_guest_kernel::{BuildSpec, KernelSpec, Source};
+use unwindlab_guest_kernel::{BuildSpec, Source};
 
 use super::args::{BuildOptions, KernelOptions};
 use super::error::CommandError;
@@ -77,15 +77,7 @@ fn source(options: &BuildOptions) -> Result<Source, CommandError> {
         });
     }
     let text = options.source.as_deref().unwrap_or("debian");
-    let numbers = match text.split_once(':') {
-        None if text == "debian" => Some(KernelSpec::NEWEST.to_vec()),
-        Some(("debian", version)) => version
-            .split('.')
-            .map(|part| part.parse().ok())
-            .collect::<Option<Vec<u64>>>(),
-        _ => None,
-    };
-    numbers.map(Source::Debian).ok_or_else(|| {
+    Source::debian(text).ok_or_else(|| {
         CommandError::Usage(format!(
             "unknown --source {text:?}: give debian, debian:VERSION (such as debian:7.2), or \
              --tree DIR"

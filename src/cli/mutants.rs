@@ -12,7 +12,7 @@ use super::kernel::{self, KernelRequest};
 use super::lab::Lab;
 use super::output::print;
 use super::progress::Spinner;
-use super::suite::{Job, Judged, Suite, fallen, is_tested};
+use super::suite::{Job, Judged, Suite, choose};
 use crate::report::matrix::{Cell, Fate, Matrix, Row};
 use crate::report::outcome::EXIT_UNTESTED;
 use crate::report::{Outcome, ScenarioResult};
@@ -70,17 +70,8 @@ pub fn mutants(
 }
 
 fn chosen(only: &[String]) -> Result<Vec<Mutant>, CommandError> {
-    let mut all = header::mutants().map_err(CommandError::Usage)?;
-    for name in only {
-        if !all.iter().any(|mutant| mutant.name == *name) {
-            let names: Vec<&str> = all.iter().map(|mutant| mutant.name.as_str()).collect();
-            return Err(CommandError::Usage(format!(
-                "no mutant {name:?}; there are: {}",
-                names.join(", ")
-            )));
-        }
-    }
-    all.retain(|mutant| only.is_empty() || only.contains(&mutant.name));
+    let all = header::mutants().map_err(CommandError::Usage)?;
+    let mut all = choose(all, |mutant| &mutant.name, only, "mutant")?;
     // A header is compiled into most of the kernel: those that change one are built in a row.
     all.sort_by_key(|mutant| {
         let text = String::from_utf8_lossy(&mutant.patch.content).into_owned();
@@ -170,8 +161,8 @@ fn row(mutant: Option<&Mutant>, judged: Judged) -> Row {
 }
 
 fn cell(result: &ScenarioResult) -> Cell {
-    let fallen = fallen(result);
-    if !is_tested(result.outcome) {
+    let fallen = result.fallen();
+    if !result.outcome.is_tested() {
         Cell::Untested(result.outcome)
     } else if fallen.is_empty() {
         match result.outcome {
@@ -187,7 +178,7 @@ fn cell(result: &ScenarioResult) -> Cell {
 fn fate(falls: &[String], results: &[ScenarioResult]) -> Fate {
     let mut others = Vec::new();
     for result in results {
-        for invariant in fallen(result) {
+        for invariant in result.fallen() {
             if falls.iter().any(|it| it == invariant) {
                 return Fate::Killed;
             }
@@ -199,9 +190,9 @@ fn fate(falls: &[String], results: &[ScenarioResult]) -> Fate {
     if !others.is_empty() {
         return Fate::Misjudged(others);
     }
-    let untested = results.iter().find(|result| !is_tested(result.outcome));
+    let untested = results.iter().find(|result| !result.outcome.is_tested());
     match untested {
-        Some(result) => Fate::Untested(first_reason(result)),
+        Some(result) => Fate::Untested(result.brief()),
         None => Fate::Survived,
     }
 }
@@ -216,14 +207,9 @@ fn control(results: &[ScenarioResult]) -> Fate {
     };
     match results.iter().find(|result| !good(result)) {
         None => Fate::Clean,
-        Some(result) if is_tested(result.outcome) => Fate::Unclean(first_reason(result)),
-        Some(result) => Fate::Untested(first_reason(result)),
+        Some(result) if result.outcome.is_tested() => Fate::Unclean(result.brief()),
+        Some(result) => Fate::Untested(result.brief()),
     }
-}
-
-fn first_reason(result: &ScenarioResult) -> String {
-    let reason = result.reasons.first().map_or("", String::as_str);
-    format!("{}: {} {reason}", result.name, result.outcome.name())
 }
 
 fn exit_code(matrix: &Matrix) -> u8 {

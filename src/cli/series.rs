@@ -13,7 +13,7 @@ use super::kernel::{self, KernelRequest};
 use super::lab::{Lab, LabError};
 use super::output::print;
 use super::progress::Spinner;
-use super::suite::{Job, Judged, Suite, fallen};
+use super::suite::{Job, Judged, Suite};
 use crate::report::outcome::{EXIT_UNTESTED, Verdict};
 use crate::report::{Outcome, ScenarioResult};
 use crate::runner::Interrupt;
@@ -231,15 +231,13 @@ impl Progress {
 }
 
 fn line(result: &ScenarioResult) -> String {
+    let fallen = result.fallen().join(" ");
+    if fallen.is_empty() {
+        return printable(&result.brief());
+    }
     let reason = result.reasons.first().map_or("", String::as_str);
-    let fallen = fallen(result).join(" ");
-    let fell = if fallen.is_empty() {
-        fallen
-    } else {
-        format!("({fallen}) ")
-    };
     format!(
-        "{}: {} {fell}{}",
+        "{}: {} ({fallen}) {}",
         result.name,
         result.outcome.name(),
         printable(reason)

@@ -11,7 +11,7 @@ use super::kernel::KernelRequest;
 use super::lab::{Lab, LabError, TestKernel};
 use super::progress::Spinner;
 use super::session::{Session, Setup};
-use crate::report::{Outcome, ScenarioResult};
+use crate::report::ScenarioResult;
 use crate::runner::{Interrupt, Progress, TrialPlan};
 use crate::scenario::{Loaded, ResolveError, resolve};
 
@@ -78,7 +78,7 @@ impl Suite<'_> {
         let setup = Setup {
             library,
             kvm_host: self.kvm_host,
-            // Made on stock kernels: another build has other symbols in its call chains.
+            // What the invariants say is asked for here, and nothing else.
             compare_snapshots: false,
             artifacts: None,
             show: false,
@@ -156,6 +156,26 @@ fn build_each(lab: &dyn Lab, interrupt: &Interrupt, jobs: &[Job], to: &mpsc::Syn
     }
 }
 
+/// Those of `all` that `--only` names, all where it names none; `kind` is what they are called.
+pub(super) fn choose<T>(
+    mut all: Vec<T>,
+    name: impl Fn(&T) -> &str,
+    only: &[String],
+    kind: &str,
+) -> Result<Vec<T>, CommandError> {
+    for wanted in only {
+        if !all.iter().any(|it| name(it) == wanted) {
+            let names: Vec<&str> = all.iter().map(&name).collect();
+            return Err(CommandError::Usage(format!(
+                "no {kind} {wanted:?}; there are: {}",
+                names.join(", ")
+            )));
+        }
+    }
+    all.retain(|it| only.is_empty() || only.iter().any(|wanted| name(it) == wanted));
+    Ok(all)
+}
+
 /// Why a scenario is not for a kernel, in one line.
 fn reason(error: ResolveError) -> String {
     match error {
@@ -165,24 +185,6 @@ fn reason(error: ResolveError) -> String {
             errors.join("; ")
         }
     }
-}
-
-/// The invariants that fell in a scenario and are no finding, each once, in order.
-pub(super) fn fallen(result: &ScenarioResult) -> Vec<&str> {
-    let mut fallen: Vec<&str> = result
-        .violations
-        .iter()
-        .filter(|violation| violation.finding.is_none())
-        .map(|violation| violation.violation.invariant.as_str())
-        .collect();
-    fallen.sort_unstable();
-    fallen.dedup();
-    fallen
-}
-
-/// Whether the outcome says anything of the kernel.
-pub(super) fn is_tested(outcome: Outcome) -> bool {
-    outcome.verdict() != crate::report::outcome::Verdict::Untested
 }
 
 /// Of a build beside a running scenario: the spinner belongs to that.

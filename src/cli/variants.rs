@@ -13,7 +13,7 @@ use super::kernel::{self, KernelRequest};
 use super::lab::Lab;
 use super::output::print;
 use super::progress::Spinner;
-use super::suite::{Job, Judged, Suite, fallen, is_tested};
+use super::suite::{Job, Judged, Suite, choose};
 use crate::report::ScenarioResult;
 use crate::report::comparison::{Column, Comparison};
 use crate::report::figures::{Figures, WHOLE_CALL};
@@ -36,7 +36,8 @@ pub fn variants(
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
     let start = Instant::now();
-    let variants = chosen(&args.only)?;
+    let all = header::variants().map_err(CommandError::Usage)?;
+    let variants = choose(all, |variant| &variant.name, &args.only, "variant")?;
     let base = kernel::build_spec(&args.build)?;
     let spinner = Spinner::new();
     let suite = Suite {
@@ -78,21 +79,6 @@ fn library(named: &[PathBuf], invariants: &[&str]) -> Result<Vec<Loaded>, Comman
     Ok(scenarios)
 }
 
-fn chosen(only: &[String]) -> Result<Vec<Variant>, CommandError> {
-    let mut all = header::variants().map_err(CommandError::Usage)?;
-    for name in only {
-        if !all.iter().any(|variant| variant.name == *name) {
-            let names: Vec<&str> = all.iter().map(|it| it.name.as_str()).collect();
-            return Err(CommandError::Usage(format!(
-                "no variant {name:?}; there are: {}",
-                names.join(", ")
-            )));
-        }
-    }
-    all.retain(|variant| only.is_empty() || only.contains(&variant.name));
-    Ok(all)
-}
-
 fn jobs(base: &BuildSpec, variants: &[Variant]) -> Vec<Job> {
     let with = |variant: Option<&Variant>| {
         let mut spec = base.clone();
@@ -129,7 +115,7 @@ fn column(variant: Option<&Variant>, judged: Judged) -> Column {
 fn all_fallen(results: &[ScenarioResult]) -> Vec<(String, Vec<String>)> {
     let mut all: Vec<(String, Vec<String>)> = Vec::new();
     for result in results {
-        for invariant in fallen(result) {
+        for invariant in result.fallen() {
             match all.iter_mut().find(|(id, _)| id == invariant) {
                 Some((_, scenarios)) => scenarios.push(result.name.clone()),
                 None => all.push((invariant.to_owned(), vec![result.name.clone()])),
@@ -155,9 +141,6 @@ fn untested(results: &[ScenarioResult]) -> Option<String> {
     results
         .iter()
         .filter(|result| result.outcome != crate::report::Outcome::Skip)
-        .find(|result| !is_tested(result.outcome))
-        .map(|result| {
-            let reason = result.reasons.first().map_or("", String::as_str);
-            format!("{}: {} {reason}", result.name, result.outcome.name())
-        })
+        .find(|result| !result.outcome.is_tested())
+        .map(ScenarioResult::brief)
 }

@@ -3,6 +3,7 @@
 use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce};
 
 use super::facts::{Answer, Exchange, Facts};
+use super::verdict::Verdict;
 use crate::trace::model::MAX_DEFERRED_FRAMES;
 use crate::trace::{Event, Trace};
 
@@ -42,6 +43,32 @@ pub(super) fn stacks_at_leaf<'t>(trace: &'t Trace, answer: &Answer<'_>) -> Vec<&
     };
     let stacks = threads(trace, answer.event).into_iter().map(|t| &t.stack);
     stacks.filter(|stack| at_leaf(stack, frame0)).collect()
+}
+
+/// The thread of an answer, if its leaf is the function of this name.
+pub(super) fn thread_at<'t>(
+    trace: &'t Trace,
+    answer: &Answer<'_>,
+    leaf: &str,
+) -> Option<&'t ThreadAnnounce> {
+    let leaf = trace.user_symbols.iter().find(|it| it.name == leaf)?;
+    threads(trace, answer.event)
+        .into_iter()
+        .find(|thread| (leaf.start..leaf.end).contains(&thread.stack.leaf_start))
+}
+
+/// Holds an answer's chain against the one known by construction; `over` says what was walked.
+pub(super) fn judge(verdict: &mut Verdict, answer: &Answer<'_>, wanted: &[u64], over: &str) {
+    if answer.chain.ips == wanted {
+        verdict.holds();
+        return;
+    }
+    let message = format!(
+        "the walk for cookie {:#x} over {over}: {}",
+        answer.chain.cookie,
+        difference(&answer.chain.ips, wanted)
+    );
+    verdict.violated(message, [answer.event.index], None);
 }
 
 /// The first place in which two chains differ, in words.

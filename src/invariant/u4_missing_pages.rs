@@ -1,7 +1,7 @@
 //! U4: a walk brings in the pages of the stack that are not present.
 
 use super::facts::Facts;
-use super::stack::{difference, expected, threads};
+use super::stack::{expected, judge, thread_at};
 use super::verdict::Verdict;
 use super::{Check, Invariant};
 use crate::trace::Trace;
@@ -33,29 +33,16 @@ impl Invariant for MissingPages {
     fn check(&self, trace: &Trace) -> Check {
         let facts = Facts::new(trace);
         let mut verdict = Verdict::new(self.id());
-        let leaf = trace.user_symbols.iter().find(|it| it.name == LEAF);
         for answer in &facts.answers {
-            let dropped = threads(trace, answer.event).into_iter().find(|thread| {
-                let start = thread.stack.leaf_start;
-                leaf.is_some_and(|leaf| (leaf.start..leaf.end).contains(&start))
-            });
-            let (Some(thread), Some(&frame0)) = (dropped, answer.chain.ips.first()) else {
+            let thread = thread_at(trace, answer, LEAF);
+            let (Some(thread), Some(&frame0)) = (thread, answer.chain.ips.first()) else {
                 continue;
             };
             if frame0 != thread.stack.syscall_return {
                 continue;
             }
             let wanted = expected(&thread.stack, frame0);
-            if answer.chain.ips == wanted {
-                verdict.holds();
-                continue;
-            }
-            let message = format!(
-                "the walk for cookie {:#x} over pages that were not present: {}",
-                answer.chain.cookie,
-                difference(&answer.chain.ips, &wanted)
-            );
-            verdict.violated(message, [answer.event.index], None);
+            judge(&mut verdict, answer, &wanted, "pages that were not present");
         }
         verdict.finish("no record 22 of a system call with its stack out of the page tables")
     }

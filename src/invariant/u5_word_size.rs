@@ -1,7 +1,7 @@
 //! U5: 32-bit code is walked with 4-byte words.
 
 use super::facts::Facts;
-use super::stack::{at_leaf, difference, expected, threads};
+use super::stack::{at_leaf, expected, judge, thread_at};
 use super::verdict::Verdict;
 use super::{Check, Invariant};
 use crate::trace::Trace;
@@ -30,29 +30,16 @@ impl Invariant for WordSize {
     fn check(&self, trace: &Trace) -> Check {
         let facts = Facts::new(trace);
         let mut verdict = Verdict::new(self.id());
-        let leaf = trace.user_symbols.iter().find(|it| it.name == LEAF);
         for answer in &facts.answers {
-            let compat = threads(trace, answer.event).into_iter().find(|thread| {
-                let start = thread.stack.leaf_start;
-                leaf.is_some_and(|leaf| (leaf.start..leaf.end).contains(&start))
-            });
-            let (Some(thread), Some(&frame0)) = (compat, answer.chain.ips.first()) else {
+            let thread = thread_at(trace, answer, LEAF);
+            let (Some(thread), Some(&frame0)) = (thread, answer.chain.ips.first()) else {
                 continue;
             };
             if !at_leaf(&thread.stack, frame0) {
                 continue;
             }
             let wanted = expected(&thread.stack, frame0);
-            if answer.chain.ips == wanted {
-                verdict.holds();
-                continue;
-            }
-            let message = format!(
-                "the walk for cookie {:#x} over a stack of 32-bit code: {}",
-                answer.chain.cookie,
-                difference(&answer.chain.ips, &wanted)
-            );
-            verdict.violated(message, [answer.event.index], None);
+            judge(&mut verdict, answer, &wanted, "a stack of 32-bit code");
         }
         verdict.finish("no record 22 of a thread at its leaf in 32-bit code")
     }

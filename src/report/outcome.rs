@@ -69,6 +69,12 @@ impl Outcome {
         }
     }
 
+    /// Whether it says anything of the kernel.
+    #[must_use]
+    pub fn is_tested(self) -> bool {
+        self.verdict() != Verdict::Untested
+    }
+
     /// What it says of the kernel.
     ///
     /// A timeout says nothing: the guest was still working, and how far it gets in a given time

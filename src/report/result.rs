@@ -92,6 +92,27 @@ impl ScenarioResult {
         }
     }
 
+    /// What came out and the gravest reason, in a line.
+    #[must_use]
+    pub fn brief(&self) -> String {
+        let reason = self.reasons.first().map_or("", String::as_str);
+        format!("{}: {} {reason}", self.name, self.outcome.name())
+    }
+
+    /// The invariants that fell and are no finding, each once, in order.
+    #[must_use]
+    pub fn fallen(&self) -> Vec<&str> {
+        let mut fallen: Vec<&str> = self
+            .violations
+            .iter()
+            .filter(|violation| violation.finding.is_none())
+            .map(|violation| violation.violation.invariant.as_str())
+            .collect();
+        fallen.sort_unstable();
+        fallen.dedup();
+        fallen
+    }
+
     /// IDs of the findings that were met, each once.
     #[must_use]
     pub fn findings(&self) -> Vec<&str> {

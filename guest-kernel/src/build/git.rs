@@ -40,6 +40,36 @@ impl From<Failure> for BuildError {
     }
 }
 
+/// What a revision is to be resolved to.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Object {
+    Commit,
+    Tree,
+}
+
+/// The id of the object that a revision means in the user's repository.
+pub(super) fn resolve(tree: &Path, revision: &str, kind: Object) -> Result<String, BuildError> {
+    let kind = match kind {
+        Object::Commit => "commit",
+        Object::Tree => "tree",
+    };
+    Call::in_tree(tree, "rev-parse")
+        .args(["--verify", "--quiet", "--end-of-options"])
+        .arg(format!("{revision}^{{{kind}}}"))
+        .run()
+        .map_err(|failure| BuildError::Revision {
+            tree: tree.to_path_buf(),
+            revision: revision.to_owned(),
+            // `--quiet`: nothing but the exit status where there is just no such revision.
+            message: match failure.message.as_str() {
+                message if message.starts_with("exit status") => {
+                    "give a commit, tag or branch".to_owned()
+                }
+                message => message.to_owned(),
+            },
+        })
+}
+
 impl Git {
     /// The repository `dir`, made when it is missing.
     pub fn open(dir: PathBuf) -> Result<Self, Failure> {

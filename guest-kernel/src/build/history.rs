@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::BuildError;
-use super::git::Call;
+use super::git::{self, Call, Object};
 
 /// A commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,15 +47,7 @@ impl History {
     /// # Errors
     /// [`BuildError::Revision`].
     pub fn commit(&self, revision: &str) -> Result<Commit, BuildError> {
-        let id = Call::in_tree(&self.tree, "rev-parse")
-            .args(["--verify", "--quiet", "--end-of-options"])
-            .arg(format!("{revision}^{{commit}}"))
-            .run()
-            .map_err(|_| BuildError::Revision {
-                tree: self.tree.clone(),
-                revision: revision.to_owned(),
-                message: "give a commit, tag or branch".to_owned(),
-            })?;
+        let id = git::resolve(&self.tree, revision, Object::Commit)?;
         let subject = Call::in_tree(&self.tree, "log")
             .args(["-1", "--format=%s", &id])
             .run()?;

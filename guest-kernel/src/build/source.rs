@@ -9,14 +9,15 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::BuildError;
-use super::git::Call;
+use super::git::{self, Call, Object};
 use super::workspace::Workspace;
 use crate::apt::{Apt, AptError, Offer};
 use crate::cache::{At, Cache};
-use crate::deb::{self, DebError};
+use crate::deb;
 use crate::fetch::hex;
 use crate::progress::Progress;
-use crate::version::Version;
+use crate::stock::KernelSpec;
+use crate::version::{Version, dotted, parse_numbers};
 
 /// A kernel's source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,10 +40,7 @@ pub enum Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Debian(numbers) => {
-                let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
-                write!(f, "debian:{}", numbers.join("."))
-            }
+            Self::Debian(numbers) => write!(f, "debian:{}", dotted(numbers)),
             Self::Tree(path) => write!(f, "{}", path.display()),
             Self::Revision { tree, revision } => write!(f, "{} at {revision}", tree.display()),
         }
@@ -61,16 +59,24 @@ const PACKAGE_FILE: &str = "package";
 const MAX_SOURCE: u64 = 8 << 30;
 
 impl Source {
+    /// `debian`, or `debian:7.2`; nothing else is one of Debian's.
+    #[must_use]
+    pub fn debian(text: &str) -> Option<Self> {
+        let numbers = match text.split_once(':') {
+            None if text == "debian" => Some(KernelSpec::NEWEST.to_vec()),
+            Some(("debian", version)) => parse_numbers(version),
+            _ => None,
+        };
+        numbers.map(Self::Debian)
+    }
+
     /// The name of its workspace: revisions of a repository share one with its folder.
     pub(super) fn workspace(&self) -> Result<String, BuildError> {
-        match self {
-            Self::Debian(_) => Ok(self.to_string().replace(':', "-")),
-            Self::Tree(tree) | Self::Revision { tree, .. } => {
-                let full = readable(tree)?;
-                let id = hex(&Sha256::digest(full.as_os_str().as_encoded_bytes()));
-                Ok(format!("tree-{}", id.get(..16).unwrap_or(&id)))
-            }
-        }
+        let Some(folder) = self.folder()? else {
+            return Ok(self.to_string().replace(':', "-"));
+        };
+        let id = hex(&Sha256::digest(folder.as_os_str().as_encoded_bytes()));
+        Ok(format!("tree-{}", id.get(..16).unwrap_or(&id)))
     }
 
     /// The user's folder, where it is one.
@@ -83,17 +89,13 @@ impl Source {
 
     /// The objects of the user's repository, where there is one.
     pub(super) fn objects(&self) -> Result<Option<PathBuf>, BuildError> {
-        match self {
-            Self::Debian(_) => Ok(None),
-            Self::Tree(tree) | Self::Revision { tree, .. } => {
-                let tree = readable(tree)?;
-                Ok(Call::in_tree(&tree, "rev-parse")
-                    .args(["--git-path", "objects"])
-                    .run()
-                    .ok()
-                    .map(|objects| tree.join(objects)))
-            }
-        }
+        let Some(folder) = self.folder()? else {
+            return Ok(None);
+        };
+        let objects = Call::in_tree(&folder, "rev-parse")
+            .args(["--git-path", "objects"])
+            .run();
+        Ok(objects.ok().map(|objects| folder.join(objects)))
     }
 
     /// Its tree, as an object of the workspace's repository.
@@ -106,7 +108,9 @@ impl Source {
         let tree = match self {
             Self::Debian(numbers) => package(numbers, workspace, cache, progress)?,
             Self::Tree(folder) => scan(folder, workspace, progress)?,
-            Self::Revision { tree, revision } => resolve(tree, revision)?,
+            Self::Revision { tree, revision } => {
+                git::resolve(&readable(tree)?, revision, Object::Tree)?
+            }
         };
         match LANDMARKS.iter().find(|path| !workspace.has(&tree, path)) {
             None => Ok(tree),
@@ -123,25 +127,6 @@ fn readable(tree: &Path) -> Result<PathBuf, BuildError> {
     let full = tree.canonicalize().map_err(failed)?;
     fs::read_dir(&full).map_err(failed)?;
     Ok(full)
-}
-
-/// The tree of a revision.
-fn resolve(tree: &Path, revision: &str) -> Result<String, BuildError> {
-    Call::in_tree(&readable(tree)?, "rev-parse")
-        .args(["--verify", "--quiet", "--end-of-options"])
-        .arg(format!("{revision}^{{tree}}"))
-        .run()
-        .map_err(|failure| BuildError::Revision {
-            tree: tree.to_path_buf(),
-            revision: revision.to_owned(),
-            // `--quiet`: nothing but the exit status where there is just no such revision.
-            message: match failure.message.as_str() {
-                message if message.starts_with("exit status") => {
-                    "give a commit, tag or branch".to_owned()
-                }
-                message => message.to_owned(),
-            },
-        })
 }
 
 /// The tree of a folder as it is now. Our index of it remembers sizes and times, so that only what
@@ -223,7 +208,7 @@ fn package(
     let try_once = || -> Result<(String, String), BuildError> {
         let offers = apt.offers(|name| series(name).is_some())?;
         let offer = newest(&offers, numbers).ok_or_else(|| BuildError::NoSuchSource {
-            asked: join(numbers),
+            asked: dotted(numbers),
             offered: offered(&offers),
         })?;
         let name = format!("{} {}", offer.name, offer.version);
@@ -259,16 +244,11 @@ fn tree_of_package(workspace: &Workspace) -> Result<String, super::git::Failure>
 }
 
 /// Writes what `git fast-import` reads (git-fast-import(1)) for the source in a package.
-fn import(deb: &Path, to: &mut dyn Write) -> Result<(), BuildError> {
-    let damaged = |source| {
-        BuildError::from(DebError::Archive {
-            path: deb.to_path_buf(),
-            source,
-        })
-    };
+fn import(path: &Path, to: &mut dyn Write) -> Result<(), BuildError> {
+    let damaged = |error| BuildError::from(deb::damaged(path)(error));
     let wanted =
         |path: &Path| path.starts_with("usr/src") && path.extension() == Some(OsStr::new("xz"));
-    deb::read(deb, wanted, |archive| {
+    deb::read(path, wanted, |archive| {
         let source = liblzma::read::XzDecoder::new(archive).take(MAX_SOURCE);
         write_commit(tar::Archive::new(source), to)
     })?
@@ -326,31 +306,15 @@ fn write_commit(mut archive: tar::Archive<impl Read>, to: &mut dyn Write) -> io:
 
 /// The numbers in the name of a package with a source: `[7, 3]` of `linux-source-7.3`.
 fn series(package: &str) -> Option<Vec<u64>> {
-    package
-        .strip_prefix("linux-source-")?
-        .split('.')
-        .map(|part| part.parse().ok())
-        .collect()
+    parse_numbers(package.strip_prefix("linux-source-")?)
 }
 
 fn newest<'a>(offers: &'a [Offer], numbers: &[u64]) -> Option<&'a Offer> {
     offers
         .iter()
-        .filter(|offer| series(&offer.name).is_some_and(|series| begins(&series, offer, numbers)))
+        .filter(|offer| series(&offer.name).is_some())
+        .filter(|offer| offer.version.numbers().starts_with(numbers))
         .max_by(|a, b| a.version.cmp(&b.version))
-}
-
-/// Whether this offer's version begins with the numbers asked for; the package's name has the first
-/// two of them, its version all.
-fn begins(series: &[u64], offer: &Offer, numbers: &[u64]) -> bool {
-    series.starts_with(numbers) || {
-        let version = offer.version.to_string();
-        let upstream: Vec<u64> = version
-            .split(|c: char| !c.is_ascii_digit())
-            .map_while(|part| part.parse().ok())
-            .collect();
-        upstream.starts_with(numbers)
-    }
 }
 
 fn offered(offers: &[Offer]) -> String {
@@ -362,11 +326,6 @@ fn offered(offers: &[Offer]) -> String {
     } else {
         all.join(", ")
     }
-}
-
-fn join(numbers: &[u64]) -> String {
-    let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
-    numbers.join(".")
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! What a kernel build needs from the system: looked for before it starts, named with the command
 //! that installs it.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::BuildError;
-use super::git::Failure;
+use crate::cache::CacheError;
 
 /// A program, and Debian's package that has it.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -81,15 +82,15 @@ fn has_header(name: &str) -> bool {
 }
 
 /// The first lines of what compiler and linker say of themselves.
-pub(super) fn versions() -> Result<String, Failure> {
+pub(super) fn versions() -> Result<String, BuildError> {
     let mut text = String::new();
     for program in ["gcc", "ld"] {
         let output = Command::new(program)
             .arg("--version")
             .output()
-            .map_err(|error| Failure {
-                command: program.to_owned(),
-                message: error.to_string(),
+            .map_err(|error| match need_compiler() {
+                Err(missing) => missing,
+                Ok(()) => CacheError::new(Path::new(program), error).into(),
             })?;
         let output = String::from_utf8_lossy(&output.stdout);
         text.push_str(output.lines().next().unwrap_or_default());
