@@ -8,6 +8,7 @@
 //! | 0x9000 | page tables: 4 GiB mapped to themselves |
 //! | 0x20000 | command line |
 //! | 0xe0000 | ACPI tables, reserved in the memory map |
+//! | 0xf0000 | MP table, for kernels without ACPI |
 //! | 0xffff0 | what a kernel enters that reboots by the firmware: asks for a reset by a port |
 //! | 0x100000 up | the kernel, where its ELF headers say; the initrd at the end of RAM |
 
@@ -19,6 +20,7 @@ use crate::memory::{AccessError, Memory};
 mod acpi;
 mod elf;
 mod gdt;
+mod mptable;
 mod paging;
 mod params;
 
@@ -41,7 +43,9 @@ const CMDLINE: u32 = 0x2_0000;
 const LOW_RAM_END: u64 = 0x9_fc00;
 /// The ACPI tables, and the end of the area that is reserved for them.
 const ACPI: u64 = 0xe_0000;
-const ACPI_END: u64 = RESET_VECTOR;
+const ACPI_END: u64 = MP_TABLE;
+/// The MP table: at the start of what was the BIOS, where kernels look.
+const MP_TABLE: u64 = 0xf_0000;
 /// Where a CPU starts, in 16-bit code, and where a kernel without another way to reboot goes.
 const RESET_VECTOR: u64 = 0xf_fff0;
 /// `mov al, 0xfe; out 0x64, al; hlt; jmp` back to the `hlt`.
@@ -126,6 +130,7 @@ pub(crate) fn prepare(
 ) -> Result<BootState, BootError> {
     let image = elf::load(memory, kernel)?;
     let rsdp = acpi::write(memory, vcpus)?;
+    mptable::write(memory, vcpus)?;
     params::write(
         memory,
         &params::Params {
