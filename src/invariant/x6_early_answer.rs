@@ -11,16 +11,16 @@ use super::{Check, Invariant};
 use crate::trace::Trace;
 
 /// X6. Task work is not only run on the way to user mode: `ptrace_notify` (kernel/signal.c, 7.2)
-/// runs it before the task stops. D comes there, early. The cookie and `unwind_completed` are reset
+/// runs it before the task stops, `io_cqring_wait` (io_uring/) before it waits. D comes there, early. The cookie and `unwind_completed` are reset
 /// on the way to user mode alone (`unwind_reset_info`, include/linux/unwind_deferred.h), so later
 /// requests of the entry get the same cookie and no D of their own: they are late.
 ///
-/// Judged are pairs of requests of threads of workload `traced`, by injections of one iteration,
+/// Judged are pairs of requests of threads of workloads `traced` and `io-uring`, by injections of one iteration,
 /// with a D between them. An iteration has one system call. That the first was made in it is shown
 /// by the D, whose frame 0 is behind the `syscall`; and that the second was, by the outermost frame
 /// of its kernel chain, which is the first one's: the entry code of system calls.
 ///
-/// Waits of io_uring, and a vCPU's ioctl, need workloads of their own.
+/// A vCPU's ioctl needs a hypervisor in the guest.
 #[derive(Debug)]
 pub struct EarlyAnswer;
 
@@ -37,7 +37,7 @@ impl Invariant for EarlyAnswer {
         let facts = Facts::new(trace);
         let mut verdict = Verdict::new(self.id());
         for seen in &trace.observations {
-            let Observation::Traced { thread } = *seen else {
+            let (Observation::Traced { thread } | Observation::IoUring { thread }) = *seen else {
                 continue;
             };
             let thread = trace.threads.iter().find(|t| t.thread == thread);
@@ -46,7 +46,7 @@ impl Invariant for EarlyAnswer {
             }
         }
         let nothing = format!(
-            "no two injections into one system call of a traced thread with a record 22 between \
+            "no two injections into one system call of a thread that is traced or waits in io_uring, with a record 22 between \
              them ({})",
             facts.matching.why_none(trace)
         );

@@ -27,7 +27,7 @@ pub use plan::{EventSource, EventSpec, GuestPlan, Tracing, Workload, WorkloadKin
 pub const EXIT_AT_ONCE: &std::ffi::CStr = c"--exit-at-once";
 
 /// Checked in [`AgentMessage::Hello`]; raised with every change to this crate.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 
 /// `out` of a 32-bit page frame number of a [`mailbox`] header page: one request, answered in
 /// place before the `out` retires.

@@ -20,6 +20,11 @@ pub enum Observation {
         /// The thread.
         thread: u32,
     },
+    /// A thread whose system calls wait in io_uring.
+    IoUring {
+        /// The thread.
+        thread: u32,
+    },
     /// What the kernel used before the first iteration, and when the last thread was gone.
     Memory {
         /// Before.

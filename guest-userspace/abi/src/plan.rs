@@ -110,7 +110,7 @@ pub const SYSCALLS_BATCH: u32 = 64;
 
 /// The names of user text that the agent announces ([`crate::message::UserSymbol`]), so that a
 /// scenario with another one is told before anything is started.
-pub const USER_SYMBOLS: [&str; 26] = [
+pub const USER_SYMBOLS: [&str; 29] = [
     "root",
     "exit_root",
     "descend",
@@ -131,6 +131,9 @@ pub const USER_SYMBOLS: [&str; 26] = [
     "missing_leaf",
     "missing_call",
     "missing_return",
+    "uring_leaf",
+    "uring_call",
+    "uring_return",
     "exec_leaf",
     "exec_call",
     "exec_return",
@@ -173,6 +176,9 @@ pub enum WorkloadKind {
     /// As [`WorkloadKind::Deep`], under a tracer that stops it at entry to and return from every
     /// system call.
     Traced,
+    /// Calls down through all frames, submits a request to io_uring and waits for it in one
+    /// `io_uring_enter`, and returns.
+    IoUring,
     /// Each iteration starts a process that calls down through all frames and executes the agent
     /// anew there, which exits at once.
     Exec,
@@ -196,6 +202,7 @@ impl WorkloadKind {
             Self::MissingPages => "missing-pages",
             Self::UnreadableEnds => "unreadable-ends",
             Self::Traced => "traced",
+            Self::IoUring => "io-uring",
             Self::Exec => "exec",
             Self::Compat => "compat",
             Self::Stuck => "stuck",

@@ -44,12 +44,18 @@ std::arch::global_asm!(
     STACK_LEN = const offset_of!(Words, stack_len),
     CALLERS_STACK = const offset_of!(Words, callers_stack),
     SYS_MADVISE = const libc::SYS_madvise,
+    SYS_IO_URING_ENTER = const libc::SYS_io_uring_enter,
+    IORING_ENTER_GETEVENTS = const IORING_ENTER_GETEVENTS,
+    URING_TAIL = const offset_of!(Words, uring_tail),
+    URING_HEAD = const offset_of!(Words, uring_head),
     MADV_DONTNEED_LOCKED = const MADV_DONTNEED_LOCKED,
 );
 
 /// Drops pages from the page tables also where they are locked (include/uapi/asm-generic/
 /// mman-common.h, since 5.18).
 const MADV_DONTNEED_LOCKED: i32 = 24;
+/// Waits for completions (include/uapi/linux/io_uring.h).
+const IORING_ENTER_GETEVENTS: u32 = 1;
 /// Stack bytes of one frame: return address and saved frame pointer.
 pub const FRAME_BYTES: usize = 16;
 /// The shortest chain: leaf, one caller, root.
@@ -84,6 +90,8 @@ labels! {
     ul_exit_leaf ul_exit_framed ul_exit_call ul_exit_return ul_exit_end
     ul_missing_leaf ul_missing_framed ul_missing_call ul_missing_return ul_missing_return_end
     ul_missing_unframed ul_missing_end
+    ul_uring_leaf ul_uring_framed ul_uring_call ul_uring_return ul_uring_return_end
+    ul_uring_unframed ul_uring_end
     ul_exec_leaf ul_exec_framed ul_exec_call ul_exec_return ul_exec_end
     ul_compat_root_return ul_compat_descend ul_compat_descend_return
     ul_compat_descend_leaf_return ul_compat_descend_end
@@ -123,7 +131,7 @@ struct Words {
     result: AtomicI64,
     arm: u32,
     done: u32,
-    /// Where to read from.
+    /// Where to read from; the `io-uring` leaf's ring.
     fd: i32,
     /// All ones where `end` counts from the stack pointer of the root, 0 where it is an address.
     end_on_stack: u64,
@@ -141,6 +149,9 @@ struct Words {
     exec_arguments: u64,
     /// The calling thread's stack pointer while the chain runs.
     callers_stack: AtomicU64,
+    /// Address of the ring's tail of submissions, and of its head of completions.
+    uring_tail: u64,
+    uring_head: u64,
 }
 
 /// The frame pointers of [`WILD_ENDS`], as (`end_on_stack`, `end`). The frame of the outermost
@@ -199,6 +210,8 @@ impl Chain {
             exec_path: 0,
             exec_arguments: 0,
             callers_stack: AtomicU64::new(0),
+            uring_tail: 0,
+            uring_head: 0,
         };
         Some(Self {
             words,
@@ -240,6 +253,18 @@ impl Chain {
     #[must_use]
     pub fn executing(mut self, path: u64, arguments: u64) -> Self {
         (self.words.exec_path, self.words.exec_arguments) = (path, arguments);
+        self
+    }
+
+    /// The ring of the `io-uring` leaf, and where its tail of submissions and its head of
+    /// completions are.
+    ///
+    /// # Safety
+    /// Both addresses must be of words that may be written as long as the chain runs.
+    #[must_use]
+    pub unsafe fn with_ring(mut self, ring: i32, tail: u64, head: u64) -> Self {
+        self.words.fd = ring;
+        (self.words.uring_tail, self.words.uring_head) = (tail, head);
         self
     }
 
@@ -314,7 +339,8 @@ impl Chain {
         }
     }
 
-    /// What the last `read` of the sleeping kind, or `madvise` of the one of missing pages, returned.
+    /// What the last `read` of the sleeping kind, `madvise` of the one of missing pages, or
+    /// `io_uring_enter` returned.
     #[must_use]
     pub fn last_result(&self) -> i64 {
         self.words.result.load(Ordering::Relaxed)
@@ -344,6 +370,7 @@ impl Chain {
                 ul_missing_unframed(),
                 ul_missing_return(),
             ),
+            WorkloadKind::IoUring => (ul_uring_framed(), ul_uring_unframed(), ul_uring_return()),
         };
         let (root, level, innermost) = match self.kind {
             WorkloadKind::Exit => (
@@ -387,6 +414,7 @@ fn leaf(kind: WorkloadKind) -> u64 {
         WorkloadKind::Exec => ul_exec_leaf(),
         WorkloadKind::Compat => ul_compat_leaf(),
         WorkloadKind::MissingPages => ul_missing_leaf(),
+        WorkloadKind::IoUring => ul_uring_leaf(),
     }
 }
 
@@ -396,7 +424,7 @@ fn leaf(kind: WorkloadKind) -> u64 {
 /// |---|---|
 /// | `root`, `exit_root` | start of a chain; the second one that of threads of kind `exit` |
 /// | `descend` | the recursion between root and leaf |
-/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit`, `missing`, `exec`, `compat` |
+/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit`, `missing`, `uring`, `exec`, `compat` |
 /// | `compat_descend`, `compat_nop` | the 32-bit recursion, and the instruction its leaf exists for |
 /// | `spin_loop` | the one instruction that a spinning thread is at most of the time |
 /// | `KIND_call` | the `syscall` instruction of a leaf that has one |
@@ -434,6 +462,9 @@ pub fn symbols() -> Vec<UserSymbol> {
             ul_missing_return(),
             ul_missing_return_end(),
         ),
+        ("uring_leaf", ul_uring_leaf(), ul_uring_end()),
+        ("uring_call", ul_uring_call(), ul_uring_return()),
+        ("uring_return", ul_uring_return(), ul_uring_return_end()),
         ("exec_leaf", ul_exec_leaf(), ul_exec_end()),
         ("exec_call", ul_exec_call(), ul_exec_return()),
         ("exec_return", ul_exec_return(), ul_exec_end()),

@@ -290,6 +290,46 @@ ul_missing_unframed:
 .globl ul_missing_end
 ul_missing_end:
 
+// io-uring: submits one request that is complete at once, and waits for that, then all the way up.
+// Anything but one request submitted is left in the chain.
+.balign 64
+.globl ul_uring_leaf
+.type ul_uring_leaf, @function
+ul_uring_leaf:
+    push rbp
+    mov rbp, rsp
+.globl ul_uring_framed
+ul_uring_framed:
+    ul_mark {ARM}
+    mov rax, qword ptr [rbx + {URING_TAIL}]
+    inc dword ptr [rax]
+    mov edi, dword ptr [rbx + {FD}]
+    mov esi, 1
+    mov edx, 1
+    mov r10d, {IORING_ENTER_GETEVENTS}
+    xor r8d, r8d
+    xor r9d, r9d
+    mov eax, {SYS_IO_URING_ENTER}
+.globl ul_uring_call
+ul_uring_call:
+    syscall
+.globl ul_uring_return
+ul_uring_return:
+    mov qword ptr [rbx + {RESULT}], rax
+.globl ul_uring_return_end
+ul_uring_return_end:
+    ul_mark {DONE}
+    mov rax, qword ptr [rbx + {URING_HEAD}]
+    inc dword ptr [rax]
+    mov rax, qword ptr [rbx + {PROGRESS}]
+    inc qword ptr [rax]
+    pop rbp
+.globl ul_uring_unframed
+ul_uring_unframed:
+    ret
+.globl ul_uring_end
+ul_uring_end:
+
 // exec: the process becomes another program here. The code behind `syscall` runs if it cannot.
 .balign 64
 .globl ul_exec_leaf

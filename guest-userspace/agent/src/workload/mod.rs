@@ -4,6 +4,7 @@ mod compat;
 mod exec;
 mod exit;
 mod gate;
+mod io_uring;
 mod missing_pages;
 mod sleep_migrate;
 mod traced;
@@ -285,6 +286,7 @@ impl Job {
                 return unreadable_ends::run(self.chain, self.thread, self.stack_bytes).map(Some);
             }
             (WorkloadKind::Traced, _) => return traced::run(&self.chain, self.thread).map(Some),
+            (WorkloadKind::IoUring, _) => return io_uring::run(self.chain, self.thread).map(Some),
             (WorkloadKind::MissingPages, _) => {
                 missing_pages::run(self.chain, self.thread, self.stack_bytes)?;
             }

@@ -1,0 +1,85 @@
+//! `io-uring`: every system call waits for completions, where the kernel runs task work.
+
+use std::ptr::null_mut;
+
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::io_uring::{
+    IORING_OFF_CQ_RING, IORING_OFF_SQ_RING, IORING_OFF_SQES, IoringFeatureFlags, io_uring_params,
+    io_uring_setup,
+};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+use unwindlab_abi::Observation;
+
+use super::{WorkloadError, failed};
+use crate::chain::Chain;
+
+/// Requests under way: one, and a power of two.
+const ENTRIES: u32 = 1;
+/// Bytes of a submission (`struct io_uring_sqe`).
+const SUBMISSION: usize = 64;
+/// Bytes of a completion (`struct io_uring_cqe`).
+const COMPLETION: usize = 16;
+
+/// Runs the chain, over and over, with a ring of its own. The one submission is all zeroes, which
+/// is `IORING_OP_NOP`.
+pub(super) fn run(chain: Chain, thread: u32) -> Result<Observation, WorkloadError> {
+    let ring = Ring::new().map_err(failed(thread, "cannot make an io_uring"))?;
+    // SAFETY: both words are in the ring's mapping, which stays.
+    let chain = unsafe { chain.with_ring(ring.fd.as_raw_fd(), ring.tail, ring.head) };
+    while chain.goes_on() {
+        chain.run();
+        match i32::try_from(chain.last_result()) {
+            Ok(1) => {}
+            Ok(negative @ ..0) => {
+                let errno = Errno::from_raw_os_error(-negative);
+                return Err(failed(thread, "io_uring_enter failed")(errno));
+            }
+            _ => return Err(failed(thread, "io_uring_enter took nothing")(Errno::IO)),
+        }
+    }
+    Ok(Observation::IoUring { thread })
+}
+
+/// A ring. Its memory is mapped until the process ends.
+struct Ring {
+    fd: OwnedFd,
+    tail: u64,
+    head: u64,
+}
+
+impl Ring {
+    fn new() -> Result<Self, Errno> {
+        let mut params = io_uring_params::default();
+        // SAFETY: no flag is set, so nothing of `params` is an address or a descriptor.
+        let fd = unsafe { io_uring_setup(ENTRIES, &mut params)? };
+        let submissions = params.sq_off.array as usize + params.sq_entries as usize * 4;
+        let completions = params.cq_off.cqes as usize + params.cq_entries as usize * COMPLETION;
+        // The array of submissions is all zeroes: slot 0 is submission 0.
+        let sq = map(&fd, IORING_OFF_SQ_RING, submissions.max(completions))?;
+        let cq = if params.features.contains(IoringFeatureFlags::SINGLE_MMAP) {
+            sq
+        } else {
+            map(&fd, IORING_OFF_CQ_RING, completions)?
+        };
+        map(
+            &fd,
+            IORING_OFF_SQES,
+            params.sq_entries as usize * SUBMISSION,
+        )?;
+        Ok(Self {
+            fd,
+            tail: sq + u64::from(params.sq_off.tail),
+            head: cq + u64::from(params.cq_off.head),
+        })
+    }
+}
+
+/// Where a part of the ring is mapped.
+fn map(fd: &OwnedFd, offset: u64, len: usize) -> Result<u64, Errno> {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::SHARED | MapFlags::POPULATE;
+    // SAFETY: a new mapping at an address the kernel chooses.
+    let start = unsafe { mmap(null_mut(), len, access, flags, fd, offset)? };
+    Ok(start.addr() as u64)
+}
