@@ -51,6 +51,7 @@
 #![deny(missing_docs)]
 
 pub mod boot;
+mod checkpoint;
 mod cpuid;
 mod debug;
 mod devices;
@@ -71,6 +72,7 @@ mod vcpu;
 mod vm;
 
 pub use boot::{Kernel, LINUX_CMDLINE};
+pub use checkpoint::{Checkpoint, CheckpointError, Restored};
 pub use debug::{BreakpointError, MAX_BREAKPOINTS};
 pub use devices::serial::{CONSOLE_LIMIT, Console};
 pub use exit::Stop;

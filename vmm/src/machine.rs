@@ -14,6 +14,7 @@ use vmm_sys_util::errno;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::boot::{self, BootError, BootState, Kernel};
+use crate::checkpoint::{self, Ram};
 use crate::devices::ports::Ports;
 use crate::devices::serial::{self, Console, IrqLine, Uart};
 use crate::exit::Stop;
@@ -116,9 +117,13 @@ pub struct Machine {
     notices: Receiver<Notice>,
     events: VecDeque<VcpuEvent>,
     console: Console,
-    memory: Memory,
+    pub(crate) memory: Memory,
+    pub(crate) ports: Arc<Ports>,
+    pub(crate) ram: Ram,
+    /// The MSRs that are part of a checkpoint.
+    pub(crate) msrs: Vec<u32>,
     // Last: the VM goes after its vCPUs.
-    _vm: VmFd,
+    pub(crate) vm: VmFd,
 }
 
 impl Machine {
@@ -146,6 +151,8 @@ impl Machine {
         let ports = Arc::new(ports);
         let cpuid = cpuid::tables(kvm, config.vcpus)
             .map_err(|source| host("read what CPUID KVM supports")(os_error(source)))?;
+        let msrs = checkpoint::msr_indices(kvm)
+            .map_err(|source| host("read which MSRs KVM saves")(os_error(source)))?;
         let (sender, notices) = channel();
         let mut vcpus = Vec::new();
         for (index, cpuid) in (0..).zip(&cpuid) {
@@ -158,7 +165,10 @@ impl Machine {
             events: VecDeque::new(),
             console,
             memory,
-            _vm: vm,
+            ports,
+            ram: Ram::default(),
+            msrs,
+            vm,
         })
     }
 
@@ -230,6 +240,11 @@ impl Machine {
         self.vcpus.get_mut(usize::from(index))
     }
 
+    /// Forgets stops that were not delivered yet.
+    pub(crate) fn forget_events(&mut self) {
+        self.events.clear();
+    }
+
     fn mark_seen(&mut self, index: u8) {
         if let Some(State::Stopped { seen, .. }) = self.slot_mut(index).map(|slot| &mut slot.state)
         {
@@ -295,7 +310,7 @@ fn os_error(error: errno::Error) -> io::Error {
 fn uart(vm: &VmFd, console: &Console) -> io::Result<Uart> {
     let irq = EventFd::new(EFD_NONBLOCK)?;
     vm.register_irqfd(&irq, serial::IRQ).map_err(os_error)?;
-    Ok(Uart::new(IrqLine(irq), console.clone()))
+    Uart::new(IrqLine(irq), console.clone())
 }
 
 /// A vCPU in its first state; all but the first wait for the first to start them.

@@ -7,9 +7,13 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, madvise};
+use vm_memory::bitmap::AtomicBitmap;
 use vm_memory::{
     Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
+    MmapRegion,
 };
+
+use crate::checkpoint::pages_of;
 
 /// Where RAM below 4 GiB ends at the latest: above it lie the I/O APIC, the local APICs and
 /// what KVM itself needs.
@@ -64,7 +68,7 @@ pub struct AccessError {
 /// except [`load_u64`](Self::load_u64) and [`store_u64`](Self::store_u64), which are atomic.
 #[derive(Debug, Clone)]
 pub struct Memory {
-    map: GuestMemoryMmap<()>,
+    map: GuestMemoryMmap<AtomicBitmap>,
     size: u64,
 }
 
@@ -158,8 +162,21 @@ impl Memory {
     }
 
     /// The memory as the crates of the VMM family see it.
-    pub(crate) fn map(&self) -> &GuestMemoryMmap<()> {
+    pub(crate) fn map(&self) -> &GuestMemoryMmap<AtomicBitmap> {
         &self.map
+    }
+
+    /// The pages that were written through this type (by any clone) since the last call, as
+    /// guest-physical addresses.
+    pub(crate) fn take_written(&self) -> Vec<u64> {
+        let written = |region: &MmapRegion<AtomicBitmap>| region.bitmap().get_and_reset();
+        self.map
+            .iter()
+            .flat_map(|region| {
+                let words = written(region);
+                pages_of(&words, region.start_addr().0).collect::<Vec<_>>()
+            })
+            .collect()
     }
 
     /// The runs of RAM, in order of their guest-physical addresses.

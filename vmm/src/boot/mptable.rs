@@ -38,8 +38,8 @@ pub(super) fn write(memory: &Memory, vcpus: u8) -> Result<(), AccessError> {
 
 fn pointer(table: u64) -> Vec<u8> {
     let mut bytes = b"_MP_".to_vec();
-    // Below 1 MiB.
-    bytes.extend((table as u32).to_le_bytes());
+    // It lies below 1 MiB: the upper half is 0.
+    bytes.extend(table.to_le_bytes().into_iter().take(4));
     bytes.extend([1, REVISION, 0]);
     bytes.resize(POINTER_LEN, 0);
     with_checksum(bytes, 10)
@@ -48,9 +48,10 @@ fn pointer(table: u64) -> Vec<u8> {
 fn configuration(vcpus: u8) -> Vec<u8> {
     let entries = entries(vcpus);
     let count = u16::from(vcpus) + 2 + u16::from(ISA_LINES);
-    let len = (HEADER_LEN + entries.len()) as u16;
+    let len = HEADER_LEN + entries.len();
     let mut bytes = b"PCMP".to_vec();
-    bytes.extend(len.to_le_bytes());
+    // With 255 processors it would have less than 6 KiB.
+    bytes.extend(len.to_le_bytes().into_iter().take(2));
     bytes.extend([REVISION, 0]);
     bytes.extend(b"UNWLAB  UNWINDLAB   ");
     // No table of the manufacturer's.

@@ -54,6 +54,11 @@ impl Ports {
         }
     }
 
+    /// The serial port.
+    pub(crate) fn uart(&self) -> &Uart {
+        &self.uart
+    }
+
     /// The guest writes `data`: `data.len() / size` items of `size` bytes, one after the other.
     pub(crate) fn write(&self, port: u16, size: u8, data: &[u8]) -> Written {
         if self.doorbell.contains(&port) {
@@ -102,7 +107,7 @@ mod tests {
         let console = Console::default();
         let irq = IrqLine(EventFd::new(0).unwrap());
         (
-            Ports::new(Uart::new(irq, console.clone()), doorbell),
+            Ports::new(Uart::new(irq, console.clone()).unwrap(), doorbell),
             console,
         )
     }

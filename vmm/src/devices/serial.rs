@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vm_superio::serial::NoEvents;
-use vm_superio::{Serial, Trigger};
+use vm_superio::{Serial, SerialState, Trigger};
 use vmm_sys_util::eventfd::EventFd;
 
 /// First port of COM1.
@@ -96,7 +96,11 @@ impl Trigger for IrqLine {
 }
 
 /// The 16550 itself; each vCPU's thread may get at it.
-pub(crate) struct Uart(Mutex<Serial<IrqLine, NoEvents, Console>>);
+pub(crate) struct Uart {
+    device: Mutex<Serial<IrqLine, NoEvents, Console>>,
+    irq: EventFd,
+    console: Console,
+}
 
 impl std::fmt::Debug for Uart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -105,8 +109,31 @@ impl std::fmt::Debug for Uart {
 }
 
 impl Uart {
-    pub(crate) fn new(irq: IrqLine, console: Console) -> Self {
-        Self(Mutex::new(Serial::new(irq, console)))
+    /// # Errors
+    /// The line has no second handle.
+    pub(crate) fn new(irq: IrqLine, console: Console) -> io::Result<Self> {
+        Ok(Self {
+            irq: irq.0.try_clone()?,
+            device: Mutex::new(Serial::new(irq, console.clone())),
+            console,
+        })
+    }
+
+    /// Its registers.
+    pub(crate) fn state(&self) -> SerialState {
+        self.lock().state()
+    }
+
+    /// Makes them what they were. What was printed stays.
+    ///
+    /// # Errors
+    /// The state is none of [`state`](Self::state), or the line cannot be raised.
+    pub(crate) fn set_state(&self, state: &SerialState) -> io::Result<()> {
+        let line = IrqLine(self.irq.try_clone()?);
+        let device = Serial::from_state(state, line, NoEvents, self.console.clone())
+            .map_err(|error| io::Error::other(format!("{error:?}")))?;
+        *self.lock() = device;
+        Ok(())
     }
 
     /// The guest writes `value` to register `offset`.
@@ -124,7 +151,7 @@ impl Uart {
     }
 
     fn lock(&self) -> MutexGuard<'_, Serial<IrqLine, NoEvents, Console>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,0 +1,102 @@
+//! The state of what the vCPUs share: interrupt controllers, timer, clock, serial port.
+
+use std::hash::{Hash, Hasher};
+
+use kvm_bindings::{
+    KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, kvm_clock_data, kvm_irqchip,
+    kvm_pit_state2,
+};
+use kvm_ioctls::VmFd;
+use vm_superio::SerialState;
+
+use super::{CheckpointError, failed, hash_debug};
+use crate::devices::serial::Uart;
+
+const IRQCHIPS: [u32; 3] = [
+    KVM_IRQCHIP_PIC_MASTER,
+    KVM_IRQCHIP_PIC_SLAVE,
+    KVM_IRQCHIP_IOAPIC,
+];
+
+/// All of them.
+#[derive(Debug, Clone)]
+pub(super) struct Chips {
+    irqchips: Vec<kvm_irqchip>,
+    pit: kvm_pit_state2,
+    /// Nanoseconds of kvmclock.
+    clock: u64,
+    serial: SerialState,
+}
+
+impl Chips {
+    /// Reads them.
+    pub(super) fn of(vm: &VmFd, uart: &Uart) -> Result<Self, CheckpointError> {
+        Ok(Self {
+            irqchips: irqchips(vm)?,
+            pit: vm.get_pit2().map_err(failed("get the timer"))?,
+            clock: vm.get_clock().map_err(failed("get the clock"))?.clock,
+            serial: uart.state(),
+        })
+    }
+
+    /// Writes them. Setting a controller or the timer makes KVM start over with it, so this is done
+    /// only where something differs.
+    pub(super) fn restore(&self, vm: &VmFd, uart: &Uart) -> Result<(), CheckpointError> {
+        // First: it may raise its line.
+        if uart.state() != self.serial {
+            uart.set_state(&self.serial)
+                .map_err(CheckpointError::Serial)?;
+        }
+        for (saved, now) in self.irqchips.iter().zip(irqchips(vm)?) {
+            if bytes(saved) != bytes(&now) {
+                vm.set_irqchip(saved)
+                    .map_err(failed("set an interrupt controller"))?;
+            }
+        }
+        let pit = vm.get_pit2().map_err(failed("get the timer"))?;
+        if format!("{pit:?}") != format!("{:?}", self.pit) {
+            vm.set_pit2(&self.pit).map_err(failed("set the timer"))?;
+        }
+        let clock = kvm_clock_data {
+            clock: self.clock,
+            ..Default::default()
+        };
+        vm.set_clock(&clock).map_err(failed("set the clock"))?;
+        Ok(())
+    }
+
+    pub(super) fn digest(&self, hasher: &mut impl Hasher) {
+        for chip in &self.irqchips {
+            bytes(chip).hash(hasher);
+        }
+        for channel in &self.pit.channels {
+            // When it was loaded is a time of the host's.
+            let mut channel = *channel;
+            channel.count_load_time = 0;
+            hash_debug(&channel, hasher);
+        }
+        hash_debug(&self.serial, hasher);
+    }
+}
+
+fn irqchips(vm: &VmFd) -> Result<Vec<kvm_irqchip>, CheckpointError> {
+    IRQCHIPS
+        .into_iter()
+        .map(|chip_id| {
+            let mut chip = kvm_irqchip {
+                chip_id,
+                ..Default::default()
+            };
+            vm.get_irqchip(&mut chip)
+                .map_err(failed("get an interrupt controller"))?;
+            Ok(chip)
+        })
+        .collect()
+}
+
+/// The part of the union that every chip's state lies in.
+fn bytes(chip: &kvm_irqchip) -> &[std::os::raw::c_char] {
+    // SAFETY: the member covers the whole union, which was zeroed before KVM filled its part, and
+    // any bytes are valid characters.
+    unsafe { &chip.chip.dummy }
+}

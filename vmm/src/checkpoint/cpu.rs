@@ -1,0 +1,206 @@
+//! The state of one vCPU.
+
+use std::arch::x86_64::_rdtsc;
+use std::hash::{Hash, Hasher};
+
+use kvm_bindings::{
+    KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, KVMIO, Msrs, kvm_debugregs, kvm_device_attr,
+    kvm_lapic_state, kvm_mp_state, kvm_msr_entry, kvm_regs, kvm_sregs, kvm_vcpu_events, kvm_xcrs,
+    kvm_xsave,
+};
+use kvm_ioctls::VcpuFd;
+use vmm_sys_util::ioctl::ioctl_with_ref;
+use vmm_sys_util::{errno, ioctl_iow_nr};
+
+use super::{CheckpointError, failed, hash_debug};
+use crate::vcpu::Vcpu;
+
+// Documentation/virt/kvm/api.rst, 4.80; kvm-ioctls has them for other architectures only.
+ioctl_iow_nr!(KVM_SET_DEVICE_ATTR, KVMIO, 0xe1, kvm_device_attr);
+ioctl_iow_nr!(KVM_GET_DEVICE_ATTR, KVMIO, 0xe2, kvm_device_attr);
+
+/// Goes on by itself; restored by way of its offset.
+const MSR_TSC: u32 = 0x10;
+/// The LAPIC's current count of its timer, which goes on by itself.
+const LAPIC_CURRENT_COUNT: std::ops::Range<usize> = 0x390..0x394;
+
+/// Everything KVM knows of a vCPU.
+#[derive(Debug, Clone)]
+pub(super) struct CpuState {
+    mp_state: kvm_mp_state,
+    regs: kvm_regs,
+    sregs: kvm_sregs,
+    xsave: Box<[u32; 1024]>,
+    xcrs: kvm_xcrs,
+    debug: kvm_debugregs,
+    lapic: kvm_lapic_state,
+    msrs: Vec<kvm_msr_entry>,
+    events: kvm_vcpu_events,
+    /// The guest's TSC less the host's, and the host's when that was read.
+    tsc_offset: u64,
+    host_tsc: u64,
+    /// It is about to execute an instruction it stopped at for a breakpoint.
+    at_breakpoint: bool,
+}
+
+impl CpuState {
+    /// Reads it.
+    pub(super) fn of(vcpu: &Vcpu, indices: &[u32]) -> Result<Self, CheckpointError> {
+        let fd = &vcpu.fd;
+        let xsave = fd.get_xsave().map_err(failed("get the FPU's state"))?;
+        Ok(Self {
+            mp_state: fd.get_mp_state().map_err(failed("get the MP state"))?,
+            regs: fd.get_regs().map_err(failed("get the registers"))?,
+            sregs: fd.get_sregs().map_err(failed("get the system registers"))?,
+            xsave: Box::new(xsave.region),
+            xcrs: fd.get_xcrs().map_err(failed("get the XCRs"))?,
+            debug: fd
+                .get_debug_regs()
+                .map_err(failed("get the debug registers"))?,
+            lapic: fd.get_lapic().map_err(failed("get the LAPIC"))?,
+            msrs: msrs(fd, indices)?,
+            events: fd
+                .get_vcpu_events()
+                .map_err(failed("get the pending events"))?,
+            tsc_offset: tsc_offset(fd).map_err(failed("get the TSC offset"))?,
+            host_tsc: host_tsc(),
+            at_breakpoint: vcpu.at_breakpoint,
+        })
+    }
+
+    /// Writes it. `now` is the host's TSC, the same for all vCPUs, so that theirs stay as far apart
+    /// as they were.
+    ///
+    /// The order counts: the MP state first (a vCPU that waits for its start-up signal takes no
+    /// registers), the APIC base in the system registers before the LAPIC, the TSC before the
+    /// deadline of the LAPIC's timer, which is an MSR, and events last.
+    pub(super) fn restore(&self, vcpu: &mut Vcpu, now: u64) -> Result<(), CheckpointError> {
+        let fd = &vcpu.fd;
+        fd.set_mp_state(self.mp_state)
+            .map_err(failed("set the MP state"))?;
+        fd.set_sregs(&self.sregs)
+            .map_err(failed("set the system registers"))?;
+        fd.set_regs(&self.regs)
+            .map_err(failed("set the registers"))?;
+        let xsave = kvm_xsave {
+            region: *self.xsave,
+            ..Default::default()
+        };
+        // SAFETY: no feature is in use whose state is larger than this structure: those need the
+        // permission of arch_prctl(2), which this process never asks for.
+        unsafe { fd.set_xsave(&xsave) }.map_err(failed("set the FPU's state"))?;
+        fd.set_xcrs(&self.xcrs).map_err(failed("set the XCRs"))?;
+        fd.set_debug_regs(&self.debug)
+            .map_err(failed("set the debug registers"))?;
+        let elapsed = now.wrapping_sub(self.host_tsc);
+        set_tsc_offset(fd, self.tsc_offset.wrapping_sub(elapsed))
+            .map_err(failed("set the TSC offset"))?;
+        fd.set_lapic(&self.lapic).map_err(failed("set the LAPIC"))?;
+        set_msrs(fd, &self.msrs)?;
+        fd.set_vcpu_events(&self.events)
+            .map_err(failed("set the pending events"))?;
+        vcpu.at_breakpoint = self.at_breakpoint;
+        Ok(())
+    }
+
+    pub(super) fn digest(&self, hasher: &mut impl Hasher) {
+        hash_debug(&self.mp_state, hasher);
+        hash_debug(&self.regs, hasher);
+        hash_debug(&self.sregs, hasher);
+        self.xsave.hash(hasher);
+        hash_debug(&self.xcrs, hasher);
+        hash_debug(&self.debug, hasher);
+        for (at, byte) in self.lapic.regs.iter().enumerate() {
+            if !LAPIC_CURRENT_COUNT.contains(&at) {
+                byte.hash(hasher);
+            }
+        }
+        for msr in &self.msrs {
+            (msr.index, msr.data).hash(hasher);
+        }
+        hash_debug(&self.events, hasher);
+    }
+}
+
+/// The host's time-stamp counter.
+pub(super) fn host_tsc() -> u64 {
+    // SAFETY: every x86-64 CPU has the instruction, and no mode of Linux forbids it by default.
+    unsafe { _rdtsc() }
+}
+
+/// All of these that KVM gives. KVM lists some that the guest's CPUID does not have; the first one
+/// that it does not give ends each call.
+fn msrs(fd: &VcpuFd, indices: &[u32]) -> Result<Vec<kvm_msr_entry>, CheckpointError> {
+    let mut rest: Vec<kvm_msr_entry> = indices
+        .iter()
+        .filter(|index| **index != MSR_TSC)
+        .map(|&index| kvm_msr_entry {
+            index,
+            ..Default::default()
+        })
+        .collect();
+    let mut found = Vec::with_capacity(rest.len());
+    while let Some(first) = rest.first().map(|entry| entry.index) {
+        let mut some = Msrs::from_entries(&rest).map_err(|_| CheckpointError::Msr(first))?;
+        let got = fd.get_msrs(&mut some).map_err(failed("get the MSRs"))?;
+        found.extend(some.as_slice().iter().take(got).copied());
+        rest.drain(..(got + 1).min(rest.len()));
+    }
+    Ok(found)
+}
+
+fn set_msrs(fd: &VcpuFd, msrs: &[kvm_msr_entry]) -> Result<(), CheckpointError> {
+    let mut rest = msrs;
+    while let Some(first) = rest.first() {
+        let some = Msrs::from_entries(rest).map_err(|_| CheckpointError::Msr(first.index))?;
+        let set = fd.set_msrs(&some).map_err(failed("set the MSRs"))?;
+        let Some(refused) = rest.get(set) else {
+            break;
+        };
+        // Read-only ones are refused, and are what they were.
+        if value(fd, refused.index)? != refused.data {
+            return Err(CheckpointError::Msr(refused.index));
+        }
+        rest = rest.get(set + 1..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+fn value(fd: &VcpuFd, index: u32) -> Result<u64, CheckpointError> {
+    let found = msrs(fd, &[index])?;
+    found
+        .first()
+        .map(|entry| entry.data)
+        .ok_or(CheckpointError::Msr(index))
+}
+
+fn attribute(value: &u64) -> kvm_device_attr {
+    kvm_device_attr {
+        flags: 0,
+        group: KVM_VCPU_TSC_CTRL,
+        attr: u64::from(KVM_VCPU_TSC_OFFSET),
+        addr: std::ptr::from_ref(value).expose_provenance() as u64,
+    }
+}
+
+/// What is added to the host's TSC (Documentation/virt/kvm/devices/vcpu.rst, 4.1).
+fn tsc_offset(fd: &VcpuFd) -> Result<u64, errno::Error> {
+    let mut offset = 0_u64;
+    let attribute = kvm_device_attr {
+        addr: std::ptr::from_mut(&mut offset).expose_provenance() as u64,
+        ..attribute(&0)
+    };
+    // SAFETY: KVM writes the 8 bytes at `addr`, which are `offset`'s, and nothing else.
+    match unsafe { ioctl_with_ref(fd, KVM_GET_DEVICE_ATTR(), &attribute) } {
+        0 => Ok(offset),
+        _ => Err(errno::Error::last()),
+    }
+}
+
+fn set_tsc_offset(fd: &VcpuFd, offset: u64) -> Result<(), errno::Error> {
+    // SAFETY: KVM reads the 8 bytes at `addr`, which are `offset`'s.
+    match unsafe { ioctl_with_ref(fd, KVM_SET_DEVICE_ATTR(), &attribute(&offset)) } {
+        0 => Ok(()),
+        _ => Err(errno::Error::last()),
+    }
+}

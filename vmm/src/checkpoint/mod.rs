@@ -1,0 +1,163 @@
+//! Checkpoints: a machine's whole state, saved once and restored often.
+//!
+//! The first checkpoint copies all of RAM. From then on KVM logs which pages the guest writes, and
+//! [`Memory`](crate::Memory) which the VMM writes; restoring copies back those that differ, and a
+//! later checkpoint holds those alone. So checkpoints can be nested: one is made, the machine runs
+//! on from it, another is made; each can be restored at any time, in any order.
+//!
+//! Part of the state are RAM, the vCPUs' registers (general, system, FPU, debug, MSRs, LAPIC,
+//! pending events), the interrupt controllers, the timer, both clocks of the guest (TSC and kvmclock
+//! go on from where they were) and the serial port. What the console printed is not taken back.
+//! Breakpoints are not part of it: they are what the caller wants, not what the machine is.
+
+mod chips;
+mod cpu;
+mod ram;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use kvm_ioctls::Kvm;
+use vmm_sys_util::errno;
+
+use crate::machine::Machine;
+use crate::slot::{PauseError, State};
+
+use chips::Chips;
+use cpu::CpuState;
+use ram::Pages;
+pub(crate) use ram::{Ram, pages_of};
+
+/// Why a machine could not be saved or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// A vCPU cannot be stopped.
+    #[error(transparent)]
+    Pause(#[from] PauseError),
+    /// A vCPU's thread is gone.
+    #[error("vCPU {0} is gone")]
+    Gone(u8),
+    /// Of another machine.
+    #[error("the checkpoint is of another machine")]
+    Foreign,
+    /// KVM refused.
+    #[error("failed to {what}: {source}")]
+    Kvm {
+        /// What was asked for.
+        what: &'static str,
+        /// The kernel's reason.
+        source: errno::Error,
+    },
+    /// KVM took fewer MSRs than it had given.
+    #[error("KVM does not take back MSR {0:#x}")]
+    Msr(u32),
+    /// The serial port.
+    #[error("failed to restore the serial port: {0}")]
+    Serial(std::io::Error),
+    /// Guest memory that is not there; a bug of this crate.
+    #[error(transparent)]
+    Memory(#[from] crate::memory::AccessError),
+}
+
+/// With what was asked of KVM.
+fn failed(what: &'static str) -> impl Fn(errno::Error) -> CheckpointError + Copy {
+    move |source| CheckpointError::Kvm { what, source }
+}
+
+/// A machine's state.
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    cpus: Vec<CpuState>,
+    chips: Chips,
+    pages: Pages,
+}
+
+/// What restoring took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Restored {
+    /// Pages that were looked at: written by anyone since the last time, or held in reserve.
+    pub looked_at: usize,
+    /// Pages that differed and were copied back.
+    pub copied: usize,
+}
+
+/// The MSRs that KVM saves and restores, for a machine to remember.
+pub(crate) fn msr_indices(kvm: &Kvm) -> Result<Vec<u32>, errno::Error> {
+    Ok(kvm.get_msr_index_list()?.as_slice().to_vec())
+}
+
+impl Machine {
+    /// Saves the machine. Stops all vCPUs; they stay stopped.
+    ///
+    /// # Errors
+    /// [`CheckpointError`].
+    pub fn checkpoint(&mut self) -> Result<Checkpoint, CheckpointError> {
+        self.pause_all()?;
+        let indices = std::mem::take(&mut self.msrs);
+        let cpus =
+            (0..self.vcpu_count()).map(|index| CpuState::of(self.stopped_vcpu(index)?, &indices));
+        let cpus: Result<Vec<_>, _> = cpus.collect();
+        self.msrs = indices;
+        Ok(Checkpoint {
+            cpus: cpus?,
+            chips: Chips::of(&self.vm, self.ports.uart())?,
+            pages: self.ram.save(&self.vm, &self.memory)?,
+        })
+    }
+
+    /// Makes the machine what it was. Stops all vCPUs; they stay stopped, and stops that nobody has
+    /// seen yet are forgotten.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]; the machine is of no more use then.
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<Restored, CheckpointError> {
+        self.pause_all()?;
+        if checkpoint.cpus.len() != usize::from(self.vcpu_count()) {
+            return Err(CheckpointError::Foreign);
+        }
+        let restored = self
+            .ram
+            .restore(&self.vm, &self.memory, &checkpoint.pages)?;
+        checkpoint.chips.restore(&self.vm, self.ports.uart())?;
+        let now = cpu::host_tsc();
+        for (index, state) in (0..).zip(&checkpoint.cpus) {
+            let slot = self.slot_mut(index).ok_or(CheckpointError::Gone(index))?;
+            let State::Stopped {
+                vcpu, stop, seen, ..
+            } = &mut slot.state
+            else {
+                return Err(CheckpointError::Gone(index));
+            };
+            state.restore(vcpu, now)?;
+            (*stop, *seen) = (crate::exit::Stop::Paused, true);
+        }
+        self.forget_events();
+        Ok(restored)
+    }
+
+    /// A digest of everything that a checkpoint holds, but for the clocks, which go on by themselves.
+    /// Reads all of RAM. Stops all vCPUs; they stay stopped.
+    ///
+    /// # Errors
+    /// [`CheckpointError`].
+    pub fn digest(&mut self) -> Result<u64, CheckpointError> {
+        self.pause_all()?;
+        let mut hasher = DefaultHasher::new();
+        ram::digest(&self.memory, &mut hasher)?;
+        Chips::of(&self.vm, self.ports.uart())?.digest(&mut hasher);
+        for index in 0..self.vcpu_count() {
+            CpuState::of(self.stopped_vcpu(index)?, &self.msrs)?.digest(&mut hasher);
+        }
+        Ok(hasher.finish())
+    }
+
+    fn stopped_vcpu(&self, index: u8) -> Result<&crate::vcpu::Vcpu, CheckpointError> {
+        self.slot(index)
+            .and_then(|slot| slot.stopped())
+            .ok_or(CheckpointError::Gone(index))
+    }
+}
+
+/// The bytes of a structure of KVM's, by its `Debug` form: complete, and without its padding.
+fn hash_debug(value: &impl std::fmt::Debug, hasher: &mut impl Hasher) {
+    format!("{value:?}").hash(hasher);
+}
