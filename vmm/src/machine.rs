@@ -118,7 +118,7 @@ pub struct Machine {
     console: Console,
     memory: Memory,
     // Last: the VM goes after its vCPUs.
-    _vm: VmFd,
+    vm: VmFd,
 }
 
 impl Machine {
@@ -158,7 +158,7 @@ impl Machine {
             events: VecDeque::new(),
             console,
             memory,
-            _vm: vm,
+            vm,
         })
     }
 
@@ -220,6 +220,10 @@ impl Machine {
             .zip(ran)
             .map(|(index, ran)| self.wait_stopped(index, ran))
             .collect()
+    }
+
+    pub(crate) fn vm(&self) -> &VmFd {
+        &self.vm
     }
 
     pub(crate) fn slot(&self, index: u8) -> Option<&Slot> {
