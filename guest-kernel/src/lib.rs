@@ -26,6 +26,7 @@ pub mod progress;
 pub mod qemu;
 pub mod stock;
 pub mod symbols;
+pub mod text;
 pub mod version;
 
 pub use build::{BuildError, BuildSpec, Built, Client, Source, build};

@@ -77,9 +77,10 @@ impl Lab for ThisMachine {
             KernelRequest::Build(spec) => build(spec, progress)?,
         };
         let symbols = Symbols::load(&image.symbols).map_err(unavailable)?;
+        let vmlinux = image.vmlinux.clone();
         Ok(Box::new(CachedKernel {
             image,
-            symbols: LoadedSymbols(symbols),
+            symbols: LoadedSymbols { symbols, vmlinux },
         }))
     }
 
@@ -180,11 +181,14 @@ impl TestKernel for CachedKernel {
 }
 
 #[derive(Debug)]
-struct LoadedSymbols(Symbols);
+struct LoadedSymbols {
+    symbols: Symbols,
+    vmlinux: PathBuf,
+}
 
 impl KernelSymbols for LoadedSymbols {
     fn addresses(&self, name: &str) -> Vec<u64> {
-        self.0
+        self.symbols
             .iter()
             .filter(|&(_, _, other)| other == name)
             .map(|(at, _, _)| at)
@@ -192,19 +196,30 @@ impl KernelSymbols for LoadedSymbols {
     }
 
     fn size(&self, name: &str) -> Option<u64> {
-        self.0.size(name)
+        self.symbols.size(name)
     }
 
     fn similar(&self, name: &str) -> Vec<String> {
-        self.0.similar(name)
+        self.symbols.similar(name)
     }
 
     fn current_task_offset(&self) -> Option<u64> {
-        self.0.current_task_offset()
+        self.symbols.current_task_offset()
+    }
+
+    fn percpu_offset(&self, name: &str) -> Option<u64> {
+        self.symbols.percpu_offset(name)
+    }
+
+    fn code(&self, address: u64, length: usize) -> Option<Vec<u8>> {
+        kernels::text::read(&self.vmlinux, address, length)
+            .inspect_err(|error| tracing::debug!(%error, "no text of the kernel"))
+            .ok()
+            .flatten()
     }
 
     fn resolve(&self, address: u64) -> Option<(String, u64)> {
-        self.0
+        self.symbols
             .resolve(address)
             .map(|(name, offset)| (name.to_owned(), offset))
     }

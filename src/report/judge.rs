@@ -17,7 +17,7 @@ use crate::runner::TrialPlan;
 use crate::scenario::{KernelSymbols, Loaded, Scenario};
 use crate::trace::Trace;
 use crate::trace::canonical::canonical;
-use crate::trace::recording::{TrialEnd, VcpuPlace};
+use crate::trace::recording::{Point, TrialEnd, VcpuPlace};
 
 /// The kernel bugs that are understood.
 pub trait MatchFinding {
@@ -114,6 +114,7 @@ impl Judge<'_> {
             ),
         };
         let mut result = ScenarioResult::not_run(&case.plan.scenario, outcome, reason);
+        result.reasons.extend(case.trace.notes.iter().cloned());
         result
             .reasons
             .extend(missing_injections(case.plan, &case.trace));
@@ -151,6 +152,7 @@ impl Judge<'_> {
                 .iter()
                 .map(|why| format!("corrupt ring: {why}")),
         );
+        reasons.extend(case.trace.notes.iter().cloned());
         reasons.extend(missing_injections(case.plan, &case.trace));
         reasons.extend(not_exercised(scenario, &result.checks));
         reasons.extend(expect::unmet(&scenario.expect, &result.counts, &case.trace));
@@ -236,17 +238,54 @@ fn missing_injections(plan: &TrialPlan, trace: &Trace) -> Vec<String> {
             .injections
             .iter()
             .chain(&trace.failures)
+            .chain(&trace.actions)
             .filter(|it| it.spec as usize == index);
         let made = made.count() as u64;
         let enough = injection.trigger.may_end_early() && (1..planned).contains(&made);
         if made != planned && !enough {
+            let name = &injection.name;
+            let passes = trace.points.iter().find(|it| it.spec as usize == index);
             reasons.push(format!(
-                "point not reached: injection {} was made {made} times of {planned}",
-                index + 1
+                "point not reached: {name} was made {made} times of {planned}{}",
+                passes.map(passed).unwrap_or_default()
             ));
         }
     }
     reasons
+}
+
+/// How often a place was passed that was not passed often enough, to be put behind a sentence.
+fn passed(point: &Point) -> String {
+    let times = |n: u64| match n {
+        1 => "once".to_owned(),
+        n => format!("{n} times"),
+    };
+    let mut said = match (point.iterations, point.least, point.most) {
+        (0, ..) if point.unfinished > 0 => {
+            format!("; its place was passed {}", times(point.unfinished))
+        }
+        (0, ..) => "; its place was not passed while it counted".to_owned(),
+        (n, 0, 0) => format!("; its place was passed in none of {n} iterations"),
+        (n, least, most) if least == most => {
+            format!(
+                "; its place was passed {} in each of {n} iterations",
+                times(most)
+            )
+        }
+        (n, least, most) => {
+            format!("; its place was passed {least} to {most} times in each of {n} iterations")
+        }
+    };
+    if point.hit > 1 {
+        said.push_str(&format!(", and arrival {} was asked for", point.hit));
+    }
+    if point.others > 0 {
+        let others = times(point.others);
+        said.push_str(&format!(
+            " ({others} by others: another task, another vCPU, an NMI's handler)"
+        ));
+    }
+    said
 }
 
 /// Required invariants without evidence. Where none is required, one must have some: a trace

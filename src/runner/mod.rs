@@ -1,13 +1,17 @@
 //! Plan to recording: boots the machine, makes the injections, reads the rings.
 
+mod actions;
 mod arrivals;
+mod delays;
 pub mod executor;
+mod frozen;
 mod guest_memory;
 pub mod interrupt;
 pub mod plan;
 pub mod progress;
 mod rate;
 mod session;
+mod sightings;
 pub mod trial;
 mod vcpu;
 mod watch;

@@ -45,48 +45,74 @@ pub struct KernelAddresses {
     pub current_task: u64,
 }
 
-/// One line of a scenario's `inject`.
+/// One line of a scenario's `inject`, or one point of its `schedule`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InjectionPlan {
+    /// What it is called in messages.
+    pub name: String,
     /// When and where.
     pub trigger: TriggerPlan,
+    /// Index of an earlier injection: each time that one is made, this one may be once.
+    pub after: Option<u32>,
     /// What.
     pub action: ActionPlan,
+    /// The vCPU that it is done to; none: the one that met the trigger.
+    pub target: Option<u8>,
 }
 
-/// What is done to the vCPU.
+/// What is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ActionPlan {
-    /// One NMI into the vCPU that met the trigger.
+    /// One NMI into the vCPU.
     Nmi,
     /// The function that is about to be called returns this instead.
     Fail {
         /// The value.
         returns: i64,
     },
+    /// One interrupt by the vCPU's local APIC.
+    Irq {
+        /// Its vector.
+        vector: u8,
+    },
+    /// The vCPU stands still until thawed.
+    Freeze {
+        /// Longest time; then all is let go and the trial wound up. Milliseconds.
+        limit_ms: u64,
+    },
+    /// The vCPU goes on.
+    Thaw,
+    /// A variable of the kernel gets another value.
+    Poke(PokePlan),
+    /// A point of a schedule: passed in its turn; a vCPU that is early stands still.
+    Pass {
+        /// Which point of the schedule, from 0.
+        turn: u32,
+        /// How many points the schedule has.
+        of: u32,
+        /// As for [`ActionPlan::Freeze`].
+        limit_ms: u64,
+    },
+}
+
+/// Which variable, and its new value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PokePlan {
+    /// Its address, or what to add to a CPU's GS base for the address of its copy.
+    pub address: u64,
+    /// The CPU whose copy is meant; none for a variable there is one of.
+    pub cpu: Option<u8>,
+    /// 1, 2, 4 or 8.
+    pub bytes: u8,
+    /// The value.
+    pub value: u64,
 }
 
 /// When an injection is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TriggerPlan {
-    /// A workload thread, between its arm mark and its next one, is about to execute the
-    /// instruction at `place`.
-    Arrival {
-        /// The instruction.
-        place: Place,
-        /// Which iteration of the workload (arm mark) is the first that counts, from 1.
-        first: u64,
-        /// Which arrival within the iteration, from 1.
-        hit: u64,
-        /// In how many iterations.
-        repeat: u64,
-        /// How many times in a row at each arrival: the second when the first one's handler has
-        /// returned to the instruction, and so on.
-        times: u32,
-        /// In the n-th of the iterations, n - 1 instruction boundaries after the arrival. It ends
-        /// early when an iteration does before it comes to the boundary that is due.
-        sweep: bool,
-    },
+    /// A task is about to execute an instruction.
+    Arrival(ArrivalPlan),
     /// Periodically, wherever the vCPU is.
     Rate {
         /// Microseconds between two injections into the same vCPU.
@@ -96,6 +122,70 @@ pub enum TriggerPlan {
         /// The vCPUs.
         vcpus: Vec<u8>,
     },
+    /// Some time after the start of the workload, or after the injection it is to follow; with
+    /// none, in the same stop of the vCPU.
+    Delay {
+        /// Microseconds.
+        micros: u64,
+        /// How often, where it follows one that is made often.
+        repeat: u64,
+    },
+    /// Something is seen from outside.
+    Event {
+        /// What.
+        event: EventPlan,
+        /// Which one of its kind, from 1.
+        hit: u64,
+        /// At how many, one after the other.
+        repeat: u64,
+    },
+}
+
+/// An instruction, and who must be about to execute it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrivalPlan {
+    /// The instruction.
+    pub place: Place,
+    /// Which iteration of the workload (arm mark) is the first that counts, from 1.
+    pub first: u64,
+    /// Which arrival within the iteration, from 1.
+    pub hit: u64,
+    /// In how many iterations.
+    pub repeat: u64,
+    /// How many times in a row at each arrival: the second when the first one's handler has
+    /// returned to the instruction, and so on.
+    pub times: u32,
+    /// In the n-th of the iterations, n - 1 instruction boundaries after the arrival. It ends
+    /// early when an iteration does before it comes to the boundary that is due.
+    pub sweep: bool,
+    /// Whose arrivals count.
+    pub by: By,
+    /// On which vCPU; none: on any.
+    pub vcpu: Option<u8>,
+    /// Inside an NMI's handler instead of outside of one.
+    pub in_nmi: bool,
+}
+
+/// Whose arrivals at a place count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum By {
+    /// Those of workload threads between their arm mark and the next one.
+    Workload,
+    /// Those of this one.
+    Thread(u32),
+    /// Every task's, at any time; there are no iterations then.
+    Any,
+}
+
+/// What can be seen from outside of the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EventPlan {
+    /// A record of this `PERF_RECORD_*` type in a ring of perf.
+    Record(u32),
+    /// A record of this kind in the log of the lab client.
+    Lab(u8),
+    /// A mark of a workload thread, by [`unwindlab_abi::mark`].
+    Mark(u8),
 }
 
 impl TriggerPlan {
@@ -103,15 +193,16 @@ impl TriggerPlan {
     /// code decides.
     #[must_use]
     pub const fn may_end_early(&self) -> bool {
-        matches!(self, Self::Arrival { sweep: true, .. })
+        matches!(self, Self::Arrival(ArrivalPlan { sweep: true, .. }))
     }
 
     /// How many injections it makes, at most if it may end early.
     #[must_use]
     pub fn injections(&self) -> u64 {
         match self {
-            Self::Arrival { repeat, times, .. } => repeat.saturating_mul(u64::from(*times)),
+            Self::Arrival(at) => at.repeat.saturating_mul(u64::from(at.times)),
             Self::Rate { count, vcpus, .. } => count.saturating_mul(vcpus.len() as u64),
+            Self::Delay { repeat, .. } | Self::Event { repeat, .. } => *repeat,
         }
     }
 }

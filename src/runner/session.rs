@@ -8,9 +8,11 @@ use unwindlab_abi::{ABI_VERSION, shared};
 use unwindlab_vmm::{AccessError, AddressSpace, Memory};
 
 use super::guest_memory::Ram;
+use super::plan::EventPlan;
 use super::progress::Stage;
+use crate::trace::framing::Records;
 use crate::trace::lab::LabLog;
-use crate::trace::lab::reader::may_be_log;
+use crate::trace::lab::reader::{self, may_be_log};
 use crate::trace::recording::{Recording, TrialEnd};
 use crate::trace::ring::{RingError, RingReader};
 
@@ -223,6 +225,34 @@ impl Session {
                 tracing::debug!(%error, "ring");
             }
         }
+    }
+
+    /// What is new in the rings and in the lab client's log since they were last looked at, with
+    /// the CPU: `rings` and `lab` say how far that was.
+    pub fn seen(
+        &self,
+        memory: &Memory,
+        rings: &mut Vec<usize>,
+        lab: &mut u64,
+    ) -> Vec<(EventPlan, u8)> {
+        rings.resize(self.rings.len(), 0);
+        let mut seen = Vec::new();
+        let cpus = self.recording.rings.iter().map(|ring| ring.cpu);
+        for ((ring, from), cpu) in self.rings.iter().zip(rings).zip(cpus) {
+            let cpu = u8::try_from(cpu).unwrap_or(0);
+            let mut records = Records::new(ring.bytes().get(*from..).unwrap_or_default());
+            seen.extend(
+                { &mut records }
+                    .map_while(Result::ok)
+                    .map(|record| (EventPlan::Record(record.record_type), cpu)),
+            );
+            *from += records.offset();
+        }
+        while let Some((kind, cpu)) = reader::slot(&Ram(memory), &self.lab_pages, *lab) {
+            *lab += 1;
+            seen.push((EventPlan::Lab(kind), cpu));
+        }
+        seen
     }
 
     /// Reads the lab client's log, which is never read before the trial's end: it is not written

@@ -6,17 +6,23 @@ use std::time::{Duration, Instant};
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT, mark};
 use unwindlab_vmm::{AddressSpace, InjectError, Machine, Pause, Run, Stop, VcpuEvent};
 
-use super::arrivals::{Arrival, Arrivals, Due};
-use super::plan::{ActionPlan, Place, TrialPlan, TriggerPlan};
+use super::actions::NOBODY;
+use super::arrivals::{Arrival, Arrivals, Due, Standing, Who};
+use super::delays::{Delays, later};
+use super::frozen::Frozen;
+use super::plan::{EventPlan, Place, TrialPlan, TriggerPlan};
 use super::progress::{Stage, TrialProgress};
 use super::rate::Rates;
 use super::session::{Session, Turn};
+use super::sightings::Sightings;
 use super::vcpu::{VcpuError, vcpu};
 use super::watch;
-use crate::trace::recording::{Injection, Progress, Recording, TrialEnd};
+use crate::trace::recording::{Progress, Recording, TrialEnd};
 
 /// How often rings are read and the guest is looked at while nothing else happens.
 const TICK: Duration = Duration::from_millis(20);
+/// How often where an injection waits for what is in the rings.
+const QUICK_TICK: Duration = Duration::from_millis(1);
 /// How often progress is told.
 const TELL: Duration = Duration::from_millis(300);
 /// Share of the run limit after which a trial whose points are not all reached is wound up, so
@@ -32,30 +38,67 @@ pub enum TrialError {
     /// More places than there are debug registers.
     #[error("{0} different instructions to break on; the CPU has 4 breakpoints")]
     TooManyPlaces(usize),
+    /// Two injections of a kind that goes from instruction to instruction, on one vCPU.
+    #[error("two bursts, sweeps or points of a schedule lead vCPU {0} on at the same time")]
+    TwoLead(u8),
+    /// A thaw without a freeze.
+    #[error("vCPU {target} is to be thawed (by what vCPU {by} met) but is not frozen")]
+    NotFrozen {
+        /// Which.
+        target: u8,
+        /// Where the trigger was met.
+        by: u8,
+    },
+    /// A variable that does not hold what was written into it.
+    #[error("the variable at {address:#x} does not hold what was written into it")]
+    NotPoked {
+        /// Where.
+        address: u64,
+    },
     /// A symbol that the agent did not announce.
     #[error("the workload has no symbol {0:?}")]
     NoUserSymbol(String),
 }
 
+/// Why a vCPU executes single instructions right now.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Stepping {
+    /// On the way of a burst or a sweep.
+    Lead {
+        spec: u32,
+        who: Who,
+        /// How many are left.
+        steps: u64,
+    },
+    /// Past a point of a schedule with so many.
+    Pass { of: u32 },
+}
+
 /// A running trial.
 pub struct Trial<'a> {
-    plan: &'a TrialPlan,
-    machine: Machine,
-    session: Session,
-    arrivals: Arrivals,
+    pub(super) plan: &'a TrialPlan,
+    pub(super) machine: Machine,
+    pub(super) session: Session,
+    pub(super) arrivals: Arrivals,
+    pub(super) sightings: Sightings,
+    pub(super) delays: Delays,
+    pub(super) frozen: Frozen,
     rates: Rates,
     planned: u64,
+    /// By injection: how often it was made.
+    pub(super) made: BTreeMap<u32, u64>,
+    /// By injection that comes after a time: how often that time has begun.
+    pub(super) begun: BTreeMap<u32, u64>,
     started: Instant,
     /// When the agent said Ready.
     running_since: Option<Instant>,
     /// When the last planned injection was made.
     injected_all: Option<Instant>,
     stopping: bool,
-    /// By vCPU: the burst or sweep (injection, thread) for which it executes single instructions
-    /// right now, and how many.
-    stepping: BTreeMap<u8, (u32, u32, u64)>,
+    /// By vCPU.
+    pub(super) stepping: BTreeMap<u8, Stepping>,
     breakpoints: Vec<u64>,
-    first_progress: Vec<u64>,
+    pub(super) first_progress: Vec<u64>,
     last_progress: Vec<u64>,
     end: Option<TrialEnd>,
 }
@@ -75,6 +118,11 @@ impl<'a> Trial<'a> {
         Self {
             session: Session::new(&plan.guest, plan.vcpus),
             arrivals: Arrivals::default(),
+            sightings: Sightings::default(),
+            delays: Delays::default(),
+            frozen: Frozen::default(),
+            made: BTreeMap::new(),
+            begun: BTreeMap::new(),
             rates: Rates::default(),
             planned: plan.injections.iter().map(|i| i.trigger.injections()).sum(),
             plan,
@@ -119,7 +167,7 @@ impl<'a> Trial<'a> {
                 self.on_stop(&event)?;
             }
             self.inject_due()?;
-            if ticked.elapsed() >= TICK {
+            if ticked.elapsed() >= self.tick_length() {
                 ticked = Instant::now();
                 self.tick()?;
             }
@@ -137,9 +185,17 @@ impl<'a> Trial<'a> {
         }
     }
 
+    fn tick_length(&self) -> Duration {
+        match self.running_since.is_some() && self.sightings.reads_rings() {
+            true => QUICK_TICK,
+            false => TICK,
+        }
+    }
+
     fn next_wake(&self, ticked: Instant) -> Instant {
-        let tick = ticked + TICK;
-        self.rates.next().map_or(tick, |due| due.min(tick))
+        let tick = ticked + self.tick_length();
+        let due = self.rates.next().into_iter().chain(self.delays.next());
+        due.fold(tick, Instant::min)
     }
 
     fn progress(&self) -> TrialProgress {
@@ -150,8 +206,7 @@ impl<'a> Trial<'a> {
                 self.session.stage
             },
             elapsed_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            injected: (self.session.recording.injections.len()
-                + self.session.recording.failures.len()) as u64,
+            injected: self.made.values().sum(),
             planned: self.planned,
         }
     }
@@ -184,7 +239,11 @@ impl<'a> Trial<'a> {
         self.resume(index, Run::Continue)
     }
 
-    fn resume(&mut self, index: u8, run: Run) -> Result<(), TrialError> {
+    /// Lets a vCPU go on, unless it is frozen: then when it is thawed.
+    pub(super) fn resume(&mut self, index: u8, run: Run) -> Result<(), TrialError> {
+        if self.frozen.keep(index, run) {
+            return Ok(());
+        }
         Ok(vcpu(&mut self.machine, index)?
             .resume(run)
             .map_err(VcpuError::from)?)
@@ -217,19 +276,13 @@ impl<'a> Trial<'a> {
         let now = Instant::now();
         self.running_since = Some(now);
         let mut arrivals = Vec::new();
+        let mut at_once = Vec::new();
         for (spec, injection) in (0_u32..).zip(&self.plan.injections) {
+            let follows = injection.after.is_some();
             match &injection.trigger {
-                TriggerPlan::Arrival {
-                    place,
-                    first,
-                    hit,
-                    repeat,
-                    times,
-                    sweep,
-                } => {
-                    let address = self.address(place)?;
-                    let arrival = Arrival::new(spec, address, *first, *hit, *repeat, *times);
-                    arrivals.push(arrival.sweeping(*sweep));
+                TriggerPlan::Arrival(plan) => {
+                    let address = self.address(&plan.place)?;
+                    arrivals.push(Arrival::new(spec, address, plan, follows));
                 }
                 TriggerPlan::Rate {
                     period_us,
@@ -241,13 +294,22 @@ impl<'a> Trial<'a> {
                             .add(spec, vcpu, Duration::from_micros(*period_us), *count, now);
                     }
                 }
+                TriggerPlan::Delay { .. } if follows => {}
+                TriggerPlan::Delay { micros: 0, .. } => at_once.push(spec),
+                TriggerPlan::Delay { micros, .. } => {
+                    self.delays.add(spec, 0, later(now, *micros));
+                }
+                TriggerPlan::Event { event, hit, repeat } => {
+                    self.sightings.add(spec, *event, *hit, *repeat, follows);
+                }
             }
         }
         self.arrivals = Arrivals::new(arrivals);
-        if self.injections_complete() {
-            self.injected_all = Some(now);
+        for spec in at_once {
+            self.act(spec, 0, NOBODY)?;
         }
-        Ok(())
+        self.note_completion();
+        self.refresh_breakpoints()
     }
 
     fn address(&self, place: &Place) -> Result<u64, TrialError> {
@@ -260,6 +322,14 @@ impl<'a> Trial<'a> {
                     .ok_or_else(|| TrialError::NoUserSymbol(symbol.clone()))?;
                 Ok(found.start.wrapping_add(*offset))
             }
+        }
+    }
+
+    /// Sets those that are needed now.
+    pub(super) fn refresh_breakpoints(&mut self) -> Result<(), TrialError> {
+        match self.stopping {
+            true => self.set_breakpoints(Vec::new()),
+            false => self.set_breakpoints(self.arrivals.addresses()),
         }
     }
 
@@ -285,67 +355,91 @@ impl<'a> Trial<'a> {
 
     fn mark(&mut self, index: u8, value: u32) -> Result<(), TrialError> {
         let (what, thread) = mark::unpack(value);
+        if self.stopping {
+            return Ok(());
+        }
         match what {
-            mark::ARM if !self.stopping => {
+            mark::ARM => {
                 let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
                 self.arrivals.arm(thread, task);
-                self.note_completion();
             }
-            mark::DONE => {
-                self.arrivals.disarm(thread);
-                self.note_completion();
-            }
-            _ => {}
+            mark::DONE => self.arrivals.disarm(thread),
+            _ => return Ok(()),
         }
-        self.set_breakpoints(self.arrivals.addresses())
+        let who = Who {
+            thread: Some(thread),
+            iteration: None,
+        };
+        for spec in self.sightings.see(EventPlan::Mark(what)) {
+            self.act(spec, index, who)?;
+        }
+        self.note_completion();
+        self.refresh_breakpoints()
     }
 
     /// The vCPU stands at a place of ours, or at the boundary after one.
     fn breakpoint(&mut self, index: u8, pc: u64) -> Result<(), TrialError> {
-        let state = vcpu(&mut self.machine, index)?.nmi_state();
-        if state.map_err(VcpuError::from)?.masked {
-            // An NMI's handler comes by (perf's asks for the task's pid, as getppid does): the
-            // place is meant in the entry itself, and an NMI would not be taken here anyway.
+        if self.stopping {
             return self.resume(index, Run::Continue);
         }
+        let state = vcpu(&mut self.machine, index)?.nmi_state();
+        // An NMI's handler comes by places too (perf's asks for the task's pid, as getppid does):
+        // unless a scenario says so, the place is meant in the entry itself, and an NMI would
+        // not be taken here anyway.
+        let in_nmi = state.map_err(VcpuError::from)?.masked;
         let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
         let next = watch::successors(&mut self.machine, index, pc)?;
-        match self.arrivals.hit(pc, task, !next.is_empty()) {
-            Due::Pass => {}
-            Due::StepFirst {
-                spec,
-                thread,
-                steps,
-            } => {
-                self.stepping.insert(index, (spec, thread, steps));
-                return self.resume(index, Run::Step);
-            }
-            Due::Inject {
-                spec,
-                thread,
-                iteration,
-                again,
-            } => {
-                if again {
-                    self.arrivals.go_on_at(spec, thread, next);
+        let standing = Standing {
+            pc,
+            vcpu: index,
+            task,
+            in_nmi,
+            leads_on: !next.is_empty(),
+        };
+        for due in self.arrivals.hit(&standing) {
+            match due {
+                Due::StepFirst { spec, who, steps } => {
+                    let lead = Stepping::Lead { spec, who, steps };
+                    if self.stepping.insert(index, lead).is_some() {
+                        return Err(TrialError::TwoLead(index));
+                    }
                 }
-                self.inject(spec, index, Some(thread), Some(iteration))?;
-                self.set_breakpoints(self.arrivals.addresses())?;
+                Due::Inject { spec, who, again } => {
+                    if again {
+                        self.arrivals.go_on_at(spec, who, next.clone());
+                    }
+                    self.act(spec, index, who)?;
+                }
             }
         }
-        self.resume(index, Run::Continue)
+        let run = match self.stepping.contains_key(&index) {
+            true => Run::Step,
+            false => Run::Continue,
+        };
+        self.resume(index, run)
     }
 
-    /// The vCPU executed an instruction in the way of a burst or a sweep, which goes on here.
+    /// The vCPU executed an instruction: on the way of a burst or a sweep, which goes on here, or
+    /// past a point of a schedule.
     fn stepped(&mut self, index: u8, pc: u64) -> Result<(), TrialError> {
         match self.stepping.remove(&index) {
-            Some((spec, thread, steps @ 2..)) => {
-                self.stepping.insert(index, (spec, thread, steps - 1));
+            Some(Stepping::Lead {
+                spec,
+                who,
+                steps: steps @ 2..,
+            }) => {
+                let steps = steps - 1;
+                self.stepping
+                    .insert(index, Stepping::Lead { spec, who, steps });
                 self.resume(index, Run::Step)
             }
-            Some((spec, thread, _)) => {
-                self.arrivals.go_on_at(spec, thread, vec![pc]);
+            Some(Stepping::Lead { spec, who, .. }) => {
+                self.arrivals.go_on_at(spec, who, vec![pc]);
                 self.breakpoint(index, pc)
+            }
+            Some(Stepping::Pass { of }) => {
+                self.passed(of)?;
+                self.resume(index, Run::Continue)
             }
             None => self.resume(index, Run::Continue),
         }
@@ -353,8 +447,11 @@ impl<'a> Trial<'a> {
 
     fn inject_due(&mut self) -> Result<(), TrialError> {
         let now = Instant::now();
-        if self.stopping {
+        if self.stopping || self.running_since.is_none() {
             return Ok(());
+        }
+        while let Some((spec, index)) = self.delays.take_due(now) {
+            self.act(spec, index, NOBODY)?;
         }
         while let Some((spec, index)) = self.rates.take_due(now) {
             let paused = vcpu(&mut self.machine, index)?
@@ -364,12 +461,12 @@ impl<'a> Trial<'a> {
                 // It stands at something else that wants an answer first: next period.
                 continue;
             }
-            match self.inject(spec, index, None, None) {
+            match self.act(spec, index, NOBODY) {
                 Ok(()) => self.rates.made(spec, index),
                 // The last one has not been taken yet (its vCPU had no time): next period.
-                Err(TrialError::Vcpu(VcpuError::Inject(InjectError::AlreadyPending {
-                    ..
-                }))) => {}
+                Err(TrialError::Vcpu(VcpuError::Inject(
+                    InjectError::AlreadyPending { .. } | InjectError::AlreadyRequested { .. },
+                ))) => {}
                 Err(error) => return Err(error),
             }
             self.resume(index, Run::Continue)?;
@@ -378,47 +475,35 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    fn inject(
-        &mut self,
-        spec: u32,
-        index: u8,
-        thread: Option<u32>,
-        iteration: Option<u64>,
-    ) -> Result<(), TrialError> {
-        if self.first_progress.is_empty() {
-            self.first_progress = self.session.progress(self.machine.memory());
+    /// Looks for events in the rings and the log, at which injections are due.
+    fn look(&mut self) -> Result<(), TrialError> {
+        self.session.drain(self.machine.memory());
+        if self.stopping || self.running_since.is_none() || !self.sightings.reads_rings() {
+            return Ok(());
         }
-        let action = self.plan.injections.get(spec as usize).map(|i| i.action);
-        let mut vcpu = vcpu(&mut self.machine, index)?;
-        let (rip, cpl) = watch::place(&vcpu).map_err(VcpuError::from)?;
-        let recording = &mut self.session.recording;
-        let made = match action {
-            Some(ActionPlan::Fail { returns }) => {
-                vcpu.return_now(returns).map_err(VcpuError::from)?;
-                &mut recording.failures
+        let seen = self.session.seen(
+            self.machine.memory(),
+            &mut self.sightings.rings,
+            &mut self.sightings.lab,
+        );
+        for (event, cpu) in seen {
+            for spec in self.sightings.see(event) {
+                self.act(spec, cpu, NOBODY)?;
             }
-            Some(ActionPlan::Nmi) | None => {
-                vcpu.inject_nmi().map_err(VcpuError::from)?;
-                &mut recording.injections
-            }
-        };
-        made.push(Injection {
-            spec,
-            vcpu: u32::from(index),
-            rip,
-            cpl,
-            thread,
-            iteration,
-        });
-        self.note_completion();
+        }
         Ok(())
     }
 
     fn injections_complete(&self) -> bool {
-        self.arrivals.complete() && self.rates.complete()
+        let made = |spec: u32| self.made.get(&spec).copied().unwrap_or(0);
+        let delayed = (0_u32..).zip(&self.plan.injections).all(|(spec, it)| {
+            !matches!(it.trigger, TriggerPlan::Delay { .. })
+                || made(spec) >= it.trigger.injections()
+        });
+        delayed && self.arrivals.complete() && self.rates.complete() && self.sightings.complete()
     }
 
-    fn note_completion(&mut self) {
+    pub(super) fn note_completion(&mut self) {
         if self.injected_all.is_none() && self.injections_complete() {
             self.injected_all = Some(Instant::now());
             self.last_progress = self.session.progress(self.machine.memory());
@@ -426,7 +511,7 @@ impl<'a> Trial<'a> {
     }
 
     fn tick(&mut self) -> Result<(), TrialError> {
-        self.session.drain(self.machine.memory());
+        self.look()?;
         if let Some(end) = watch::panicked(&self.machine) {
             self.end = Some(end);
             return Ok(());
@@ -444,19 +529,40 @@ impl<'a> Trial<'a> {
             .injected_all
             .is_some_and(|at| at.elapsed() > Duration::from_millis(self.plan.settle_ms));
         if !self.stopping && (settled || since.elapsed() > run.mul_f64(WIND_UP)) {
+            self.wind_up()?;
+        }
+        if let Some((index, spec, time)) = self.frozen.too_long(Instant::now()) {
+            let by = self.plan.injections.get(spec as usize);
+            let by = by.map_or("?", |it| it.name.as_str());
+            let note = format!(
+                "vCPU {index} stood still for {} ms because of {by}, and nothing let it go in time",
+                time.as_millis()
+            );
+            self.session.recording.notes.push(note);
+            self.wind_up()?;
+        }
+        if since.elapsed() > run {
+            self.end = Some(watch::out_of_time(&mut self.machine, &self.session)?);
+        }
+        Ok(())
+    }
+
+    /// From now on nothing is injected, everything may run, and the workload is to end.
+    fn wind_up(&mut self) -> Result<(), TrialError> {
+        if !self.stopping {
             self.stopping = true;
             if self.last_progress.is_empty() {
                 self.last_progress = self.session.progress(self.machine.memory());
             }
-            self.set_breakpoints(Vec::new())?;
             if let Err(error) = self.session.stop_workload(self.machine.memory()) {
                 self.end = Some(TrialEnd::Infra {
                     reason: error.to_string(),
                 });
             }
         }
-        if since.elapsed() > run {
-            self.end = Some(watch::out_of_time(&mut self.machine, &self.session)?);
+        self.refresh_breakpoints()?;
+        for index in self.frozen.all() {
+            self.let_go(index)?;
         }
         Ok(())
     }
@@ -478,6 +584,7 @@ impl<'a> Trial<'a> {
             .collect();
         let mut recording = self.session.into_recording();
         recording.progress = progress;
+        recording.points = self.arrivals.points();
         recording.console = console;
         recording.end = end;
         recording

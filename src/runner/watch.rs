@@ -27,6 +27,18 @@ pub fn place(vcpu: &VcpuHandle<'_>) -> Result<(u64, u8), InspectError> {
     Ok((rip, vcpu.sregs()?.ss.dpl))
 }
 
+/// The GS base with which the kernel runs on a vCPU that is stopped; 0 where it has none yet.
+pub fn kernel_gs_base(machine: &mut Machine, index: u8) -> Result<u64, VcpuError> {
+    let handle = vcpu(machine, index)?;
+    let gs = handle.sregs()?.gs.base;
+    // A kernel address is in the upper half. In the first instructions of an entry GS is still
+    // the user's, as in user mode.
+    if gs >> 63 == 1 {
+        return Ok(gs);
+    }
+    Ok(handle.msr(MSR_KERNEL_GS_BASE)?)
+}
+
 /// The `task_struct` that is current on a stopped vCPU, by the kernel's per-CPU `current_task`.
 /// 0 where the kernel has no GS base yet.
 pub fn current_task(
@@ -34,19 +46,12 @@ pub fn current_task(
     index: u8,
     symbols: &KernelAddresses,
 ) -> Result<u64, VcpuError> {
-    let handle = vcpu(machine, index)?;
-    let gs = handle.sregs()?.gs.base;
-    // A kernel address is in the upper half. In the first instructions of an entry GS is still
-    // the user's, as in user mode.
-    let base = if gs >> 63 == 1 {
-        gs
-    } else {
-        handle.msr(MSR_KERNEL_GS_BASE)?
-    };
+    let base = kernel_gs_base(machine, index)?;
     if base == 0 {
         return Ok(0);
     }
     let mut word = [0; 8];
+    let handle = vcpu(machine, index)?;
     handle.read_virt(base.wrapping_add(symbols.current_task), &mut word)?;
     Ok(u64::from_le_bytes(word))
 }

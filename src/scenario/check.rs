@@ -1,14 +1,13 @@
 //! What must hold in a scenario beyond the types of its values.
 
-use unwindlab_abi::plan::{USER_SYMBOLS, WorkloadKind};
+use unwindlab_abi::plan::WorkloadKind;
 use unwindlab_abi::shared::MAX_THREADS;
 
 use super::error::{Complaints, ScenarioErrors};
 use super::events;
+use super::inject;
 use super::lab;
-use super::located::{At, Location};
-use super::model::{Fail, Injection, Machine, Nmi, Place, Scenario, Workload};
-use super::place::SymbolOffset;
+use super::model::{Machine, Scenario, Workload};
 
 /// vCPUs a machine can have.
 const VCPUS: std::ops::RangeInclusive<u8> = 1..=8;
@@ -21,8 +20,6 @@ const MAX_CMDLINE: usize = 1024;
 const FRAMES: std::ops::RangeInclusive<u64> = 3..=65_536;
 /// Data pages of a ring, 16 MiB: as many as the ring reader takes.
 const MAX_RING_PAGES: u32 = 1 << 12;
-/// Shortest period of injections. One NMI and its handler take about 10 us on the emulated host.
-const MIN_PERIOD_US: u64 = 10;
 /// Longest time that a scenario may ask for.
 const MAX_TIME_US: u64 = 3_600_000_000;
 
@@ -43,12 +40,7 @@ pub fn check(
     check_workload(&scenario.workload, &mut complaints);
     check_perf(&scenario, &mut complaints);
     lab::check(&scenario, &mut complaints);
-    for injection in &scenario.inject {
-        match injection {
-            Injection::Nmi(nmi) => check_nmi(nmi, *scenario.machine.vcpus, &mut complaints),
-            Injection::Fail(fail) => check_fail(fail, &mut complaints),
-        }
-    }
+    inject::check::check(&scenario, &mut complaints);
     check_times(&scenario, &mut complaints);
     check_invariants(&scenario, invariants, &mut complaints);
     complaints.into_result(scenario)
@@ -148,128 +140,6 @@ fn check_perf(scenario: &Scenario, complaints: &mut Complaints<'_>) {
         wild.location(),
         || "workload `exit` has no wild ends".to_owned(),
     );
-}
-
-fn check_nmi(nmi: &At<Nmi>, vcpus: u8, complaints: &mut Complaints<'_>) {
-    match (&nmi.at, &nmi.every) {
-        (Some(_), None) => check_arrival(nmi, complaints),
-        (None, Some(_)) => check_rate(nmi, vcpus, complaints),
-        _ => complaints.add(
-            nmi.location(),
-            "expected exactly one of `at` (an instruction) and `every` (a time)",
-        ),
-    }
-}
-
-fn check_fail(fail: &Fail, complaints: &mut Complaints<'_>) {
-    for (key, written) in [
-        ("first", &fail.first),
-        ("hit", &fail.hit),
-        ("repeat", &fail.repeat),
-    ] {
-        let written = written.as_ref().map(|n| (**n, n.location()));
-        require_positive(key, written, complaints);
-    }
-}
-
-fn check_arrival(nmi: &Nmi, complaints: &mut Complaints<'_>) {
-    if let Some(at) = &nmi.at
-        && let Place::User(SymbolOffset { symbol, .. }) = &**at
-    {
-        complaints.require(
-            USER_SYMBOLS.contains(&symbol.as_str()),
-            at.location(),
-            || {
-                format!(
-                    "the workloads have no symbol `{symbol}`, expected one of {}",
-                    USER_SYMBOLS.join(", ")
-                )
-            },
-        );
-    }
-    let not_here = [
-        ("count", nmi.count.as_ref().map(At::location)),
-        ("vcpus", nmi.vcpus.as_ref().map(At::location)),
-    ];
-    refuse(
-        not_here,
-        "`at` takes `first`, `hit`, `times`, `repeat` and `sweep`",
-        complaints,
-    );
-    let not_zero = [
-        ("first", nmi.first.as_ref().map(|n| (**n, n.location()))),
-        ("hit", nmi.hit.as_ref().map(|n| (**n, n.location()))),
-        ("repeat", nmi.repeat.as_ref().map(|n| (**n, n.location()))),
-        (
-            "times",
-            nmi.times.as_ref().map(|n| (u64::from(**n), n.location())),
-        ),
-    ];
-    for (key, written) in not_zero {
-        require_positive(key, written, complaints);
-    }
-}
-
-fn check_rate(nmi: &Nmi, vcpus: u8, complaints: &mut Complaints<'_>) {
-    let not_here = [
-        ("first", nmi.first.as_ref().map(At::location)),
-        ("hit", nmi.hit.as_ref().map(At::location)),
-        ("times", nmi.times.as_ref().map(At::location)),
-        ("repeat", nmi.repeat.as_ref().map(At::location)),
-        ("sweep", nmi.sweep.as_ref().map(At::location)),
-    ];
-    refuse(not_here, "`every` takes `count` and `vcpus`", complaints);
-    match &nmi.count {
-        Some(count) => require_positive("count", Some((**count, count.location())), complaints),
-        None => {
-            let at = nmi.every.as_ref().map(At::location).unwrap_or_default();
-            complaints.add(at, "key `count` is missing beside `every`");
-        }
-    }
-    if let Some(every) = &nmi.every {
-        complaints.require(
-            (MIN_PERIOD_US..=MAX_TIME_US).contains(&every.micros()),
-            every.location(),
-            || format!("found {}, expected {MIN_PERIOD_US} us or more", **every),
-        );
-    }
-    let Some(list) = &nmi.vcpus else { return };
-    complaints.require(!list.is_empty(), list.location(), || {
-        "found no vCPU, expected at least one (or no key `vcpus`)".to_owned()
-    });
-    for (index, vcpu) in list.iter().enumerate() {
-        complaints.require(**vcpu < vcpus, vcpu.location(), || {
-            format!(
-                "found vCPU {}, expected one of the machine's {vcpus}, from 0",
-                **vcpu
-            )
-        });
-        let twice = list.iter().take(index).any(|other| **other == **vcpu);
-        complaints.require(!twice, vcpu.location(), || {
-            format!("found vCPU {} twice", **vcpu)
-        });
-    }
-}
-
-fn refuse<const N: usize>(
-    keys: [(&str, Option<Location>); N],
-    expected: &str,
-    complaints: &mut Complaints<'_>,
-) {
-    for (key, location) in keys {
-        if let Some(location) = location {
-            complaints.add(
-                location,
-                format!("found key `{key}`, expected none: {expected}"),
-            );
-        }
-    }
-}
-
-fn require_positive(key: &str, written: Option<(u64, Location)>, complaints: &mut Complaints<'_>) {
-    if let Some((0, location)) = written {
-        complaints.add(location, format!("found `{key}` 0, expected 1 or more"));
-    }
 }
 
 fn check_times(scenario: &Scenario, complaints: &mut Complaints<'_>) {

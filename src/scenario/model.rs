@@ -8,9 +8,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use unwindlab_abi::plan::WorkloadKind;
 
+use super::inject::{Injection, Schedule};
 use super::lab::Lab;
 use super::located::At;
-use super::place::SymbolOffset;
 use super::units::{Count, Memory, Time};
 use crate::trace::SnapshotStyle;
 
@@ -35,6 +35,9 @@ pub struct Scenario {
     /// What is done to the machine while the workload runs.
     #[serde(default)]
     pub inject: Vec<Injection>,
+    /// Points in the code that the vCPUs are to pass one after the other, in this order. A vCPU
+    /// that comes to its point before its turn stands still there.
+    pub schedule: Option<At<Schedule>>,
     /// The workload runs on for this long after the last injection (after its start where there
     /// is none) before it is told to stop.
     #[serde(default = "default_settle")]
@@ -193,79 +196,6 @@ pub enum SampleField {
     Period,
     /// A tracepoint's own fields.
     Raw,
-}
-
-/// One thing that is done to the machine.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Injection {
-    /// A non-maskable interrupt into one vCPU.
-    Nmi(At<Nmi>),
-    /// A function of the kernel fails: it returns a value as soon as it is called.
-    Fail(At<Fail>),
-}
-
-/// Which function fails, and how, when a workload thread calls it.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Fail {
-    /// The function.
-    pub function: At<String>,
-    /// What it returns.
-    pub returns: At<i64>,
-    /// The first iteration of the workload that counts, from 1 (default 1).
-    #[schemars(range(min = 1))]
-    pub first: Option<At<u64>>,
-    /// Which call within an iteration, from 1 (default 1).
-    #[schemars(range(min = 1))]
-    pub hit: Option<At<u64>>,
-    /// In how many iterations (default 1).
-    #[schemars(range(min = 1))]
-    pub repeat: Option<At<u64>>,
-}
-
-/// When and where an NMI is injected: either `at` an instruction, or `every` so often.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Nmi {
-    /// Before this instruction, when a workload thread is about to execute it.
-    pub at: Option<At<Place>>,
-    /// With `at`: the first iteration of the workload that counts, from 1 (default 1).
-    #[schemars(range(min = 1))]
-    pub first: Option<At<u64>>,
-    /// With `at`: which arrival within an iteration, from 1 (default 1).
-    #[schemars(range(min = 1))]
-    pub hit: Option<At<u64>>,
-    /// With `at`: how many NMIs at each arrival (default 1): the first at the instruction, the
-    /// others at the instruction boundaries that follow, each when the handler of the one before
-    /// has returned.
-    #[schemars(range(min = 1))]
-    pub times: Option<At<u32>>,
-    /// With `at`: in how many iterations (default 1).
-    #[schemars(range(min = 1))]
-    pub repeat: Option<At<u64>>,
-    /// With `at`: go through the code that is executed from there: in the first of the iterations
-    /// the NMI comes at the instruction, in the next at the instruction boundary that follows, and
-    /// so on, one further each time. It ends after `repeat` iterations, or when an iteration is
-    /// over before it comes to the boundary that is due.
-    pub sweep: Option<At<bool>>,
-    /// Periodically, wherever the vCPU is.
-    pub every: Option<At<Time>>,
-    /// With `every`: how many, for each vCPU.
-    #[schemars(range(min = 1))]
-    pub count: Option<At<u64>>,
-    /// With `every`: the vCPUs (default: all).
-    pub vcpus: Option<At<Vec<At<u8>>>>,
-}
-
-/// An instruction.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Place {
-    /// In the kernel's text.
-    Kernel(SymbolOffset),
-    /// In the workload's text.
-    User(SymbolOffset),
 }
 
 /// What must have been achieved. Counts are of the workload's tasks only.

@@ -5,12 +5,11 @@ use unwindlab_abi::plan::{GuestPlan, Workload};
 
 use super::error::{Complaints, ScenarioErrors};
 use super::events;
+use super::inject;
 use super::lab;
-use super::located::{At, Location};
-use super::model::{Fail, Injection, Nmi, Place as WrittenPlace, Scenario};
-use super::place::SymbolOffset;
+use super::model::Scenario;
 use crate::runner::TrialPlan;
-use crate::runner::plan::{ActionPlan, InjectionPlan, KernelAddresses, Limits, Place, TriggerPlan};
+use crate::runner::plan::{KernelAddresses, Limits};
 
 /// From the start of the machine to the agent's `Ready`; a stock kernel takes 3 s on the
 /// emulated host with two other machines beside it.
@@ -29,6 +28,16 @@ pub trait KernelSymbols {
     fn similar(&self, name: &str) -> Vec<String>;
     /// Offset of the pointer to the running task from the CPU's GS base.
     fn current_task_offset(&self) -> Option<u64>;
+    /// What to add to a CPU's GS base for the address of its copy of a per-CPU variable; `None`
+    /// for what is none.
+    fn percpu_offset(&self, _name: &str) -> Option<u64> {
+        None
+    }
+    /// Bytes of the kernel's text as linked, up to `length` of them; `None` where the image
+    /// cannot be read there.
+    fn code(&self, _address: u64, _length: usize) -> Option<Vec<u8>> {
+        None
+    }
     /// The symbol that holds an address, and bytes from its start.
     fn resolve(&self, address: u64) -> Option<(String, u64)>;
 }
@@ -70,25 +79,7 @@ pub fn resolve(
         ResolveError::Unsupported("the kernel has no per-CPU `current_task`".to_owned())
     })?;
     let mut complaints = Complaints::new(file);
-    let injections = scenario
-        .inject
-        .iter()
-        .filter_map(|injection| {
-            let (trigger, action) = match injection {
-                Injection::Nmi(nmi) => (
-                    trigger(nmi, *scenario.machine.vcpus, symbols, &mut complaints)?,
-                    ActionPlan::Nmi,
-                ),
-                Injection::Fail(fail) => (
-                    call(fail, symbols, &mut complaints)?,
-                    ActionPlan::Fail {
-                        returns: *fail.returns,
-                    },
-                ),
-            };
-            Some(InjectionPlan { trigger, action })
-        })
-        .collect();
+    let injections = inject::resolve::resolve(scenario, symbols, &mut complaints);
     let guest = GuestPlan {
         tracing: events::resolve(&scenario.perf, scenario.lab.is_some(), &mut complaints),
         workload: workload(scenario),
@@ -121,108 +112,4 @@ fn workload(scenario: &Scenario) -> Workload {
         iterations: *written.iterations,
         wild_ends: *written.wild_ends,
     }
-}
-
-/// `None` where a complaint was made.
-fn trigger(
-    nmi: &Nmi,
-    vcpus: u8,
-    symbols: &dyn KernelSymbols,
-    complaints: &mut Complaints<'_>,
-) -> Option<TriggerPlan> {
-    let or_one = |written: &Option<At<u64>>| written.as_ref().map_or(1, |n| **n);
-    if let Some(every) = &nmi.every {
-        return Some(TriggerPlan::Rate {
-            period_us: every.micros(),
-            count: or_one(&nmi.count),
-            vcpus: nmi.vcpus.as_ref().map_or_else(
-                || (0..vcpus).collect(),
-                |list| list.iter().map(|vcpu| **vcpu).collect(),
-            ),
-        });
-    }
-    let at = nmi.at.as_ref()?;
-    let place = match &**at {
-        WrittenPlace::Kernel(place) => Place::Kernel {
-            address: kernel_address(place, at.location(), symbols, complaints)?,
-        },
-        // The agent names its text only once it runs; an executor that does not find the name
-        // says so.
-        WrittenPlace::User(place) => Place::User {
-            symbol: place.symbol.clone(),
-            offset: place.offset,
-        },
-    };
-    Some(TriggerPlan::Arrival {
-        place,
-        first: or_one(&nmi.first),
-        hit: or_one(&nmi.hit),
-        repeat: or_one(&nmi.repeat),
-        times: nmi.times.as_ref().map_or(1, |n| **n),
-        sweep: nmi.sweep.as_ref().is_some_and(|sweep| **sweep),
-    })
-}
-
-/// The call of a function. `None` where a complaint was made.
-fn call(
-    fail: &Fail,
-    symbols: &dyn KernelSymbols,
-    complaints: &mut Complaints<'_>,
-) -> Option<TriggerPlan> {
-    let or_one = |written: &Option<At<u64>>| written.as_ref().map_or(1, |n| **n);
-    let place = SymbolOffset {
-        symbol: String::clone(&fail.function),
-        offset: 0,
-    };
-    let address = kernel_address(&place, fail.function.location(), symbols, complaints)?;
-    Some(TriggerPlan::Arrival {
-        place: Place::Kernel { address },
-        first: or_one(&fail.first),
-        hit: or_one(&fail.hit),
-        repeat: or_one(&fail.repeat),
-        times: 1,
-        sweep: false,
-    })
-}
-
-fn kernel_address(
-    place: &SymbolOffset,
-    location: Location,
-    symbols: &dyn KernelSymbols,
-    complaints: &mut Complaints<'_>,
-) -> Option<u64> {
-    let name = &place.symbol;
-    let address = match symbols.addresses(name).as_slice() {
-        [address] => *address,
-        [] => {
-            let near = symbols.similar(name);
-            let hint = if near.is_empty() {
-                String::new()
-            } else {
-                format!(" (near it: {})", near.join(", "))
-            };
-            complaints.add(location, format!("the kernel has no symbol `{name}`{hint}"));
-            return None;
-        }
-        many => {
-            let count = many.len();
-            complaints.add(
-                location,
-                format!("the kernel has {count} symbols `{name}`, expected a name that is unique"),
-            );
-            return None;
-        }
-    };
-    let size = symbols.size(name).unwrap_or(0);
-    if place.offset > 0 && place.offset >= size {
-        complaints.add(
-            location,
-            format!(
-                "found offset {:#x}, but `{name}` has {size:#x} bytes",
-                place.offset
-            ),
-        );
-        return None;
-    }
-    address.checked_add(place.offset)
 }

@@ -224,6 +224,29 @@ impl fmt::Display for Count {
     }
 }
 
+/// A whole number, decimal or hexadecimal: `65535` or `0xffff`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Number(pub u64);
+
+impl Notation for Number {
+    const EXPECTED: &'static str = "a number such as `65535` or `0xffff`";
+    const NAME: &'static str = "Number";
+    const PATTERN: &'static str = "^([0-9]+|0x[0-9a-fA-F]+)$";
+    const MAY_BE_NUMBER: bool = true;
+}
+
+impl FromStr for Number {
+    type Err = NotThat;
+
+    fn from_str(text: &str) -> Result<Self, NotThat> {
+        let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |hex| (hex, 16));
+        let right = digits.chars().all(|c| c.is_digit(radix));
+        let number = u64::from_str_radix(digits, radix).map_err(|_| NotThat)?;
+        right.then_some(Self(number)).ok_or(NotThat)
+    }
+}
+notation!(Number);
+
 /// Splits `500 us` into 500 and `us`; the space may be missing.
 fn number_and_word(text: &str) -> Result<(u64, &str), NotThat> {
     let end = text
@@ -264,6 +287,15 @@ mod tests {
         assert_eq!("2 GiB".parse(), Ok(Memory { mib: 2048 }));
         for bad in ["256", "256 MB", "4194304 GiB"] {
             assert_eq!(bad.parse::<Memory>(), Err(NotThat), "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers() {
+        assert_eq!("0xff".parse(), Ok(Number(255)));
+        assert_eq!("255".parse(), Ok(Number(255)));
+        for bad in ["", "0x", "+1", "0x+1", "ff", "1 0"] {
+            assert_eq!(bad.parse::<Number>(), Err(NotThat), "{bad}");
         }
     }
 

@@ -6,7 +6,7 @@ use unwindlab_abi::message::{EventAnnounce, RingAnnounce, ThreadAnnounce, UserSy
 use unwindlab_abi::plan::Tracing;
 
 use super::lab::LabTrace;
-use super::recording::{Injection, Progress};
+use super::recording::{Injection, Point, Progress};
 
 /// `PERF_CONTEXT_KERNEL`: the kernel part of a chain follows.
 pub const CONTEXT_KERNEL: u64 = (-128_i64).cast_unsigned();
@@ -45,6 +45,15 @@ pub struct Trace {
     pub injections: Vec<Injection>,
     /// Calls of kernel functions that were made to fail, in order.
     pub failures: Vec<Injection>,
+    /// Everything else that was done, in order.
+    #[serde(default)]
+    pub actions: Vec<Injection>,
+    /// How the places of injections were passed.
+    #[serde(default)]
+    pub points: Vec<Point>,
+    /// What went otherwise than the scenario says, in words.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// What the agent saw besides.
     #[serde(default)]
     pub observations: Vec<Observation>,

@@ -37,6 +37,15 @@ pub struct Recording {
     /// Calls of kernel functions that were made to fail, in order.
     #[serde(default)]
     pub failures: Vec<Injection>,
+    /// Everything else that was done, in order: neither NMIs nor calls that failed.
+    #[serde(default)]
+    pub actions: Vec<Injection>,
+    /// How the places of injections were passed.
+    #[serde(default)]
+    pub points: Vec<Point>,
+    /// What went otherwise than the scenario says, in words.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// What the agent saw besides.
     #[serde(default)]
     pub observations: Vec<Observation>,
@@ -78,6 +87,25 @@ pub struct Injection {
     pub thread: Option<u32>,
     /// How many iterations (arm marks) that thread had begun, where it is known.
     pub iteration: Option<u64>,
+}
+
+/// How the place of one injection was passed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Point {
+    /// Index of the injection in the scenario.
+    pub spec: u32,
+    /// Which arrival was asked for.
+    pub hit: u64,
+    /// Iterations of workload threads in which arrivals counted.
+    pub iterations: u64,
+    /// Arrivals in the iteration with the fewest.
+    pub least: u64,
+    /// Arrivals in the one with the most.
+    pub most: u64,
+    /// Arrivals so far where nothing has ended yet.
+    pub unfinished: u64,
+    /// Arrivals that did not count: of other tasks, on other vCPUs, inside an NMI's handler.
+    pub others: u64,
 }
 
 /// How far one workload thread got.

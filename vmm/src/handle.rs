@@ -93,6 +93,15 @@ impl<'m> VcpuHandle<'m> {
         }
     }
 
+    /// Has the vCPU's local APIC ask for interrupt `vector` (fixed, edge). The vCPU takes it, after
+    /// it is resumed, when it has interrupts enabled and none of a higher priority in service.
+    pub fn inject_irq(&mut self, vector: u8) -> Result<(), InjectError> {
+        match self.stopped() {
+            Some(vcpu) => inject::irq(self.machine.vm(), &vcpu.fd, self.index, vector),
+            None => Err(InjectError::NotStopped { vcpu: self.index }),
+        }
+    }
+
     /// Has the function that the vCPU, stopped at its first instruction, is about to execute
     /// return `value` to its caller instead (System V ABI: the return address is on top of the
     /// stack, the value goes into `rax`).
@@ -142,6 +151,12 @@ impl<'m> VcpuHandle<'m> {
     /// Reads guest memory by virtual address.
     pub fn read_virt(&self, address: u64, into: &mut [u8]) -> Result<(), InspectError> {
         self.inspect()?.read_virt(address, into)
+    }
+
+    /// Writes guest memory by virtual address, whether or not the guest itself might.
+    pub fn write_virt(&self, address: u64, bytes: &[u8]) -> Result<(), InspectError> {
+        let vcpu = self.inspect()?;
+        vcpu.write_virt_with(&vcpu.sregs()?, address, bytes)
     }
 
     fn stopped(&self) -> Option<&Vcpu> {

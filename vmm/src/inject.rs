@@ -1,10 +1,11 @@
-//! Putting an NMI into a stopped vCPU, and knowing that it is there.
+//! Putting an NMI or an interrupt into a stopped vCPU, and knowing that it is there.
 //!
 //! `KVM_NMI` alone says nothing: a second NMI on top of a pending one is merged in silence. So
 //! KVM's event state is read before and after, and the number of NMIs that wait must have
 //! risen by exactly one.
 
-use kvm_ioctls::VcpuFd;
+use kvm_bindings::{kvm_lapic_state, kvm_msi};
+use kvm_ioctls::{VcpuFd, VmFd};
 use vmm_sys_util::errno;
 
 /// A vCPU's NMI state, as KVM has it.
@@ -50,6 +51,20 @@ pub enum InjectError {
         before: NmiState,
         /// After.
         after: NmiState,
+    },
+    /// The local APIC asks for that vector already: a second one would be merged with it.
+    #[error("interrupt {vector:#x} already waits in the vCPU's local APIC: let it be taken first")]
+    AlreadyRequested {
+        /// Which.
+        vector: u8,
+    },
+    /// KVM took the message, but the local APIC does not ask for the vector.
+    #[error(
+        "the vCPU's local APIC did not take interrupt {vector:#x}: it is off, or no such vector"
+    )]
+    NotRequested {
+        /// Which.
+        vector: u8,
     },
     /// KVM refused.
     #[error("failed to {what}: {source}")]
@@ -102,5 +117,54 @@ pub(crate) fn nmi(fd: &VcpuFd) -> Result<NmiReceipt, InjectError> {
     match after.waiting() {
         1 => Ok(NmiReceipt { before, after }),
         _ => Err(InjectError::NotConfirmed { before, after }),
+    }
+}
+
+/// Where messages to local APICs go (Intel SDM vol. 3, 12.11.1); the APIC's ID is in bits 12 to 19.
+const MSI_ADDRESS: u32 = 0xfee0_0000;
+/// The first interrupt request register of a local APIC; there are eight, 16 bytes apart.
+const IRR: usize = 0x200;
+
+/// Injects one interrupt by the local APIC of vCPU `index`, whose APIC ID is its number.
+pub(crate) fn irq(vm: &VmFd, fd: &VcpuFd, index: u8, vector: u8) -> Result<(), InjectError> {
+    let failed = |what| move |source| InjectError::Kvm { what, source };
+    let requested = || match fd.get_lapic() {
+        Ok(state) => Ok(is_requested(&state, vector)),
+        Err(source) => Err(failed("read the state of a local APIC")(source)),
+    };
+    if requested()? {
+        return Err(InjectError::AlreadyRequested { vector });
+    }
+    let message = kvm_msi {
+        address_lo: MSI_ADDRESS | u32::from(index) << 12,
+        data: u32::from(vector),
+        ..Default::default()
+    };
+    vm.signal_msi(message)
+        .map_err(failed("send an interrupt message"))?;
+    match requested()? {
+        true => Ok(()),
+        false => Err(InjectError::NotRequested { vector }),
+    }
+}
+
+fn is_requested(state: &kvm_lapic_state, vector: u8) -> bool {
+    let bit = usize::from(vector);
+    let at = IRR + bit / 32 * 16 + bit % 32 / 8;
+    let byte = state.regs.get(at).copied().unwrap_or(0);
+    byte.cast_unsigned() >> (bit % 8) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vector_is_found_in_its_register() {
+        let mut state = kvm_lapic_state::default();
+        // Vector 0xfd: register 7, bit 29.
+        state.regs[0x273] = 1 << 5;
+        assert!(is_requested(&state, 0xfd));
+        assert!(!is_requested(&state, 0xfc) && !is_requested(&state, 0x1d));
     }
 }

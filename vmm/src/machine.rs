@@ -232,6 +232,10 @@ impl Machine {
             .collect()
     }
 
+    pub(crate) fn vm(&self) -> &VmFd {
+        &self.vm
+    }
+
     pub(crate) fn slot(&self, index: u8) -> Option<&Slot> {
         self.vcpus.get(usize::from(index))
     }

@@ -105,7 +105,7 @@ fn point_not_reached() {
     gives(
         &trial,
         Outcome::Fail,
-        &["point not reached: injection 1 was made 1 times of 2"],
+        &["point not reached: injection 1 (nmi) was made 1 times of 2"],
     );
 }
 

@@ -58,7 +58,7 @@ fn keys() {
         "setle: 3 s\n",
         [
             "6:1: found key `setle`, expected one of `name`, `description`, `machine`, \
-          `workload`, `perf`, `lab`, `inject`, `settle`, `timeout`, `expect`, `invariants`, `require`, \
+          `workload`, `perf`, `lab`, `inject`, `schedule`, `settle`, `timeout`, `expect`, `invariants`, `require`, \
           `snapshot`",
         ],
     );
@@ -78,7 +78,7 @@ fn keys() {
     );
     of_more(
         "inject:\n  - smi: {}\n",
-        ["7:5: found `smi`, expected one of `nmi`, `fail`"],
+        ["7:5: found `smi`, expected one of `nmi`, `fail`, `irq`, `freeze`, `thaw`, `poke`"],
     );
 }
 
@@ -187,21 +187,23 @@ require: [M1, Z9]
             "4:33: found 2 frames, expected 3 to 65536",
             "4:45: found 256 threads, expected 1 to 255",
             "5:21: found 3 pages, expected a power of two up to 4096",
-            "7:10: expected exactly one of `at` (an instruction) and `every` (a time)",
+            "7:10: expected exactly one of `at` (an instruction), `every` (a time), `on` (an event) and \
+             `delay` (a time), or `after` alone",
             "8:16: the workloads have no symbol `rot`, expected one of root, exit_root, descend, \
              spin_leaf, spin_loop, syscalls_leaf, syscalls_call, syscalls_return, deep_leaf, \
              deep_call, deep_return, sleep_leaf, sleep_call, sleep_return, exit_leaf, exit_call, \
              exit_return, missing_leaf, missing_call, missing_return, exec_leaf, exec_call, \
              exec_return, compat_descend, compat_leaf, compat_nop",
-            "8:38: found key `count`, expected none: `at` takes `first`, `hit`, `times`, \
-             `repeat` and `sweep`",
+            "8:38: found key `count`, expected none: `at` takes `first`, `hit`, `repeat`, `vcpu`, \
+             `thread`, `task` and `in-nmi`, and for `nmi` also `times` and `sweep`",
             "8:46: found `hit` 0, expected 1 or more",
             "9:19: key `count` is missing beside `every`",
             "9:19: found 1 us, expected 10 us or more",
             "9:36: found vCPU 0 twice",
             "9:39: found vCPU 9, expected one of the machine's 9, from 0",
             "9:50: found key `first`, expected none: `every` takes `count` and `vcpus`",
-            "10:10: expected exactly one of `at` (an instruction) and `every` (a time)",
+            "10:10: expected exactly one of `at` (an instruction), `every` (a time), `on` (an event) and \
+             `delay` (a time), or `after` alone",
             "12:10: found timeout 1 s, expected more than the settle time, 2 s",
             "14:11: `M1` is required but not among `invariants`",
             "14:15: found invariant `Z9`, expected one of C1, M1, S1",
@@ -241,6 +243,71 @@ perf:
     of_more(
         "perf: { events: [] }\n",
         ["6:17: found no events, expected at least one (or no key `events`)"],
+    );
+}
+
+#[test]
+fn injections() {
+    of_more(
+        "\
+inject:
+  - nmi: { after: b }
+  - freeze: { name: a, every: 1 ms, count: 1 }
+  - nmi: { name: a, on: { mark: arm }, thread: 0, target: 1 }
+  - nmi: { at: { user: root }, task: any, thread: 0, first: 2 }
+  - nmi: { delay: 1 ms, repeat: 2 }
+  - irq: { vector: 0x100, after: a }
+  - poke: { variable: x, value: 1, bytes: 3, after: a, cpu: 1 }
+  - thaw: { at: { user: root }, thread: 1, vcpu: 1, hit: 0 }
+  - freeze: { delay: 1 ms, limit: 1 min }
+",
+        ["15:35: found string \"1 min\", expected a time such as `500 us`, `20 ms` or `3 s`"],
+    );
+    of_more(
+        "\
+inject:
+  - nmi: { after: b }
+  - freeze: { name: a, every: 1 ms, count: 1 }
+  - nmi: { name: a, on: { mark: arm }, thread: 0, target: 1 }
+  - nmi: { at: { user: root }, task: any, thread: 0, first: 2 }
+  - nmi: { delay: 1 ms, repeat: 2 }
+  - irq: { vector: 0x100, after: a }
+  - poke: { variable: x, value: 1, bytes: 3, after: a, cpu: 1 }
+  - thaw: { at: { user: root }, thread: 1, vcpu: 1, hit: 0 }
+  - freeze: { delay: 1 ms, limit: 1 us }
+",
+        [
+            "7:19: found `b`, expected the name of an earlier injection (none has one)",
+            "8:29: found `every`, which `freeze` does not take",
+            "9:18: found the name `a` twice",
+            "9:48: found key `thread`, expected none: `on` takes `hit` and `repeat`",
+            "9:59: found vCPU 1, expected one of the machine's 1, from 0",
+            "10:51: found key `thread`, expected none: with `task: any` there are no iterations of a \
+             thread",
+            "10:61: found key `first`, expected none: with `task: any` there are no iterations of a \
+             thread",
+            "11:33: found key `repeat`, expected none: a `delay` without `after` is over once",
+            "12:20: found vector 256, expected 16 to 255",
+            "13:43: found 3 bytes, expected 1, 2, 4 or 8",
+            "13:61: found vCPU 1, expected one of the machine's 1, from 0",
+            "14:41: found thread 1, expected one of the workload's 1, from 0",
+            "14:50: found vCPU 1, expected one of the machine's 1, from 0",
+            "14:58: found `hit` 0, expected 1 or more",
+            "15:33: found 1 us, expected 1 ms to 10 s",
+        ],
+    );
+    of_more(
+        "schedule: { points: [{ vcpu: 1, at: { user: rot } }], repeat: 0 }\n",
+        [
+            "6:21: found 1 points, expected two or more",
+            "6:30: found vCPU 1, expected one of the machine's 1, from 0",
+            "6:37: the workloads have no symbol `rot`, expected one of root, exit_root, descend, \
+             spin_leaf, spin_loop, syscalls_leaf, syscalls_call, syscalls_return, deep_leaf, \
+             deep_call, deep_return, sleep_leaf, sleep_call, sleep_return, exit_leaf, exit_call, \
+             exit_return, missing_leaf, missing_call, missing_return, exec_leaf, exec_call, \
+             exec_return, compat_descend, compat_leaf, compat_nop",
+            "6:63: found `repeat` 0, expected 1 or more",
+        ],
     );
 }
 

@@ -4,7 +4,7 @@ use unwindlab_abi::plan::{EventSource, WorkloadKind};
 
 use super::{INVARIANTS, Kernel, MINIMAL, load};
 use crate::runner::TrialPlan;
-use crate::runner::plan::{Place, TriggerPlan};
+use crate::runner::plan::{ActionPlan, ArrivalPlan, By, EventPlan, Place, PokePlan, TriggerPlan};
 use crate::scenario::library::Library;
 use crate::scenario::{ResolveError, resolve};
 
@@ -47,7 +47,7 @@ inject:
     assert_eq!(
         triggers,
         [
-            &TriggerPlan::Arrival {
+            &TriggerPlan::Arrival(ArrivalPlan {
                 place: Place::Kernel {
                     address: 0xffff_ffff_8200_0004
                 },
@@ -56,8 +56,11 @@ inject:
                 repeat: 5,
                 times: 4,
                 sweep: false,
-            },
-            &TriggerPlan::Arrival {
+                by: By::Workload,
+                vcpu: None,
+                in_nmi: false,
+            }),
+            &TriggerPlan::Arrival(ArrivalPlan {
                 place: Place::User {
                     symbol: "spin_loop".to_owned(),
                     offset: 0
@@ -67,7 +70,10 @@ inject:
                 repeat: 1,
                 times: 1,
                 sweep: false,
-            },
+                by: By::Workload,
+                vcpu: None,
+                in_nmi: false,
+            }),
             &TriggerPlan::Rate {
                 period_us: 500,
                 count: 2000,
@@ -85,6 +91,84 @@ inject:
 }
 
 #[test]
+fn sequences_and_actions() {
+    let text = format!(
+        "{MINIMAL}machine: {{ vcpus: 2 }}
+inject:
+  - freeze: {{ name: stop, at: {{ kernel: __x64_sys_getppid }}, vcpu: 1, task: any }}
+  - nmi: {{ target: 1, after: stop }}
+  - poke: {{ variable: counter, cpu: 1, value: 0xfffffffd, delay: 2 ms }}
+  - irq: {{ vector: 0xfd, on: {{ lab: callback-begin }}, hit: 3, after: stop }}
+  - thaw: {{ target: 1, after: stop, delay: 1 ms, repeat: 4 }}
+"
+    );
+    let plan = plan(&text).unwrap();
+    let after: Vec<_> = plan.injections.iter().map(|it| it.after).collect();
+    assert_eq!(after, [None, Some(0), None, Some(0), Some(0)]);
+    let targets: Vec<_> = plan.injections.iter().map(|it| it.target).collect();
+    assert_eq!(targets, [None, Some(1), None, None, Some(1)]);
+    let [stop, nmi, poke, irq, thaw] = plan.injections.as_slice() else {
+        panic!("five injections");
+    };
+    assert_eq!(stop.name, "injection 1 (freeze, `stop`)");
+    assert!(matches!(
+        &stop.trigger,
+        TriggerPlan::Arrival(ArrivalPlan {
+            by: By::Any,
+            vcpu: Some(1),
+            ..
+        })
+    ));
+    let at_once = |micros, repeat| TriggerPlan::Delay { micros, repeat };
+    assert_eq!(nmi.trigger, at_once(0, 1));
+    assert_eq!(thaw.trigger, at_once(1000, 4));
+    assert_eq!(
+        poke.action,
+        ActionPlan::Poke(PokePlan {
+            address: 0x2000,
+            cpu: Some(1),
+            bytes: 4,
+            value: 0xffff_fffd,
+        })
+    );
+    assert_eq!(irq.action, ActionPlan::Irq { vector: 0xfd });
+    let third = TriggerPlan::Event {
+        event: EventPlan::Lab(3),
+        hit: 3,
+        repeat: 1,
+    };
+    assert_eq!(irq.trigger, third);
+}
+
+#[test]
+fn a_schedule_is_a_sequence_for_each_vcpu() {
+    let text = format!(
+        "{MINIMAL}machine: {{ vcpus: 2 }}
+inject:
+  - nmi: {{ at: {{ user: spin_loop }} }}
+schedule:
+  repeat: 3
+  points:
+    - {{ vcpu: 0, at: {{ kernel: __x64_sys_getppid }} }}
+    - {{ vcpu: 1, at: {{ kernel: __x64_sys_getppid+0x4 }}, task: any }}
+    - {{ vcpu: 0, at: {{ kernel: __x64_sys_getppid+0x4 }}, name: last }}
+"
+    );
+    let plan = plan(&text).unwrap();
+    let after: Vec<_> = plan.injections.iter().map(|it| it.after).collect();
+    assert_eq!(after, [None, None, None, Some(1)]);
+    let turns = plan.injections.iter().skip(1).map(|it| it.action);
+    let pass = |turn| ActionPlan::Pass {
+        turn,
+        of: 3,
+        limit_ms: 2000,
+    };
+    assert_eq!(turns.collect::<Vec<_>>(), [pass(0), pass(1), pass(2)]);
+    let planned = plan.injections.iter().map(|it| it.trigger.injections());
+    assert_eq!(planned.collect::<Vec<_>>(), [1, 3, 3, 3]);
+}
+
+#[test]
 fn symbols_that_are_not_there() {
     let text = format!(
         "{MINIMAL}inject:
@@ -92,6 +176,9 @@ fn symbols_that_are_not_there() {
   - nmi: {{ at: {{ kernel: nowhere }} }}
   - nmi: {{ at: {{ kernel: twice }} }}
   - nmi: {{ at: {{ kernel: __x64_sys_getppid+0x20 }} }}
+  - nmi: {{ at: {{ kernel: __x64_sys_getppid+0x6 }} }}
+  - poke: {{ variable: cuonter, value: 0, delay: 1 ms }}
+  - poke: {{ variable: __x64_sys_getppid, cpu: 0, value: 0, delay: 1 ms }}
 "
     );
     assert_eq!(
@@ -100,7 +187,10 @@ fn symbols_that_are_not_there() {
 x.yaml:7:16: the kernel has no symbol `sys_getppid` (near it: __x64_sys_getppid)
 x.yaml:8:16: the kernel has no symbol `nowhere`
 x.yaml:9:16: the kernel has 2 symbols `twice`, expected a name that is unique
-x.yaml:10:16: found offset 0x20, but `__x64_sys_getppid` has 0x20 bytes"
+x.yaml:10:16: found offset 0x20, but `__x64_sys_getppid` has 0x20 bytes
+x.yaml:11:16: found __x64_sys_getppid+0x6, which is inside an instruction, expected a boundary such as +0x4 or +0x7
+x.yaml:12:23: the kernel has no symbol `cuonter`
+x.yaml:13:23: `__x64_sys_getppid` is no per-CPU variable"
     );
 }
 

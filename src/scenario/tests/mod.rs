@@ -48,6 +48,7 @@ impl Kernel {
                 vec![(0xffff_ffff_8100_0000, 0x100)],
             ),
             ("__x64_sys_getppid", vec![(0xffff_ffff_8200_0000, 0x20)]),
+            ("counter", vec![(0x2000, 4)]),
             (
                 "twice",
                 vec![(0xffff_ffff_8300_0000, 8), (0xffff_ffff_8400_0000, 8)],
@@ -73,6 +74,17 @@ impl KernelSymbols for Kernel {
 
     fn current_task_offset(&self) -> Option<u64> {
         Some(0x1000)
+    }
+
+    fn percpu_offset(&self, name: &str) -> Option<u64> {
+        let address = self.0.get(name)?.first()?.0;
+        (address < 0x10000).then_some(address)
+    }
+
+    /// endbr64; mov rax, rdi; then one-byte instructions.
+    fn code(&self, _: u64, length: usize) -> Option<Vec<u8>> {
+        let code = [0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x89, 0xf8];
+        Some(code.into_iter().chain([0x90; 64]).take(length).collect())
     }
 
     fn resolve(&self, _: u64) -> Option<(String, u64)> {

@@ -1,0 +1,242 @@
+//! One injection of the arrival kind, and how far it is.
+
+use std::collections::BTreeMap;
+
+use super::{Due, Standing, Who};
+use crate::runner::plan::{ArrivalPlan, By};
+use crate::trace::recording::Point;
+
+/// One injection of the arrival kind.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Index of the injection in the scenario.
+    pub spec: u32,
+    address: u64,
+    plan: ArrivalPlan,
+    /// How often it may be made by now: what it is to follow was made so often.
+    released: u64,
+    /// Arrivals at which all is made.
+    done: u64,
+    /// A sweep that has come to the end of what is executed.
+    swept: bool,
+    /// By thread; `None` for any task.
+    armed: BTreeMap<Option<u32>, Armed>,
+    point: Point,
+}
+
+/// Somebody whose arrival would count.
+#[derive(Debug)]
+pub(super) struct Armed {
+    /// The task; `None` until a task of any kind has begun.
+    task: Option<u64>,
+    iteration: Option<u64>,
+    hits: u64,
+    injected: u32,
+    /// Instruction boundaries to pass without an injection, the place's own included; known when
+    /// the place is reached.
+    pass: Option<u64>,
+    /// Where the next injection of this arrival is due; empty until the place was reached.
+    next: Vec<u64>,
+}
+
+impl Armed {
+    pub(super) fn go_on_at(&mut self, next: Vec<u64>) {
+        self.next = next;
+    }
+
+    /// The place was reached, and the arrival is not over.
+    const fn begun(&self) -> bool {
+        self.pass.is_some()
+    }
+}
+
+impl Arrival {
+    /// One that has not begun. `follows`: it waits for another injection.
+    #[must_use]
+    pub fn new(spec: u32, address: u64, plan: &ArrivalPlan, follows: bool) -> Self {
+        Self {
+            spec,
+            address,
+            plan: plan.clone(),
+            released: if follows { 0 } else { u64::MAX },
+            done: 0,
+            swept: false,
+            armed: BTreeMap::new(),
+            point: Point {
+                spec,
+                ..Point::default()
+            },
+        }
+    }
+
+    /// All its injections are made.
+    #[must_use]
+    pub fn complete(&self) -> bool {
+        self.swept || self.done >= self.plan.repeat
+    }
+
+    pub(super) fn addresses(&self) -> Vec<u64> {
+        let places = self.armed.values().map(|armed| armed.next.as_slice());
+        places
+            .flat_map(|next| match next {
+                [] => vec![self.address],
+                next => next.to_vec(),
+            })
+            .collect()
+    }
+
+    /// Arrivals that are over or under way.
+    fn begun(&self) -> u64 {
+        self.done + self.armed.values().filter(|it| it.begun()).count() as u64
+    }
+
+    /// Whether one more arrival may begin.
+    fn open(&self) -> bool {
+        !self.swept && self.begun() < self.plan.repeat.min(self.released)
+    }
+
+    pub(super) fn release(&mut self) {
+        self.released = self.released.saturating_add(1);
+    }
+
+    pub(super) fn arm(&mut self, thread: u32, task: u64, iteration: u64) {
+        let meant = match self.plan.by {
+            By::Workload => true,
+            By::Thread(only) => only == thread,
+            By::Any => false,
+        };
+        if meant && iteration >= self.plan.first && self.open() {
+            self.armed
+                .entry(Some(thread))
+                .or_insert_with(|| armed(Some(task), Some(iteration)));
+        }
+    }
+
+    /// Lets any task arrive, where any is meant.
+    pub(super) fn open_to_all(&mut self) {
+        if self.plan.by == By::Any && self.open() {
+            self.armed.entry(None).or_insert_with(|| armed(None, None));
+        }
+    }
+
+    /// A thread is out of the iteration that it was armed for. One that never got to the place
+    /// counts for nothing, and the next one makes up for it; one that got there, and had not
+    /// passed enough boundaries when it was over, is the end of the sweep.
+    pub(super) fn leave(&mut self, thread: u32) {
+        if let Some(armed) = self.armed.remove(&Some(thread)) {
+            self.swept |= self.plan.sweep && armed.begun();
+            self.note_passes(armed.hits);
+        }
+    }
+
+    fn note_passes(&mut self, hits: u64) {
+        let point = &mut self.point;
+        point.least = match point.iterations {
+            0 => hits,
+            _ => point.least.min(hits),
+        };
+        point.most = point.most.max(hits);
+        point.iterations += 1;
+    }
+
+    pub(super) fn armed_mut(&mut self, thread: Option<u32>) -> Option<&mut Armed> {
+        self.armed.get_mut(&thread)
+    }
+
+    /// What is due for this injection where a vCPU stands; nothing that would lead it on where
+    /// another one already does (`led`).
+    pub(super) fn hit(&mut self, at: &Standing, led: bool) -> Option<Due> {
+        let address = self.address;
+        let here = |armed: &Armed| {
+            armed.task.is_none_or(|task| task == at.task)
+                && match armed.next.as_slice() {
+                    [] => address == at.pc,
+                    next => next.contains(&at.pc),
+                }
+        };
+        let thread = self
+            .armed
+            .iter()
+            .find_map(|(&thread, a)| here(a).then_some(thread));
+        let Some(thread) = thread else {
+            self.point.others += u64::from(at.pc == address && !self.armed.is_empty());
+            return None;
+        };
+        let elsewhere = self.plan.vcpu.is_some_and(|only| only != at.vcpu);
+        if elsewhere || at.in_nmi != self.plan.in_nmi {
+            self.point.others += 1;
+            return None;
+        }
+        let begun = self.begun();
+        let (plan, armed) = (&self.plan, self.armed.get_mut(&thread)?);
+        let who = Who {
+            thread,
+            iteration: armed.iteration,
+        };
+        if armed.next.is_empty() && !armed.begun() {
+            armed.hits += 1;
+            if armed.hits < plan.hit {
+                return None;
+            }
+        }
+        let again = armed.injected + 1 < plan.times;
+        let pass = armed.pass.unwrap_or(if plan.sweep { begun } else { 0 });
+        let steps = pass > 0 || (again && !at.leads_on);
+        if led && (steps || again) {
+            // Another one leads this vCPU on: this arrival is not taken, the next one may be.
+            armed.hits = armed.hits.saturating_sub(1);
+            self.point.others += 1;
+            return None;
+        }
+        armed.pass = Some(0);
+        armed.task = Some(at.task);
+        if steps {
+            return Some(Due::StepFirst {
+                spec: self.spec,
+                who,
+                steps: pass.max(1),
+            });
+        }
+        armed.injected += 1;
+        if !again {
+            let hits = armed.hits;
+            self.armed.remove(&thread);
+            self.done += 1;
+            self.note_passes(hits);
+            self.drop_late();
+            self.open_to_all();
+        }
+        Some(Due::Inject {
+            spec: self.spec,
+            who,
+            again,
+        })
+    }
+
+    /// Nobody else needs to come where nothing more may begin.
+    fn drop_late(&mut self) {
+        if !self.open() {
+            self.armed.retain(|_, armed| armed.begun());
+        }
+    }
+
+    pub(super) fn point(&self) -> Point {
+        let mut point = self.point.clone();
+        for armed in self.armed.values() {
+            point.unfinished = point.unfinished.max(armed.hits);
+        }
+        point.hit = self.plan.hit;
+        point
+    }
+}
+
+const fn armed(task: Option<u64>, iteration: Option<u64>) -> Armed {
+    Armed {
+        task,
+        iteration,
+        hits: 0,
+        injected: 0,
+        pass: None,
+        next: Vec::new(),
+    }
+}

@@ -1,0 +1,339 @@
+//! Sequences of arms, hits and ends, and what they call for.
+
+use super::super::plan::{ArrivalPlan, By, Place};
+use super::*;
+
+const TASK: u64 = 0xffff_8880_0000_1000;
+const OTHER: u64 = 0xffff_8880_0000_2000;
+
+fn plan() -> ArrivalPlan {
+    ArrivalPlan {
+        place: Place::Kernel { address: 0x10 },
+        first: 1,
+        hit: 1,
+        repeat: 1,
+        times: 1,
+        sweep: false,
+        by: By::Workload,
+        vcpu: None,
+        in_nmi: false,
+    }
+}
+
+fn of(plan: &ArrivalPlan) -> Arrivals {
+    Arrivals::new(vec![Arrival::new(0, 0x10, plan, false)])
+}
+
+fn one(first: u64, hit: u64, repeat: u64, times: u32) -> Arrivals {
+    of(&ArrivalPlan {
+        first,
+        hit,
+        repeat,
+        times,
+        ..plan()
+    })
+}
+
+fn sweep(repeat: u64) -> Arrivals {
+    of(&ArrivalPlan {
+        repeat,
+        sweep: true,
+        ..plan()
+    })
+}
+
+const fn who(thread: u32, iteration: u64) -> Who {
+    Who {
+        thread: Some(thread),
+        iteration: Some(iteration),
+    }
+}
+
+impl Arrivals {
+    /// A hit on vCPU 0, outside of NMIs.
+    fn at(&mut self, pc: u64, task: u64, leads_on: bool) -> Vec<Due> {
+        self.hit(&Standing {
+            pc,
+            vcpu: 0,
+            task,
+            in_nmi: false,
+            leads_on,
+        })
+    }
+}
+
+#[test]
+fn only_the_armed_task_counts() {
+    let mut arrivals = one(1, 1, 1, 1);
+    assert_eq!(arrivals.at(0x10, TASK, true), [], "not armed");
+    arrivals.arm(0, TASK);
+    assert_eq!(arrivals.at(0x10, OTHER, true), [], "another task");
+    assert_eq!(arrivals.at(0x20, TASK, true), [], "another place");
+    assert_eq!(
+        arrivals.at(0x10, TASK, true),
+        [Due::Inject {
+            spec: 0,
+            who: who(0, 1),
+            again: false
+        }]
+    );
+    assert!(arrivals.complete());
+    assert!(arrivals.addresses().is_empty());
+}
+
+#[test]
+fn a_burst_goes_from_boundary_to_boundary() {
+    let mut arrivals = one(1, 1, 2, 3);
+    arrivals.arm(0, TASK);
+    let due = |iteration, again| Due::Inject {
+        spec: 0,
+        who: who(0, iteration),
+        again,
+    };
+    assert_eq!(arrivals.at(0x10, TASK, true), [due(1, true)]);
+    arrivals.go_on_at(0, who(0, 1), vec![0x14]);
+    assert_eq!(arrivals.addresses(), [0x14]);
+    assert_eq!(
+        arrivals.at(0x10, TASK, true),
+        [],
+        "the next boundary is elsewhere"
+    );
+    assert_eq!(arrivals.at(0x14, OTHER, true), [], "another task");
+    assert_eq!(arrivals.at(0x14, TASK, true), [due(1, true)]);
+    arrivals.go_on_at(0, who(0, 1), vec![0x16, 0x30]);
+    assert_eq!(arrivals.addresses(), [0x16, 0x30]);
+    assert_eq!(arrivals.at(0x30, TASK, true), [due(1, false)]);
+    assert!(arrivals.addresses().is_empty(), "nothing is armed");
+    arrivals.arm(0, TASK);
+    assert_eq!(arrivals.addresses(), [0x10]);
+    assert_eq!(arrivals.at(0x10, TASK, true), [due(2, true)]);
+}
+
+#[test]
+fn a_burst_steps_over_what_leads_anywhere() {
+    let mut arrivals = one(1, 1, 1, 2);
+    arrivals.arm(0, TASK);
+    let step = Due::StepFirst {
+        spec: 0,
+        who: who(0, 1),
+        steps: 1,
+    };
+    assert_eq!(arrivals.at(0x10, TASK, false), [step]);
+    arrivals.go_on_at(0, who(0, 1), vec![0x50]);
+    let due = |again| Due::Inject {
+        spec: 0,
+        who: who(0, 1),
+        again,
+    };
+    assert_eq!(arrivals.at(0x50, TASK, true), [due(true)]);
+    arrivals.go_on_at(0, who(0, 1), vec![0x52]);
+    assert_eq!(
+        arrivals.at(0x52, TASK, false),
+        [due(false)],
+        "the last may stand anywhere"
+    );
+}
+
+#[test]
+fn hits_and_iterations_are_counted_from_one() {
+    let mut arrivals = one(2, 2, 1, 1);
+    arrivals.arm(0, TASK);
+    assert_eq!(
+        arrivals.at(0x10, TASK, true),
+        [],
+        "iteration 1 does not count"
+    );
+    arrivals.arm(0, TASK);
+    assert_eq!(arrivals.at(0x10, TASK, true), [], "first hit");
+    assert_eq!(
+        arrivals.at(0x10, TASK, true),
+        [Due::Inject {
+            spec: 0,
+            who: who(0, 2),
+            again: false
+        }]
+    );
+}
+
+#[test]
+fn a_sweep_goes_one_boundary_further_each_time() {
+    let mut arrivals = sweep(3);
+    for iteration in 1..=3 {
+        arrivals.arm(0, TASK);
+        let mut pc = 0x10;
+        if let steps @ 1.. = iteration - 1 {
+            let step = Due::StepFirst {
+                spec: 0,
+                who: who(0, iteration),
+                steps,
+            };
+            assert_eq!(arrivals.at(pc, TASK, true), [step]);
+            pc += 4 * steps;
+            arrivals.go_on_at(0, who(0, 1), vec![pc]);
+        }
+        let due = Due::Inject {
+            spec: 0,
+            who: who(0, iteration),
+            again: false,
+        };
+        assert_eq!(arrivals.at(pc, TASK, true), [due]);
+    }
+    assert!(arrivals.complete());
+}
+
+#[test]
+fn a_sweep_ends_where_the_iteration_does() {
+    let mut arrivals = sweep(9);
+    arrivals.arm(0, TASK);
+    assert!(matches!(
+        arrivals.at(0x10, TASK, true)[..],
+        [Due::Inject { .. }]
+    ));
+    arrivals.arm(0, TASK);
+    arrivals.disarm(0);
+    assert!(!arrivals.complete(), "the place was not reached");
+    arrivals.arm(0, TASK);
+    assert!(matches!(
+        arrivals.at(0x10, TASK, true)[..],
+        [Due::StepFirst { .. }]
+    ));
+    arrivals.disarm(0);
+    assert!(arrivals.complete());
+    arrivals.arm(0, TASK);
+    assert!(arrivals.addresses().is_empty());
+}
+
+#[test]
+fn an_iteration_that_never_gets_there_is_made_up_for() {
+    let mut arrivals = one(1, 1, 1, 1);
+    arrivals.arm(0, TASK);
+    arrivals.disarm(0);
+    assert_eq!(arrivals.at(0x10, TASK, true), []);
+    arrivals.arm(0, TASK);
+    assert_eq!(
+        arrivals.at(0x10, TASK, true),
+        [Due::Inject {
+            spec: 0,
+            who: who(0, 2),
+            again: false
+        }]
+    );
+}
+
+#[test]
+fn threads_share_the_repeats() {
+    let mut arrivals = one(1, 1, 1, 1);
+    arrivals.arm(0, TASK);
+    arrivals.arm(1, OTHER);
+    assert_eq!(
+        arrivals.at(0x10, OTHER, true),
+        [Due::Inject {
+            spec: 0,
+            who: who(1, 1),
+            again: false
+        }],
+        "the first to come takes the one there is"
+    );
+    assert_eq!(arrivals.at(0x10, TASK, true), []);
+    assert!(arrivals.complete() && arrivals.addresses().is_empty());
+}
+
+#[test]
+fn only_who_and_where_it_says() {
+    let at = |vcpu, in_nmi| Standing {
+        pc: 0x10,
+        vcpu,
+        task: TASK,
+        in_nmi,
+        leads_on: true,
+    };
+    let mut arrivals = of(&ArrivalPlan {
+        by: By::Thread(1),
+        vcpu: Some(1),
+        in_nmi: true,
+        ..plan()
+    });
+    arrivals.arm(0, TASK);
+    assert!(arrivals.addresses().is_empty(), "thread 0");
+    arrivals.arm(1, TASK);
+    assert!(arrivals.hit(&at(0, true)).is_empty(), "vCPU 0");
+    assert!(arrivals.hit(&at(1, false)).is_empty(), "outside of an NMI");
+    assert_eq!(arrivals.hit(&at(1, true)).len(), 1);
+}
+
+#[test]
+fn any_task_counts_without_iterations() {
+    let mut arrivals = of(&ArrivalPlan {
+        by: By::Any,
+        hit: 2,
+        repeat: 2,
+        ..plan()
+    });
+    assert_eq!(arrivals.addresses(), [0x10]);
+    let due: Vec<usize> = (0..6)
+        .map(|n| arrivals.at(0x10, TASK + n, true).len())
+        .collect();
+    assert_eq!(due, [0, 1, 0, 1, 0, 0]);
+    assert!(arrivals.complete());
+}
+
+#[test]
+fn what_follows_counts_from_the_release_once_each() {
+    let follower = ArrivalPlan {
+        repeat: 2,
+        hit: 2,
+        ..plan()
+    };
+    let mut arrivals = Arrivals::new(vec![Arrival::new(7, 0x10, &follower, true)]);
+    arrivals.arm(0, TASK);
+    assert!(arrivals.addresses().is_empty(), "not released");
+    arrivals.release(7);
+    assert_eq!(arrivals.at(0x10, TASK, true), [], "first since then");
+    assert_eq!(arrivals.at(0x10, TASK, true).len(), 1);
+    arrivals.arm(0, TASK);
+    assert!(arrivals.addresses().is_empty(), "once a release");
+    arrivals.release(7);
+    assert_eq!(arrivals.addresses(), [0x10]);
+}
+
+#[test]
+fn several_are_due_at_one_place() {
+    let list = vec![
+        Arrival::new(0, 0x10, &plan(), false),
+        Arrival::new(1, 0x10, &ArrivalPlan { times: 3, ..plan() }, false),
+        Arrival::new(2, 0x10, &plan(), false),
+        Arrival::new(3, 0x10, &ArrivalPlan { times: 2, ..plan() }, false),
+    ];
+    let mut arrivals = Arrivals::new(list);
+    arrivals.arm(0, TASK);
+    let due = arrivals.at(0x10, TASK, true);
+    let specs: Vec<u32> = { due.iter() }
+        .map(|due| match due {
+            Due::Inject { spec, .. } | Due::StepFirst { spec, .. } => *spec,
+        })
+        .collect();
+    assert_eq!(specs, [0, 2, 1], "one that goes on, and it comes last");
+}
+
+#[test]
+fn passes_are_told() {
+    let mut arrivals = one(1, 3, 1, 1);
+    for passes in [1, 2, 2] {
+        arrivals.arm(0, TASK);
+        for _ in 0..passes {
+            assert_eq!(arrivals.at(0x10, TASK, true), []);
+        }
+        assert_eq!(arrivals.at(0x10, OTHER, true), []);
+        arrivals.disarm(0);
+    }
+    let point = Point {
+        spec: 0,
+        hit: 3,
+        iterations: 3,
+        least: 1,
+        most: 2,
+        unfinished: 0,
+        others: 3,
+    };
+    assert_eq!(arrivals.points(), [point]);
+}

@@ -1,0 +1,368 @@
+//! What is done to the machine, as written: each action with the keys that say when.
+
+mod boundaries;
+pub(super) mod check;
+pub(super) mod resolve;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::located::{At, Location};
+use super::place::SymbolOffset;
+use super::units::{Number, Time};
+
+/// One thing that is done to the machine.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Injection {
+    /// A non-maskable interrupt into one vCPU.
+    Nmi(At<Nmi>),
+    /// A function of the kernel fails: it returns a value as soon as it is called.
+    Fail(At<Fail>),
+    /// An interrupt by the local APIC of one vCPU.
+    Irq(At<Irq>),
+    /// A vCPU stands still from now on, until it is thawed.
+    Freeze(At<Freeze>),
+    /// A vCPU that is frozen goes on.
+    Thaw(At<Thaw>),
+    /// A variable of the kernel gets another value.
+    Poke(At<Poke>),
+}
+
+/// The keys that say when, borrowed from an action.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct When<'a> {
+    /// Where the action is written.
+    pub location: Location,
+    pub name: Option<&'a At<String>>,
+    pub at: Option<&'a At<Place>>,
+    pub on: Option<&'a At<Event>>,
+    pub delay: Option<&'a At<Time>>,
+    pub every: Option<&'a At<Time>>,
+    pub after: Option<&'a At<String>>,
+    pub first: Option<&'a At<u64>>,
+    pub hit: Option<&'a At<u64>>,
+    pub repeat: Option<&'a At<u64>>,
+    pub count: Option<&'a At<u64>>,
+    pub vcpus: Option<&'a At<Vec<At<u8>>>>,
+    pub vcpu: Option<&'a At<u8>>,
+    pub thread: Option<&'a At<u32>>,
+    pub task: Option<&'a At<TaskKind>>,
+    pub in_nmi: Option<&'a At<bool>>,
+    pub times: Option<&'a At<u32>>,
+    pub sweep: Option<&'a At<bool>>,
+    pub target: Option<&'a At<u8>>,
+}
+
+/// Declares an action with keys of its own and those that say when.
+macro_rules! action {
+    (
+        $(#[$doc:meta])*
+        $name:ident { $($(#[$own_doc:meta])* $own:ident: $type:ty,)* }
+        $($times:ident)?
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Deserialize, JsonSchema)]
+        #[serde(rename_all = "kebab-case", deny_unknown_fields)]
+        pub struct $name {
+            $($(#[$own_doc])* pub $own: $type,)*
+            /// What it is called by others that come `after` it, and in messages.
+            pub name: Option<At<String>>,
+            /// When a workload thread is about to execute this instruction.
+            pub at: Option<At<Place>>,
+            /// When this is seen.
+            pub on: Option<At<Event>>,
+            /// So long after the start of the workload, or after the injection that `after` names.
+            pub delay: Option<At<Time>>,
+            /// Periodically, wherever the vCPU is.
+            pub every: Option<At<Time>>,
+            /// Once each time that an earlier injection of this name is made; what `at` and `on`
+            /// count, they count from there. Alone: at the same moment.
+            pub after: Option<At<String>>,
+            /// With `at`: the first iteration of the workload that counts, from 1 (default 1).
+            #[schemars(range(min = 1))]
+            pub first: Option<At<u64>>,
+            /// With `at`: which arrival within an iteration; with `on`: which one; from 1
+            /// (default 1).
+            #[schemars(range(min = 1))]
+            pub hit: Option<At<u64>>,
+            /// With `at`: in how many iterations; else how often (default 1).
+            #[schemars(range(min = 1))]
+            pub repeat: Option<At<u64>>,
+            /// With `every`: how many, for each vCPU.
+            #[schemars(range(min = 1))]
+            pub count: Option<At<u64>>,
+            /// With `every`: the vCPUs (default: all).
+            pub vcpus: Option<At<Vec<At<u8>>>>,
+            /// With `at`: only arrivals on this vCPU count.
+            pub vcpu: Option<At<u8>>,
+            /// With `at`: only arrivals of this workload thread count.
+            pub thread: Option<At<u32>>,
+            /// With `at`: whose arrivals count (default: those of workload threads in an
+            /// iteration).
+            pub task: Option<At<TaskKind>>,
+            /// With `at`: only arrivals inside an NMI's handler count (default: only those outside
+            /// of one).
+            pub in_nmi: Option<At<bool>>,
+            /// The vCPU that it is done to (default: the one where `at` or `on` was met, else
+            /// vCPU 0).
+            pub target: Option<At<u8>>,
+        }
+
+        impl At<$name> {
+            pub(super) fn when(&self) -> When<'_> {
+                When {
+                    location: self.location(),
+                    name: self.name.as_ref(),
+                    at: self.at.as_ref(),
+                    on: self.on.as_ref(),
+                    delay: self.delay.as_ref(),
+                    every: self.every.as_ref(),
+                    after: self.after.as_ref(),
+                    first: self.first.as_ref(),
+                    hit: self.hit.as_ref(),
+                    repeat: self.repeat.as_ref(),
+                    count: self.count.as_ref(),
+                    vcpus: self.vcpus.as_ref(),
+                    vcpu: self.vcpu.as_ref(),
+                    thread: self.thread.as_ref(),
+                    task: self.task.as_ref(),
+                    in_nmi: self.in_nmi.as_ref(),
+                    target: self.target.as_ref(),
+                    times: action!(@times self $($times)?),
+                    sweep: action!(@sweep self $($times)?),
+                }
+            }
+        }
+    };
+    (@times $self:ident several) => { $self.times.as_ref() };
+    (@times $self:ident) => { None };
+    (@sweep $self:ident several) => { $self.sweep.as_ref() };
+    (@sweep $self:ident) => { None };
+}
+
+action! {
+    /// A non-maskable interrupt.
+    Nmi {
+        /// With `at`: how many NMIs at each arrival (default 1): the first at the instruction, the
+        /// others at the instruction boundaries that follow, each when the handler of the one before
+        /// has returned.
+        #[schemars(range(min = 1))]
+        times: Option<At<u32>>,
+        /// With `at`: go through the code that is executed from there: in the first of the iterations
+        /// the NMI comes at the instruction, in the next at the instruction boundary that follows, and
+        /// so on, one further each time. It ends after `repeat` iterations, or when an iteration is
+        /// over before it comes to the boundary that is due.
+        sweep: Option<At<bool>>,
+    }
+    several
+}
+
+action! {
+    /// An interrupt by the local APIC.
+    Irq {
+        /// Its vector: 0xfd is the kernel's rescheduling interrupt, 0xec its timer's.
+        #[schemars(range(min = 16))]
+        vector: At<Number>,
+    }
+}
+
+action! {
+    /// A vCPU stands still.
+    Freeze {
+        /// Longest time (default 2 s): then all is let go, the trial is wound up, and fails.
+        limit: Option<At<Time>>,
+    }
+}
+
+action! {
+    /// A vCPU goes on.
+    Thaw {}
+}
+
+action! {
+    /// A variable of the kernel.
+    Poke {
+        /// Its symbol.
+        variable: At<String>,
+        /// The CPU whose copy is meant, for a per-CPU variable.
+        cpu: Option<At<u8>>,
+        /// Its size: 1, 2, 4 (default) or 8.
+        bytes: Option<At<u8>>,
+        /// What it is to hold.
+        value: At<Number>,
+    }
+}
+
+/// Which function fails, and how, when a workload thread calls it.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Fail {
+    /// The function.
+    pub function: At<String>,
+    /// What it returns.
+    pub returns: At<i64>,
+    /// What it is called by others that come `after` it, and in messages.
+    pub name: Option<At<String>>,
+    /// Once each time that an earlier injection of this name is made.
+    pub after: Option<At<String>>,
+    /// The first iteration of the workload that counts, from 1 (default 1).
+    #[schemars(range(min = 1))]
+    pub first: Option<At<u64>>,
+    /// Which call within an iteration, from 1 (default 1).
+    #[schemars(range(min = 1))]
+    pub hit: Option<At<u64>>,
+    /// In how many iterations (default 1).
+    #[schemars(range(min = 1))]
+    pub repeat: Option<At<u64>>,
+    /// Only calls by this workload thread count.
+    pub thread: Option<At<u32>>,
+}
+
+/// An instruction.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Place {
+    /// In the kernel's text.
+    Kernel(SymbolOffset),
+    /// In the workload's text.
+    User(SymbolOffset),
+}
+
+/// Whose arrivals at an instruction count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum TaskKind {
+    /// Those of workload threads in an iteration.
+    Workload,
+    /// Those of every task, at any time after the start.
+    Any,
+}
+
+/// What can be seen from outside of the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Event {
+    /// A record in a ring buffer of perf; looked for every millisecond.
+    Record(RecordKind),
+    /// A record in the log of the lab client; looked for every millisecond.
+    Lab(LabRecord),
+    /// A mark of a workload thread, which stops its vCPU.
+    Mark(MarkKind),
+}
+
+/// A record of perf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum RecordKind {
+    /// Any sample.
+    Sample,
+    /// A deferred chain, of type 22.
+    Deferred,
+    /// A task was made.
+    Fork,
+    /// A task has ended.
+    Exit,
+    /// A task has another name.
+    Comm,
+    /// A context switch.
+    Switch,
+    /// Records were lost.
+    Lost,
+}
+
+/// A record of the lab client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LabRecord {
+    /// A client asked.
+    Request,
+    /// A callback begins.
+    CallbackBegin,
+    /// A callback has ended.
+    CallbackEnd,
+    /// A task returned to user mode.
+    Return,
+    /// A cancellation begins.
+    Cancel,
+    /// A cancellation has ended.
+    Cancelled,
+}
+
+/// A mark of a workload thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MarkKind {
+    /// An iteration begins.
+    Arm,
+    /// It has ended.
+    Done,
+}
+
+/// Points and the order in which they are passed.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Schedule {
+    /// The points, in order.
+    pub points: At<Vec<At<SchedulePoint>>>,
+    /// How often the whole schedule is gone through (default 1).
+    #[schemars(range(min = 1))]
+    pub repeat: Option<At<u64>>,
+    /// Longest time that a vCPU stands still (default 2 s): then all is let go, the trial is wound
+    /// up, and fails.
+    pub limit: Option<At<Time>>,
+}
+
+/// A point of a schedule.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SchedulePoint {
+    /// What it is called in messages.
+    pub name: Option<At<String>>,
+    /// Who passes it.
+    pub vcpu: At<u8>,
+    /// The instruction; passed when it has been executed.
+    pub at: At<Place>,
+    /// Which arrival since this vCPU's point before, from 1 (default 1).
+    #[schemars(range(min = 1))]
+    pub hit: Option<At<u64>>,
+    /// Only arrivals of this workload thread count.
+    pub thread: Option<At<u32>>,
+    /// Whose arrivals count (default: those of workload threads in an iteration).
+    pub task: Option<At<TaskKind>>,
+}
+
+impl Injection {
+    /// When; none for [`Injection::Fail`], whose keys are its own.
+    pub(super) fn when(&self) -> Option<When<'_>> {
+        match self {
+            Self::Nmi(it) => Some(it.when()),
+            Self::Fail(_) => None,
+            Self::Irq(it) => Some(it.when()),
+            Self::Freeze(it) => Some(it.when()),
+            Self::Thaw(it) => Some(it.when()),
+            Self::Poke(it) => Some(it.when()),
+        }
+    }
+
+    /// The word for it.
+    pub(super) const fn word(&self) -> &'static str {
+        match self {
+            Self::Nmi(_) => "nmi",
+            Self::Fail(_) => "fail",
+            Self::Irq(_) => "irq",
+            Self::Freeze(_) => "freeze",
+            Self::Thaw(_) => "thaw",
+            Self::Poke(_) => "poke",
+        }
+    }
+
+    /// Its name, and the one it comes after.
+    pub(super) fn names(&self) -> (Option<&At<String>>, Option<&At<String>>) {
+        match (self.when(), self) {
+            (Some(when), _) => (when.name, when.after),
+            (None, Self::Fail(fail)) => (fail.name.as_ref(), fail.after.as_ref()),
+            (None, _) => (None, None),
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Injections of a checked scenario to their plans: names become addresses and numbers.
+
+use unwindlab_abi::mark;
+
+use super::{
+    Event, Fail, Injection, LabRecord, MarkKind, Place as WrittenPlace, Poke, RecordKind, Schedule,
+    TaskKind, When,
+};
+use crate::runner::plan::{
+    ActionPlan, ArrivalPlan, By, EventPlan, InjectionPlan, Place, PokePlan, TriggerPlan,
+};
+use crate::scenario::error::Complaints;
+use crate::scenario::located::{At, Location};
+use crate::scenario::model::Scenario;
+use crate::scenario::place::SymbolOffset;
+use crate::scenario::resolve::KernelSymbols;
+use crate::scenario::units::Time;
+
+/// How long a vCPU stands still where a scenario does not say.
+const FREEZE_LIMIT_MS: u64 = 2000;
+
+/// All injections, then the points of the schedule. Complaints are made where there is no plan.
+pub(in crate::scenario) fn resolve(
+    scenario: &Scenario,
+    symbols: &dyn KernelSymbols,
+    complaints: &mut Complaints<'_>,
+) -> Vec<InjectionPlan> {
+    let vcpus = *scenario.machine.vcpus;
+    let names: Vec<_> = scenario.inject.iter().map(|it| it.names().0).collect();
+    let mut plans = Vec::new();
+    for (number, injection) in scenario.inject.iter().enumerate() {
+        let (name, after) = injection.names();
+        let found = after.and_then(|after| {
+            let named = |name: &Option<&At<String>>| name.is_some_and(|it| **it == **after);
+            u32::try_from(names.iter().position(named)?).ok()
+        });
+        let resolver = Resolver {
+            symbols,
+            vcpus,
+            follows: after.is_some(),
+        };
+        let Some((trigger, action)) = resolver.injection(injection, complaints) else {
+            continue;
+        };
+        let word = injection.word();
+        plans.push(InjectionPlan {
+            name: match name {
+                Some(name) => format!("injection {} ({word}, `{}`)", number + 1, name.as_str()),
+                None => format!("injection {} ({word})", number + 1),
+            },
+            trigger,
+            after: found,
+            action,
+            target: injection.when().and_then(|it| it.target).map(|it| **it),
+        });
+    }
+    if let Some(schedule) = &scenario.schedule {
+        let first = plans.len();
+        plans.extend(points(schedule, first, symbols, complaints));
+    }
+    plans
+}
+
+/// The points: each follows the one before of the same vCPU, the first of one the last.
+fn points(
+    schedule: &Schedule,
+    first: usize,
+    symbols: &dyn KernelSymbols,
+    complaints: &mut Complaints<'_>,
+) -> Vec<InjectionPlan> {
+    let repeat = or_one(schedule.repeat.as_ref());
+    let of = u32::try_from(schedule.points.len()).unwrap_or(u32::MAX);
+    let mut plans: Vec<InjectionPlan> = Vec::new();
+    for (turn, point) in (0_u32..).zip(schedule.points.iter()) {
+        let Some(place) = place(&point.at, symbols, complaints) else {
+            continue;
+        };
+        let mine = |other: &&(u32, u8)| other.1 == *point.vcpu;
+        let vcpus: Vec<(u32, u8)> = (0_u32..)
+            .zip(schedule.points.iter().map(|it| *it.vcpu))
+            .collect();
+        let before = vcpus.iter().filter(mine).rfind(|other| other.0 < turn);
+        let before = before.map(|it| it.0 + u32::try_from(first).unwrap_or(u32::MAX));
+        plans.push(InjectionPlan {
+            name: match &point.name {
+                Some(name) => format!("point {} of the schedule (`{}`)", turn + 1, name.as_str()),
+                None => format!("point {} of the schedule", turn + 1),
+            },
+            trigger: TriggerPlan::Arrival(ArrivalPlan {
+                place,
+                first: 1,
+                hit: or_one(point.hit.as_ref()),
+                repeat,
+                times: 1,
+                sweep: false,
+                by: by(point.task.as_ref(), point.thread.as_ref()),
+                vcpu: Some(*point.vcpu),
+                in_nmi: false,
+            }),
+            after: before,
+            action: ActionPlan::Pass {
+                turn,
+                of,
+                limit_ms: limit(schedule.limit.as_ref()),
+            },
+            target: None,
+        });
+    }
+    plans
+}
+
+struct Resolver<'a> {
+    symbols: &'a dyn KernelSymbols,
+    vcpus: u8,
+    /// It comes after another one.
+    follows: bool,
+}
+
+impl Resolver<'_> {
+    /// `None` where a complaint was made.
+    fn injection(
+        &self,
+        injection: &Injection,
+        complaints: &mut Complaints<'_>,
+    ) -> Option<(TriggerPlan, ActionPlan)> {
+        let action = match injection {
+            Injection::Nmi(_) => ActionPlan::Nmi,
+            Injection::Fail(fail) => {
+                let returns = *fail.returns;
+                return Some((self.call(fail, complaints)?, ActionPlan::Fail { returns }));
+            }
+            Injection::Irq(irq) => ActionPlan::Irq {
+                vector: u8::try_from(irq.vector.0).unwrap_or(u8::MAX),
+            },
+            Injection::Freeze(freeze) => ActionPlan::Freeze {
+                limit_ms: limit(freeze.limit.as_ref()),
+            },
+            Injection::Thaw(_) => ActionPlan::Thaw,
+            Injection::Poke(poke) => ActionPlan::Poke(self.poke(poke, complaints)?),
+        };
+        let trigger = self.trigger(&injection.when()?, complaints)?;
+        Some((trigger, action))
+    }
+
+    fn trigger(&self, when: &When<'_>, complaints: &mut Complaints<'_>) -> Option<TriggerPlan> {
+        let repeat = or_one(when.repeat);
+        if let Some(every) = when.every {
+            return Some(TriggerPlan::Rate {
+                period_us: every.micros(),
+                count: or_one(when.count),
+                vcpus: when.vcpus.map_or_else(
+                    || (0..self.vcpus).collect(),
+                    |list| list.iter().map(|vcpu| **vcpu).collect(),
+                ),
+            });
+        }
+        if let Some(event) = when.on {
+            return Some(TriggerPlan::Event {
+                event: event_plan(**event),
+                hit: or_one(when.hit),
+                repeat,
+            });
+        }
+        let Some(at) = when.at else {
+            let micros = when.delay.map_or(0, |delay| delay.micros());
+            let repeat = if self.follows { repeat } else { 1 };
+            return Some(TriggerPlan::Delay { micros, repeat });
+        };
+        Some(TriggerPlan::Arrival(ArrivalPlan {
+            place: place(at, self.symbols, complaints)?,
+            first: or_one(when.first),
+            hit: or_one(when.hit),
+            repeat,
+            times: when.times.map_or(1, |n| **n),
+            sweep: when.sweep.is_some_and(|sweep| **sweep),
+            by: by(when.task, when.thread),
+            vcpu: when.vcpu.map(|vcpu| **vcpu),
+            in_nmi: when.in_nmi.is_some_and(|it| **it),
+        }))
+    }
+
+    /// The call of a function.
+    fn call(&self, fail: &Fail, complaints: &mut Complaints<'_>) -> Option<TriggerPlan> {
+        let place = SymbolOffset {
+            symbol: String::clone(&fail.function),
+            offset: 0,
+        };
+        let location = fail.function.location();
+        Some(TriggerPlan::Arrival(ArrivalPlan {
+            place: Place::Kernel {
+                address: kernel_address(&place, location, self.symbols, complaints)?,
+            },
+            first: or_one(fail.first.as_ref()),
+            hit: or_one(fail.hit.as_ref()),
+            repeat: or_one(fail.repeat.as_ref()),
+            times: 1,
+            sweep: false,
+            by: by(None, fail.thread.as_ref()),
+            vcpu: None,
+            in_nmi: false,
+        }))
+    }
+
+    fn poke(&self, poke: &Poke, complaints: &mut Complaints<'_>) -> Option<PokePlan> {
+        let location = poke.variable.location();
+        let address = match &poke.cpu {
+            None => symbol_address(&poke.variable, location, self.symbols, complaints)?,
+            Some(_) => {
+                symbol_address(&poke.variable, location, self.symbols, complaints)?;
+                let offset = self.symbols.percpu_offset(&poke.variable);
+                if offset.is_none() {
+                    let name = poke.variable.as_str();
+                    complaints.add(location, format!("`{name}` is no per-CPU variable"));
+                }
+                offset?
+            }
+        };
+        Some(PokePlan {
+            address,
+            cpu: poke.cpu.as_ref().map(|cpu| **cpu),
+            bytes: poke.bytes.as_ref().map_or(4, |bytes| **bytes),
+            value: poke.value.0,
+        })
+    }
+}
+
+fn or_one(written: Option<&At<u64>>) -> u64 {
+    written.map_or(1, |n| **n)
+}
+
+fn limit(written: Option<&At<Time>>) -> u64 {
+    written.map_or(FREEZE_LIMIT_MS, |limit| limit.millis_ceil())
+}
+
+fn by(task: Option<&At<TaskKind>>, thread: Option<&At<u32>>) -> By {
+    match (task.map(|it| **it), thread) {
+        (Some(TaskKind::Any), _) => By::Any,
+        (_, Some(thread)) => By::Thread(**thread),
+        (_, None) => By::Workload,
+    }
+}
+
+/// Types are those of include/uapi/linux/perf_event.h, kinds those of the lab client.
+const fn event_plan(event: Event) -> EventPlan {
+    match event {
+        Event::Record(kind) => EventPlan::Record(match kind {
+            RecordKind::Lost => 2,
+            RecordKind::Comm => 3,
+            RecordKind::Exit => 4,
+            RecordKind::Fork => 7,
+            RecordKind::Sample => 9,
+            RecordKind::Switch => 15,
+            RecordKind::Deferred => 22,
+        }),
+        Event::Lab(kind) => EventPlan::Lab(match kind {
+            LabRecord::Request => 2,
+            LabRecord::CallbackBegin => 3,
+            LabRecord::CallbackEnd => 4,
+            LabRecord::Return => 6,
+            LabRecord::Cancel => 11,
+            LabRecord::Cancelled => 12,
+        }),
+        Event::Mark(kind) => EventPlan::Mark(match kind {
+            MarkKind::Arm => mark::ARM,
+            MarkKind::Done => mark::DONE,
+        }),
+    }
+}
+
+fn place(
+    at: &At<WrittenPlace>,
+    symbols: &dyn KernelSymbols,
+    complaints: &mut Complaints<'_>,
+) -> Option<Place> {
+    Some(match &**at {
+        WrittenPlace::Kernel(place) => Place::Kernel {
+            address: kernel_address(place, at.location(), symbols, complaints)?,
+        },
+        // The agent names its text only once it runs; an executor that does not find the name
+        // says so.
+        WrittenPlace::User(place) => Place::User {
+            symbol: place.symbol.clone(),
+            offset: place.offset,
+        },
+    })
+}
+
+fn symbol_address(
+    name: &str,
+    location: Location,
+    symbols: &dyn KernelSymbols,
+    complaints: &mut Complaints<'_>,
+) -> Option<u64> {
+    match symbols.addresses(name).as_slice() {
+        [address] => Some(*address),
+        [] => {
+            let near = symbols.similar(name);
+            let hint = if near.is_empty() {
+                String::new()
+            } else {
+                format!(" (near it: {})", near.join(", "))
+            };
+            complaints.add(location, format!("the kernel has no symbol `{name}`{hint}"));
+            None
+        }
+        many => {
+            let count = many.len();
+            complaints.add(
+                location,
+                format!("the kernel has {count} symbols `{name}`, expected a name that is unique"),
+            );
+            None
+        }
+    }
+}
+
+fn kernel_address(
+    place: &SymbolOffset,
+    location: Location,
+    symbols: &dyn KernelSymbols,
+    complaints: &mut Complaints<'_>,
+) -> Option<u64> {
+    let name = &place.symbol;
+    let address = symbol_address(name, location, symbols, complaints)?;
+    let size = symbols.size(name).unwrap_or(0);
+    if place.offset > 0 && place.offset >= size {
+        complaints.add(
+            location,
+            format!(
+                "found offset {:#x}, but `{name}` has {size:#x} bytes",
+                place.offset
+            ),
+        );
+        return None;
+    }
+    if let Some(near) = super::boundaries::not_one(address, place.offset, symbols) {
+        complaints.add(
+            location,
+            format!(
+                "found {name}+{:#x}, which is inside an instruction, expected a boundary such as {near}",
+                place.offset
+            ),
+        );
+        return None;
+    }
+    address.checked_add(place.offset)
+}
