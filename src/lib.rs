@@ -12,5 +12,6 @@ pub mod invariant;
 pub mod report;
 pub mod runner;
 pub mod scenario;
+pub mod sweep;
 mod text;
 pub mod trace;

@@ -38,6 +38,8 @@ pub enum Command {
     Variants(VariantsArgs),
     /// Build and judge every patch of a series, in order.
     Series(SeriesArgs),
+    /// Try an NMI at every instruction from a request to the return to user mode.
+    Sweep(SweepArgs),
     /// Find the commit that broke a scenario.
     Bisect(BisectArgs),
     /// List the scenarios of the library.
@@ -167,6 +169,36 @@ pub struct SeriesArgs {
     /// What the series is applied to.
     #[command(flatten)]
     pub build: BuildOptions,
+    /// Where KVM comes from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    pub kvm_host: KvmHost,
+}
+
+/// `unwindlab sweep`.
+#[derive(Debug, Args)]
+pub struct SweepArgs {
+    /// The scenario: a file, or a name from the library. Its first NMI at an instruction of the
+    /// kernel is the request at which the path begins.
+    #[arg(value_name = "SCENARIO")]
+    pub scenario: PathBuf,
+    /// The kernel under test.
+    #[command(flatten)]
+    pub kernel: KernelOptions,
+    /// Each instruction once, the first time it is executed, instead of every time.
+    #[arg(long = "static")]
+    pub once: bool,
+    /// Only in this function of the kernel; may be given more than once.
+    #[arg(long = "function", value_name = "NAME")]
+    pub functions: Vec<String>,
+    /// Stop after so many seconds of trials.
+    #[arg(long, value_name = "SECONDS")]
+    pub budget: Option<u64>,
+    /// Machines that work side by side.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub jobs: u32,
+    /// Compare the whole machine with its checkpoint each time it was put back: slow.
+    #[arg(long)]
+    pub check_restores: bool,
     /// Where KVM comes from.
     #[arg(long, value_enum, default_value_t, value_name = "HOST")]
     pub kvm_host: KvmHost,

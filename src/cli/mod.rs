@@ -14,6 +14,7 @@ pub mod run;
 mod series;
 mod session;
 mod suite;
+mod sweep;
 mod variants;
 
 use std::process::ExitCode;
@@ -75,6 +76,7 @@ fn dispatch(
         Command::Mutants(args) => return mutants::mutants(&args, lab, analysis, interrupt),
         Command::Variants(args) => return variants::variants(&args, lab, analysis, interrupt),
         Command::Series(args) => return series::series(&args, lab, analysis, interrupt),
+        Command::Sweep(args) => return sweep::sweep(&args, lab, analysis, interrupt),
         Command::Bisect(args) => return bisect::bisect(&args, lab, analysis, interrupt),
         Command::Kernel(KernelCommand::Fetch(args)) => {
             let request = KernelRequest::Ready(args.kernel);

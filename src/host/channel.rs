@@ -11,6 +11,7 @@ use std::io::{Read, Write};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::runner::{TrialPlan, TrialProgress};
+use crate::sweep::{Message, SweepPlan};
 use crate::trace::Recording;
 
 /// Longest body accepted: a recording with all its rings, with room to spare.
@@ -21,6 +22,8 @@ pub const MAX_BODY: usize = 1 << 30;
 pub enum ToHost {
     /// Run one trial. Answered by any number of `Progress`, then one `Recording`.
     Run(Box<TrialPlan>),
+    /// Carry out a sweep. Answered by `Sweep` messages, the last of which is `Done` or `Failed`.
+    Sweep(Box<SweepPlan>),
 }
 
 /// From the outer machine's init to the command.
@@ -42,6 +45,8 @@ pub enum FromHost {
     Progress(TrialProgress),
     /// The trial is over.
     Recording(Box<Recording>),
+    /// The sweep got somewhere.
+    Sweep(Box<Message>),
 }
 
 /// Why a message did not get through.

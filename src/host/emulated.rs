@@ -20,6 +20,7 @@ use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::console::OuterConsole;
 use super::told;
 use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan};
+use crate::sweep::{Message, SweepPlan};
 use crate::trace::Recording;
 
 /// The outer machine's command line. `tsc=reliable`: without it the outer kernel does not trust
@@ -173,7 +174,7 @@ impl Executor for Emulated {
                 Ok(FromHost::Progress(p)) => progress.step(&told(&plan.scenario, &p)),
                 Ok(FromHost::Recording(recording)) => return Ok(*recording),
                 Ok(FromHost::Unfit { reason }) => return Err(self.failed(&reason)),
-                Ok(FromHost::Hello { .. }) => {
+                Ok(FromHost::Hello { .. } | FromHost::Sweep(_)) => {
                     return Err(self.failed("the outer machine started over"));
                 }
                 Err(error) => {
@@ -182,7 +183,37 @@ impl Executor for Emulated {
             }
         }
     }
+
+    fn sweep(
+        &mut self,
+        plan: &SweepPlan,
+        take: &mut dyn FnMut(Message) -> bool,
+    ) -> Result<(), InfraError> {
+        channel::send(&mut self.stream, &ToHost::Sweep(Box::new(plan.clone())))
+            .map_err(|error| self.failed(&error.to_string()))?;
+        loop {
+            match self.receive(SWEEP_SILENCE_LIMIT) {
+                Ok(FromHost::Sweep(message)) => {
+                    let last = matches!(*message, Message::Done(_) | Message::Failed { .. });
+                    if !take(*message) {
+                        return Err(self.failed("interrupted"));
+                    }
+                    if last {
+                        return Ok(());
+                    }
+                }
+                Ok(FromHost::Unfit { reason }) => return Err(self.failed(&reason)),
+                Ok(_) => return Err(self.failed("the outer machine started over")),
+                Err(error) => {
+                    return Err(self.failed(&format!("the outer machine died or hangs: {error}")));
+                }
+            }
+        }
+    }
 }
+
+/// A sweep speaks after every trial, but first its guest has to boot.
+const SWEEP_SILENCE_LIMIT: Duration = Duration::from_secs(90);
 
 impl Drop for Emulated {
     fn drop(&mut self) {

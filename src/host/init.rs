@@ -60,6 +60,18 @@ fn serve() -> anyhow::Result<()> {
     loop {
         let plan = match channel::receive(&mut port) {
             Ok(ToHost::Run(plan)) => plan,
+            Ok(ToHost::Sweep(plan)) => {
+                let mut lost = None;
+                native.sweep(&plan, &mut |message| {
+                    let message = FromHost::Sweep(Box::new(message));
+                    lost = channel::send(&mut port, &message).err();
+                    lost.is_none()
+                });
+                match lost {
+                    Some(error) => return Err(error.into()),
+                    None => continue,
+                }
+            }
             Err(ChannelError::Closed) => return Ok(()),
             Err(error) => return Err(error.into()),
         };

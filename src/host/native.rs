@@ -11,6 +11,7 @@ use unwindlab_vmm::{Kernel, Kvm, LINUX_CMDLINE, Machine, MachineConfig};
 use super::{agent, told};
 use crate::runner::trial::Trial;
 use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan, TrialProgress};
+use crate::sweep::{self, Message, SweepPlan};
 use crate::trace::Recording;
 use crate::trace::recording::TrialEnd;
 
@@ -52,6 +53,11 @@ impl Native {
                 ..Recording::default()
             },
         }
+    }
+
+    /// Carries out a sweep.
+    pub fn sweep(&self, plan: &SweepPlan, tell: &mut dyn FnMut(Message) -> bool) {
+        sweep::engine::run(plan, &|| self.machine(&plan.trial), tell);
     }
 
     fn machine(&self, plan: &TrialPlan) -> Result<Machine, String> {
@@ -102,5 +108,16 @@ impl Executor for InProcess {
             progress.step(&told(&plan.scenario, p));
             !self.interrupt.is_set()
         }))
+    }
+
+    fn sweep(
+        &mut self,
+        plan: &SweepPlan,
+        take: &mut dyn FnMut(Message) -> bool,
+    ) -> Result<(), InfraError> {
+        let interrupt = self.interrupt.clone();
+        self.native
+            .sweep(plan, &mut |message| take(message) && !interrupt.is_set());
+        Ok(())
     }
 }

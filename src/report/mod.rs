@@ -15,6 +15,7 @@ pub mod names;
 pub mod outcome;
 pub mod result;
 pub mod snapshot;
+pub mod sweep;
 pub mod table;
 
 pub use judge::{Case, Judge, MatchFinding};

@@ -1,6 +1,7 @@
 //! Who carries out a trial: the seam between the command line and the KVM host.
 
 use super::plan::TrialPlan;
+use crate::sweep::{Message, SweepPlan};
 use crate::trace::Recording;
 
 pub use unwindlab_guest_kernel::Progress;
@@ -16,6 +17,16 @@ pub trait Executor {
     /// # Errors
     /// [`InfraError`] where the harness or the KVM host failed.
     fn run(&mut self, plan: &TrialPlan, progress: &dyn Progress) -> Result<Recording, InfraError>;
+
+    /// Carries out a sweep. `take` gets its messages, and says whether to go on.
+    ///
+    /// # Errors
+    /// [`InfraError`] where the harness or the KVM host failed, or `take` did not want more.
+    fn sweep(
+        &mut self,
+        plan: &SweepPlan,
+        take: &mut dyn FnMut(Message) -> bool,
+    ) -> Result<(), InfraError>;
 }
 
 /// The harness or the KVM host failed; nothing can be said about the kernel.

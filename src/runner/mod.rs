@@ -10,11 +10,11 @@ pub mod interrupt;
 pub mod plan;
 pub mod progress;
 mod rate;
-mod session;
+pub(crate) mod session;
 mod sightings;
 pub mod trial;
-mod vcpu;
-mod watch;
+pub(crate) mod vcpu;
+pub(crate) mod watch;
 
 pub use executor::{Executor, InfraError, Progress};
 pub use interrupt::Interrupt;

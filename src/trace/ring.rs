@@ -98,7 +98,7 @@ pub enum RingError {
 }
 
 /// Reads one ring, from its announcement to the end of the trial.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RingReader {
     ring: u32,
     control_page: u64,
@@ -148,6 +148,16 @@ impl RingReader {
         }
         self.try_drain(memory)
             .inspect_err(|error| self.corrupt = Some(*error))
+    }
+
+    /// The same ring, to be read from where this reader is, with nothing read so far.
+    #[must_use]
+    pub fn from_here(&self) -> Self {
+        Self {
+            bytes: Vec::new(),
+            data_pages: self.data_pages.clone(),
+            ..*self
+        }
     }
 
     /// The records read so far, one after the other, wrap removed.

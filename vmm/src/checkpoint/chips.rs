@@ -1,15 +1,13 @@
 //! The state of what the vCPUs share: interrupt controllers, timer, clock, serial port.
 
-use std::hash::{Hash, Hasher};
-
 use kvm_bindings::{
     KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, kvm_clock_data, kvm_irqchip,
-    kvm_pit_state2,
+    kvm_pit_channel_state, kvm_pit_state2,
 };
 use kvm_ioctls::VmFd;
 use vm_superio::SerialState;
 
-use super::{CheckpointError, failed, hash_debug};
+use super::{CheckpointError, failed, same};
 use crate::devices::serial::Uart;
 
 const IRQCHIPS: [u32; 3] = [
@@ -65,17 +63,26 @@ impl Chips {
         Ok(())
     }
 
-    pub(super) fn digest(&self, hasher: &mut impl Hasher) {
-        for chip in &self.irqchips {
-            bytes(chip).hash(hasher);
-        }
-        for channel in &self.pit.channels {
-            // When it was loaded is a time of the host's.
-            let mut channel = *channel;
-            channel.count_load_time = 0;
-            hash_debug(&channel, hasher);
-        }
-        hash_debug(&self.serial, hasher);
+    /// What differs from another state, in words.
+    pub(super) fn differences(&self, other: &Self) -> Vec<String> {
+        let chips = self.irqchips.iter().zip(&other.irqchips);
+        let chips = chips
+            .filter(|(one, other)| bytes(one) != bytes(other))
+            .map(|(one, _)| format!("interrupt controller {}", one.chip_id));
+        let channels = self.pit.channels.iter().zip(&other.pit.channels);
+        let timer = channels
+            .filter(|(one, other)| {
+                // When it was loaded is a time of the host's.
+                let untimed = |channel: &kvm_pit_channel_state| {
+                    let mut channel = *channel;
+                    channel.count_load_time = 0;
+                    channel
+                };
+                !same(&untimed(one), &untimed(other))
+            })
+            .map(|_| "timer".to_owned());
+        let serial = (self.serial != other.serial).then(|| "serial port".to_owned());
+        chips.chain(timer).chain(serial).collect()
     }
 }
 

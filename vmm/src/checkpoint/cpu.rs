@@ -1,7 +1,6 @@
 //! The state of one vCPU.
 
-use std::arch::x86_64::_rdtsc;
-use std::hash::{Hash, Hasher};
+use std::arch::x86_64::{__cpuid, _rdtsc};
 
 use kvm_bindings::{
     KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, KVMIO, Msrs, kvm_debugregs, kvm_device_attr,
@@ -12,15 +11,22 @@ use kvm_ioctls::VcpuFd;
 use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::{errno, ioctl_iow_nr};
 
-use super::{CheckpointError, failed, hash_debug};
+use super::{CheckpointError, failed, same};
 use crate::vcpu::Vcpu;
 
 // Documentation/virt/kvm/api.rst, 4.80; kvm-ioctls has them for other architectures only.
 ioctl_iow_nr!(KVM_SET_DEVICE_ATTR, KVMIO, 0xe1, kvm_device_attr);
 ioctl_iow_nr!(KVM_GET_DEVICE_ATTR, KVMIO, 0xe2, kvm_device_attr);
 
-/// Goes on by itself; restored by way of its offset.
+/// The TSC is restored by way of its offset; the others are clocks of Hyper-V's, which no guest of
+/// ours is told of (`HV_X64_MSR_VP_RUNTIME`, `HV_X64_MSR_TIME_REF_COUNT`).
 const MSR_TSC: u32 = 0x10;
+const CLOCKS: [u32; 3] = [MSR_TSC, 0x4000_0010, 0x4000_0020];
+/// `IA32_SYSENTER_ESP` and `_EIP`: of a guest with an AMD CPU KVM takes the lower halves only
+/// (`svm_set_msr`, arch/x86/kvm/svm/svm.c, 6.12); such a CPU has no SYSENTER in long mode.
+const SYSENTER: [u32; 2] = [0x175, 0x176];
+/// A task state segment in 64-bit mode that no task uses (AMD APM vol. 2, table 4-6).
+const AVAILABLE_TSS: u8 = 9;
 /// The LAPIC's current count of its timer, which goes on by itself.
 const LAPIC_CURRENT_COUNT: std::ops::Range<usize> = 0x390..0x394;
 
@@ -78,7 +84,7 @@ impl CpuState {
         let fd = &vcpu.fd;
         fd.set_mp_state(self.mp_state)
             .map_err(failed("set the MP state"))?;
-        fd.set_sregs(&self.sregs)
+        fd.set_sregs(&self.sregs_to_set())
             .map_err(failed("set the system registers"))?;
         fd.set_regs(&self.regs)
             .map_err(failed("set the registers"))?;
@@ -103,23 +109,52 @@ impl CpuState {
         Ok(())
     }
 
-    pub(super) fn digest(&self, hasher: &mut impl Hasher) {
-        hash_debug(&self.mp_state, hasher);
-        hash_debug(&self.regs, hasher);
-        hash_debug(&self.sregs, hasher);
-        self.xsave.hash(hasher);
-        hash_debug(&self.xcrs, hasher);
-        hash_debug(&self.debug, hasher);
-        for (at, byte) in self.lapic.regs.iter().enumerate() {
-            if !LAPIC_CURRENT_COUNT.contains(&at) {
-                byte.hash(hasher);
-            }
+    /// KVM's SVM code always says that the TSS is busy (`svm_get_segment`), but QEMU's TCG, where that
+    /// SVM may be emulated, grants `ioperm` by a TSS that is not (`helper_check_io`).
+    fn sregs_to_set(&self) -> kvm_sregs {
+        let mut sregs = self.sregs;
+        if on_tcg() {
+            sregs.tr.type_ = AVAILABLE_TSS;
         }
-        for msr in &self.msrs {
-            (msr.index, msr.data).hash(hasher);
-        }
-        hash_debug(&self.events, hasher);
+        sregs
     }
+
+    /// What differs from another state, in words.
+    pub(super) fn differences(&self, other: &Self) -> Vec<String> {
+        let parts = [
+            ("MP state", same(&self.mp_state, &other.mp_state)),
+            ("registers", same(&self.regs, &other.regs)),
+            ("system registers", same(&self.sregs, &other.sregs)),
+            ("FPU", self.xsave == other.xsave),
+            ("XCRs", same(&self.xcrs, &other.xcrs)),
+            ("debug registers", same(&self.debug, &other.debug)),
+            ("pending events", same(&self.events, &other.events)),
+        ];
+        let parts = parts.into_iter().filter(|(_, same)| !same);
+        let parts = parts.map(|(what, _)| what.to_owned());
+        let lapic = self.lapic.regs.iter().zip(&other.lapic.regs).enumerate();
+        let lapic = lapic
+            .filter(|(at, (one, other))| one != other && !LAPIC_CURRENT_COUNT.contains(at))
+            .map(|(at, (now, was))| format!("LAPIC byte {at:#x} is {now:#x} and was {was:#x}"));
+        let msrs = self.msrs.iter().zip(&other.msrs);
+        let msrs = msrs
+            .filter(|(one, _)| !SYSENTER.contains(&one.index))
+            .filter(|(one, other)| (one.index, one.data) != (other.index, other.data))
+            .map(|(now, was)| {
+                let index = now.index;
+                format!("MSR {index:#x} is {:#x} and was {:#x}", now.data, was.data)
+            });
+        parts.chain(lapic).chain(msrs).collect()
+    }
+}
+
+/// Whether this machine's CPU is emulated by QEMU's TCG, by the hypervisor leaf of CPUID.
+fn on_tcg() -> bool {
+    let leaf = __cpuid(0x4000_0000);
+    [leaf.ebx, leaf.ecx, leaf.edx]
+        .map(u32::to_le_bytes)
+        .concat()
+        == b"TCGTCGTCGTCG"
 }
 
 /// The host's time-stamp counter.
@@ -133,7 +168,7 @@ pub(super) fn host_tsc() -> u64 {
 fn msrs(fd: &VcpuFd, indices: &[u32]) -> Result<Vec<kvm_msr_entry>, CheckpointError> {
     let mut rest: Vec<kvm_msr_entry> = indices
         .iter()
-        .filter(|index| **index != MSR_TSC)
+        .filter(|index| !CLOCKS.contains(index))
         .map(|&index| kvm_msr_entry {
             index,
             ..Default::default()

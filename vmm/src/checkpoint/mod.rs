@@ -14,8 +14,6 @@ mod chips;
 mod cpu;
 mod ram;
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 use kvm_ioctls::Kvm;
 use vmm_sys_util::errno;
 
@@ -114,9 +112,6 @@ impl Machine {
         if checkpoint.cpus.len() != usize::from(self.vcpu_count()) {
             return Err(CheckpointError::Foreign);
         }
-        let restored = self
-            .ram
-            .restore(&self.vm, &self.memory, &checkpoint.pages)?;
         checkpoint.chips.restore(&self.vm, self.ports.uart())?;
         let now = cpu::host_tsc();
         for (index, state) in (0..).zip(&checkpoint.cpus) {
@@ -131,23 +126,27 @@ impl Machine {
             (*stop, *seen) = (crate::exit::Stop::Paused, true);
         }
         self.forget_events();
-        Ok(restored)
+        // Last: KVM writes into RAM when some MSRs are set (the wall clock's, for one).
+        self.ram.restore(&self.vm, &self.memory, &checkpoint.pages)
     }
 
-    /// A digest of everything that a checkpoint holds, but for the clocks, which go on by themselves.
-    /// Reads all of RAM. Stops all vCPUs; they stay stopped.
+    /// What of the machine is not as in a checkpoint, in words: empty right after
+    /// [`restore`](Self::restore). The clocks go on by themselves and are left out. Reads all of RAM.
+    /// Stops all vCPUs; they stay stopped.
     ///
     /// # Errors
     /// [`CheckpointError`].
-    pub fn digest(&mut self) -> Result<u64, CheckpointError> {
+    pub fn differences(&mut self, checkpoint: &Checkpoint) -> Result<Vec<String>, CheckpointError> {
         self.pause_all()?;
-        let mut hasher = DefaultHasher::new();
-        ram::digest(&self.memory, &mut hasher)?;
-        Chips::of(&self.vm, self.ports.uart())?.digest(&mut hasher);
-        for index in 0..self.vcpu_count() {
-            CpuState::of(self.stopped_vcpu(index)?, &self.msrs)?.digest(&mut hasher);
+        let mut found = checkpoint.pages.differences(&self.memory)?;
+        let chips = Chips::of(&self.vm, self.ports.uart())?;
+        found.extend(chips.differences(&checkpoint.chips));
+        for (index, saved) in (0..).zip(&checkpoint.cpus) {
+            let now = CpuState::of(self.stopped_vcpu(index)?, &self.msrs)?;
+            let of_cpu = now.differences(saved).into_iter();
+            found.extend(of_cpu.map(|what| format!("vCPU {index}: {what}")));
         }
-        Ok(hasher.finish())
+        Ok(found)
     }
 
     fn stopped_vcpu(&self, index: u8) -> Result<&crate::vcpu::Vcpu, CheckpointError> {
@@ -157,7 +156,7 @@ impl Machine {
     }
 }
 
-/// The bytes of a structure of KVM's, by its `Debug` form: complete, and without its padding.
-fn hash_debug(value: &impl std::fmt::Debug, hasher: &mut impl Hasher) {
-    format!("{value:?}").hash(hasher);
+/// Whether two structures of KVM's are the same, by their `Debug` form: complete, and without padding.
+fn same(one: &impl std::fmt::Debug, other: &impl std::fmt::Debug) -> bool {
+    format!("{one:?}") == format!("{other:?}")
 }

@@ -6,7 +6,6 @@
 //! unchanged [`PATIENCE`] times in a row.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use kvm_bindings::{
@@ -62,6 +61,23 @@ impl Pages {
             Some(page) => Some(page.as_slice()),
             None => self.base.page(address),
         }
+    }
+}
+
+impl Pages {
+    /// The pages of memory that differ.
+    pub(super) fn differences(&self, memory: &Memory) -> Result<Vec<String>, CheckpointError> {
+        let mut found = Vec::new();
+        let mut page = [0; PAGE];
+        for range in memory.ranges() {
+            for at in (range.start..range.start + range.len).step_by(PAGE) {
+                memory.read(at, &mut page)?;
+                if self.page(at) != Some(page.as_slice()) {
+                    found.push(format!("page {at:#x}"));
+                }
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -262,20 +278,6 @@ fn whole(memory: &Memory) -> Result<Base, CheckpointError> {
         ranges.push((range, bytes));
     }
     Ok(Base { ranges })
-}
-
-/// Adds all of RAM to a digest.
-pub(super) fn digest(memory: &Memory, hasher: &mut impl Hasher) -> Result<(), CheckpointError> {
-    let mut page = [0; PAGE];
-    for range in memory.ranges() {
-        for at in (range.start..range.start + range.len).step_by(PAGE) {
-            memory.read(at, &mut page)?;
-            if page != [0; PAGE] {
-                (at, page).hash(hasher);
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

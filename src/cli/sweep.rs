@@ -1,0 +1,251 @@
+//! `unwindlab sweep`: one trial for every instruction boundary of a path.
+
+use std::time::{Duration, Instant};
+
+use super::analysis::Analysis;
+use super::args::SweepArgs;
+use super::error::CommandError;
+use super::kernel;
+use super::lab::{Lab, LabError, TestKernel};
+use super::output::print;
+use super::progress::Spinner;
+use crate::report::names::Names;
+use crate::report::outcome::EXIT_UNTESTED;
+use crate::report::sweep::{self as text, Summary};
+use crate::runner::plan::{ActionPlan, TriggerPlan};
+use crate::runner::{Interrupt, Progress as _, TrialPlan};
+use crate::scenario::{KernelSymbols, Library, Loaded, ResolveError, resolve};
+use crate::sweep::plan::{Effort, Points};
+use crate::sweep::verdicts::Verdicts;
+use crate::sweep::{Message, SweepPlan};
+
+/// Longest path, in instructions; the exit work of an entry with a long stack has some ten thousand.
+const LONGEST: u32 = 200_000;
+/// A trial takes milliseconds; on a machine with other work ten times as many.
+const LIMIT_MS: u64 = 5_000;
+
+/// Sweeps and reports; the exit code.
+///
+/// # Errors
+/// [`CommandError`] where nothing could be told.
+pub fn sweep(
+    args: &SweepArgs,
+    lab: &dyn Lab,
+    analysis: &Analysis,
+    interrupt: &Interrupt,
+) -> Result<u8, CommandError> {
+    let request = kernel::request(&args.kernel)?;
+    let loaded = one(args, analysis)?;
+    let spinner = Spinner::new();
+    let kernel = lab.fetch(&request, &spinner, interrupt)?;
+    let plan = plan(args, &loaded, kernel.as_ref())?;
+    let mut host = lab.executor(args.kvm_host, kernel.as_ref(), &spinner, interrupt)?;
+    let mut run = Run {
+        analysis,
+        kernel: kernel.as_ref(),
+        spinner: &spinner,
+        budget: args.budget.map(Duration::from_secs),
+        begin: Instant::now(),
+        verdicts: None,
+        effort: None,
+        failed: None,
+        stopped: false,
+    };
+    spinner.step(&format!("{}: recording the path", plan.trial.scenario));
+    let swept = host.sweep(&plan, &mut |message| {
+        run.take(message) && !interrupt.is_set()
+    });
+    spinner.clear();
+    if interrupt.is_set() {
+        return Err(CommandError::Interrupted);
+    }
+    if let Err(error) = swept
+        && !run.stopped
+    {
+        return Err(LabError::Unavailable(error.reason).into());
+    }
+    run.report(&host.host())
+}
+
+/// The one scenario that is named.
+fn one(args: &SweepArgs, analysis: &Analysis) -> Result<Loaded, CommandError> {
+    let library = Library::open(
+        std::slice::from_ref(&args.scenario),
+        &analysis.invariant_ids(),
+    )?;
+    let mut scenarios = library.scenarios.into_iter();
+    match (scenarios.next(), scenarios.next()) {
+        (Some(loaded), None) => Ok(loaded),
+        _ => Err(CommandError::Usage(
+            "a sweep is of one scenario: name its file".to_owned(),
+        )),
+    }
+}
+
+fn plan(
+    args: &SweepArgs,
+    loaded: &Loaded,
+    kernel: &dyn TestKernel,
+) -> Result<SweepPlan, CommandError> {
+    let resolved = resolve(
+        &loaded.file,
+        &loaded.scenario,
+        kernel.symbols(),
+        kernel.hash(),
+    );
+    let trial = resolved.map_err(|error| match error {
+        ResolveError::Unsupported(reason) => LabError::Unavailable(reason).into(),
+        ResolveError::Scenario(errors) => CommandError::Scenario(errors),
+    })?;
+    if trial.guest.lab.is_some() {
+        return Err(CommandError::Usage(format!(
+            "{}: a sweep takes scenarios without `lab`, whose log it does not read",
+            loaded.file
+        )));
+    }
+    let request = request(&trial).ok_or_else(|| {
+        CommandError::Usage(format!(
+            "{}: a sweep begins at an NMI at an instruction of the kernel, and the scenario has \
+             none",
+            loaded.file
+        ))
+    })?;
+    Ok(SweepPlan {
+        request,
+        jobs: args.jobs,
+        points: points(args, kernel.symbols())?,
+        longest: LONGEST,
+        limit_ms: LIMIT_MS,
+        check_restores: args.check_restores,
+        trial,
+    })
+}
+
+/// The first injection that a path can begin with.
+fn request(trial: &TrialPlan) -> Option<u32> {
+    (0_u32..)
+        .zip(&trial.injections)
+        .find(|(_, injection)| {
+            matches!(injection.action, ActionPlan::Nmi)
+                && matches!(injection.trigger, TriggerPlan::Arrival(_))
+        })
+        .map(|(index, _)| index)
+}
+
+fn points(args: &SweepArgs, symbols: &dyn KernelSymbols) -> Result<Points, CommandError> {
+    if args.functions.is_empty() {
+        return Ok(match args.once {
+            true => Points::Static,
+            false => Points::All,
+        });
+    }
+    let mut ranges = Vec::new();
+    for name in &args.functions {
+        let size = symbols.size(name).unwrap_or(0);
+        let found = symbols.addresses(name);
+        if found.is_empty() {
+            let similar = symbols.similar(name);
+            let hint = match similar.is_empty() {
+                true => String::new(),
+                false => format!("; there are: {}", similar.join(", ")),
+            };
+            return Err(CommandError::Usage(format!(
+                "the kernel has no function {name:?}{hint}"
+            )));
+        }
+        ranges.extend(found.into_iter().map(|start| (start, start + size)));
+    }
+    Ok(Points::Within {
+        ranges,
+        once: args.once,
+    })
+}
+
+/// A sweep that is under way.
+struct Run<'a> {
+    analysis: &'a Analysis,
+    kernel: &'a dyn TestKernel,
+    spinner: &'a Spinner,
+    budget: Option<Duration>,
+    begin: Instant,
+    verdicts: Option<Verdicts<'a>>,
+    effort: Option<Effort>,
+    failed: Option<String>,
+    /// The budget is used up.
+    stopped: bool,
+}
+
+impl Run<'_> {
+    /// Takes a message; whether more is wanted.
+    fn take(&mut self, message: Message) -> bool {
+        match message {
+            Message::Path { common, path } => {
+                self.verdicts = Some(Verdicts::new(
+                    self.analysis.invariants,
+                    self.analysis.findings.as_ref(),
+                    self.kernel.symbols(),
+                    *common,
+                    path,
+                ));
+                self.begin = Instant::now();
+            }
+            Message::Trial(trial) => {
+                if let Some(verdicts) = &mut self.verdicts {
+                    verdicts.judge(&trial);
+                }
+                self.tell();
+                self.stopped = self
+                    .budget
+                    .is_some_and(|budget| self.begin.elapsed() > budget);
+            }
+            Message::Done(effort) => self.effort = Some(effort),
+            Message::Failed { reason } => self.failed = Some(reason),
+        }
+        !self.stopped
+    }
+
+    /// Every now and then.
+    fn tell(&self) {
+        let Some(verdicts) = &self.verdicts else {
+            return;
+        };
+        let tried = verdicts.tried.len();
+        if tried.is_multiple_of(50) {
+            let rate = tried as f64 / self.begin.elapsed().as_secs_f64().max(0.001);
+            let left = verdicts.path().len().saturating_sub(tried) as f64 / rate.max(0.001);
+            self.spinner.step(&format!(
+                "{tried} of {} points, {} failures, {rate:.0} a second, {left:.0} s left",
+                verdicts.path().len(),
+                verdicts.failures.len(),
+            ));
+        }
+    }
+
+    fn report(self, host: &str) -> Result<u8, CommandError> {
+        let Some(verdicts) = &self.verdicts else {
+            let reason = self.failed.unwrap_or_else(|| "no path".to_owned());
+            return Err(LabError::Unavailable(reason).into());
+        };
+        let names = Names {
+            kernel: self.kernel.symbols(),
+            user: &verdicts.common().user_symbols,
+        };
+        let summary = Summary {
+            verdicts,
+            effort: self.effort.as_ref(),
+            elapsed: self.begin.elapsed(),
+            cut: self.stopped,
+        };
+        print(&text::report(&summary, names))?;
+        print(&format!("on {}, KVM host {host}\n", self.kernel.release()))?;
+        if let Some(reason) = self.failed {
+            return Err(LabError::Unavailable(format!("the sweep broke off: {reason}")).into());
+        }
+        let unknown = verdicts.failures.keys().any(|symptom| !symptom.is_known());
+        Ok(match (unknown, verdicts.tried.is_empty()) {
+            (true, _) => 1,
+            (false, true) => EXIT_UNTESTED,
+            (false, false) => 0,
+        })
+    }
+}

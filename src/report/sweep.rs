@@ -1,0 +1,164 @@
+//! A sweep for people: the distinct failures, which code was tried, and what it cost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::names::Names;
+use crate::sweep::plan::{Effort, Step};
+use crate::sweep::verdicts::{Failure, Symptom, Verdicts};
+use crate::text::printable;
+
+/// Violations of a failure that are shown.
+const MAX_MESSAGES: usize = 64;
+
+/// What is to be told.
+#[expect(missing_debug_implementations, reason = "holds trait objects")]
+pub struct Summary<'a> {
+    /// Of all trials.
+    pub verdicts: &'a Verdicts<'a>,
+    /// What it cost; nothing where the sweep did not come to its end.
+    pub effort: Option<&'a Effort>,
+    /// From the path's recording to the last verdict.
+    pub elapsed: Duration,
+    /// The budget was used up.
+    pub cut: bool,
+}
+
+/// The whole report, some lines.
+#[must_use]
+pub fn report(summary: &Summary<'_>, names: Names<'_>) -> String {
+    let verdicts = summary.verdicts;
+    let mut out = String::new();
+    for (symptom, failure) in &verdicts.failures {
+        let _ = write!(out, "{}", block(symptom, failure, verdicts.path(), names));
+    }
+    let _ = write!(out, "{}", coverage(verdicts, names));
+    let _ = write!(out, "{}", last_lines(summary));
+    out
+}
+
+fn block(symptom: &Symptom, failure: &Failure, path: &[Step], names: Names<'_>) -> String {
+    let mut out = String::new();
+    let word = if symptom.is_known() {
+        "expected-failure"
+    } else {
+        "FAIL"
+    };
+    let first = failure.points.first().copied().unwrap_or(0);
+    let place = path
+        .get(first as usize)
+        .map_or_else(String::new, |step| names.name(step.rip));
+    let _ = writeln!(
+        out,
+        "{word}  {}  at {} of the points, first {place} (point {first})",
+        what(symptom),
+        failure.points.len(),
+    );
+    for message in failure.messages.iter().take(MAX_MESSAGES) {
+        let _ = writeln!(out, "  {}", printable(message));
+    }
+    let places: BTreeSet<String> = failure
+        .points
+        .iter()
+        .filter_map(|point| path.get(*point as usize))
+        .map(|step| names.name(step.rip))
+        .collect();
+    let shown: Vec<&str> = places.iter().map(String::as_str).take(12).collect();
+    let more = places.len().saturating_sub(shown.len());
+    let _ = write!(out, "  at {}", shown.join(" "));
+    let _ = match more {
+        0 => writeln!(out),
+        more => writeln!(out, " and {more} other instructions"),
+    };
+    out
+}
+
+/// `guest-panic`, or `C4 (F001) M1`.
+fn what(symptom: &Symptom) -> String {
+    let fell = symptom.fell.iter().map(|(id, finding)| match finding {
+        Some(finding) => format!("{id} ({finding})"),
+        None => id.clone(),
+    });
+    let died = symptom.died.map(str::to_owned);
+    died.into_iter().chain(fell).collect::<Vec<_>>().join(" ")
+}
+
+/// Instructions of each function on the path, and how many of them an NMI was tried at.
+fn coverage(verdicts: &Verdicts<'_>, names: Names<'_>) -> String {
+    let mut functions: BTreeMap<String, (BTreeSet<u64>, BTreeSet<u64>, usize)> = BTreeMap::new();
+    for (point, step) in (0_u32..).zip(verdicts.path()) {
+        if step.user {
+            continue;
+        }
+        let name = names
+            .kernel
+            .resolve(step.rip)
+            .map_or_else(|| "?".to_owned(), |(name, _)| name);
+        let (on_path, tried, times) = functions.entry(name).or_default();
+        on_path.insert(step.rip);
+        *times += 1;
+        if verdicts.tried.contains(&point) {
+            tried.insert(step.rip);
+        }
+    }
+    let mut rows: Vec<_> = functions.into_iter().collect();
+    rows.sort_by_key(|(_, (_, _, times))| std::cmp::Reverse(*times));
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut out = format!(
+        "\n{:<width$}  instructions  tried  executed\n",
+        "function on the path"
+    );
+    for (name, (on_path, tried, times)) in rows {
+        let _ = writeln!(
+            out,
+            "{:<width$}  {:>12}  {:>5}  {times:>8}",
+            printable(&name),
+            on_path.len(),
+            tried.len(),
+        );
+    }
+    out
+}
+
+fn last_lines(summary: &Summary<'_>) -> String {
+    let verdicts = summary.verdicts;
+    let tried = verdicts.tried.len();
+    let seconds = summary.elapsed.as_secs_f64();
+    let mut out = format!(
+        "\n{tried} of {} points tried: {} pass, {} distinct failures; {:.1} s, {:.0} trials a \
+         second{}\n",
+        verdicts.path().len(),
+        verdicts.passed,
+        verdicts.failures.len(),
+        seconds,
+        tried as f64 / seconds.max(0.001),
+        if summary.cut { "; budget used up" } else { "" },
+    );
+    let exercised: Vec<&str> = verdicts.exercised.keys().copied().collect();
+    let _ = writeln!(out, "exercised: {}", exercised.join(" "));
+    if let Some(effort) = summary.effort {
+        let _ = writeln!(
+            out,
+            "restore: {} us median, {} us at the 99th percentile; {} pages median",
+            quantile(&effort.restores_us, 0.5),
+            quantile(&effort.restores_us, 0.99),
+            quantile(&effort.copied, 0.5),
+        );
+    }
+    out
+}
+
+/// The value below which that share of the values lies.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "an index near the right one will do"
+)]
+fn quantile(values: &[u32], share: f64) -> u32 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    let at = (sorted.len() as f64 * share) as usize;
+    sorted.get(at).or(sorted.last()).copied().unwrap_or(0)
+}

@@ -1,0 +1,302 @@
+//! The trials of a sweep, on one machine or several side by side.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use unwindlab_vmm::{Checkpoint, Machine, Run};
+
+use super::guest::{Happening, SweepError, THREAD};
+use super::plan::{Effort, Message, Points, Step, SweepPlan, SweptTrial};
+use super::walk::{Start, pass};
+use crate::runner::vcpu::VcpuError;
+use crate::trace::recording::{Recording, TrialEnd};
+
+/// Boundaries from one checkpoint of the path to the next: a trial steps over half of them on
+/// average, which costs less than a checkpoint for each.
+const STRIDE: u32 = 24;
+
+/// Carries out a sweep. `make` makes a machine; `tell` gets the messages, and says whether to go on.
+pub fn run(
+    plan: &SweepPlan,
+    make: &(dyn Fn() -> Result<Machine, String> + Sync),
+    tell: &mut dyn FnMut(Message) -> bool,
+) {
+    let jobs = plan.jobs.max(1);
+    thread::scope(|scope| {
+        let (send, receive) = channel::<FromJob>();
+        for job in 0..jobs {
+            let send = send.clone();
+            scope.spawn(move || {
+                let result = Job::new(plan, job, jobs, make, &send).and_then(Job::run);
+                // Nobody listens any more where the sweep was broken off.
+                let _ = send.send(match result {
+                    Ok(effort) => FromJob::Ended(effort),
+                    Err(error) => FromJob::Failed(error.to_string()),
+                });
+            });
+        }
+        drop(send);
+        let mut gather = Gather::default();
+        for message in receive {
+            if !gather.take(message, tell) {
+                return;
+            }
+        }
+        gather.end(tell);
+    });
+}
+
+/// From a machine to the one who gathers.
+enum FromJob {
+    Path(Box<Recording>, Vec<Step>),
+    Trial(Box<SweptTrial>),
+    Ended(Effort),
+    Failed(String),
+}
+
+/// Puts together what the machines say.
+#[derive(Default)]
+struct Gather {
+    path: Option<Vec<Step>>,
+    /// Trials of a machine whose path is not known to be the common one yet have to wait for it.
+    effort: Effort,
+    failed: Option<String>,
+}
+
+impl Gather {
+    fn take(&mut self, message: FromJob, tell: &mut dyn FnMut(Message) -> bool) -> bool {
+        match message {
+            FromJob::Path(common, path) => match &self.path {
+                None => {
+                    self.path = Some(path.clone());
+                    tell(Message::Path { common, path })
+                }
+                Some(first) => {
+                    if let Some(at) = differ(first, &path) {
+                        self.failed = Some(format!(
+                            "two machines went different ways at instruction {at} of the path"
+                        ));
+                    }
+                    true
+                }
+            },
+            FromJob::Trial(trial) => tell(Message::Trial(trial)),
+            FromJob::Ended(effort) => {
+                self.effort.restores_us.extend(effort.restores_us);
+                self.effort.copied.extend(effort.copied);
+                self.effort.trials_ms = self.effort.trials_ms.max(effort.trials_ms);
+                true
+            }
+            FromJob::Failed(reason) => {
+                self.failed.get_or_insert(reason);
+                true
+            }
+        }
+    }
+
+    fn end(self, tell: &mut dyn FnMut(Message) -> bool) {
+        tell(match self.failed {
+            Some(reason) => Message::Failed { reason },
+            None => Message::Done(self.effort),
+        });
+    }
+}
+
+/// Where two paths part; tasks are at other addresses in another machine.
+fn differ(one: &[Step], other: &[Step]) -> Option<usize> {
+    let at = one.iter().zip(other).position(|(a, b)| a.rip != b.rip);
+    at.or_else(|| (one.len() != other.len()).then(|| one.len().min(other.len())))
+}
+
+/// One machine.
+struct Job<'p> {
+    plan: &'p SweepPlan,
+    start: Start<'p>,
+    path: Vec<Step>,
+    job: u32,
+    jobs: u32,
+    send: &'p Sender<FromJob>,
+    effort: Effort,
+}
+
+impl<'p> Job<'p> {
+    fn new(
+        plan: &'p SweepPlan,
+        job: u32,
+        jobs: u32,
+        make: &(dyn Fn() -> Result<Machine, String> + Sync),
+        send: &'p Sender<FromJob>,
+    ) -> Result<Self, SweepError> {
+        let machine = make().map_err(SweepError::Other)?;
+        let mut start = Start::new(plan, machine)?;
+        let path = start.path(plan.longest)?;
+        let common = Recording {
+            injections: Vec::new(),
+            ..start.guest.session.recording.clone()
+        };
+        let _ = send.send(FromJob::Path(Box::new(common), path.clone()));
+        Ok(Self {
+            plan,
+            start,
+            path,
+            job,
+            jobs,
+            send,
+            effort: Effort::default(),
+        })
+    }
+
+    /// Every trial of this machine: blocks of [`STRIDE`] boundaries go to the machines in turn.
+    fn run(mut self) -> Result<Effort, SweepError> {
+        let begin = Instant::now();
+        let points = self.points();
+        let mut block = self.start.behind.clone();
+        let mut at = 0;
+        let blocks = u32::try_from(self.path.len())
+            .unwrap_or(u32::MAX)
+            .div_ceil(STRIDE);
+        for number in 0..blocks {
+            let of_block = number * STRIDE..(number + 1) * STRIDE;
+            let mine = number % self.jobs == self.job;
+            let wanted: Vec<u32> = points
+                .iter()
+                .copied()
+                .filter(|point| mine && of_block.contains(point))
+                .collect();
+            if wanted.is_empty() {
+                continue;
+            }
+            if of_block.start > at {
+                self.restore(&block)?;
+                self.start.steps(of_block.start - at)?;
+                block = self.start.guest.machine.checkpoint()?;
+                at = of_block.start;
+            }
+            for point in wanted {
+                let trial = self.trial(&block, point, point - at)?;
+                if self.send.send(FromJob::Trial(Box::new(trial))).is_err() {
+                    return Ok(self.effort);
+                }
+            }
+        }
+        self.effort.trials_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Ok(self.effort)
+    }
+
+    fn points(&self) -> Vec<u32> {
+        let mut seen = BTreeSet::new();
+        let mut is_wanted = |point: u32, step: &Step| match &self.plan.points {
+            Points::All => true,
+            Points::Static => seen.insert(step.rip),
+            Points::Within { ranges, once } => {
+                let within = |(start, end): &(u64, u64)| (*start..*end).contains(&step.rip);
+                ranges.iter().any(within) && (!once || seen.insert(step.rip))
+            }
+            Points::These(points) => points.contains(&point),
+        };
+        (0_u32..)
+            .zip(&self.path)
+            .filter(|(point, step)| is_wanted(*point, step))
+            .map(|(point, _)| point)
+            .collect()
+    }
+
+    fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), SweepError> {
+        let begin = Instant::now();
+        let restored = self.start.guest.machine.restore(checkpoint)?;
+        let took = u32::try_from(begin.elapsed().as_micros()).unwrap_or(u32::MAX);
+        self.effort.restores_us.push(took);
+        let copied = u32::try_from(restored.copied).unwrap_or(u32::MAX);
+        self.effort.copied.push(copied);
+        Ok(())
+    }
+
+    fn trial(
+        &mut self,
+        block: &Checkpoint,
+        point: u32,
+        steps: u32,
+    ) -> Result<SweptTrial, SweepError> {
+        self.restore(block)?;
+        if self.plan.check_restores {
+            let left = self.start.guest.machine.differences(block)?;
+            if !left.is_empty() {
+                return Err(SweepError::Other(format!(
+                    "point {point}: put back, the machine is not what it was: {}",
+                    left.join(", ")
+                )));
+            }
+        }
+        self.start.guest.session.rings = self.start.rings.clone();
+        self.start.steps(steps)?;
+        let iteration = self.start.request.iteration.unwrap_or(0);
+        let spec = u32::try_from(self.plan.trial.injections.len()).unwrap_or(u32::MAX);
+        let nmi = self.start.guest.nmi(self.start.vcpu, spec, iteration)?;
+        let expected = self.path.get(point as usize).map(|step| step.rip);
+        if expected != Some(nmi.rip) {
+            return Err(SweepError::Other(format!(
+                "point {point} is at {:#x} now, and was at {expected:x?}",
+                nmi.rip
+            )));
+        }
+        let mut injections = vec![self.start.request.clone(), nmi];
+        self.start.guest.start()?;
+        let end = self.rest(&mut injections, iteration)?;
+        let guest = &mut self.start.guest;
+        guest.machine.pause_all().map_err(VcpuError::from)?;
+        guest.session.drain(guest.machine.memory());
+        let rings = std::mem::take(&mut guest.session.rings);
+        let console = guest.machine.console().since(self.start.console);
+        Ok(SweptTrial {
+            point,
+            rings: rings.into_iter().map(|ring| ring.finish()).collect(),
+            injections,
+            console: String::from_utf8_lossy(&console).into_owned(),
+            end,
+        })
+    }
+
+    /// The end of the entry, one more iteration with a request, and the beginning of the next.
+    fn rest(
+        &mut self,
+        injections: &mut Vec<crate::trace::recording::Injection>,
+        mut iteration: u64,
+    ) -> Result<TrialEnd, SweepError> {
+        let until = Instant::now() + Duration::from_millis(self.plan.limit_ms);
+        let first = iteration;
+        let mut hits = 0;
+        loop {
+            let happening = self.start.guest.next(until)?;
+            match happening {
+                Happening::Arm { vcpu, thread } if thread == THREAD => {
+                    iteration += 1;
+                    if iteration > first + 1 {
+                        self.start.guest.break_at(&[])?;
+                        return Ok(TrialEnd::Completed);
+                    }
+                    self.start.guest.break_at(&[self.start.place])?;
+                    self.start.guest.resume(vcpu, Run::Continue)?;
+                }
+                Happening::Breakpoint { vcpu, .. } if self.is_ours(vcpu)? => {
+                    hits += 1;
+                    if hits == self.start.hit() {
+                        let guest = &mut self.start.guest;
+                        guest.break_at(&[])?;
+                        injections.push(guest.nmi(vcpu, self.plan.request, iteration)?);
+                    }
+                    self.start.guest.resume(vcpu, Run::Continue)?;
+                }
+                Happening::End(end) => return Ok(end),
+                Happening::Nothing => return self.start.guest.hang(),
+                other => pass(&mut self.start.guest, &other, "in a trial")?,
+            }
+        }
+    }
+
+    fn is_ours(&mut self, vcpu: u8) -> Result<bool, SweepError> {
+        let guest = &mut self.start.guest;
+        Ok(guest.task(vcpu)? == self.start.task && !guest.in_nmi(vcpu)?)
+    }
+}

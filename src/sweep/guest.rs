@@ -1,0 +1,205 @@
+//! A guest under the control of a sweep: its stops, one at a time, with the agent answered meanwhile.
+
+use std::time::{Duration, Instant};
+
+use unwindlab_abi::{MAILBOX_PORT, MARK_PORT, mark};
+use unwindlab_vmm::{AddressSpace, CheckpointError, Machine, Pause, Run, Stop};
+
+use crate::runner::TrialPlan;
+use crate::runner::session::{Session, Turn};
+use crate::runner::vcpu::{VcpuError, vcpu};
+use crate::runner::watch;
+use crate::trace::recording::{Injection, TrialEnd};
+
+/// Why a sweep cannot go on: the harness's fault or the KVM host's.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SweepError {
+    /// A vCPU does not do what KVM promises.
+    #[error(transparent)]
+    Vcpu(#[from] VcpuError),
+    /// The machine cannot be saved or put back.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The guest's agent does not keep to the protocol.
+    #[error("{0}")]
+    Agent(String),
+    /// Anything else, in one line.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// What a vCPU stopped for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Happening {
+    /// A workload thread begins an iteration.
+    Arm { vcpu: u8, thread: u32 },
+    /// It has ended it.
+    Done { vcpu: u8, thread: u32 },
+    /// A vCPU stands at a breakpoint.
+    Breakpoint { vcpu: u8, pc: u64 },
+    /// A vCPU has executed what it was to.
+    Stepped { vcpu: u8, pc: u64 },
+    /// The guest is over.
+    End(TrialEnd),
+    /// Nothing happened in time.
+    Nothing,
+}
+
+/// A machine with its agent.
+pub(super) struct Guest<'p> {
+    pub(super) plan: &'p TrialPlan,
+    pub(super) machine: Machine,
+    pub(super) session: Session,
+    breakpoints: Vec<u64>,
+}
+
+impl<'p> Guest<'p> {
+    /// Of a machine that is built but not started.
+    pub(super) fn new(plan: &'p TrialPlan, machine: Machine) -> Self {
+        Self {
+            session: Session::new(&plan.guest, plan.vcpus),
+            plan,
+            machine,
+            breakpoints: Vec::new(),
+        }
+    }
+
+    /// Lets all vCPUs run that stand still.
+    pub(super) fn start(&mut self) -> Result<(), SweepError> {
+        Ok(self.machine.start().map_err(VcpuError::from)?)
+    }
+
+    /// Lets one vCPU go on.
+    pub(super) fn resume(&mut self, index: u8, run: Run) -> Result<(), SweepError> {
+        let mut handle = vcpu(&mut self.machine, index)?;
+        Ok(handle.resume(run).map_err(VcpuError::from)?)
+    }
+
+    /// Waits for the next thing to happen. The vCPU that it happened to stands still then.
+    pub(super) fn next(&mut self, until: Instant) -> Result<Happening, SweepError> {
+        loop {
+            let wait = until.saturating_duration_since(Instant::now());
+            let Some(event) = self.machine.next_event(wait) else {
+                return Ok(Happening::Nothing);
+            };
+            let index = event.vcpu;
+            match event.stop {
+                Stop::Port {
+                    port: MAILBOX_PORT,
+                    value,
+                    ..
+                } => {
+                    if let Some(end) = self.mailbox(index, value)? {
+                        return Ok(Happening::End(end));
+                    }
+                    self.resume(index, Run::Continue)?;
+                }
+                Stop::Port {
+                    port: MARK_PORT,
+                    value,
+                    ..
+                } => match mark::unpack(value) {
+                    (mark::ARM, thread) => {
+                        return Ok(Happening::Arm {
+                            vcpu: index,
+                            thread,
+                        });
+                    }
+                    (mark::DONE, thread) => {
+                        return Ok(Happening::Done {
+                            vcpu: index,
+                            thread,
+                        });
+                    }
+                    _ => self.resume(index, Run::Continue)?,
+                },
+                Stop::Breakpoint { pc } => {
+                    return Ok(Happening::Breakpoint { vcpu: index, pc });
+                }
+                Stop::Stepped { pc } => return Ok(Happening::Stepped { vcpu: index, pc }),
+                Stop::Paused => self.resume(index, Run::Continue)?,
+                other => {
+                    let end = watch::ended_by(&self.machine, index, &other);
+                    return Ok(Happening::End(end));
+                }
+            }
+        }
+    }
+
+    fn mailbox(&mut self, index: u8, frame: u32) -> Result<Option<TrialEnd>, SweepError> {
+        let sregs = vcpu(&mut self.machine, index)?.sregs();
+        let space = AddressSpace::of(&sregs.map_err(VcpuError::from)?);
+        match self.session.mailbox(self.machine.memory(), &space, frame) {
+            Ok(Turn::Go | Turn::Ready | Turn::Finished) => Ok(None),
+            Ok(Turn::End(end)) => Ok(Some(end)),
+            Err(error) => Err(SweepError::Agent(error.to_string())),
+        }
+    }
+
+    /// Sets the breakpoints of all vCPUs.
+    pub(super) fn break_at(&mut self, places: &[u64]) -> Result<(), SweepError> {
+        if places == self.breakpoints {
+            return Ok(());
+        }
+        for index in 0..self.plan.vcpus {
+            let mut handle = vcpu(&mut self.machine, index)?;
+            let paused = handle.pause().map_err(VcpuError::from)?;
+            handle.set_breakpoints(places).map_err(VcpuError::from)?;
+            if paused == Pause::Paused {
+                handle.resume(Run::Continue).map_err(VcpuError::from)?;
+            }
+        }
+        self.breakpoints = places.to_vec();
+        Ok(())
+    }
+
+    /// The task that is current on a vCPU that stands still.
+    pub(super) fn task(&mut self, index: u8) -> Result<u64, SweepError> {
+        let symbols = &self.plan.symbols;
+        Ok(watch::current_task(&mut self.machine, index, symbols)?)
+    }
+
+    /// Whether a vCPU that stands still handles an NMI.
+    pub(super) fn in_nmi(&mut self, index: u8) -> Result<bool, SweepError> {
+        let state = vcpu(&mut self.machine, index)?.nmi_state();
+        Ok(state.map_err(VcpuError::from)?.masked)
+    }
+
+    /// Injects an NMI into a vCPU that stands still.
+    pub(super) fn nmi(
+        &mut self,
+        index: u8,
+        spec: u32,
+        iteration: u64,
+    ) -> Result<Injection, SweepError> {
+        let mut handle = vcpu(&mut self.machine, index)?;
+        let (rip, cpl) = watch::place(&handle).map_err(VcpuError::from)?;
+        handle.inject_nmi().map_err(VcpuError::from)?;
+        Ok(Injection {
+            spec,
+            vcpu: u32::from(index),
+            rip,
+            cpl,
+            thread: Some(THREAD),
+            iteration: Some(iteration),
+        })
+    }
+
+    /// The end that means the guest stands still.
+    pub(super) fn hang(&mut self) -> Result<TrialEnd, SweepError> {
+        if let Some(panic) = watch::panicked(&self.machine) {
+            return Ok(panic);
+        }
+        Ok(TrialEnd::Hang {
+            places: watch::places(&mut self.machine)?,
+        })
+    }
+}
+
+/// The workload thread whose path is swept.
+pub(super) const THREAD: u32 = 0;
+
+/// How long the boot may take.
+pub(super) fn boot_limit(plan: &TrialPlan) -> Duration {
+    Duration::from_millis(plan.limits.boot_ms)
+}

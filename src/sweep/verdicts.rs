@@ -1,0 +1,182 @@
+//! Trials of a sweep to verdicts, and verdicts to distinct failures.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::plan::{Step, SweptTrial};
+use crate::invariant::{Check, Invariant, Violation};
+use crate::report::MatchFinding;
+use crate::scenario::KernelSymbols;
+use crate::trace::Trace;
+use crate::trace::recording::{Recording, TrialEnd};
+
+/// What a trial showed: how it ended if it did not complete, and the invariants that fell, each with
+/// the finding it is, if it is one. Two trials that show the same are one failure.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Symptom {
+    /// `guest-panic` or `hang`; nothing where the trial came to its end.
+    pub died: Option<&'static str>,
+    /// Invariants, and findings.
+    pub fell: BTreeSet<(String, Option<String>)>,
+}
+
+impl Symptom {
+    /// Whether everything is a finding.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.died.is_none() && self.fell.iter().all(|(_, finding)| finding.is_some())
+    }
+}
+
+/// Last lines of the console of a guest that died which are kept.
+const CONSOLE_LINES: usize = 60;
+
+/// One distinct failure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The points that show it, in order.
+    pub points: Vec<u32>,
+    /// Of the first of them: how it ended, or what fell.
+    pub messages: Vec<String>,
+}
+
+/// All verdicts of a sweep so far.
+#[expect(missing_debug_implementations, reason = "holds trait objects")]
+pub struct Verdicts<'a> {
+    invariants: &'a [&'a dyn Invariant],
+    findings: &'a dyn MatchFinding,
+    symbols: &'a dyn KernelSymbols,
+    common: Recording,
+    path: Vec<Step>,
+    /// Points that were tried.
+    pub tried: BTreeSet<u32>,
+    /// Points with nothing wrong.
+    pub passed: u32,
+    /// What went wrong.
+    pub failures: BTreeMap<Symptom, Failure>,
+    /// Invariants that were exercised, and on how many points.
+    pub exercised: BTreeMap<&'static str, u32>,
+}
+
+impl<'a> Verdicts<'a> {
+    /// Of a sweep whose path is known.
+    #[must_use]
+    pub fn new(
+        invariants: &'a [&'a dyn Invariant],
+        findings: &'a dyn MatchFinding,
+        symbols: &'a dyn KernelSymbols,
+        common: Recording,
+        path: Vec<Step>,
+    ) -> Self {
+        Self {
+            invariants,
+            findings,
+            symbols,
+            common,
+            path,
+            tried: BTreeSet::new(),
+            passed: 0,
+            failures: BTreeMap::new(),
+            exercised: BTreeMap::new(),
+        }
+    }
+
+    /// What all trials have in common.
+    #[must_use]
+    pub fn common(&self) -> &Recording {
+        &self.common
+    }
+
+    /// Every boundary of the path.
+    #[must_use]
+    pub fn path(&self) -> &[Step] {
+        &self.path
+    }
+
+    /// The recording of a trial, as of one that was run alone.
+    #[must_use]
+    pub fn recording(&self, trial: &SweptTrial) -> Recording {
+        Recording {
+            ring_bytes: trial.rings.clone(),
+            injections: trial.injections.clone(),
+            console: trial.console.clone(),
+            end: trial.end.clone(),
+            ..self.common.clone()
+        }
+    }
+
+    /// Judges a trial; what it shows, if anything is wrong.
+    pub fn judge(&mut self, trial: &SweptTrial) -> Option<Symptom> {
+        let trace = Trace::decode(&self.recording(trial));
+        let mut symptom = Symptom {
+            died: died(&trial.end),
+            fell: BTreeSet::new(),
+        };
+        let mut messages = Vec::new();
+        if let Some(died) = symptom.died {
+            messages.push(match &trial.end {
+                TrialEnd::Panic { line } => format!("{died}: {line}"),
+                _ => died.to_owned(),
+            });
+            let lines: Vec<&str> = trial.console.lines().collect();
+            let last = lines.iter().rev().take(CONSOLE_LINES).rev();
+            messages.extend(last.map(|line| (*line).to_owned()));
+        }
+        for invariant in self.invariants {
+            match invariant.check(&trace) {
+                Check::Violated(list) => {
+                    for violation in list {
+                        self.note(&violation, &trace, &mut symptom, &mut messages);
+                    }
+                }
+                Check::Holds { .. } => {
+                    *self.exercised.entry(invariant.id()).or_default() += 1;
+                }
+                Check::NotExercised { .. } => {}
+            }
+        }
+        self.tried.insert(trial.point);
+        if symptom.died.is_none() && symptom.fell.is_empty() {
+            self.passed += 1;
+            return None;
+        }
+        let failure = self.failures.entry(symptom.clone()).or_insert(Failure {
+            points: Vec::new(),
+            messages: Vec::new(),
+        });
+        if failure
+            .points
+            .first()
+            .is_none_or(|first| trial.point < *first)
+        {
+            failure.messages = messages;
+        }
+        failure.points.push(trial.point);
+        failure.points.sort_unstable();
+        Some(symptom)
+    }
+
+    fn note(
+        &self,
+        violation: &Violation,
+        trace: &Trace,
+        symptom: &mut Symptom,
+        messages: &mut Vec<String>,
+    ) {
+        // A trial that was cut short lacks what would have come: that is no violation.
+        if symptom.died.is_some() {
+            return;
+        }
+        let finding = self.findings.matching(violation, trace, self.symbols);
+        messages.push(violation.line());
+        symptom.fell.insert((violation.invariant.clone(), finding));
+    }
+}
+
+/// What became of a guest that did not come to the trial's end.
+fn died(end: &TrialEnd) -> Option<&'static str> {
+    match end {
+        TrialEnd::Completed => None,
+        TrialEnd::Panic { .. } => Some("guest-panic"),
+        _ => Some("hang"),
+    }
+}

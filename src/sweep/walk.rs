@@ -1,0 +1,251 @@
+//! From power-on to the request, and from there, step by step, to user mode.
+
+use std::time::{Duration, Instant};
+
+use unwindlab_vmm::{Checkpoint, Machine, Run};
+
+use super::guest::{Guest, Happening, SweepError, THREAD, boot_limit};
+use super::plan::{Step, SweepPlan};
+use crate::runner::plan::{Place, TriggerPlan};
+use crate::runner::vcpu::{VcpuError, vcpu};
+use crate::runner::watch;
+use crate::trace::recording::Injection;
+use crate::trace::ring::RingReader;
+
+/// Requests before the one whose path is swept. A kernel complains about the first ten NMIs in five
+/// seconds that nobody claims (`pr_emerg_ratelimited` in `unknown_nmi_error`, arch/x86/kernel/nmi.c):
+/// a trial that prints takes many times as long.
+const WARM_UP: u64 = 24;
+
+/// A guest that stands behind its request, and can be put back there.
+pub(super) struct Start<'p> {
+    pub(super) guest: Guest<'p>,
+    /// The vCPU of the path.
+    pub(super) vcpu: u8,
+    /// The task of the path.
+    pub(super) task: u64,
+    /// Where the request was made.
+    pub(super) place: u64,
+    /// The hit of the place, within an iteration, that counts.
+    hit: u64,
+    /// The request.
+    pub(super) request: Injection,
+    /// Behind the request's NMI and the instruction it came before.
+    pub(super) behind: Checkpoint,
+    /// The rings, all read up to just before the request.
+    pub(super) rings: Vec<RingReader>,
+    /// The console's length just before the request.
+    pub(super) console: u64,
+}
+
+impl<'p> Start<'p> {
+    /// Boots a machine and goes there.
+    pub(super) fn new(plan: &'p SweepPlan, machine: Machine) -> Result<Self, SweepError> {
+        let (place, hit) = place(plan)?;
+        let mut guest = Guest::new(&plan.trial, machine);
+        guest.start()?;
+        let until = Instant::now() + boot_limit(&plan.trial);
+        let mut iteration = 0;
+        loop {
+            let (vcpu, task) = next_iteration(&mut guest, until)?;
+            iteration += 1;
+            arrive(&mut guest, vcpu, task, place, hit, until)?;
+            if iteration > WARM_UP {
+                return Self::request(guest, plan.request, vcpu, task, place, hit, iteration);
+            }
+            guest.nmi(vcpu, plan.request, iteration)?;
+            guest.break_at(&[])?;
+            guest.resume(vcpu, Run::Continue)?;
+        }
+    }
+
+    /// Makes the request on a guest that stands at its place.
+    fn request(
+        mut guest: Guest<'p>,
+        spec: u32,
+        vcpu: u8,
+        task: u64,
+        place: u64,
+        hit: u64,
+        iteration: u64,
+    ) -> Result<Self, SweepError> {
+        guest.machine.pause_all().map_err(VcpuError::from)?;
+        guest.session.drain(guest.machine.memory());
+        let rings = guest.session.rings.iter().map(RingReader::from_here);
+        let rings = rings.collect();
+        let console = guest.machine.console().len();
+        let next = watch::successors(&mut guest.machine, vcpu, place)?;
+        if next.is_empty() {
+            return Err(SweepError::Other(format!(
+                "the instruction at {place:#x} can lead anywhere: begin the sweep at another"
+            )));
+        }
+        let request = guest.nmi(vcpu, spec, iteration)?;
+        guest.break_at(&next)?;
+        guest.start()?;
+        let until = Instant::now() + LEG;
+        stand(&mut guest, vcpu, task, &next, until)?;
+        guest.break_at(&[])?;
+        let behind = guest.machine.checkpoint()?;
+        Ok(Self {
+            guest,
+            vcpu,
+            task,
+            place,
+            hit,
+            request,
+            behind,
+            rings,
+            console,
+        })
+    }
+
+    /// Records the path, from behind the request to the first instruction in user mode; the machine
+    /// stands there afterwards.
+    pub(super) fn path(&mut self, longest: u32) -> Result<Vec<Step>, SweepError> {
+        self.guest.machine.restore(&self.behind)?;
+        let mut path = Vec::new();
+        loop {
+            let step = self.here()?;
+            path.push(step);
+            if step.user {
+                return Ok(path);
+            }
+            if path.len() > longest as usize {
+                return Err(SweepError::Other(format!(
+                    "more than {longest} instructions from the request, and still in the kernel"
+                )));
+            }
+            self.steps(1)?;
+        }
+    }
+
+    fn here(&mut self) -> Result<Step, SweepError> {
+        let handle = vcpu(&mut self.guest.machine, self.vcpu)?;
+        let (rip, cpl) = watch::place(&handle).map_err(VcpuError::from)?;
+        let task = self.guest.task(self.vcpu)?;
+        Ok(Step {
+            rip,
+            task,
+            user: cpl == 3,
+        })
+    }
+
+    /// Executes so many instructions.
+    pub(super) fn steps(&mut self, count: u32) -> Result<(), SweepError> {
+        let Some(count) = std::num::NonZeroU32::new(count) else {
+            return Ok(());
+        };
+        self.guest.resume(self.vcpu, Run::Steps(count))?;
+        match self.guest.next(Instant::now() + LEG)? {
+            Happening::Stepped { .. } => Ok(()),
+            other => Err(SweepError::Other(format!(
+                "{other:?} in the middle of the path"
+            ))),
+        }
+    }
+
+    /// Goes to the place of the request in the iteration that has just begun.
+    pub(super) fn hit(&self) -> u64 {
+        self.hit
+    }
+}
+
+/// Longest time between two stops of a guest that is well.
+pub(super) const LEG: Duration = Duration::from_secs(10);
+
+/// The request's place, and which hit of it counts.
+fn place(plan: &SweepPlan) -> Result<(u64, u64), SweepError> {
+    let injection = plan.trial.injections.get(plan.request as usize);
+    match injection.map(|injection| &injection.trigger) {
+        Some(TriggerPlan::Arrival(arrival)) => match arrival.place {
+            Place::Kernel { address } => Ok((address, arrival.hit)),
+            Place::User { .. } => Err(SweepError::Other(
+                "a sweep begins at an instruction of the kernel".to_owned(),
+            )),
+        },
+        _ => Err(SweepError::Other(
+            "the scenario has no NMI at an instruction to begin at".to_owned(),
+        )),
+    }
+}
+
+/// Waits for the thread to begin its next iteration: the vCPU and the task. Both stand still.
+fn next_iteration(guest: &mut Guest<'_>, until: Instant) -> Result<(u8, u64), SweepError> {
+    loop {
+        match guest.next(until)? {
+            Happening::Arm { vcpu, thread } if thread == THREAD => {
+                let task = guest.task(vcpu)?;
+                return Ok((vcpu, task));
+            }
+            happening => pass(guest, &happening, "before the path begins")?,
+        }
+    }
+}
+
+/// Goes on to the place, as that task and outside of NMIs, for the `hit`-th time.
+fn arrive(
+    guest: &mut Guest<'_>,
+    vcpu: u8,
+    task: u64,
+    place: u64,
+    hit: u64,
+    until: Instant,
+) -> Result<(), SweepError> {
+    guest.break_at(&[place])?;
+    guest.resume(vcpu, Run::Continue)?;
+    for _ in 1..hit {
+        stand(guest, vcpu, task, &[place], until)?;
+        guest.resume(vcpu, Run::Continue)?;
+    }
+    stand(guest, vcpu, task, &[place], until)
+}
+
+/// Waits until the task stands at one of these places, outside of NMIs.
+fn stand(
+    guest: &mut Guest<'_>,
+    on: u8,
+    task: u64,
+    places: &[u64],
+    until: Instant,
+) -> Result<(), SweepError> {
+    loop {
+        let happening = guest.next(until)?;
+        if let Happening::Breakpoint { vcpu, pc } = happening
+            && places.contains(&pc)
+            && guest.task(vcpu)? == task
+            && !guest.in_nmi(vcpu)?
+        {
+            if vcpu == on {
+                return Ok(());
+            }
+            return Err(SweepError::Other(
+                "the thread went to another vCPU: give it one of its own".to_owned(),
+            ));
+        }
+        if matches!(happening, Happening::Done { thread: THREAD, .. }) {
+            return Err(SweepError::Other(format!(
+                "the thread's iteration ended before it came to {places:#x?}"
+            )));
+        }
+        pass(guest, &happening, "on the way to the path")?;
+    }
+}
+
+/// Lets go on what the sweep has no interest in.
+pub(super) fn pass(
+    guest: &mut Guest<'_>,
+    happening: &Happening,
+    when: &str,
+) -> Result<(), SweepError> {
+    match *happening {
+        Happening::Arm { vcpu, .. }
+        | Happening::Done { vcpu, .. }
+        | Happening::Breakpoint { vcpu, .. }
+        | Happening::Stepped { vcpu, .. } => guest.resume(vcpu, Run::Continue),
+        Happening::End(ref end) => Err(SweepError::Other(format!(
+            "the guest ended {when}: {end:?}"
+        ))),
+        Happening::Nothing => Err(SweepError::Other(format!("the guest is silent {when}"))),
+    }
+}
