@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT};
-use unwindlab_vmm::{Kernel, Kvm, LINUX_CMDLINE, Machine, MachineConfig};
+use unwindlab_vmm::{Kernel, Kvm, LINUX_CMDLINE, Machine, MachineConfig, Pmu};
 
 use super::{agent, told};
 use crate::runner::trial::Trial;
@@ -67,6 +67,7 @@ impl Native {
             initrd: &self.initrd,
             cmdline: &format!("{LINUX_CMDLINE} {CMDLINE} {}", plan.cmdline),
             doorbell_ports: MAILBOX_PORT..=MARK_PORT + 3,
+            pmu: Pmu::None,
         };
         Machine::build(&self.kvm, &config).map_err(|e| format!("cannot build the machine: {e}"))
     }

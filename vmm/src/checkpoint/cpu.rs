@@ -13,6 +13,7 @@ use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::{errno, ioctl_iow_nr};
 
 use super::{CheckpointError, failed, hash_debug};
+use crate::pmu::Counters;
 use crate::vcpu::Vcpu;
 
 // Documentation/virt/kvm/api.rst, 4.80; kvm-ioctls has them for other architectures only.
@@ -41,6 +42,8 @@ pub(super) struct CpuState {
     host_tsc: u64,
     /// It is about to execute an instruction it stopped at for a breakpoint.
     at_breakpoint: bool,
+    /// By the guest's own TSC, which goes on where it was.
+    counters: Option<Counters>,
 }
 
 impl CpuState {
@@ -65,6 +68,7 @@ impl CpuState {
             tsc_offset: tsc_offset(fd).map_err(failed("get the TSC offset"))?,
             host_tsc: host_tsc(),
             at_breakpoint: vcpu.at_breakpoint,
+            counters: vcpu.counters.clone(),
         })
     }
 
@@ -100,6 +104,7 @@ impl CpuState {
         fd.set_vcpu_events(&self.events)
             .map_err(failed("set the pending events"))?;
         vcpu.at_breakpoint = self.at_breakpoint;
+        vcpu.counters.clone_from(&self.counters);
         Ok(())
     }
 
@@ -119,6 +124,7 @@ impl CpuState {
             (msr.index, msr.data).hash(hasher);
         }
         hash_debug(&self.events, hasher);
+        hash_debug(&self.counters, hasher);
     }
 }
 
