@@ -1,11 +1,13 @@
 //! Kernels and KVM hosts as the commands ask for them: the cache, the probe, the outer machine.
 
 use std::collections::HashMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use unwindlab_guest_kernel as kernels;
 use unwindlab_guest_kernel::build::patch::Patch;
 use unwindlab_guest_kernel::{BuildSpec, Cache, KernelImage, KernelSpec, Symbols};
+use unwindlab_vmm::Kernel;
 
 use super::choice::{Choice, choose};
 use super::emulated::{Emulated, OuterMachine};
@@ -77,10 +79,12 @@ impl Lab for ThisMachine {
             KernelRequest::Build(spec) => build(spec, progress)?,
         };
         let symbols = Symbols::load(&image.symbols).map_err(unavailable)?;
-        let vmlinux = image.vmlinux.clone();
         Ok(Box::new(CachedKernel {
+            symbols: LoadedSymbols {
+                symbols,
+                vmlinux: image.vmlinux.clone(),
+            },
             image,
-            symbols: LoadedSymbols { symbols, vmlinux },
         }))
     }
 
@@ -222,5 +226,12 @@ impl KernelSymbols for LoadedSymbols {
         self.symbols
             .resolve(address)
             .map(|(name, offset)| (name.to_owned(), offset))
+    }
+
+    fn rdpmc_sites(&self) -> Result<Vec<u64>, String> {
+        let path = &self.vmlinux;
+        let elf = fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        let functions: Vec<u64> = self.symbols.iter().map(|(at, _, _)| at).collect();
+        unwindlab_vmm::rdpmc_sites(&Kernel::Elf(elf.into()), &functions).map_err(|e| e.to_string())
     }
 }

@@ -6,9 +6,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT};
-use unwindlab_vmm::{Kernel, Kvm, LINUX_CMDLINE, Machine, MachineConfig, Pmu};
+use unwindlab_vmm::{
+    BuildError, Kernel, Kvm, LINUX_CMDLINE, Machine, MachineConfig, Pmu, PmuError,
+};
 
 use super::{agent, told};
+use crate::runner::plan::PmuPlan;
 use crate::runner::trial::Trial;
 use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan, TrialProgress};
 use crate::trace::Recording;
@@ -47,19 +50,21 @@ impl Native {
     pub fn run(&self, plan: &TrialPlan, tell: &mut dyn FnMut(&TrialProgress) -> bool) -> Recording {
         match self.machine(plan) {
             Ok(machine) => Trial::new(plan, machine).run(tell),
-            Err(reason) => Recording {
-                end: TrialEnd::Infra { reason },
+            Err(end) => Recording {
+                end,
                 ..Recording::default()
             },
         }
     }
 
-    fn machine(&self, plan: &TrialPlan) -> Result<Machine, String> {
+    fn machine(&self, plan: &TrialPlan) -> Result<Machine, TrialEnd> {
+        let infra = |reason| TrialEnd::Infra { reason };
         let path = self
             .kernels
             .get(&plan.kernel)
-            .ok_or_else(|| format!("the KVM host was not given kernel {}", plan.kernel))?;
-        let elf = fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+            .ok_or_else(|| infra(format!("the KVM host was not given kernel {}", plan.kernel)))?;
+        let unreadable = |e| infra(format!("cannot read {}: {e}", path.display()));
+        let elf = fs::read(path).map_err(unreadable)?;
         let config = MachineConfig {
             vcpus: plan.vcpus,
             memory_mib: plan.memory_mib,
@@ -67,9 +72,23 @@ impl Native {
             initrd: &self.initrd,
             cmdline: &format!("{LINUX_CMDLINE} {CMDLINE} {}", plan.cmdline),
             doorbell_ports: MAILBOX_PORT..=MARK_PORT + 3,
-            pmu: Pmu::None,
+            pmu: match &plan.pmu {
+                PmuPlan::None => Pmu::None,
+                PmuPlan::Synthetic { rdpmc } => Pmu::Synthetic { rdpmc },
+                PmuPlan::Host => Pmu::Host,
+            },
         };
-        Machine::build(&self.kvm, &config).map_err(|e| format!("cannot build the machine: {e}"))
+        Machine::build(&self.kvm, &config).map_err(|error| match error {
+            // This KVM host has not what the scenario needs; another may.
+            BuildError::Pmu(
+                error @ (PmuError::Vendor { .. }
+                | PmuError::NoHostPmu
+                | PmuError::Capability { .. }),
+            ) => TrialEnd::Unsupported {
+                reason: error.to_string(),
+            },
+            error => infra(format!("cannot build the machine: {error}")),
+        })
     }
 }
 

@@ -13,6 +13,7 @@ pub mod junit;
 pub mod matrix;
 pub mod names;
 pub mod outcome;
+mod overflows;
 pub mod result;
 pub mod snapshot;
 pub mod table;

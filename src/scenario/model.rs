@@ -71,6 +71,21 @@ pub struct Machine {
     pub memory: At<Memory>,
     /// Words added to the harness's own kernel command line.
     pub cmdline: At<String>,
+    /// The performance counters of the guest: none, those of the VMM (`synthetic`), which overflow
+    /// where `inject` says, or the KVM host's.
+    pub pmu: At<Pmu>,
+}
+
+/// Which performance counters the guest has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pmu {
+    /// None.
+    None,
+    /// The VMM's.
+    Synthetic,
+    /// The KVM host's.
+    Host,
 }
 
 impl Default for Machine {
@@ -79,6 +94,7 @@ impl Default for Machine {
             vcpus: At::unwritten(1),
             memory: At::unwritten(Memory { mib: 256 }),
             cmdline: At::unwritten(String::new()),
+            pmu: At::unwritten(Pmu::None),
         }
     }
 }
@@ -124,7 +140,8 @@ pub struct Perf {
     /// Also record context switches, on the tracking event.
     pub switches: bool,
     /// Events instead of the default ones, which are `tracking` (dummy: fork, exit and deferred
-    /// chains) and `nmi` (a sample with a deferred chain in every NMI).
+    /// chains) and `nmi` (a sample with a deferred chain in every NMI), or `cycles` (one in every
+    /// overflow of a counter) in a machine with performance counters.
     pub events: Option<At<Vec<PerfEvent>>>,
 }
 

@@ -20,7 +20,7 @@ pub mod shared;
 
 pub use lab::LabPlan;
 pub use message::{AgentMessage, HostReply};
-pub use observation::{KernelMemory, Observation};
+pub use observation::{InterruptCounts, KernelMemory, Observation};
 pub use plan::{EventSource, EventSpec, GuestPlan, Tracing, Workload, WorkloadKind};
 
 /// First argument of an agent that is to exit at once: what a process of workload `exec` becomes.

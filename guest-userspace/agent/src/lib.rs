@@ -5,6 +5,7 @@
 //! construction.
 
 pub mod chain;
+pub mod interrupts;
 pub mod kmsg;
 pub mod lab;
 pub mod mailbox;

@@ -4,9 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use unwindlab_abi::message::RingAnnounce;
-use unwindlab_abi::{ABI_VERSION, AgentMessage, GuestPlan, HostReply, Observation, WorkloadKind};
+use unwindlab_abi::{
+    ABI_VERSION, AgentMessage, EventSource, GuestPlan, HostReply, Observation, Tracing,
+    WorkloadKind,
+};
 
 use crate::chain;
+use crate::interrupts;
 use crate::kmsg;
 use crate::lab::{Lab, LabError};
 use crate::mailbox::{Link, LinkError};
@@ -47,6 +51,9 @@ pub enum SessionError {
     /// The kernel does not say what memory it uses.
     #[error("cannot tell what memory the kernel uses: {0}")]
     KernelMemory(std::io::Error),
+    /// The kernel does not say how many interrupts there were.
+    #[error("cannot count interrupts: {0}")]
+    Interrupts(std::io::Error),
     /// The host cannot be talked to.
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -115,6 +122,9 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let ends = plan.workload.kind == WorkloadKind::Exit;
     let before = ends.then(memory::kernel_memory).transpose();
     let before = before.map_err(SessionError::KernelMemory)?;
+    let counters = has_counters(&plan.tracing);
+    let interrupts_before = counters.then(interrupts::count).transpose();
+    let interrupts_before = interrupts_before.map_err(SessionError::Interrupts)?;
     let quiet = QuietConsole::new()?;
     // Before the host hears that it may inject: every injection finds its events on.
     tracing.enable()?;
@@ -136,6 +146,10 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     disturbed.and(stopped)?;
     expect_ok(link, "Finished", &AgentMessage::Finished { iterations })?;
 
+    if let Some(before) = interrupts_before {
+        let after = interrupts::count().map_err(SessionError::Interrupts)?;
+        observations.push(Observation::Interrupts { before, after });
+    }
     if let Some(before) = before {
         let after = memory::settled_kernel_memory().map_err(SessionError::KernelMemory)?;
         observations.push(Observation::Memory { before, after });
@@ -146,6 +160,12 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     send_kernel_log(link)?;
     let _ = link.ask(&AgentMessage::Bye)?;
     Ok(())
+}
+
+/// Whether the CPUs' counters are used, of which the overflows are counted as interrupts.
+fn has_counters(tracing: &Tracing) -> bool {
+    let hardware = |source: &EventSource| matches!(source, EventSource::Hardware(_));
+    tracing.events.iter().any(|spec| hardware(&spec.source))
 }
 
 fn hello(link: &mut Link, cpus: &[u32]) -> Result<GuestPlan, SessionError> {

@@ -78,7 +78,13 @@ fn keys() {
     );
     of_more(
         "inject:\n  - smi: {}\n",
-        ["7:5: found `smi`, expected one of `nmi`, `fail`, `irq`, `freeze`, `thaw`, `poke`"],
+        [
+            "7:5: found `smi`, expected one of `nmi`, `pmu-overflow`, `fail`, `irq`, `freeze`, `thaw`, `poke`",
+        ],
+    );
+    of_more(
+        "inject:\n  - pmu-overflow: { every: 1 ms, count: 1 }\n",
+        ["7:19: `pmu-overflow` needs `machine: { pmu: synthetic }`"],
     );
 }
 
