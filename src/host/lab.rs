@@ -34,6 +34,7 @@ impl ThisMachine {
         &self,
         why: &str,
         kernel: &dyn TestKernel,
+        perf_tool: Option<&Path>,
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Emulated, LabError> {
@@ -46,6 +47,7 @@ impl ThisMachine {
             init,
             modules: &outer.modules,
             kernels: &[(kernel.hash(), kernel.path())],
+            perf_tool,
         })
         .map_err(|e| LabError::Unavailable(format!("cannot build the outer machine: {e}")))?;
         let machine = OuterMachine {
@@ -115,22 +117,32 @@ impl Lab for ThisMachine {
         &self,
         host: KvmHost,
         kernel: &dyn TestKernel,
+        perf_tool: Option<&Path>,
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Box<dyn Executor>, LabError> {
         match choose(host) {
             Choice::Native { kvm, why } => {
                 let known = [(kernel.hash().to_owned(), kernel.path().to_owned())];
-                let native = Native::new(kvm, HashMap::from(known)).map_err(|e| {
+                let native = perf_tool
+                    .map(super::perf_tool::archive)
+                    .transpose()
+                    .and_then(|tool| Native::new(kvm, HashMap::from(known), tool));
+                let native = native.map_err(|e| {
                     LabError::Unavailable(format!("cannot build the guest's initramfs: {e}"))
                 })?;
                 Ok(Box::new(InProcess::new(native, &why, interrupt)))
             }
-            Choice::Emulated { why } => {
-                Ok(Box::new(self.emulated(&why, kernel, progress, interrupt)?))
-            }
+            Choice::Emulated { why } => Ok(Box::new(
+                self.emulated(&why, kernel, perf_tool, progress, interrupt)?,
+            )),
             Choice::Impossible { why } => Err(LabError::Unavailable(why)),
         }
+    }
+
+    fn perf_tool(&self, progress: &dyn Progress) -> Result<PathBuf, LabError> {
+        let tool = kernels::perf_tool(&cache()?, progress).map_err(unavailable)?;
+        Ok(tool.dir)
     }
 
     fn doctor(&self) -> Result<String, LabError> {

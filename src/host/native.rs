@@ -1,6 +1,7 @@
 //! The native KVM host: this process on this kernel's /dev/kvm. Also what runs inside the
 //! emulated one.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use unwindlab_vmm::{
     BuildError, Kernel, Kvm, LINUX_CMDLINE, Machine, MachineConfig, Pmu, PmuError,
 };
 
-use super::{agent, told};
+use super::{agent, perf_tool, told};
 use crate::runner::plan::PmuPlan;
 use crate::runner::trial::Trial;
 use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan, TrialProgress};
@@ -30,19 +31,26 @@ pub struct Native {
     kvm: Kvm,
     kernels: HashMap<String, PathBuf>,
     initrd: Vec<u8>,
+    /// The archive of the distribution's perf.
+    perf_tool: Option<Vec<u8>>,
 }
 
 impl Native {
     /// A host whose KVM is known to be fit (see [`unwindlab_vmm::probe`]), with the kernels it
-    /// can boot by content hash.
+    /// can boot by content hash, and the archive of the distribution's perf where scenarios use it.
     ///
     /// # Errors
     /// When the guest's initramfs cannot be built.
-    pub fn new(kvm: Kvm, kernels: HashMap<String, PathBuf>) -> std::io::Result<Self> {
+    pub fn new(
+        kvm: Kvm,
+        kernels: HashMap<String, PathBuf>,
+        perf_tool: Option<Vec<u8>>,
+    ) -> std::io::Result<Self> {
         Ok(Self {
             kvm,
             kernels,
             initrd: agent::guest_initrd()?,
+            perf_tool,
         })
     }
 
@@ -65,11 +73,18 @@ impl Native {
             .ok_or_else(|| infra(format!("the KVM host was not given kernel {}", plan.kernel)))?;
         let unreadable = |e| infra(format!("cannot read {}: {e}", path.display()));
         let elf = fs::read(path).map_err(unreadable)?;
+        let initrd = match (&plan.guest.perf_tool, &self.perf_tool) {
+            (None, _) => Cow::Borrowed(self.initrd.as_slice()),
+            (Some(_), Some(tool)) => Cow::Owned(perf_tool::behind(&self.initrd, tool)),
+            (Some(_), None) => {
+                return Err(infra("the KVM host was not given perf".to_owned()));
+            }
+        };
         let config = MachineConfig {
             vcpus: plan.vcpus,
             memory_mib: plan.memory_mib,
             kernel: Kernel::Elf(elf.into()),
-            initrd: &self.initrd,
+            initrd: &initrd,
             cmdline: &format!("{LINUX_CMDLINE} {CMDLINE} {}", plan.cmdline),
             doorbell_ports: MAILBOX_PORT..=MARK_PORT + 3,
             pmu: match &plan.pmu {

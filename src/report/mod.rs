@@ -14,6 +14,7 @@ pub mod matrix;
 pub mod names;
 pub mod outcome;
 mod overflows;
+mod perf_tool;
 pub mod result;
 pub mod snapshot;
 pub mod table;

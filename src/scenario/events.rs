@@ -33,7 +33,7 @@ const NAMED: &[(&str, EventSource)] = &[
 
 /// Period of the default sampler of a synthetic counter, which overflows where the scenario says:
 /// more cycles than any trial has.
-const FOREVER: u64 = 1 << 46;
+pub(super) const FOREVER: u64 = 1 << 46;
 /// Period of the default sampler of a counter of the host's.
 const HOST_PERIOD: u64 = 1_000_000;
 
@@ -41,6 +41,8 @@ const HOST_PERIOD: u64 = 1_000_000;
 pub(super) fn resolve(scenario: &Scenario, complaints: &mut Complaints<'_>) -> Tracing {
     let perf = &scenario.perf;
     let mut events = match &perf.events {
+        // Another client's requests, of which nothing would be known.
+        None if scenario.perf_tool.is_some() => Vec::new(),
         None => default_events(scenario),
         Some(written) => written_events(written, complaints),
     };

@@ -32,6 +32,10 @@ pub struct Scenario {
     pub perf: Perf,
     /// What the kernel's lab client does: many tracers beside perf. None where this is missing.
     pub lab: Option<Lab>,
+    /// The distribution's own perf records, instead of the harness, and what it shows is judged: a
+    /// sample for each `pmu-overflow`, with the kernel frames of its instruction and, merged behind
+    /// them, the user frames as built.
+    pub perf_tool: Option<At<PerfTool>>,
     /// What is done to the machine while the workload runs.
     #[serde(default)]
     pub inject: Vec<Injection>,
@@ -58,6 +62,24 @@ pub struct Scenario {
     /// What of the trace must be the same every time, and is compared with
     /// `snapshots/NAME.snap`. Nothing where this is missing.
     pub snapshot: Option<At<SnapshotStyle>>,
+}
+
+/// How the distribution's perf records: `perf record --all-cpus --call-graph fp,defer`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct PerfTool {
+    /// The event.
+    pub event: At<ToolEvent>,
+}
+
+/// An event of the CPU's counters, as perf names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ToolEvent {
+    /// Cycles.
+    Cycles,
+    /// Instructions; the synthetic counters do not count them, but overflow all the same.
+    Instructions,
 }
 
 /// The machine under test.

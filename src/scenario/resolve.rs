@@ -8,6 +8,7 @@ use super::events;
 use super::inject;
 use super::lab;
 use super::model::{Pmu, Scenario};
+use super::perf_tool;
 use crate::runner::TrialPlan;
 use crate::runner::plan::{KernelAddresses, Limits, PmuPlan};
 
@@ -92,6 +93,7 @@ pub fn resolve(
         tracing: events::resolve(scenario, &mut complaints),
         workload: workload(scenario),
         lab: scenario.lab.as_ref().map(lab::resolve),
+        perf_tool: scenario.perf_tool.as_deref().map(perf_tool::resolve),
     };
     Ok(complaints.into_result(TrialPlan {
         scenario: String::clone(&scenario.name),

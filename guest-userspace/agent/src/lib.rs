@@ -12,6 +12,7 @@ pub mod mailbox;
 pub mod memory;
 pub mod pages;
 pub mod perf;
+pub mod perf_tool;
 pub mod physical;
 pub mod ports;
 pub mod session;

@@ -16,6 +16,7 @@ use crate::lab::{Lab, LabError};
 use crate::mailbox::{Link, LinkError};
 use crate::memory;
 use crate::perf::{self, PerfError};
+use crate::perf_tool::{PerfTool, PerfToolError};
 use crate::physical::PhysicalError;
 use crate::shared::SharedPages;
 use crate::system::{self, QuietConsole, SystemError};
@@ -45,6 +46,9 @@ pub enum SessionError {
     /// The lab client is missing or failed.
     #[error(transparent)]
     Lab(#[from] LabError),
+    /// The distribution's perf failed.
+    #[error(transparent)]
+    PerfTool(#[from] PerfToolError),
     /// The kernel log cannot be read.
     #[error("cannot read /dev/kmsg: {0}")]
     KernelLog(std::io::Error),
@@ -91,6 +95,9 @@ pub fn run() -> Result<(), SessionError> {
             SessionError::Lab(lab) if lab.is_unsupported() => AgentMessage::Unsupported {
                 reason: error.to_string(),
             },
+            SessionError::PerfTool(tool) => AgentMessage::PerfToolFailed {
+                what: tool.to_string(),
+            },
             _ => AgentMessage::Failed {
                 what: error.to_string(),
             },
@@ -122,7 +129,14 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let ends = plan.workload.kind == WorkloadKind::Exit;
     let before = ends.then(memory::kernel_memory).transpose();
     let before = before.map_err(SessionError::KernelMemory)?;
-    let counters = has_counters(&plan.tracing);
+    let mut tool = match &plan.perf_tool {
+        Some(tool) => {
+            system::mount_sys()?;
+            Some(PerfTool::record(tool)?)
+        }
+        None => None,
+    };
+    let counters = tool.is_some() || has_counters(&plan.tracing);
     let interrupts_before = counters.then(interrupts::count).transpose();
     let interrupts_before = interrupts_before.map_err(SessionError::Interrupts)?;
     let quiet = QuietConsole::new()?;
@@ -138,12 +152,14 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let ended = workload.join();
     let stopped = lab.as_mut().map_or(Ok(()), Lab::stop);
     tracing.disable()?;
+    let recorded = tool.as_mut().map_or(Ok(()), PerfTool::stop);
     drop(quiet);
     let Ended {
         iterations,
         mut observations,
     } = ended?;
     disturbed.and(stopped)?;
+    recorded?;
     expect_ok(link, "Finished", &AgentMessage::Finished { iterations })?;
 
     if let Some(before) = interrupts_before {
@@ -153,6 +169,13 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     if let Some(before) = before {
         let after = memory::settled_kernel_memory().map_err(SessionError::KernelMemory)?;
         observations.push(Observation::Memory { before, after });
+    }
+    if let Some(tool) = tool {
+        let script = tool.script()?;
+        for piece in kmsg::pieces(&script, LOG_PIECE) {
+            let piece = AgentMessage::PerfScript(piece.to_owned());
+            expect_ok(link, "PerfScript", &piece)?;
+        }
     }
     for seen in observations {
         expect_ok(link, "Observed", &AgentMessage::Observed(seen))?;

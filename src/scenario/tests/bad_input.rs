@@ -201,7 +201,7 @@ require: [M1, Z9]
              exit_return, missing_leaf, missing_call, missing_return, exec_leaf, exec_call, \
              exec_return, compat_descend, compat_leaf, compat_nop",
             "8:38: found key `count`, expected none: `at` takes `first`, `hit`, `repeat`, `vcpu`, \
-             `thread`, `task` and `in-nmi`, and for `nmi` also `times` and `sweep`",
+             `thread`, `task` and `in-nmi`, and for `nmi` and `pmu-overflow` also `times` and `sweep`",
             "8:46: found `hit` 0, expected 1 or more",
             "9:19: key `count` is missing beside `every`",
             "9:19: found 1 us, expected 10 us or more",
