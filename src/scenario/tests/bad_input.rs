@@ -58,7 +58,7 @@ fn keys() {
         "setle: 3 s\n",
         [
             "6:1: found key `setle`, expected one of `name`, `description`, `machine`, \
-          `workload`, `perf`, `lab`, `inject`, `schedule`, `settle`, `timeout`, `expect`, `invariants`, `require`, \
+          `workload`, `perf`, `lab`, `perf-tool`, `inject`, `schedule`, `settle`, `timeout`, `expect`, `invariants`, `require`, \
           `snapshot`",
         ],
     );
