@@ -89,6 +89,22 @@ fn keys() {
 }
 
 #[test]
+fn perf_tool_needs_what_it_is_judged_by() {
+    let text = format!("{MINIMAL}perf-tool: {{ event: cycles }}\nperf: {{ markers: true }}\n");
+    let said = complaints(&text);
+    for part in ["pmu: synthetic", "beside other tracers", "`pmu-overflow`"] {
+        assert!(said.iter().any(|line| line.contains(part)), "{said:?}");
+    }
+    let good = format!(
+        "{MINIMAL}machine: {{ pmu: synthetic }}\nperf-tool: {{ event: cycles }}\ninject:\n  - \
+         pmu-overflow: {{ every: 1 ms, count: 1 }}\n"
+    );
+    load(&good).unwrap();
+    let exits = good.replace("kind: spin", "kind: exit");
+    assert!(complaints(&exits)[0].contains("found workload `exit`"));
+}
+
+#[test]
 fn values_of_another_kind() {
     of_other(
         "frames: 3",
