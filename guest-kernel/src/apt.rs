@@ -259,10 +259,12 @@ impl Apt {
         debs(into)
     }
 
-    /// Downloads a package of [`STABLE`] and all that it depends on into the folder `into`.
+    /// Downloads a package (a name, or `NAME=VERSION`) of a suite and all that it depends on into the
+    /// folder `into`.
     pub fn download_closure(
         &self,
         package: &str,
+        suite: &str,
         into: &Path,
         progress: &dyn Progress,
     ) -> Result<Vec<PathBuf>, AptError> {
@@ -274,7 +276,7 @@ impl Apt {
             self.apt_get()
                 .arg("-o")
                 .arg(archives)
-                .args(["-t", STABLE, "--download-only", "--no-install-recommends"])
+                .args(["-t", suite, "--download-only", "--no-install-recommends"])
                 .args(["install", package]),
             &self.root,
             Some(progress),

@@ -4,6 +4,7 @@
 //!   vmlinux in the cache, with its symbols;
 //! - [`build`](build()): one built from source, with patches and the lab client, likewise;
 //! - [`outer_kernel`]: the kernel of the emulated KVM host, with the modules that make /dev/kvm;
+//! - [`perf_tool`](perf_tool()): the perf of the distribution, to be run in a guest;
 //! - [`qemu`]: the QEMU that emulates it: the system's own, or one in the cache;
 //! - [`Symbols`]: names to addresses and back.
 //!
@@ -14,6 +15,7 @@ pub mod apt;
 pub mod build;
 pub mod cache;
 pub mod child;
+pub mod closure;
 pub mod deb;
 pub mod fetch;
 #[cfg(test)]
@@ -22,6 +24,7 @@ pub mod image;
 mod kallsyms;
 pub mod modules;
 pub mod outer;
+pub mod perf_tool;
 pub mod progress;
 pub mod qemu;
 pub mod stock;
@@ -34,6 +37,7 @@ pub use cache::Cache;
 pub use fetch::{FetchError, KernelImage, Origin, fetch, list, path};
 pub use kallsyms::KallsymsError;
 pub use outer::{OuterError, OuterKernel, outer_kernel};
+pub use perf_tool::{PerfTool, PerfToolError, perf_tool};
 pub use progress::{Progress, Silent};
 pub use qemu::{Qemu, QemuError, qemu};
 pub use stock::{KernelSpec, SpecError};

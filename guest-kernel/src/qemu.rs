@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::apt::{Apt, AptError, STABLE};
 use crate::cache::{Cache, CacheError, Entry};
 use crate::child;
+use crate::closure::package_version;
 use crate::deb::{self, DebError};
 use crate::fetch::hex;
 use crate::progress::Progress;
@@ -229,14 +230,14 @@ fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<Abou
         OLDEST.0, OLDEST.1
     ));
     let downloads = cache.scratch()?;
-    let debs = apt.download_closure(PACKAGE, downloads.path(), progress)?;
+    let debs = apt.download_closure(PACKAGE, STABLE, downloads.path(), progress)?;
     let mut digest = Sha256::new();
     let mut package = format!("{PACKAGE} of {STABLE}");
     for deb in &debs {
         let name = deb.file_name().unwrap_or_default();
         digest.update(name.as_bytes());
         digest.update([0]);
-        if let Some(version) = package_version(name) {
+        if let Some(version) = package_version(PACKAGE, name) {
             package = format!("{PACKAGE} {version} of {STABLE}");
         }
     }
@@ -260,12 +261,6 @@ fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<Abou
     Ok(entry)
 }
 
-/// The version in the file name of QEMU's package (`NAME_VERSION_ARCH.deb`).
-fn package_version(file: &OsStr) -> Option<String> {
-    let rest = file.to_str()?.strip_prefix(PACKAGE)?.strip_prefix('_')?;
-    Some(rest.split('_').next()?.replace("%3a", ":"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,16 +274,6 @@ mod tests {
         assert!(numbers("11.1") >= Some(OLDEST));
         assert!(numbers("7.2.19") < Some(OLDEST));
         assert!(numbers("ten") < Some(OLDEST));
-    }
-
-    #[test]
-    fn version_of_the_package_not_of_its_relatives() {
-        let version = |name: &str| package_version(OsStr::new(name));
-        assert_eq!(
-            version("qemu-system-x86_1%3a10.0.13+ds-0_amd64.deb").as_deref(),
-            Some("1:10.0.13+ds-0")
-        );
-        assert_eq!(version("qemu-system-x86-xen_1_amd64.deb"), None);
     }
 
     #[test]

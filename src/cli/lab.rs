@@ -41,7 +41,15 @@ pub trait Lab: Sync {
     /// [`LabError`].
     fn list(&self) -> Result<Vec<String>, LabError>;
 
-    /// Starts a KVM host that can boot `kernel`.
+    /// The folder of the distribution's perf, from the cache or from the distribution.
+    ///
+    /// # Errors
+    /// [`LabError`].
+    fn perf_tool(&self, _progress: &dyn Progress) -> Result<PathBuf, LabError> {
+        Err(LabError::Unavailable("there is no perf here".to_owned()))
+    }
+
+    /// Starts a KVM host that can boot `kernel`; with perf in this folder for scenarios that use it.
     ///
     /// # Errors
     /// [`LabError`].
@@ -49,6 +57,7 @@ pub trait Lab: Sync {
         &self,
         host: KvmHost,
         kernel: &dyn TestKernel,
+        perf_tool: Option<&Path>,
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Box<dyn Executor>, LabError>;

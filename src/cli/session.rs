@@ -1,5 +1,6 @@
 //! The scenarios of a run, one after the other on one KVM host.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::analysis::Analysis;
@@ -42,6 +43,8 @@ pub(super) struct Session<'a> {
     interrupt: &'a Interrupt,
     /// Of the longest name.
     width: usize,
+    /// The distribution's perf, or why it is not to be had, where a scenario uses it.
+    perf_tool: Option<Result<PathBuf, String>>,
     /// What the KVM host says of itself.
     host: String,
     results: Vec<ScenarioResult>,
@@ -67,6 +70,7 @@ impl<'a> Session<'a> {
             analysis,
             spinner,
             interrupt,
+            perf_tool: None,
             host: "none".to_owned(),
             results: Vec::new(),
             unkept: Vec::new(),
@@ -90,6 +94,11 @@ impl<'a> Session<'a> {
         trials: &[Result<TrialPlan, String>],
     ) -> Result<(), CommandError> {
         let mut executor = None;
+        let uses_tool = |trial: &TrialPlan| trial.guest.perf_tool.is_some();
+        if trials.iter().flatten().any(uses_tool) {
+            let tool = self.lab.perf_tool(self.spinner);
+            self.perf_tool = Some(tool.map_err(|error| error.to_string()));
+        }
         for (loaded, trial) in self.setup.library.iter().zip(trials) {
             if self.interrupt.is_set() {
                 break;
@@ -102,6 +111,12 @@ impl<'a> Session<'a> {
                     continue;
                 }
             };
+            if let (true, Some(Err(reason))) = (uses_tool(trial), &self.perf_tool) {
+                let name = &loaded.scenario.name;
+                let reason = format!("no perf to record with: {reason}");
+                self.take(ScenarioResult::not_run(name, Outcome::InfraError, reason))?;
+                continue;
+            }
             let started = match executor.take() {
                 Some(running) => running,
                 None => self.start_host()?,
@@ -124,9 +139,11 @@ impl<'a> Session<'a> {
 
     fn start_host(&mut self) -> Result<Box<dyn Executor>, CommandError> {
         let (host, kernel) = (self.setup.kvm_host, self.kernel);
+        let tool = self.perf_tool.as_ref().and_then(|it| it.as_ref().ok());
+        let tool = tool.map(PathBuf::as_path);
         let executor = self
             .lab
-            .executor(host, kernel, self.spinner, self.interrupt)?;
+            .executor(host, kernel, tool, self.spinner, self.interrupt)?;
         self.host = executor.host();
         Ok(executor)
     }

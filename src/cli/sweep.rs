@@ -198,6 +198,11 @@ impl Run<'_> {
                     .budget
                     .is_some_and(|budget| self.begin.elapsed() > budget);
             }
+            Message::Missed { point } => {
+                if let Some(verdicts) = &mut self.verdicts {
+                    verdicts.missed.push(point);
+                }
+            }
             Message::Done(effort) => self.effort = Some(effort),
             Message::Failed { reason } => self.failed = Some(reason),
         }
@@ -242,7 +247,8 @@ impl Run<'_> {
             return Err(LabError::Unavailable(format!("the sweep broke off: {reason}")).into());
         }
         let unknown = verdicts.failures.keys().any(|symptom| !symptom.is_known());
-        Ok(match (unknown, verdicts.tried.is_empty()) {
+        let untested = verdicts.tried.is_empty() || !verdicts.missed.is_empty();
+        Ok(match (unknown, untested) {
             (true, _) => 1,
             (false, true) => EXIT_UNTESTED,
             (false, false) => 0,

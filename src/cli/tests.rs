@@ -168,6 +168,7 @@ impl Lab for Bench {
         &self,
         host: KvmHost,
         _: &dyn TestKernel,
+        _: Option<&Path>,
         _: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Box<dyn Executor>, LabError> {

@@ -12,6 +12,7 @@ use rustix::system::{RebootCommand, finit_module, reboot};
 use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::initramfs::{KERNELS, MODULE_ORDER};
 use super::native::Native;
+use super::perf_tool;
 
 /// The first virtio port of the first controller.
 const PORT: &str = "/dev/vport0p1";
@@ -128,5 +129,9 @@ fn prepare_kvm() -> anyhow::Result<Native> {
             ))
         })
         .collect::<std::io::Result<_>>()?;
-    Ok(Native::new(unwindlab_vmm::open_kvm()?, kernels)?)
+    let perf_tool = match fs::read(perf_tool::FILE) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        other => Some(other?),
+    };
+    Ok(Native::new(unwindlab_vmm::open_kvm()?, kernels, perf_tool)?)
 }

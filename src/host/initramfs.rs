@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::cpio::Archive;
+use super::perf_tool;
 
 /// Folder of the kernels under test, each named by its content hash.
 pub const KERNELS: &str = "/kernels";
@@ -23,6 +24,8 @@ pub struct Contents<'a> {
     pub modules: &'a [PathBuf],
     /// Content hash and ELF of each kernel under test.
     pub kernels: &'a [(&'a str, &'a Path)],
+    /// The folder of the distribution's perf, where a scenario uses it.
+    pub perf_tool: Option<&'a Path>,
 }
 
 /// Builds it in memory; QEMU reads it from the descriptor.
@@ -46,6 +49,10 @@ pub fn build(contents: &Contents<'_>) -> io::Result<OwnedFd> {
     for (id, kernel) in contents.kernels {
         let path = format!("{}/{id}", KERNELS.trim_start_matches('/'));
         archive = archive.file(&path, &read(kernel)?)?;
+    }
+    if let Some(dir) = contents.perf_tool {
+        let file = perf_tool::FILE.trim_start_matches('/');
+        archive = archive.file(file, &perf_tool::archive(dir)?)?;
     }
     let memfd = memfd_create("unwindlab-initramfs", MemfdFlags::CLOEXEC)?;
     let mut file = fs::File::from(memfd);

@@ -1,11 +1,13 @@
 //! Kernels and KVM hosts as the commands ask for them: the cache, the probe, the outer machine.
 
 use std::collections::HashMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use unwindlab_guest_kernel as kernels;
 use unwindlab_guest_kernel::build::patch::Patch;
 use unwindlab_guest_kernel::{BuildSpec, Cache, KernelImage, KernelSpec, Symbols};
+use unwindlab_vmm::Kernel;
 
 use super::choice::{Choice, choose};
 use super::emulated::{Emulated, OuterMachine};
@@ -32,6 +34,7 @@ impl ThisMachine {
         &self,
         why: &str,
         kernel: &dyn TestKernel,
+        perf_tool: Option<&Path>,
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Emulated, LabError> {
@@ -44,6 +47,7 @@ impl ThisMachine {
             init,
             modules: &outer.modules,
             kernels: &[(kernel.hash(), kernel.path())],
+            perf_tool,
         })
         .map_err(|e| LabError::Unavailable(format!("cannot build the outer machine: {e}")))?;
         let machine = OuterMachine {
@@ -77,10 +81,12 @@ impl Lab for ThisMachine {
             KernelRequest::Build(spec) => build(spec, progress)?,
         };
         let symbols = Symbols::load(&image.symbols).map_err(unavailable)?;
-        let vmlinux = image.vmlinux.clone();
         Ok(Box::new(CachedKernel {
+            symbols: LoadedSymbols {
+                symbols,
+                vmlinux: image.vmlinux.clone(),
+            },
             image,
-            symbols: LoadedSymbols { symbols, vmlinux },
         }))
     }
 
@@ -111,22 +117,32 @@ impl Lab for ThisMachine {
         &self,
         host: KvmHost,
         kernel: &dyn TestKernel,
+        perf_tool: Option<&Path>,
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Box<dyn Executor>, LabError> {
         match choose(host) {
             Choice::Native { kvm, why } => {
                 let known = [(kernel.hash().to_owned(), kernel.path().to_owned())];
-                let native = Native::new(kvm, HashMap::from(known)).map_err(|e| {
+                let native = perf_tool
+                    .map(super::perf_tool::archive)
+                    .transpose()
+                    .and_then(|tool| Native::new(kvm, HashMap::from(known), tool));
+                let native = native.map_err(|e| {
                     LabError::Unavailable(format!("cannot build the guest's initramfs: {e}"))
                 })?;
                 Ok(Box::new(InProcess::new(native, &why, interrupt)))
             }
-            Choice::Emulated { why } => {
-                Ok(Box::new(self.emulated(&why, kernel, progress, interrupt)?))
-            }
+            Choice::Emulated { why } => Ok(Box::new(
+                self.emulated(&why, kernel, perf_tool, progress, interrupt)?,
+            )),
             Choice::Impossible { why } => Err(LabError::Unavailable(why)),
         }
+    }
+
+    fn perf_tool(&self, progress: &dyn Progress) -> Result<PathBuf, LabError> {
+        let tool = kernels::perf_tool(&cache()?, progress).map_err(unavailable)?;
+        Ok(tool.dir)
     }
 
     fn doctor(&self) -> Result<String, LabError> {
@@ -222,5 +238,12 @@ impl KernelSymbols for LoadedSymbols {
         self.symbols
             .resolve(address)
             .map(|(name, offset)| (name.to_owned(), offset))
+    }
+
+    fn rdpmc_sites(&self) -> Result<Vec<u64>, String> {
+        let path = &self.vmlinux;
+        let elf = fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        let functions: Vec<u64> = self.symbols.iter().map(|(at, _, _)| at).collect();
+        unwindlab_vmm::rdpmc_sites(&Kernel::Elf(elf.into()), &functions).map_err(|e| e.to_string())
     }
 }

@@ -12,6 +12,7 @@ pub mod init;
 pub mod initramfs;
 pub mod lab;
 pub mod native;
+pub mod perf_tool;
 
 use crate::runner::TrialProgress;
 

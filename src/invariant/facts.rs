@@ -23,6 +23,8 @@ pub(super) const NESTING: usize = 4;
 pub(super) enum Role {
     /// `nmi:nmi_handler`: fires in every NMI, once per registered handler.
     Nmi,
+    /// A counter of the CPU's: fires in the NMI of its overflow.
+    Overflow,
     /// `raw_syscalls:sys_enter`.
     SyscallEnter,
     /// `raw_syscalls:sys_exit`: written before the exit work, in which the task work runs.
@@ -49,8 +51,10 @@ pub(super) fn role(trace: &Trace, event: &Event) -> Role {
 
 /// What an event opened with `spec` is there for.
 pub(super) fn spec_role(spec: &EventSpec) -> Role {
-    let EventSource::Tracepoint { system, name } = &spec.source else {
-        return Role::Other;
+    let (system, name) = match &spec.source {
+        EventSource::Tracepoint { system, name } => (system, name),
+        EventSource::Hardware(_) => return Role::Overflow,
+        _ => return Role::Other,
     };
     match (system.as_str(), name.as_str()) {
         ("nmi", "nmi_handler") => Role::Nmi,

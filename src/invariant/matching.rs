@@ -7,6 +7,9 @@
 //! instruction at which an injection into kernel mode was made must be in the sample's kernel
 //! chain. Where a CPU's injections do not fit so, none of that CPU's is used.
 //!
+//! Where no `nmi:nmi_handler` is open, the same goes for a counter of the CPU's, of which each
+//! injected overflow is a sample.
+//!
 //! One kind of injection need not show its instruction: one made at a rate may find the vCPU in
 //! the handler of the NMI before. NMIs are masked there, so it is taken when that handler
 //! returns, and the instruction it interrupts is that of its predecessor. Most must show it all
@@ -55,9 +58,13 @@ impl Matching {
         injections: &[(usize, &Injection)],
     ) -> Result<(), String> {
         let mut found = Vec::new();
+        let role_of = |open| announced_spec(trace, open).map_or(Role::Other, spec_role);
+        let raised = match trace.session.iter().any(|open| role_of(open) == Role::Nmi) {
+            true => Role::Nmi,
+            false => Role::Overflow,
+        };
         for (open_index, open) in trace.session.iter().enumerate() {
-            let nmi = announced_spec(trace, open).is_some_and(|s| spec_role(s) == Role::Nmi);
-            if !nmi || open.cpu != cpu {
+            if role_of(open) != raised || open.cpu != cpu {
                 continue;
             }
             let mut samples: Vec<&Event> = trace
@@ -215,6 +222,8 @@ pub(super) fn kernel_limit(spec: &unwindlab_abi::plan::EventSpec) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use unwindlab_abi::plan::EventSource;
+
     use super::super::testkit::{Kit, NMI_FRAMES, kernel, user};
     use super::*;
 
@@ -244,6 +253,20 @@ mod tests {
         assert_eq!(matching.injection(a), None);
         assert_eq!(matching.injection(b), Some(1));
         assert!(matching.why_none(&trace).contains("2 NMI samples for 1"));
+    }
+
+    #[test]
+    fn overflows_are_matched_where_no_sample_is_of_every_nmi() {
+        let mut kit = Kit::new(1);
+        kit.spec("nmi", |spec| spec.source = EventSource::Hardware(0));
+        let a = kit.inject(0, 1001, C, user(0x1000));
+        let b = kit.inject(0, 1001, C, kernel(RIP));
+        let matching = Matching::new(&kit.trace());
+        assert_eq!(matching.injection(a), Some(0));
+        assert_eq!(matching.injection(b), Some(1));
+        kit.nmi(0, 1001, C);
+        let trace = kit.trace();
+        assert_eq!(Matching::new(&trace).injection(a), None, "one too many");
     }
 
     #[test]

@@ -155,6 +155,11 @@ impl Artifacts {
         for (kind, file, contents) in [
             ("console", "console.log", recording.console.as_str()),
             ("kernel log", "kernel.log", recording.kernel_log.as_str()),
+            (
+                "perf script",
+                "perf-script.txt",
+                recording.perf_script.as_deref().unwrap_or_default(),
+            ),
             ("snapshot", "snapshot.txt", actual),
         ] {
             let path = folder.join(file);

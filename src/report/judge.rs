@@ -9,6 +9,8 @@ use std::time::Duration;
 use super::counts::Counts;
 use super::expect;
 use super::outcome::Outcome;
+use super::overflows;
+use super::perf_tool;
 use super::result::{InvariantCheck, JudgedViolation, ScenarioResult};
 use super::snapshot::{Comparison, compare};
 use crate::invariant::finding::{Findings, Resolver};
@@ -154,6 +156,8 @@ impl Judge<'_> {
         );
         reasons.extend(case.trace.notes.iter().cloned());
         reasons.extend(missing_injections(case.plan, &case.trace));
+        reasons.extend(overflows::unhandled(case.plan, &case.trace));
+        reasons.extend(perf_tool::unmet(case.plan, &case.trace));
         reasons.extend(not_exercised(scenario, &result.checks));
         reasons.extend(expect::unmet(&scenario.expect, &result.counts, &case.trace));
         reasons.extend(

@@ -13,6 +13,8 @@ pub mod junit;
 pub mod matrix;
 pub mod names;
 pub mod outcome;
+mod overflows;
+mod perf_tool;
 pub mod result;
 pub mod snapshot;
 pub mod sweep;

@@ -135,6 +135,13 @@ fn last_lines(summary: &Summary<'_>) -> String {
         tried as f64 / seconds.max(0.001),
         if summary.cut { "; budget used up" } else { "" },
     );
+    if !verdicts.missed.is_empty() {
+        let _ = writeln!(
+            out,
+            "{} points were not tried: the way to them was another each time",
+            verdicts.missed.len()
+        );
+    }
     let exercised: Vec<&str> = verdicts.exercised.keys().copied().collect();
     let _ = writeln!(out, "exercised: {}", exercised.join(" "));
     if let Some(effort) = summary.effort {

@@ -54,6 +54,9 @@ impl Trial<'_> {
     ) -> Result<Found, TrialError> {
         match plan.action {
             ActionPlan::Nmi => self.on_stopped(target, |vcpu| Ok(vcpu.inject_nmi().map(drop)?)),
+            ActionPlan::PmuOverflow => {
+                self.on_stopped(target, |vcpu| Ok(vcpu.pmu_overflow(None).map(drop)?))
+            }
             ActionPlan::Irq { vector } => {
                 self.on_stopped(target, |vcpu| Ok(vcpu.inject_irq(vector)?))
             }
@@ -199,7 +202,8 @@ impl Trial<'_> {
 /// Where an injection that was made is written down.
 const fn made_list(recording: &mut Recording, action: ActionPlan) -> &mut Vec<Injection> {
     match action {
-        ActionPlan::Nmi => &mut recording.injections,
+        // Which is an NMI too.
+        ActionPlan::Nmi | ActionPlan::PmuOverflow => &mut recording.injections,
         ActionPlan::Fail { .. } => &mut recording.failures,
         _ => &mut recording.actions,
     }

@@ -16,6 +16,8 @@ pub struct TrialPlan {
     pub memory_mib: u32,
     /// Words added to the harness's own kernel command line.
     pub cmdline: String,
+    /// The machine's performance counters.
+    pub pmu: PmuPlan,
     /// The agent's part.
     pub guest: GuestPlan,
     /// Injections, in the order of the scenario.
@@ -27,6 +29,21 @@ pub struct TrialPlan {
     pub limits: Limits,
     /// Kernel addresses the executor needs whatever the scenario injects.
     pub symbols: KernelAddresses,
+}
+
+/// Which performance counters the machine has.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PmuPlan {
+    /// None.
+    #[default]
+    None,
+    /// The VMM's, whose overflows are injected.
+    Synthetic {
+        /// Addresses of the kernel's `RDPMC` instructions.
+        rdpmc: Vec<u64>,
+    },
+    /// The host's.
+    Host,
 }
 
 /// When to give up; all in milliseconds of the KVM host's clock.
@@ -65,6 +82,8 @@ pub struct InjectionPlan {
 pub enum ActionPlan {
     /// One NMI into the vCPU.
     Nmi,
+    /// One overflow of the performance counter that the guest has enabled, and its NMI.
+    PmuOverflow,
     /// The function that is about to be called returns this instead.
     Fail {
         /// The value.

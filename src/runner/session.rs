@@ -18,6 +18,8 @@ use crate::trace::ring::{RingError, RingReader};
 
 /// Longest kernel log kept, in bytes; the guest may write any amount.
 const LOG_LIMIT: usize = 4 << 20;
+/// Longest output of the distribution's perf, in bytes; the agent sends less.
+const SCRIPT_LIMIT: usize = 8 << 20;
 /// Most rings, events, threads and symbols that an agent may announce.
 const ANNOUNCE_LIMIT: usize = 4096;
 
@@ -199,6 +201,16 @@ impl Session {
             }
             AgentMessage::Observed(seen) => {
                 keep(&mut recording.observations, seen, "observations")?;
+            }
+            AgentMessage::PerfScript(text) => {
+                let script = recording.perf_script.get_or_insert_default();
+                if script.len().saturating_add(text.len()) > SCRIPT_LIMIT {
+                    return Err(SessionError::TooMany("bytes of perf's output"));
+                }
+                script.push_str(&text);
+            }
+            AgentMessage::PerfToolFailed { what } => {
+                turn = Turn::End(TrialEnd::Infra { reason: what });
             }
             AgentMessage::KernelLog(text) => {
                 let room = LOG_LIMIT.saturating_sub(recording.kernel_log.len());

@@ -1,7 +1,8 @@
 //! The machine's vCPUs as the controller handles them: one error for all that can go wrong.
 
 use unwindlab_vmm::{
-    BreakpointError, InjectError, InspectError, Machine, PauseError, ResumeError, VcpuHandle,
+    BreakpointError, InjectError, InspectError, Machine, OverflowError, PauseError, ResumeError,
+    VcpuHandle,
 };
 
 /// A vCPU does not do what it should. The harness's or the KVM host's fault, never the guest's.
@@ -25,6 +26,9 @@ pub enum VcpuError {
     /// It takes no NMI.
     #[error(transparent)]
     Inject(#[from] InjectError),
+    /// Its performance counters do not overflow.
+    #[error(transparent)]
+    Overflow(#[from] OverflowError),
 }
 
 /// The vCPU of this number.

@@ -8,6 +8,7 @@ use super::events;
 use super::inject;
 use super::lab;
 use super::model::{Machine, Scenario, Workload};
+use super::perf_tool;
 
 /// vCPUs a machine can have.
 const VCPUS: std::ops::RangeInclusive<u8> = 1..=8;
@@ -40,6 +41,7 @@ pub fn check(
     check_workload(&scenario.workload, &mut complaints);
     check_perf(&scenario, &mut complaints);
     lab::check(&scenario, &mut complaints);
+    perf_tool::check(&scenario, &mut complaints);
     inject::check::check(&scenario, &mut complaints);
     check_times(&scenario, &mut complaints);
     check_invariants(&scenario, invariants, &mut complaints);
@@ -127,7 +129,7 @@ fn check_perf(scenario: &Scenario, complaints: &mut Complaints<'_>) {
         },
     );
     // Resolved again with the kernel at hand; here only for what is wrong in itself.
-    events::resolve(&scenario.perf, scenario.lab.is_some(), complaints);
+    events::resolve(scenario, complaints);
     let kind = &scenario.workload.kind;
     complaints.require(
         **kind != WorkloadKind::SleepMigrate || *scenario.machine.vcpus >= 2,

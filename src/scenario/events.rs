@@ -4,7 +4,7 @@ use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
 
 use super::error::Complaints;
 use super::located::At;
-use super::model::{Perf, PerfEvent, SampleField};
+use super::model::{Perf, PerfEvent, Pmu, SampleField, Scenario};
 
 // `enum perf_event_sample_format`, include/uapi/linux/perf_event.h.
 const SAMPLE_IP: u64 = 1 << 0;
@@ -31,11 +31,19 @@ const NAMED: &[(&str, EventSource)] = &[
     ("instructions", EventSource::Hardware(1)),
 ];
 
-/// Resolves the perf part of a scenario, complaining of what cannot be. `lab`: the kernel's lab
-/// client is used.
-pub(super) fn resolve(perf: &Perf, lab: bool, complaints: &mut Complaints<'_>) -> Tracing {
+/// Period of the default sampler of a synthetic counter, which overflows where the scenario says:
+/// more cycles than any trial has.
+pub(super) const FOREVER: u64 = 1 << 46;
+/// Period of the default sampler of a counter of the host's.
+const HOST_PERIOD: u64 = 1_000_000;
+
+/// Resolves the perf part of a scenario, complaining of what cannot be.
+pub(super) fn resolve(scenario: &Scenario, complaints: &mut Complaints<'_>) -> Tracing {
+    let perf = &scenario.perf;
     let mut events = match &perf.events {
-        None => default_events(perf, lab),
+        // Another client's requests, of which nothing would be known.
+        None if scenario.perf_tool.is_some() => Vec::new(),
+        None => default_events(scenario),
         Some(written) => written_events(written, complaints),
     };
     if let (Some(max_stack), Some(_)) = (&perf.max_stack, &perf.events) {
@@ -63,19 +71,26 @@ pub(super) fn resolve(perf: &Perf, lab: bool, complaints: &mut Complaints<'_>) -
 /// The lab client has an NMI handler of its own, and `nmi:nmi_handler` fires once for each handler:
 /// two samples an NMI, of which nothing could be said. Beside it perf is one more tracer that asks
 /// in every system call.
-fn default_events(perf: &Perf, lab: bool) -> Vec<EventSpec> {
+///
+/// A driver of performance counters has an NMI handler too, and is there to be used: the sampler is
+/// its cycles event.
+fn default_events(scenario: &Scenario) -> Vec<EventSpec> {
+    let perf: &Perf = &scenario.perf;
     let tracking = EventSpec {
         defer_output: true,
         // Without a side-band bit the kernel sends no record 22 to an event.
         task: true,
         ..blank("tracking", EventSource::Dummy)
     };
-    let (name, source) = match lab {
-        false => ("nmi", tracepoint("nmi", "nmi_handler")),
-        true => ("enter", tracepoint("raw_syscalls", "sys_enter")),
+    const CYCLES: EventSource = EventSource::Hardware(0);
+    let (name, source, period) = match (scenario.lab.is_some(), *scenario.machine.pmu) {
+        (true, _) => ("enter", tracepoint("raw_syscalls", "sys_enter"), 1),
+        (false, Pmu::None) => ("nmi", tracepoint("nmi", "nmi_handler"), 1),
+        (false, Pmu::Synthetic) => ("cycles", CYCLES, FOREVER),
+        (false, Pmu::Host) => ("cycles", CYCLES, HOST_PERIOD),
     };
     let sampler = EventSpec {
-        sample_period: 1,
+        sample_period: period,
         sample_type: SAMPLE_ALWAYS | SAMPLE_IP | SAMPLE_CALLCHAIN,
         max_stack: perf.max_stack.as_ref().map_or(0, |n| **n),
         defer_callchain: true,

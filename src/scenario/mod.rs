@@ -10,6 +10,7 @@ pub mod library;
 pub mod located;
 pub mod model;
 pub mod parse;
+mod perf_tool;
 pub mod place;
 pub mod resolve;
 pub mod schema;

@@ -32,6 +32,10 @@ pub struct Scenario {
     pub perf: Perf,
     /// What the kernel's lab client does: many tracers beside perf. None where this is missing.
     pub lab: Option<Lab>,
+    /// The distribution's own perf records, instead of the harness, and what it shows is judged: a
+    /// sample for each `pmu-overflow`, with the kernel frames of its instruction and, merged behind
+    /// them, the user frames as built.
+    pub perf_tool: Option<At<PerfTool>>,
     /// What is done to the machine while the workload runs.
     #[serde(default)]
     pub inject: Vec<Injection>,
@@ -60,6 +64,24 @@ pub struct Scenario {
     pub snapshot: Option<At<SnapshotStyle>>,
 }
 
+/// How the distribution's perf records: `perf record --all-cpus --call-graph fp,defer`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct PerfTool {
+    /// The event.
+    pub event: At<ToolEvent>,
+}
+
+/// An event of the CPU's counters, as perf names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ToolEvent {
+    /// Cycles.
+    Cycles,
+    /// Instructions; the synthetic counters do not count them, but overflow all the same.
+    Instructions,
+}
+
 /// The machine under test.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
@@ -71,6 +93,21 @@ pub struct Machine {
     pub memory: At<Memory>,
     /// Words added to the harness's own kernel command line.
     pub cmdline: At<String>,
+    /// The performance counters of the guest: none, those of the VMM (`synthetic`), which overflow
+    /// where `inject` says, or the KVM host's.
+    pub pmu: At<Pmu>,
+}
+
+/// Which performance counters the guest has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pmu {
+    /// None.
+    None,
+    /// The VMM's.
+    Synthetic,
+    /// The KVM host's.
+    Host,
 }
 
 impl Default for Machine {
@@ -79,6 +116,7 @@ impl Default for Machine {
             vcpus: At::unwritten(1),
             memory: At::unwritten(Memory { mib: 256 }),
             cmdline: At::unwritten(String::new()),
+            pmu: At::unwritten(Pmu::None),
         }
     }
 }
@@ -124,7 +162,8 @@ pub struct Perf {
     /// Also record context switches, on the tracking event.
     pub switches: bool,
     /// Events instead of the default ones, which are `tracking` (dummy: fork, exit and deferred
-    /// chains) and `nmi` (a sample with a deferred chain in every NMI).
+    /// chains) and `nmi` (a sample with a deferred chain in every NMI), or `cycles` (one in every
+    /// overflow of a counter) in a machine with performance counters.
     pub events: Option<At<Vec<PerfEvent>>>,
 }
 

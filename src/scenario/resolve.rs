@@ -7,9 +7,10 @@ use super::error::{Complaints, ScenarioErrors};
 use super::events;
 use super::inject;
 use super::lab;
-use super::model::Scenario;
+use super::model::{Pmu, Scenario};
+use super::perf_tool;
 use crate::runner::TrialPlan;
-use crate::runner::plan::{KernelAddresses, Limits};
+use crate::runner::plan::{KernelAddresses, Limits, PmuPlan};
 
 /// From the start of the machine to the agent's `Ready`; a stock kernel takes 3 s on the
 /// emulated host with two other machines beside it.
@@ -40,6 +41,13 @@ pub trait KernelSymbols {
     }
     /// The symbol that holds an address, and bytes from its start.
     fn resolve(&self, address: u64) -> Option<(String, u64)>;
+    /// Addresses of the kernel's `RDPMC` instructions, or why they are not known.
+    ///
+    /// # Errors
+    /// Where the kernel's image cannot be read.
+    fn rdpmc_sites(&self) -> Result<Vec<u64>, String> {
+        Ok(Vec::new())
+    }
 }
 
 /// Why there is no plan.
@@ -78,12 +86,14 @@ pub fn resolve(
     let current_task = symbols.current_task_offset().ok_or_else(|| {
         ResolveError::Unsupported("the kernel has no per-CPU `current_task`".to_owned())
     })?;
+    let pmu = pmu(*scenario.machine.pmu, symbols)?;
     let mut complaints = Complaints::new(file);
     let injections = inject::resolve::resolve(scenario, symbols, &mut complaints);
     let guest = GuestPlan {
-        tracing: events::resolve(&scenario.perf, scenario.lab.is_some(), &mut complaints),
+        tracing: events::resolve(scenario, &mut complaints),
         workload: workload(scenario),
         lab: scenario.lab.as_ref().map(lab::resolve),
+        perf_tool: scenario.perf_tool.as_deref().map(perf_tool::resolve),
     };
     Ok(complaints.into_result(TrialPlan {
         scenario: String::clone(&scenario.name),
@@ -91,6 +101,7 @@ pub fn resolve(
         vcpus: *scenario.machine.vcpus,
         memory_mib: scenario.machine.memory.mib,
         cmdline: String::clone(&scenario.machine.cmdline),
+        pmu,
         guest,
         injections,
         settle_ms: scenario.settle.millis_ceil(),
@@ -100,6 +111,23 @@ pub fn resolve(
         },
         symbols: KernelAddresses { current_task },
     })?)
+}
+
+/// A kernel in which no `RDPMC` is found has no driver that could use synthetic counters.
+fn pmu(written: Pmu, symbols: &dyn KernelSymbols) -> Result<PmuPlan, ResolveError> {
+    let unsupported = |reason: String| {
+        ResolveError::Unsupported(format!("no synthetic performance counters: {reason}"))
+    };
+    match written {
+        Pmu::None => Ok(PmuPlan::None),
+        Pmu::Host => Ok(PmuPlan::Host),
+        Pmu::Synthetic => match symbols.rdpmc_sites().map_err(unsupported)? {
+            sites if sites.is_empty() => Err(unsupported(
+                "the kernel has no RDPMC instruction".to_owned(),
+            )),
+            rdpmc => Ok(PmuPlan::Synthetic { rdpmc }),
+        },
+    }
 }
 
 fn workload(scenario: &Scenario) -> Workload {

@@ -16,6 +16,8 @@ use crate::trace::recording::{Recording, TrialEnd};
 /// Boundaries from one checkpoint of the path to the next: a trial steps over half of them on
 /// average, which costs less than a checkpoint for each.
 const STRIDE: u32 = 24;
+/// How often a point is tried before it counts as missed.
+const TRIES: u32 = 4;
 
 /// Carries out a sweep. `make` makes a machine; `tell` gets the messages, and says whether to go on.
 pub fn run(
@@ -52,6 +54,7 @@ pub fn run(
 enum FromJob {
     Path(Box<Recording>, Vec<Step>),
     Trial(Box<SweptTrial>),
+    Missed(u32),
     Ended(Effort),
     Failed(String),
 }
@@ -83,6 +86,7 @@ impl Gather {
                 }
             },
             FromJob::Trial(trial) => tell(Message::Trial(trial)),
+            FromJob::Missed(point) => tell(Message::Missed { point }),
             FromJob::Ended(effort) => {
                 self.effort.restores_us.extend(effort.restores_us);
                 self.effort.copied.extend(effort.copied);
@@ -130,8 +134,7 @@ impl<'p> Job<'p> {
         send: &'p Sender<FromJob>,
     ) -> Result<Self, SweepError> {
         let machine = make().map_err(SweepError::Other)?;
-        let mut start = Start::new(plan, machine)?;
-        let path = start.path(plan.longest)?;
+        let (start, path) = Start::with_path(plan, machine)?;
         let common = Recording {
             injections: Vec::new(),
             ..start.guest.session.recording.clone()
@@ -175,8 +178,11 @@ impl<'p> Job<'p> {
                 at = of_block.start;
             }
             for point in wanted {
-                let trial = self.trial(&block, point, point - at)?;
-                if self.send.send(FromJob::Trial(Box::new(trial))).is_err() {
+                let message = match self.try_often(&block, point, point - at)? {
+                    Some(trial) => FromJob::Trial(Box::new(trial)),
+                    None => FromJob::Missed(point),
+                };
+                if self.send.send(message).is_err() {
                     return Ok(self.effort);
                 }
             }
@@ -213,12 +219,28 @@ impl<'p> Job<'p> {
         Ok(())
     }
 
+    /// Tries a point until the way there is that of the path: code that reads a clock may go another.
+    fn try_often(
+        &mut self,
+        block: &Checkpoint,
+        point: u32,
+        steps: u32,
+    ) -> Result<Option<SweptTrial>, SweepError> {
+        for _ in 0..TRIES {
+            if let Some(trial) = self.trial(block, point, steps)? {
+                return Ok(Some(trial));
+            }
+        }
+        Ok(None)
+    }
+
+    /// `None` where the vCPU did not come to the point.
     fn trial(
         &mut self,
         block: &Checkpoint,
         point: u32,
         steps: u32,
-    ) -> Result<SweptTrial, SweepError> {
+    ) -> Result<Option<SweptTrial>, SweepError> {
         self.restore(block)?;
         if self.plan.check_restores {
             let left = self.start.guest.machine.differences(block)?;
@@ -231,16 +253,13 @@ impl<'p> Job<'p> {
         }
         self.start.guest.session.rings = self.start.rings.clone();
         self.start.steps(steps)?;
+        let expected = self.path.get(point as usize).map(|step| step.rip);
+        if expected != Some(self.start.here()?.rip) {
+            return Ok(None);
+        }
         let iteration = self.start.request.iteration.unwrap_or(0);
         let spec = u32::try_from(self.plan.trial.injections.len()).unwrap_or(u32::MAX);
         let nmi = self.start.guest.nmi(self.start.vcpu, spec, iteration)?;
-        let expected = self.path.get(point as usize).map(|step| step.rip);
-        if expected != Some(nmi.rip) {
-            return Err(SweepError::Other(format!(
-                "point {point} is at {:#x} now, and was at {expected:x?}",
-                nmi.rip
-            )));
-        }
         let mut injections = vec![self.start.request.clone(), nmi];
         self.start.guest.start()?;
         let end = self.rest(&mut injections, iteration)?;
@@ -249,13 +268,13 @@ impl<'p> Job<'p> {
         guest.session.drain(guest.machine.memory());
         let rings = std::mem::take(&mut guest.session.rings);
         let console = guest.machine.console().since(self.start.console);
-        Ok(SweptTrial {
+        Ok(Some(SweptTrial {
             point,
             rings: rings.into_iter().map(|ring| ring.finish()).collect(),
             injections,
             console: String::from_utf8_lossy(&console).into_owned(),
             end,
-        })
+        }))
     }
 
     /// The end of the entry, one more iteration with a request, and the beginning of the next.

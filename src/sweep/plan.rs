@@ -67,6 +67,11 @@ pub enum Message {
     },
     /// A trial is over.
     Trial(Box<SweptTrial>),
+    /// A boundary was not met again: each time the way there was another.
+    Missed {
+        /// Its number in the path.
+        point: u32,
+    },
     /// All are.
     Done(Effort),
     /// The sweep cannot go on.

@@ -49,6 +49,8 @@ pub struct Verdicts<'a> {
     path: Vec<Step>,
     /// Points that were tried.
     pub tried: BTreeSet<u32>,
+    /// Points that were not met again.
+    pub missed: Vec<u32>,
     /// Points with nothing wrong.
     pub passed: u32,
     /// What went wrong.
@@ -74,6 +76,7 @@ impl<'a> Verdicts<'a> {
             common,
             path,
             tried: BTreeSet::new(),
+            missed: Vec::new(),
             passed: 0,
             failures: BTreeMap::new(),
             exercised: BTreeMap::new(),

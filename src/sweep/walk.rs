@@ -16,6 +16,8 @@ use crate::trace::ring::RingReader;
 /// seconds that nobody claims (`pr_emerg_ratelimited` in `unknown_nmi_error`, arch/x86/kernel/nmi.c):
 /// a trial that prints takes many times as long.
 const WARM_UP: u64 = 24;
+/// Iterations whose path is looked at.
+const ATTEMPTS: u32 = 8;
 
 /// A guest that stands behind its request, and can be put back there.
 pub(super) struct Start<'p> {
@@ -57,6 +59,43 @@ impl<'p> Start<'p> {
             guest.break_at(&[])?;
             guest.resume(vcpu, Run::Continue)?;
         }
+    }
+
+    /// The same, and the path from there; another iteration's where the path leads through another
+    /// task, for what the scheduler does is not what is meant, and depends on the time.
+    pub(super) fn with_path(
+        plan: &'p SweepPlan,
+        machine: Machine,
+    ) -> Result<(Self, Vec<Step>), SweepError> {
+        let mut start = Self::new(plan, machine)?;
+        for _ in 1..ATTEMPTS {
+            let path = start.path(plan.longest)?;
+            if path.iter().all(|step| step.task == start.task) {
+                return Ok((start, path));
+            }
+            start = start.again(plan)?;
+        }
+        let path = start.path(plan.longest)?;
+        Ok((start, path))
+    }
+
+    /// The request of a later iteration.
+    fn again(self, plan: &SweepPlan) -> Result<Self, SweepError> {
+        let mut guest = self.guest;
+        guest.start()?;
+        let until = Instant::now() + LEG;
+        let (vcpu, task) = next_iteration(&mut guest, until)?;
+        arrive(&mut guest, vcpu, task, self.place, self.hit, until)?;
+        let iteration = self.request.iteration.unwrap_or(0) + 1;
+        Self::request(
+            guest,
+            plan.request,
+            vcpu,
+            task,
+            self.place,
+            self.hit,
+            iteration,
+        )
     }
 
     /// Makes the request on a guest that stands at its place.
@@ -120,7 +159,7 @@ impl<'p> Start<'p> {
         }
     }
 
-    fn here(&mut self) -> Result<Step, SweepError> {
+    pub(super) fn here(&mut self) -> Result<Step, SweepError> {
         let handle = vcpu(&mut self.guest.machine, self.vcpu)?;
         let (rip, cpl) = watch::place(&handle).map_err(VcpuError::from)?;
         let task = self.guest.task(self.vcpu)?;

@@ -57,6 +57,7 @@ impl Trace {
             points: recording.points.clone(),
             notes: recording.notes.clone(),
             observations: recording.observations.clone(),
+            perf_script: recording.perf_script.clone(),
             progress: recording.progress.clone(),
             corrupt,
             log: log_lines(recording),

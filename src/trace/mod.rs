@@ -25,6 +25,7 @@ pub mod recording;
 pub mod ring;
 mod sample;
 pub mod sample_id;
+pub mod script;
 pub mod symbolize;
 
 pub use canonical::SnapshotStyle;

@@ -57,6 +57,9 @@ pub struct Trace {
     /// What the agent saw besides.
     #[serde(default)]
     pub observations: Vec<Observation>,
+    /// What the distribution's perf made of its own recording, if it recorded.
+    #[serde(default)]
+    pub perf_script: Option<String>,
     /// How far the workload got.
     pub progress: Vec<Progress>,
     /// Rings whose bytes stopped making sense, with the reason; an invariant of its own.

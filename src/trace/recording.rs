@@ -49,6 +49,9 @@ pub struct Recording {
     /// What the agent saw besides.
     #[serde(default)]
     pub observations: Vec<Observation>,
+    /// What the distribution's perf made of its own recording, if it recorded.
+    #[serde(default)]
+    pub perf_script: Option<String>,
     /// Progress counters by thread, read from guest memory when the first injection was made and
     /// when the trial ended.
     pub progress: Vec<Progress>,

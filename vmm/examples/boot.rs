@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use unwindlab_vmm::{Kernel, Machine, MachineConfig, Run, Stop, open_kvm};
+use unwindlab_vmm::{Kernel, Machine, MachineConfig, Pmu, Run, Stop, open_kvm};
 
 /// The guest's init tells its progress here.
 const PROGRESS: u16 = 0x510;
@@ -26,6 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         initrd: &initrd,
         cmdline,
         doorbell_ports: 0x510..=0x51f,
+        pmu: Pmu::None,
     };
     let kvm = open_kvm()?;
     let begin = Instant::now();

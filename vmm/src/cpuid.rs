@@ -17,9 +17,35 @@ const HTT: u32 = 1 << 28;
 /// Leaf 0x8000_0001 ECX: AMD's virtualisation.
 const SVM: u32 = 1 << 2;
 
+/// Leaf 0x8000_0001 ECX: AMD's performance counters beyond those of the K7: the core's, the
+/// northbridge's, the third-level cache's.
+pub(crate) const PERF_CTR_EXT_CORE: u32 = 1 << 23;
+const PERF_CTR_EXT_NB: u32 = 1 << 24;
+const PERF_CTR_EXT_LLC: u32 = 1 << 28;
+
+/// What KVM supports.
+pub(crate) fn supported(kvm: &Kvm) -> Result<CpuId, errno::Error> {
+    kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
+}
+
+/// Takes out all that tells of performance counters: Intel's leaf, and AMD's extensions. What is
+/// left to an AMD guest are the counters of the K7, of which no bit tells.
+pub(crate) fn hide_counters(supported: &mut CpuId) {
+    for leaf in supported.as_mut_slice() {
+        match leaf.function {
+            0xa | 0x8000_0022 => {
+                (leaf.eax, leaf.ebx, leaf.ecx, leaf.edx) = (0, 0, 0, 0);
+            }
+            0x8000_0001 => {
+                leaf.ecx &= !(PERF_CTR_EXT_CORE | PERF_CTR_EXT_NB | PERF_CTR_EXT_LLC);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// Makes the tables: one package of `count` cores with one thread each.
-pub(crate) fn tables(kvm: &Kvm, count: u8) -> Result<Vec<CpuId>, errno::Error> {
-    let supported = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
+pub(crate) fn tables(kvm: &Kvm, supported: &CpuId, count: u8) -> Result<Vec<CpuId>, errno::Error> {
     let deadline = kvm.check_extension(Cap::TscDeadlineTimer);
     (0..count)
         .map(|id| {
@@ -144,6 +170,21 @@ mod tests {
             eax,
             ..Default::default()
         }
+    }
+
+    #[test]
+    fn nothing_tells_of_counters_that_are_hidden() {
+        let mut leaf_a = leaf(0xa, 0x0730_0405);
+        leaf_a.edx = 0x603;
+        let mut extended = leaf(0x8000_0001, 7);
+        extended.ecx = u32::MAX;
+        let mut table = CpuId::from_entries(&[leaf_a, extended, leaf(0x8000_0022, 3)]).unwrap();
+        hide_counters(&mut table);
+        let [a, extended, v2] = table.as_slice() else {
+            panic!("a leaf is lost");
+        };
+        assert_eq!((a.eax, a.edx, v2.eax), (0, 0, 0));
+        assert_eq!((extended.eax, extended.ecx), (7, 0xee7f_ffff));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use kvm_bindings::{
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use crate::devices::ports::{Ports, Written};
+use crate::pmu::{self, Counters, RDPMC_PORT};
 
 /// Why a vCPU is stopped. It stays so until it is resumed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,8 +97,8 @@ pub(crate) enum Exit {
     Stop(Stop),
 }
 
-/// Runs the vCPU until it leaves the guest, and serves the devices.
-pub(crate) fn run_once(fd: &mut VcpuFd, ports: &Ports) -> Exit {
+/// Runs the vCPU until it leaves the guest, and serves the devices and the counters.
+pub(crate) fn run_once(fd: &mut VcpuFd, ports: &Ports, counters: Option<&mut Counters>) -> Exit {
     let exit = match fd.run() {
         Ok(exit) => exit,
         // EAGAIN: a vCPU that waits for its start-up signal was woken.
@@ -107,6 +108,15 @@ pub(crate) fn run_once(fd: &mut VcpuFd, ports: &Ports) -> Exit {
         Err(error) => return unhandled(format!("KVM_RUN failed: {error}")),
     };
     match exit {
+        VcpuExit::IoOut(RDPMC_PORT, _) if counters.is_some() => read_counter(fd, counters),
+        VcpuExit::X86Rdmsr(exit) => {
+            let index = exit.index;
+            read_msr(fd, counters, index)
+        }
+        VcpuExit::X86Wrmsr(exit) => {
+            let (index, data) = (exit.index, exit.data);
+            write_msr(fd, counters, index, data)
+        }
         VcpuExit::IoOut(port, data) => {
             // The borrow of the data ends before its size is read from the shared page.
             let data = data.to_vec();
@@ -136,6 +146,56 @@ pub(crate) fn run_once(fd: &mut VcpuFd, ports: &Ports) -> Exit {
             let exit = format!("{other:?}");
             unhandled(exit)
         }
+    }
+}
+
+/// The guest executed what stands for `RDPMC`: the counter that ECX names goes into EDX:EAX. KVM
+/// completes the `out` when the vCPU is next run, and leaves these registers alone.
+fn read_counter(fd: &mut VcpuFd, counters: Option<&mut Counters>) -> Exit {
+    let read = || {
+        let mut regs = fd.get_regs()?;
+        let [a, b, c, d, ..] = regs.rcx.to_le_bytes();
+        let ecx = u32::from_le_bytes([a, b, c, d]);
+        let value = counters.and_then(|it| Some(it.rdpmc(ecx, pmu::tsc(fd).ok()?)));
+        let Some(Some(value)) = value else {
+            return Ok(unhandled(format!("RDPMC of counter {ecx:#x}")));
+        };
+        regs.rax = value & 0xffff_ffff;
+        regs.rdx = value >> 32;
+        fd.set_regs(&regs)?;
+        Ok(Exit::Again)
+    };
+    read().unwrap_or_else(|error: vmm_sys_util::errno::Error| {
+        unhandled(format!("RDPMC, and KVM refused its registers: {error}"))
+    })
+}
+
+/// The guest reads an MSR that KVM was told not to answer for.
+fn read_msr(fd: &mut VcpuFd, counters: Option<&mut Counters>, index: u32) -> Exit {
+    let value = counters
+        .zip(pmu::tsc(fd).ok())
+        .and_then(|(counters, tsc)| counters.read_msr(index, tsc));
+    match value {
+        Some(value) => {
+            fd.get_kvm_run().__bindgen_anon_1.msr.data = value;
+            fd.get_kvm_run().__bindgen_anon_1.msr.error = 0;
+            Exit::Again
+        }
+        None => unhandled(format!("read of MSR {index:#x}")),
+    }
+}
+
+/// The guest writes one.
+fn write_msr(fd: &mut VcpuFd, counters: Option<&mut Counters>, index: u32, data: u64) -> Exit {
+    let written = counters
+        .zip(pmu::tsc(fd).ok())
+        .and_then(|(counters, tsc)| counters.write_msr(index, data, tsc));
+    match written {
+        Some(()) => {
+            fd.get_kvm_run().__bindgen_anon_1.msr.error = 0;
+            Exit::Again
+        }
+        None => unhandled(format!("write of {data:#x} to MSR {index:#x}")),
     }
 }
 

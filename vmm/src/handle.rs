@@ -6,6 +6,7 @@ use crate::debug::BreakpointError;
 use crate::exit::Stop;
 use crate::inject::{self, InjectError, NmiReceipt, NmiState};
 use crate::machine::Machine;
+use crate::pmu::{self, OverflowError, OverflowReceipt};
 use crate::slot::{PauseError, ResumeError, State};
 use crate::thread::Run;
 use crate::vcpu::{InspectError, Vcpu};
@@ -99,6 +100,24 @@ impl<'m> VcpuHandle<'m> {
         match self.stopped() {
             Some(vcpu) => inject::irq(self.machine.vm(), &vcpu.fd, self.index, vector),
             None => Err(InjectError::NotStopped { vcpu: self.index }),
+        }
+    }
+
+    /// Lets a synthetic performance counter overflow: that of number `counter`, or the lowest that
+    /// the guest has enabled to interrupt it at its present privilege level. The counter holds 0
+    /// then, and the NMI waits that the guest has its local APIC make of an overflow.
+    ///
+    /// # Errors
+    /// [`OverflowError`]; nothing has changed then.
+    pub fn pmu_overflow(&mut self, counter: Option<u8>) -> Result<OverflowReceipt, OverflowError> {
+        let not_stopped = OverflowError::NotStopped { vcpu: self.index };
+        match self
+            .machine
+            .slot_mut(self.index)
+            .map(|slot| &mut slot.state)
+        {
+            Some(State::Stopped { vcpu, .. }) => pmu::overflow(vcpu, counter),
+            _ => Err(not_stopped),
         }
     }
 

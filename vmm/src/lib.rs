@@ -14,7 +14,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use unwindlab_vmm::{Kernel, Machine, MachineConfig, Run, Stop, open_kvm};
+//! use unwindlab_vmm::{Kernel, Machine, MachineConfig, Pmu, Run, Stop, open_kvm};
 //!
 //! // Says "hi" on the serial console and rings doorbell 0xe0 with 42, again and again.
 //! let code = [
@@ -35,6 +35,7 @@
 //!         initrd: &[],
 //!         cmdline: "",
 //!         doorbell_ports: 0xe0..=0xe0,
+//!         pmu: Pmu::None,
 //!     },
 //! )?;
 //! machine.start()?;
@@ -63,6 +64,7 @@ mod kick;
 mod machine;
 mod memory;
 mod msr;
+mod pmu;
 pub mod probe;
 mod slot;
 mod step;
@@ -82,6 +84,7 @@ pub use kvm_bindings::{kvm_regs as Regs, kvm_sregs as Sregs};
 pub use kvm_ioctls::Kvm;
 pub use machine::{BuildError, MAX_VCPUS, Machine, MachineConfig, VcpuEvent};
 pub use memory::{AccessError, MAX_MEMORY_MIB, MIN_MEMORY_MIB, Memory, MemoryError};
+pub use pmu::{OverflowError, OverflowReceipt, Pmu, PmuError, SiteError, rdpmc_sites};
 pub use slot::{PauseError, ResumeError};
 pub use thread::Run;
 pub use translate::AddressSpace;

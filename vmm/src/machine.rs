@@ -20,6 +20,7 @@ use crate::devices::serial::{self, Console, IrqLine, Uart};
 use crate::exit::Stop;
 use crate::handle::{Pause, VcpuHandle};
 use crate::memory::{Memory, MemoryError};
+use crate::pmu::{self, Pmu, PmuError};
 use crate::slot::{KICK_LIMIT, PauseError, ResumeError, Slot, State};
 use crate::thread::{Notice, Run};
 use crate::vcpu::Vcpu;
@@ -43,6 +44,8 @@ pub struct MachineConfig<'a> {
     pub cmdline: &'a str,
     /// An `out` of the guest to one of these ports stops the vCPU with [`Stop::Port`].
     pub doorbell_ports: RangeInclusive<u16>,
+    /// The performance counters that the guest has.
+    pub pmu: Pmu<'a>,
 }
 
 /// Without the contents of the initrd.
@@ -55,6 +58,7 @@ impl fmt::Debug for MachineConfig<'_> {
             .field("initrd", &self.initrd.len())
             .field("cmdline", &self.cmdline)
             .field("doorbell_ports", &self.doorbell_ports)
+            .field("pmu", &self.pmu)
             .finish()
     }
 }
@@ -77,6 +81,9 @@ pub enum BuildError {
     /// The VM.
     #[error(transparent)]
     Vm(#[from] VmError),
+    /// The performance counters.
+    #[error(transparent)]
+    Pmu(#[from] PmuError),
     /// A vCPU.
     #[error("failed to {step} vCPU {vcpu}: {source}")]
     Vcpu {
@@ -143,20 +150,33 @@ impl Machine {
             config.cmdline,
             config.vcpus,
         )?;
+        let synthetic = matches!(config.pmu, Pmu::Synthetic { .. });
+        if let Pmu::Synthetic { rdpmc } = config.pmu {
+            pmu::replace(&memory, &config.kernel, rdpmc).map_err(PmuError::from)?;
+        }
         let vm = vm::create(kvm, &memory)?;
         let console = Console::default();
         let uart = uart(&vm, &console).map_err(host("make the serial port"))?;
         let ports =
             Ports::new(uart, config.doorbell_ports.clone()).map_err(BuildError::Doorbell)?;
+        if synthetic && config.doorbell_ports.contains(&pmu::RDPMC_PORT) {
+            return Err(BuildError::Doorbell(pmu::RDPMC_PORT));
+        }
         let ports = Arc::new(ports);
-        let cpuid = cpuid::tables(kvm, config.vcpus)
-            .map_err(|source| host("read what CPUID KVM supports")(os_error(source)))?;
+        let cpuid_failed = |source| host("read what CPUID KVM supports")(os_error(source));
+        let mut supported = cpuid::supported(kvm).map_err(cpuid_failed)?;
+        pmu::prepare(kvm, &vm, &config.pmu, &supported)?;
+        if config.pmu != Pmu::Host {
+            cpuid::hide_counters(&mut supported);
+        }
+        let cpuid = cpuid::tables(kvm, &supported, config.vcpus).map_err(cpuid_failed)?;
         let msrs = checkpoint::msr_indices(kvm)
             .map_err(|source| host("read which MSRs KVM saves")(os_error(source)))?;
         let (sender, notices) = channel();
         let mut vcpus = Vec::new();
         for (index, cpuid) in (0..).zip(&cpuid) {
-            let vcpu = make_vcpu(&vm, &memory, index, cpuid, &boot)?;
+            let mut vcpu = make_vcpu(&vm, &memory, index, cpuid, &boot)?;
+            vcpu.counters = synthetic.then(Default::default);
             vcpus.push(Slot::spawn(vcpu, &sender, &ports)?);
         }
         Ok(Self {
@@ -363,6 +383,7 @@ mod tests {
             initrd: &[],
             cmdline: "",
             doorbell_ports: 0xe0..=0xe0,
+            pmu: Pmu::None,
         };
         let mut machine = Machine::build(&vm::open_kvm().unwrap(), &config).unwrap();
         machine.take(Notice::Died {

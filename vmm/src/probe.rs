@@ -17,6 +17,7 @@ use crate::exit::Stop;
 use crate::handle::VcpuHandle;
 use crate::machine::{BuildError, Machine, MachineConfig};
 use crate::memory::MIN_MEMORY_MIB;
+use crate::pmu::Pmu;
 use crate::thread::Run;
 
 /// The whole probe takes milliseconds, on an emulated host too; a KVM that needs longer for
@@ -149,6 +150,7 @@ pub fn probe(kvm: &Kvm) -> Result<ProbeReport, BuildError> {
             initrd: &[],
             cmdline: "",
             doorbell_ports: STEP_PORT..=WRONG_PORT,
+            pmu: Pmu::None,
         },
     )?;
     let mut current = Step::Enter;

@@ -114,7 +114,7 @@ fn run_until_stop(vcpu: &mut Vcpu, run: Run, ports: &Ports) -> Stop {
 
 fn run_as_set_up(vcpu: &mut Vcpu, ports: &Ports) -> Stop {
     loop {
-        match run_once(&mut vcpu.fd, ports) {
+        match run_once(&mut vcpu.fd, ports, vcpu.counters.as_mut()) {
             Exit::Again => {}
             Exit::Interrupted if vcpu.run_page.requested() => return Stop::Paused,
             Exit::Interrupted => {}
@@ -179,7 +179,7 @@ fn stepped(vcpu: &Vcpu, stop: Stop) -> Stop {
 /// is still on it. With the request to return set, `KVM_RUN` does that and nothing else.
 fn complete_output(vcpu: &mut Vcpu, ports: &Ports) -> Option<Stop> {
     vcpu.run_page.request();
-    match run_once(&mut vcpu.fd, ports) {
+    match run_once(&mut vcpu.fd, ports, vcpu.counters.as_mut()) {
         // Where the `out` was single-stepped, KVM reports the step here; both are done.
         Exit::Interrupted | Exit::Debug(_) => None,
         Exit::Stop(stop) => Some(stop),

@@ -13,6 +13,7 @@ use vmm_sys_util::errno;
 use crate::debug::{Armed, Wanted};
 use crate::kick::RunPage;
 use crate::memory::{Memory, as_usize};
+use crate::pmu::Counters;
 use crate::translate::{Translation, translate};
 
 /// Why a vCPU could not be looked at.
@@ -61,6 +62,8 @@ pub(crate) struct Vcpu {
     pub(crate) memory: Memory,
     pub(crate) wanted: Wanted,
     pub(crate) armed: Armed,
+    /// Its synthetic performance counters, where the machine has them.
+    pub(crate) counters: Option<Counters>,
     /// It is about to execute an instruction it stopped at for a breakpoint.
     pub(crate) at_breakpoint: bool,
 }
@@ -81,6 +84,7 @@ impl Vcpu {
             memory,
             wanted: Wanted::default(),
             armed: Armed::default(),
+            counters: None,
             at_breakpoint: false,
         })
     }

@@ -15,7 +15,9 @@ use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use guest::{ADDRESS, BELL, PATIENCE, guest, kvm, machine, next_stop, started};
-use unwindlab_vmm::{InspectError, Kernel, Machine, MachineConfig, Pause, ResumeError, Run, Stop};
+use unwindlab_vmm::{
+    InspectError, Kernel, Machine, MachineConfig, Pause, Pmu, ResumeError, Run, Stop,
+};
 
 guest!(sizes:
     "mov eax, 0x12345678"
@@ -336,6 +338,7 @@ fn build_error(change: impl FnOnce(&mut MachineConfig<'static>)) -> String {
         initrd: &[],
         cmdline: "",
         doorbell_ports: 0xe0..=0xef,
+        pmu: Pmu::None,
     };
     change(&mut config);
     Machine::build(&kvm(), &config)

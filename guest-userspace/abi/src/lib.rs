@@ -20,14 +20,18 @@ pub mod shared;
 
 pub use lab::LabPlan;
 pub use message::{AgentMessage, HostReply};
-pub use observation::{KernelMemory, Observation};
+pub use observation::{InterruptCounts, KernelMemory, Observation};
 pub use plan::{EventSource, EventSpec, GuestPlan, Tracing, Workload, WorkloadKind};
+
+/// Folder of the distribution's perf in the guest's initial file system: the program `perf`, and its
+/// libraries and their loader in `lib`.
+pub const PERF_TOOL_DIR: &str = "/perf";
 
 /// First argument of an agent that is to exit at once: what a process of workload `exec` becomes.
 pub const EXIT_AT_ONCE: &std::ffi::CStr = c"--exit-at-once";
 
 /// Checked in [`AgentMessage::Hello`]; raised with every change to this crate.
-pub const ABI_VERSION: u32 = 6;
+pub const ABI_VERSION: u32 = 7;
 
 /// `out` of a 32-bit page frame number of a [`mailbox`] header page: one request, answered in
 /// place before the `out` retires.

@@ -8,7 +8,7 @@ use crate::plan::GuestPlan;
 /// Pages in one [`AgentMessage::Locate`]: the largest ring with its control page.
 pub const MAX_LOCATE: u32 = 1 + 32_768;
 
-/// From the agent to the host, in the order of the variants; `Log` and `Failed` at any time.
+/// From the agent to the host, in the order of the variants; `Failed` at any time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentMessage {
     /// First message. Reply: [`HostReply::Plan`].
@@ -64,6 +64,13 @@ pub enum AgentMessage {
     },
     /// What the agent saw besides, after `Finished`; one message each.
     Observed(Observation),
+    /// What `perf script` of the distribution's perf printed, in pieces, after `Finished`.
+    PerfScript(String),
+    /// The distribution's perf did not do its work. Nothing follows.
+    PerfToolFailed {
+        /// What it did, with the end of what it said.
+        what: String,
+    },
     /// Lines of the kernel log (`/dev/kmsg` as text), the whole log in pieces, after `Finished`.
     KernelLog(String),
     /// Last message of a good run: the machine can go. The reply never matters.

@@ -32,6 +32,14 @@ pub enum Observation {
         /// After, a grace period of RCU later.
         after: KernelMemory,
     },
+    /// What the CPUs' interrupts were counted as, before the first iteration and when the events
+    /// were off again.
+    Interrupts {
+        /// Before.
+        before: InterruptCounts,
+        /// After.
+        after: InterruptCounts,
+    },
 }
 
 /// Why memory cannot be read.
@@ -44,6 +52,15 @@ pub enum UnreadableMemory {
     Protected,
     /// It is mapped from a file that ends before it.
     BeyondFile,
+}
+
+/// Rows of `/proc/interrupts`, all CPUs together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterruptCounts {
+    /// `NMI`: NMIs of any kind.
+    pub nmi: u64,
+    /// `PMI`: those in which the driver of performance counters found an overflow.
+    pub pmi: u64,
 }
 
 /// Memory of the kernel's own, of `/proc/meminfo`.

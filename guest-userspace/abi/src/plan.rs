@@ -13,6 +13,17 @@ pub struct GuestPlan {
     pub workload: Workload,
     /// What the kernel's lab client does meanwhile, if the trial needs one.
     pub lab: Option<LabPlan>,
+    /// The distribution's perf, if the trial is recorded by it.
+    pub perf_tool: Option<PerfToolPlan>,
+}
+
+/// How the distribution's perf records: system-wide, with deferred call chains.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PerfToolPlan {
+    /// The event, as perf names it.
+    pub event: String,
+    /// Its period.
+    pub period: u64,
 }
 
 /// The tracing session: the same events on every CPU, system-wide (pid -1).

@@ -5,12 +5,14 @@
 //! construction.
 
 pub mod chain;
+pub mod interrupts;
 pub mod kmsg;
 pub mod lab;
 pub mod mailbox;
 pub mod memory;
 pub mod pages;
 pub mod perf;
+pub mod perf_tool;
 pub mod physical;
 pub mod ports;
 pub mod session;

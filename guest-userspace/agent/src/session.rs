@@ -4,14 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use unwindlab_abi::message::RingAnnounce;
-use unwindlab_abi::{ABI_VERSION, AgentMessage, GuestPlan, HostReply, Observation, WorkloadKind};
+use unwindlab_abi::{
+    ABI_VERSION, AgentMessage, EventSource, GuestPlan, HostReply, Observation, Tracing,
+    WorkloadKind,
+};
 
 use crate::chain;
+use crate::interrupts;
 use crate::kmsg;
 use crate::lab::{Lab, LabError};
 use crate::mailbox::{Link, LinkError};
 use crate::memory;
 use crate::perf::{self, PerfError};
+use crate::perf_tool::{PerfTool, PerfToolError};
 use crate::physical::PhysicalError;
 use crate::shared::SharedPages;
 use crate::system::{self, QuietConsole, SystemError};
@@ -41,12 +46,18 @@ pub enum SessionError {
     /// The lab client is missing or failed.
     #[error(transparent)]
     Lab(#[from] LabError),
+    /// The distribution's perf failed.
+    #[error(transparent)]
+    PerfTool(#[from] PerfToolError),
     /// The kernel log cannot be read.
     #[error("cannot read /dev/kmsg: {0}")]
     KernelLog(std::io::Error),
     /// The kernel does not say what memory it uses.
     #[error("cannot tell what memory the kernel uses: {0}")]
     KernelMemory(std::io::Error),
+    /// The kernel does not say how many interrupts there were.
+    #[error("cannot count interrupts: {0}")]
+    Interrupts(std::io::Error),
     /// The host cannot be talked to.
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -84,6 +95,9 @@ pub fn run() -> Result<(), SessionError> {
             SessionError::Lab(lab) if lab.is_unsupported() => AgentMessage::Unsupported {
                 reason: error.to_string(),
             },
+            SessionError::PerfTool(tool) => AgentMessage::PerfToolFailed {
+                what: tool.to_string(),
+            },
             _ => AgentMessage::Failed {
                 what: error.to_string(),
             },
@@ -115,6 +129,16 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let ends = plan.workload.kind == WorkloadKind::Exit;
     let before = ends.then(memory::kernel_memory).transpose();
     let before = before.map_err(SessionError::KernelMemory)?;
+    let mut tool = match &plan.perf_tool {
+        Some(tool) => {
+            system::mount_sys()?;
+            Some(PerfTool::record(tool)?)
+        }
+        None => None,
+    };
+    let counters = tool.is_some() || has_counters(&plan.tracing);
+    let interrupts_before = counters.then(interrupts::count).transpose();
+    let interrupts_before = interrupts_before.map_err(SessionError::Interrupts)?;
     let quiet = QuietConsole::new()?;
     // Before the host hears that it may inject: every injection finds its events on.
     tracing.enable()?;
@@ -128,17 +152,30 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let ended = workload.join();
     let stopped = lab.as_mut().map_or(Ok(()), Lab::stop);
     tracing.disable()?;
+    let recorded = tool.as_mut().map_or(Ok(()), PerfTool::stop);
     drop(quiet);
     let Ended {
         iterations,
         mut observations,
     } = ended?;
     disturbed.and(stopped)?;
+    recorded?;
     expect_ok(link, "Finished", &AgentMessage::Finished { iterations })?;
 
+    if let Some(before) = interrupts_before {
+        let after = interrupts::count().map_err(SessionError::Interrupts)?;
+        observations.push(Observation::Interrupts { before, after });
+    }
     if let Some(before) = before {
         let after = memory::settled_kernel_memory().map_err(SessionError::KernelMemory)?;
         observations.push(Observation::Memory { before, after });
+    }
+    if let Some(tool) = tool {
+        let script = tool.script()?;
+        for piece in kmsg::pieces(&script, LOG_PIECE) {
+            let piece = AgentMessage::PerfScript(piece.to_owned());
+            expect_ok(link, "PerfScript", &piece)?;
+        }
     }
     for seen in observations {
         expect_ok(link, "Observed", &AgentMessage::Observed(seen))?;
@@ -146,6 +183,12 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     send_kernel_log(link)?;
     let _ = link.ask(&AgentMessage::Bye)?;
     Ok(())
+}
+
+/// Whether the CPUs' counters are used, of which the overflows are counted as interrupts.
+fn has_counters(tracing: &Tracing) -> bool {
+    let hardware = |source: &EventSource| matches!(source, EventSource::Hardware(_));
+    tracing.events.iter().any(|spec| hardware(&spec.source))
 }
 
 fn hello(link: &mut Link, cpus: &[u32]) -> Result<GuestPlan, SessionError> {

@@ -77,6 +77,14 @@ pub fn mount_tracefs(tracing: &Tracing) -> Result<(), SystemError> {
     Ok(())
 }
 
+/// Mounts `/sys`, in which a program finds the counters there are.
+///
+/// # Errors
+/// [`SystemError::Mount`].
+pub fn mount_sys() -> Result<(), SystemError> {
+    mount_one("sysfs", "/sys")
+}
+
 fn mount_one(kind: &'static str, target: &'static str) -> Result<(), SystemError> {
     let failed = |source| SystemError::Mount {
         kind,

@@ -5,7 +5,7 @@ use unwindlab_abi::plan::USER_SYMBOLS;
 use super::{Fail, Injection, Place, Schedule, TaskKind, When};
 use crate::scenario::error::Complaints;
 use crate::scenario::located::{At, Location};
-use crate::scenario::model::Scenario;
+use crate::scenario::model::{Pmu, Scenario};
 use crate::scenario::place::SymbolOffset;
 use crate::scenario::units::Time;
 
@@ -36,6 +36,13 @@ pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaint
                     });
                 }
                 check_vcpu(poke.cpu.as_ref(), vcpus, complaints);
+            }
+            Injection::PmuOverflow(overflow) => {
+                complaints.require(
+                    *scenario.machine.pmu == Pmu::Synthetic,
+                    overflow.location(),
+                    || "`pmu-overflow` needs `machine: { pmu: synthetic }`".to_owned(),
+                );
             }
             Injection::Nmi(_) | Injection::Thaw(_) => {}
         }
@@ -77,7 +84,7 @@ fn check_names(injections: &[Injection], complaints: &mut Complaints<'_>) {
 
 /// The keys that go with each trigger, in words.
 const WITH_AT: &str = "`at` takes `first`, `hit`, `repeat`, `vcpu`, `thread`, `task` and `in-nmi`, \
-                       and for `nmi` also `times` and `sweep`";
+                       and for `nmi` and `pmu-overflow` also `times` and `sweep`";
 const WITH_EVERY: &str = "`every` takes `count` and `vcpus`";
 const WITH_ON: &str = "`on` takes `hit` and `repeat`";
 const WITH_DELAY: &str = "`delay`, and `after` alone, take `repeat`";
@@ -206,7 +213,10 @@ fn check_fail(fail: &Fail, complaints: &mut Complaints<'_>) {
 fn check_rate(when: &When<'_>, injection: &Injection, vcpus: u8, complaints: &mut Complaints<'_>) {
     let every = when.every.map(At::location).unwrap_or_default();
     complaints.require(
-        matches!(injection, Injection::Nmi(_) | Injection::Irq(_)),
+        matches!(
+            injection,
+            Injection::Nmi(_) | Injection::PmuOverflow(_) | Injection::Irq(_)
+        ),
         every,
         || format!("found `every`, which `{}` does not take", injection.word()),
     );

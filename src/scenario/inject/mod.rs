@@ -17,6 +17,9 @@ use super::units::{Number, Time};
 pub enum Injection {
     /// A non-maskable interrupt into one vCPU.
     Nmi(At<Nmi>),
+    /// An overflow of the synthetic performance counter that the guest has enabled in one vCPU,
+    /// with its non-maskable interrupt.
+    PmuOverflow(At<Nmi>),
     /// A function of the kernel fails: it returns a value as soon as it is called.
     Fail(At<Fail>),
     /// An interrupt by the local APIC of one vCPU.
@@ -336,7 +339,7 @@ impl Injection {
     /// When; none for [`Injection::Fail`], whose keys are its own.
     pub(super) fn when(&self) -> Option<When<'_>> {
         match self {
-            Self::Nmi(it) => Some(it.when()),
+            Self::Nmi(it) | Self::PmuOverflow(it) => Some(it.when()),
             Self::Fail(_) => None,
             Self::Irq(it) => Some(it.when()),
             Self::Freeze(it) => Some(it.when()),
@@ -349,6 +352,7 @@ impl Injection {
     pub(super) const fn word(&self) -> &'static str {
         match self {
             Self::Nmi(_) => "nmi",
+            Self::PmuOverflow(_) => "pmu-overflow",
             Self::Fail(_) => "fail",
             Self::Irq(_) => "irq",
             Self::Freeze(_) => "freeze",

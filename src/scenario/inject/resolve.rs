@@ -125,6 +125,7 @@ impl Resolver<'_> {
     ) -> Option<(TriggerPlan, ActionPlan)> {
         let action = match injection {
             Injection::Nmi(_) => ActionPlan::Nmi,
+            Injection::PmuOverflow(_) => ActionPlan::PmuOverflow,
             Injection::Fail(fail) => {
                 let returns = *fail.returns;
                 return Some((self.call(fail, complaints)?, ActionPlan::Fail { returns }));

@@ -58,7 +58,7 @@ fn keys() {
         "setle: 3 s\n",
         [
             "6:1: found key `setle`, expected one of `name`, `description`, `machine`, \
-          `workload`, `perf`, `lab`, `inject`, `schedule`, `settle`, `timeout`, `expect`, `invariants`, `require`, \
+          `workload`, `perf`, `lab`, `perf-tool`, `inject`, `schedule`, `settle`, `timeout`, `expect`, `invariants`, `require`, \
           `snapshot`",
         ],
     );
@@ -78,8 +78,30 @@ fn keys() {
     );
     of_more(
         "inject:\n  - smi: {}\n",
-        ["7:5: found `smi`, expected one of `nmi`, `fail`, `irq`, `freeze`, `thaw`, `poke`"],
+        [
+            "7:5: found `smi`, expected one of `nmi`, `pmu-overflow`, `fail`, `irq`, `freeze`, `thaw`, `poke`",
+        ],
     );
+    of_more(
+        "inject:\n  - pmu-overflow: { every: 1 ms, count: 1 }\n",
+        ["7:19: `pmu-overflow` needs `machine: { pmu: synthetic }`"],
+    );
+}
+
+#[test]
+fn perf_tool_needs_what_it_is_judged_by() {
+    let text = format!("{MINIMAL}perf-tool: {{ event: cycles }}\nperf: {{ markers: true }}\n");
+    let said = complaints(&text);
+    for part in ["pmu: synthetic", "beside other tracers", "`pmu-overflow`"] {
+        assert!(said.iter().any(|line| line.contains(part)), "{said:?}");
+    }
+    let good = format!(
+        "{MINIMAL}machine: {{ pmu: synthetic }}\nperf-tool: {{ event: cycles }}\ninject:\n  - \
+         pmu-overflow: {{ every: 1 ms, count: 1 }}\n"
+    );
+    load(&good).unwrap();
+    let exits = good.replace("kind: spin", "kind: exit");
+    assert!(complaints(&exits)[0].contains("found workload `exit`"));
 }
 
 #[test]
@@ -195,7 +217,7 @@ require: [M1, Z9]
              exit_return, missing_leaf, missing_call, missing_return, exec_leaf, exec_call, \
              exec_return, compat_descend, compat_leaf, compat_nop",
             "8:38: found key `count`, expected none: `at` takes `first`, `hit`, `repeat`, `vcpu`, \
-             `thread`, `task` and `in-nmi`, and for `nmi` also `times` and `sweep`",
+             `thread`, `task` and `in-nmi`, and for `nmi` and `pmu-overflow` also `times` and `sweep`",
             "8:46: found `hit` 0, expected 1 or more",
             "9:19: key `count` is missing beside `every`",
             "9:19: found 1 us, expected 10 us or more",

@@ -4,7 +4,9 @@ use unwindlab_abi::plan::{EventSource, WorkloadKind};
 
 use super::{INVARIANTS, Kernel, MINIMAL, load};
 use crate::runner::TrialPlan;
-use crate::runner::plan::{ActionPlan, ArrivalPlan, By, EventPlan, Place, PokePlan, TriggerPlan};
+use crate::runner::plan::{
+    ActionPlan, ArrivalPlan, By, EventPlan, Place, PmuPlan, PokePlan, TriggerPlan,
+};
 use crate::scenario::library::Library;
 use crate::scenario::{ResolveError, resolve};
 
@@ -29,6 +31,41 @@ fn defaults() {
     // IDENTIFIER, CPU, CALLCHAIN, TIME, TID, IP.
     assert_eq!(nmi.sample_type, 0x1_00a7);
     assert_eq!((nmi.sample_period, nmi.output_to), (1, Some(0)));
+}
+
+#[test]
+fn overflows_of_synthetic_counters() {
+    let text = format!(
+        "{MINIMAL}machine: {{ pmu: synthetic }}
+inject:
+  - pmu-overflow: {{ at: {{ kernel: __x64_sys_getppid }}, repeat: 5 }}
+"
+    );
+    let resolved = plan(&text).unwrap();
+    let rdpmc = vec![0xffff_ffff_8200_0010];
+    assert_eq!(resolved.pmu, PmuPlan::Synthetic { rdpmc });
+    assert_eq!(resolved.injections[0].action, ActionPlan::PmuOverflow);
+    assert_eq!(resolved.injections[0].trigger.injections(), 5);
+    let sampler = &resolved.guest.tracing.events[1];
+    assert_eq!(sampler.source, EventSource::Hardware(0));
+    assert!(sampler.defer_callchain && sampler.sample_period == 1 << 46);
+
+    let host = plan(&format!("{MINIMAL}machine: {{ pmu: host }}\n")).unwrap();
+    assert_eq!(host.pmu, PmuPlan::Host);
+    let sampler = &host.guest.tracing.events[1];
+    assert_eq!(sampler.source, EventSource::Hardware(0));
+}
+
+#[test]
+fn a_kernel_without_rdpmc_has_no_driver_for_synthetic_counters() {
+    let mut kernel = Kernel::new();
+    kernel.0.remove("__x64_sys_getppid");
+    let scenario = load(&format!("{MINIMAL}machine: {{ pmu: synthetic }}\n")).unwrap();
+    let refused = resolve("x.yaml", &scenario, &kernel, "hash").unwrap_err();
+    assert!(
+        matches!(&refused, ResolveError::Unsupported(why) if why.contains("no RDPMC")),
+        "{refused}"
+    );
 }
 
 #[test]

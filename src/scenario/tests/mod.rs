@@ -90,4 +90,9 @@ impl KernelSymbols for Kernel {
     fn resolve(&self, _: u64) -> Option<(String, u64)> {
         None
     }
+
+    fn rdpmc_sites(&self) -> Result<Vec<u64>, String> {
+        let found = self.0.keys().any(|name| *name == "__x64_sys_getppid");
+        Ok(found.then_some(0xffff_ffff_8200_0010).into_iter().collect())
+    }
 }

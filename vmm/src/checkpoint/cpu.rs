@@ -12,6 +12,7 @@ use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::{errno, ioctl_iow_nr};
 
 use super::{CheckpointError, failed, same};
+use crate::pmu::Counters;
 use crate::vcpu::Vcpu;
 
 // Documentation/virt/kvm/api.rst, 4.80; kvm-ioctls has them for other architectures only.
@@ -47,6 +48,8 @@ pub(super) struct CpuState {
     host_tsc: u64,
     /// It is about to execute an instruction it stopped at for a breakpoint.
     at_breakpoint: bool,
+    /// By the guest's own TSC, which goes on where it was.
+    counters: Option<Counters>,
 }
 
 impl CpuState {
@@ -71,6 +74,7 @@ impl CpuState {
             tsc_offset: tsc_offset(fd).map_err(failed("get the TSC offset"))?,
             host_tsc: host_tsc(),
             at_breakpoint: vcpu.at_breakpoint,
+            counters: vcpu.counters.clone(),
         })
     }
 
@@ -106,6 +110,7 @@ impl CpuState {
         fd.set_vcpu_events(&self.events)
             .map_err(failed("set the pending events"))?;
         vcpu.at_breakpoint = self.at_breakpoint;
+        vcpu.counters.clone_from(&self.counters);
         Ok(())
     }
 
@@ -129,6 +134,7 @@ impl CpuState {
             ("XCRs", same(&self.xcrs, &other.xcrs)),
             ("debug registers", same(&self.debug, &other.debug)),
             ("pending events", same(&self.events, &other.events)),
+            ("counters", same(&self.counters, &other.counters)),
         ];
         let parts = parts.into_iter().filter(|(_, same)| !same);
         let parts = parts.map(|(what, _)| what.to_owned());

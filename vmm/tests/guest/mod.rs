@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::io::Write;
 use std::time::Duration;
 
-use unwindlab_vmm::{Kernel, Kvm, Machine, MachineConfig, Stop, open_kvm};
+use unwindlab_vmm::{Kernel, Kvm, Machine, MachineConfig, Pmu, Stop, open_kvm};
 
 /// The doorbell most guests use.
 pub const BELL: u16 = 0xe0;
@@ -55,6 +55,11 @@ pub fn kvm() -> Kvm {
 
 /// A machine with 4 MiB that has `code` to run.
 pub fn machine(vcpus: u8, code: &[u8]) -> Machine {
+    machine_with(Pmu::None, vcpus, code)
+}
+
+/// The same with performance counters.
+pub fn machine_with(pmu: Pmu<'_>, vcpus: u8, code: &[u8]) -> Machine {
     let config = MachineConfig {
         vcpus,
         memory_mib: 4,
@@ -65,6 +70,7 @@ pub fn machine(vcpus: u8, code: &[u8]) -> Machine {
         initrd: &[],
         cmdline: "",
         doorbell_ports: 0xe0..=0xef,
+        pmu,
     };
     Machine::build(&kvm(), &config).unwrap()
 }

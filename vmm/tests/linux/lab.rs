@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use unwindlab_vmm::probe::probe;
 use unwindlab_vmm::{
-    Kernel, Kvm, LINUX_CMDLINE, Machine, MachineConfig, Run, Stop, VcpuEvent, open_kvm,
+    Kernel, Kvm, LINUX_CMDLINE, Machine, MachineConfig, Pmu, Run, Stop, VcpuEvent, open_kvm,
 };
 
 use crate::initrd;
@@ -65,6 +65,7 @@ impl Lab {
             initrd: &self.initrd,
             cmdline: &format!("{LINUX_CMDLINE} {options} -- {job}"),
             doorbell_ports: 0x510..=0x51f,
+            pmu: Pmu::None,
         };
         Machine::build(&self.kvm, &config).unwrap()
     }

@@ -1,0 +1,132 @@
+//! A program of Debian's and the libraries that it is linked with, out of their packages, to be run
+//! by their own dynamic loader: nothing is installed, and nothing of the system's is used.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use object::read::elf::ElfFile64;
+
+use crate::cache::{At, CacheError};
+
+/// Folder of the libraries, below that of the unpacked program.
+pub const LIBRARIES: &str = "lib";
+/// The dynamic loader of these libraries.
+pub const LOADER: &str = "lib/ld-linux-x86-64.so.2";
+
+/// Loaded at run time, not linked: glibc needs it to end threads.
+const LOADED_LATE: &str = "libgcc_s.so.1";
+
+/// Why what was unpacked is not complete.
+#[derive(Debug, thiserror::Error)]
+pub enum ClosureError {
+    /// No package had a library.
+    #[error("{0} is missing")]
+    Missing(String),
+    /// Not a program or library.
+    #[error("{file} is damaged: {source}")]
+    Damaged {
+        /// Which file.
+        file: String,
+        /// What is wrong.
+        source: object::Error,
+    },
+    /// The cache cannot be used.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+/// Where a file of a package goes that is a library.
+pub(crate) fn place_library(path: &Path) -> Option<PathBuf> {
+    let (folder, name) = (path.parent()?.to_str()?, path.file_name()?.to_str()?);
+    let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+    (libraries.contains(&folder) && name.contains(".so")).then(|| Path::new(LIBRARIES).join(name))
+}
+
+/// Removes the libraries that are not linked into `program`, a file in the folder `dir`, and checks
+/// that the rest is there.
+pub(crate) fn prune(dir: &Path, program: &str) -> Result<(), ClosureError> {
+    let folder = dir.join(LIBRARIES);
+    let loader = Path::new(LOADER).file_name().unwrap_or_default();
+    let mut kept = BTreeSet::from([loader.to_string_lossy().into_owned()]);
+    let mut open = needed(&dir.join(program))?;
+    open.push(LOADED_LATE.to_owned());
+    while let Some(library) = open.pop() {
+        let path = folder.join(&library);
+        if !kept.insert(library) {
+            continue;
+        }
+        open.extend(needed(&path)?);
+        // A link and what it points to.
+        if let Ok(target) = fs::read_link(&path) {
+            open.push(target.to_string_lossy().into_owned());
+        }
+    }
+    for item in fs::read_dir(&folder).at(&folder)? {
+        let item = item.at(&folder)?;
+        if !kept.contains(item.file_name().to_string_lossy().as_ref()) {
+            let path = item.path();
+            fs::remove_file(&path).at(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// The version in the file name of a package (`NAME_VERSION_ARCH.deb`), where it is this one.
+pub(crate) fn package_version(package: &str, file: &OsStr) -> Option<String> {
+    let rest = file.to_str()?.strip_prefix(package)?.strip_prefix('_')?;
+    Some(rest.split('_').next()?.replace("%3a", ":"))
+}
+
+/// The libraries that a program or library is linked with (`DT_NEEDED`).
+fn needed(path: &Path) -> Result<Vec<String>, ClosureError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let file = match fs::read(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(ClosureError::Missing(name.into_owned()));
+        }
+        Err(error) => return Err(CacheError::new(path, error).into()),
+    };
+    needed_by(&file).map_err(|source| ClosureError::Damaged {
+        file: name.into_owned(),
+        source,
+    })
+}
+
+fn needed_by(file: &[u8]) -> object::Result<Vec<String>> {
+    let elf = ElfFile64::<object::Endianness>::parse(file)?;
+    let table = elf.elf_dynamic_table()?;
+    table
+        .iter()
+        .filter(|entry| entry.tag == object::elf::DT_NEEDED)
+        .map(|entry| Ok(String::from_utf8_lossy(table.string(entry)?).into_owned()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_of_the_package_not_of_its_relatives() {
+        let version = |name: &str| package_version("qemu-system-x86", OsStr::new(name));
+        assert_eq!(
+            version("qemu-system-x86_1%3a10.0.13+ds-0_amd64.deb").as_deref(),
+            Some("1:10.0.13+ds-0")
+        );
+        assert_eq!(version("qemu-system-x86-xen_1_amd64.deb"), None);
+    }
+
+    #[test]
+    fn libraries_are_told_from_the_rest() {
+        let place = |path: &str| place_library(Path::new(path));
+        assert_eq!(
+            place("usr/lib/x86_64-linux-gnu/libc.so.6"),
+            Some(PathBuf::from("lib/libc.so.6"))
+        );
+        assert_eq!(place("usr/lib/x86_64-linux-gnu/perl/auto.so"), None);
+        assert_eq!(place("usr/bin/perf"), None);
+    }
+}

@@ -1,0 +1,199 @@
+//! The `RDPMC` instructions of a kernel, which a KVM without performance counters answers with
+//! #GP, and what stands in for them.
+//!
+//! `RDPMC` has two bytes (0F 33), as has `out imm8, al` (E6), which leaves the guest on every
+//! KVM. The sites are found by decoding each function from its start: the two bytes occur in
+//! the middle of other instructions too, some thirty times in a distribution's kernel.
+
+use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+use memchr::memmem;
+use object::Endianness;
+use object::elf::{FileHeader64, PF_X, PT_LOAD};
+use object::read::elf::{FileHeader, ProgramHeader};
+
+use crate::boot::Kernel;
+use crate::memory::{AccessError, Memory};
+
+/// The port of the `out` that stands for `RDPMC`: no device of a PC has it, and Linux uses none
+/// near it.
+pub(crate) const RDPMC_PORT: u16 = 0xf6;
+const RDPMC: [u8; 2] = [0x0f, 0x33];
+const OUT: [u8; 2] = [0xe6, 0xf6];
+
+/// Why the `RDPMC` instructions of a kernel cannot be found or replaced.
+#[derive(Debug, thiserror::Error)]
+pub enum SiteError {
+    /// Not an ELF file.
+    #[error("the kernel's ELF headers cannot be read: {0}")]
+    Elf(#[from] object::read::Error),
+    /// The address is not one of an RDPMC instruction in the kernel's text.
+    #[error("there is no RDPMC at {0:#x} in the kernel")]
+    NotThere(u64),
+    /// The kernel is not where it should be in guest memory.
+    #[error("failed to replace an RDPMC: {0}")]
+    Write(#[from] AccessError),
+}
+
+/// A run of the kernel's text.
+struct Text<'a> {
+    virt: u64,
+    phys: u64,
+    bytes: &'a [u8],
+}
+
+impl Text<'_> {
+    /// Where an address lies in it.
+    fn offset(&self, address: u64) -> Option<usize> {
+        let offset = usize::try_from(address.checked_sub(self.virt)?).ok()?;
+        (offset < self.bytes.len()).then_some(offset)
+    }
+}
+
+fn text<'a>(kernel: &'a Kernel<'_>) -> Result<Vec<Text<'a>>, SiteError> {
+    let elf = match kernel {
+        Kernel::Elf(elf) => elf.as_ref(),
+        Kernel::Flat { address, code } => {
+            return Ok(vec![Text {
+                virt: *address,
+                phys: *address,
+                bytes: code.as_ref(),
+            }]);
+        }
+    };
+    let header = FileHeader64::<Endianness>::parse(elf)?;
+    let endian = header.endian()?;
+    let mut found = Vec::new();
+    for segment in header.program_headers(endian, elf)? {
+        if segment.p_type(endian) != PT_LOAD || !segment.p_flags(endian).contains(PF_X) {
+            continue;
+        }
+        let bytes = segment
+            .data(endian, elf)
+            .map_err(|()| SiteError::NotThere(segment.p_vaddr(endian)))?;
+        found.push(Text {
+            virt: segment.p_vaddr(endian),
+            phys: segment.p_paddr(endian),
+            bytes,
+        });
+    }
+    Ok(found)
+}
+
+/// The virtual addresses of the `RDPMC` instructions in a kernel, in order. `functions` are the
+/// addresses at which functions start; code before the first is not looked at.
+///
+/// # Errors
+/// Where the kernel is no ELF file.
+pub fn rdpmc_sites(kernel: &Kernel<'_>, functions: &[u64]) -> Result<Vec<u64>, SiteError> {
+    let mut functions = functions.to_vec();
+    functions.sort_unstable();
+    let mut sites = Vec::new();
+    for text in text(kernel)? {
+        for offset in memmem::find_iter(text.bytes, &RDPMC) {
+            let address = text.virt.wrapping_add(offset as u64);
+            let before = functions.partition_point(|start| *start <= address);
+            let start = before.checked_sub(1).and_then(|it| functions.get(it));
+            if start.is_some_and(|start| is_rdpmc(&text, *start, address)) {
+                sites.push(address);
+            }
+        }
+    }
+    Ok(sites)
+}
+
+/// Whether an `RDPMC` is executed at `address` by the function at `start`.
+fn is_rdpmc(text: &Text<'_>, start: u64, address: u64) -> bool {
+    let code = text
+        .offset(start)
+        .and_then(|offset| text.bytes.get(offset..));
+    let Some(code) = code else { return false };
+    let decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
+    decoder
+        .into_iter()
+        .take_while(|instruction| instruction.ip() <= address)
+        .any(|it| it.ip() == address && it.mnemonic() == Mnemonic::Rdpmc && it.len() == RDPMC.len())
+}
+
+/// Replaces the `RDPMC` instructions of a kernel that is loaded already.
+pub(crate) fn replace(
+    memory: &Memory,
+    kernel: &Kernel<'_>,
+    sites: &[u64],
+) -> Result<(), SiteError> {
+    let text = text(kernel)?;
+    for &site in sites {
+        let not_there = SiteError::NotThere(site);
+        let found = text
+            .iter()
+            .find_map(|text| Some((text, text.offset(site)?)))
+            .filter(|(text, offset)| {
+                text.bytes
+                    .get(*offset..)
+                    .is_some_and(|it| it.starts_with(&RDPMC))
+            });
+        let (text, offset) = found.ok_or(not_there)?;
+        memory.write(text.phys.wrapping_add(offset as u64), &OUT)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 0x10_0000;
+
+    fn flat(code: &[u8]) -> Kernel<'_> {
+        Kernel::Flat {
+            address: START,
+            code: code.into(),
+        }
+    }
+
+    #[test]
+    fn only_instructions_are_sites() {
+        let code = [
+            0xb8, 0x0f, 0x33, 0x0f, 0x33, // mov eax, 0x330f330f
+            0x0f, 0x33, // rdpmc
+            0xe8, 0x00, 0x00, 0x0f, 0x33, // call
+            0xc3, // ret
+            0x0f, 0x33, // rdpmc, in the next function
+        ];
+        let kernel = flat(&code);
+        let found = rdpmc_sites(&kernel, &[START, START + 13]).unwrap();
+        assert_eq!(found, [START + 5, START + 13]);
+        assert_eq!(rdpmc_sites(&kernel, &[]).unwrap(), [0; 0], "no function");
+        let above = rdpmc_sites(&kernel, &[START + 12, u64::MAX]).unwrap();
+        assert_eq!(above, [START + 13], "what no function holds is left out");
+        let below = rdpmc_sites(&kernel, &[0]).unwrap();
+        assert_eq!(below, [0; 0], "a function that is not in the text");
+        let out_of_step = rdpmc_sites(&kernel, &[START + 3]).unwrap();
+        assert_eq!(out_of_step, [START + 3, START + 5, START + 13]);
+    }
+
+    #[test]
+    fn the_last_byte_of_the_text_is_no_site() {
+        assert_eq!(rdpmc_sites(&flat(&[0x90, 0x0f]), &[START]).unwrap(), [0; 0]);
+    }
+
+    #[test]
+    fn a_site_is_checked_before_it_is_replaced() {
+        let memory = Memory::new(4).unwrap();
+        let code = [0x90, 0x0f, 0x33, 0x0f];
+        memory.write(START, &code).unwrap();
+        for wrong in [0, START, START + 2, START + 3, START + 4, u64::MAX] {
+            let refused = replace(&memory, &flat(&code), &[wrong]);
+            assert!(matches!(refused, Err(SiteError::NotThere(at)) if at == wrong));
+        }
+        replace(&memory, &flat(&code), &[START + 1]).unwrap();
+        let mut now = [0; 4];
+        memory.read(START, &mut now).unwrap();
+        assert_eq!(now, [0x90, 0xe6, 0xf6, 0x0f]);
+    }
+
+    #[test]
+    fn no_elf_is_an_error() {
+        let kernel = Kernel::Elf([0x7f, b'E', b'L', b'F'].as_slice().into());
+        assert!(matches!(rdpmc_sites(&kernel, &[]), Err(SiteError::Elf(_))));
+    }
+}
