@@ -39,7 +39,7 @@ pub fn sweep(
     let spinner = Spinner::new();
     let kernel = lab.fetch(&request, &spinner, interrupt)?;
     let plan = plan(args, &loaded, kernel.as_ref())?;
-    let mut host = lab.executor(args.kvm_host, kernel.as_ref(), &spinner, interrupt)?;
+    let mut host = lab.executor(args.kvm_host, kernel.as_ref(), None, &spinner, interrupt)?;
     let mut run = Run {
         analysis,
         kernel: kernel.as_ref(),
