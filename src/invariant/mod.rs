@@ -63,6 +63,7 @@ mod u6_frame_zero;
 mod verdict;
 mod w0_console;
 mod w1_rings;
+mod w2_exact;
 mod x1_exit_answered;
 mod x2_exiting_refused;
 mod x3_fork_clean;
@@ -186,6 +187,7 @@ pub fn registry() -> &'static [&'static dyn Invariant] {
         &r5_none_unasked::NoneUnasked,
         &w0_console::Console,
         &w1_rings::Rings,
+        &w2_exact::Exact,
     ]
 }
 

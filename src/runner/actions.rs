@@ -29,6 +29,8 @@ impl Trial<'_> {
             }
             let target = plan.target.unwrap_or(index);
             let known = if target == index { who } else { NOBODY };
+            let stood = matches!(plan.trigger, TriggerPlan::Arrival(_)) && target == index;
+            let exact = stood && !self.in_nmi(index)?;
             let (vcpu, rip, cpl) = self.perform(spec, plan, index, target)?;
             made_list(&mut self.session.recording, plan.action).push(Injection {
                 spec,
@@ -37,6 +39,7 @@ impl Trial<'_> {
                 cpl,
                 thread: known.thread,
                 iteration: known.iteration,
+                exact: exact && cpl == 0,
             });
             *self.made.entry(spec).or_default() += 1;
             self.follow(spec, index, who, &mut now);
@@ -76,6 +79,12 @@ impl Trial<'_> {
                 Ok(found)
             }
         }
+    }
+
+    /// Whether a vCPU that stands still is in the handler of an NMI.
+    pub(super) fn in_nmi(&mut self, index: u8) -> Result<bool, TrialError> {
+        let state = vcpu(&mut self.machine, index)?.nmi_state();
+        Ok(state.map_err(VcpuError::from)?.masked)
     }
 
     /// Does something to a vCPU while it stands still.

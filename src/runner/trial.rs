@@ -382,11 +382,10 @@ impl<'a> Trial<'a> {
         if self.stopping {
             return self.resume(index, Run::Continue);
         }
-        let state = vcpu(&mut self.machine, index)?.nmi_state();
         // An NMI's handler comes by places too (perf's asks for the task's pid, as getppid does):
         // unless a scenario says so, the place is meant in the entry itself, and an NMI would
         // not be taken here anyway.
-        let in_nmi = state.map_err(VcpuError::from)?.masked;
+        let in_nmi = self.in_nmi(index)?;
         let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
         let next = watch::successors(&mut self.machine, index, pc)?;
         let standing = Standing {
