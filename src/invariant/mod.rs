@@ -40,6 +40,7 @@ mod p1_runs;
 mod p2_entry_ends;
 mod p3_user_mode;
 mod p4_at_once;
+mod p5_only_that_task;
 mod r1_first_is_zero;
 mod r2_cancelled_is_refused;
 mod r3_limited;
@@ -161,6 +162,7 @@ pub fn registry() -> &'static [&'static dyn Invariant] {
         &p2_entry_ends::EntryEnds,
         &p3_user_mode::UserMode,
         &p4_at_once::AtOnce,
+        &p5_only_that_task::OnlyThatTask,
         &x1_exit_answered::ExitAnswered,
         &x2_exiting_refused::ExitingRefused,
         &x3_fork_clean::ForkClean,

@@ -13,7 +13,15 @@ use super::watch;
 use crate::trace::recording::{Injection, Recording};
 
 /// Where an injection found what it was done to.
-type Found = (u8, u64, u8);
+pub(super) type Found = (u8, u64, u8);
+
+/// What else is known of one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Made {
+    pub who: Who,
+    /// The vCPU stood there for it, outside of an NMI's handler.
+    pub exact: bool,
+}
 
 impl Trial<'_> {
     /// Makes injection `spec`, whose trigger vCPU `index` met, and then those that follow it in
@@ -27,25 +35,37 @@ impl Trial<'_> {
             if self.first_progress.is_empty() {
                 self.first_progress = self.session.progress(self.machine.memory());
             }
+            if let ActionPlan::Guest { command, thread } = plan.action {
+                self.command(spec, index, who, command, thread)?;
+                continue;
+            }
             let target = plan.target.unwrap_or(index);
             let known = if target == index { who } else { NOBODY };
             let stood = matches!(plan.trigger, TriggerPlan::Arrival(_)) && target == index;
             let exact = stood && !self.in_nmi(index)?;
-            let (vcpu, rip, cpl) = self.perform(spec, plan, index, target)?;
-            made_list(&mut self.session.recording, plan.action).push(Injection {
-                spec,
-                vcpu: u32::from(vcpu),
-                rip,
-                cpl,
-                thread: known.thread,
-                iteration: known.iteration,
-                exact: exact && cpl == 0,
-            });
-            *self.made.entry(spec).or_default() += 1;
+            let found = self.perform(spec, plan, index, target)?;
+            self.note_made(spec, found, Made { who: known, exact });
             self.follow(spec, index, who, &mut now);
         }
         self.note_completion();
         self.refresh_breakpoints()
+    }
+
+    /// Writes an injection down that was made.
+    pub(super) fn note_made(&mut self, spec: u32, (vcpu, rip, cpl): Found, made: Made) {
+        let Some(plan) = self.plan.injections.get(spec as usize) else {
+            return;
+        };
+        made_list(&mut self.session.recording, plan.action).push(Injection {
+            spec,
+            vcpu: u32::from(vcpu),
+            rip,
+            cpl,
+            thread: made.who.thread,
+            iteration: made.who.iteration,
+            exact: made.exact && cpl == 0,
+        });
+        *self.made.entry(spec).or_default() += 1;
     }
 
     fn perform(
@@ -65,6 +85,8 @@ impl Trial<'_> {
             }
             ActionPlan::Freeze { limit_ms } => self.freeze(spec, target, limit_ms),
             ActionPlan::Thaw => self.thaw(target, index),
+            // Asynchronous: `act` has given the command.
+            ActionPlan::Guest { .. } => self.on_stopped(index, |_| Ok(())),
             ActionPlan::Poke(poke) => self.poke(&poke, target),
             ActionPlan::Pass { turn, of, limit_ms } => {
                 let found = self.on_stopped(index, |_| Ok(()))?;
@@ -88,7 +110,7 @@ impl Trial<'_> {
     }
 
     /// Does something to a vCPU while it stands still.
-    fn on_stopped(
+    pub(super) fn on_stopped(
         &mut self,
         index: u8,
         what: impl FnOnce(&mut VcpuHandle<'_>) -> Result<(), VcpuError>,
@@ -179,7 +201,7 @@ impl Trial<'_> {
     }
 
     /// Lets go what waited for injection `spec` to be made.
-    fn follow(&mut self, spec: u32, index: u8, who: Who, now: &mut Vec<(u32, u8, Who)>) {
+    pub(super) fn follow(&mut self, spec: u32, index: u8, who: Who, now: &mut Vec<(u32, u8, Who)>) {
         let at = now.len();
         let followers = (0_u32..).zip(&self.plan.injections);
         for (number, next) in followers.filter(|(_, it)| it.after == Some(spec)) {

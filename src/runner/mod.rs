@@ -2,6 +2,7 @@
 
 mod actions;
 mod arrivals;
+mod commands;
 mod delays;
 pub mod executor;
 mod frozen;

@@ -1,6 +1,7 @@
 //! A trial with everything resolved: what an executor needs, and nothing it has to guess.
 
 use serde::{Deserialize, Serialize};
+use unwindlab_abi::Command;
 use unwindlab_abi::plan::GuestPlan;
 
 /// One trial. Made from a scenario and a kernel; crosses to the KVM host.
@@ -84,6 +85,13 @@ pub enum ActionPlan {
     Thaw,
     /// A variable of the kernel gets another value.
     Poke(PokePlan),
+    /// The agent's helper does something to a workload thread.
+    Guest {
+        /// What.
+        command: Command,
+        /// Which; none: the one that met the trigger.
+        thread: Option<u32>,
+    },
     /// A point of a schedule: passed in its turn; a vCPU that is early stands still.
     Pass {
         /// Which point of the schedule, from 0.

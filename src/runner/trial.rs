@@ -8,6 +8,7 @@ use unwindlab_vmm::{AddressSpace, InjectError, Machine, Pause, Run, Stop, VcpuEv
 
 use super::actions::NOBODY;
 use super::arrivals::{Arrival, Arrivals, Due, Standing, Who};
+use super::commands::Commands;
 use super::delays::{Delays, later};
 use super::frozen::Frozen;
 use super::plan::{EventPlan, Place, TrialPlan, TriggerPlan};
@@ -55,6 +56,23 @@ pub enum TrialError {
         /// Where.
         address: u64,
     },
+    /// A command for nobody.
+    #[error("injection {} is for a thread that is not known: give `of`", .0 + 1)]
+    NoThread(u32),
+    /// The command words are not in guest memory.
+    #[error("injection {}: the guest's command words cannot be used", .0 + 1)]
+    NoCommand(u32),
+    /// The helper did not answer.
+    #[error("injection {}: the guest's helper did not carry it out in time", .0 + 1)]
+    NoAnswer(u32),
+    /// The helper could not do it.
+    #[error("injection {}: the guest's helper could not carry it out: {source}", .spec + 1)]
+    Command {
+        /// The injection.
+        spec: u32,
+        /// What the guest's kernel said.
+        source: std::io::Error,
+    },
     /// A symbol that the agent did not announce.
     #[error("the workload has no symbol {0:?}")]
     NoUserSymbol(String),
@@ -83,6 +101,7 @@ pub struct Trial<'a> {
     pub(super) sightings: Sightings,
     pub(super) delays: Delays,
     pub(super) frozen: Frozen,
+    pub(super) commands: Commands,
     rates: Rates,
     planned: u64,
     /// By injection: how often it was made.
@@ -121,6 +140,7 @@ impl<'a> Trial<'a> {
             sightings: Sightings::default(),
             delays: Delays::default(),
             frozen: Frozen::default(),
+            commands: Commands::default(),
             made: BTreeMap::new(),
             begun: BTreeMap::new(),
             rates: Rates::default(),
@@ -364,6 +384,8 @@ impl<'a> Trial<'a> {
                 self.arrivals.arm(thread, task);
             }
             mark::DONE => self.arrivals.disarm(thread),
+            mark::COMMANDED => self.commanded()?,
+            mark::BLOCKED => self.begin_block(thread),
             _ => return Ok(()),
         }
         let who = Who {
@@ -499,7 +521,11 @@ impl<'a> Trial<'a> {
             !matches!(it.trigger, TriggerPlan::Delay { .. })
                 || made(spec) >= it.trigger.injections()
         });
-        delayed && self.arrivals.complete() && self.rates.complete() && self.sightings.complete()
+        delayed
+            && self.arrivals.complete()
+            && self.rates.complete()
+            && self.sightings.complete()
+            && self.commands.idle()
     }
 
     pub(super) fn note_completion(&mut self) {
@@ -511,6 +537,7 @@ impl<'a> Trial<'a> {
 
     fn tick(&mut self) -> Result<(), TrialError> {
         self.look()?;
+        self.check_command()?;
         if let Some(end) = watch::panicked(&self.machine) {
             self.end = Some(end);
             return Ok(());

@@ -9,7 +9,7 @@ use super::inject;
 use super::lab;
 use super::model::Scenario;
 use crate::runner::TrialPlan;
-use crate::runner::plan::{KernelAddresses, Limits};
+use crate::runner::plan::{ActionPlan, InjectionPlan, KernelAddresses, Limits};
 
 /// From the start of the machine to the agent's `Ready`; a stock kernel takes 3 s on the
 /// emulated host with two other machines beside it.
@@ -79,11 +79,15 @@ pub fn resolve(
         ResolveError::Unsupported("the kernel has no per-CPU `current_task`".to_owned())
     })?;
     let mut complaints = Complaints::new(file);
-    let injections = inject::resolve::resolve(scenario, symbols, &mut complaints);
+    let injections: Vec<InjectionPlan> =
+        inject::resolve::resolve(scenario, symbols, &mut complaints);
     let guest = GuestPlan {
         tracing: events::resolve(&scenario.perf, scenario.lab.is_some(), &mut complaints),
         workload: workload(scenario),
         lab: scenario.lab.as_ref().map(lab::resolve),
+        commands: injections
+            .iter()
+            .any(|it| matches!(it.action, ActionPlan::Guest { .. })),
     };
     Ok(complaints.into_result(TrialPlan {
         scenario: String::clone(&scenario.name),

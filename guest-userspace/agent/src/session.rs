@@ -7,6 +7,7 @@ use unwindlab_abi::message::RingAnnounce;
 use unwindlab_abi::{ABI_VERSION, AgentMessage, GuestPlan, HostReply, Observation, WorkloadKind};
 
 use crate::chain;
+use crate::helper::{Helper, Known};
 use crate::kmsg;
 use crate::lab::{Lab, LabError};
 use crate::mailbox::{Link, LinkError};
@@ -41,6 +42,9 @@ pub enum SessionError {
     /// The lab client is missing or failed.
     #[error(transparent)]
     Lab(#[from] LabError),
+    /// The thread for the host's commands cannot be made.
+    #[error("cannot start the helper: {0}")]
+    Helper(std::io::Error),
     /// The kernel log cannot be read.
     #[error("cannot read /dev/kmsg: {0}")]
     KernelLog(std::io::Error),
@@ -115,6 +119,8 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let ends = plan.workload.kind == WorkloadKind::Exit;
     let before = ends.then(memory::kernel_memory).transpose();
     let before = before.map_err(SessionError::KernelMemory)?;
+    let helper = plan.commands.then(|| start_helper(&workload, &cpus));
+    let helper = helper.transpose().map_err(SessionError::Helper)?;
     let quiet = QuietConsole::new()?;
     // Before the host hears that it may inject: every injection finds its events on.
     tracing.enable()?;
@@ -126,6 +132,7 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let disturbed = lab.as_mut().map_or(Ok(()), Lab::disturb);
     // Asleep until the last thread has ended.
     let ended = workload.join();
+    drop(helper);
     let stopped = lab.as_mut().map_or(Ok(()), Lab::stop);
     tracing.disable()?;
     drop(quiet);
@@ -146,6 +153,17 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     send_kernel_log(link)?;
     let _ = link.ask(&AgentMessage::Bye)?;
     Ok(())
+}
+
+/// On the last CPU: workload threads are put on the first ones first.
+fn start_helper(workload: &Workload, cpus: &[u32]) -> std::io::Result<Helper> {
+    let known = workload.tids().iter().zip(workload.announces());
+    let known = known.map(|(&tid, announce)| Known {
+        tid,
+        frames: announce.stack.depth(),
+    });
+    let cpu = cpus.last().copied().unwrap_or(0);
+    Helper::start(cpu, known.collect(), Arc::clone(workload.shared()))
 }
 
 fn hello(link: &mut Link, cpus: &[u32]) -> Result<GuestPlan, SessionError> {

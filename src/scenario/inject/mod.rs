@@ -27,6 +27,14 @@ pub enum Injection {
     Thaw(At<Thaw>),
     /// A variable of the kernel gets another value.
     Poke(At<Poke>),
+    /// A workload thread may run on one CPU only from now on.
+    Migrate(At<Migrate>),
+    /// A workload thread gets a signal, of which the handler does nothing.
+    Signal(At<Signal>),
+    /// The walk of a workload thread's stack waits when it comes to a page, until it is released.
+    BlockFault(At<BlockFault>),
+    /// The page that blocks is let go.
+    ReleaseFault(At<ReleaseFault>),
 }
 
 /// The keys that say when, borrowed from an action.
@@ -194,6 +202,43 @@ action! {
     }
 }
 
+action! {
+    /// Another CPU.
+    Migrate {
+        /// The CPU.
+        to: At<u8>,
+        /// The workload thread (default: the one that met the trigger).
+        of: Option<At<u32>>,
+    }
+}
+
+action! {
+    /// SIGUSR1.
+    Signal {
+        /// The workload thread (default: the one that met the trigger).
+        of: Option<At<u32>>,
+    }
+}
+
+action! {
+    /// A page that blocks, by userfaultfd.
+    BlockFault {
+        /// It holds this frame of the stack, from 1: the return address that a walk reads for it.
+        #[schemars(range(min = 1))]
+        frame: At<u32>,
+        /// The workload thread (default: the one that met the trigger).
+        of: Option<At<u32>>,
+    }
+}
+
+action! {
+    /// The page that blocks.
+    ReleaseFault {
+        /// The workload thread (default: the one that met the trigger).
+        of: Option<At<u32>>,
+    }
+}
+
 /// Which function fails, and how, when a workload thread calls it.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -297,6 +342,8 @@ pub enum MarkKind {
     Arm,
     /// It has ended.
     Done,
+    /// Somebody waits for the page that `block-fault` blocks.
+    Blocked,
 }
 
 /// Points and the order in which they are passed.
@@ -342,6 +389,10 @@ impl Injection {
             Self::Freeze(it) => Some(it.when()),
             Self::Thaw(it) => Some(it.when()),
             Self::Poke(it) => Some(it.when()),
+            Self::Migrate(it) => Some(it.when()),
+            Self::Signal(it) => Some(it.when()),
+            Self::BlockFault(it) => Some(it.when()),
+            Self::ReleaseFault(it) => Some(it.when()),
         }
     }
 
@@ -354,6 +405,22 @@ impl Injection {
             Self::Freeze(_) => "freeze",
             Self::Thaw(_) => "thaw",
             Self::Poke(_) => "poke",
+            Self::Migrate(_) => "migrate",
+            Self::Signal(_) => "signal",
+            Self::BlockFault(_) => "block-fault",
+            Self::ReleaseFault(_) => "release-fault",
+        }
+    }
+
+    /// The workload thread that the agent's helper does it to: where it may be written, whether it
+    /// is.
+    pub(super) fn helped(&self) -> Option<Option<&At<u32>>> {
+        match self {
+            Self::Migrate(it) => Some(it.of.as_ref()),
+            Self::Signal(it) => Some(it.of.as_ref()),
+            Self::BlockFault(it) => Some(it.of.as_ref()),
+            Self::ReleaseFault(it) => Some(it.of.as_ref()),
+            _ => None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Injections of a checked scenario to their plans: names become addresses and numbers.
 
-use unwindlab_abi::mark;
+use unwindlab_abi::{Command, mark};
 
 use super::{
     Event, Fail, Injection, LabRecord, MarkKind, Place as WrittenPlace, Poke, RecordKind, Schedule,
@@ -137,6 +137,15 @@ impl Resolver<'_> {
             },
             Injection::Thaw(_) => ActionPlan::Thaw,
             Injection::Poke(poke) => ActionPlan::Poke(self.poke(poke, complaints)?),
+            Injection::Migrate(it) => {
+                let cpu = u32::from(*it.to);
+                helped(Command::Migrate { cpu }, it.of.as_ref())
+            }
+            Injection::Signal(it) => helped(Command::Signal, it.of.as_ref()),
+            Injection::BlockFault(it) => {
+                helped(Command::Block { frame: *it.frame }, it.of.as_ref())
+            }
+            Injection::ReleaseFault(it) => helped(Command::Release, it.of.as_ref()),
         };
         let trigger = self.trigger(&injection.when()?, complaints)?;
         Some((trigger, action))
@@ -224,6 +233,11 @@ impl Resolver<'_> {
     }
 }
 
+fn helped(command: Command, of: Option<&At<u32>>) -> ActionPlan {
+    let thread = of.map(|of| **of);
+    ActionPlan::Guest { command, thread }
+}
+
 fn or_one(written: Option<&At<u64>>) -> u64 {
     written.map_or(1, |n| **n)
 }
@@ -263,6 +277,7 @@ const fn event_plan(event: Event) -> EventPlan {
         Event::Mark(kind) => EventPlan::Mark(match kind {
             MarkKind::Arm => mark::ARM,
             MarkKind::Done => mark::DONE,
+            MarkKind::Blocked => mark::BLOCKED,
         }),
     }
 }

@@ -78,7 +78,10 @@ fn keys() {
     );
     of_more(
         "inject:\n  - smi: {}\n",
-        ["7:5: found `smi`, expected one of `nmi`, `fail`, `irq`, `freeze`, `thaw`, `poke`"],
+        [
+            "7:5: found `smi`, expected one of `nmi`, `fail`, `irq`, `freeze`, `thaw`, `poke`, `migrate`, \
+          `signal`, `block-fault`, `release-fault`",
+        ],
     );
 }
 
