@@ -106,6 +106,8 @@ mod tests {
     /// twice, and is answered so often.
     fn trace(made: u64, answered: usize) -> Trace {
         let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        kit.thread(1, 1002);
         kit.nmi(0, 1001, C);
         for n in 0..2 {
             kit.nmi(0, 1002, C + (2 + 2 * n << 32));

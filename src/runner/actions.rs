@@ -43,7 +43,7 @@ impl Trial<'_> {
             let known = if target == index { who } else { NOBODY };
             let stood = matches!(plan.trigger, TriggerPlan::Arrival(_)) && target == index;
             let exact = stood && !self.in_nmi(index)?;
-            let found = self.perform(spec, plan, index, target)?;
+            let found = self.perform(spec, plan, index, target, who)?;
             self.note_made(spec, found, Made { who: known, exact });
             self.follow(spec, index, who, &mut now);
         }
@@ -74,6 +74,7 @@ impl Trial<'_> {
         plan: &InjectionPlan,
         index: u8,
         target: u8,
+        who: Who,
     ) -> Result<Found, TrialError> {
         match plan.action {
             ActionPlan::Nmi => self.on_stopped(target, |vcpu| Ok(vcpu.inject_nmi().map(drop)?)),
@@ -87,6 +88,7 @@ impl Trial<'_> {
             ActionPlan::Thaw => self.thaw(target, index),
             // Asynchronous: `act` has given the command.
             ActionPlan::Guest { .. } => self.on_stopped(index, |_| Ok(())),
+            ActionPlan::Corrupt { frame, with } => self.corrupt(index, who, frame, with),
             ActionPlan::Poke(poke) => self.poke(&poke, target),
             ActionPlan::Pass { turn, of, limit_ms } => {
                 let found = self.on_stopped(index, |_| Ok(()))?;

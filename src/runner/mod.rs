@@ -3,6 +3,7 @@
 mod actions;
 mod arrivals;
 mod commands;
+mod corrupt;
 mod delays;
 pub mod executor;
 mod frozen;

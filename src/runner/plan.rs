@@ -85,6 +85,13 @@ pub enum ActionPlan {
     Thaw,
     /// A variable of the kernel gets another value.
     Poke(PokePlan),
+    /// A frame pointer of the thread that met the trigger leads nowhere until its iteration ends.
+    Corrupt {
+        /// Beside the return address of this frame, from 1.
+        frame: u32,
+        /// What it becomes.
+        with: Corruption,
+    },
     /// The agent's helper does something to a workload thread.
     Guest {
         /// What.
@@ -101,6 +108,17 @@ pub enum ActionPlan {
         /// As for [`ActionPlan::Freeze`].
         limit_ms: u64,
     },
+}
+
+/// What becomes of a frame pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Corruption {
+    /// It leads to its own frame.
+    Loop,
+    /// It leads to where nothing is mapped.
+    Wild,
+    /// It leads into the middle of a word.
+    Unaligned,
 }
 
 /// Which variable, and its new value.

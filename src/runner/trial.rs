@@ -9,6 +9,7 @@ use unwindlab_vmm::{AddressSpace, InjectError, Machine, Pause, Run, Stop, VcpuEv
 use super::actions::NOBODY;
 use super::arrivals::{Arrival, Arrivals, Due, Standing, Who};
 use super::commands::Commands;
+use super::corrupt::Corrupted;
 use super::delays::{Delays, later};
 use super::frozen::Frozen;
 use super::plan::{EventPlan, Place, TrialPlan, TriggerPlan};
@@ -56,6 +57,11 @@ pub enum TrialError {
         /// Where.
         address: u64,
     },
+    /// A frame pointer of nobody.
+    #[error(
+        "no workload thread is in user mode on vCPU {0}, whose frame pointer could be corrupted"
+    )]
+    NotInUserMode(u8),
     /// A command for nobody.
     #[error("injection {} is for a thread that is not known: give `of`", .0 + 1)]
     NoThread(u32),
@@ -102,6 +108,7 @@ pub struct Trial<'a> {
     pub(super) delays: Delays,
     pub(super) frozen: Frozen,
     pub(super) commands: Commands,
+    pub(super) corrupted: Vec<Corrupted>,
     rates: Rates,
     planned: u64,
     /// By injection: how often it was made.
@@ -141,6 +148,7 @@ impl<'a> Trial<'a> {
             delays: Delays::default(),
             frozen: Frozen::default(),
             commands: Commands::default(),
+            corrupted: Vec::new(),
             made: BTreeMap::new(),
             begun: BTreeMap::new(),
             rates: Rates::default(),
@@ -375,6 +383,9 @@ impl<'a> Trial<'a> {
 
     fn mark(&mut self, index: u8, value: u32) -> Result<(), TrialError> {
         let (what, thread) = mark::unpack(value);
+        if what == mark::DONE {
+            self.restore(index, thread)?;
+        }
         if self.stopping {
             return Ok(());
         }

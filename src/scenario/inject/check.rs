@@ -2,7 +2,7 @@
 
 use unwindlab_abi::plan::{USER_SYMBOLS, WorkloadKind};
 
-use super::{BlockFault, Fail, Injection, Place, Schedule, TaskKind, When};
+use super::{BlockFault, Corrupt, Fail, Injection, Place, Schedule, TaskKind, When};
 use crate::scenario::error::Complaints;
 use crate::scenario::located::{At, Location};
 use crate::scenario::model::Scenario;
@@ -38,6 +38,7 @@ pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaint
                 check_vcpu(poke.cpu.as_ref(), vcpus, complaints);
             }
             Injection::Migrate(it) => check_vcpu(Some(&it.to), vcpus, complaints),
+            Injection::Corrupt(it) => check_corrupt(it, scenario, complaints),
             Injection::BlockFault(it) => check_block(it, scenario, complaints),
             Injection::Nmi(_)
             | Injection::Thaw(_)
@@ -55,8 +56,16 @@ pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaint
     }
 }
 
-fn check_block(block: &At<BlockFault>, scenario: &Scenario, complaints: &mut Complaints<'_>) {
-    let (frame, frames) = (&block.frame, *scenario.workload.frames);
+fn check_corrupt(corrupt: &At<Corrupt>, scenario: &Scenario, complaints: &mut Complaints<'_>) {
+    check_frame(&corrupt.frame, scenario, complaints);
+    let user = { corrupt.at.as_ref() }.is_some_and(|at| matches!(**at, Place::User(_)));
+    complaints.require(user, corrupt.location(), || {
+        "`corrupt` needs `at: { user: ... }`, an instruction of the thread's leaf".to_owned()
+    });
+}
+
+fn check_frame(frame: &At<u32>, scenario: &Scenario, complaints: &mut Complaints<'_>) {
+    let frames = *scenario.workload.frames;
     complaints.require((1..frames).contains(&**frame), frame.location(), || {
         format!(
             "found frame {}, expected 1 to {}",
@@ -64,6 +73,10 @@ fn check_block(block: &At<BlockFault>, scenario: &Scenario, complaints: &mut Com
             frames.saturating_sub(1)
         )
     });
+}
+
+fn check_block(block: &At<BlockFault>, scenario: &Scenario, complaints: &mut Complaints<'_>) {
+    check_frame(&block.frame, scenario, complaints);
     let takes_pages_out = *scenario.workload.kind == WorkloadKind::MissingPages;
     complaints.require(takes_pages_out, block.location(), || {
         "`block-fault` needs workload `missing-pages`, which takes its stack out of the page tables"

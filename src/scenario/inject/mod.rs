@@ -27,6 +27,8 @@ pub enum Injection {
     Thaw(At<Thaw>),
     /// A variable of the kernel gets another value.
     Poke(At<Poke>),
+    /// A frame pointer on a workload thread's stack leads nowhere, until the iteration ends.
+    Corrupt(At<Corrupt>),
     /// A workload thread may run on one CPU only from now on.
     Migrate(At<Migrate>),
     /// A workload thread gets a signal, of which the handler does nothing.
@@ -200,6 +202,29 @@ action! {
         /// What it is to hold.
         value: At<Number>,
     }
+}
+
+action! {
+    /// A frame pointer.
+    Corrupt {
+        /// It is saved beside the return address of this frame, from 1: the last that a walk shows.
+        #[schemars(range(min = 1))]
+        frame: At<u32>,
+        /// What it becomes.
+        with: At<Corruption>,
+    }
+}
+
+/// What becomes of a frame pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Corruption {
+    /// It leads to its own frame.
+    Loop,
+    /// It leads above the stack, where nothing is mapped.
+    Wild,
+    /// It leads into the middle of a word.
+    Unaligned,
 }
 
 action! {
@@ -389,6 +414,7 @@ impl Injection {
             Self::Freeze(it) => Some(it.when()),
             Self::Thaw(it) => Some(it.when()),
             Self::Poke(it) => Some(it.when()),
+            Self::Corrupt(it) => Some(it.when()),
             Self::Migrate(it) => Some(it.when()),
             Self::Signal(it) => Some(it.when()),
             Self::BlockFault(it) => Some(it.when()),
@@ -405,6 +431,7 @@ impl Injection {
             Self::Freeze(_) => "freeze",
             Self::Thaw(_) => "thaw",
             Self::Poke(_) => "poke",
+            Self::Corrupt(_) => "corrupt",
             Self::Migrate(_) => "migrate",
             Self::Signal(_) => "signal",
             Self::BlockFault(_) => "block-fault",

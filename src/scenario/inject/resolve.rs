@@ -3,11 +3,11 @@
 use unwindlab_abi::{Command, mark};
 
 use super::{
-    Event, Fail, Injection, LabRecord, MarkKind, Place as WrittenPlace, Poke, RecordKind, Schedule,
-    TaskKind, When,
+    Corruption, Event, Fail, Injection, LabRecord, MarkKind, Place as WrittenPlace, Poke,
+    RecordKind, Schedule, TaskKind, When,
 };
 use crate::runner::plan::{
-    ActionPlan, ArrivalPlan, By, EventPlan, InjectionPlan, Place, PokePlan, TriggerPlan,
+    self, ActionPlan, ArrivalPlan, By, EventPlan, InjectionPlan, Place, PokePlan, TriggerPlan,
 };
 use crate::scenario::error::Complaints;
 use crate::scenario::located::{At, Location};
@@ -137,6 +137,14 @@ impl Resolver<'_> {
             },
             Injection::Thaw(_) => ActionPlan::Thaw,
             Injection::Poke(poke) => ActionPlan::Poke(self.poke(poke, complaints)?),
+            Injection::Corrupt(it) => ActionPlan::Corrupt {
+                frame: *it.frame,
+                with: match *it.with {
+                    Corruption::Loop => plan::Corruption::Loop,
+                    Corruption::Wild => plan::Corruption::Wild,
+                    Corruption::Unaligned => plan::Corruption::Unaligned,
+                },
+            },
             Injection::Migrate(it) => {
                 let cpu = u32::from(*it.to);
                 helped(Command::Migrate { cpu }, it.of.as_ref())
