@@ -6,8 +6,10 @@ use unwindlab_vmm::{Pause, Run, VcpuHandle};
 
 use super::arrivals::Who;
 use super::delays::later;
+use super::error::TrialError;
 use super::plan::{ActionPlan, InjectionPlan, PokePlan, TriggerPlan};
-use super::trial::{Stepping, Trial, TrialError};
+use super::stops::Stepping;
+use super::trial::Trial;
 use super::vcpu::{VcpuError, vcpu};
 use super::watch;
 use crate::trace::recording::{Injection, Recording};

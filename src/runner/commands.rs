@@ -7,7 +7,8 @@ use unwindlab_abi::Command;
 
 use super::actions::{Found, Made};
 use super::arrivals::Who;
-use super::trial::{Trial, TrialError};
+use super::error::TrialError;
+use super::trial::Trial;
 use crate::trace::recording::Block;
 
 /// How long the helper may take, which looks for commands every 200 us of the guest's time.

@@ -2,8 +2,9 @@
 
 use super::actions::Found;
 use super::arrivals::Who;
+use super::error::TrialError;
 use super::plan::Corruption;
-use super::trial::{Trial, TrialError};
+use super::trial::Trial;
 use super::vcpu::{VcpuError, vcpu};
 use super::watch;
 

@@ -130,10 +130,13 @@ impl SharedPages {
 
     /// The word at an offset that is a multiple of 8.
     fn word(&self, offset: usize) -> Option<&AtomicU64> {
+        if !offset.is_multiple_of(8) {
+            return None;
+        }
         let at: NonNull<AtomicU64> = self.pages.at(offset, size_of::<AtomicU64>())?.cast();
-        // SAFETY: in bounds, aligned where the offset is, and alive as long as `self`; only ever
-        // accessed as an atomic here, and by the host.
-        offset.is_multiple_of(8).then(|| unsafe { at.as_ref() })
+        // SAFETY: in bounds, aligned, and alive as long as `self`; only ever accessed as an atomic
+        // here, and by the host.
+        Some(unsafe { at.as_ref() })
     }
 
     fn counter_offset(thread: u32) -> Option<usize> {
