@@ -80,7 +80,7 @@ fn mutants_are_killed_by_their_own_invariants() {
     let told = said(&output);
     for line in [
         "killed by C4 M1 in nmi-in-first-request",
-        "killed by R4 in lab-cancel-under-load",
+        "killed by R4 in lab-cancel-in-callback",
         "killed by U4 in stack-not-present",
         "3 killed",
     ] {

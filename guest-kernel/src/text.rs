@@ -15,8 +15,8 @@ pub fn read(vmlinux: &Path, address: u64, length: usize) -> io::Result<Option<Ve
     find(&cache, address, length).map_err(io::Error::other)
 }
 
-fn find<'a>(
-    file: &'a ReadCache<File>,
+fn find(
+    file: &ReadCache<File>,
     address: u64,
     length: usize,
 ) -> Result<Option<Vec<u8>>, object::Error> {

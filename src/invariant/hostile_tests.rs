@@ -94,6 +94,7 @@ fn injection() -> impl Strategy<Value = Injection> {
             cpl,
             thread,
             iteration,
+            exact: thread.is_some() && cpl == 0,
         }
     })
 }

@@ -40,6 +40,7 @@ mod p1_runs;
 mod p2_entry_ends;
 mod p3_user_mode;
 mod p4_at_once;
+mod p5_only_that_task;
 mod r1_first_is_zero;
 mod r2_cancelled_is_refused;
 mod r3_limited;
@@ -63,6 +64,7 @@ mod u6_frame_zero;
 mod verdict;
 mod w0_console;
 mod w1_rings;
+mod w2_exact;
 mod x1_exit_answered;
 mod x2_exiting_refused;
 mod x3_fork_clean;
@@ -160,6 +162,7 @@ pub fn registry() -> &'static [&'static dyn Invariant] {
         &p2_entry_ends::EntryEnds,
         &p3_user_mode::UserMode,
         &p4_at_once::AtOnce,
+        &p5_only_that_task::OnlyThatTask,
         &x1_exit_answered::ExitAnswered,
         &x2_exiting_refused::ExitingRefused,
         &x3_fork_clean::ForkClean,
@@ -186,6 +189,7 @@ pub fn registry() -> &'static [&'static dyn Invariant] {
         &r5_none_unasked::NoneUnasked,
         &w0_console::Console,
         &w1_rings::Rings,
+        &w2_exact::Exact,
     ]
 }
 

@@ -221,6 +221,7 @@ impl Kit {
             cpl: hit.cpl,
             thread: hit.armed.map(|(thread, _)| thread),
             iteration: hit.armed.map(|(_, iteration)| iteration),
+            exact: hit.armed.is_some() && hit.cpl == 0,
         });
     }
 

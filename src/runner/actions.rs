@@ -6,14 +6,24 @@ use unwindlab_vmm::{Pause, Run, VcpuHandle};
 
 use super::arrivals::Who;
 use super::delays::later;
+use super::error::TrialError;
 use super::plan::{ActionPlan, InjectionPlan, PokePlan, TriggerPlan};
-use super::trial::{Stepping, Trial, TrialError};
+use super::stops::Stepping;
+use super::trial::Trial;
 use super::vcpu::{VcpuError, vcpu};
 use super::watch;
 use crate::trace::recording::{Injection, Recording};
 
 /// Where an injection found what it was done to.
-type Found = (u8, u64, u8);
+pub(super) type Found = (u8, u64, u8);
+
+/// What else is known of one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Made {
+    pub who: Who,
+    /// The vCPU stood there for it, outside of an NMI's handler.
+    pub exact: bool,
+}
 
 impl Trial<'_> {
     /// Makes injection `spec`, whose trigger vCPU `index` met, and then those that follow it in
@@ -27,22 +37,37 @@ impl Trial<'_> {
             if self.first_progress.is_empty() {
                 self.first_progress = self.session.progress(self.machine.memory());
             }
+            if let ActionPlan::Guest { command, thread } = plan.action {
+                self.command(spec, index, who, command, thread)?;
+                continue;
+            }
             let target = plan.target.unwrap_or(index);
             let known = if target == index { who } else { NOBODY };
-            let (vcpu, rip, cpl) = self.perform(spec, plan, index, target)?;
-            made_list(&mut self.session.recording, plan.action).push(Injection {
-                spec,
-                vcpu: u32::from(vcpu),
-                rip,
-                cpl,
-                thread: known.thread,
-                iteration: known.iteration,
-            });
-            *self.made.entry(spec).or_default() += 1;
+            let stood = matches!(plan.trigger, TriggerPlan::Arrival(_)) && target == index;
+            let exact = stood && !self.in_nmi(index)?;
+            let found = self.perform(spec, plan, index, target, who)?;
+            self.note_made(spec, found, Made { who: known, exact });
             self.follow(spec, index, who, &mut now);
         }
         self.note_completion();
         self.refresh_breakpoints()
+    }
+
+    /// Writes an injection down that was made.
+    pub(super) fn note_made(&mut self, spec: u32, (vcpu, rip, cpl): Found, made: Made) {
+        let Some(plan) = self.plan.injections.get(spec as usize) else {
+            return;
+        };
+        made_list(&mut self.session.recording, plan.action).push(Injection {
+            spec,
+            vcpu: u32::from(vcpu),
+            rip,
+            cpl,
+            thread: made.who.thread,
+            iteration: made.who.iteration,
+            exact: made.exact && cpl == 0,
+        });
+        *self.made.entry(spec).or_default() += 1;
     }
 
     fn perform(
@@ -51,6 +76,7 @@ impl Trial<'_> {
         plan: &InjectionPlan,
         index: u8,
         target: u8,
+        who: Who,
     ) -> Result<Found, TrialError> {
         match plan.action {
             ActionPlan::Nmi => self.on_stopped(target, |vcpu| Ok(vcpu.inject_nmi().map(drop)?)),
@@ -65,6 +91,9 @@ impl Trial<'_> {
             }
             ActionPlan::Freeze { limit_ms } => self.freeze(spec, target, limit_ms),
             ActionPlan::Thaw => self.thaw(target, index),
+            // Asynchronous: `act` has given the command.
+            ActionPlan::Guest { .. } => self.on_stopped(index, |_| Ok(())),
+            ActionPlan::Corrupt { frame, with } => self.corrupt(index, who, frame, with),
             ActionPlan::Poke(poke) => self.poke(&poke, target),
             ActionPlan::Pass { turn, of, limit_ms } => {
                 let found = self.on_stopped(index, |_| Ok(()))?;
@@ -81,8 +110,14 @@ impl Trial<'_> {
         }
     }
 
+    /// Whether a vCPU that stands still is in the handler of an NMI.
+    pub(super) fn in_nmi(&mut self, index: u8) -> Result<bool, TrialError> {
+        let state = vcpu(&mut self.machine, index)?.nmi_state();
+        Ok(state.map_err(VcpuError::from)?.masked)
+    }
+
     /// Does something to a vCPU while it stands still.
-    fn on_stopped(
+    pub(super) fn on_stopped(
         &mut self,
         index: u8,
         what: impl FnOnce(&mut VcpuHandle<'_>) -> Result<(), VcpuError>,
@@ -173,7 +208,7 @@ impl Trial<'_> {
     }
 
     /// Lets go what waited for injection `spec` to be made.
-    fn follow(&mut self, spec: u32, index: u8, who: Who, now: &mut Vec<(u32, u8, Who)>) {
+    pub(super) fn follow(&mut self, spec: u32, index: u8, who: Who, now: &mut Vec<(u32, u8, Who)>) {
         let at = now.len();
         let followers = (0_u32..).zip(&self.plan.injections);
         for (number, next) in followers.filter(|(_, it)| it.after == Some(spec)) {

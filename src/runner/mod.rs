@@ -2,7 +2,10 @@
 
 mod actions;
 mod arrivals;
+mod commands;
+mod corrupt;
 mod delays;
+pub mod error;
 pub mod executor;
 mod frozen;
 mod guest_memory;
@@ -12,6 +15,7 @@ pub mod progress;
 mod rate;
 pub(crate) mod session;
 mod sightings;
+mod stops;
 pub mod trial;
 pub(crate) mod vcpu;
 pub(crate) mod watch;

@@ -1,6 +1,7 @@
 //! A trial with everything resolved: what an executor needs, and nothing it has to guess.
 
 use serde::{Deserialize, Serialize};
+use unwindlab_abi::Command;
 use unwindlab_abi::plan::GuestPlan;
 
 /// One trial. Made from a scenario and a kernel; crosses to the KVM host.
@@ -103,6 +104,20 @@ pub enum ActionPlan {
     Thaw,
     /// A variable of the kernel gets another value.
     Poke(PokePlan),
+    /// A frame pointer of the thread that met the trigger leads nowhere until its iteration ends.
+    Corrupt {
+        /// Beside the return address of this frame, from 1.
+        frame: u32,
+        /// What it becomes.
+        with: Corruption,
+    },
+    /// The agent's helper does something to a workload thread.
+    Guest {
+        /// What.
+        command: Command,
+        /// Which; none: the one that met the trigger.
+        thread: Option<u32>,
+    },
     /// A point of a schedule: passed in its turn; a vCPU that is early stands still.
     Pass {
         /// Which point of the schedule, from 0.
@@ -112,6 +127,17 @@ pub enum ActionPlan {
         /// As for [`ActionPlan::Freeze`].
         limit_ms: u64,
     },
+}
+
+/// What becomes of a frame pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Corruption {
+    /// It leads to its own frame.
+    Loop,
+    /// It leads to where nothing is mapped.
+    Wild,
+    /// It leads into the middle of a word.
+    Unaligned,
 }
 
 /// Which variable, and its new value.

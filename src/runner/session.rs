@@ -1,5 +1,6 @@
 //! The conversation with the guest's agent: what it announces is kept, what it asks is answered.
 
+use unwindlab_abi::command::Words;
 use unwindlab_abi::mailbox::{self, Header, MailboxError, PAGE_SIZE};
 use unwindlab_abi::message::{AgentMessage, HostReply, MAX_LOCATE, UserSymbol};
 use unwindlab_abi::plan::GuestPlan;
@@ -284,6 +285,48 @@ impl Session {
             Some(&page) => memory.write(page + shared::STOP_OFFSET as u64, &1_u32.to_le_bytes()),
             None => Ok(()),
         }
+    }
+
+    /// Records in every ring so far.
+    #[must_use]
+    pub fn ring_records(&self) -> Vec<usize> {
+        let records = |ring: &RingReader| Records::new(ring.bytes()).map_while(Result::ok).count();
+        self.rings.iter().map(records).collect()
+    }
+
+    /// Writes a command for the agent's helper; its number last.
+    ///
+    /// # Errors
+    /// When the announced page is not RAM.
+    pub fn give_command(
+        &self,
+        memory: &Memory,
+        number: u64,
+        words: Words,
+    ) -> Result<(), AccessError> {
+        let at = self
+            .shared_word(shared::COMMAND_OFFSET)
+            .unwrap_or(u64::MAX - 64);
+        let all = [words.what, words.thread, words.argument];
+        for (at, word) in (at + 8..).step_by(8).zip(all) {
+            memory.write(at, &word.to_le_bytes())?;
+        }
+        memory.store_u64(at, number)
+    }
+
+    /// The errno of command `number`, 0 where it did what it says; none where the helper is not
+    /// done with it.
+    #[must_use]
+    pub fn command_errno(&self, memory: &Memory, number: u64) -> Option<u64> {
+        let at = self.shared_word(shared::ANSWER_OFFSET)?;
+        let done = memory.load_u64(at).ok()? == number;
+        done.then(|| memory.load_u64(at + 8).ok())?
+    }
+
+    /// Where a word of the shared area is in guest-physical memory.
+    fn shared_word(&self, offset: usize) -> Option<u64> {
+        let page = self.shared_pages.get(offset / PAGE_SIZE)?;
+        Some(page + (offset % PAGE_SIZE) as u64)
     }
 
     /// Every workload thread's progress counter, by thread, as it stands in guest memory.

@@ -3,18 +3,22 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use unwindlab_abi::{MAILBOX_PORT, MARK_PORT, mark};
+use unwindlab_abi::{MAILBOX_PORT, MARK_PORT};
 use unwindlab_vmm::{AddressSpace, InjectError, Machine, Pause, Run, Stop, VcpuEvent};
 
 use super::actions::NOBODY;
-use super::arrivals::{Arrival, Arrivals, Due, Standing, Who};
+use super::arrivals::{Arrival, Arrivals};
+use super::commands::Commands;
+use super::corrupt::Corrupted;
 use super::delays::{Delays, later};
+use super::error::TrialError;
 use super::frozen::Frozen;
-use super::plan::{EventPlan, Place, TrialPlan, TriggerPlan};
+use super::plan::{Place, TrialPlan, TriggerPlan};
 use super::progress::{Stage, TrialProgress};
 use super::rate::Rates;
 use super::session::{Session, Turn};
 use super::sightings::Sightings;
+use super::stops::Stepping;
 use super::vcpu::{VcpuError, vcpu};
 use super::watch;
 use crate::trace::recording::{Progress, Recording, TrialEnd};
@@ -29,51 +33,6 @@ const TELL: Duration = Duration::from_millis(300);
 /// that it still ends in order and can say which ones.
 const WIND_UP: f64 = 0.7;
 
-/// The controller's own failure, as against the guest's: ends in infra-error.
-#[derive(Debug, thiserror::Error)]
-pub enum TrialError {
-    /// A vCPU does not do what KVM promises.
-    #[error(transparent)]
-    Vcpu(#[from] VcpuError),
-    /// More places than there are debug registers.
-    #[error("{0} different instructions to break on; the CPU has 4 breakpoints")]
-    TooManyPlaces(usize),
-    /// Two injections of a kind that goes from instruction to instruction, on one vCPU.
-    #[error("two bursts, sweeps or points of a schedule lead vCPU {0} on at the same time")]
-    TwoLead(u8),
-    /// A thaw without a freeze.
-    #[error("vCPU {target} is to be thawed (by what vCPU {by} met) but is not frozen")]
-    NotFrozen {
-        /// Which.
-        target: u8,
-        /// Where the trigger was met.
-        by: u8,
-    },
-    /// A variable that does not hold what was written into it.
-    #[error("the variable at {address:#x} does not hold what was written into it")]
-    NotPoked {
-        /// Where.
-        address: u64,
-    },
-    /// A symbol that the agent did not announce.
-    #[error("the workload has no symbol {0:?}")]
-    NoUserSymbol(String),
-}
-
-/// Why a vCPU executes single instructions right now.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Stepping {
-    /// On the way of a burst or a sweep.
-    Lead {
-        spec: u32,
-        who: Who,
-        /// How many are left.
-        steps: u64,
-    },
-    /// Past a point of a schedule with so many.
-    Pass { of: u32 },
-}
-
 /// A running trial.
 pub struct Trial<'a> {
     pub(super) plan: &'a TrialPlan,
@@ -83,6 +42,8 @@ pub struct Trial<'a> {
     pub(super) sightings: Sightings,
     pub(super) delays: Delays,
     pub(super) frozen: Frozen,
+    pub(super) commands: Commands,
+    pub(super) corrupted: Vec<Corrupted>,
     rates: Rates,
     planned: u64,
     /// By injection: how often it was made.
@@ -94,7 +55,7 @@ pub struct Trial<'a> {
     running_since: Option<Instant>,
     /// When the last planned injection was made.
     injected_all: Option<Instant>,
-    stopping: bool,
+    pub(super) stopping: bool,
     /// By vCPU.
     pub(super) stepping: BTreeMap<u8, Stepping>,
     breakpoints: Vec<u64>,
@@ -121,6 +82,8 @@ impl<'a> Trial<'a> {
             sightings: Sightings::default(),
             delays: Delays::default(),
             frozen: Frozen::default(),
+            commands: Commands::default(),
+            corrupted: Vec::new(),
             made: BTreeMap::new(),
             begun: BTreeMap::new(),
             rates: Rates::default(),
@@ -353,98 +316,6 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    fn mark(&mut self, index: u8, value: u32) -> Result<(), TrialError> {
-        let (what, thread) = mark::unpack(value);
-        if self.stopping {
-            return Ok(());
-        }
-        match what {
-            mark::ARM => {
-                let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
-                self.arrivals.arm(thread, task);
-            }
-            mark::DONE => self.arrivals.disarm(thread),
-            _ => return Ok(()),
-        }
-        let who = Who {
-            thread: Some(thread),
-            iteration: None,
-        };
-        for spec in self.sightings.see(EventPlan::Mark(what)) {
-            self.act(spec, index, who)?;
-        }
-        self.note_completion();
-        self.refresh_breakpoints()
-    }
-
-    /// The vCPU stands at a place of ours, or at the boundary after one.
-    fn breakpoint(&mut self, index: u8, pc: u64) -> Result<(), TrialError> {
-        if self.stopping {
-            return self.resume(index, Run::Continue);
-        }
-        let state = vcpu(&mut self.machine, index)?.nmi_state();
-        // An NMI's handler comes by places too (perf's asks for the task's pid, as getppid does):
-        // unless a scenario says so, the place is meant in the entry itself, and an NMI would
-        // not be taken here anyway.
-        let in_nmi = state.map_err(VcpuError::from)?.masked;
-        let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
-        let next = watch::successors(&mut self.machine, index, pc)?;
-        let standing = Standing {
-            pc,
-            vcpu: index,
-            task,
-            in_nmi,
-            leads_on: !next.is_empty(),
-        };
-        for due in self.arrivals.hit(&standing) {
-            match due {
-                Due::StepFirst { spec, who, steps } => {
-                    let lead = Stepping::Lead { spec, who, steps };
-                    if self.stepping.insert(index, lead).is_some() {
-                        return Err(TrialError::TwoLead(index));
-                    }
-                }
-                Due::Inject { spec, who, again } => {
-                    if again {
-                        self.arrivals.go_on_at(spec, who, next.clone());
-                    }
-                    self.act(spec, index, who)?;
-                }
-            }
-        }
-        let run = match self.stepping.contains_key(&index) {
-            true => Run::Step,
-            false => Run::Continue,
-        };
-        self.resume(index, run)
-    }
-
-    /// The vCPU executed an instruction: on the way of a burst or a sweep, which goes on here, or
-    /// past a point of a schedule.
-    fn stepped(&mut self, index: u8, pc: u64) -> Result<(), TrialError> {
-        match self.stepping.remove(&index) {
-            Some(Stepping::Lead {
-                spec,
-                who,
-                steps: steps @ 2..,
-            }) => {
-                let steps = steps - 1;
-                self.stepping
-                    .insert(index, Stepping::Lead { spec, who, steps });
-                self.resume(index, Run::Step)
-            }
-            Some(Stepping::Lead { spec, who, .. }) => {
-                self.arrivals.go_on_at(spec, who, vec![pc]);
-                self.breakpoint(index, pc)
-            }
-            Some(Stepping::Pass { of }) => {
-                self.passed(of)?;
-                self.resume(index, Run::Continue)
-            }
-            None => self.resume(index, Run::Continue),
-        }
-    }
-
     fn inject_due(&mut self) -> Result<(), TrialError> {
         let now = Instant::now();
         if self.stopping || self.running_since.is_none() {
@@ -502,7 +373,11 @@ impl<'a> Trial<'a> {
             !matches!(it.trigger, TriggerPlan::Delay { .. })
                 || made(spec) >= it.trigger.injections()
         });
-        delayed && self.arrivals.complete() && self.rates.complete() && self.sightings.complete()
+        delayed
+            && self.arrivals.complete()
+            && self.rates.complete()
+            && self.sightings.complete()
+            && self.commands.idle()
     }
 
     pub(super) fn note_completion(&mut self) {
@@ -514,6 +389,7 @@ impl<'a> Trial<'a> {
 
     fn tick(&mut self) -> Result<(), TrialError> {
         self.look()?;
+        self.check_command()?;
         if let Some(end) = watch::panicked(&self.machine) {
             self.end = Some(end);
             return Ok(());

@@ -10,7 +10,7 @@ use super::lab;
 use super::model::{Pmu, Scenario};
 use super::perf_tool;
 use crate::runner::TrialPlan;
-use crate::runner::plan::{KernelAddresses, Limits, PmuPlan};
+use crate::runner::plan::{ActionPlan, InjectionPlan, KernelAddresses, Limits, PmuPlan};
 
 /// From the start of the machine to the agent's `Ready`; a stock kernel takes 3 s on the
 /// emulated host with two other machines beside it.
@@ -88,11 +88,15 @@ pub fn resolve(
     })?;
     let pmu = pmu(*scenario.machine.pmu, symbols)?;
     let mut complaints = Complaints::new(file);
-    let injections = inject::resolve::resolve(scenario, symbols, &mut complaints);
+    let injections: Vec<InjectionPlan> =
+        inject::resolve::resolve(scenario, symbols, &mut complaints);
     let guest = GuestPlan {
         tracing: events::resolve(scenario, &mut complaints),
         workload: workload(scenario),
         lab: scenario.lab.as_ref().map(lab::resolve),
+        commands: injections
+            .iter()
+            .any(|it| matches!(it.action, ActionPlan::Guest { .. })),
         perf_tool: scenario.perf_tool.as_deref().map(perf_tool::resolve),
     };
     Ok(complaints.into_result(TrialPlan {

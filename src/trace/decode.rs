@@ -55,6 +55,7 @@ impl Trace {
             failures: recording.failures.clone(),
             actions: recording.actions.clone(),
             points: recording.points.clone(),
+            blocks: recording.blocks.clone(),
             notes: recording.notes.clone(),
             observations: recording.observations.clone(),
             perf_script: recording.perf_script.clone(),

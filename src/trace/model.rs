@@ -6,7 +6,7 @@ use unwindlab_abi::message::{EventAnnounce, RingAnnounce, ThreadAnnounce, UserSy
 use unwindlab_abi::plan::Tracing;
 
 use super::lab::LabTrace;
-use super::recording::{Injection, Point, Progress};
+use super::recording::{Block, Injection, Point, Progress};
 
 /// `PERF_CONTEXT_KERNEL`: the kernel part of a chain follows.
 pub const CONTEXT_KERNEL: u64 = (-128_i64).cast_unsigned();
@@ -51,6 +51,9 @@ pub struct Trace {
     /// How the places of injections were passed.
     #[serde(default)]
     pub points: Vec<Point>,
+    /// Waits for a page of a thread's stack.
+    #[serde(default)]
+    pub blocks: Vec<Block>,
     /// What went otherwise than the scenario says, in words.
     #[serde(default)]
     pub notes: Vec<String>,

@@ -43,6 +43,9 @@ pub struct Recording {
     /// How the places of injections were passed.
     #[serde(default)]
     pub points: Vec<Point>,
+    /// Walks, or whatever else, that waited for a page, in order.
+    #[serde(default)]
+    pub blocks: Vec<Block>,
     /// What went otherwise than the scenario says, in words.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -90,6 +93,10 @@ pub struct Injection {
     pub thread: Option<u32>,
     /// How many iterations (arm marks) that thread had begun, where it is known.
     pub iteration: Option<u64>,
+    /// The vCPU stood there for this injection, and not in the handler of an NMI: an NMI is taken
+    /// before this very instruction.
+    #[serde(default)]
+    pub exact: bool,
 }
 
 /// How the place of one injection was passed.
@@ -109,6 +116,23 @@ pub struct Point {
     pub unfinished: u64,
     /// Arrivals that did not count: of other tasks, on other vCPUs, inside an NMI's handler.
     pub others: u64,
+}
+
+/// A wait for a page of a thread's stack that was made to block.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Block {
+    /// The thread whose stack it is of.
+    pub thread: u32,
+    /// The thread was in an iteration, in which its own code does not look there: the kernel did.
+    pub in_kernel: bool,
+    /// Every thread's progress when it began to wait.
+    pub progress_before: Vec<u64>,
+    /// The same right before the page was let go; empty where it never was.
+    pub progress_after: Vec<u64>,
+    /// Records in every ring when it began to wait.
+    pub records_before: Vec<usize>,
+    /// The same right before the page was let go.
+    pub records_after: Vec<usize>,
 }
 
 /// How far one workload thread got.

@@ -11,6 +11,7 @@
 //! Messages are postcard-encoded. Both sides are built from the same tree and check
 //! [`ABI_VERSION`] first; nothing here is stable across versions.
 
+pub mod command;
 pub mod lab;
 pub mod mailbox;
 pub mod message;
@@ -18,6 +19,7 @@ pub mod observation;
 pub mod plan;
 pub mod shared;
 
+pub use command::Command;
 pub use lab::LabPlan;
 pub use message::{AgentMessage, HostReply};
 pub use observation::{InterruptCounts, KernelMemory, Observation};
@@ -31,7 +33,7 @@ pub const PERF_TOOL_DIR: &str = "/perf";
 pub const EXIT_AT_ONCE: &std::ffi::CStr = c"--exit-at-once";
 
 /// Checked in [`AgentMessage::Hello`]; raised with every change to this crate.
-pub const ABI_VERSION: u32 = 7;
+pub const ABI_VERSION: u32 = 8;
 
 /// `out` of a 32-bit page frame number of a [`mailbox`] header page: one request, answered in
 /// place before the `out` retires.
@@ -48,6 +50,10 @@ pub mod mark {
     pub const ARM: u8 = 1;
     /// The thread is back in user mode after it.
     pub const DONE: u8 = 2;
+    /// The helper has carried a command out, or could not.
+    pub const COMMANDED: u8 = 3;
+    /// Somebody waits for a page of the thread's stack that is to block.
+    pub const BLOCKED: u8 = 4;
 
     /// Packs a mark for the port.
     #[must_use]

@@ -13,6 +13,8 @@ pub struct GuestPlan {
     pub workload: Workload,
     /// What the kernel's lab client does meanwhile, if the trial needs one.
     pub lab: Option<LabPlan>,
+    /// Whether the host will give commands ([`crate::command`]).
+    pub commands: bool,
     /// The distribution's perf, if the trial is recorded by it.
     pub perf_tool: Option<PerfToolPlan>,
 }

@@ -11,10 +11,18 @@ pub const STOP_OFFSET: usize = 0;
 pub const PROGRESS_OFFSET: usize = 64;
 /// Distance of two threads' counters.
 pub const PROGRESS_STRIDE: usize = 64;
-/// Threads a workload may have; keeps the shared area within [`PAGES`].
+/// Threads a workload may have; keeps the counters within the first four pages.
 pub const MAX_THREADS: u32 = 255;
 /// Pages of the shared area.
-pub const PAGES: usize = 4;
+pub const PAGES: usize = 5;
+/// Byte offset of the number of the last command that the host gave; its words follow
+/// ([`crate::command`]): what, thread, argument.
+pub const COMMAND_OFFSET: usize = 4 * 4096;
+/// Byte offset of the number of the last command that the helper is done with; its errno follows,
+/// 0 where it did what it says.
+pub const ANSWER_OFFSET: usize = COMMAND_OFFSET + 64;
+/// Byte offset of the first thread's end of its stack, a `u64` each; 0 for one that is not known.
+pub const STACKS_OFFSET: usize = COMMAND_OFFSET + 1024;
 
 /// Byte offset of a thread's progress counter, from the start of the shared area.
 #[must_use]

@@ -268,6 +268,12 @@ impl Chain {
         self
     }
 
+    /// The words shared with the host.
+    #[must_use]
+    pub fn shared(&self) -> &SharedPages {
+        &self.shared
+    }
+
     /// Whether a further iteration is wanted.
     #[must_use]
     pub fn goes_on(&self) -> bool {

@@ -2,9 +2,11 @@
 //!
 //! [`session`] is the conversation with the host; [`perf`] opens the events; [`lab`] drives the
 //! kernel's lab client; [`workload`] runs the threads whose stacks [`chain`] makes known by
-//! construction.
+//! construction; [`helper`] does to them what the host says meanwhile.
 
+pub mod blocker;
 pub mod chain;
+pub mod helper;
 pub mod interrupts;
 pub mod kmsg;
 pub mod lab;
@@ -18,4 +20,5 @@ pub mod ports;
 pub mod session;
 pub mod shared;
 pub mod system;
+pub mod userfault;
 pub mod workload;

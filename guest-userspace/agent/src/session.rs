@@ -10,6 +10,7 @@ use unwindlab_abi::{
 };
 
 use crate::chain;
+use crate::helper::{Helper, Known};
 use crate::interrupts;
 use crate::kmsg;
 use crate::lab::{Lab, LabError};
@@ -49,6 +50,9 @@ pub enum SessionError {
     /// The distribution's perf failed.
     #[error(transparent)]
     PerfTool(#[from] PerfToolError),
+    /// The thread for the host's commands cannot be made.
+    #[error("cannot start the helper: {0}")]
+    Helper(std::io::Error),
     /// The kernel log cannot be read.
     #[error("cannot read /dev/kmsg: {0}")]
     KernelLog(std::io::Error),
@@ -139,6 +143,8 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let counters = tool.is_some() || has_counters(&plan.tracing);
     let interrupts_before = counters.then(interrupts::count).transpose();
     let interrupts_before = interrupts_before.map_err(SessionError::Interrupts)?;
+    let helper = plan.commands.then(|| start_helper(&workload, &cpus));
+    let helper = helper.transpose().map_err(SessionError::Helper)?;
     let quiet = QuietConsole::new()?;
     // Before the host hears that it may inject: every injection finds its events on.
     tracing.enable()?;
@@ -150,6 +156,7 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let disturbed = lab.as_mut().map_or(Ok(()), Lab::disturb);
     // Asleep until the last thread has ended.
     let ended = workload.join();
+    drop(helper);
     let stopped = lab.as_mut().map_or(Ok(()), Lab::stop);
     tracing.disable()?;
     let recorded = tool.as_mut().map_or(Ok(()), PerfTool::stop);
@@ -189,6 +196,17 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
 fn has_counters(tracing: &Tracing) -> bool {
     let hardware = |source: &EventSource| matches!(source, EventSource::Hardware(_));
     tracing.events.iter().any(|spec| hardware(&spec.source))
+}
+
+/// On the last CPU: workload threads are put on the first ones first.
+fn start_helper(workload: &Workload, cpus: &[u32]) -> std::io::Result<Helper> {
+    let known = workload.tids().iter().zip(workload.announces());
+    let known = known.map(|(&tid, announce)| Known {
+        tid,
+        frames: announce.stack.depth(),
+    });
+    let cpu = cpus.last().copied().unwrap_or(0);
+    Helper::start(cpu, known.collect(), Arc::clone(workload.shared()))
 }
 
 fn hello(link: &mut Link, cpus: &[u32]) -> Result<GuestPlan, SessionError> {

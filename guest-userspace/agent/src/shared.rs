@@ -3,14 +3,21 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use unwindlab_abi::shared::{MAX_THREADS, PAGES, STOP_OFFSET, progress_offset};
+use unwindlab_abi::command::Words;
+use unwindlab_abi::shared::{
+    ANSWER_OFFSET, COMMAND_OFFSET, MAX_THREADS, PAGES, STACKS_OFFSET, STOP_OFFSET, progress_offset,
+};
 
+use crate::blocker::Blocker;
 use crate::pages::Pages;
 use crate::physical::{self, PhysicalError};
 
-/// The shared area.
+/// The shared area, and what the threads share beside it.
 #[derive(Debug)]
-pub struct SharedPages(Pages);
+pub struct SharedPages {
+    pages: Pages,
+    blocker: Blocker,
+}
 
 impl SharedPages {
     /// Maps the area, all zero.
@@ -18,7 +25,10 @@ impl SharedPages {
     /// # Errors
     /// The errno of `mmap`.
     pub fn new() -> Result<Self, rustix::io::Errno> {
-        Pages::new(PAGES).map(Self)
+        Ok(Self {
+            pages: Pages::new(PAGES)?,
+            blocker: Blocker::default(),
+        })
     }
 
     /// Guest-physical addresses for [`unwindlab_abi::AgentMessage::Shared`].
@@ -26,7 +36,7 @@ impl SharedPages {
     /// # Errors
     /// [`PhysicalError`].
     pub fn physical(&self) -> Result<Vec<u64>, PhysicalError> {
-        physical::pages(self.0.address(), PAGES)
+        physical::pages(self.pages.address(), PAGES)
     }
 
     /// Whether somebody wants the workload to end.
@@ -57,14 +67,76 @@ impl SharedPages {
     /// Virtual address of the stop word.
     #[must_use]
     pub fn stop_address(&self) -> u64 {
-        self.0.address() + STOP_OFFSET as u64
+        self.pages.address() + STOP_OFFSET as u64
     }
 
     /// Virtual address of a thread's counter.
     #[must_use]
     pub fn progress_address(&self, thread: u32) -> Option<u64> {
         let offset = Self::counter_offset(thread)?;
-        Some(self.0.address() + offset as u64)
+        Some(self.pages.address() + offset as u64)
+    }
+
+    /// The command after number `done`, and its own number.
+    #[must_use]
+    pub fn command(&self, done: u64) -> Option<(u64, Words)> {
+        // The number was written last.
+        let number = self.word(COMMAND_OFFSET)?.load(Ordering::Acquire);
+        let word = |n: usize| {
+            let word = self.word(COMMAND_OFFSET + 8 * n)?;
+            Some(word.load(Ordering::Relaxed))
+        };
+        let words = Words {
+            what: word(1)?,
+            thread: word(2)?,
+            argument: word(3)?,
+        };
+        (number != done).then_some((number, words))
+    }
+
+    /// The command is done with.
+    pub fn answer(&self, number: u64, errno: u64) {
+        if let (Some(done), Some(result)) = (self.word(ANSWER_OFFSET), self.word(ANSWER_OFFSET + 8))
+        {
+            result.store(errno, Ordering::Relaxed);
+            done.store(number, Ordering::Release);
+        }
+    }
+
+    /// The page that is to block.
+    #[must_use]
+    pub const fn blocker(&self) -> &Blocker {
+        &self.blocker
+    }
+
+    /// Where the stack of a thread ends, on which its chain runs.
+    pub fn set_stack_top(&self, thread: u32, top: u64) {
+        if let Some(word) = self.stack_word(thread) {
+            word.store(top, Ordering::Relaxed);
+        }
+    }
+
+    /// The same, 0 where it is not known.
+    #[must_use]
+    pub fn stack_top(&self, thread: u32) -> u64 {
+        self.stack_word(thread)
+            .map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    fn stack_word(&self, thread: u32) -> Option<&AtomicU64> {
+        let known = thread < MAX_THREADS;
+        known.then(|| self.word(STACKS_OFFSET + 8 * thread as usize))?
+    }
+
+    /// The word at an offset that is a multiple of 8.
+    fn word(&self, offset: usize) -> Option<&AtomicU64> {
+        if !offset.is_multiple_of(8) {
+            return None;
+        }
+        let at: NonNull<AtomicU64> = self.pages.at(offset, size_of::<AtomicU64>())?.cast();
+        // SAFETY: in bounds, aligned, and alive as long as `self`; only ever accessed as an atomic
+        // here, and by the host.
+        Some(unsafe { at.as_ref() })
     }
 
     fn counter_offset(thread: u32) -> Option<usize> {
@@ -73,7 +145,7 @@ impl SharedPages {
 
     fn stop_word(&self) -> &AtomicU32 {
         static NEVER: AtomicU32 = AtomicU32::new(0);
-        let word = self.0.at(STOP_OFFSET, size_of::<AtomicU32>());
+        let word = self.pages.at(STOP_OFFSET, size_of::<AtomicU32>());
         // SAFETY: in bounds and aligned (a multiple of 4 in a page), alive as long as `self`, and
         // only ever accessed as an atomic or by the machine code of `chain.s`.
         word.map_or(&NEVER, |at| unsafe { at.cast().as_ref() })
@@ -81,7 +153,7 @@ impl SharedPages {
 
     fn counter(&self, thread: u32) -> Option<&AtomicU64> {
         let at: NonNull<AtomicU64> = self
-            .0
+            .pages
             .at(Self::counter_offset(thread)?, size_of::<AtomicU64>())?
             .cast();
         // SAFETY: as for the stop word; counters are 64 bytes apart.

@@ -82,6 +82,7 @@ fn trace() -> Trace {
             cpl: 3,
             thread: Some(0),
             iteration: Some(1),
+            exact: false,
         });
     }
     trace

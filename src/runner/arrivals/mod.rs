@@ -129,6 +129,12 @@ impl Arrivals {
         }
     }
 
+    /// Whether a thread is in an iteration.
+    #[must_use]
+    pub fn in_iteration(&self, thread: u32) -> bool {
+        self.current.contains_key(&thread)
+    }
+
     /// Injection `spec` may be made once more: what it is to follow was made.
     pub fn release(&mut self, spec: u32) {
         for arrival in self.list.iter_mut().filter(|it| it.spec == spec) {

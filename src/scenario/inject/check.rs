@@ -1,8 +1,8 @@
 //! What must hold in the injections of a scenario beyond the types of their values.
 
-use unwindlab_abi::plan::USER_SYMBOLS;
+use unwindlab_abi::plan::{USER_SYMBOLS, WorkloadKind};
 
-use super::{Fail, Injection, Place, Schedule, TaskKind, When};
+use super::{BlockFault, Corrupt, Fail, Injection, Place, Schedule, TaskKind, When};
 use crate::scenario::error::Complaints;
 use crate::scenario::located::{At, Location};
 use crate::scenario::model::{Pmu, Scenario};
@@ -44,16 +44,73 @@ pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaint
                     || "`pmu-overflow` needs `machine: { pmu: synthetic }`".to_owned(),
                 );
             }
-            Injection::Nmi(_) | Injection::Thaw(_) => {}
+            Injection::Migrate(it) => check_vcpu(Some(&it.to), vcpus, complaints),
+            Injection::Corrupt(it) => check_corrupt(it, scenario, complaints),
+            Injection::BlockFault(it) => check_block(it, scenario, complaints),
+            Injection::Nmi(_)
+            | Injection::Thaw(_)
+            | Injection::Signal(_)
+            | Injection::ReleaseFault(_) => {}
         }
         if let Some(when) = injection.when() {
             let threads = *scenario.workload.threads;
             check_when(&when, injection, vcpus, threads, complaints);
+            check_helped(&when, injection, vcpus, threads, complaints);
         }
     }
     if let Some(schedule) = &scenario.schedule {
         check_schedule(schedule, vcpus, *scenario.workload.threads, complaints);
     }
+}
+
+fn check_corrupt(corrupt: &At<Corrupt>, scenario: &Scenario, complaints: &mut Complaints<'_>) {
+    check_frame(&corrupt.frame, scenario, complaints);
+    let user = { corrupt.at.as_ref() }.is_some_and(|at| matches!(**at, Place::User(_)));
+    complaints.require(user, corrupt.location(), || {
+        "`corrupt` needs `at: { user: ... }`, an instruction of the thread's leaf".to_owned()
+    });
+}
+
+fn check_frame(frame: &At<u32>, scenario: &Scenario, complaints: &mut Complaints<'_>) {
+    let frames = *scenario.workload.frames;
+    complaints.require((1..frames).contains(&**frame), frame.location(), || {
+        format!(
+            "found frame {}, expected 1 to {}",
+            **frame,
+            frames.saturating_sub(1)
+        )
+    });
+}
+
+fn check_block(block: &At<BlockFault>, scenario: &Scenario, complaints: &mut Complaints<'_>) {
+    check_frame(&block.frame, scenario, complaints);
+    let takes_pages_out = *scenario.workload.kind == WorkloadKind::MissingPages;
+    complaints.require(takes_pages_out, block.location(), || {
+        "`block-fault` needs workload `missing-pages`, which takes its stack out of the page tables"
+            .to_owned()
+    });
+}
+
+/// What the agent's helper does.
+fn check_helped(
+    when: &When<'_>,
+    injection: &Injection,
+    vcpus: u8,
+    threads: u32,
+    complaints: &mut Complaints<'_>,
+) {
+    let Some(of) = injection.helped() else { return };
+    let word = injection.word();
+    complaints.require(vcpus >= 2, when.location, || {
+        format!("`{word}` needs 2 vCPUs or more: the last one is the helper's who does it")
+    });
+    check_thread(of, threads, complaints);
+    let target = ("target", when.target.map(At::location));
+    refuse([target], "it is done to a thread", complaints);
+    let known = when.at.is_some() || when.on.is_some() || when.after.is_some();
+    complaints.require(of.is_some() || known, when.location, || {
+        format!("`{word}` needs to know the thread: give `of`")
+    });
 }
 
 /// A name is unique, and `after` has that of an injection that is written before.

@@ -30,6 +30,16 @@ pub enum Injection {
     Thaw(At<Thaw>),
     /// A variable of the kernel gets another value.
     Poke(At<Poke>),
+    /// A frame pointer on a workload thread's stack leads nowhere, until the iteration ends.
+    Corrupt(At<Corrupt>),
+    /// A workload thread may run on one CPU only from now on.
+    Migrate(At<Migrate>),
+    /// A workload thread gets a signal, of which the handler does nothing.
+    Signal(At<Signal>),
+    /// The walk of a workload thread's stack waits when it comes to a page, until it is released.
+    BlockFault(At<BlockFault>),
+    /// The page that blocks is let go.
+    ReleaseFault(At<ReleaseFault>),
 }
 
 /// The keys that say when, borrowed from an action.
@@ -197,6 +207,66 @@ action! {
     }
 }
 
+action! {
+    /// A frame pointer.
+    Corrupt {
+        /// It is saved beside the return address of this frame, from 1: the last that a walk shows.
+        #[schemars(range(min = 1))]
+        frame: At<u32>,
+        /// What it becomes.
+        with: At<Corruption>,
+    }
+}
+
+/// What becomes of a frame pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Corruption {
+    /// It leads to its own frame.
+    Loop,
+    /// It leads above the stack, where nothing is mapped.
+    Wild,
+    /// It leads into the middle of a word.
+    Unaligned,
+}
+
+action! {
+    /// Another CPU.
+    Migrate {
+        /// The CPU.
+        to: At<u8>,
+        /// The workload thread (default: the one that met the trigger).
+        of: Option<At<u32>>,
+    }
+}
+
+action! {
+    /// SIGUSR1.
+    Signal {
+        /// The workload thread (default: the one that met the trigger).
+        of: Option<At<u32>>,
+    }
+}
+
+action! {
+    /// A page that blocks, by userfaultfd.
+    BlockFault {
+        /// It holds this frame of the stack, from 1: the return address that a walk reads for it.
+        #[schemars(range(min = 1))]
+        frame: At<u32>,
+        /// The workload thread (default: the one that met the trigger).
+        of: Option<At<u32>>,
+    }
+}
+
+action! {
+    /// The page that blocks.
+    ReleaseFault {
+        /// The workload thread (default: the one that met the trigger).
+        of: Option<At<u32>>,
+    }
+}
+
 /// Which function fails, and how, when a workload thread calls it.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -300,6 +370,8 @@ pub enum MarkKind {
     Arm,
     /// It has ended.
     Done,
+    /// Somebody waits for the page that `block-fault` blocks.
+    Blocked,
 }
 
 /// Points and the order in which they are passed.
@@ -345,6 +417,11 @@ impl Injection {
             Self::Freeze(it) => Some(it.when()),
             Self::Thaw(it) => Some(it.when()),
             Self::Poke(it) => Some(it.when()),
+            Self::Corrupt(it) => Some(it.when()),
+            Self::Migrate(it) => Some(it.when()),
+            Self::Signal(it) => Some(it.when()),
+            Self::BlockFault(it) => Some(it.when()),
+            Self::ReleaseFault(it) => Some(it.when()),
         }
     }
 
@@ -358,6 +435,23 @@ impl Injection {
             Self::Freeze(_) => "freeze",
             Self::Thaw(_) => "thaw",
             Self::Poke(_) => "poke",
+            Self::Corrupt(_) => "corrupt",
+            Self::Migrate(_) => "migrate",
+            Self::Signal(_) => "signal",
+            Self::BlockFault(_) => "block-fault",
+            Self::ReleaseFault(_) => "release-fault",
+        }
+    }
+
+    /// The workload thread that the agent's helper does it to: where it may be written, whether it
+    /// is.
+    pub(super) fn helped(&self) -> Option<Option<&At<u32>>> {
+        match self {
+            Self::Migrate(it) => Some(it.of.as_ref()),
+            Self::Signal(it) => Some(it.of.as_ref()),
+            Self::BlockFault(it) => Some(it.of.as_ref()),
+            Self::ReleaseFault(it) => Some(it.of.as_ref()),
+            _ => None,
         }
     }
 

@@ -1,13 +1,13 @@
 //! Injections of a checked scenario to their plans: names become addresses and numbers.
 
-use unwindlab_abi::mark;
+use unwindlab_abi::{Command, mark};
 
 use super::{
-    Event, Fail, Injection, LabRecord, MarkKind, Place as WrittenPlace, Poke, RecordKind, Schedule,
-    TaskKind, When,
+    Corruption, Event, Fail, Injection, LabRecord, MarkKind, Place as WrittenPlace, Poke,
+    RecordKind, Schedule, TaskKind, When,
 };
 use crate::runner::plan::{
-    ActionPlan, ArrivalPlan, By, EventPlan, InjectionPlan, Place, PokePlan, TriggerPlan,
+    self, ActionPlan, ArrivalPlan, By, EventPlan, InjectionPlan, Place, PokePlan, TriggerPlan,
 };
 use crate::scenario::error::Complaints;
 use crate::scenario::located::{At, Location};
@@ -138,6 +138,23 @@ impl Resolver<'_> {
             },
             Injection::Thaw(_) => ActionPlan::Thaw,
             Injection::Poke(poke) => ActionPlan::Poke(self.poke(poke, complaints)?),
+            Injection::Corrupt(it) => ActionPlan::Corrupt {
+                frame: *it.frame,
+                with: match *it.with {
+                    Corruption::Loop => plan::Corruption::Loop,
+                    Corruption::Wild => plan::Corruption::Wild,
+                    Corruption::Unaligned => plan::Corruption::Unaligned,
+                },
+            },
+            Injection::Migrate(it) => {
+                let cpu = u32::from(*it.to);
+                helped(Command::Migrate { cpu }, it.of.as_ref())
+            }
+            Injection::Signal(it) => helped(Command::Signal, it.of.as_ref()),
+            Injection::BlockFault(it) => {
+                helped(Command::Block { frame: *it.frame }, it.of.as_ref())
+            }
+            Injection::ReleaseFault(it) => helped(Command::Release, it.of.as_ref()),
         };
         let trigger = self.trigger(&injection.when()?, complaints)?;
         Some((trigger, action))
@@ -225,6 +242,11 @@ impl Resolver<'_> {
     }
 }
 
+fn helped(command: Command, of: Option<&At<u32>>) -> ActionPlan {
+    let thread = of.map(|of| **of);
+    ActionPlan::Guest { command, thread }
+}
+
 fn or_one(written: Option<&At<u64>>) -> u64 {
     written.map_or(1, |n| **n)
 }
@@ -264,6 +286,7 @@ const fn event_plan(event: Event) -> EventPlan {
         Event::Mark(kind) => EventPlan::Mark(match kind {
             MarkKind::Arm => mark::ARM,
             MarkKind::Done => mark::DONE,
+            MarkKind::Blocked => mark::BLOCKED,
         }),
     }
 }

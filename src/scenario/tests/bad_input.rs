@@ -79,7 +79,8 @@ fn keys() {
     of_more(
         "inject:\n  - smi: {}\n",
         [
-            "7:5: found `smi`, expected one of `nmi`, `pmu-overflow`, `fail`, `irq`, `freeze`, `thaw`, `poke`",
+            "7:5: found `smi`, expected one of `nmi`, `pmu-overflow`, `fail`, `irq`, `freeze`, `thaw`, `poke`, \
+           `corrupt`, `migrate`, `signal`, `block-fault`, `release-fault`",
         ],
     );
     of_more(
@@ -300,7 +301,7 @@ inject:
 ",
         [
             "7:19: found `b`, expected the name of an earlier injection (none has one)",
-            "8:29: found `every`, which `freeze` does not take",
+            "8:31: found `every`, which `freeze` does not take",
             "9:18: found the name `a` twice",
             "9:48: found key `thread`, expected none: `on` takes `hit` and `repeat`",
             "9:59: found vCPU 1, expected one of the machine's 1, from 0",
@@ -315,7 +316,7 @@ inject:
             "14:41: found thread 1, expected one of the workload's 1, from 0",
             "14:50: found vCPU 1, expected one of the machine's 1, from 0",
             "14:58: found `hit` 0, expected 1 or more",
-            "15:33: found 1 us, expected 1 ms to 10 s",
+            "15:35: found 1 us, expected 1 ms to 10 s",
         ],
     );
     of_more(

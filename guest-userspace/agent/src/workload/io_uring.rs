@@ -30,8 +30,8 @@ pub(super) fn run(chain: Chain, thread: u32) -> Result<Observation, WorkloadErro
     while chain.goes_on() {
         chain.run();
         match i32::try_from(chain.last_result()) {
-            Ok(1) => {}
-            Ok(negative @ ..0) => {
+            Ok(taken) if taken == 1 => {}
+            Ok(negative) if negative < 0 => {
                 let errno = Errno::from_raw_os_error(-negative);
                 return Err(failed(thread, "io_uring_enter failed")(errno));
             }

@@ -154,6 +154,12 @@ impl Workload {
         &self.tids
     }
 
+    /// The words shared with the host.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<SharedPages> {
+        &self.shared
+    }
+
     /// Starts the race.
     pub fn release(&self) {
         self.gate.open();

@@ -1,0 +1,95 @@
+//! What the host has the agent do to a workload thread in the middle of a trial.
+//!
+//! A helper thread of the agent, bound to the last CPU, looks at the command words (in
+//! [`crate::shared`]) over and over. The host writes the words of a command and its number last;
+//! the helper (for [`Command::Block`] the thread itself) writes the result and the number before
+//! it, then the mark [`crate::mark::COMMANDED`]. One command is under way at a time.
+
+use serde::{Deserialize, Serialize};
+
+/// A command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// The thread may run on this CPU only.
+    Migrate {
+        /// The CPU.
+        cpu: u32,
+    },
+    /// A signal, SIGUSR1, whose handler does nothing.
+    Signal,
+    /// The next look at the page that holds this frame of the thread's stack blocks, by
+    /// userfaultfd, whoever looks, until [`Command::Release`]. For workload `missing-pages`, which
+    /// takes the page out of the page tables. That it blocked, [`crate::mark::BLOCKED`] says.
+    Block {
+        /// The frame, from 1: the return address that the walk reads for it.
+        frame: u32,
+    },
+    /// The page is let go.
+    Release,
+}
+
+/// The words of a command for a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Words {
+    /// What.
+    pub what: u64,
+    /// The thread.
+    pub thread: u64,
+    /// CPU or frame.
+    pub argument: u64,
+}
+
+impl Command {
+    /// As words.
+    #[must_use]
+    pub fn words(self, thread: u32) -> Words {
+        let (what, argument) = match self {
+            Self::Migrate { cpu } => (1, cpu),
+            Self::Signal => (2, 0),
+            Self::Block { frame } => (3, frame),
+            Self::Release => (4, 0),
+        };
+        Words {
+            what,
+            thread: thread.into(),
+            argument: argument.into(),
+        }
+    }
+
+    /// From words: the command and its thread.
+    #[must_use]
+    pub fn from_words(words: Words) -> Option<(Self, u32)> {
+        let argument = u32::try_from(words.argument).ok()?;
+        let command = match words.what {
+            1 => Self::Migrate { cpu: argument },
+            2 => Self::Signal,
+            3 => Self::Block { frame: argument },
+            4 => Self::Release,
+            _ => return None,
+        };
+        Some((command, u32::try_from(words.thread).ok()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_back() {
+        for command in [
+            Command::Migrate { cpu: 3 },
+            Command::Signal,
+            Command::Block { frame: 300 },
+            Command::Release,
+        ] {
+            assert_eq!(Command::from_words(command.words(7)), Some((command, 7)));
+        }
+        let unknown = Words {
+            what: 9,
+            thread: 0,
+            argument: 0,
+        };
+        assert_eq!(Command::from_words(unknown), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! Frame pointers on a workload thread's stack that lead nowhere, for one iteration.
+
+use super::actions::Found;
+use super::arrivals::Who;
+use super::error::TrialError;
+use super::plan::Corruption;
+use super::trial::Trial;
+use super::vcpu::{VcpuError, vcpu};
+use super::watch;
+
+/// The last page that user addresses reach: above every stack, and nothing is mapped there.
+const WILD: u64 = 0x7fff_ffff_eff0;
+
+/// A word that is not what the thread left there.
+#[derive(Debug)]
+pub(super) struct Corrupted {
+    thread: u32,
+    address: u64,
+    was: u64,
+}
+
+impl Trial<'_> {
+    /// Replaces the frame pointer that is saved beside the return address of `frame`, of the thread
+    /// that is in user mode on a vCPU, in the function at the bottom of its chain.
+    pub(super) fn corrupt(
+        &mut self,
+        index: u8,
+        who: Who,
+        frame: u32,
+        with: Corruption,
+    ) -> Result<Found, TrialError> {
+        let handle = vcpu(&mut self.machine, index)?;
+        let (rip, cpl) = watch::place(&handle).map_err(VcpuError::from)?;
+        let (Some(thread), 3) = (who.thread, cpl) else {
+            return Err(TrialError::NotInUserMode(index));
+        };
+        let read = |address| -> Result<u64, VcpuError> {
+            let mut word = [0; 8];
+            handle.read_virt(address, &mut word)?;
+            Ok(u64::from_le_bytes(word))
+        };
+        let mut address = handle.regs().map_err(VcpuError::from)?.rbp;
+        for _ in 1..frame {
+            address = read(address)?;
+        }
+        let was = read(address)?;
+        let now = match with {
+            Corruption::Loop => address,
+            Corruption::Wild => WILD,
+            Corruption::Unaligned => was.wrapping_add(4),
+        };
+        if with == Corruption::Wild && handle.translate(WILD).map_err(VcpuError::from)?.is_some() {
+            return Err(TrialError::NotPoked { address: WILD });
+        }
+        handle
+            .write_virt(address, &now.to_le_bytes())
+            .map_err(VcpuError::from)?;
+        if read(address)? != now {
+            return Err(TrialError::NotPoked { address });
+        }
+        self.corrupted.push(Corrupted {
+            thread,
+            address,
+            was,
+        });
+        Ok((index, rip, cpl))
+    }
+
+    /// The thread, which is current on the vCPU, is about to use its frame pointers again.
+    pub(super) fn restore(&mut self, index: u8, thread: u32) -> Result<(), TrialError> {
+        let handle = vcpu(&mut self.machine, index)?;
+        // The last one first: it may have replaced what an earlier one wrote.
+        while let Some(at) = self.corrupted.iter().rposition(|it| it.thread == thread) {
+            let Corrupted { address, was, .. } = self.corrupted.remove(at);
+            handle
+                .write_virt(address, &was.to_le_bytes())
+                .map_err(VcpuError::from)?;
+        }
+        Ok(())
+    }
+}
