@@ -134,6 +134,14 @@ impl Executor for Host {
         }
         self.recorded.lock().unwrap().pop_front().unwrap()
     }
+
+    fn sweep(
+        &mut self,
+        _: &crate::sweep::SweepPlan,
+        _: &mut dyn FnMut(crate::sweep::Message) -> bool,
+    ) -> Result<(), InfraError> {
+        unreachable!("no test of the command line sweeps")
+    }
 }
 
 impl Lab for Bench {

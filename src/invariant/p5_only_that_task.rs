@@ -110,10 +110,10 @@ mod tests {
         kit.thread(1, 1002);
         kit.nmi(0, 1001, C);
         for n in 0..2 {
-            kit.nmi(0, 1002, C + (2 + 2 * n << 32));
+            kit.nmi(0, 1002, C + ((2 + 2 * n) << 32));
         }
         for n in 0..answered {
-            kit.deferred(0, 1002, C + (2 + 2 * (n as u64) << 32), &[0x40]);
+            kit.deferred(0, 1002, C + ((2 + 2 * (n as u64)) << 32), &[0x40]);
         }
         let mut trace = kit.trace();
         trace.blocks.push(Block {

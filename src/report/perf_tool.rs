@@ -141,6 +141,7 @@ mod tests {
             cpl,
             thread: Some(0),
             iteration: Some(1),
+            exact: cpl == 0,
         }
     }
 

@@ -182,6 +182,8 @@ impl<'p> Guest<'p> {
             cpl,
             thread: Some(THREAD),
             iteration: Some(iteration),
+            // Nobody handles an NMI where a sweep makes one.
+            exact: cpl == 0,
         })
     }
 

@@ -190,10 +190,10 @@ fn a_checkpoint_holds_the_counters() {
         go_on(&mut machine);
     }
     told(&mut machine, 0xe4);
-    let (checkpoint, before) = (machine.checkpoint().unwrap(), machine.digest().unwrap());
+    let checkpoint = machine.checkpoint().unwrap();
     machine.vcpu(0).unwrap().pmu_overflow(None).unwrap();
-    assert_ne!(machine.digest().unwrap(), before);
+    assert!(!machine.differences(&checkpoint).unwrap().is_empty());
     machine.restore(&checkpoint).unwrap();
-    assert_eq!(machine.digest().unwrap(), before);
+    assert_eq!(machine.differences(&checkpoint).unwrap(), [""; 0]);
     machine.vcpu(0).unwrap().pmu_overflow(None).unwrap();
 }

@@ -69,7 +69,7 @@ fn keys() {
         "kind: spinn",
         [
             "4:9: found `spinn`, expected one of `spin`, `syscalls`, `deep`, `sleep-migrate`, \
-             `exit`, `missing-pages`, `unreadable-ends`, `traced`, `exec`, `compat`, `stuck`",
+             `exit`, `missing-pages`, `unreadable-ends`, `traced`, `io-uring`, `exec`, `compat`, `stuck`",
         ],
     );
     of_more(
@@ -215,7 +215,7 @@ require: [M1, Z9]
             "8:16: the workloads have no symbol `rot`, expected one of root, exit_root, descend, \
              spin_leaf, spin_loop, syscalls_leaf, syscalls_call, syscalls_return, deep_leaf, \
              deep_call, deep_return, sleep_leaf, sleep_call, sleep_return, exit_leaf, exit_call, \
-             exit_return, missing_leaf, missing_call, missing_return, exec_leaf, exec_call, \
+             exit_return, missing_leaf, missing_call, missing_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
              exec_return, compat_descend, compat_leaf, compat_nop",
             "8:38: found key `count`, expected none: `at` takes `first`, `hit`, `repeat`, `vcpu`, \
              `thread`, `task` and `in-nmi`, and for `nmi` and `pmu-overflow` also `times` and `sweep`",
@@ -327,7 +327,7 @@ inject:
             "6:37: the workloads have no symbol `rot`, expected one of root, exit_root, descend, \
              spin_leaf, spin_loop, syscalls_leaf, syscalls_call, syscalls_return, deep_leaf, \
              deep_call, deep_return, sleep_leaf, sleep_call, sleep_return, exit_leaf, exit_call, \
-             exit_return, missing_leaf, missing_call, missing_return, exec_leaf, exec_call, \
+             exit_return, missing_leaf, missing_call, missing_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
              exec_return, compat_descend, compat_leaf, compat_nop",
             "6:63: found `repeat` 0, expected 1 or more",
         ],

@@ -29,13 +29,14 @@ pub(super) fn run(chain: Chain, thread: u32) -> Result<Observation, WorkloadErro
     let chain = unsafe { chain.with_ring(ring.fd.as_raw_fd(), ring.tail, ring.head) };
     while chain.goes_on() {
         chain.run();
-        match i32::try_from(chain.last_result()) {
-            Ok(taken) if taken == 1 => {}
-            Ok(negative) if negative < 0 => {
-                let errno = Errno::from_raw_os_error(-negative);
-                return Err(failed(thread, "io_uring_enter failed")(errno));
-            }
-            _ => return Err(failed(thread, "io_uring_enter took nothing")(Errno::IO)),
+        let result = chain.last_result();
+        if result != 1 {
+            // Less than 0: why it failed. Else it took another number than the one submitted.
+            let errno = i32::try_from(-result).ok().filter(|errno| *errno > 0);
+            let errno = errno.map_or(Errno::IO, Errno::from_raw_os_error);
+            return Err(failed(thread, "io_uring_enter did not take one request")(
+                errno,
+            ));
         }
     }
     Ok(Observation::IoUring { thread })
