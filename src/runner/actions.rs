@@ -21,7 +21,7 @@ pub(super) type Found = (u8, u64, u8);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Made {
     pub who: Who,
-    /// The vCPU stood there for it, outside of an NMI's handler.
+    /// The vCPU stood there for it, and takes NMIs there.
     pub exact: bool,
 }
 
@@ -44,7 +44,7 @@ impl Trial<'_> {
             let target = plan.target.unwrap_or(index);
             let known = if target == index { who } else { NOBODY };
             let stood = matches!(plan.trigger, TriggerPlan::Arrival(_)) && target == index;
-            let exact = stood && !self.in_nmi(index)?;
+            let exact = stood && self.takes_nmi_here(index)?;
             let found = self.perform(spec, plan, index, target, who)?;
             self.note_made(spec, found, Made { who: known, exact });
             self.follow(spec, index, who, &mut now);
@@ -114,6 +114,11 @@ impl Trial<'_> {
     pub(super) fn in_nmi(&mut self, index: u8) -> Result<bool, TrialError> {
         let state = vcpu(&mut self.machine, index)?.nmi_state();
         Ok(state.map_err(VcpuError::from)?.masked)
+    }
+
+    fn takes_nmi_here(&mut self, index: u8) -> Result<bool, TrialError> {
+        let state = vcpu(&mut self.machine, index)?.nmi_state();
+        Ok(state.map_err(VcpuError::from)?.takes_one_here())
     }
 
     /// Does something to a vCPU while it stands still.

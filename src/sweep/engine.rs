@@ -114,6 +114,12 @@ fn differ(one: &[Step], other: &[Step]) -> Option<usize> {
     at.or_else(|| (one.len() != other.len()).then(|| one.len().min(other.len())))
 }
 
+/// A checkpoint on the path.
+struct Block {
+    at: u32,
+    checkpoint: Checkpoint,
+}
+
 /// One machine.
 struct Job<'p> {
     plan: &'p SweepPlan,
@@ -151,44 +157,58 @@ impl<'p> Job<'p> {
         })
     }
 
-    /// Every trial of this machine: blocks of [`STRIDE`] boundaries go to the machines in turn.
+    /// Every trial of this machine: stretches of [`STRIDE`] boundaries go to the machines in turn.
     fn run(mut self) -> Result<Effort, SweepError> {
         let begin = Instant::now();
-        let points = self.points();
-        let mut block = self.start.behind.clone();
-        let mut at = 0;
-        let blocks = u32::try_from(self.path.len())
-            .unwrap_or(u32::MAX)
-            .div_ceil(STRIDE);
-        for number in 0..blocks {
-            let of_block = number * STRIDE..(number + 1) * STRIDE;
-            let mine = number % self.jobs == self.job;
-            let wanted: Vec<u32> = points
-                .iter()
-                .copied()
-                .filter(|point| mine && of_block.contains(point))
-                .collect();
-            if wanted.is_empty() {
+        let mut block = Block {
+            at: 0,
+            checkpoint: self.start.behind.clone(),
+        };
+        for point in self.points() {
+            if point / STRIDE % self.jobs != self.job {
                 continue;
             }
-            if of_block.start > at {
-                self.restore(&block)?;
-                self.start.steps(of_block.start - at)?;
-                block = self.start.guest.machine.checkpoint()?;
-                at = of_block.start;
+            if point >= block.at + STRIDE {
+                block = self.block(block, point - point % STRIDE)?;
             }
-            for point in wanted {
-                let message = match self.try_often(&block, point, point - at)? {
-                    Some(trial) => FromJob::Trial(Box::new(trial)),
-                    None => FromJob::Missed(point),
-                };
-                if self.send.send(message).is_err() {
-                    return Ok(self.effort);
-                }
+            let message = match self.try_often(&block, point)? {
+                Some(trial) => FromJob::Trial(Box::new(trial)),
+                None => FromJob::Missed(point),
+            };
+            if self.send.send(message).is_err() {
+                return Ok(self.effort);
             }
         }
         self.effort.trials_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
         Ok(self.effort)
+    }
+
+    /// A checkpoint further along the path. Putting a machine back has KVM write the guest's clock
+    /// anew, and code that is reading it starts over: where a checkpoint does not lead along the
+    /// path, one a few instructions further does. Where none does, the old one has to do.
+    fn block(&mut self, old: Block, wanted: u32) -> Result<Block, SweepError> {
+        let last = u32::try_from(self.path.len()).unwrap_or(u32::MAX) - 1;
+        for at in wanted..(wanted + STRIDE).min(last) {
+            if !self.go(&old, at)? {
+                continue;
+            }
+            let new = Block {
+                at,
+                checkpoint: self.start.guest.machine.checkpoint()?,
+            };
+            if self.go(&new, (at + 2 * STRIDE).min(last))? {
+                return Ok(new);
+            }
+        }
+        Ok(old)
+    }
+
+    /// Puts the machine back and goes to a point; whether it is there.
+    fn go(&mut self, block: &Block, point: u32) -> Result<bool, SweepError> {
+        self.restore(&block.checkpoint)?;
+        self.start.steps(point.saturating_sub(block.at))?;
+        let expected = self.path.get(point as usize).map(|step| step.rip);
+        Ok(expected == Some(self.start.here()?.rip))
     }
 
     fn points(&self) -> Vec<u32> {
@@ -220,43 +240,33 @@ impl<'p> Job<'p> {
     }
 
     /// Tries a point until the way there is that of the path: code that reads a clock may go another.
-    fn try_often(
-        &mut self,
-        block: &Checkpoint,
-        point: u32,
-        steps: u32,
-    ) -> Result<Option<SweptTrial>, SweepError> {
+    fn try_often(&mut self, block: &Block, point: u32) -> Result<Option<SweptTrial>, SweepError> {
         for _ in 0..TRIES {
-            if let Some(trial) = self.trial(block, point, steps)? {
-                return Ok(Some(trial));
+            if self.plan.check_restores {
+                self.restore(&block.checkpoint)?;
+                self.check_restored(block, point)?;
+            }
+            if self.go(block, point)? {
+                return self.trial(point).map(Some);
             }
         }
         Ok(None)
     }
 
-    /// `None` where the vCPU did not come to the point.
-    fn trial(
-        &mut self,
-        block: &Checkpoint,
-        point: u32,
-        steps: u32,
-    ) -> Result<Option<SweptTrial>, SweepError> {
-        self.restore(block)?;
-        if self.plan.check_restores {
-            let left = self.start.guest.machine.differences(block)?;
-            if !left.is_empty() {
-                return Err(SweepError::Other(format!(
-                    "point {point}: put back, the machine is not what it was: {}",
-                    left.join(", ")
-                )));
-            }
+    fn check_restored(&mut self, block: &Block, point: u32) -> Result<(), SweepError> {
+        let left = self.start.guest.machine.differences(&block.checkpoint)?;
+        if left.is_empty() {
+            return Ok(());
         }
+        Err(SweepError::Other(format!(
+            "point {point}: put back, the machine is not what it was: {}",
+            left.join(", ")
+        )))
+    }
+
+    /// The trial of the point at which the machine stands.
+    fn trial(&mut self, point: u32) -> Result<SweptTrial, SweepError> {
         self.start.guest.session.rings = self.start.rings.clone();
-        self.start.steps(steps)?;
-        let expected = self.path.get(point as usize).map(|step| step.rip);
-        if expected != Some(self.start.here()?.rip) {
-            return Ok(None);
-        }
         let iteration = self.start.request.iteration.unwrap_or(0);
         let spec = u32::try_from(self.plan.trial.injections.len()).unwrap_or(u32::MAX);
         let nmi = self.start.guest.nmi(self.start.vcpu, spec, iteration)?;
@@ -268,13 +278,13 @@ impl<'p> Job<'p> {
         guest.session.drain(guest.machine.memory());
         let rings = std::mem::take(&mut guest.session.rings);
         let console = guest.machine.console().since(self.start.console);
-        Ok(Some(SweptTrial {
+        Ok(SweptTrial {
             point,
             rings: rings.into_iter().map(|ring| ring.finish()).collect(),
             injections,
             console: String::from_utf8_lossy(&console).into_owned(),
             end,
-        }))
+        })
     }
 
     /// The end of the entry, one more iteration with a request, and the beginning of the next.

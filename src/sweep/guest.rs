@@ -174,6 +174,7 @@ impl<'p> Guest<'p> {
     ) -> Result<Injection, SweepError> {
         let mut handle = vcpu(&mut self.machine, index)?;
         let (rip, cpl) = watch::place(&handle).map_err(VcpuError::from)?;
+        let state = handle.nmi_state().map_err(VcpuError::from)?;
         handle.inject_nmi().map_err(VcpuError::from)?;
         Ok(Injection {
             spec,
@@ -182,8 +183,7 @@ impl<'p> Guest<'p> {
             cpl,
             thread: Some(THREAD),
             iteration: Some(iteration),
-            // Nobody handles an NMI where a sweep makes one.
-            exact: cpl == 0,
+            exact: cpl == 0 && state.takes_one_here(),
         })
     }
 

@@ -93,8 +93,8 @@ pub struct Injection {
     pub thread: Option<u32>,
     /// How many iterations (arm marks) that thread had begun, where it is known.
     pub iteration: Option<u64>,
-    /// The vCPU stood there for this injection, and not in the handler of an NMI: an NMI is taken
-    /// before this very instruction.
+    /// The vCPU stood there for this injection, not in the handler of an NMI and not right behind an
+    /// `sti`: an NMI is taken before this very instruction.
     #[serde(default)]
     pub exact: bool,
 }

@@ -17,6 +17,17 @@ pub struct NmiState {
     pub injected: bool,
     /// The guest handles an NMI now; one that waits is taken when that handler returns.
     pub masked: bool,
+    /// The instruction before was `sti`, `mov ss` or `pop ss`: one that waits is taken behind the
+    /// next (AMD APM vol. 2, 15.21.5; KVM holds NMIs back there, `svm_nmi_blocked`).
+    pub shadow: bool,
+}
+
+impl NmiState {
+    /// Whether an NMI is taken before the very instruction at which the vCPU stands.
+    #[must_use]
+    pub fn takes_one_here(self) -> bool {
+        !self.masked && !self.shadow
+    }
 }
 
 /// Proof that exactly one NMI more waits in a vCPU.
@@ -78,8 +89,10 @@ pub enum InjectError {
 
 impl NmiState {
     pub(crate) fn of(fd: &VcpuFd) -> Result<Self, errno::Error> {
-        let nmi = fd.get_vcpu_events()?.nmi;
+        let events = fd.get_vcpu_events()?;
+        let nmi = events.nmi;
         Ok(Self {
+            shadow: events.interrupt.shadow != 0,
             pending: nmi.pending,
             injected: nmi.injected != 0,
             masked: nmi.masked != 0,
