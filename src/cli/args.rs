@@ -190,6 +190,10 @@ pub struct SweepArgs {
     /// Only in this function of the kernel; may be given more than once.
     #[arg(long = "function", value_name = "NAME")]
     pub functions: Vec<String>,
+    /// Only this point of the path, by its number; may be given more than once. What went wrong
+    /// there is shown with the events around it.
+    #[arg(long = "point", value_name = "N", conflicts_with = "functions")]
+    pub points: Vec<u32>,
     /// Stop after so many seconds of trials.
     #[arg(long, value_name = "SECONDS")]
     pub budget: Option<u64>,

@@ -9,6 +9,7 @@ use super::kernel;
 use super::lab::{Lab, LabError, TestKernel};
 use super::output::print;
 use super::progress::Spinner;
+use crate::report::failure;
 use crate::report::names::Names;
 use crate::report::outcome::EXIT_UNTESTED;
 use crate::report::sweep::{self as text, Summary};
@@ -50,6 +51,7 @@ pub fn sweep(
         effort: None,
         failed: None,
         stopped: false,
+        shows: !args.points.is_empty(),
     };
     spinner.step(&format!("{}: recording the path", plan.trial.scenario));
     let swept = host.sweep(&plan, &mut |message| {
@@ -133,6 +135,9 @@ fn request(trial: &TrialPlan) -> Option<u32> {
 }
 
 fn points(args: &SweepArgs, symbols: &dyn KernelSymbols) -> Result<Points, CommandError> {
+    if !args.points.is_empty() {
+        return Ok(Points::These(args.points.clone()));
+    }
     if args.functions.is_empty() {
         return Ok(match args.once {
             true => Points::Static,
@@ -173,6 +178,8 @@ struct Run<'a> {
     failed: Option<String>,
     /// The budget is used up.
     stopped: bool,
+    /// Whether failures are shown with the events around them.
+    shows: bool,
 }
 
 impl Run<'_> {
@@ -190,8 +197,17 @@ impl Run<'_> {
                 self.begin = Instant::now();
             }
             Message::Trial(trial) => {
-                if let Some(verdicts) = &mut self.verdicts {
-                    verdicts.judge(&trial);
+                if let Some(verdicts) = &mut self.verdicts
+                    && let Some(result) = verdicts.judge(&trial)
+                    && self.shows
+                {
+                    let names = Names {
+                        kernel: self.kernel.symbols(),
+                        user: &verdicts.common().user_symbols,
+                    };
+                    let text = failure::block(&result, names);
+                    // Standard output that is gone ends the command at its summary.
+                    let _ = self.spinner.suspend(|| print(&text));
                 }
                 self.tell();
                 self.stopped = self

@@ -138,8 +138,9 @@ fn last_lines(summary: &Summary<'_>) -> String {
     if !verdicts.missed.is_empty() {
         let _ = writeln!(
             out,
-            "{} points were not tried: the way to them was another each time",
-            verdicts.missed.len()
+            "{} points were not tried, the way to them was another each time: {:?}",
+            verdicts.missed.len(),
+            verdicts.missed,
         );
     }
     let exercised: Vec<&str> = verdicts.exercised.keys().copied().collect();
@@ -147,10 +148,19 @@ fn last_lines(summary: &Summary<'_>) -> String {
     if let Some(effort) = summary.effort {
         let _ = writeln!(
             out,
-            "restore: {} us median, {} us at the 99th percentile; {} pages median",
+            "restore: {} us median, {} us at the 99th percentile; {} pages copied of {} looked at, \
+             median",
             quantile(&effort.restores_us, 0.5),
             quantile(&effort.restores_us, 0.99),
             quantile(&effort.copied, 0.5),
+            quantile(&effort.looked_at, 0.5),
+        );
+        let _ = writeln!(
+            out,
+            "medians of a trial: {} us of steps, {} us from the NMI to its end, {} us of reading",
+            quantile(&effort.steps_us, 0.5),
+            quantile(&effort.runs_us, 0.5),
+            quantile(&effort.tells_us, 0.5),
         );
     }
     out

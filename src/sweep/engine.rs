@@ -1,6 +1,8 @@
 //! The trials of a sweep, on one machine or several side by side.
 
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,12 +28,13 @@ pub fn run(
     tell: &mut dyn FnMut(Message) -> bool,
 ) {
     let jobs = plan.jobs.max(1);
+    let common = Common::default();
     thread::scope(|scope| {
         let (send, receive) = channel::<FromJob>();
-        for job in 0..jobs {
-            let send = send.clone();
+        for _ in 0..jobs {
+            let (send, common) = (send.clone(), &common);
             scope.spawn(move || {
-                let result = Job::new(plan, job, jobs, make, &send).and_then(Job::run);
+                let result = Job::new(plan, common, make, &send).and_then(Job::run);
                 // Nobody listens any more where the sweep was broken off.
                 let _ = send.send(match result {
                     Ok(effort) => FromJob::Ended(effort),
@@ -50,6 +53,17 @@ pub fn run(
     });
 }
 
+/// What the machines of a sweep share.
+#[derive(Default)]
+struct Common {
+    /// The path, of the machine that was there first.
+    path: OnceLock<Vec<Step>>,
+    /// The path was told.
+    told: AtomicBool,
+    /// The first point of the next stretch that nobody has taken.
+    next: AtomicU32,
+}
+
 /// From a machine to the one who gathers.
 enum FromJob {
     Path(Box<Recording>, Vec<Step>),
@@ -62,8 +76,6 @@ enum FromJob {
 /// Puts together what the machines say.
 #[derive(Default)]
 struct Gather {
-    path: Option<Vec<Step>>,
-    /// Trials of a machine whose path is not known to be the common one yet have to wait for it.
     effort: Effort,
     failed: Option<String>,
 }
@@ -71,26 +83,11 @@ struct Gather {
 impl Gather {
     fn take(&mut self, message: FromJob, tell: &mut dyn FnMut(Message) -> bool) -> bool {
         match message {
-            FromJob::Path(common, path) => match &self.path {
-                None => {
-                    self.path = Some(path.clone());
-                    tell(Message::Path { common, path })
-                }
-                Some(first) => {
-                    if let Some(at) = differ(first, &path) {
-                        self.failed = Some(format!(
-                            "two machines went different ways at instruction {at} of the path"
-                        ));
-                    }
-                    true
-                }
-            },
+            FromJob::Path(common, path) => tell(Message::Path { common, path }),
             FromJob::Trial(trial) => tell(Message::Trial(trial)),
             FromJob::Missed(point) => tell(Message::Missed { point }),
             FromJob::Ended(effort) => {
-                self.effort.restores_us.extend(effort.restores_us);
-                self.effort.copied.extend(effort.copied);
-                self.effort.trials_ms = self.effort.trials_ms.max(effort.trials_ms);
+                self.effort.add(effort);
                 true
             }
             FromJob::Failed(reason) => {
@@ -108,10 +105,38 @@ impl Gather {
     }
 }
 
-/// Where two paths part; tasks are at other addresses in another machine.
-fn differ(one: &[Step], other: &[Step]) -> Option<usize> {
-    let at = one.iter().zip(other).position(|(a, b)| a.rip != b.rip);
-    at.or_else(|| (one.len() != other.len()).then(|| one.len().min(other.len())))
+/// Whether two paths are the same; tasks are at other addresses in another machine.
+fn same_way(one: &[Step], other: &[Step]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.rip == b.rip)
+}
+
+/// The last two checkpoints on the path.
+struct Blocks {
+    last: Block,
+    before: Option<Block>,
+}
+
+impl Blocks {
+    /// The one to go to a point from: the last may be beyond it.
+    fn of(&self, point: u32) -> &Block {
+        match &self.before {
+            Some(before) if point < self.last.at => before,
+            _ => &self.last,
+        }
+    }
+}
+
+fn micros(since: Instant) -> u32 {
+    u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX)
+}
+
+/// How to go from a checkpoint to a point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// To a breakpoint, where the way does not come by the point before: one stop instead of many.
+    InOneGo,
+    /// By single steps, with interrupts held back.
+    StepByStep,
 }
 
 /// A checkpoint on the path.
@@ -123,10 +148,9 @@ struct Block {
 /// One machine.
 struct Job<'p> {
     plan: &'p SweepPlan,
+    common: &'p Common,
     start: Start<'p>,
     path: Vec<Step>,
-    job: u32,
-    jobs: u32,
     send: &'p Sender<FromJob>,
     effort: Effort,
 }
@@ -134,49 +158,65 @@ struct Job<'p> {
 impl<'p> Job<'p> {
     fn new(
         plan: &'p SweepPlan,
-        job: u32,
-        jobs: u32,
+        common: &'p Common,
         make: &(dyn Fn() -> Result<Machine, String> + Sync),
         send: &'p Sender<FromJob>,
     ) -> Result<Self, SweepError> {
         let machine = make().map_err(SweepError::Other)?;
-        let (start, path) = Start::with_path(plan, machine)?;
-        let common = Recording {
-            injections: Vec::new(),
-            ..start.guest.session.recording.clone()
-        };
-        let _ = send.send(FromJob::Path(Box::new(common), path.clone()));
+        let (start, path) = Start::with_path(plan, machine, |path| {
+            common.path.get().is_none_or(|first| same_way(first, path))
+        })?;
+        let first = common.path.get_or_init(|| path.clone());
+        if !same_way(first, &path) {
+            return Err(SweepError::Other(
+                "another machine goes another way from the request to user mode each time"
+                    .to_owned(),
+            ));
+        }
+        if !common.told.swap(true, Ordering::Relaxed) {
+            let recording = start.guest.session.recording.clone();
+            let _ = send.send(FromJob::Path(Box::new(recording), path.clone()));
+        }
         Ok(Self {
             plan,
+            common,
             start,
             path,
-            job,
-            jobs,
             send,
             effort: Effort::default(),
         })
     }
 
-    /// Every trial of this machine: stretches of [`STRIDE`] boundaries go to the machines in turn.
+    /// Trials, as long as there are any: stretches of [`STRIDE`] boundaries go to whoever is free.
     fn run(mut self) -> Result<Effort, SweepError> {
         let begin = Instant::now();
-        let mut block = Block {
-            at: 0,
-            checkpoint: self.start.behind.clone(),
+        let points = self.points();
+        let mut blocks = Blocks {
+            last: Block {
+                at: 0,
+                checkpoint: self.start.behind.clone(),
+            },
+            before: None,
         };
-        for point in self.points() {
-            if point / STRIDE % self.jobs != self.job {
-                continue;
+        loop {
+            let stretch = self.common.next.fetch_add(STRIDE, Ordering::Relaxed);
+            if stretch as usize >= self.path.len() {
+                break;
             }
-            if point >= block.at + STRIDE {
-                block = self.block(block, point - point % STRIDE)?;
-            }
-            let message = match self.try_often(&block, point)? {
-                Some(trial) => FromJob::Trial(Box::new(trial)),
-                None => FromJob::Missed(point),
-            };
-            if self.send.send(message).is_err() {
-                return Ok(self.effort);
+            let of_stretch = |point: &&u32| (stretch..stretch + STRIDE).contains(*point);
+            for &point in points.iter().filter(of_stretch) {
+                if point >= blocks.last.at + STRIDE
+                    && let Some(new) = self.block(&blocks.last, stretch)?
+                {
+                    blocks.before = Some(std::mem::replace(&mut blocks.last, new));
+                }
+                let message = match self.try_often(blocks.of(point), point)? {
+                    Some(trial) => FromJob::Trial(Box::new(trial)),
+                    None => FromJob::Missed(point),
+                };
+                if self.send.send(message).is_err() {
+                    return Ok(self.effort);
+                }
             }
         }
         self.effort.trials_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -186,29 +226,44 @@ impl<'p> Job<'p> {
     /// A checkpoint further along the path. Putting a machine back has KVM write the guest's clock
     /// anew, and code that is reading it starts over: where a checkpoint does not lead along the
     /// path, one a few instructions further does. Where none does, the old one has to do.
-    fn block(&mut self, old: Block, wanted: u32) -> Result<Block, SweepError> {
+    fn block(&mut self, old: &Block, wanted: u32) -> Result<Option<Block>, SweepError> {
         let last = u32::try_from(self.path.len()).unwrap_or(u32::MAX) - 1;
         for at in wanted..(wanted + STRIDE).min(last) {
-            if !self.go(&old, at)? {
+            if !self.go(old, at, Way::StepByStep)? {
                 continue;
             }
             let new = Block {
                 at,
                 checkpoint: self.start.guest.machine.checkpoint()?,
             };
-            if self.go(&new, (at + 2 * STRIDE).min(last))? {
-                return Ok(new);
+            if self.go(&new, (at + 2 * STRIDE).min(last), Way::StepByStep)? {
+                return Ok(Some(new));
             }
         }
-        Ok(old)
+        Ok(None)
     }
 
     /// Puts the machine back and goes to a point; whether it is there.
-    fn go(&mut self, block: &Block, point: u32) -> Result<bool, SweepError> {
+    fn go(&mut self, block: &Block, point: u32, how: Way) -> Result<bool, SweepError> {
         self.restore(&block.checkpoint)?;
-        self.start.steps(point.saturating_sub(block.at))?;
-        let expected = self.path.get(point as usize).map(|step| step.rip);
-        Ok(expected == Some(self.start.here()?.rip))
+        let begin = Instant::now();
+        let way = self.path.get(block.at as usize..point as usize);
+        let there = self.path.get(point as usize).map(|step| step.rip);
+        match (way.unwrap_or_default(), there) {
+            ([], _) => {}
+            (way, Some(rip))
+                if how == Way::InOneGo
+                    && way.len() > 1
+                    && way.iter().all(|step| step.rip != rip) =>
+            {
+                if !self.start.run_to(rip)? {
+                    return Ok(false);
+                }
+            }
+            _ => self.start.steps(point.saturating_sub(block.at))?,
+        }
+        self.effort.steps_us.push(micros(begin));
+        Ok(there == Some(self.start.here()?.rip))
     }
 
     fn points(&self) -> Vec<u32> {
@@ -232,21 +287,25 @@ impl<'p> Job<'p> {
     fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), SweepError> {
         let begin = Instant::now();
         let restored = self.start.guest.machine.restore(checkpoint)?;
-        let took = u32::try_from(begin.elapsed().as_micros()).unwrap_or(u32::MAX);
-        self.effort.restores_us.push(took);
-        let copied = u32::try_from(restored.copied).unwrap_or(u32::MAX);
-        self.effort.copied.push(copied);
+        self.effort.restores_us.push(micros(begin));
+        let count = |pages| u32::try_from(pages).unwrap_or(u32::MAX);
+        self.effort.copied.push(count(restored.copied));
+        self.effort.looked_at.push(count(restored.looked_at));
         Ok(())
     }
 
     /// Tries a point until the way there is that of the path: code that reads a clock may go another.
     fn try_often(&mut self, block: &Block, point: u32) -> Result<Option<SweptTrial>, SweepError> {
-        for _ in 0..TRIES {
+        for attempt in 0..TRIES {
+            let how = match attempt {
+                0 => Way::InOneGo,
+                _ => Way::StepByStep,
+            };
             if self.plan.check_restores {
                 self.restore(&block.checkpoint)?;
                 self.check_restored(block, point)?;
             }
-            if self.go(block, point)? {
+            if self.go(block, point, how)? {
                 return self.trial(point).map(Some);
             }
         }
@@ -271,13 +330,18 @@ impl<'p> Job<'p> {
         let spec = u32::try_from(self.plan.trial.injections.len()).unwrap_or(u32::MAX);
         let nmi = self.start.guest.nmi(self.start.vcpu, spec, iteration)?;
         let mut injections = vec![self.start.request.clone(), nmi];
+        let begin = Instant::now();
+        self.start.guest.break_at(&[self.start.place])?;
         self.start.guest.start()?;
         let end = self.rest(&mut injections, iteration)?;
+        self.effort.runs_us.push(micros(begin));
+        let begin = Instant::now();
         let guest = &mut self.start.guest;
         guest.machine.pause_all().map_err(VcpuError::from)?;
         guest.session.drain(guest.machine.memory());
         let rings = std::mem::take(&mut guest.session.rings);
         let console = guest.machine.console().since(self.start.console);
+        self.effort.tells_us.push(micros(begin));
         Ok(SweptTrial {
             point,
             rings: rings.into_iter().map(|ring| ring.finish()).collect(),
@@ -287,35 +351,30 @@ impl<'p> Job<'p> {
         })
     }
 
-    /// The end of the entry, one more iteration with a request, and the beginning of the next.
+    /// The end of the entry, and one more with a request: up to where the one after that would make
+    /// its own.
     fn rest(
         &mut self,
         injections: &mut Vec<crate::trace::recording::Injection>,
         mut iteration: u64,
     ) -> Result<TrialEnd, SweepError> {
         let until = Instant::now() + Duration::from_millis(self.plan.limit_ms);
-        let first = iteration;
-        let mut hits = 0;
+        let mut requests = 0;
         loop {
             let happening = self.start.guest.next(until)?;
             match happening {
-                Happening::Arm { vcpu, thread } if thread == THREAD => {
-                    iteration += 1;
-                    if iteration > first + 1 {
-                        self.start.guest.break_at(&[])?;
-                        return Ok(TrialEnd::Completed);
-                    }
-                    self.start.guest.break_at(&[self.start.place])?;
+                Happening::Arm { vcpu, thread } => {
+                    iteration += u64::from(thread == THREAD);
                     self.start.guest.resume(vcpu, Run::Continue)?;
                 }
                 Happening::Breakpoint { vcpu, .. } if self.is_ours(vcpu)? => {
-                    hits += 1;
-                    if hits == self.start.hit() {
-                        let guest = &mut self.start.guest;
-                        guest.break_at(&[])?;
-                        injections.push(guest.nmi(vcpu, self.plan.request, iteration)?);
+                    requests += 1;
+                    let guest = &mut self.start.guest;
+                    if requests > 1 {
+                        return Ok(TrialEnd::Completed);
                     }
-                    self.start.guest.resume(vcpu, Run::Continue)?;
+                    injections.push(guest.nmi(vcpu, self.plan.request, iteration)?);
+                    guest.resume(vcpu, Run::Continue)?;
                 }
                 Happening::End(end) => return Ok(end),
                 Happening::Nothing => return self.start.guest.hang(),

@@ -3,8 +3,8 @@
 //! The path begins behind the instruction at which a scenario makes its first request, and ends at the
 //! first instruction of user mode. It is recorded once, by single steps with interrupts held back.
 //! Then, for every boundary of it: the machine is put back, an NMI comes there, the entry ends, and
-//! one more iteration of the workload follows with the scenario's own request in it, so that what
-//! the NMI left behind shows. Every invariant is checked on every trial.
+//! one more follows with the scenario's own request in it, so that what the NMI left behind shows;
+//! the trial ends where the entry after that would make its request. Every invariant is checked on every trial.
 //!
 //! ```text
 //! plan ──> [KVM host: guest ─> walk (path) ─> trials] ──> messages ──> verdicts ──> report

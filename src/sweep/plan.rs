@@ -103,6 +103,27 @@ pub struct Effort {
     pub restores_us: Vec<u32>,
     /// Pages that each copied.
     pub copied: Vec<u32>,
+    /// Pages that each looked at.
+    pub looked_at: Vec<u32>,
+    /// Microseconds that the steps to each point took.
+    pub steps_us: Vec<u32>,
+    /// Microseconds from each NMI to the end of its trial.
+    pub runs_us: Vec<u32>,
+    /// Microseconds that reading the rings and telling took.
+    pub tells_us: Vec<u32>,
     /// Milliseconds from the end of the path's recording to the end of the last trial.
     pub trials_ms: u64,
+}
+
+impl Effort {
+    /// That of another machine beside this one.
+    pub fn add(&mut self, other: Self) {
+        self.restores_us.extend(other.restores_us);
+        self.copied.extend(other.copied);
+        self.looked_at.extend(other.looked_at);
+        self.steps_us.extend(other.steps_us);
+        self.runs_us.extend(other.runs_us);
+        self.tells_us.extend(other.tells_us);
+        self.trials_ms = self.trials_ms.max(other.trials_ms);
+    }
 }

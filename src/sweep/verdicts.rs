@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::{Step, SweptTrial};
 use crate::invariant::{Check, Invariant, Violation};
-use crate::report::MatchFinding;
+use crate::report::result::JudgedViolation;
+use crate::report::{MatchFinding, Outcome, ScenarioResult};
 use crate::scenario::KernelSymbols;
 use crate::trace::Trace;
 use crate::trace::recording::{Recording, TrialEnd};
@@ -107,14 +108,15 @@ impl<'a> Verdicts<'a> {
         }
     }
 
-    /// Judges a trial; what it shows, if anything is wrong.
-    pub fn judge(&mut self, trial: &SweptTrial) -> Option<Symptom> {
+    /// Judges a trial; the whole of it, if anything is wrong.
+    pub fn judge(&mut self, trial: &SweptTrial) -> Option<ScenarioResult> {
         let trace = Trace::decode(&self.recording(trial));
         let mut symptom = Symptom {
             died: died(&trial.end),
             fell: BTreeSet::new(),
         };
         let mut messages = Vec::new();
+        let mut violations = Vec::new();
         if let Some(died) = symptom.died {
             messages.push(match &trial.end {
                 TrialEnd::Panic { line } => format!("{died}: {line}"),
@@ -128,7 +130,7 @@ impl<'a> Verdicts<'a> {
             match invariant.check(&trace) {
                 Check::Violated(list) => {
                     for violation in list {
-                        self.note(&violation, &trace, &mut symptom, &mut messages);
+                        violations.extend(self.note(violation, &trace, &mut symptom));
                     }
                 }
                 Check::Holds { .. } => {
@@ -142,6 +144,10 @@ impl<'a> Verdicts<'a> {
             self.passed += 1;
             return None;
         }
+        let told = violations
+            .iter()
+            .map(|it: &JudgedViolation| it.violation.line());
+        let all: Vec<String> = messages.iter().cloned().chain(told).collect();
         let failure = self.failures.entry(symptom.clone()).or_insert(Failure {
             points: Vec::new(),
             messages: Vec::new(),
@@ -151,35 +157,52 @@ impl<'a> Verdicts<'a> {
             .first()
             .is_none_or(|first| trial.point < *first)
         {
-            failure.messages = messages;
+            failure.messages.clone_from(&all);
         }
         failure.points.push(trial.point);
         failure.points.sort_unstable();
-        Some(symptom)
+        let name = format!("point {}", trial.point);
+        let mut result = ScenarioResult::not_run(&name, outcome(&symptom), String::new());
+        result.reasons = all;
+        result.violations = violations;
+        result.trace = Some(trace);
+        Some(result)
     }
 
+    /// With the finding it is, if it is one. A trial that was cut short lacks what would have come:
+    /// that is no violation.
     fn note(
         &self,
-        violation: &Violation,
+        violation: Violation,
         trace: &Trace,
         symptom: &mut Symptom,
-        messages: &mut Vec<String>,
-    ) {
-        // A trial that was cut short lacks what would have come: that is no violation.
+    ) -> Option<JudgedViolation> {
         if symptom.died.is_some() {
-            return;
+            return None;
         }
-        let finding = self.findings.matching(violation, trace, self.symbols);
-        messages.push(violation.line());
-        symptom.fell.insert((violation.invariant.clone(), finding));
+        let finding = self.findings.matching(&violation, trace, self.symbols);
+        let fell = (violation.invariant.clone(), finding.clone());
+        symptom.fell.insert(fell);
+        Some(JudgedViolation { violation, finding })
     }
 }
+
+fn outcome(symptom: &Symptom) -> Outcome {
+    match symptom.died {
+        Some(GUEST_PANIC) => Outcome::GuestPanic,
+        Some(_) => Outcome::Hang,
+        None if symptom.is_known() => Outcome::ExpectedFailure,
+        None => Outcome::Fail,
+    }
+}
+
+const GUEST_PANIC: &str = Outcome::GuestPanic.name();
 
 /// What became of a guest that did not come to the trial's end.
 fn died(end: &TrialEnd) -> Option<&'static str> {
     match end {
         TrialEnd::Completed => None,
-        TrialEnd::Panic { .. } => Some("guest-panic"),
-        _ => Some("hang"),
+        TrialEnd::Panic { .. } => Some(GUEST_PANIC),
+        _ => Some(Outcome::Hang.name()),
     }
 }

@@ -17,7 +17,7 @@ use crate::trace::ring::RingReader;
 /// a trial that prints takes many times as long.
 const WARM_UP: u64 = 24;
 /// Iterations whose path is looked at.
-const ATTEMPTS: u32 = 8;
+const ATTEMPTS: u32 = 16;
 
 /// A guest that stands behind its request, and can be put back there.
 pub(super) struct Start<'p> {
@@ -61,16 +61,17 @@ impl<'p> Start<'p> {
         }
     }
 
-    /// The same, and the path from there; another iteration's where the path leads through another
-    /// task, for what the scheduler does is not what is meant, and depends on the time.
+    /// The same, and the path from there; another iteration's where it is not the right one, or leads
+    /// through another task, for what the scheduler does is not what is meant, and depends on time.
     pub(super) fn with_path(
         plan: &'p SweepPlan,
         machine: Machine,
+        is_right: impl Fn(&[Step]) -> bool,
     ) -> Result<(Self, Vec<Step>), SweepError> {
         let mut start = Self::new(plan, machine)?;
         for _ in 1..ATTEMPTS {
             let path = start.path(plan.longest)?;
-            if path.iter().all(|step| step.task == start.task) {
+            if is_right(&path) && path.iter().all(|step| step.task == start.task) {
                 return Ok((start, path));
             }
             start = start.again(plan)?;
@@ -184,9 +185,18 @@ impl<'p> Start<'p> {
         }
     }
 
-    /// Goes to the place of the request in the iteration that has just begun.
-    pub(super) fn hit(&self) -> u64 {
-        self.hit
+    /// Goes on to an instruction; whether it came there. (An interrupt on the way may return to it past
+    /// the breakpoint: TCG pushes RF with one.)
+    pub(super) fn run_to(&mut self, rip: u64) -> Result<bool, SweepError> {
+        self.guest.break_at(&[rip])?;
+        self.guest.resume(self.vcpu, Run::Continue)?;
+        match self.guest.next(Instant::now() + LEG)? {
+            Happening::Breakpoint { .. } => Ok(true),
+            Happening::Arm { .. } | Happening::Done { .. } => Ok(false),
+            other => Err(SweepError::Other(format!(
+                "{other:?} on the way to {rip:#x}"
+            ))),
+        }
     }
 }
 

@@ -166,6 +166,20 @@ impl Memory {
         &self.map
     }
 
+    /// Whether the bytes from guest-physical `address` on are these, in one range of RAM.
+    pub(crate) fn holds(&self, address: u64, bytes: &[u8]) -> Result<bool, AccessError> {
+        let len = bytes.len();
+        let slice = self
+            .map
+            .get_slice(GuestAddress(address), len)
+            .map_err(|_| AccessError { address, len })?;
+        let guard = slice.ptr_guard();
+        // SAFETY: the slice's `len` bytes are mapped while the guard lives. Whoever writes them
+        // meanwhile makes the answer wrong, and nothing else: `memcmp` has no other effect.
+        let order = unsafe { libc::memcmp(guard.as_ptr().cast(), bytes.as_ptr().cast(), len) };
+        Ok(order == 0)
+    }
+
     /// The pages that were written through this type (by any clone) since the last call, as
     /// guest-physical addresses.
     pub(crate) fn take_written(&self) -> Vec<u64> {

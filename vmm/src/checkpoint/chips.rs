@@ -52,7 +52,7 @@ impl Chips {
             }
         }
         let pit = vm.get_pit2().map_err(failed("get the timer"))?;
-        if format!("{pit:?}") != format!("{:?}", self.pit) {
+        if pit != self.pit {
             vm.set_pit2(&self.pit).map_err(failed("set the timer"))?;
         }
         let clock = kvm_clock_data {

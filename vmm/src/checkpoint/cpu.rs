@@ -190,8 +190,16 @@ fn msrs(fd: &VcpuFd, indices: &[u32]) -> Result<Vec<kvm_msr_entry>, CheckpointEr
     Ok(found)
 }
 
-fn set_msrs(fd: &VcpuFd, msrs: &[kvm_msr_entry]) -> Result<(), CheckpointError> {
-    let mut rest = msrs;
+/// Sets those that are not what they were: KVM does a lot more than storing a value for some.
+fn set_msrs(fd: &VcpuFd, wanted: &[kvm_msr_entry]) -> Result<(), CheckpointError> {
+    let indices: Vec<u32> = wanted.iter().map(|msr| msr.index).collect();
+    let now = msrs(fd, &indices)?;
+    let differing: Vec<kvm_msr_entry> = wanted
+        .iter()
+        .filter(|msr| !now.contains(msr))
+        .copied()
+        .collect();
+    let mut rest = differing.as_slice();
     while let Some(first) = rest.first() {
         let some = Msrs::from_entries(rest).map_err(|_| CheckpointError::Msr(first.index))?;
         let set = fd.set_msrs(&some).map_err(failed("set the MSRs"))?;
