@@ -184,6 +184,10 @@ pub struct SweepArgs {
     /// The kernel under test.
     #[command(flatten)]
     pub kernel: KernelOptions,
+    /// Leave the request out: the path is that of an entry in which nobody has asked yet, from the same
+    /// instruction on.
+    #[arg(long)]
+    pub no_request: bool,
     /// Each instruction once, the first time it is executed, instead of every time.
     #[arg(long = "static")]
     pub once: bool,

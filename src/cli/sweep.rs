@@ -13,7 +13,7 @@ use crate::report::failure;
 use crate::report::names::Names;
 use crate::report::outcome::EXIT_UNTESTED;
 use crate::report::sweep::{self as text, Summary};
-use crate::runner::plan::{ActionPlan, TriggerPlan};
+use crate::runner::plan::{ActionPlan, ArrivalPlan, Place, TriggerPlan};
 use crate::runner::{Interrupt, Progress as _, TrialPlan};
 use crate::scenario::{KernelSymbols, Library, Loaded, ResolveError, resolve};
 use crate::sweep::plan::{Effort, Points};
@@ -114,6 +114,7 @@ fn plan(
     })?;
     Ok(SweepPlan {
         request,
+        asks: !args.no_request,
         jobs: args.jobs,
         points: points(args, kernel.symbols())?,
         longest: LONGEST,
@@ -128,8 +129,9 @@ fn request(trial: &TrialPlan) -> Option<u32> {
     (0_u32..)
         .zip(&trial.injections)
         .find(|(_, injection)| {
+            let in_kernel = |at: &ArrivalPlan| matches!(at.place, Place::Kernel { .. });
             matches!(injection.action, ActionPlan::Nmi)
-                && matches!(injection.trigger, TriggerPlan::Arrival(_))
+                && matches!(&injection.trigger, TriggerPlan::Arrival(at) if in_kernel(at))
         })
         .map(|(index, _)| index)
 }

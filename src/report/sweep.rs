@@ -155,6 +155,13 @@ fn last_lines(summary: &Summary<'_>) -> String {
             quantile(&effort.copied, 0.5),
             quantile(&effort.looked_at, 0.5),
         );
+        if effort.left_out > 0 {
+            let _ = writeln!(
+                out,
+                "{} machines were of no use: their way was another each time",
+                effort.left_out
+            );
+        }
         let _ = writeln!(
             out,
             "medians of a trial: {} us of steps, {} us from the NMI to its end, {} us of reading",

@@ -13,7 +13,7 @@ use super::guest::{Happening, SweepError, THREAD};
 use super::plan::{Effort, Message, Points, Step, SweepPlan, SweptTrial};
 use super::walk::{Start, pass};
 use crate::runner::vcpu::VcpuError;
-use crate::trace::recording::{Recording, TrialEnd};
+use crate::trace::recording::{Injection, Recording, TrialEnd};
 
 /// Boundaries from one checkpoint of the path to the next: a trial steps over half of them on
 /// average, which costs less than a checkpoint for each.
@@ -34,7 +34,13 @@ pub fn run(
         for _ in 0..jobs {
             let (send, common) = (send.clone(), &common);
             scope.spawn(move || {
-                let result = Job::new(plan, common, make, &send).and_then(Job::run);
+                let result = Job::new(plan, common, make, &send).and_then(|job| match job {
+                    Some(job) => job.run(),
+                    None => Ok(Effort {
+                        left_out: 1,
+                        ..Effort::default()
+                    }),
+                });
                 // Nobody listens any more where the sweep was broken off.
                 let _ = send.send(match result {
                     Ok(effort) => FromJob::Ended(effort),
@@ -156,35 +162,33 @@ struct Job<'p> {
 }
 
 impl<'p> Job<'p> {
+    /// `None` where the machine never goes the way of the one that was there first.
     fn new(
         plan: &'p SweepPlan,
         common: &'p Common,
         make: &(dyn Fn() -> Result<Machine, String> + Sync),
         send: &'p Sender<FromJob>,
-    ) -> Result<Self, SweepError> {
+    ) -> Result<Option<Self>, SweepError> {
         let machine = make().map_err(SweepError::Other)?;
         let (start, path) = Start::with_path(plan, machine, |path| {
             common.path.get().is_none_or(|first| same_way(first, path))
         })?;
         let first = common.path.get_or_init(|| path.clone());
         if !same_way(first, &path) {
-            return Err(SweepError::Other(
-                "another machine goes another way from the request to user mode each time"
-                    .to_owned(),
-            ));
+            return Ok(None);
         }
         if !common.told.swap(true, Ordering::Relaxed) {
             let recording = start.guest.session.recording.clone();
             let _ = send.send(FromJob::Path(Box::new(recording), path.clone()));
         }
-        Ok(Self {
+        Ok(Some(Self {
             plan,
             common,
             start,
             path,
             send,
             effort: Effort::default(),
-        })
+        }))
     }
 
     /// Trials, as long as there are any: stretches of [`STRIDE`] boundaries go to whoever is free.
@@ -326,10 +330,11 @@ impl<'p> Job<'p> {
     /// The trial of the point at which the machine stands.
     fn trial(&mut self, point: u32) -> Result<SweptTrial, SweepError> {
         self.start.guest.session.rings = self.start.rings.clone();
-        let iteration = self.start.request.iteration.unwrap_or(0);
+        let iteration = self.start.iteration;
         let spec = u32::try_from(self.plan.trial.injections.len()).unwrap_or(u32::MAX);
         let nmi = self.start.guest.nmi(self.start.vcpu, spec, iteration)?;
-        let mut injections = vec![self.start.request.clone(), nmi];
+        let mut injections: Vec<Injection> = self.start.request.iter().cloned().collect();
+        injections.push(nmi);
         let begin = Instant::now();
         self.start.guest.break_at(&[self.start.place])?;
         self.start.guest.start()?;
@@ -355,7 +360,7 @@ impl<'p> Job<'p> {
     /// its own.
     fn rest(
         &mut self,
-        injections: &mut Vec<crate::trace::recording::Injection>,
+        injections: &mut Vec<Injection>,
         mut iteration: u64,
     ) -> Result<TrialEnd, SweepError> {
         let until = Instant::now() + Duration::from_millis(self.plan.limit_ms);

@@ -13,6 +13,9 @@ pub struct SweepPlan {
     pub trial: TrialPlan,
     /// Index of the injection that makes the request: an NMI at an instruction of the kernel.
     pub request: u32,
+    /// Whether the request is made; otherwise the path is that of an entry that has not asked yet, from
+    /// the same place on.
+    pub asks: bool,
     /// Machines that work side by side.
     pub jobs: u32,
     /// Which boundaries to try.
@@ -111,6 +114,8 @@ pub struct Effort {
     pub runs_us: Vec<u32>,
     /// Microseconds that reading the rings and telling took.
     pub tells_us: Vec<u32>,
+    /// Machines that were of no use: their way was another each time.
+    pub left_out: u32,
     /// Milliseconds from the end of the path's recording to the end of the last trial.
     pub trials_ms: u64,
 }
@@ -124,6 +129,7 @@ impl Effort {
         self.steps_us.extend(other.steps_us);
         self.runs_us.extend(other.runs_us);
         self.tells_us.extend(other.tells_us);
+        self.left_out += other.left_out;
         self.trials_ms = self.trials_ms.max(other.trials_ms);
     }
 }

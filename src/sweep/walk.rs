@@ -30,9 +30,11 @@ pub(super) struct Start<'p> {
     pub(super) place: u64,
     /// The hit of the place, within an iteration, that counts.
     hit: u64,
-    /// The request.
-    pub(super) request: Injection,
-    /// Behind the request's NMI and the instruction it came before.
+    /// The request, if one was made.
+    pub(super) request: Option<Injection>,
+    /// The iteration of the path.
+    pub(super) iteration: u64,
+    /// Behind the instruction at the place, and the request's NMI that came before it.
     pub(super) behind: Checkpoint,
     /// The rings, all read up to just before the request.
     pub(super) rings: Vec<RingReader>,
@@ -53,7 +55,7 @@ impl<'p> Start<'p> {
             iteration += 1;
             arrive(&mut guest, vcpu, task, place, hit, until)?;
             if iteration > WARM_UP {
-                return Self::request(guest, plan.request, vcpu, task, place, hit, iteration);
+                return Self::request(guest, plan, vcpu, task, iteration);
             }
             guest.nmi(vcpu, plan.request, iteration)?;
             guest.break_at(&[])?;
@@ -81,34 +83,25 @@ impl<'p> Start<'p> {
     }
 
     /// The request of a later iteration.
-    fn again(self, plan: &SweepPlan) -> Result<Self, SweepError> {
+    fn again(self, plan: &'p SweepPlan) -> Result<Self, SweepError> {
         let mut guest = self.guest;
         guest.start()?;
         let until = Instant::now() + LEG;
         let (vcpu, task) = next_iteration(&mut guest, until)?;
         arrive(&mut guest, vcpu, task, self.place, self.hit, until)?;
-        let iteration = self.request.iteration.unwrap_or(0) + 1;
-        Self::request(
-            guest,
-            plan.request,
-            vcpu,
-            task,
-            self.place,
-            self.hit,
-            iteration,
-        )
+        let iteration = self.iteration + 1;
+        Self::request(guest, plan, vcpu, task, iteration)
     }
 
-    /// Makes the request on a guest that stands at its place.
+    /// Makes the request, if there is to be one, on a guest that stands at its place.
     fn request(
         mut guest: Guest<'p>,
-        spec: u32,
+        plan: &'p SweepPlan,
         vcpu: u8,
         task: u64,
-        place: u64,
-        hit: u64,
         iteration: u64,
     ) -> Result<Self, SweepError> {
+        let (place, hit) = place(plan)?;
         guest.machine.pause_all().map_err(VcpuError::from)?;
         guest.session.drain(guest.machine.memory());
         let rings = guest.session.rings.iter().map(RingReader::from_here);
@@ -120,7 +113,10 @@ impl<'p> Start<'p> {
                 "the instruction at {place:#x} can lead anywhere: begin the sweep at another"
             )));
         }
-        let request = guest.nmi(vcpu, spec, iteration)?;
+        let request = match plan.asks {
+            true => Some(guest.nmi(vcpu, plan.request, iteration)?),
+            false => None,
+        };
         guest.break_at(&next)?;
         guest.start()?;
         let until = Instant::now() + LEG;
@@ -134,6 +130,7 @@ impl<'p> Start<'p> {
             place,
             hit,
             request,
+            iteration,
             behind,
             rings,
             console,

@@ -23,6 +23,7 @@ pub fn said(output: &Output) -> String {
 }
 
 /// A folder of this test's own, below cargo's for tests.
+#[allow(dead_code, reason = "not every test program needs one")]
 pub fn scratch(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&folder);
