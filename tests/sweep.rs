@@ -26,6 +26,19 @@ fn a_window_of_three_instructions_is_found_on_the_stock_kernel() {
     assert!(told.contains("expected-failure  C4 (F001)"), "{told}");
     assert!(!told.contains("FAIL"), "{told}");
     assert!(!told.contains("were not tried"), "{told}");
+
+    let file = told.lines().find_map(|line| line.strip_prefix("replay: "));
+    let file = file.expect("a replay file is named");
+    let again = unwindlab(&["replay", file]);
+    assert_eq!(again.status.code(), Some(1), "{}", said(&again));
+    assert!(
+        said(&again).contains("fails the same way"),
+        "{}",
+        said(&again)
+    );
+    let mended = unwindlab(&["replay", file, "--source", "debian", "--patch", "fix:F001"]);
+    assert!(mended.status.success(), "{}", said(&mended));
+    assert!(said(&mended).contains("passes at"), "{}", said(&mended));
 }
 
 #[test]

@@ -40,6 +40,8 @@ pub enum Command {
     Series(SeriesArgs),
     /// Try an NMI at every instruction from a request to the return to user mode.
     Sweep(SweepArgs),
+    /// Make one failing trial of a sweep again, from its file.
+    Replay(ReplayArgs),
     /// Find the commit that broke a scenario.
     Bisect(BisectArgs),
     /// List the scenarios of the library.
@@ -212,6 +214,20 @@ pub struct SweepArgs {
     pub kvm_host: KvmHost,
 }
 
+/// `unwindlab replay`.
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// A replay file, as a sweep writes one for each distinct failure.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Another kernel than the one it failed on.
+    #[command(flatten)]
+    pub on: KernelOptions,
+    /// Where KVM comes from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    pub kvm_host: KvmHost,
+}
+
 /// `unwindlab bisect`.
 #[derive(Debug, Args)]
 pub struct BisectArgs {
@@ -250,6 +266,16 @@ pub struct BisectArgs {
     /// Where KVM comes from.
     #[arg(long, value_enum, default_value_t, value_name = "HOST")]
     pub kvm_host: KvmHost,
+}
+
+impl BuildOptions {
+    /// Whether nothing is to be built.
+    pub(super) fn is_empty(&self) -> bool {
+        self.tree.is_none()
+            && self.source.is_none()
+            && self.patch.is_empty()
+            && self.config.is_empty()
+    }
 }
 
 impl BisectArgs {

@@ -38,11 +38,7 @@ const STOCK: &str = "stock";
 /// [`CommandError::Usage`]: a file that cannot be read, a name that is not known.
 pub fn request(options: &KernelOptions) -> Result<KernelRequest, CommandError> {
     let build = &options.build;
-    let builds = build.tree.is_some()
-        || build.source.is_some()
-        || !build.patch.is_empty()
-        || !build.config.is_empty();
-    if builds {
+    if !build.is_empty() {
         return Ok(KernelRequest::Build(build_spec(build)?));
     }
     let spec = options.kernel.as_deref().unwrap_or(STOCK);

@@ -10,6 +10,7 @@ pub mod lab;
 mod mutants;
 mod output;
 pub mod progress;
+mod replay;
 pub mod run;
 mod series;
 mod session;
@@ -76,6 +77,7 @@ fn dispatch(
         Command::Mutants(args) => return mutants::mutants(&args, lab, analysis, interrupt),
         Command::Variants(args) => return variants::variants(&args, lab, analysis, interrupt),
         Command::Series(args) => return series::series(&args, lab, analysis, interrupt),
+        Command::Replay(args) => return replay::replay(&args, lab, analysis, interrupt),
         Command::Sweep(args) => return sweep::sweep(&args, lab, analysis, interrupt),
         Command::Bisect(args) => return bisect::bisect(&args, lab, analysis, interrupt),
         Command::Kernel(KernelCommand::Fetch(args)) => {

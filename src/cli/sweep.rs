@@ -9,6 +9,7 @@ use super::kernel;
 use super::lab::{Lab, LabError, TestKernel};
 use super::output::print;
 use super::progress::Spinner;
+use super::replay;
 use crate::report::failure;
 use crate::report::names::Names;
 use crate::report::outcome::EXIT_UNTESTED;
@@ -17,7 +18,7 @@ use crate::runner::plan::{ActionPlan, ArrivalPlan, Place, TriggerPlan};
 use crate::runner::{Interrupt, Progress as _, TrialPlan};
 use crate::scenario::{KernelSymbols, Library, Loaded, ResolveError, resolve};
 use crate::sweep::plan::{Effort, Points};
-use crate::sweep::verdicts::Verdicts;
+use crate::sweep::verdicts::{Symptom, Verdicts};
 use crate::sweep::{Message, SweepPlan};
 
 /// Longest path, in instructions; the exit work of an entry with a long stack has some ten thousand.
@@ -25,7 +26,20 @@ const LONGEST: u32 = 200_000;
 /// A trial takes milliseconds; on a machine with other work ten times as many.
 const LIMIT_MS: u64 = 5_000;
 
-/// Sweeps and reports; the exit code.
+/// What came of a sweep.
+pub(super) struct Swept {
+    /// The distinct failures.
+    pub(super) failures: Vec<Symptom>,
+    /// Points that were tried.
+    pub(super) tried: usize,
+    /// The kernel.
+    pub(super) release: String,
+}
+
+/// Which points of a path to try, for a kernel.
+pub(super) type ChoosePoints<'a> = &'a dyn Fn(&dyn TestKernel) -> Result<Points, CommandError>;
+
+/// Sweeps, reports, and writes a replay file for each distinct failure; the exit code.
 ///
 /// # Errors
 /// [`CommandError`] where nothing could be told.
@@ -35,11 +49,70 @@ pub fn sweep(
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
+    let points = |kernel: &dyn TestKernel| points(args, kernel.symbols());
+    let mut code = 0;
+    run(
+        args,
+        &points,
+        lab,
+        analysis,
+        interrupt,
+        |run, loaded, host| {
+            code = run.report(host)?;
+            if let Some(verdicts) = &run.verdicts
+                && args.points.is_empty()
+            {
+                let scenario = (loaded.scenario.name.as_str(), loaded.text.as_str());
+                for path in replay::write(args, scenario, run.kernel, verdicts)? {
+                    print(&format!("replay: {}\n", path.display()))?;
+                }
+            }
+            Ok(())
+        },
+    )?;
+    Ok(code)
+}
+
+/// Sweeps these points; nothing is printed but the failures.
+pub(super) fn sweep_with(
+    args: &SweepArgs,
+    points: ChoosePoints<'_>,
+    lab: &dyn Lab,
+    analysis: &Analysis,
+    interrupt: &Interrupt,
+) -> Result<Swept, CommandError> {
+    let mut swept = Swept {
+        failures: Vec::new(),
+        tried: 0,
+        release: String::new(),
+    };
+    run(args, points, lab, analysis, interrupt, |run, _, _| {
+        if let Some(reason) = &run.failed {
+            return Err(LabError::Unavailable(reason.clone()).into());
+        }
+        swept.release = run.kernel.release().to_owned();
+        if let Some(verdicts) = &run.verdicts {
+            swept.failures = verdicts.failures.keys().cloned().collect();
+            swept.tried = verdicts.tried.len();
+        }
+        Ok(())
+    })?;
+    Ok(swept)
+}
+
+fn run(
+    args: &SweepArgs,
+    points: ChoosePoints<'_>,
+    lab: &dyn Lab,
+    analysis: &Analysis,
+    interrupt: &Interrupt,
+    end: impl FnOnce(&Run<'_>, &Loaded, &str) -> Result<(), CommandError>,
+) -> Result<(), CommandError> {
     let request = kernel::request(&args.kernel)?;
     let loaded = one(args, analysis)?;
     let spinner = Spinner::new();
     let kernel = lab.fetch(&request, &spinner, interrupt)?;
-    let plan = plan(args, &loaded, kernel.as_ref())?;
+    let plan = plan(args, &loaded, kernel.as_ref(), points)?;
     let mut host = lab.executor(args.kvm_host, kernel.as_ref(), None, &spinner, interrupt)?;
     let mut run = Run {
         analysis,
@@ -51,7 +124,7 @@ pub fn sweep(
         effort: None,
         failed: None,
         stopped: false,
-        shows: !args.points.is_empty(),
+        shows: !args.points.is_empty() || matches!(plan.points, Points::At { .. }),
     };
     spinner.step(&format!("{}: recording the path", plan.trial.scenario));
     let swept = host.sweep(&plan, &mut |message| {
@@ -66,7 +139,7 @@ pub fn sweep(
     {
         return Err(LabError::Unavailable(error.reason).into());
     }
-    run.report(&host.host())
+    end(&run, &loaded, &host.host())
 }
 
 /// The one scenario that is named.
@@ -88,6 +161,7 @@ fn plan(
     args: &SweepArgs,
     loaded: &Loaded,
     kernel: &dyn TestKernel,
+    points: ChoosePoints<'_>,
 ) -> Result<SweepPlan, CommandError> {
     let resolved = resolve(
         &loaded.file,
@@ -116,7 +190,7 @@ fn plan(
         request,
         asks: !args.no_request,
         jobs: args.jobs,
-        points: points(args, kernel.symbols())?,
+        points: points(kernel)?,
         longest: LONGEST,
         limit_ms: LIMIT_MS,
         check_restores: args.check_restores,
@@ -244,9 +318,10 @@ impl Run<'_> {
         }
     }
 
-    fn report(self, host: &str) -> Result<u8, CommandError> {
+    fn report(&self, host: &str) -> Result<u8, CommandError> {
         let Some(verdicts) = &self.verdicts else {
-            let reason = self.failed.unwrap_or_else(|| "no path".to_owned());
+            let reason = self.failed.clone();
+            let reason = reason.unwrap_or_else(|| "no path".to_owned());
             return Err(LabError::Unavailable(reason).into());
         };
         let names = Names {
@@ -261,7 +336,7 @@ impl Run<'_> {
         };
         print(&text::report(&summary, names))?;
         print(&format!("on {}, KVM host {host}\n", self.kernel.release()))?;
-        if let Some(reason) = self.failed {
+        if let Some(reason) = &self.failed {
             return Err(LabError::Unavailable(format!("the sweep broke off: {reason}")).into());
         }
         let unknown = verdicts.failures.keys().any(|symptom| !symptom.is_known());

@@ -24,6 +24,8 @@ const LONG_FOLDER: &str = "long";
 pub struct Loaded {
     /// Its file, as shown in messages.
     pub file: String,
+    /// Its text.
+    pub text: String,
     /// The scenario.
     pub scenario: Scenario,
     /// Text of its snapshot file, where there is one.
@@ -109,6 +111,7 @@ impl Library {
                     }
                     scenarios.push(Loaded {
                         file: source.file,
+                        text: source.text,
                         scenario,
                         snapshot: source.snapshot,
                     });

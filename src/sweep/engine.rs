@@ -272,12 +272,20 @@ impl<'p> Job<'p> {
 
     fn points(&self) -> Vec<u32> {
         let mut seen = BTreeSet::new();
+        let mut times = 0;
         let mut is_wanted = |point: u32, step: &Step| match &self.plan.points {
             Points::All => true,
             Points::Static => seen.insert(step.rip),
             Points::Within { ranges, once } => {
                 let within = |(start, end): &(u64, u64)| (*start..*end).contains(&step.rip);
                 ranges.iter().any(within) && (!once || seen.insert(step.rip))
+            }
+            Points::At {
+                addresses,
+                occurrence,
+            } => {
+                times += u32::from(addresses.contains(&step.rip));
+                addresses.contains(&step.rip) && times == *occurrence
             }
             Points::These(points) => points.contains(&point),
         };

@@ -13,6 +13,7 @@
 pub mod engine;
 mod guest;
 pub mod plan;
+pub mod replay;
 pub mod verdicts;
 mod walk;
 

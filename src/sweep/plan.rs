@@ -42,6 +42,13 @@ pub enum Points {
         /// Only the first at each address.
         once: bool,
     },
+    /// The one at one of these addresses, this time that the path comes by there, from 1.
+    At {
+        /// More than one where functions share a name.
+        addresses: Vec<u64>,
+        /// Which time.
+        occurrence: u32,
+    },
     /// These, by their number in the path.
     These(Vec<u32>),
 }

@@ -39,6 +39,7 @@ inject:
     );
     let written = parse("x.yaml", &text).unwrap();
     Loaded {
+        text: String::new(),
         file: "x.yaml".to_owned(),
         scenario: check("x.yaml", "x", written, &["H1", "N1", "V1"]).unwrap(),
         snapshot: None,

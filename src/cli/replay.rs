@@ -1,0 +1,215 @@
+//! `unwindlab replay`: one trial of a sweep once more, from its file; and writing such files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::analysis::Analysis;
+use super::args::{BuildOptions, KernelOptions, ReplayArgs, SweepArgs};
+use super::error::CommandError;
+use super::lab::{Lab, TestKernel};
+use super::output::print;
+use super::sweep::{Swept, sweep_with};
+use crate::report::artifacts::OutputFile;
+use crate::report::outcome::EXIT_UNTESTED;
+use crate::runner::Interrupt;
+use crate::scenario::KernelSymbols;
+use crate::sweep::plan::{Points, Step};
+use crate::sweep::replay::{Replay, ReplayKernel, ReplayPlace, VERSION};
+use crate::sweep::verdicts::Verdicts;
+
+/// Where replay files go, with other things that outlive a run.
+const FOLDER: &str = "unwindlab-out";
+
+/// Makes the trial again; the exit code: 1 where it fails in the same way, 0 where it passes, 125
+/// where neither can be said.
+///
+/// # Errors
+/// [`CommandError`].
+pub fn replay(
+    args: &ReplayArgs,
+    lab: &dyn Lab,
+    analysis: &Analysis,
+    interrupt: &Interrupt,
+) -> Result<u8, CommandError> {
+    let replay = read(&args.file)?;
+    let folder = tempfile::tempdir()?;
+    let scenario = folder.path().join(format!("{}.yaml", replay.name));
+    fs::write(&scenario, &replay.scenario)?;
+    let same = args.on.kernel.is_none() && args.on.build.is_empty();
+    let sweep = SweepArgs {
+        scenario,
+        kernel: if same {
+            options(&replay.kernel)
+        } else {
+            args.on.clone()
+        },
+        no_request: !replay.asks,
+        once: false,
+        functions: Vec::new(),
+        points: Vec::new(),
+        budget: None,
+        jobs: 1,
+        check_restores: false,
+        kvm_host: args.kvm_host,
+    };
+    let points = |kernel: &dyn TestKernel| {
+        let same = kernel.hash() == replay.kernel.hash;
+        points(&replay.place, same, kernel.symbols())
+    };
+    let Swept {
+        failures,
+        tried,
+        release,
+    } = sweep_with(&sweep, &points, lab, analysis, interrupt)?;
+    let place = &replay.place;
+    let at = match tried {
+        0 | 1 => format!("{}+{:#x} of {release}", place.function, place.offset),
+        tried => format!("{tried} points in {} of {release}", place.function),
+    };
+    if failures.iter().any(|symptom| replay.is_shown(symptom)) {
+        print(&format!("fails the same way at {at}\n"))?;
+        return Ok(1);
+    }
+    if tried == 0 {
+        print(&format!("the path does not come by {at}\n"))?;
+        return Ok(EXIT_UNTESTED);
+    }
+    if failures.is_empty() {
+        print(&format!("passes at {at}\n"))?;
+        return Ok(0);
+    }
+    print(&format!("fails in another way at {at}\n"))?;
+    Ok(EXIT_UNTESTED)
+}
+
+fn read(path: &Path) -> Result<Replay, CommandError> {
+    let wrong = |why: String| CommandError::Usage(format!("{}: {why}", path.display()));
+    let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let replay: Replay =
+        serde_json::from_str(&text).map_err(|error| wrong(format!("no replay file: {error}")))?;
+    if replay.version != VERSION {
+        return Err(wrong(format!(
+            "a replay file of version {}, this program knows {VERSION}",
+            replay.version
+        )));
+    }
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    if replay.name.is_empty() || !replay.name.chars().all(is_word) {
+        return Err(wrong(format!("no scenario has the name {:?}", replay.name)));
+    }
+    Ok(replay)
+}
+
+fn options(kernel: &ReplayKernel) -> KernelOptions {
+    KernelOptions {
+        kernel: kernel.kernel.clone(),
+        build: BuildOptions {
+            tree: kernel.tree.clone(),
+            rev: kernel.rev.clone(),
+            source: kernel.source.clone(),
+            patch: kernel.patch.clone(),
+            config: kernel.config.clone(),
+        },
+    }
+}
+
+/// The place in a kernel: in another image than the one it was found in, all of its function.
+fn points(
+    place: &ReplayPlace,
+    same: bool,
+    symbols: &dyn KernelSymbols,
+) -> Result<Points, CommandError> {
+    match symbols.addresses(&place.function).as_slice() {
+        starts @ [_, ..] if !same => {
+            let size = symbols.size(&place.function).unwrap_or(0);
+            Ok(Points::Within {
+                ranges: starts.iter().map(|start| (*start, start + size)).collect(),
+                once: false,
+            })
+        }
+        [] => Err(CommandError::Usage(format!(
+            "the kernel has no function {:?}",
+            place.function
+        ))),
+        starts => Ok(Points::At {
+            addresses: starts
+                .iter()
+                .map(|start| start.wrapping_add(place.offset))
+                .collect(),
+            occurrence: place.occurrence,
+        }),
+    }
+}
+
+/// Writes a file for each distinct failure of a sweep, at its first point; their names.
+///
+/// # Errors
+/// [`CommandError`] where one cannot be written.
+pub(super) fn write(
+    args: &SweepArgs,
+    scenario: (&str, &str),
+    kernel: &dyn TestKernel,
+    verdicts: &Verdicts<'_>,
+) -> Result<Vec<PathBuf>, CommandError> {
+    let mut written = Vec::new();
+    for (symptom, failure) in &verdicts.failures {
+        let Some(&point) = failure.points.first() else {
+            continue;
+        };
+        let Some(place) = place(verdicts.path(), point, kernel.symbols()) else {
+            continue;
+        };
+        let replay = Replay {
+            version: VERSION,
+            name: scenario.0.to_owned(),
+            scenario: scenario.1.to_owned(),
+            kernel: kernel_of(args, kernel)?,
+            asks: !args.no_request,
+            place,
+            fell: symptom.fell.iter().cloned().collect(),
+            died: symptom.died.map(str::to_owned),
+        };
+        fs::create_dir_all(FOLDER)?;
+        let path = Path::new(FOLDER).join(format!("{}-point-{point}.replay.json", scenario.0));
+        let text = serde_json::to_string_pretty(&replay)?;
+        OutputFile::create(&path)?.finish(&format!("{text}\n"))?;
+        written.push(path);
+    }
+    Ok(written)
+}
+
+fn place(path: &[Step], point: u32, symbols: &dyn KernelSymbols) -> Option<ReplayPlace> {
+    let rip = path.get(point as usize)?.rip;
+    let (function, offset) = symbols.resolve(rip)?;
+    let before = path.get(..=point as usize)?;
+    let occurrence = before.iter().filter(|step| step.rip == rip).count();
+    Some(ReplayPlace {
+        function,
+        offset,
+        occurrence: u32::try_from(occurrence).ok()?,
+    })
+}
+
+fn kernel_of(args: &SweepArgs, kernel: &dyn TestKernel) -> Result<ReplayKernel, CommandError> {
+    let build = &args.kernel.build;
+    let whole = |path: &str| -> Result<String, CommandError> {
+        // Names of ours are no files.
+        match Path::new(path).exists() {
+            true => Ok(fs::canonicalize(path)?.display().to_string()),
+            false => Ok(path.to_owned()),
+        }
+    };
+    let all = |paths: &[String]| -> Result<Vec<String>, CommandError> {
+        paths.iter().map(|path| whole(path)).collect()
+    };
+    Ok(ReplayKernel {
+        hash: kernel.hash().to_owned(),
+        release: kernel.release().to_owned(),
+        kernel: args.kernel.kernel.clone(),
+        tree: build.tree.as_ref().map(fs::canonicalize).transpose()?,
+        rev: build.rev.clone(),
+        source: build.source.clone(),
+        patch: all(&build.patch)?,
+        config: all(&build.config)?,
+    })
+}
