@@ -108,8 +108,8 @@ pub struct BuildOptions {
     /// `debian`, or `debian:7.2`: the newest linux-source of Debian's archive.
     #[arg(long, value_name = "SOURCE", conflicts_with = "tree")]
     pub source: Option<String>,
-    /// A patch to apply: a file, `mutant:NAME`, or `variant:NAME`; may be given more than once.
-    /// Without --tree, to Debian's source.
+    /// A patch to apply: a file, `mutant:NAME`, `variant:NAME`, or `fix:NAME`; may be given
+    /// more than once. Without --tree, to Debian's source.
     #[arg(long, value_name = "PATCH")]
     pub patch: Vec<String>,
     /// Configuration on top of unwindlab's: a file with lines of a .config, or `debug` (lockdep,

@@ -48,6 +48,7 @@ enum LogKind {
     Callback,
     Return,
     Exit,
+    Registered,
     Cancelled,
 }
 
@@ -224,6 +225,7 @@ impl LogPattern {
             LabKind::Callback { .. } => (LogKind::Callback, 0),
             LabKind::Return { .. } => (LogKind::Return, 0),
             LabKind::Exit => (LogKind::Exit, 0),
+            LabKind::Registered { ret: 0 } => (LogKind::Registered, 0),
             LabKind::Cancelled => (LogKind::Cancelled, 0),
             _ => return false,
         };

@@ -161,5 +161,10 @@ mod tests {
             assert_eq!(variant.patch.name, format!("variant:{}", variant.name));
             assert!(["cookie", "clear"].contains(&variant.axis.as_str()));
         }
+        for (patch, header) in all(PatchKind::Fix) {
+            assert_eq!(patch.name, format!("fix:{}", header.one("Fix").unwrap()));
+            header.one("What").unwrap();
+            header.one("Why").unwrap();
+        }
     }
 }

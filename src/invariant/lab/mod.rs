@@ -55,6 +55,8 @@ pub(super) struct Stay<'t> {
 /// When a registration of a client began and ended.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Life {
+    /// Slot in which it was registered.
+    pub registered: Option<u64>,
     /// Slot in which it was cancelled.
     pub cancel: Option<u64>,
     /// Slot in which that was done.
@@ -92,7 +94,7 @@ impl<'t> Lab<'t> {
         for event in &log.events {
             match (&event.kind, event.client) {
                 (LabKind::Registered { ret: 0 }, Some(client)) => {
-                    lives.entry(client).or_default();
+                    lives.entry(client).or_default().registered = Some(event.slot);
                 }
                 (LabKind::Cancel, Some(client)) => {
                     lives.entry(client).or_default().cancel = Some(event.slot);

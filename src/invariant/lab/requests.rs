@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::verdict::Verdict;
-use super::{Lab, task};
+use super::{Lab, Stay, task};
 use crate::trace::LabEvent;
 use crate::trace::lab::{LabClient, LabKind};
 
@@ -208,11 +208,36 @@ pub(in super::super) fn none_unasked(lab: &Lab<'_>, verdict: &mut Verdict) {
                 verdict.holds();
                 continue;
             }
-            let message = format!(
+            let mut message = format!(
                 "client {client} was called for {} in an entry in which it did not ask",
                 task(event)
             );
-            verdict.violated_in_log(message, [event.slot], None);
+            let before = predecessor(lab, stay, event, client);
+            if let Some((asked, _)) = before {
+                message += &format!("; client {asked}, cancelled before it was registered, did");
+            }
+            let slots = before.into_iter().flat_map(|(_, slots)| slots);
+            verdict.violated_in_log(message, slots.chain([event.slot]), None);
         }
     }
+}
+
+/// Who asked in the entry before and was cancelled, so that `client` was registered in its place
+/// before it was called: with the request, the end of the cancellation, and the registration. The
+/// lab client registers anew what it has cancelled before it cancels another, so the place is that
+/// of the same number.
+fn predecessor(
+    lab: &Lab<'_>,
+    stay: &Stay<'_>,
+    call: &LabEvent,
+    client: LabClient,
+) -> Option<(LabClient, [u64; 3])> {
+    let registered = lab.lives.get(&client)?.registered?;
+    let before = |(request, other, _): (&LabEvent, LabClient, u64)| {
+        let done = lab.lives.get(&other)?.cancelled?;
+        let slots = [request.slot, done, registered, call.slot];
+        let fits = other.number == client.number && slots.is_sorted();
+        fits.then_some((other, [request.slot, done, registered]))
+    };
+    stay.accepted().filter_map(before).last()
 }

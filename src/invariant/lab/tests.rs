@@ -1,8 +1,9 @@
 //! Each invariant on a good log, and on the bad ones that it is there for.
 
+use super::super::finding::{Findings, Resolver};
 use super::super::{
-    Invariant, c1_stability, c2_freshness, c3_uniqueness, c4_format, c5_birth, c6_order, c7_origin,
-    d2_one_callback, m1_completeness, m2_once, p1_runs, p2_entry_ends, r1_first_is_zero,
+    Check, Invariant, c1_stability, c2_freshness, c3_uniqueness, c4_format, c5_birth, c6_order,
+    c7_origin, d2_one_callback, m1_completeness, m2_once, p1_runs, p2_entry_ends, r1_first_is_zero,
     r2_cancelled_is_refused, r3_limited, r4_none_after_cancel, r5_none_unasked, s1_identity,
     s3_identical, x1_exit_answered, x2_exiting_refused,
 };
@@ -370,6 +371,88 @@ fn r5_callbacks_that_nobody_asked_for() {
     let mut kit = LabKit::new();
     let a = kit.call(0, client(0), C, &STACK);
     assert_eq!(violated(none, &kit), [a]);
+}
+
+/// A client that asks, is cancelled, and one in its place, registered then, that is called.
+fn taken_place(number: u16, cookie: u64) -> LabKit {
+    let next = LabClient {
+        number,
+        generation: 2,
+    };
+    let mut kit = LabKit::new();
+    kit.ask(1, client(0), 0, C);
+    kit.cancel(client(0));
+    kit.registered(next, 0);
+    kit.call(1, next, cookie, &STACK);
+    kit
+}
+
+#[test]
+fn r5_names_who_asked_from_the_same_place() {
+    let none = &r5_none_unasked::NoneUnasked;
+    assert_eq!(violated(none, &taken_place(0, C)), [2, 4, 5, 6]);
+    assert_eq!(violated(none, &taken_place(1, C)), [6]);
+}
+
+#[test]
+fn f003_is_a_place_taken_within_the_entry_and_nothing_else() {
+    let next = LabClient {
+        generation: 2,
+        ..client(0)
+    };
+    let found = |kit: &LabKit| {
+        let mut trace = kit.trace();
+        trace.release = "7.3.4-unwindlab".into();
+        let Check::Violated(violations) = r5_none_unasked::NoneUnasked.check(&trace) else {
+            panic!("not violated");
+        };
+        let findings = Findings::embedded().expect("well-formed");
+        let found = findings.match_finding(&violations[0], &trace, &Kernel);
+        found.map(|id| id.to_string())
+    };
+    assert_eq!(found(&taken_place(0, C)).as_deref(), Some("F003"));
+    // Another place, another cookie.
+    assert_eq!(found(&taken_place(1, C)), None);
+    assert_eq!(found(&taken_place(0, NEXT)), None);
+    // Registered before the cancellation ended, never cancelled, asked for behind it, asked for
+    // in an entry before.
+    let mut kit = LabKit::new();
+    kit.ask(1, client(0), 0, C);
+    kit.registered(next, 0);
+    kit.cancel(client(0));
+    kit.call(1, next, C, &STACK);
+    assert_eq!(found(&kit), None);
+    let mut kit = LabKit::new();
+    kit.ask(1, client(0), 0, C);
+    kit.registered(next, 0);
+    kit.call(1, next, C, &STACK);
+    assert_eq!(found(&kit), None);
+    let mut kit = LabKit::new();
+    kit.cancel(client(0));
+    kit.ask(1, client(0), 0, C);
+    kit.registered(next, 0);
+    kit.call(1, next, C, &STACK);
+    assert_eq!(found(&kit), None);
+    let mut kit = LabKit::new();
+    kit.ask(1, client(0), 0, C);
+    kit.leave(1);
+    kit.cancel(client(0));
+    kit.registered(next, 0);
+    kit.call(1, next, C, &STACK);
+    assert_eq!(found(&kit), None);
+}
+
+/// A kernel with the feature, of which nothing else is known.
+struct Kernel;
+
+impl Resolver for Kernel {
+    fn function(&self, _: u64) -> Option<String> {
+        None
+    }
+
+    fn has(&self, name: &str) -> bool {
+        name == "unwind_deferred_request"
+    }
 }
 
 #[test]
