@@ -12,6 +12,7 @@
 
 pub mod engine;
 mod guest;
+mod job;
 pub mod plan;
 pub mod replay;
 pub mod verdicts;
