@@ -241,6 +241,14 @@ impl TriggerPlan {
         matches!(self, Self::Arrival(ArrivalPlan { sweep: true, .. }))
     }
 
+    /// Whether an arrival may end before all its injections are made, and count for nothing: an
+    /// interrupt at a boundary of a burst may return to it past the breakpoint (TCG pushes RF with
+    /// one), and the iteration is over before the rest is due.
+    #[must_use]
+    pub const fn may_break_off(&self) -> bool {
+        matches!(self, Self::Arrival(ArrivalPlan { times: 2.., .. }))
+    }
+
     /// How many injections it makes, at most if it may end early.
     #[must_use]
     pub fn injections(&self) -> u64 {

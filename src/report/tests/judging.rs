@@ -110,6 +110,24 @@ fn point_not_reached() {
 }
 
 #[test]
+fn more_than_was_planned_is_no_pass_but_of_a_burst() {
+    let mut trial = Trial::good("");
+    let again = trial.trace.injections[0].clone();
+    trial.trace.injections.push(again);
+    gives(
+        &trial,
+        Outcome::Fail,
+        &["point not reached: injection 1 (nmi) was made 3 times of 2"],
+    );
+    let mut plan = trial.plan().injections.remove(0).trigger;
+    assert!(!plan.may_break_off());
+    if let crate::runner::plan::TriggerPlan::Arrival(arrival) = &mut plan {
+        arrival.times = 2;
+    }
+    assert!(plan.may_break_off());
+}
+
+#[test]
 fn corrupt_ring() {
     let mut trial = Trial::good("");
     trial
