@@ -295,6 +295,11 @@ impl Run<'_> {
                     verdicts.missed.push(point);
                 }
             }
+            Message::Hung { point } => {
+                if let Some(verdicts) = &mut self.verdicts {
+                    verdicts.hung.push(point);
+                }
+            }
             Message::Done(effort) => self.effort = Some(effort),
             Message::Failed { reason } => self.failed = Some(reason),
         }
@@ -340,7 +345,8 @@ impl Run<'_> {
             return Err(LabError::Unavailable(format!("the sweep broke off: {reason}")).into());
         }
         let unknown = verdicts.failures.keys().any(|symptom| !symptom.is_known());
-        let untested = verdicts.tried.is_empty() || !verdicts.missed.is_empty();
+        let untested =
+            verdicts.tried.is_empty() || !verdicts.missed.is_empty() || !verdicts.hung.is_empty();
         Ok(match (unknown, untested) {
             (true, _) => 1,
             (false, true) => EXIT_UNTESTED,

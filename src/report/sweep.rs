@@ -143,6 +143,13 @@ fn last_lines(summary: &Summary<'_>) -> String {
             verdicts.missed,
         );
     }
+    if !verdicts.hung.is_empty() {
+        let _ = writeln!(
+            out,
+            "UNSTEADY: trials that hung, and were made once more: {:?}",
+            verdicts.hung
+        );
+    }
     let exercised: Vec<&str> = verdicts.exercised.keys().copied().collect();
     let _ = writeln!(out, "exercised: {}", exercised.join(" "));
     if let Some(effort) = summary.effort {

@@ -65,6 +65,7 @@ pub(super) enum FromJob {
     Path(Box<Recording>, Vec<Step>),
     Trial(Box<SweptTrial>),
     Missed(u32),
+    Hung(u32),
     Ended(Effort),
     Failed(String),
 }
@@ -82,6 +83,7 @@ impl Gather {
             FromJob::Path(common, path) => tell(Message::Path { common, path }),
             FromJob::Trial(trial) => tell(Message::Trial(trial)),
             FromJob::Missed(point) => tell(Message::Missed { point }),
+            FromJob::Hung(point) => tell(Message::Hung { point }),
             FromJob::Ended(effort) => {
                 self.effort.add(effort);
                 true

@@ -226,9 +226,15 @@ impl<'p> Job<'p> {
                 self.restore(&block.checkpoint)?;
                 self.check_restored(block, point)?;
             }
-            if self.go(block, point, how)? {
-                return self.trial(point).map(Some);
+            if !self.go(block, point, how)? {
+                continue;
             }
+            let trial = self.trial(point)?;
+            if !matches!(trial.end, TrialEnd::Hang { .. }) || attempt + 1 == TRIES {
+                return Ok(Some(trial));
+            }
+            // A kernel that hangs there does so each time. One that does not is told of.
+            let _ = self.send.send(FromJob::Hung(point));
         }
         Ok(None)
     }

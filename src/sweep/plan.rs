@@ -82,6 +82,11 @@ pub enum Message {
         /// Its number in the path.
         point: u32,
     },
+    /// A trial did not come to its end in time, and is made once more.
+    Hung {
+        /// The boundary's number in the path.
+        point: u32,
+    },
     /// All are.
     Done(Effort),
     /// The sweep cannot go on.

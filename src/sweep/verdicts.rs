@@ -52,6 +52,8 @@ pub struct Verdicts<'a> {
     pub tried: BTreeSet<u32>,
     /// Points that were not met again.
     pub missed: Vec<u32>,
+    /// Points of trials that hung and were made once more.
+    pub hung: Vec<u32>,
     /// Points with nothing wrong.
     pub passed: u32,
     /// What went wrong.
@@ -78,6 +80,7 @@ impl<'a> Verdicts<'a> {
             path,
             tried: BTreeSet::new(),
             missed: Vec::new(),
+            hung: Vec::new(),
             passed: 0,
             failures: BTreeMap::new(),
             exercised: BTreeMap::new(),
