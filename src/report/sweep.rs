@@ -165,7 +165,7 @@ fn last_lines(summary: &Summary<'_>) -> String {
         if effort.left_out > 0 {
             let _ = writeln!(
                 out,
-                "{} machines were of no use: their way was another each time",
+                "{} machines were of no use: they failed, or their way was another each time",
                 effort.left_out
             );
         }

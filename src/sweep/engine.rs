@@ -24,13 +24,20 @@ pub fn run(
         for _ in 0..jobs {
             let (send, common) = (send.clone(), &common);
             scope.spawn(move || {
-                let result = Job::new(plan, common, make, &send).and_then(|job| match job {
-                    Some(job) => job.run(),
-                    None => Ok(Effort {
-                        left_out: 1,
-                        ..Effort::default()
-                    }),
-                });
+                let left_out = || Effort {
+                    left_out: 1,
+                    ..Effort::default()
+                };
+                let result = match Job::new(plan, common, make, &send) {
+                    Ok(Some(job)) => job.run(),
+                    Ok(None) => Ok(left_out()),
+                    // Another one is there, and does it alone.
+                    Err(error) if common.path.get().is_some() => {
+                        tracing::warn!("a machine of the sweep is left out: {error}");
+                        Ok(left_out())
+                    }
+                    Err(error) => Err(error),
+                };
                 // Nobody listens any more where the sweep was broken off.
                 let _ = send.send(match result {
                     Ok(effort) => FromJob::Ended(effort),

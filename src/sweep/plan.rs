@@ -126,7 +126,7 @@ pub struct Effort {
     pub runs_us: Vec<u32>,
     /// Microseconds that reading the rings and telling took.
     pub tells_us: Vec<u32>,
-    /// Machines that were of no use: their way was another each time.
+    /// Machines that were of no use: they failed, or their way was another each time.
     pub left_out: u32,
     /// Milliseconds from the end of the path's recording to the end of the last trial.
     pub trials_ms: u64,
