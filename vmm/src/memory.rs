@@ -83,6 +83,13 @@ pub(crate) struct Range {
     pub host: u64,
 }
 
+impl Range {
+    /// All of its addresses.
+    pub(crate) fn addresses(&self) -> std::ops::Range<u64> {
+        self.start..self.start + self.len
+    }
+}
+
 impl Memory {
     /// Maps `mib` MiB of zeroed RAM, from guest-physical 0 up, with a gap from 3 to 4 GiB.
     pub(crate) fn new(mib: u32) -> Result<Self, MemoryError> {

@@ -102,20 +102,26 @@ pub(crate) fn create(kvm: &Kvm, memory: &Memory) -> Result<VmFd, VmError> {
     vm.set_tss_address(TSS_ADDRESS)
         .map_err(failed("place the task state segment"))?;
     irqchip::create(&vm)?;
+    set_memory(&vm, memory, 0).map_err(failed("take the guest's memory"))?;
+    Ok(vm)
+}
+
+/// Makes `memory` the VM's RAM, or changes the flags (`KVM_MEM_*`) of what it is already.
+pub(crate) fn set_memory(vm: &VmFd, memory: &Memory, flags: u32) -> Result<(), errno::Error> {
     for (slot, range) in (0..).zip(memory.ranges()) {
         let region = kvm_userspace_memory_region {
             slot,
+            flags,
             guest_phys_addr: range.start,
             memory_size: range.len,
             userspace_addr: range.host,
-            flags: 0,
         };
         // SAFETY: the range is a mapping that `memory` keeps. The machine holds a clone of
         // `memory` for as long as it holds the VM, and nothing in this process takes a
         // reference into it: all access is by volatile copies.
-        unsafe { vm.set_user_memory_region(region) }.map_err(failed("take the guest's memory"))?;
+        unsafe { vm.set_user_memory_region(region) }?;
     }
-    Ok(vm)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use kvm_bindings::{
 use kvm_ioctls::VmFd;
 use vm_superio::SerialState;
 
-use super::{CheckpointError, failed, same};
+use super::{CheckpointError, failed};
 use crate::devices::serial::Uart;
 
 const IRQCHIPS: [u32; 3] = [
@@ -78,7 +78,7 @@ impl Chips {
                     channel.count_load_time = 0;
                     channel
                 };
-                !same(&untimed(one), &untimed(other))
+                untimed(one) != untimed(other)
             })
             .map(|_| "timer".to_owned());
         let serial = (self.serial != other.serial).then(|| "serial port".to_owned());

@@ -11,7 +11,7 @@ use kvm_ioctls::VcpuFd;
 use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::{errno, ioctl_iow_nr};
 
-use super::{CheckpointError, failed, same};
+use super::{CheckpointError, failed};
 use crate::pmu::Counters;
 use crate::vcpu::Vcpu;
 
@@ -57,10 +57,11 @@ impl CpuState {
     pub(super) fn of(vcpu: &Vcpu, indices: &[u32]) -> Result<Self, CheckpointError> {
         let fd = &vcpu.fd;
         let xsave = fd.get_xsave().map_err(failed("get the FPU's state"))?;
+        let sregs = fd.get_sregs().map_err(failed("get the system registers"))?;
         Ok(Self {
             mp_state: fd.get_mp_state().map_err(failed("get the MP state"))?,
             regs: fd.get_regs().map_err(failed("get the registers"))?,
-            sregs: fd.get_sregs().map_err(failed("get the system registers"))?,
+            sregs: settable(sregs),
             xsave: Box::new(xsave.region),
             xcrs: fd.get_xcrs().map_err(failed("get the XCRs"))?,
             debug: fd
@@ -88,7 +89,7 @@ impl CpuState {
         let fd = &vcpu.fd;
         fd.set_mp_state(self.mp_state)
             .map_err(failed("set the MP state"))?;
-        fd.set_sregs(&self.sregs_to_set())
+        fd.set_sregs(&self.sregs)
             .map_err(failed("set the system registers"))?;
         fd.set_regs(&self.regs)
             .map_err(failed("set the registers"))?;
@@ -114,27 +115,17 @@ impl CpuState {
         Ok(())
     }
 
-    /// KVM's SVM code always says that the TSS is busy (`svm_get_segment`), but QEMU's TCG, where that
-    /// SVM may be emulated, grants `ioperm` by a TSS that is not (`helper_check_io`).
-    fn sregs_to_set(&self) -> kvm_sregs {
-        let mut sregs = self.sregs;
-        if on_tcg() {
-            sregs.tr.type_ = AVAILABLE_TSS;
-        }
-        sregs
-    }
-
     /// What differs from another state, in words.
     pub(super) fn differences(&self, other: &Self) -> Vec<String> {
         let parts = [
-            ("MP state", same(&self.mp_state, &other.mp_state)),
-            ("registers", same(&self.regs, &other.regs)),
-            ("system registers", same(&self.sregs, &other.sregs)),
+            ("MP state", self.mp_state == other.mp_state),
+            ("registers", self.regs == other.regs),
+            ("system registers", self.sregs == other.sregs),
             ("FPU", self.xsave == other.xsave),
-            ("XCRs", same(&self.xcrs, &other.xcrs)),
-            ("debug registers", same(&self.debug, &other.debug)),
-            ("pending events", same(&self.events, &other.events)),
-            ("counters", same(&self.counters, &other.counters)),
+            ("XCRs", self.xcrs == other.xcrs),
+            ("debug registers", self.debug == other.debug),
+            ("pending events", self.events == other.events),
+            ("counters", self.counters == other.counters),
         ];
         let parts = parts.into_iter().filter(|(_, same)| !same);
         let parts = parts.map(|(what, _)| what.to_owned());
@@ -152,6 +143,16 @@ impl CpuState {
             });
         parts.chain(lapic).chain(msrs).collect()
     }
+}
+
+/// As they are to be set again. KVM's SVM code always says that the TSS is busy (`svm_get_segment`),
+/// but QEMU's TCG, where that SVM may be emulated, grants `ioperm` by a TSS that is not
+/// (`helper_check_io`).
+fn settable(mut sregs: kvm_sregs) -> kvm_sregs {
+    if on_tcg() {
+        sregs.tr.type_ = AVAILABLE_TSS;
+    }
+    sregs
 }
 
 /// Whether this machine's CPU is emulated by QEMU's TCG, by the hypervisor leaf of CPUID.
@@ -194,10 +195,11 @@ fn msrs(fd: &VcpuFd, indices: &[u32]) -> Result<Vec<kvm_msr_entry>, CheckpointEr
 fn set_msrs(fd: &VcpuFd, wanted: &[kvm_msr_entry]) -> Result<(), CheckpointError> {
     let indices: Vec<u32> = wanted.iter().map(|msr| msr.index).collect();
     let now = msrs(fd, &indices)?;
-    let differing: Vec<kvm_msr_entry> = wanted
-        .iter()
-        .filter(|msr| !now.contains(msr))
-        .copied()
+    // In the same order.
+    let differing: Vec<kvm_msr_entry> = (0..)
+        .zip(wanted)
+        .filter(|(at, msr)| now.get(*at) != Some(*msr))
+        .map(|(_, msr)| *msr)
         .collect();
     let mut rest = differing.as_slice();
     while let Some(first) = rest.first() {

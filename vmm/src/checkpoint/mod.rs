@@ -90,13 +90,9 @@ impl Machine {
     /// [`CheckpointError`].
     pub fn checkpoint(&mut self) -> Result<Checkpoint, CheckpointError> {
         self.pause_all()?;
-        let indices = std::mem::take(&mut self.msrs);
-        let cpus =
-            (0..self.vcpu_count()).map(|index| CpuState::of(self.stopped_vcpu(index)?, &indices));
-        let cpus: Result<Vec<_>, _> = cpus.collect();
-        self.msrs = indices;
+        let cpus = (0..self.vcpu_count()).map(|index| self.cpu_state(index));
         Ok(Checkpoint {
-            cpus: cpus?,
+            cpus: cpus.collect::<Result<_, _>>()?,
             chips: Chips::of(&self.vm, self.ports.uart())?,
             pages: self.ram.save(&self.vm, &self.memory)?,
         })
@@ -142,21 +138,14 @@ impl Machine {
         let chips = Chips::of(&self.vm, self.ports.uart())?;
         found.extend(chips.differences(&checkpoint.chips));
         for (index, saved) in (0..).zip(&checkpoint.cpus) {
-            let now = CpuState::of(self.stopped_vcpu(index)?, &self.msrs)?;
-            let of_cpu = now.differences(saved).into_iter();
+            let of_cpu = self.cpu_state(index)?.differences(saved).into_iter();
             found.extend(of_cpu.map(|what| format!("vCPU {index}: {what}")));
         }
         Ok(found)
     }
 
-    fn stopped_vcpu(&self, index: u8) -> Result<&crate::vcpu::Vcpu, CheckpointError> {
-        self.slot(index)
-            .and_then(|slot| slot.stopped())
-            .ok_or(CheckpointError::Gone(index))
+    fn cpu_state(&self, index: u8) -> Result<CpuState, CheckpointError> {
+        let vcpu = self.slot(index).and_then(|slot| slot.stopped());
+        CpuState::of(vcpu.ok_or(CheckpointError::Gone(index))?, &self.msrs)
     }
-}
-
-/// Whether two structures of KVM's are the same, by their `Debug` form: complete, and without padding.
-fn same(one: &impl std::fmt::Debug, other: &impl std::fmt::Debug) -> bool {
-    format!("{one:?}") == format!("{other:?}")
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use kvm_bindings::{
     KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2, KVM_MEM_LOG_DIRTY_PAGES, KVMIO, kvm_clear_dirty_log,
-    kvm_clear_dirty_log__bindgen_ty_1, kvm_enable_cap, kvm_userspace_memory_region,
+    kvm_clear_dirty_log__bindgen_ty_1, kvm_enable_cap,
 };
 use kvm_ioctls::VmFd;
 use vmm_sys_util::ioctl::ioctl_with_ref;
@@ -18,6 +18,7 @@ use vmm_sys_util::{errno, ioctl_iowr_nr};
 
 use super::{CheckpointError, Restored, failed};
 use crate::memory::{Memory, Range, as_usize};
+use crate::vm;
 
 // Documentation/virt/kvm/api.rst, 4.117.
 ioctl_iowr_nr!(KVM_CLEAR_DIRTY_LOG, KVMIO, 0xc0, kvm_clear_dirty_log);
@@ -51,7 +52,7 @@ impl Base {
         let (range, bytes) = self
             .ranges
             .iter()
-            .find(|(range, _)| (range.start..range.start + range.len).contains(&address))?;
+            .find(|(range, _)| range.addresses().contains(&address))?;
         let at = as_usize(address - range.start);
         bytes.get(at..at + PAGE)
     }
@@ -64,15 +65,13 @@ impl Pages {
             None => self.base.page(address),
         }
     }
-}
 
-impl Pages {
     /// The pages of memory that differ.
     pub(super) fn differences(&self, memory: &Memory) -> Result<Vec<String>, CheckpointError> {
         let mut found = Vec::new();
         let mut page = [0; PAGE];
         for range in memory.ranges() {
-            for at in (range.start..range.start + range.len).step_by(PAGE) {
+            for at in range.addresses().step_by(PAGE) {
                 memory.read(at, &mut page)?;
                 if self.page(at) != Some(page.as_slice()) {
                     found.push(format!("page {at:#x}"));
@@ -216,19 +215,8 @@ fn watch(vm: &VmFd, memory: &Memory) -> Result<(), CheckpointError> {
     keep.args[0] = 1;
     vm.enable_cap(&keep)
         .map_err(failed("keep pages in the log of written ones"))?;
-    for (slot, range) in (0..).zip(memory.ranges()) {
-        let region = kvm_userspace_memory_region {
-            slot,
-            flags: KVM_MEM_LOG_DIRTY_PAGES,
-            guest_phys_addr: range.start,
-            memory_size: range.len,
-            userspace_addr: range.host,
-        };
-        // SAFETY: the same mapping that the VM has had since it was made, see `vm::create`.
-        unsafe { vm.set_user_memory_region(region) }
-            .map_err(failed("log which pages are written"))?;
-    }
-    Ok(())
+    vm::set_memory(vm, memory, KVM_MEM_LOG_DIRTY_PAGES)
+        .map_err(failed("log which pages are written"))
 }
 
 /// Takes pages out of KVM's log, in one call for all of those in a range.
@@ -236,7 +224,7 @@ fn forget(vm: &VmFd, memory: &Memory, pages: &[u64]) -> Result<(), CheckpointErr
     for (slot, range) in (0..).zip(memory.ranges()) {
         let mut of_range = pages
             .iter()
-            .filter(|page| (range.start..range.start + range.len).contains(page))
+            .filter(|page| range.addresses().contains(page))
             .map(|page| (page - range.start) / PAGE as u64)
             .peekable();
         if of_range.peek().is_none() {
@@ -272,10 +260,8 @@ fn whole(memory: &Memory) -> Result<Base, CheckpointError> {
     let mut page = [0; PAGE];
     for range in memory.ranges() {
         let mut bytes = vec![0; as_usize(range.len)];
-        for (at, into) in (range.start..)
-            .step_by(PAGE)
-            .zip(bytes.chunks_exact_mut(PAGE))
-        {
+        let pages = range.addresses().step_by(PAGE);
+        for (at, into) in pages.zip(bytes.chunks_exact_mut(PAGE)) {
             memory.read(at, &mut page)?;
             if page != [0; PAGE] {
                 into.copy_from_slice(&page);

@@ -93,7 +93,7 @@ pub(super) enum NoOverflow {
 }
 
 /// The counters of one vCPU.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Counters([Counter; COUNT]);
 
 impl Counters {
