@@ -57,6 +57,25 @@ pub(super) fn thread_at<'t>(
         .find(|thread| (leaf.start..leaf.end).contains(&thread.stack.leaf_start))
 }
 
+/// Judges the answers of threads whose leaf has this name and whose frame 0 `stands` where all of the
+/// stack is; `over` says what was walked.
+pub(super) fn judge_at(
+    verdict: &mut Verdict,
+    trace: &Trace,
+    (leaf, over): (&str, &str),
+    stands: impl Fn(&ExpectedStack, u64) -> bool,
+) {
+    for answer in &Facts::new(trace).answers {
+        let thread = thread_at(trace, answer, leaf);
+        let (Some(thread), Some(&frame0)) = (thread, answer.chain.ips.first()) else {
+            continue;
+        };
+        if stands(&thread.stack, frame0) {
+            judge(verdict, answer, &expected(&thread.stack, frame0), over);
+        }
+    }
+}
+
 /// Holds an answer's chain against the one known by construction; `over` says what was walked.
 pub(super) fn judge(verdict: &mut Verdict, answer: &Answer<'_>, wanted: &[u64], over: &str) {
     if answer.chain.ips == wanted {

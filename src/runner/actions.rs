@@ -10,7 +10,7 @@ use super::error::TrialError;
 use super::plan::{ActionPlan, InjectionPlan, PokePlan, TriggerPlan};
 use super::stops::Stepping;
 use super::trial::Trial;
-use super::vcpu::{VcpuError, vcpu};
+use super::vcpu::{VcpuError, nmi_state, vcpu};
 use super::watch;
 use crate::trace::recording::{Injection, Recording};
 
@@ -112,13 +112,11 @@ impl Trial<'_> {
 
     /// Whether a vCPU that stands still is in the handler of an NMI.
     pub(super) fn in_nmi(&mut self, index: u8) -> Result<bool, TrialError> {
-        let state = vcpu(&mut self.machine, index)?.nmi_state();
-        Ok(state.map_err(VcpuError::from)?.masked)
+        Ok(nmi_state(&mut self.machine, index)?.masked)
     }
 
     fn takes_nmi_here(&mut self, index: u8) -> Result<bool, TrialError> {
-        let state = vcpu(&mut self.machine, index)?.nmi_state();
-        Ok(state.map_err(VcpuError::from)?.takes_one_here())
+        Ok(nmi_state(&mut self.machine, index)?.takes_one_here())
     }
 
     /// Does something to a vCPU while it stands still.

@@ -19,7 +19,7 @@ use super::rate::Rates;
 use super::session::{Session, Turn};
 use super::sightings::Sightings;
 use super::stops::Stepping;
-use super::vcpu::{VcpuError, vcpu};
+use super::vcpu::{VcpuError, set_breakpoints, vcpu};
 use super::watch;
 use crate::trace::recording::{Progress, Recording, TrialEnd};
 
@@ -303,16 +303,8 @@ impl<'a> Trial<'a> {
         if places == self.breakpoints {
             return Ok(());
         }
+        set_breakpoints(&mut self.machine, self.plan.vcpus, &places)?;
         self.breakpoints = places;
-        for index in 0..self.plan.vcpus {
-            let mut vcpu = vcpu(&mut self.machine, index)?;
-            let paused = vcpu.pause().map_err(VcpuError::from)?;
-            vcpu.set_breakpoints(&self.breakpoints)
-                .map_err(VcpuError::from)?;
-            if paused == Pause::Paused {
-                vcpu.resume(Run::Continue).map_err(VcpuError::from)?;
-            }
-        }
         Ok(())
     }
 

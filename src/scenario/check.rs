@@ -22,7 +22,7 @@ const FRAMES: std::ops::RangeInclusive<u64> = 3..=65_536;
 /// Data pages of a ring, 16 MiB: as many as the ring reader takes.
 const MAX_RING_PAGES: u32 = 1 << 12;
 /// Longest time that a scenario may ask for.
-const MAX_TIME_US: u64 = 3_600_000_000;
+pub(super) const MAX_TIME_US: u64 = 3_600_000_000;
 
 /// Checks a scenario. `file` is its name in messages, `stem` the file's name without `.yaml`,
 /// `invariants` the IDs there are.

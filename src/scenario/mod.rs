@@ -19,7 +19,7 @@ pub mod units;
 pub use error::{ScenarioError, ScenarioErrors};
 pub use library::{Library, Loaded};
 pub use model::Scenario;
-pub use resolve::{KernelSymbols, ResolveError, resolve};
+pub use resolve::{KernelSymbols, ResolveError, near, resolve};
 
 #[cfg(test)]
 mod tests;

@@ -50,6 +50,14 @@ pub trait KernelSymbols {
     }
 }
 
+/// What to say behind a name that the kernel does not have: those that could have been meant, or nothing.
+pub fn near(name: &str, symbols: &dyn KernelSymbols) -> String {
+    match symbols.similar(name).as_slice() {
+        [] => String::new(),
+        near => format!(" (near it: {})", near.join(", ")),
+    }
+}
+
 /// Why there is no plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {

@@ -1,7 +1,7 @@
 //! A sweep on one machine or several side by side.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::AtomicU32;
 use std::sync::mpsc::channel;
 use std::thread;
 
@@ -61,8 +61,6 @@ pub fn run(
 pub(super) struct Common {
     /// The path, of the machine that was there first.
     pub(super) path: OnceLock<Vec<Step>>,
-    /// The path was told.
-    pub(super) told: AtomicBool,
     /// The first point of the next stretch that nobody has taken.
     pub(super) next: AtomicU32,
 }

@@ -1,6 +1,7 @@
 //! The trials of one machine of a sweep.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -65,7 +66,7 @@ pub(super) struct Job<'p> {
     plan: &'p SweepPlan,
     common: &'p Common,
     start: Start<'p>,
-    path: Vec<Step>,
+    path: &'p [Step],
     send: &'p Sender<FromJob>,
     effort: Effort,
 }
@@ -79,16 +80,17 @@ impl<'p> Job<'p> {
         send: &'p Sender<FromJob>,
     ) -> Result<Option<Self>, SweepError> {
         let machine = make().map_err(SweepError::Other)?;
-        let (start, path) = Start::with_path(plan, machine, |path| {
+        let (start, own) = Start::with_path(plan, machine, |path| {
             common.path.get().is_none_or(|first| same_way(first, path))
         })?;
-        let first = common.path.get_or_init(|| path.clone());
-        if !same_way(first, &path) {
-            return Ok(None);
-        }
-        if !common.told.swap(true, Ordering::Relaxed) {
+        let path = common.path.get_or_init(|| {
+            // Before anybody can tell of a trial. Nobody may be listening any more.
             let recording = start.guest.session.recording.clone();
-            let _ = send.send(FromJob::Path(Box::new(recording), path.clone()));
+            let _ = send.send(FromJob::Path(Box::new(recording), own.clone()));
+            own.clone()
+        });
+        if !same_way(path, &own) {
+            return Ok(None);
         }
         Ok(Some(Self {
             plan,
@@ -102,7 +104,6 @@ impl<'p> Job<'p> {
 
     /// Trials, as long as there are any: stretches of [`STRIDE`] boundaries go to whoever is free.
     pub(super) fn run(mut self) -> Result<Effort, SweepError> {
-        let begin = Instant::now();
         let points = self.points();
         let mut blocks = Blocks {
             last: Block {
@@ -132,7 +133,6 @@ impl<'p> Job<'p> {
                 }
             }
         }
-        self.effort.trials_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
         Ok(self.effort)
     }
 
@@ -183,11 +183,10 @@ impl<'p> Job<'p> {
         let mut seen = BTreeSet::new();
         let mut times = 0;
         let mut is_wanted = |point: u32, step: &Step| match &self.plan.points {
-            Points::All => true,
-            Points::Static => seen.insert(step.rip),
-            Points::Within { ranges, once } => {
-                let within = |(start, end): &(u64, u64)| (*start..*end).contains(&step.rip);
-                ranges.iter().any(within) && (!once || seen.insert(step.rip))
+            Points::In { functions, once } => {
+                let within =
+                    |ranges: &Vec<Range<u64>>| ranges.iter().any(|it| it.contains(&step.rip));
+                functions.as_ref().is_none_or(within) && (!once || seen.insert(step.rip))
             }
             Points::At {
                 addresses,
@@ -199,7 +198,7 @@ impl<'p> Job<'p> {
             Points::These(points) => points.contains(&point),
         };
         (0_u32..)
-            .zip(&self.path)
+            .zip(self.path)
             .filter(|(point, step)| is_wanted(*point, step))
             .map(|(point, _)| point)
             .collect()

@@ -1,5 +1,7 @@
 //! What crosses to the KVM host for a sweep, and what comes back.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::runner::TrialPlan;
@@ -31,14 +33,10 @@ pub struct SweepPlan {
 /// Which boundaries of the path to try.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Points {
-    /// All.
-    All,
-    /// The first at each address.
-    Static,
-    /// Those in code between these addresses.
-    Within {
-        /// First address, and the one behind the last.
-        ranges: Vec<(u64, u64)>,
+    /// All, or those in some functions.
+    In {
+        /// Where the code lies; `None` is everywhere.
+        functions: Option<Vec<Range<u64>>>,
         /// Only the first at each address.
         once: bool,
     },
@@ -128,8 +126,6 @@ pub struct Effort {
     pub tells_us: Vec<u32>,
     /// Machines that were of no use: they failed, or their way was another each time.
     pub left_out: u32,
-    /// Milliseconds from the end of the path's recording to the end of the last trial.
-    pub trials_ms: u64,
 }
 
 impl Effort {
@@ -142,6 +138,5 @@ impl Effort {
         self.runs_us.extend(other.runs_us);
         self.tells_us.extend(other.tells_us);
         self.left_out += other.left_out;
-        self.trials_ms = self.trials_ms.max(other.trials_ms);
     }
 }

@@ -99,21 +99,14 @@ impl<'a> Verdicts<'a> {
         &self.path
     }
 
-    /// The recording of a trial, as of one that was run alone.
-    #[must_use]
-    pub fn recording(&self, trial: &SweptTrial) -> Recording {
-        Recording {
-            ring_bytes: trial.rings.clone(),
-            injections: trial.injections.clone(),
-            console: trial.console.clone(),
-            end: trial.end.clone(),
-            ..self.common.clone()
-        }
-    }
-
     /// Judges a trial; the whole of it, if anything is wrong.
     pub fn judge(&mut self, trial: &SweptTrial) -> Option<ScenarioResult> {
-        let trace = Trace::decode(&self.recording(trial));
+        // As of a trial that was run alone.
+        self.common.ring_bytes.clone_from(&trial.rings);
+        self.common.injections.clone_from(&trial.injections);
+        self.common.console.clone_from(&trial.console);
+        self.common.end.clone_from(&trial.end);
+        let trace = Trace::decode(&self.common);
         let mut symptom = Symptom {
             died: died(&trial.end),
             fell: BTreeSet::new(),

@@ -2,7 +2,8 @@
 
 use unwindlab_abi::plan::{USER_SYMBOLS, WorkloadKind};
 
-use super::{BlockFault, Corrupt, Fail, Injection, Place, Schedule, TaskKind, When};
+use super::{BlockFault, Corrupt, Injection, Place, Schedule, TaskKind, When};
+use crate::scenario::check::MAX_TIME_US;
 use crate::scenario::error::Complaints;
 use crate::scenario::located::{At, Location};
 use crate::scenario::model::{Pmu, Scenario};
@@ -11,8 +12,6 @@ use crate::scenario::units::Time;
 
 /// Shortest period of injections. One NMI and its handler take about 10 us on the emulated host.
 const MIN_PERIOD_US: u64 = 10;
-/// Longest time that a scenario may ask for.
-const MAX_TIME_US: u64 = 3_600_000_000;
 
 /// Checks all injections, and the schedule.
 pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaints<'_>) {
@@ -20,7 +19,10 @@ pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaint
     check_names(&scenario.inject, complaints);
     for injection in &scenario.inject {
         match injection {
-            Injection::Fail(fail) => check_fail(fail, complaints),
+            Injection::Fail(fail) => {
+                let (first, hit) = (fail.first.as_ref(), fail.hit.as_ref());
+                check_counts(first, hit, fail.repeat.as_ref(), complaints);
+            }
             Injection::Irq(irq) => {
                 complaints.require(
                     (16..=255).contains(&irq.vector.0),
@@ -159,8 +161,7 @@ fn check_when(
         when.on.is_some(),
         when.delay.is_some(),
     ];
-    let location = |it: Option<Location>| it;
-    let first = ("first", location(when.first.map(At::location)));
+    let first = ("first", when.first.map(At::location));
     let hit = ("hit", when.hit.map(At::location));
     let repeat = ("repeat", when.repeat.map(At::location));
     let count = ("count", when.count.map(At::location));
@@ -206,13 +207,7 @@ fn check_when(
              `delay` (a time), or `after` alone",
         ),
     }
-    for (key, written) in [
-        ("first", when.first),
-        ("hit", when.hit),
-        ("repeat", when.repeat),
-    ] {
-        require_positive(key, written.map(|n| (**n, n.location())), complaints);
-    }
+    check_counts(when.first, when.hit, when.repeat, complaints);
     let times = when.times.map(|n| (u64::from(**n), n.location()));
     require_positive("times", times, complaints);
     check_vcpu(when.target, vcpus, complaints);
@@ -256,14 +251,15 @@ fn check_place(at: &At<Place>, complaints: &mut Complaints<'_>) {
     }
 }
 
-fn check_fail(fail: &Fail, complaints: &mut Complaints<'_>) {
-    for (key, written) in [
-        ("first", &fail.first),
-        ("hit", &fail.hit),
-        ("repeat", &fail.repeat),
-    ] {
-        let written = written.as_ref().map(|n| (**n, n.location()));
-        require_positive(key, written, complaints);
+/// Which of its hits count is said from 1.
+fn check_counts(
+    first: Option<&At<u64>>,
+    hit: Option<&At<u64>>,
+    repeat: Option<&At<u64>>,
+    complaints: &mut Complaints<'_>,
+) {
+    for (key, written) in [("first", first), ("hit", hit), ("repeat", repeat)] {
+        require_positive(key, written.map(|n| (**n, n.location())), complaints);
     }
 }
 
