@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use rustix::thread::{CpuSet, Pid, sched_setaffinity};
+use rustix::thread::{Pid, sched_setaffinity};
 use unwindlab_abi::command::Command;
 use unwindlab_abi::mailbox::PAGE_SIZE;
 use unwindlab_abi::mark;
@@ -15,6 +15,7 @@ use crate::blocker::Wish;
 use crate::chain::FRAME_BYTES;
 use crate::ports;
 use crate::shared::SharedPages;
+use crate::system;
 
 /// How long it sleeps between two looks at the command words.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
@@ -157,12 +158,8 @@ fn ring(what: u8, thread: u32) {
 }
 
 fn pin(tid: Option<u32>, cpu: u32) -> io::Result<()> {
-    let mut set = CpuSet::new();
-    if (cpu as usize) < CpuSet::MAX_CPU {
-        set.set(cpu as usize);
-    }
     let tid = tid.and_then(|tid| Pid::from_raw(tid.cast_signed()));
-    Ok(sched_setaffinity(tid, &set)?)
+    Ok(sched_setaffinity(tid, &system::only(cpu))?)
 }
 
 fn signal(tid: u32) -> io::Result<()> {

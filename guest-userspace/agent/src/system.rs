@@ -110,6 +110,16 @@ pub fn pin_memory() -> Result<(), SystemError> {
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(SystemError::Pin)
 }
 
+/// The set of this one CPU; none where its number is too big for one, which the kernel refuses.
+#[must_use]
+pub fn only(cpu: u32) -> CpuSet {
+    let mut set = CpuSet::new();
+    if (cpu as usize) < CpuSet::MAX_CPU {
+        set.set(cpu as usize);
+    }
+    set
+}
+
 /// Lets perf do whatever the plan says, without throttling.
 ///
 /// # Errors

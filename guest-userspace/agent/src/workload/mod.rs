@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
 
-use rustix::thread::{CpuSet, Pid, gettid, sched_setaffinity};
+use rustix::thread::{Pid, gettid, sched_setaffinity};
 use unwindlab_abi::message::ThreadAnnounce;
 use unwindlab_abi::plan::Workload as Plan;
 use unwindlab_abi::shared::MAX_THREADS;
@@ -22,6 +22,7 @@ use unwindlab_abi::{Observation, WorkloadKind, mailbox::PAGE_SIZE};
 
 use crate::chain::{Chain, FRAME_BYTES, MIN_FRAMES};
 use crate::shared::SharedPages;
+use crate::system;
 use gate::Gate;
 
 /// Stack of a thread beyond its chain: the Rust frames above the root, and in tests a signal
@@ -354,10 +355,5 @@ fn check_memory(jobs: &[Job]) -> Result<(), WorkloadError> {
 
 /// Binds a thread (`None`: the calling one) to one CPU.
 fn pin(thread: u32, tid: Option<Pid>, cpu: u32) -> Result<(), WorkloadError> {
-    let mut set = CpuSet::new();
-    let field = cpu as usize;
-    if field < CpuSet::MAX_CPU {
-        set.set(field);
-    }
-    sched_setaffinity(tid, &set).map_err(failed(thread, "cannot set its CPU"))
+    sched_setaffinity(tid, &system::only(cpu)).map_err(failed(thread, "cannot set its CPU"))
 }
