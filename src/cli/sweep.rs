@@ -295,9 +295,9 @@ impl Run<'_> {
                     verdicts.missed.push(point);
                 }
             }
-            Message::Hung { point } => {
+            Message::Hung { point, places } => {
                 if let Some(verdicts) = &mut self.verdicts {
-                    verdicts.hung.push(point);
+                    verdicts.hung.push((point, places));
                 }
             }
             Message::Done(effort) => self.effort = Some(effort),

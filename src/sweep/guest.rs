@@ -53,8 +53,13 @@ pub(super) struct Guest<'p> {
 impl<'p> Guest<'p> {
     /// Of a machine that is built but not started.
     pub(super) fn new(plan: &'p TrialPlan, machine: Machine) -> Self {
+        Self::with(plan, machine, Session::new(&plan.guest, plan.vcpus))
+    }
+
+    /// Of a machine whose agent has said something.
+    pub(super) fn with(plan: &'p TrialPlan, machine: Machine, session: Session) -> Self {
         Self {
-            session: Session::new(&plan.guest, plan.vcpus),
+            session,
             plan,
             machine,
             breakpoints: Vec::new(),

@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::runner::TrialPlan;
-use crate::trace::recording::{Injection, Recording, RingBytes, TrialEnd};
+use crate::trace::recording::{Injection, Recording, RingBytes, TrialEnd, VcpuPlace};
 
 /// A sweep with everything resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +84,8 @@ pub enum Message {
     Hung {
         /// The boundary's number in the path.
         point: u32,
+        /// Where the vCPUs stood.
+        places: Vec<VcpuPlace>,
     },
     /// All are.
     Done(Effort),
@@ -124,8 +126,6 @@ pub struct Effort {
     pub runs_us: Vec<u32>,
     /// Microseconds that reading the rings and telling took.
     pub tells_us: Vec<u32>,
-    /// Machines that were of no use: they failed, or their way was another each time.
-    pub left_out: u32,
 }
 
 impl Effort {
@@ -137,6 +137,5 @@ impl Effort {
         self.steps_us.extend(other.steps_us);
         self.runs_us.extend(other.runs_us);
         self.tells_us.extend(other.tells_us);
-        self.left_out += other.left_out;
     }
 }

@@ -8,7 +8,7 @@ use crate::report::result::JudgedViolation;
 use crate::report::{MatchFinding, Outcome, ScenarioResult};
 use crate::scenario::KernelSymbols;
 use crate::trace::Trace;
-use crate::trace::recording::{Recording, TrialEnd};
+use crate::trace::recording::{Recording, TrialEnd, VcpuPlace};
 
 /// What a trial showed: how it ended if it did not complete, and the invariants that fell, each with
 /// the finding it is, if it is one. Two trials that show the same are one failure.
@@ -52,8 +52,8 @@ pub struct Verdicts<'a> {
     pub tried: BTreeSet<u32>,
     /// Points that were not met again.
     pub missed: Vec<u32>,
-    /// Points of trials that hung and were made once more.
-    pub hung: Vec<u32>,
+    /// Points of trials that hung and were made once more, and where the vCPUs stood.
+    pub hung: Vec<(u32, Vec<VcpuPlace>)>,
     /// Points with nothing wrong.
     pub passed: u32,
     /// What went wrong.
