@@ -17,6 +17,9 @@ use crate::trace::ring::RingReader;
 /// seconds that nobody claims (`pr_emerg_ratelimited` in `unknown_nmi_error`, arch/x86/kernel/nmi.c):
 /// a trial that prints takes many times as long.
 const WARM_UP: u64 = 24;
+/// Boundaries in user mode at the end of a path: behind the first of them an NMI is in another entry
+/// for certain.
+const USER_STEPS: usize = 3;
 /// Iterations whose path is looked at.
 const ATTEMPTS: u32 = 16;
 
@@ -170,17 +173,18 @@ impl<'p> Walk<'p> {
         })
     }
 
-    /// Records the path, from behind the request to the first instruction in user mode; the machine
-    /// stands there afterwards.
+    /// Records the path, from behind the request to the first instructions in user mode; the machine
+    /// stands behind them afterwards.
     pub(super) fn path(&mut self, longest: u32) -> Result<Vec<Step>, SweepError> {
         self.guest.machine.restore(&self.start.behind)?;
         let mut path = Vec::new();
         loop {
             let step = self.here()?;
-            path.push(step);
-            if step.user {
+            let in_user = path.iter().rev().take_while(|it: &&Step| it.user).count();
+            if in_user == USER_STEPS || in_user > 0 && !step.user {
                 return Ok(path);
             }
+            path.push(step);
             if path.len() > longest as usize {
                 return Err(SweepError::Other(format!(
                     "more than {longest} instructions from the request, and still in the kernel"
