@@ -295,9 +295,9 @@ impl Run<'_> {
                     verdicts.missed.push(point);
                 }
             }
-            Message::Hung { point, places } => {
+            Message::Again { point, end } => {
                 if let Some(verdicts) = &mut self.verdicts {
-                    verdicts.hung.push((point, places));
+                    verdicts.again(point, end);
                 }
             }
             Message::Done(effort) => self.effort = Some(effort),

@@ -143,6 +143,13 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
             verdicts.missed,
         );
     }
+    for (point, reason) in &verdicts.failed {
+        let _ = writeln!(
+            out,
+            "the trial at point {point} was made once more: {}",
+            printable(reason)
+        );
+    }
     for (point, places) in &verdicts.hung {
         let places: Vec<String> = places
             .iter()

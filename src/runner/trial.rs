@@ -195,7 +195,7 @@ impl<'a> Trial<'a> {
             Stop::Stepped { pc } => return self.stepped(index, *pc),
             Stop::Paused => {}
             other => {
-                self.end = Some(watch::ended_by(&self.machine, index, other));
+                self.end = Some(watch::ended_by(&mut self.machine, index, other)?);
                 return Ok(());
             }
         }
@@ -391,7 +391,8 @@ impl<'a> Trial<'a> {
         let Some(since) = self.running_since else {
             if self.started.elapsed() > boot {
                 let places = watch::places(&mut self.machine)?;
-                self.end = Some(watch::no_boot(&self.machine, boot, &places));
+                let end = watch::lost(&mut self.machine)?;
+                self.end = end.or_else(|| Some(watch::no_boot(&self.machine, boot, &places)));
             }
             return Ok(());
         };

@@ -10,7 +10,7 @@ use super::guest::SweepError;
 use super::job::Job;
 use super::plan::{Effort, Message, Step, SweepPlan, SweptTrial};
 use super::walk::Walk;
-use crate::trace::recording::VcpuPlace;
+use crate::trace::recording::TrialEnd;
 
 /// How a machine is made.
 type Make<'a> = &'a (dyn Fn() -> Result<Machine, String> + Sync);
@@ -85,7 +85,7 @@ pub(super) struct Common {
 pub(super) enum FromJob {
     Trial(Box<SweptTrial>),
     Missed(u32),
-    Hung(u32, Vec<VcpuPlace>),
+    Again(u32, TrialEnd),
     Ended(Effort),
     Failed(String),
 }
@@ -102,7 +102,7 @@ impl Gather {
         match message {
             FromJob::Trial(trial) => tell(Message::Trial(trial)),
             FromJob::Missed(point) => tell(Message::Missed { point }),
-            FromJob::Hung(point, places) => tell(Message::Hung { point, places }),
+            FromJob::Again(point, end) => tell(Message::Again { point, end }),
             FromJob::Ended(effort) => {
                 self.effort.add(effort);
                 true

@@ -121,8 +121,8 @@ impl<'p> Guest<'p> {
                 Stop::Stepped { pc } => return Ok(Happening::Stepped { vcpu: index, pc }),
                 Stop::Paused => self.resume(index, Run::Continue)?,
                 other => {
-                    let end = watch::ended_by(&self.machine, index, &other);
-                    return Ok(Happening::End(end));
+                    let end = watch::ended_by(&mut self.machine, index, &other);
+                    return Ok(Happening::End(end?));
                 }
             }
         }
@@ -185,6 +185,9 @@ impl<'p> Guest<'p> {
     pub(super) fn hang(&mut self) -> Result<TrialEnd, SweepError> {
         if let Some(panic) = watch::panicked(&self.machine) {
             return Ok(panic);
+        }
+        if let Some(lost) = watch::lost(&mut self.machine)? {
+            return Ok(lost);
         }
         Ok(TrialEnd::Hang {
             places: watch::places(&mut self.machine)?,

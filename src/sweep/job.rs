@@ -152,7 +152,11 @@ impl<'p> Job<'p> {
                     return Ok(false);
                 }
             }
-            _ => self.walk.steps(point.saturating_sub(block.at))?,
+            _ => {
+                if !self.walk.steps(point.saturating_sub(block.at))? {
+                    return Ok(false);
+                }
+            }
         }
         self.effort.steps_us.push(micros(begin));
         Ok(there == Some(self.walk.here()?.rip))
@@ -209,10 +213,12 @@ impl<'p> Job<'p> {
             }
             let trial = self.trial(point)?;
             match trial.end {
-                // A kernel that hangs there does so each time. One that does not is told of.
-                TrialEnd::Hang { places } if attempt + 1 < TRIES => {
-                    let _ = self.send.send(FromJob::Hung(point, places));
+                // A kernel that hangs there does so each time. One that does not is told of, and so is a
+                // failure of the KVM host.
+                end @ (TrialEnd::Hang { .. } | TrialEnd::Infra { .. }) if attempt + 1 < TRIES => {
+                    let _ = self.send.send(FromJob::Again(point, end));
                 }
+                TrialEnd::Infra { reason } => return Err(SweepError::Other(reason)),
                 _ => return Ok(Some(trial)),
             }
         }

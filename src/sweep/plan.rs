@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::runner::TrialPlan;
-use crate::trace::recording::{Injection, Recording, RingBytes, TrialEnd, VcpuPlace};
+use crate::trace::recording::{Injection, Recording, RingBytes, TrialEnd};
 
 /// A sweep with everything resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,12 +80,12 @@ pub enum Message {
         /// Its number in the path.
         point: u32,
     },
-    /// A trial did not come to its end in time, and is made once more.
-    Hung {
+    /// A trial is made once more, because of how it ended: it hung, or the KVM host failed.
+    Again {
         /// The boundary's number in the path.
         point: u32,
-        /// Where the vCPUs stood.
-        places: Vec<VcpuPlace>,
+        /// How it ended.
+        end: TrialEnd,
     },
     /// All are.
     Done(Effort),

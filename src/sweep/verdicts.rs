@@ -54,6 +54,8 @@ pub struct Verdicts<'a> {
     pub missed: Vec<u32>,
     /// Points of trials that hung and were made once more, and where the vCPUs stood.
     pub hung: Vec<(u32, Vec<VcpuPlace>)>,
+    /// Points of trials that the KVM host failed in and that were made once more, and what it did.
+    pub failed: Vec<(u32, String)>,
     /// Points with nothing wrong.
     pub passed: u32,
     /// What went wrong.
@@ -81,6 +83,7 @@ impl<'a> Verdicts<'a> {
             tried: BTreeSet::new(),
             missed: Vec::new(),
             hung: Vec::new(),
+            failed: Vec::new(),
             passed: 0,
             failures: BTreeMap::new(),
             exercised: BTreeMap::new(),
@@ -97,6 +100,15 @@ impl<'a> Verdicts<'a> {
     #[must_use]
     pub fn path(&self) -> &[Step] {
         &self.path
+    }
+
+    /// Takes the end of a trial that is made once more.
+    pub fn again(&mut self, point: u32, end: TrialEnd) {
+        match end {
+            TrialEnd::Hang { places } => self.hung.push((point, places)),
+            TrialEnd::Infra { reason } => self.failed.push((point, reason)),
+            other => self.failed.push((point, format!("{other:?}"))),
+        }
     }
 
     /// Judges a trial; the whole of it, if anything is wrong.

@@ -190,7 +190,10 @@ impl<'p> Walk<'p> {
                     "more than {longest} instructions from the request, and still in the kernel"
                 )));
             }
-            self.steps(1)?;
+            if !self.steps(1)? {
+                let what = "the emulated KVM host lost the machine in the middle of the path";
+                return Err(SweepError::Other(what.to_owned()));
+            }
         }
     }
 
@@ -205,17 +208,23 @@ impl<'p> Walk<'p> {
         })
     }
 
-    /// Executes so many instructions.
-    pub(super) fn steps(&mut self, count: u32) -> Result<(), SweepError> {
+    /// Executes so many instructions; false where the KVM host lost the machine.
+    pub(super) fn steps(&mut self, count: u32) -> Result<bool, SweepError> {
         let Some(count) = std::num::NonZeroU32::new(count) else {
-            return Ok(());
+            return Ok(true);
         };
         self.guest.resume(self.start.vcpu, Run::Steps(count))?;
         match self.guest.next(Instant::now() + LEG)? {
-            Happening::Stepped { .. } => Ok(()),
-            other => Err(SweepError::Other(format!(
-                "{other:?} in the middle of the path"
-            ))),
+            Happening::Stepped { .. } => Ok(true),
+            other => self.stray(&format!("{other:?} in the middle of the path")),
+        }
+    }
+
+    /// False where it is the KVM host that lost the machine.
+    fn stray(&mut self, what: &str) -> Result<bool, SweepError> {
+        match watch::lost(&mut self.guest.machine)? {
+            Some(_) => Ok(false),
+            None => Err(SweepError::Other(what.to_owned())),
         }
     }
 
@@ -227,9 +236,7 @@ impl<'p> Walk<'p> {
         match self.guest.next(Instant::now() + LEG)? {
             Happening::Breakpoint { .. } => Ok(true),
             Happening::Arm { .. } | Happening::Done { .. } => Ok(false),
-            other => Err(SweepError::Other(format!(
-                "{other:?} on the way to {rip:#x}"
-            ))),
+            other => self.stray(&format!("{other:?} on the way to {rip:#x}")),
         }
     }
 }
