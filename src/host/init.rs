@@ -36,7 +36,7 @@ pub fn main() {
 fn serve() -> anyhow::Result<()> {
     mount_kernel_filesystems()?;
     let mut port = open_port()?;
-    let native = match prepare_kvm() {
+    let mut native = match prepare_kvm() {
         Ok(native) => native,
         Err(error) => {
             channel::send(

@@ -2,6 +2,7 @@
 
 mod actions;
 mod arrivals;
+pub mod boot;
 mod commands;
 mod corrupt;
 mod delays;

@@ -1,4 +1,4 @@
-//! One trial from power-on to its end: the controller of the machine.
+//! One trial from the agent's first word to its end: the controller of the machine.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -62,6 +62,16 @@ pub struct Trial<'a> {
     pub(super) first_progress: Vec<u64>,
     last_progress: Vec<u64>,
     end: Option<TrialEnd>,
+    /// It is over when the agent says hello.
+    boots: bool,
+    /// The vCPU on which the agent said so, and the frame of its mailbox.
+    hello: Option<(u8, u32)>,
+}
+
+fn infra(error: &TrialError) -> TrialEnd {
+    TrialEnd::Infra {
+        reason: error.to_string(),
+    }
 }
 
 impl std::fmt::Debug for Trial<'_> {
@@ -99,21 +109,46 @@ impl<'a> Trial<'a> {
             first_progress: Vec::new(),
             last_progress: Vec::new(),
             end: None,
+            boots: false,
+            hello: None,
         }
     }
 
-    /// Runs it to its end. The machine is gone when this returns. `tell` is told of the progress
-    /// and says whether to go on.
-    pub fn run(mut self, tell: &mut dyn FnMut(&TrialProgress) -> bool) -> Recording {
-        self.started = Instant::now();
+    /// Lets the machine run until its agent says hello: the vCPU that rang and the mailbox's frame. It
+    /// stands still then, without an answer.
+    ///
+    /// # Errors
+    /// The end of a machine that does not come so far.
+    pub(super) fn boot(
+        &mut self,
+        tell: &mut dyn FnMut(&TrialProgress) -> bool,
+    ) -> Result<(u8, u32), TrialEnd> {
+        self.boots = true;
         let started = self.machine.start().map_err(|e| TrialError::Vcpu(e.into()));
-        let end = match started.and_then(|()| self.control(tell)) {
+        let end = started.and_then(|()| self.control(tell));
+        self.boots = false;
+        match (end, self.hello.take()) {
+            (Ok(_), Some(hello)) => Ok(hello),
+            (Ok(end), None) => Err(end),
+            (Err(error), _) => Err(infra(&error)),
+        }
+    }
+
+    /// Runs it from there to its end. `tell` is told of the progress and says whether to go on.
+    pub(super) fn go_on(
+        &mut self,
+        (vcpu, frame): (u8, u32),
+        tell: &mut dyn FnMut(&TrialProgress) -> bool,
+    ) -> TrialEnd {
+        self.started = Instant::now();
+        let answered = self.mailbox(vcpu, frame).and_then(|_| {
+            let started = self.machine.start();
+            started.map_err(|e| TrialError::Vcpu(e.into()))
+        });
+        match answered.and_then(|()| self.control(tell)) {
             Ok(end) => end,
-            Err(error) => TrialEnd::Infra {
-                reason: error.to_string(),
-            },
-        };
-        self.close(end)
+            Err(error) => infra(&error),
+        }
     }
 
     fn control(
@@ -214,6 +249,11 @@ impl<'a> Trial<'a> {
 
     /// Answers the agent; false when the vCPU must not run on.
     fn mailbox(&mut self, index: u8, frame: u32) -> Result<bool, TrialError> {
+        if self.boots {
+            self.hello = Some((index, frame));
+            self.end = Some(TrialEnd::Completed);
+            return Ok(false);
+        }
         let sregs = vcpu(&mut self.machine, index)?.sregs();
         let space = AddressSpace::of(&sregs.map_err(VcpuError::from)?);
         match self.session.mailbox(self.machine.memory(), &space, frame) {
@@ -438,7 +478,8 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    fn close(mut self, end: TrialEnd) -> Recording {
+    /// The recording, and the machine as it is now.
+    pub(super) fn close(mut self, end: TrialEnd) -> (Recording, Machine) {
         self.session.drain(self.machine.memory());
         self.session.read_lab(self.machine.memory());
         let at_end = self.session.progress(self.machine.memory());
@@ -458,6 +499,6 @@ impl<'a> Trial<'a> {
         recording.points = self.arrivals.points();
         recording.console = console;
         recording.end = end;
-        recording
+        (recording, self.machine)
     }
 }
