@@ -41,6 +41,8 @@ fn setup(args: &RunArgs, analysis: &Analysis) -> Result<Setup, CommandError> {
     Ok(Setup {
         library: scenarios,
         kvm_host: args.kvm_host,
+        trials: args.trials,
+        token: args.token,
         compare_snapshots: !args.no_snapshots,
         artifacts: Some(Artifacts::open(args.artifacts.as_deref())?),
         show: true,

@@ -78,6 +78,8 @@ impl Suite<'_> {
         let setup = Setup {
             library,
             kvm_host: self.kvm_host,
+            trials: None,
+            token: None,
             // What the invariants say is asked for here, and nothing else.
             compare_snapshots: false,
             artifacts: None,

@@ -91,6 +91,14 @@ impl Trial<'_> {
             }
             ActionPlan::Freeze { limit_ms } => self.freeze(spec, target, limit_ms),
             ActionPlan::Thaw => self.thaw(target, index),
+            ActionPlan::Preempt { limit_ms } => {
+                let found = self.freeze(spec, target, limit_ms)?;
+                self.frozen.passing(target);
+                Ok(found)
+            }
+            ActionPlan::EndPreemption if self.frozen.is(target) => self.thaw(target, index),
+            // Its time was over before.
+            ActionPlan::EndPreemption => self.on_stopped(index, |_| Ok(())),
             // Asynchronous: `act` has given the command.
             ActionPlan::Guest { .. } => self.on_stopped(index, |_| Ok(())),
             ActionPlan::Corrupt { frame, with } => self.corrupt(index, who, frame, with),

@@ -442,6 +442,9 @@ impl<'a> Trial<'a> {
         if !self.stopping && (settled || since.elapsed() > run.mul_f64(WIND_UP)) {
             self.wind_up()?;
         }
+        while let Some(index) = self.frozen.over(Instant::now()) {
+            self.let_go(index)?;
+        }
         if let Some((index, spec, time)) = self.frozen.too_long(Instant::now()) {
             let by = self.plan.injections.get(spec as usize);
             let by = by.map_or("?", |it| it.name.as_str());

@@ -5,6 +5,7 @@ use unwindlab_abi::shared::MAX_THREADS;
 
 use super::error::{Complaints, ScenarioErrors};
 use super::events;
+use super::explore;
 use super::inject;
 use super::lab;
 use super::model::{Machine, Scenario, Workload};
@@ -43,6 +44,7 @@ pub fn check(
     lab::check(&scenario, &mut complaints);
     perf_tool::check(&scenario, &mut complaints);
     inject::check::check(&scenario, &mut complaints);
+    explore::check(&scenario, &mut complaints);
     check_times(&scenario, &mut complaints);
     check_invariants(&scenario, invariants, &mut complaints);
     complaints.into_result(scenario)

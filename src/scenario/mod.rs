@@ -4,6 +4,7 @@
 pub mod check;
 pub mod error;
 mod events;
+mod explore;
 pub mod inject;
 pub mod lab;
 pub mod library;

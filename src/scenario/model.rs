@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use unwindlab_abi::plan::WorkloadKind;
 
+use super::explore::Explore;
 use super::inject::{Injection, Schedule};
 use super::lab::Lab;
 use super::located::At;
@@ -42,6 +43,8 @@ pub struct Scenario {
     /// Points in the code that the vCPUs are to pass one after the other, in this order. A vCPU
     /// that comes to its point before its turn stands still there.
     pub schedule: Option<At<Schedule>>,
+    /// The scenario is run many times, and vCPUs are stopped at random meanwhile.
+    pub explore: Option<At<Explore>>,
     /// The workload runs on for this long after the last injection (after its start where there
     /// is none) before it is told to stop.
     #[serde(default = "default_settle")]

@@ -5,6 +5,7 @@ use unwindlab_abi::plan::{GuestPlan, Workload};
 
 use super::error::{Complaints, ScenarioErrors};
 use super::events;
+use super::explore;
 use super::inject;
 use super::lab;
 use super::model::{Pmu, Scenario};
@@ -98,6 +99,8 @@ pub fn resolve(
     let mut complaints = Complaints::new(file);
     let injections: Vec<InjectionPlan> =
         inject::resolve::resolve(scenario, symbols, &mut complaints);
+    let triggers: Vec<_> = injections.iter().map(|it| &it.trigger).collect();
+    let explore = explore::resolve(scenario, &triggers, symbols, &mut complaints);
     let guest = GuestPlan {
         tracing: events::resolve(scenario, &mut complaints),
         workload: workload(scenario),
@@ -122,6 +125,7 @@ pub fn resolve(
             run_ms: scenario.timeout.millis_ceil(),
         },
         symbols: KernelAddresses { current_task },
+        explore,
     })?)
 }
 

@@ -1,6 +1,6 @@
 //! What is done to the machine, as written: each action with the keys that say when.
 
-mod boundaries;
+pub(super) mod boundaries;
 pub(super) mod check;
 pub(super) mod resolve;
 

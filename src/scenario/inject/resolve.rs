@@ -98,6 +98,7 @@ fn points(
                 by: by(point.task.as_ref(), point.thread.as_ref()),
                 vcpu: Some(*point.vcpu),
                 in_nmi: false,
+                optional: false,
             }),
             after: before,
             action: ActionPlan::Pass {
@@ -196,6 +197,7 @@ impl Resolver<'_> {
             by: by(when.task, when.thread),
             vcpu: when.vcpu.map(|vcpu| **vcpu),
             in_nmi: when.in_nmi.is_some_and(|it| **it),
+            optional: false,
         }))
     }
 
@@ -218,6 +220,7 @@ impl Resolver<'_> {
             by: by(None, fail.thread.as_ref()),
             vcpu: None,
             in_nmi: false,
+            optional: false,
         }))
     }
 

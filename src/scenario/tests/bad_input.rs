@@ -58,7 +58,7 @@ fn keys() {
         "setle: 3 s\n",
         [
             "6:1: found key `setle`, expected one of `name`, `description`, `machine`, \
-          `workload`, `perf`, `lab`, `perf-tool`, `inject`, `schedule`, `settle`, `timeout`, `expect`, `invariants`, `require`, \
+          `workload`, `perf`, `lab`, `perf-tool`, `inject`, `schedule`, `explore`, `settle`, `timeout`, `expect`, `invariants`, `require`, \
           `snapshot`",
         ],
     );
@@ -372,4 +372,21 @@ mod any_text {
             }
         }
     }
+}
+
+#[test]
+fn explorations() {
+    let smp = "machine: { vcpus: 2 }\n";
+    of_more(
+        "explore: { trials: 5 }\n",
+        ["6:10: `explore` needs 2 vCPUs or more: the order of what they do is what it explores"],
+    );
+    of_more(
+        &format!("{smp}explore: {{ trials: 0, preemptions: 4 }}\nsnapshot: shapes\n"),
+        [
+            "7:20: found 0 trials, expected 1 to 100000",
+            "7:36: found 4 preemptions, expected 1 to 3",
+            "8:11: found `snapshot` beside `explore`, whose trials are not alike",
+        ],
+    );
 }
