@@ -123,7 +123,7 @@ pub const SYSCALLS_BATCH: u32 = 64;
 
 /// The names of user text that the agent announces ([`crate::message::UserSymbol`]), so that a
 /// scenario with another one is told before anything is started.
-pub const USER_SYMBOLS: [&str; 29] = [
+pub const USER_SYMBOLS: [&str; 38] = [
     "root",
     "exit_root",
     "descend",
@@ -144,6 +144,9 @@ pub const USER_SYMBOLS: [&str; 29] = [
     "missing_leaf",
     "missing_call",
     "missing_return",
+    "paged_leaf",
+    "paged_call",
+    "paged_return",
     "uring_leaf",
     "uring_call",
     "uring_return",
@@ -153,6 +156,12 @@ pub const USER_SYMBOLS: [&str; 29] = [
     "compat_descend",
     "compat_leaf",
     "compat_nop",
+    "process_leaf",
+    "process_call",
+    "process_return",
+    "fork_leaf",
+    "fork_call",
+    "fork_return",
 ];
 
 /// Frame pointers that lead nowhere, with which a workload of wild ends ends its chains: 0, one of
@@ -160,7 +169,8 @@ pub const USER_SYMBOLS: [&str; 29] = [
 pub const WILD_ENDS: u32 = 6;
 
 /// What one iteration of a workload thread is. Each starts with [`crate::mark::ARM`] in the leaf;
-/// all but [`WorkloadKind::Exit`] end with [`crate::mark::DONE`] there, then count.
+/// all but [`WorkloadKind::Exit`] and [`WorkloadKind::Process`] end with [`crate::mark::DONE`] there,
+/// then count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -198,6 +208,19 @@ pub enum WorkloadKind {
     /// As [`WorkloadKind::Deep`] in 32-bit code, with frames of 4-byte words, and an instruction
     /// that does nothing in place of the system call.
     Compat,
+    /// Each iteration starts a process that calls down through all frames, does one `getppid`
+    /// there (or executes the agent anew, where it is told to) and ends.
+    Process,
+    /// As [`WorkloadKind::Deep`], with a `fork` in place of `getppid`; the child exits at once.
+    Fork,
+    /// As [`WorkloadKind::Fork`], with a `vfork`.
+    Vfork,
+    /// As [`WorkloadKind::Fork`], with a `clone3`.
+    Clone3,
+    /// As [`WorkloadKind::Deep`], on a stack of a file, of which [`crate::Command::PageOut`] takes a
+    /// page out of memory: the next look has it read from the file. The file system is the agent's
+    /// own (FUSE).
+    PagedOut,
     /// Blocks in `read` of a pipe that nobody writes to, deaf to the stop word: a hang on purpose,
     /// to see that one is reported as such.
     Stuck,
@@ -218,6 +241,11 @@ impl WorkloadKind {
             Self::IoUring => "io-uring",
             Self::Exec => "exec",
             Self::Compat => "compat",
+            Self::Process => "process",
+            Self::Fork => "fork",
+            Self::Vfork => "vfork",
+            Self::Clone3 => "clone3",
+            Self::PagedOut => "paged-out",
             Self::Stuck => "stuck",
             Self::Exit => "exit",
         }

@@ -5,6 +5,7 @@
 //! construction; [`helper`] does to them what the host says meanwhile.
 
 pub mod blocker;
+pub mod call;
 pub mod chain;
 pub mod helper;
 pub mod interrupts;
@@ -17,8 +18,10 @@ pub mod perf;
 pub mod perf_tool;
 pub mod physical;
 pub mod ports;
+pub mod processes;
 pub mod session;
 pub mod shared;
 pub mod system;
 pub mod userfault;
+pub mod wishes;
 pub mod workload;

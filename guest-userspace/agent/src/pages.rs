@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use unwindlab_abi::mailbox::PAGE_SIZE;
 
 /// Zeroed, page-aligned, populated and locked memory. Freed when dropped.
@@ -25,6 +25,20 @@ impl Pages {
     /// The errno of `mmap`.
     pub fn new(count: usize) -> Result<Self, rustix::io::Errno> {
         Self::map(count, MapFlags::PRIVATE)
+    }
+
+    /// Maps `count` pages that stay where they are in memory when the agent forks: the child does
+    /// not get them. Else the next write of the agent to one would give it another page.
+    ///
+    /// # Errors
+    /// The errno of `mmap` and `madvise`.
+    pub fn staying(count: usize) -> Result<Self, rustix::io::Errno> {
+        let pages = Self::new(count)?;
+        // SAFETY: the mapping is new; what a child has of it nobody relies on.
+        unsafe {
+            madvise(pages.start.as_ptr().cast(), pages.len, Advice::LinuxDontFork)?;
+        }
+        Ok(pages)
     }
 
     /// Maps `count` pages of shared memory, which keeps what is in a page when the page is

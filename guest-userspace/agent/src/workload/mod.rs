@@ -3,9 +3,11 @@
 mod compat;
 mod exec;
 mod exit;
+mod fork;
 mod gate;
 mod io_uring;
 mod missing_pages;
+mod process;
 mod sleep_migrate;
 mod traced;
 mod unreadable_ends;
@@ -299,6 +301,10 @@ impl Job {
             }
             (WorkloadKind::Compat, _) => compat::run(self.chain, self.thread, self.stack_bytes)?,
             (WorkloadKind::Exec, _) => exec::run(self.chain, self.thread, self.stack_bytes)?,
+            (WorkloadKind::Process, _) => process::run(self.chain, self.thread, self.stack_bytes)?,
+            (WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3, _) => {
+                fork::run(&self.chain, self.thread, self.kind)?;
+            }
             (WorkloadKind::Exit, _) => exit::run(&self.chain, self.thread, self.stack_bytes)?,
             (WorkloadKind::Stuck, Some(_never_written)) => self.chain.run(),
             (_, Some(pipe)) => {
@@ -335,6 +341,8 @@ fn check_memory(jobs: &[Job]) -> Result<(), WorkloadError> {
                 WorkloadKind::Exec,
                 WorkloadKind::Exit,
                 WorkloadKind::MissingPages,
+                WorkloadKind::PagedOut,
+                WorkloadKind::Process,
                 WorkloadKind::UnreadableEnds,
             ];
             let stacks = if own.contains(&job.kind) { 2 } else { 1 };
