@@ -73,6 +73,7 @@ impl Kit {
                 defer_output: true,
                 task: true,
                 context_switch: true,
+                inherit: false,
                 ..spec("track", EventSource::Dummy)
             },
             EventSpec {
@@ -392,6 +393,7 @@ pub fn spec(name: &str, source: EventSource) -> EventSpec {
         comm: false,
         mmap: false,
         context_switch: false,
+        inherit: false,
         exclude_callchain_user: false,
         output_to: None,
     }

@@ -15,6 +15,8 @@ pub struct GuestPlan {
     pub lab: Option<LabPlan>,
     /// Whether the host will give commands ([`crate::command`]).
     pub commands: bool,
+    /// Whether the host wants to know which tasks are kernel threads.
+    pub kernel_threads: bool,
     /// The distribution's perf, if the trial is recorded by it.
     pub perf_tool: Option<PerfToolPlan>,
 }
@@ -88,6 +90,8 @@ pub struct EventSpec {
     pub mmap: bool,
     /// Switch records.
     pub context_switch: bool,
+    /// Only for the agent's own tasks, which inherit it (`inherit`), instead of for all tasks.
+    pub inherit: bool,
     /// `exclude_callchain_user`.
     pub exclude_callchain_user: bool,
     /// Write into the ring of the event with this index on the same CPU
@@ -112,6 +116,8 @@ pub struct Workload {
     /// The root of thread i ends its chain with frame pointer `i % WILD_ENDS` of those that lead
     /// nowhere, instead of 0.
     pub wild_ends: bool,
+    /// Stacks are made of huge pages of 2 MiB. For [`WorkloadKind::MissingPages`].
+    pub huge_pages: bool,
 }
 
 /// Rounds of the counting loop in one iteration of [`WorkloadKind::Spin`]: long enough that the
@@ -202,6 +208,8 @@ pub enum WorkloadKind {
     /// Calls down through all frames, submits a request to io_uring and waits for it in one
     /// `io_uring_enter`, and returns.
     IoUring,
+    /// As [`WorkloadKind::IoUring`]; the request is done by a worker of io_uring's.
+    IoUringWorker,
     /// Each iteration starts a process that calls down through all frames and executes the agent
     /// anew there, which exits at once.
     Exec,
@@ -239,6 +247,7 @@ impl WorkloadKind {
             Self::UnreadableEnds => "unreadable-ends",
             Self::Traced => "traced",
             Self::IoUring => "io-uring",
+            Self::IoUringWorker => "io-uring-worker",
             Self::Exec => "exec",
             Self::Compat => "compat",
             Self::Process => "process",

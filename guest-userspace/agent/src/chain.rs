@@ -404,14 +404,14 @@ impl Chain {
                 ul_missing_unframed(),
                 ul_missing_return(),
             ),
-            WorkloadKind::IoUring => (ul_uring_framed(), ul_uring_unframed(), ul_uring_return()),
+            WorkloadKind::IoUring | WorkloadKind::IoUringWorker => {
+                (ul_uring_framed(), ul_uring_unframed(), ul_uring_return())
+            }
             WorkloadKind::PagedOut => (ul_paged_framed(), ul_paged_unframed(), ul_paged_return()),
             WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3 => {
                 (ul_fork_framed(), ul_fork_unframed(), ul_fork_return())
             }
-            WorkloadKind::Process => {
-                (ul_process_framed(), ul_process_end(), ul_process_return())
-            }
+            WorkloadKind::Process => (ul_process_framed(), ul_process_end(), ul_process_return()),
         };
         let (root, level, innermost) = match self.kind {
             WorkloadKind::Exit => (
@@ -455,7 +455,7 @@ fn leaf(kind: WorkloadKind) -> u64 {
         WorkloadKind::Exec => ul_exec_leaf(),
         WorkloadKind::Compat => ul_compat_leaf(),
         WorkloadKind::MissingPages => ul_missing_leaf(),
-        WorkloadKind::IoUring => ul_uring_leaf(),
+        WorkloadKind::IoUring | WorkloadKind::IoUringWorker => ul_uring_leaf(),
         WorkloadKind::PagedOut => ul_paged_leaf(),
         WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3 => ul_fork_leaf(),
         WorkloadKind::Process => ul_process_leaf(),
@@ -524,7 +524,11 @@ pub fn symbols() -> Vec<UserSymbol> {
         ("compat_nop", ul_compat_nop(), ul_compat_nop_end()),
         ("process_leaf", ul_process_leaf(), ul_process_end()),
         ("process_call", ul_process_call(), ul_process_return()),
-        ("process_return", ul_process_return(), ul_process_return_end()),
+        (
+            "process_return",
+            ul_process_return(),
+            ul_process_return_end(),
+        ),
         ("fork_leaf", ul_fork_leaf(), ul_fork_end()),
         ("fork_call", ul_fork_call(), ul_fork_return()),
         ("fork_return", ul_fork_return(), ul_fork_return_end()),

@@ -7,8 +7,10 @@
 pub mod blocker;
 pub mod call;
 pub mod chain;
+pub mod fuse;
 pub mod helper;
 pub mod interrupts;
+pub mod kernel_threads;
 pub mod kmsg;
 pub mod lab;
 pub mod mailbox;

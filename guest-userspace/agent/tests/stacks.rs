@@ -159,6 +159,7 @@ mod tests {
             threads: 1,
             iterations: 3,
             wild_ends: false,
+            huge_pages: false,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use unwindlab_abi::plan::{USER_SYMBOLS, WorkloadKind};
 
-use super::{Corrupt, Injection, Place, Schedule, TaskKind, When};
+use super::{Corrupt, Corruption, Injection, Place, Schedule, TaskKind, When};
 use crate::scenario::check::MAX_TIME_US;
 use crate::scenario::error::Complaints;
 use crate::scenario::located::{At, Location};
@@ -71,7 +71,15 @@ pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaint
 }
 
 fn check_corrupt(corrupt: &At<Corrupt>, scenario: &Scenario, complaints: &mut Complaints<'_>) {
-    check_frame(&corrupt.frame, scenario, complaints);
+    let bottom = *corrupt.frame == 0;
+    if !bottom {
+        check_frame(&corrupt.frame, scenario, complaints);
+    }
+    complaints.require(
+        !bottom || *corrupt.with != Corruption::Loop,
+        corrupt.with.location(),
+        || "found `loop` for frame 0, whose frame pointer is a register and in no frame".to_owned(),
+    );
     let user = { corrupt.at.as_ref() }.is_some_and(|at| matches!(**at, Place::User(_)));
     complaints.require(user, corrupt.location(), || {
         "`corrupt` needs `at: { user: ... }`, an instruction of the thread's leaf".to_owned()

@@ -221,8 +221,8 @@ action! {
 action! {
     /// A frame pointer.
     Corrupt {
-        /// It is saved beside the return address of this frame, from 1: the last that a walk shows.
-        #[schemars(range(min = 1))]
+        /// It is saved beside the return address of this frame, the last that a walk shows; 0: the
+        /// register.
         frame: At<u32>,
         /// What it becomes.
         with: At<Corruption>,

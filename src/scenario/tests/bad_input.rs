@@ -207,7 +207,7 @@ require: [M1, Z9]
             "3:19: found 9 vCPUs, expected 1 to 8",
             "3:30: found 16384 MiB, expected 64 MiB to 8 GiB",
             "3:47: expected at most 1024 printable ASCII characters",
-            "4:33: found 2 frames, expected 3 to 65536",
+            "4:33: found 2 frames, expected 3 to 131072",
             "4:45: found 256 threads, expected 1 to 255",
             "5:21: found 3 pages, expected a power of two up to 4096",
             "7:10: expected exactly one of `at` (an instruction), `every` (a time), `on` (an event) and \
@@ -239,7 +239,7 @@ fn frames_of_the_last_thread() {
     of_other(
         "frames: 3",
         "frames: 3\n  frames-step: 1000\n  threads: 255",
-        ["6:16: the last thread would have 254003 frames, expected 3 to 65536"],
+        ["6:16: the last thread would have 254003 frames, expected 3 to 131072"],
     );
 }
 

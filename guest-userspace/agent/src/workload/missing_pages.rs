@@ -18,9 +18,18 @@ const MOVE: u64 = 1 | 2;
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Runs the chain, over and over, on a stack of shared memory.
-pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), WorkloadError> {
-    let stack = Pages::shared(stack_bytes.div_ceil(PAGE_SIZE))
-        .map_err(failed(thread, "cannot map a stack"))?;
+pub(super) fn run(
+    chain: Chain,
+    thread: u32,
+    pages: usize,
+    huge_pages: bool,
+) -> Result<(), WorkloadError> {
+    let map = if huge_pages {
+        Pages::huge
+    } else {
+        Pages::shared
+    };
+    let stack = map(pages).map_err(failed(thread, "cannot map a stack"))?;
     // Where a page of the stack is while it is gone.
     let aside = Pages::new(1).map_err(failed(thread, "cannot map a page"))?;
     // SAFETY: the stack was sized for this chain, and is unmapped after the last run.

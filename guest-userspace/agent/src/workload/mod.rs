@@ -7,6 +7,7 @@ mod fork;
 mod gate;
 mod io_uring;
 mod missing_pages;
+mod paged_out;
 mod process;
 mod sleep_migrate;
 mod traced;
@@ -23,6 +24,8 @@ use unwindlab_abi::shared::MAX_THREADS;
 use unwindlab_abi::{Observation, WorkloadKind, mailbox::PAGE_SIZE};
 
 use crate::chain::{Chain, FRAME_BYTES, MIN_FRAMES};
+use crate::fuse::ServedFile;
+use crate::pages::HUGE_PAGE;
 use crate::shared::SharedPages;
 use crate::system;
 use gate::Gate;
@@ -80,6 +83,17 @@ pub enum WorkloadError {
     /// A thread ended by a panic.
     #[error("workload thread {0} panicked")]
     Panicked(u32),
+    /// The kernel has not what the workload needs.
+    #[error("the workload needs {0}, which the kernel has not")]
+    Unsupported(&'static str),
+}
+
+impl WorkloadError {
+    /// Whether the kernel lacks something, as opposed to something going wrong.
+    #[must_use]
+    pub const fn is_unsupported(&self) -> bool {
+        matches!(self, Self::Unsupported(_))
+    }
 }
 
 /// Names what a thread was doing when a system call failed.
@@ -138,6 +152,9 @@ impl Workload {
             .map(|thread| Job::new(plan, thread, cpus, &workload.shared))
             .collect::<Result<Vec<_>, _>>()?;
         check_memory(&jobs)?;
+        if plan.huge_pages {
+            reserve(&jobs)?;
+        }
         for job in jobs {
             workload.spawn(job)?;
         }
@@ -198,7 +215,7 @@ impl Workload {
         let gate = Arc::clone(&self.gate);
         let shared = Arc::clone(&self.shared);
         let stack = job.chain.expected_stack();
-        let tid_known = job.kind != WorkloadKind::Exit;
+        let tid_known = !matches!(job.kind, WorkloadKind::Exit | WorkloadKind::Process);
         let handle = Builder::new()
             .name(format!("{}-{thread}", job.kind.name()))
             .stack_size(job.stack_bytes)
@@ -250,6 +267,9 @@ struct Job {
     /// Where it starts.
     cpu: u32,
     sleeper: Option<sleep_migrate::Pipe>,
+    /// Where its stack is to be.
+    file: Option<ServedFile>,
+    huge_pages: bool,
     cpus: Vec<u32>,
 }
 
@@ -276,6 +296,9 @@ impl Job {
         if plan.wild_ends {
             chain = chain.with_wild_end(thread);
         }
+        let file = (plan.kind == WorkloadKind::PagedOut)
+            .then(|| paged_out::file(thread, stack_bytes(short)))
+            .transpose()?;
         let first_cpu = usize::try_from(thread).unwrap_or(0);
         Ok(Self {
             thread,
@@ -284,6 +307,8 @@ impl Job {
             stack_bytes: stack_bytes(short),
             cpu: cpus.iter().cycle().nth(first_cpu).copied().unwrap_or(0),
             sleeper,
+            file,
+            huge_pages: plan.huge_pages,
             cpus: cpus.to_vec(),
         })
     }
@@ -295,9 +320,17 @@ impl Job {
                 return unreadable_ends::run(self.chain, self.thread, self.stack_bytes).map(Some);
             }
             (WorkloadKind::Traced, _) => return traced::run(&self.chain, self.thread).map(Some),
-            (WorkloadKind::IoUring, _) => return io_uring::run(self.chain, self.thread).map(Some),
+            (WorkloadKind::IoUring | WorkloadKind::IoUringWorker, _) => {
+                return io_uring::run(self.chain, self.thread, self.kind).map(Some);
+            }
             (WorkloadKind::MissingPages, _) => {
-                missing_pages::run(self.chain, self.thread, self.stack_bytes)?;
+                let pages = self.stack_bytes.div_ceil(PAGE_SIZE);
+                missing_pages::run(self.chain, self.thread, pages, self.huge_pages)?;
+            }
+            (WorkloadKind::PagedOut, _) => {
+                if let Some(file) = &self.file {
+                    paged_out::run(self.chain, self.thread, file)?;
+                }
             }
             (WorkloadKind::Compat, _) => compat::run(self.chain, self.thread, self.stack_bytes)?,
             (WorkloadKind::Exec, _) => exec::run(self.chain, self.thread, self.stack_bytes)?,
@@ -359,6 +392,23 @@ fn check_memory(jobs: &[Job]) -> Result<(), WorkloadError> {
         });
     }
     Ok(())
+}
+
+/// Has the kernel set aside huge pages for all stacks.
+fn reserve(jobs: &[Job]) -> Result<(), WorkloadError> {
+    const MISSING: WorkloadError = WorkloadError::Unsupported("huge pages (hugetlb) of 2 MiB");
+    let pages = jobs.iter().map(|job| job.stack_bytes.div_ceil(HUGE_PAGE));
+    let pages: usize = pages.sum();
+    system::sysctl_if_there("vm/nr_hugepages", &pages.to_string()).map_err(|_| MISSING)?;
+    let free = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let free = free.lines().find_map(|line| {
+        let count = line.strip_prefix("HugePages_Free:")?;
+        count.trim().parse::<usize>().ok()
+    });
+    match free {
+        Some(free) if free >= pages => Ok(()),
+        _ => Err(MISSING),
+    }
 }
 
 /// Binds a thread (`None`: the calling one) to one CPU.
