@@ -177,6 +177,10 @@ mod tests {
             (WorkloadKind::Syscalls, "syscalls", &[arm, done]),
             (WorkloadKind::Deep, "deep", &[arm, done]),
             (WorkloadKind::SleepMigrate, "sleep", &[arm, done]),
+            (WorkloadKind::Fork, "fork", &[arm, done]),
+            (WorkloadKind::Vfork, "fork", &[arm, done]),
+            (WorkloadKind::Clone3, "fork", &[arm, done]),
+            (WorkloadKind::MissingPages, "missing", &[arm, done]),
             (WorkloadKind::Exit, "exit", &[arm]),
         ] {
             for frames in [3, 4, 13, 509, 510, 511, 4096, 100_000] {
@@ -238,6 +242,10 @@ mod tests {
             (WorkloadKind::Deep, "deep"),
             (WorkloadKind::SleepMigrate, "sleep"),
             (WorkloadKind::Exit, "exit"),
+            (WorkloadKind::Fork, "fork"),
+            (WorkloadKind::Process, "process"),
+            (WorkloadKind::MissingPages, "missing"),
+            (WorkloadKind::PagedOut, "paged"),
         ] {
             let chain = chain::Chain::new(kind, 0, 3, 0, -1, Arc::clone(&shared)).unwrap();
             let stack = chain.expected_stack();

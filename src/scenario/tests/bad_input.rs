@@ -80,12 +80,39 @@ fn keys() {
         "inject:\n  - smi: {}\n",
         [
             "7:5: found `smi`, expected one of `nmi`, `pmu-overflow`, `fail`, `irq`, `freeze`, `thaw`, `poke`, \
-           `corrupt`, `migrate`, `signal`, `block-fault`, `release-fault`",
+           `corrupt`, `migrate`, `signal`, `block-fault`, `release-fault`, `unmap`, `page-out`, `kill`, `exec`",
         ],
     );
     of_more(
         "inject:\n  - pmu-overflow: { every: 1 ms, count: 1 }\n",
         ["7:19: `pmu-overflow` needs `machine: { pmu: synthetic }`"],
+    );
+}
+
+#[test]
+fn what_one_workload_does_is_asked_of_no_other() {
+    let inject = |action: &str| {
+        format!("machine: {{ vcpus: 2 }}\ninject:\n  - {action}: {{ delay: 1 ms, of: 0 }}\n")
+    };
+    of_more(
+        &inject("kill"),
+        ["8:11: `kill` needs workload `process`, which has a process for each iteration"],
+    );
+    of_more(
+        &inject("exec"),
+        ["8:11: `exec` needs workload `process`, which has a process for each iteration"],
+    );
+    let frame = "machine: { vcpus: 2 }\ninject:\n  - page-out: { delay: 1 ms, of: 0, frame: 3 }\n";
+    of_more(
+        frame,
+        [
+            "8:44: found frame 3, expected 1 to 2",
+            "8:15: `page-out` needs workload `paged-out`, whose stack is in a file",
+        ],
+    );
+    of_more(
+        "inject:\n  - corrupt: { at: { user: spin_loop }, frame: 0, with: loop }\n",
+        ["7:58: found `loop` for frame 0, whose frame pointer is a register and in no frame"],
     );
 }
 
