@@ -225,9 +225,9 @@ pub enum WorkloadKind {
     Vfork,
     /// As [`WorkloadKind::Fork`], with a `clone3`.
     Clone3,
-    /// As [`WorkloadKind::Deep`], on a stack of a file, of which [`crate::Command::PageOut`] takes a
-    /// page out of memory: the next look has it read from the file. The file system is the agent's
-    /// own (FUSE).
+    /// As [`WorkloadKind::Deep`], on a stack of which [`crate::Command::PageOut`] takes a page out of
+    /// memory: to a swap disk (`/dev/ram0`) where the kernel has one, else to a file, in a file system
+    /// that is the agent's own (FUSE). The next look has it read again.
     PagedOut,
     /// Blocks in `read` of a pipe that nobody writes to, deaf to the stop word: a hang on purpose,
     /// to see that one is reported as such.

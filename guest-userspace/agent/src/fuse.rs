@@ -19,10 +19,12 @@ const OUT_HEADER: usize = 16;
 /// Bytes of `fuse_read_in` and `fuse_write_in`, of which the data follow.
 const IO_IN: usize = 40;
 /// Largest write that is asked for at a time.
-const MAX_WRITE: usize = 64 * 1024;
+const MAX_WRITE: u32 = 64 * 1024;
 /// Version of the protocol that is spoken, and bytes of `fuse_init_out` since then.
 const VERSION: (u32, u32) = (7, 31);
 const INIT_OUT: usize = 64;
+/// Bytes of a block, as it says.
+const BLOCK: u32 = 4096;
 /// Seconds for which attributes hold.
 const FOR_EVER: u64 = 1 << 30;
 /// The one file: regular, of the owner's.
@@ -128,7 +130,7 @@ struct Server {
 impl Server {
     /// Answers until the file is unmounted.
     fn serve(&mut self) {
-        let mut request = vec![0; PAGE_SIZE + MAX_WRITE];
+        let mut request = vec![0; PAGE_SIZE + MAX_WRITE as usize];
         loop {
             let read = match self.device.read(&mut request) {
                 Ok(read) => read,
@@ -210,7 +212,7 @@ impl Server {
             out.extend(word.to_le_bytes());
         }
         // Three times, mode, links, owner, group, device, block size, flags.
-        for word in [0, 0, 0, MODE, 1, 0, 0, 0, PAGE_SIZE as u32, 0] {
+        for word in [0, 0, 0, MODE, 1, 0, 0, 0, BLOCK, 0] {
             out.extend(word.to_le_bytes());
         }
         out
@@ -220,8 +222,7 @@ impl Server {
 /// `fuse_init_out`: no read-ahead, so that a page is asked for when it is looked at.
 fn init() -> Vec<u8> {
     let mut out = Vec::new();
-    let max_write = MAX_WRITE as u32;
-    for word in [VERSION.0, VERSION.1, 0, 0, 0, max_write, 1] {
+    for word in [VERSION.0, VERSION.1, 0, 0, 0, MAX_WRITE, 1] {
         out.extend(word.to_le_bytes());
     }
     out.resize(INIT_OUT, 0);

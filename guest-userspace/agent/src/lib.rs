@@ -23,6 +23,7 @@ pub mod ports;
 pub mod processes;
 pub mod session;
 pub mod shared;
+pub mod swap;
 pub mod system;
 pub mod userfault;
 pub mod wishes;

@@ -104,7 +104,10 @@ fn check_kind(injection: &Injection, scenario: &Scenario, complaints: &mut Compl
             WorkloadKind::MissingPages,
             "which takes its stack out of the page tables",
         ),
-        Injection::PageOut(_) => (WorkloadKind::PagedOut, "whose stack is in a file"),
+        Injection::PageOut(_) => (
+            WorkloadKind::PagedOut,
+            "which can take pages of its stack out of memory",
+        ),
         Injection::Kill(_) | Injection::Exec(_) => (
             WorkloadKind::Process,
             "which has a process for each iteration",

@@ -69,7 +69,8 @@ fn keys() {
         "kind: spinn",
         [
             "4:9: found `spinn`, expected one of `spin`, `syscalls`, `deep`, `sleep-migrate`, \
-             `exit`, `missing-pages`, `unreadable-ends`, `traced`, `io-uring`, `exec`, `compat`, `stuck`",
+             `exit`, `missing-pages`, `unreadable-ends`, `traced`, `io-uring`, `io-uring-worker`, `exec`, \
+         `compat`, `process`, `fork`, `vfork`, `clone3`, `paged-out`, `stuck`",
         ],
     );
     of_more(
@@ -106,8 +107,8 @@ fn what_one_workload_does_is_asked_of_no_other() {
     of_more(
         frame,
         [
+            "8:15: `page-out` needs workload `paged-out`, which can take pages of its stack out of memory",
             "8:44: found frame 3, expected 1 to 2",
-            "8:15: `page-out` needs workload `paged-out`, whose stack is in a file",
         ],
     );
     of_more(
@@ -242,8 +243,9 @@ require: [M1, Z9]
             "8:16: the workloads have no symbol `rot`, expected one of root, exit_root, descend, \
              spin_leaf, spin_loop, syscalls_leaf, syscalls_call, syscalls_return, deep_leaf, \
              deep_call, deep_return, sleep_leaf, sleep_call, sleep_return, exit_leaf, exit_call, \
-             exit_return, missing_leaf, missing_call, missing_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
-             exec_return, compat_descend, compat_leaf, compat_nop",
+             exit_return, missing_leaf, missing_call, missing_return, paged_leaf, paged_call, paged_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
+             exec_return, compat_descend, compat_leaf, compat_nop, \
+             process_leaf, process_call, process_return, fork_leaf, fork_call, fork_return",
             "8:38: found key `count`, expected none: `at` takes `first`, `hit`, `repeat`, `vcpu`, \
              `thread`, `task` and `in-nmi`, and for `nmi` and `pmu-overflow` also `times` and `sweep`",
             "8:46: found `hit` 0, expected 1 or more",
@@ -354,8 +356,9 @@ inject:
             "6:37: the workloads have no symbol `rot`, expected one of root, exit_root, descend, \
              spin_leaf, spin_loop, syscalls_leaf, syscalls_call, syscalls_return, deep_leaf, \
              deep_call, deep_return, sleep_leaf, sleep_call, sleep_return, exit_leaf, exit_call, \
-             exit_return, missing_leaf, missing_call, missing_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
-             exec_return, compat_descend, compat_leaf, compat_nop",
+             exit_return, missing_leaf, missing_call, missing_return, paged_leaf, paged_call, paged_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
+             exec_return, compat_descend, compat_leaf, compat_nop, \
+             process_leaf, process_call, process_return, fork_leaf, fork_call, fork_return",
             "6:63: found `repeat` 0, expected 1 or more",
         ],
     );

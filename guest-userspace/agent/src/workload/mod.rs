@@ -24,7 +24,6 @@ use unwindlab_abi::shared::MAX_THREADS;
 use unwindlab_abi::{Observation, WorkloadKind, mailbox::PAGE_SIZE};
 
 use crate::chain::{Chain, FRAME_BYTES, MIN_FRAMES};
-use crate::fuse::ServedFile;
 use crate::pages::HUGE_PAGE;
 use crate::shared::SharedPages;
 use crate::system;
@@ -267,8 +266,8 @@ struct Job {
     /// Where it starts.
     cpu: u32,
     sleeper: Option<sleep_migrate::Pipe>,
-    /// Where its stack is to be.
-    file: Option<ServedFile>,
+    /// Where pages of its stack go.
+    elsewhere: Option<paged_out::Elsewhere>,
     huge_pages: bool,
     cpus: Vec<u32>,
 }
@@ -296,8 +295,8 @@ impl Job {
         if plan.wild_ends {
             chain = chain.with_wild_end(thread);
         }
-        let file = (plan.kind == WorkloadKind::PagedOut)
-            .then(|| paged_out::file(thread, stack_bytes(short)))
+        let elsewhere = (plan.kind == WorkloadKind::PagedOut)
+            .then(|| paged_out::Elsewhere::new(thread, stack_bytes(short)))
             .transpose()?;
         let first_cpu = usize::try_from(thread).unwrap_or(0);
         Ok(Self {
@@ -307,7 +306,7 @@ impl Job {
             stack_bytes: stack_bytes(short),
             cpu: cpus.iter().cycle().nth(first_cpu).copied().unwrap_or(0),
             sleeper,
-            file,
+            elsewhere,
             huge_pages: plan.huge_pages,
             cpus: cpus.to_vec(),
         })
@@ -328,8 +327,8 @@ impl Job {
                 missing_pages::run(self.chain, self.thread, pages, self.huge_pages)?;
             }
             (WorkloadKind::PagedOut, _) => {
-                if let Some(file) = &self.file {
-                    paged_out::run(self.chain, self.thread, file)?;
+                if let Some(elsewhere) = &self.elsewhere {
+                    paged_out::run(self.chain, self.thread, elsewhere, self.stack_bytes)?;
                 }
             }
             (WorkloadKind::Compat, _) => compat::run(self.chain, self.thread, self.stack_bytes)?,
