@@ -73,7 +73,6 @@ impl Kit {
                 defer_output: true,
                 task: true,
                 context_switch: true,
-                inherit: false,
                 ..spec("track", EventSource::Dummy)
             },
             EventSpec {

@@ -113,7 +113,7 @@ fn what_one_workload_does_is_asked_of_no_other() {
     );
     of_more(
         "inject:\n  - corrupt: { at: { user: spin_loop }, frame: 0, with: loop }\n",
-        ["7:58: found `loop` for frame 0, whose frame pointer is a register and in no frame"],
+        ["7:57: found `loop` for frame 0, whose frame pointer is a register and in no frame"],
     );
 }
 
