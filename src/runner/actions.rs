@@ -161,6 +161,8 @@ impl Trial<'_> {
             return Err(TrialError::NotFrozen { target, by: index });
         }
         let found = self.on_stopped(target, |_| Ok(()))?;
+        // What follows the same injection may be due at its next instruction.
+        self.refresh_breakpoints()?;
         self.let_go(target)?;
         Ok(found)
     }

@@ -19,7 +19,7 @@ const MEMORY_MIB: std::ops::RangeInclusive<u32> = 64..=8192;
 /// Longest addition to the kernel command line; the kernel's own limit is 2048 with ours in it.
 const MAX_CMDLINE: usize = 1024;
 /// Most frames: 16 bytes each at the least, so that 255 such stacks still fit a small machine.
-const FRAMES: std::ops::RangeInclusive<u64> = 3..=65_536;
+const FRAMES: std::ops::RangeInclusive<u64> = 3..=131_072;
 /// Data pages of a ring, 16 MiB: as many as the ring reader takes.
 const MAX_RING_PAGES: u32 = 1 << 12;
 /// Longest time that a scenario may ask for.
@@ -143,6 +143,12 @@ fn check_perf(scenario: &Scenario, complaints: &mut Complaints<'_>) {
         !**wild || **kind != WorkloadKind::Exit,
         wild.location(),
         || "workload `exit` has no wild ends".to_owned(),
+    );
+    let huge = &scenario.workload.huge_pages;
+    complaints.require(
+        !**huge || **kind == WorkloadKind::MissingPages,
+        huge.location(),
+        || "`huge-pages` is for workload `missing-pages`".to_owned(),
     );
 }
 

@@ -11,7 +11,9 @@ use super::lab;
 use super::model::{Pmu, Scenario};
 use super::perf_tool;
 use crate::runner::TrialPlan;
-use crate::runner::plan::{ActionPlan, InjectionPlan, KernelAddresses, Limits, PmuPlan};
+use crate::runner::plan::{
+    ActionPlan, ArrivalPlan, By, InjectionPlan, KernelAddresses, Limits, PmuPlan, TriggerPlan,
+};
 
 /// From the start of the machine to the agent's `Ready`; a stock kernel takes 3 s on the
 /// emulated host with two other machines beside it.
@@ -108,6 +110,7 @@ pub fn resolve(
         commands: injections
             .iter()
             .any(|it| matches!(it.action, ActionPlan::Guest { .. })),
+        kernel_threads: injections.iter().any(any_task),
         perf_tool: scenario.perf_tool.as_deref().map(perf_tool::resolve),
     };
     Ok(complaints.into_result(TrialPlan {
@@ -127,6 +130,14 @@ pub fn resolve(
         symbols: KernelAddresses { current_task },
         explore,
     })?)
+}
+
+/// Whether an injection may hit any task.
+const fn any_task(injection: &InjectionPlan) -> bool {
+    matches!(
+        injection.trigger,
+        TriggerPlan::Arrival(ArrivalPlan { by: By::Any, .. })
+    )
 }
 
 /// A kernel in which no `RDPMC` is found has no driver that could use synthetic counters.
@@ -155,5 +166,6 @@ fn workload(scenario: &Scenario) -> Workload {
         threads: *written.threads,
         iterations: *written.iterations,
         wild_ends: *written.wild_ends,
+        huge_pages: *written.huge_pages,
     }
 }

@@ -2,7 +2,7 @@
 
 use unwindlab_abi::plan::{USER_SYMBOLS, WorkloadKind};
 
-use super::{BlockFault, Corrupt, Injection, Place, Schedule, TaskKind, When};
+use super::{Corrupt, Corruption, Injection, Place, Schedule, TaskKind, When};
 use crate::scenario::check::MAX_TIME_US;
 use crate::scenario::error::Complaints;
 use crate::scenario::located::{At, Location};
@@ -48,12 +48,17 @@ pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaint
             }
             Injection::Migrate(it) => check_vcpu(Some(&it.to), vcpus, complaints),
             Injection::Corrupt(it) => check_corrupt(it, scenario, complaints),
-            Injection::BlockFault(it) => check_block(it, scenario, complaints),
-            Injection::Nmi(_)
+            Injection::BlockFault(it) => check_frame(&it.frame, scenario, complaints),
+            Injection::Unmap(it) => check_frame(&it.frame, scenario, complaints),
+            Injection::PageOut(it) => check_frame(&it.frame, scenario, complaints),
+            Injection::Kill(_)
+            | Injection::Exec(_)
+            | Injection::Nmi(_)
             | Injection::Thaw(_)
             | Injection::Signal(_)
             | Injection::ReleaseFault(_) => {}
         }
+        check_kind(injection, scenario, complaints);
         if let Some(when) = injection.when() {
             let threads = *scenario.workload.threads;
             check_when(&when, injection, vcpus, threads, complaints);
@@ -66,7 +71,15 @@ pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaint
 }
 
 fn check_corrupt(corrupt: &At<Corrupt>, scenario: &Scenario, complaints: &mut Complaints<'_>) {
-    check_frame(&corrupt.frame, scenario, complaints);
+    let bottom = *corrupt.frame == 0;
+    if !bottom {
+        check_frame(&corrupt.frame, scenario, complaints);
+    }
+    complaints.require(
+        !bottom || *corrupt.with != Corruption::Loop,
+        corrupt.with.location(),
+        || "found `loop` for frame 0, whose frame pointer is a register and in no frame".to_owned(),
+    );
     let user = { corrupt.at.as_ref() }.is_some_and(|at| matches!(**at, Place::User(_)));
     complaints.require(user, corrupt.location(), || {
         "`corrupt` needs `at: { user: ... }`, an instruction of the thread's leaf".to_owned()
@@ -84,12 +97,27 @@ fn check_frame(frame: &At<u32>, scenario: &Scenario, complaints: &mut Complaints
     });
 }
 
-fn check_block(block: &At<BlockFault>, scenario: &Scenario, complaints: &mut Complaints<'_>) {
-    check_frame(&block.frame, scenario, complaints);
-    let takes_pages_out = *scenario.workload.kind == WorkloadKind::MissingPages;
-    complaints.require(takes_pages_out, block.location(), || {
-        "`block-fault` needs workload `missing-pages`, which takes its stack out of the page tables"
-            .to_owned()
+/// Some are done by one workload only.
+fn check_kind(injection: &Injection, scenario: &Scenario, complaints: &mut Complaints<'_>) {
+    let (kind, why) = match injection {
+        Injection::BlockFault(_) | Injection::Unmap(_) => (
+            WorkloadKind::MissingPages,
+            "which takes its stack out of the page tables",
+        ),
+        Injection::PageOut(_) => (
+            WorkloadKind::PagedOut,
+            "which can take pages of its stack out of memory",
+        ),
+        Injection::Kill(_) | Injection::Exec(_) => (
+            WorkloadKind::Process,
+            "which has a process for each iteration",
+        ),
+        _ => return,
+    };
+    let location = { injection.when() }.map_or_else(Location::default, |it| it.location);
+    complaints.require(*scenario.workload.kind == kind, location, || {
+        let (word, kind) = (injection.word(), kind.name());
+        format!("`{word}` needs workload `{kind}`, {why}")
     });
 }
 

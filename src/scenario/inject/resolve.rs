@@ -158,6 +158,10 @@ impl Resolver<'_> {
                 helped(Command::Block { frame: *it.frame }, it.of.as_ref())
             }
             Injection::ReleaseFault(it) => helped(Command::Release, it.of.as_ref()),
+            Injection::Unmap(it) => helped(Command::Unmap { frame: *it.frame }, it.of.as_ref()),
+            Injection::PageOut(it) => helped(Command::PageOut { frame: *it.frame }, it.of.as_ref()),
+            Injection::Kill(it) => helped(Command::Kill, it.of.as_ref()),
+            Injection::Exec(it) => helped(Command::Exec, it.of.as_ref()),
         };
         let trigger = self.trigger(&injection.when()?, complaints)?;
         Some((trigger, action))
