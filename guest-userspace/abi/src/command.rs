@@ -18,8 +18,8 @@ pub enum Command {
     /// A signal, SIGUSR1, whose handler does nothing.
     Signal,
     /// The next look at the page that holds this frame of the thread's stack blocks, by
-    /// userfaultfd, whoever looks, until [`Command::Release`]. For workload `missing-pages`, which
-    /// takes the page out of the page tables. That it blocked, [`crate::mark::BLOCKED`] says.
+    /// userfaultfd, whoever looks, until [`Command::Release`]. For workloads `missing-pages` and
+    /// `process`, which take the page out of the page tables. That it blocked, [`crate::mark::BLOCKED`] says.
     Block {
         /// The frame, from 1: the return address that the walk reads for it.
         frame: u32,

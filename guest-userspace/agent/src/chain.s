@@ -347,7 +347,7 @@ ul_fork_unframed:
 .globl ul_fork_end
 ul_fork_end:
 
-// process: a system call, then the end of the process, whose status says that it got there.
+// process: a system call, perhaps with no page of the stack mapped, then the end of the process, whose status says that it got there.
 .balign 64
 .globl ul_process_leaf
 .type ul_process_leaf, @function
@@ -357,6 +357,7 @@ ul_process_leaf:
 .globl ul_process_framed
 ul_process_framed:
     ul_mark {ARM}
+    ul_do {BEFORE}
     ul_load {CALL}
 .globl ul_process_call
 ul_process_call:

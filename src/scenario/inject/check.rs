@@ -99,25 +99,31 @@ fn check_frame(frame: &At<u32>, scenario: &Scenario, complaints: &mut Complaints
 
 /// Some are done by one workload only.
 fn check_kind(injection: &Injection, scenario: &Scenario, complaints: &mut Complaints<'_>) {
-    let (kind, why) = match injection {
-        Injection::BlockFault(_) | Injection::Unmap(_) => (
-            WorkloadKind::MissingPages,
-            "which takes its stack out of the page tables",
+    let (kinds, why): (&[WorkloadKind], _) = match injection {
+        Injection::BlockFault(_) => (
+            &[WorkloadKind::MissingPages, WorkloadKind::Process],
+            "which take their stacks out of the page tables",
+        ),
+        Injection::Unmap(_) => (
+            &[WorkloadKind::MissingPages],
+            "which moves pages of its stack",
         ),
         Injection::PageOut(_) => (
-            WorkloadKind::PagedOut,
+            &[WorkloadKind::PagedOut],
             "which can take pages of its stack out of memory",
         ),
         Injection::Kill(_) | Injection::Exec(_) => (
-            WorkloadKind::Process,
+            &[WorkloadKind::Process],
             "which has a process for each iteration",
         ),
         _ => return,
     };
     let location = { injection.when() }.map_or_else(Location::default, |it| it.location);
-    complaints.require(*scenario.workload.kind == kind, location, || {
-        let (word, kind) = (injection.word(), kind.name());
-        format!("`{word}` needs workload `{kind}`, {why}")
+    let fits = kinds.contains(&*scenario.workload.kind);
+    complaints.require(fits, location, || {
+        let kinds: Vec<_> = kinds.iter().map(|it| format!("`{}`", it.name())).collect();
+        let (word, kinds) = (injection.word(), kinds.join(" or "));
+        format!("`{word}` needs workload {kinds}, {why}")
     });
 }
 

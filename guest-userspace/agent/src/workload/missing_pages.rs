@@ -59,7 +59,7 @@ pub(super) fn run(
 }
 
 /// In the next iteration every page is there, and none is in the page tables.
-fn drop_all(chain: &Chain, stack: &Pages) {
+pub(super) fn drop_all(chain: &Chain, stack: &Pages) {
     let [before, _] = chain.before();
     let (start, len) = (stack.address(), stack.end() - stack.address());
     before.set(libc::SYS_madvise, &[start, len, MADV_DONTNEED_LOCKED]);

@@ -4,21 +4,24 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::io;
 
+use rustix::io::Errno;
 use unwindlab_abi::mailbox::PAGE_SIZE;
 use unwindlab_abi::{EXIT_AT_ONCE, mark};
 
-use super::WorkloadError;
+use super::{WorkloadError, missing_pages};
 use crate::chain::{Chain, PLAIN_END};
 use crate::helper;
 use crate::pages::Pages;
 use crate::ports;
 use crate::processes::Process;
-use crate::wishes::{Wanted, Wish};
+use crate::wishes::Wanted;
 
+/// Stack on which a process begins.
+const FIRST_PAGES: usize = 16;
 /// The agent itself.
 const PROGRAM: &std::ffi::CStr = c"/proc/self/exe";
 
-/// Starts the processes one after the other, all on the same stack.
+/// Starts the processes one after the other, all on the same stack of shared memory.
 pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), WorkloadError> {
     let failed = |source| WorkloadError::System {
         thread,
@@ -31,7 +34,14 @@ pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), W
         PROGRAM.as_ptr().addr() as u64,
         arguments.as_ptr().addr() as u64,
     ];
-    let stack = Pages::new(stack_bytes.div_ceil(PAGE_SIZE)).map_err(|e| failed(e.into()))?;
+    let map = |map: fn(usize) -> Result<Pages, Errno>, pages| {
+        map(pages).map_err(|errno| failed(errno.into()))
+    };
+    let stack = map(Pages::shared, stack_bytes.div_ceil(PAGE_SIZE))?;
+    let first_stack = map(Pages::new, FIRST_PAGES)?;
+    // SAFETY: the stack was sized for this chain, and is unmapped after the last process.
+    let chain = unsafe { chain.on_stack(stack.end()) };
+    chain.shared().set_stack_top(thread, stack.end());
     let shared = chain.shared();
     let processes = shared.processes();
     let process = processes.of(thread).ok_or_else(invalid).map_err(failed)?;
@@ -43,11 +53,20 @@ pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), W
         } else {
             chain.call().set(libc::SYS_getppid, &[]);
         }
-        if let Some(Wish { number, .. }) = wish {
-            let result = if executes { Ok(()) } else { Err(invalid()) };
-            helper::answer(shared, number, &result);
+        let [before, _] = chain.before();
+        before.unset();
+        if let Some(wish) = wish {
+            let result = match wish.what {
+                Wanted::Exec => Ok(()),
+                Wanted::Block(page) => {
+                    missing_pages::drop_all(&chain, &stack);
+                    shared.blocker().block(page, thread)
+                }
+                Wanted::Unmap(_) | Wanted::PageOut(_) => Err(invalid()),
+            };
+            helper::answer(shared, wish.number, &result);
         }
-        let pid = start(&chain, &stack, process).map_err(failed)?;
+        let pid = start(&chain, &first_stack, process).map_err(failed)?;
         let status = wait(pid).map_err(failed)?;
         process.is_gone();
         let wanted = match (process.was_killed(pid), executes) {
@@ -64,7 +83,7 @@ pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), W
         unsafe { ports::ring_mark(mark::pack(mark::DONE, thread)) }
         chain.count();
     }
-    drop(stack);
+    drop((stack, first_stack));
     Ok(())
 }
 
@@ -78,8 +97,8 @@ fn start(chain: &Chain, stack: &Pages, process: &Process) -> io::Result<c_int> {
     let top = std::ptr::with_exposed_provenance_mut(usize::try_from(stack.end()).unwrap_or(0));
     let flags = libc::CLONE_VM | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
     let chain = std::ptr::from_ref(chain).cast_mut().cast();
-    // SAFETY: the stack has room for the chain, which the child only reads, but for words of its
-    // own that the parent does not look at; the kernel writes the id into an atomic.
+    // SAFETY: the stack has room to begin on, and the chain, which has one of its own, is only read,
+    // but for words of the child's own that the parent does not look at; the kernel writes the id into an atomic.
     match unsafe { libc::clone(child, top, flags, chain, process.id()) } {
         -1 => Err(io::Error::last_os_error()),
         pid => Ok(pid),
