@@ -16,12 +16,12 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 /// Bytes in all; only what is written takes memory.
-pub const SIZE: u64 = 256 << 20;
+pub const SIZE: usize = 256 << 20;
 /// From here on lies what the machine says, behind the number of its bytes (a `u64`); before, what it is told,
 /// likewise.
-const ANSWER: u64 = 32 << 20;
+const ANSWER: usize = 32 << 20;
 /// The numbers' own size.
-const WORD: u64 = 8;
+const WORD: usize = 8;
 /// Vendor and device of ivshmem (docs/specs/ivshmem-spec.rst of QEMU).
 const IVSHMEM: [&str; 2] = ["0x1af4", "0x1110"];
 
@@ -30,7 +30,7 @@ const IVSHMEM: [&str; 2] = ["0x1af4", "0x1110"];
 pub struct Outside {
     file: File,
     /// Bytes of the answer that were read.
-    read: u64,
+    read: usize,
 }
 
 impl Outside {
@@ -39,14 +39,14 @@ impl Outside {
     /// # Errors
     /// When memory cannot be had, or the message is too long.
     pub fn new(message: &[u8]) -> io::Result<Self> {
-        let length = message.len() as u64;
-        if length > ANSWER - WORD {
+        if message.len() > ANSWER - WORD {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
+        let length = message.len() as u64;
         let file = File::from(memfd_create("unwindlab-region", MemfdFlags::CLOEXEC)?);
-        file.set_len(SIZE)?;
+        file.set_len(SIZE as u64)?;
         file.write_all_at(&length.to_le_bytes(), 0)?;
-        file.write_all_at(message, WORD)?;
+        file.write_all_at(message, WORD as u64)?;
         Ok(Self { file, read: 0 })
     }
 
@@ -61,15 +61,15 @@ impl Outside {
     /// # Errors
     /// When the machine claims to have said more than fits.
     pub fn news(&mut self) -> io::Result<Vec<u8>> {
-        let mut said = [0; WORD as usize];
-        self.file.read_exact_at(&mut said, ANSWER)?;
-        let said = u64::from_le_bytes(said);
+        let mut said = [0; WORD];
+        self.file.read_exact_at(&mut said, ANSWER as u64)?;
+        let said = usize::try_from(u64::from_le_bytes(said)).ok();
+        let said = said.filter(|&said| said <= SIZE - ANSWER - WORD);
+        let said = said.ok_or(io::ErrorKind::InvalidData)?;
         let new = said.checked_sub(self.read);
-        let new = new.filter(|_| said <= SIZE - ANSWER - WORD);
-        let new = new.and_then(|new| usize::try_from(new).ok());
         let mut bytes = vec![0; new.ok_or(io::ErrorKind::InvalidData)?];
         let from = ANSWER + WORD + self.read;
-        self.file.read_exact_at(&mut bytes, from)?;
+        self.file.read_exact_at(&mut bytes, from as u64)?;
         self.read = said;
         Ok(bytes)
     }
@@ -80,9 +80,12 @@ impl Outside {
 #[derive(Debug)]
 pub struct Inside {
     start: *mut u8,
-    told: u64,
-    read: u64,
-    written: u64,
+    /// Where the command's message ends.
+    told: usize,
+    /// How far it is read.
+    read: usize,
+    /// Bytes of the answer.
+    written: usize,
 }
 
 impl Inside {
@@ -104,7 +107,7 @@ impl Inside {
         let start = unsafe {
             mmap(
                 ptr::null_mut(),
-                SIZE as usize,
+                SIZE,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
                 &bar,
@@ -117,31 +120,30 @@ impl Inside {
             read: 0,
             written: 0,
         };
-        let mut length = [0; WORD as usize];
+        let mut length = [0; WORD];
         region.read_exact(&mut length)?;
-        region.told = (u64::from_le_bytes(length) + WORD).min(ANSWER);
+        let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(ANSWER);
+        region.told = length.saturating_add(WORD).min(ANSWER);
         Ok(Some(region))
     }
 
     /// The byte at `offset`; `None` where fewer than `length` follow.
-    fn at(&self, offset: u64, length: usize) -> Option<*mut u8> {
-        let end = offset.checked_add(length as u64)?;
-        let offset = usize::try_from(offset).ok()?;
+    fn at(&self, offset: usize, length: usize) -> Option<*mut u8> {
+        let end = offset.checked_add(length)?;
         (end <= SIZE).then(|| self.start.wrapping_add(offset))
     }
 }
 
 impl Read for Inside {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = usize::try_from(self.told - self.read).unwrap_or(usize::MAX);
-        let length = buffer.len().min(left);
+        let length = buffer.len().min(self.told - self.read);
         let from = self
             .at(self.read, length)
             .ok_or(io::ErrorKind::UnexpectedEof)?;
         // SAFETY: `from` is in the mapping with all `length` bytes, which lives as long as the process; the
         // command does not write while the machine runs, nor do we write here; the buffer is at least as long.
         unsafe { ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), length) };
-        self.read += length as u64;
+        self.read += length;
         Ok(length)
     }
 }
@@ -152,16 +154,16 @@ impl Write for Inside {
         let to = to.ok_or(io::ErrorKind::FileTooLarge)?;
         // SAFETY: as in `read`; the command does not read here before the number says so.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-        self.written += bytes.len() as u64;
+        self.written += bytes.len();
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let number = self.at(ANSWER, WORD as usize);
+        let number = self.at(ANSWER, WORD);
         let number = number.ok_or(io::ErrorKind::FileTooLarge)?;
         // SAFETY: in the mapping, aligned (pages are, and `ANSWER` is a multiple of 8), and only accessed so.
         let number = unsafe { AtomicU64::from_ptr(number.cast()) };
-        number.store(self.written.to_le(), Ordering::Release);
+        number.store((self.written as u64).to_le(), Ordering::Release);
         Ok(())
     }
 }
@@ -195,7 +197,7 @@ mod tests {
         let start = unsafe {
             mmap(
                 ptr::null_mut(),
-                SIZE as usize,
+                SIZE,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
                 outside.file(),
@@ -206,7 +208,7 @@ mod tests {
         outside.file.read_exact_at(&mut told, 0).unwrap();
         Inside {
             start: start.unwrap().cast(),
-            told: u64::from_le_bytes(told) + WORD,
+            told: usize::try_from(u64::from_le_bytes(told)).unwrap() + WORD,
             read: WORD,
             written: 0,
         }
@@ -231,10 +233,10 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_an_error() {
-        assert!(Outside::new(&vec![0; ANSWER as usize]).is_err());
+        assert!(Outside::new(&vec![0; ANSWER]).is_err());
         let mut outside = Outside::new(b"").unwrap();
         let lie = u64::MAX.to_le_bytes();
-        outside.file.write_all_at(&lie, ANSWER).unwrap();
+        outside.file.write_all_at(&lie, ANSWER as u64).unwrap();
         assert!(outside.news().is_err());
         let mut inside = inside(&outside);
         inside.written = SIZE - ANSWER - WORD;
