@@ -87,7 +87,7 @@ fn what_cannot_be_swept_is_said() {
         ),
         (
             vec!["sweep", "nmi-in-syscall", "--function", "no_such_function"],
-            "the kernel has no function \"no_such_function\"",
+            "the kernel has no function `no_such_function`",
         ),
         (
             vec!["sweep", "no-such-scenario"],

@@ -348,6 +348,17 @@ impl Cache {
             .map(|fact| Note { fact, age }))
     }
 
+    /// The entry of a kind whose id was noted under the kind's name.
+    pub(crate) fn noted<T: DeserializeOwned>(
+        &self,
+        kind: &str,
+    ) -> Result<Option<Entry<T>>, CacheError> {
+        match self.note::<String>(kind)? {
+            Some(note) => self.find(kind, &note.fact),
+            None => Ok(None),
+        }
+    }
+
     /// Notes a fact, in place of what was noted under this name.
     pub(crate) fn set_note<T: Serialize>(&self, name: &str, fact: &T) -> Result<(), CacheError> {
         let path = self.note_path(name);

@@ -7,8 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use object::read::elf::ElfFile64;
+use sha2::{Digest, Sha256};
 
 use crate::cache::{At, CacheError};
+use crate::deb::{self, DebError};
+use crate::fetch::hex;
+use crate::progress::Progress;
 
 /// Folder of the libraries, below that of the unpacked program.
 pub const LIBRARIES: &str = "lib";
@@ -35,6 +39,30 @@ pub enum ClosureError {
     /// The cache cannot be used.
     #[error(transparent)]
     Cache(#[from] CacheError),
+}
+
+/// What these packages are known by: their file names, which have their versions.
+pub(crate) fn identity(debs: &[PathBuf]) -> String {
+    let mut digest = Sha256::new();
+    for deb in debs {
+        digest.update(deb.file_name().unwrap_or_default().as_encoded_bytes());
+        digest.update([0]);
+    }
+    hex(&digest.finalize())
+}
+
+/// Unpacks the packages into a folder; `place` says which of their files, and where each goes.
+pub(crate) fn unpack(
+    debs: &[PathBuf],
+    into: &Path,
+    place: impl Fn(&Path) -> Option<PathBuf>,
+    progress: &dyn Progress,
+) -> Result<(), DebError> {
+    for (number, deb) in (1_u64..).zip(debs) {
+        deb::unpack(deb, into, &place)?;
+        progress.bytes(number, u64::try_from(debs.len()).unwrap_or(u64::MAX));
+    }
+    Ok(())
 }
 
 /// Where a file of a package goes that is a library.

@@ -91,10 +91,7 @@ pub fn outer_kernel(cache: &Cache, progress: &dyn Progress) -> Result<OuterKerne
 
 /// The outer kernel that is in the cache already, if one is; nothing is fetched.
 pub fn find(cache: &Cache) -> Result<Option<OuterKernel>, OuterError> {
-    let Some(note) = cache.note::<String>(KIND)? else {
-        return Ok(None);
-    };
-    Ok(cache.find(KIND, &note.fact)?.map(outer))
+    Ok(cache.noted(KIND)?.map(outer))
 }
 
 fn outer(entry: Entry<About>) -> OuterKernel {

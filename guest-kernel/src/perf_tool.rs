@@ -4,13 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::apt::{Apt, AptError, Offer};
 use crate::cache::{Cache, CacheError, Entry};
 use crate::closure::{self, ClosureError};
-use crate::deb::{self, DebError};
-use crate::fetch::hex;
+use crate::deb::DebError;
 use crate::progress::Progress;
 
 /// perf itself, in the folder of a [`PerfTool`].
@@ -67,12 +65,7 @@ pub fn perf_tool(cache: &Cache, progress: &dyn Progress) -> Result<PerfTool, Per
     cache.known_or_make(
         KIND,
         progress,
-        || {
-            let Some(note) = cache.note::<String>(KIND)? else {
-                return Ok(None);
-            };
-            Ok(cache.find(KIND, &note.fact)?.map(unpacked))
-        },
+        || Ok(cache.noted(KIND)?.map(unpacked)),
         || {
             let apt = Apt::open(cache, progress)?;
             let gone = |error: &PerfToolError| {
@@ -112,22 +105,14 @@ fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<Abou
     let downloads = cache.scratch()?;
     let wanted = format!("{PACKAGE}={version}");
     let debs = apt.download_closure(&wanted, suite, downloads.path(), progress)?;
-    let mut digest = Sha256::new();
-    for deb in &debs {
-        digest.update(deb.file_name().unwrap_or_default().as_encoded_bytes());
-        digest.update([0]);
-    }
-    let id = hex(&digest.finalize());
+    let id = closure::identity(&debs);
     if let Some(entry) = cache.find(KIND, &id)? {
         cache.set_note(KIND, &id)?;
         return Ok(entry);
     }
     progress.step("unpacking perf into the cache");
     let scratch = cache.scratch()?;
-    for (number, deb) in (1_u64..).zip(&debs) {
-        deb::unpack(deb, scratch.path(), place)?;
-        progress.bytes(number, u64::try_from(debs.len()).unwrap_or(u64::MAX));
-    }
+    closure::unpack(&debs, scratch.path(), place, progress)?;
     closure::prune(scratch.path(), PROGRAM)?;
     let entry = cache.publish(scratch, KIND, &id, About { version })?;
     cache.set_note(KIND, &id)?;

@@ -10,14 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::apt::{Apt, AptError, STABLE};
 use crate::cache::{Cache, CacheError, Entry};
 use crate::child;
-use crate::closure::package_version;
-use crate::deb::{self, DebError};
-use crate::fetch::hex;
+use crate::closure::{identity, package_version, unpack};
+use crate::deb::DebError;
 use crate::progress::Progress;
 
 /// Names the QEMU to use: a path, or a name that is looked up in `PATH`.
@@ -188,10 +186,7 @@ fn numbers(version: &str) -> Option<(u32, u32)> {
 }
 
 fn known(cache: &Cache) -> Result<Option<Qemu>, QemuError> {
-    let Some(note) = cache.note::<String>(KIND)? else {
-        return Ok(None);
-    };
-    Ok(cache.find(KIND, &note.fact)?.map(unpacked))
+    Ok(cache.noted(KIND)?.map(unpacked))
 }
 
 fn unpacked(entry: Entry<About>) -> Qemu {
@@ -231,17 +226,14 @@ fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<Abou
     ));
     let downloads = cache.scratch()?;
     let debs = apt.download_closure(PACKAGE, STABLE, downloads.path(), progress)?;
-    let mut digest = Sha256::new();
-    let mut package = format!("{PACKAGE} of {STABLE}");
-    for deb in &debs {
-        let name = deb.file_name().unwrap_or_default();
-        digest.update(name.as_bytes());
-        digest.update([0]);
-        if let Some(version) = package_version(PACKAGE, name) {
-            package = format!("{PACKAGE} {version} of {STABLE}");
-        }
-    }
-    let id = hex(&digest.finalize());
+    let packaged = debs
+        .iter()
+        .find_map(|deb| package_version(PACKAGE, deb.file_name().unwrap_or_default()));
+    let package = match packaged {
+        Some(version) => format!("{PACKAGE} {version} of {STABLE}"),
+        None => format!("{PACKAGE} of {STABLE}"),
+    };
+    let id = identity(&debs);
     if let Some(entry) = cache.find(KIND, &id)? {
         cache.set_note(KIND, &id)?;
         return Ok(entry);
@@ -249,10 +241,7 @@ fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<Abou
 
     progress.step("unpacking QEMU into the cache");
     let scratch = cache.scratch()?;
-    for (number, deb) in (1_u64..).zip(&debs) {
-        deb::unpack(deb, scratch.path(), closure::place)?;
-        progress.bytes(number, u64::try_from(debs.len()).unwrap_or(u64::MAX));
-    }
+    unpack(&debs, scratch.path(), closure::place, progress)?;
     closure::prune(scratch.path())?;
     let mut command = Command::new(scratch.path().join(closure::LOADER));
     let version = version(command.args(loader_args(scratch.path()))).map_err(QemuError::Broken)?;

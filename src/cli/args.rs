@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
+use crate::runner::explore::Token;
+
 /// Finds out whether a Linux kernel with deferred user-space unwinding is right.
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100, after_help = EXIT_CODES)]
@@ -80,6 +82,13 @@ pub struct RunArgs {
     /// Only scenarios whose name contains this; may be given more than once.
     #[arg(long, value_name = "TEXT")]
     pub filter: Vec<String>,
+    /// Run each scenario so many times, from the same boot; the first trial that does not pass is
+    /// reported. (A scenario with `explore` says for itself how many.)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub trials: Option<u32>,
+    /// Of a scenario with `explore` only this trial, by the token that its failure was reported with.
+    #[arg(long, value_name = "SEED:TRIAL", conflicts_with = "trials")]
+    pub token: Option<Token>,
     /// Write the results, traces included, as JSON Lines.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

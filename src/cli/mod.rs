@@ -16,6 +16,7 @@ mod series;
 mod session;
 mod suite;
 mod sweep;
+mod tally;
 mod variants;
 
 use std::process::ExitCode;

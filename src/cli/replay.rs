@@ -8,7 +8,7 @@ use super::args::{BuildOptions, KernelOptions, ReplayArgs, SweepArgs};
 use super::error::CommandError;
 use super::lab::{Lab, TestKernel};
 use super::output::print;
-use super::sweep::{Swept, sweep_with};
+use super::sweep::{Swept, code_of, sweep_with};
 use crate::report::artifacts::OutputFile;
 use crate::report::outcome::EXIT_UNTESTED;
 use crate::runner::Interrupt;
@@ -119,26 +119,20 @@ fn points(
     same: bool,
     symbols: &dyn KernelSymbols,
 ) -> Result<Points, CommandError> {
-    match symbols.addresses(&place.function).as_slice() {
-        starts @ [_, ..] if !same => {
-            let size = symbols.size(&place.function).unwrap_or(0);
-            Ok(Points::Within {
-                ranges: starts.iter().map(|start| (*start, start + size)).collect(),
-                once: false,
-            })
-        }
-        [] => Err(CommandError::Usage(format!(
-            "the kernel has no function {:?}",
-            place.function
-        ))),
-        starts => Ok(Points::At {
-            addresses: starts
+    let code = code_of(&place.function, symbols)?;
+    Ok(match same {
+        true => Points::At {
+            addresses: code
                 .iter()
-                .map(|start| start.wrapping_add(place.offset))
+                .map(|code| code.start.wrapping_add(place.offset))
                 .collect(),
             occurrence: place.occurrence,
-        }),
-    }
+        },
+        false => Points::In {
+            functions: Some(code),
+            once: false,
+        },
+    })
 }
 
 /// Writes a file for each distinct failure of a sweep, at its first point; their names.

@@ -42,6 +42,8 @@ fn setup(args: &RunArgs, analysis: &Analysis) -> Result<Setup, CommandError> {
         library: scenarios,
         kvm_host: args.kvm_host,
         seed: seed(args)?,
+        trials: args.trials,
+        token: args.token,
         compare_snapshots: !args.no_snapshots,
         artifacts: Some(Artifacts::open(args.artifacts.as_deref())?),
         show: true,

@@ -9,10 +9,12 @@ use super::error::CommandError;
 use super::lab::{Lab, TestKernel};
 use super::output::print;
 use super::progress::Spinner;
+use super::tally::Tally;
 use crate::report::artifacts::Artifacts;
 use crate::report::names::Names;
 use crate::report::outcome::Verdict;
 use crate::report::{Case, Judge, Outcome, ScenarioResult, failure, table};
+use crate::runner::explore::{self, Token};
 use crate::runner::{Executor, InfraError, Interrupt, Progress as _, TrialPlan};
 use crate::scenario::Loaded;
 use crate::trace::recording::TrialEnd;
@@ -27,6 +29,10 @@ pub(super) struct Setup {
     pub(super) kvm_host: KvmHost,
     /// Of a deterministic run.
     pub(super) seed: Option<u64>,
+    /// Trials of each scenario; as many as it says itself where this is missing.
+    pub(super) trials: Option<u32>,
+    /// The one trial of an exploration.
+    pub(super) token: Option<Token>,
     /// Whether snapshots are compared.
     pub(super) compare_snapshots: bool,
     /// Where logs are kept; nowhere where there is none.
@@ -124,16 +130,14 @@ impl<'a> Session<'a> {
                 None => self.start_host()?,
             };
             let running = executor.insert(started);
-            let start = Instant::now();
-            let recorded = self.record(running.as_mut(), trial);
+            let (result, host_failed) = self.run_trials(running.as_mut(), loaded, trial);
             if self.interrupt.is_set() {
                 // What was cut short by the user says nothing.
                 break;
             }
-            if recorded.is_err() {
+            if host_failed {
                 executor = None;
             }
-            let result = self.judge(loaded, trial, recorded, start.elapsed());
             self.take(result)?;
         }
         Ok(())
@@ -150,6 +154,32 @@ impl<'a> Session<'a> {
         };
         self.host = executor.host();
         Ok(executor)
+    }
+
+    /// All trials of a scenario, up to the first that is not good; whether the KVM host failed in it.
+    fn run_trials(
+        &mut self,
+        executor: &mut dyn Executor,
+        loaded: &Loaded,
+        plan: &TrialPlan,
+    ) -> (ScenarioResult, bool) {
+        let mut tally = Tally::new(plan, self.setup.trials, self.setup.token);
+        loop {
+            let preemptions = tally.preemptions(plan);
+            let start = Instant::now();
+            let recorded = match preemptions.as_slice() {
+                [] => self.record(executor, plan),
+                some => self.record(executor, &explore::with(plan, some)),
+            };
+            let host_failed = recorded.is_err();
+            let result = self.judge(loaded, plan, recorded, start.elapsed());
+            if let Some(result) = tally.take(plan, result, &preemptions, self.kernel.symbols()) {
+                return (result, host_failed);
+            }
+            if self.interrupt.is_set() {
+                return (tally.so_far(plan), false);
+            }
+        }
     }
 
     fn record(

@@ -79,6 +79,8 @@ impl Suite<'_> {
             library,
             kvm_host: self.kvm_host,
             seed: None,
+            trials: None,
+            token: None,
             // What the invariants say is asked for here, and nothing else.
             compare_snapshots: false,
             artifacts: None,

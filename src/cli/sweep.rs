@@ -1,5 +1,6 @@
 //! `unwindlab sweep`: one trial for every instruction boundary of a path.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::analysis::Analysis;
@@ -16,7 +17,7 @@ use crate::report::outcome::EXIT_UNTESTED;
 use crate::report::sweep::{self as text, Summary};
 use crate::runner::plan::{ActionPlan, ArrivalPlan, Place, TriggerPlan};
 use crate::runner::{Interrupt, Progress as _, TrialPlan};
-use crate::scenario::{KernelSymbols, Library, Loaded, ResolveError, resolve};
+use crate::scenario::{KernelSymbols, Library, Loaded, ResolveError, near, resolve};
 use crate::sweep::plan::{Effort, Points};
 use crate::sweep::verdicts::{Symptom, Verdicts};
 use crate::sweep::{Message, SweepPlan};
@@ -214,32 +215,31 @@ fn points(args: &SweepArgs, symbols: &dyn KernelSymbols) -> Result<Points, Comma
     if !args.points.is_empty() {
         return Ok(Points::These(args.points.clone()));
     }
-    if args.functions.is_empty() {
-        return Ok(match args.once {
-            true => Points::Static,
-            false => Points::All,
-        });
-    }
     let mut ranges = Vec::new();
     for name in &args.functions {
-        let size = symbols.size(name).unwrap_or(0);
-        let found = symbols.addresses(name);
-        if found.is_empty() {
-            let similar = symbols.similar(name);
-            let hint = match similar.is_empty() {
-                true => String::new(),
-                false => format!("; there are: {}", similar.join(", ")),
-            };
-            return Err(CommandError::Usage(format!(
-                "the kernel has no function {name:?}{hint}"
-            )));
-        }
-        ranges.extend(found.into_iter().map(|start| (start, start + size)));
+        ranges.extend(code_of(name, symbols)?);
     }
-    Ok(Points::Within {
-        ranges,
+    Ok(Points::In {
+        functions: (!args.functions.is_empty()).then_some(ranges),
         once: args.once,
     })
+}
+
+/// Where the functions of this name lie.
+pub(super) fn code_of(
+    name: &str,
+    symbols: &dyn KernelSymbols,
+) -> Result<Vec<Range<u64>>, CommandError> {
+    let size = symbols.size(name).unwrap_or(0);
+    let starts = symbols.addresses(name);
+    if starts.is_empty() {
+        let near = near(name, symbols);
+        return Err(CommandError::Usage(format!(
+            "the kernel has no function `{name}`{near}"
+        )));
+    }
+    let code = |start: u64| start..start.saturating_add(size);
+    Ok(starts.into_iter().map(code).collect())
 }
 
 /// A sweep that is under way.
@@ -295,9 +295,9 @@ impl Run<'_> {
                     verdicts.missed.push(point);
                 }
             }
-            Message::Hung { point } => {
+            Message::Again { point, end } => {
                 if let Some(verdicts) = &mut self.verdicts {
-                    verdicts.hung.push(point);
+                    verdicts.again(point, end);
                 }
             }
             Message::Done(effort) => self.effort = Some(effort),

@@ -46,7 +46,7 @@ fn serve() -> anyhow::Result<()> {
 }
 
 fn serve_at(mut port: impl Read + Write) -> anyhow::Result<()> {
-    let native = match prepare_kvm() {
+    let mut native = match prepare_kvm() {
         Ok(native) => native,
         Err(error) => {
             channel::send(

@@ -21,8 +21,8 @@ use crate::runner::{Executor, Interrupt, Progress};
 use crate::scenario::KernelSymbols;
 
 /// RAM of the outer machine in MiB. It is touched only as it is used: the initramfs twice, the
-/// guest's own RAM (at most 2 GiB by the scenario's limits), and the outer kernel.
-const OUTER_MEMORY_MIB: u32 = 4096;
+/// guests (at most 2 GiB of RAM by the scenario's limits, and their checkpoints), and the outer kernel.
+const OUTER_MEMORY_MIB: u32 = 6144;
 /// CPUs of the outer machine: two vCPUs must be able to run at the same time.
 const OUTER_CPUS: u32 = 2;
 

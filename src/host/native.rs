@@ -12,8 +12,8 @@ use unwindlab_vmm::{
 };
 
 use super::{agent, perf_tool, told};
+use crate::runner::boot::{Booted, MachineKind};
 use crate::runner::plan::PmuPlan;
-use crate::runner::trial::Trial;
 use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan, TrialProgress};
 use crate::sweep::{self, Message, SweepPlan};
 use crate::trace::Recording;
@@ -29,12 +29,23 @@ pub const CMDLINE: &str = "nokaslr mitigations=off oops=panic reboot=t no_timer_
 /// Runs trials on this kernel's KVM.
 #[derive(Debug)]
 pub struct Native {
+    parts: Parts,
+    /// Machines for more trials, that used last at the end.
+    booted: Vec<(MachineKind, Booted)>,
+}
+
+/// What machines are made of.
+#[derive(Debug)]
+struct Parts {
     kvm: Kvm,
     kernels: HashMap<String, PathBuf>,
     initrd: Vec<u8>,
     /// The archive of the distribution's perf.
     perf_tool: Option<Vec<u8>>,
 }
+
+/// MiB that the machines which are kept may take: five of the usual size.
+const KEPT_MIB: u32 = 2560;
 
 impl Native {
     /// A host whose KVM is known to be fit (see [`unwindlab_vmm::probe`]), with the kernels it
@@ -48,35 +59,79 @@ impl Native {
         perf_tool: Option<Vec<u8>>,
     ) -> std::io::Result<Self> {
         Ok(Self {
-            kvm,
-            kernels,
-            initrd: agent::guest_initrd()?,
-            perf_tool,
+            parts: Parts {
+                kvm,
+                kernels,
+                initrd: agent::guest_initrd()?,
+                perf_tool,
+            },
+            booted: Vec::new(),
         })
     }
 
     /// Runs one trial. All that can go wrong is an end of the recording.
-    pub fn run(&self, plan: &TrialPlan, tell: &mut dyn FnMut(&TrialProgress) -> bool) -> Recording {
-        match self.machine(plan) {
-            Ok(machine) => Trial::new(plan, machine).run(tell),
-            Err(end) => Recording {
+    pub fn run(
+        &mut self,
+        plan: &TrialPlan,
+        tell: &mut dyn FnMut(&TrialProgress) -> bool,
+    ) -> Recording {
+        let kind = MachineKind::of(plan);
+        let known = self.booted.iter().position(|(known, _)| *known == kind);
+        let booted = match known.map(|index| self.booted.remove(index)) {
+            Some((_, booted)) => booted,
+            None => {
+                self.make_room(&kind);
+                match self.boot(plan, tell) {
+                    Ok(booted) => booted,
+                    Err(recording) => return *recording,
+                }
+            }
+        };
+        let (recording, again) = booted.run(plan, tell);
+        self.booted.extend(again.map(|booted| (kind, booted)));
+        recording
+    }
+
+    fn boot(
+        &self,
+        plan: &TrialPlan,
+        tell: &mut dyn FnMut(&TrialProgress) -> bool,
+    ) -> Result<Booted, Box<Recording>> {
+        let machine = self.parts.machine(plan).map_err(|end| {
+            Box::new(Recording {
                 end,
                 ..Recording::default()
-            },
+            })
+        })?;
+        Booted::boot(plan, machine, tell)
+    }
+
+    /// Drops machines, those first that have not been used for the longest time.
+    fn make_room(&mut self, kind: &MachineKind) {
+        let weight = |booted: &[(MachineKind, Booted)]| -> u32 {
+            booted.iter().map(|(kind, _)| kind.weight_mib()).sum()
+        };
+        while !self.booted.is_empty() && weight(&self.booted) + kind.weight_mib() > KEPT_MIB {
+            self.booted.remove(0);
         }
     }
 
     /// Carries out a sweep.
-    pub fn sweep(&self, plan: &SweepPlan, tell: &mut dyn FnMut(Message) -> bool) {
+    pub fn sweep(&mut self, plan: &SweepPlan, tell: &mut dyn FnMut(Message) -> bool) {
+        // It makes machines of its own.
+        self.booted.clear();
+        let parts = &self.parts;
         let make = || {
-            self.machine(&plan.trial).map_err(|end| match end {
+            parts.machine(&plan.trial).map_err(|end| match end {
                 TrialEnd::Infra { reason } | TrialEnd::Unsupported { reason } => reason,
                 other => format!("no machine: {other:?}"),
             })
         };
         sweep::engine::run(plan, &make, tell);
     }
+}
 
+impl Parts {
     fn machine(&self, plan: &TrialPlan) -> Result<Machine, TrialEnd> {
         let infra = |reason| TrialEnd::Infra { reason };
         let path = self

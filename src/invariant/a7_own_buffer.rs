@@ -6,9 +6,8 @@ use crate::trace::Trace;
 
 /// A7. Inherited events write into their parent's buffer, under its id (`primary_event_id`,
 /// `perf_output_begin`, kernel/events, 7.2). Stated for all events: a record that tells its event
-/// is in that event's ring, which is the one of the event's CPU. The sessions opened so far do
-/// not inherit; for them this says that redirected output (`PERF_EVENT_IOC_SET_OUTPUT`) does not
-/// stray.
+/// is in that event's ring, which is the one of the event's CPU. Where no event is inherited this
+/// says that redirected output (`PERF_EVENT_IOC_SET_OUTPUT`) does not stray.
 #[derive(Debug)]
 pub struct OwnBuffer;
 

@@ -13,7 +13,8 @@ use crate::trace::Trace;
 ///
 /// Two NMIs at one user instruction are not such a pair: the second may be taken before the
 /// self-IPI of the first, and then rightly carries its cookie. Nor is an NMI in user mode after
-/// one in the kernel: the first may lie behind the exit path's reset.
+/// one in the kernel: the first may lie behind the exit path's reset. It is one where the first was
+/// answered before.
 #[derive(Debug)]
 pub struct Freshness;
 

@@ -180,7 +180,8 @@ impl<'t> Facts<'t> {
     ///
     /// Both must be of one task and in this order. Two NMIs that hit user mode at different
     /// instructions count: between them the task executed at least the first of the two, or an
-    /// entry of its own (the self-IPI's) has ended and changed the instruction pointer.
+    /// entry of its own (the self-IPI's) has ended and changed the instruction pointer. So does a
+    /// walk between them that began at another user instruction than the second hit.
     pub fn separated(&self, first: &Event, second: &Event) -> Option<Separation> {
         let task = self.tasks.of(first)?;
         if self.tasks.of(second)? != task || !before(first, second) {
@@ -195,6 +196,9 @@ impl<'t> Facts<'t> {
                 events: events.to_vec(),
             });
         }
+        if let Some(proof) = self.left_with_answer(task, first, second) {
+            return Some(proof);
+        }
         let (a, b) = (self.injection(first)?, self.injection(second)?);
         let why = match (a.thread, a.iteration, b.thread, b.iteration) {
             (Some(s), Some(i), Some(t), Some(j)) if s == t && i != j => {
@@ -207,6 +211,29 @@ impl<'t> Facts<'t> {
         };
         let events = Vec::new();
         Some(Separation { why, events })
+    }
+
+    /// An answer between the two, which is written on the way to the user instruction that is its
+    /// frame 0, and the second in user mode at another one.
+    fn left_with_answer(&self, task: Task, first: &Event, second: &Event) -> Option<Separation> {
+        let b = self.injection(second).filter(|b| b.cpl == 3)?;
+        let from = self
+            .answers
+            .partition_point(|it| it.event.index <= first.index);
+        let mut later = self.answers.get(from..)?.iter();
+        let (answer, frame0) = later
+            .by_ref()
+            .take_while(|it| it.event.index < second.index)
+            .filter(|it| it.task == Some(task) && before(first, it.event))
+            .filter(|it| before(it.event, second))
+            .find_map(|it| Some((it, *it.chain.ips.first()?)))?;
+        (frame0 != b.rip).then(|| Separation {
+            why: format!(
+                "user mode went from {frame0:#x}, where a walk found it, to {:#x}",
+                b.rip
+            ),
+            events: vec![answer.event.index],
+        })
     }
 
     /// The proof that two of `requests`, all of one task and in order, are of different entries.
@@ -425,6 +452,25 @@ mod tests {
         assert!(!separated(b, c));
         assert!(!separated(c, d));
         assert!(separated(d, e));
+    }
+
+    #[test]
+    fn a_walk_and_another_user_instruction_separate() {
+        const C: u64 = 3 << 32 | 1;
+        for (walked, hit, is_proof) in [
+            (0x1000, user(0x1004), true),
+            (0x1000, user(0x1000), false),
+            (0x1000, kernel(0x1004), false),
+        ] {
+            let mut kit = Kit::new(1);
+            let first = kit.inject(0, 1001, C, kernel(0x9000));
+            kit.deferred(0, 1001, C, &[walked, 0x2000]);
+            let second = kit.inject(0, 1001, C, hit);
+            let trace = kit.trace();
+            let facts = Facts::new(&trace);
+            let proof = facts.separated(&trace.events[first], &trace.events[second]);
+            assert_eq!(proof.is_some(), is_proof, "{proof:?}");
+        }
     }
 
     #[test]

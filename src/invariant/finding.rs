@@ -359,6 +359,52 @@ mod tests {
         assert_eq!(error.to_string(), "finding F001: the id is used twice");
     }
 
+    /// F004 as listed: a thread asks with an inherited event where no way leads back, and exits.
+    #[test]
+    fn an_exit_with_an_inherited_event_is_f004_and_nothing_else_is() {
+        const SYS_EXIT: u64 = 0xffff_ffff_8100_1000;
+        struct Exits;
+        impl Resolver for Exits {
+            fn function(&self, address: u64) -> Option<String> {
+                (address == SYS_EXIT).then(|| "__x64_sys_exit".into())
+            }
+            fn has(&self, _: &str) -> bool {
+                true
+            }
+        }
+        let list = Findings::embedded().expect("well-formed");
+        let found = |at: u64, inherits: bool, exits: bool| {
+            let mut kit = Kit::new(1);
+            kit.inject(0, 1001, C, kernel(at));
+            if exits {
+                kit.exit(0, 1001);
+            }
+            let mut trace = kit.trace();
+            trace.release = "7.3.4-test".into();
+            for spec in { trace.tracing.as_mut() }
+                .into_iter()
+                .flat_map(|it| &mut it.events)
+            {
+                spec.inherit = inherits;
+            }
+            let checks: [&dyn Invariant; 2] = [
+                &super::super::m1_completeness::Completeness,
+                &super::super::x1_exit_answered::ExitAnswered,
+            ];
+            let violations = checks.into_iter().flat_map(|i| match i.check(&trace) {
+                super::super::Check::Violated(list) => list,
+                _ => Vec::new(),
+            });
+            let ids = violations.map(|v| list.match_finding(&v, &trace, &Exits));
+            ids.map(|id| id.map_or_else(String::new, |id| id.to_string()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(found(SYS_EXIT, true, true), ["F004", "F004"]);
+        assert_eq!(found(SYS_EXIT, false, true), ["", ""]);
+        assert_eq!(found(SYS_EXIT + 0x1000, true, true), ["", ""]);
+        assert_eq!(found(SYS_EXIT, true, false), [""]);
+    }
+
     #[test]
     fn patterns() {
         assert!(like("7.2.13-cloud", "7.2.13-cloud"));

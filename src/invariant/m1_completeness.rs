@@ -60,7 +60,18 @@ fn missing(facts: &Facts<'_>, verdict: &mut Verdict, cookie: u64, exchange: &Exc
         exchange.requests.len()
     );
     let events = [first.event.index, last.event.index];
+    let events = events.into_iter().chain(exit_behind(facts, last));
     verdict.violated(message, events, facts.instruction(last.event));
+}
+
+/// The exit record of the task, if it has not asked again before.
+fn exit_behind(facts: &Facts<'_>, request: &Request<'_>) -> Option<usize> {
+    let task = request.task?;
+    let asked = { facts.requests.iter().rev() }.find(|it| it.task == Some(task));
+    let exit = facts.tasks.exit(task)?;
+    asked
+        .is_some_and(|it| it.cookie == request.cookie)
+        .then_some(exit)
 }
 
 fn elsewhere<'t>(
@@ -134,9 +145,13 @@ mod tests {
     #[test]
     fn an_exiting_task_is_no_excuse() {
         let mut kit = Kit::new(1);
-        kit.nmi(0, 1001, C);
-        kit.exit(0, 1001);
-        violations(&Completeness, &kit);
+        let before = kit.nmi(0, 1001, C);
+        let asked = kit.nmi(0, 1001, C + (2 << 32));
+        let exit = kit.exit(0, 1001);
+        let named: Vec<_> = { violations(&Completeness, &kit).into_iter() }
+            .map(|it| it.events)
+            .collect();
+        assert_eq!(named, [vec![before], vec![asked, exit]]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::Violation;
-use super::facts::Facts;
+use super::facts::{Facts, spec};
 use super::finding::Resolver;
 use crate::trace::{Event, EventKind, LabEvent, LabKind, Trace};
 
@@ -65,6 +65,8 @@ struct EventPattern {
     interrupted: Option<Vec<String>>,
     /// Frames of a record 22.
     frames: Option<usize>,
+    /// Whether the event of perf that wrote it is one that tasks inherit.
+    inherited: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -256,7 +258,9 @@ impl EventPattern {
             (Some(frames), Some(chain)) => chain.ips.len() == frames,
             (Some(_), None) => false,
         };
-        kind_of(event) == self.kind && place && frames
+        let inherits = spec(facts.trace, event).is_some_and(|spec| spec.inherit);
+        let inherited = self.inherited.is_none_or(|it| it == inherits);
+        kind_of(event) == self.kind && place && frames && inherited
     }
 }
 

@@ -5,10 +5,11 @@ use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce};
 use super::facts::{Answer, Exchange, Facts};
 use super::verdict::Verdict;
 use crate::trace::model::MAX_DEFERRED_FRAMES;
-use crate::trace::{Event, Trace};
+use crate::trace::{Event, EventKind, Trace};
 
 /// The workload threads that an event can be of: the one with its tid, or else those of its
-/// process that make a new thread every iteration and so announce no tid.
+/// process, or of the one that forked it, that make a new thread or process every iteration and so
+/// announce no tid.
 pub(super) fn threads<'t>(trace: &'t Trace, event: &Event) -> Vec<&'t ThreadAnnounce> {
     let (Some(pid), Some(tid)) = (event.pid, event.tid) else {
         return Vec::new();
@@ -17,8 +18,19 @@ pub(super) fn threads<'t>(trace: &'t Trace, event: &Event) -> Vec<&'t ThreadAnno
     if let Some(thread) = exact {
         return vec![thread];
     }
-    let anew = trace.threads.iter().filter(|t| t.tid == 0 && t.pid == pid);
-    anew.collect()
+    let made = |thread: &&ThreadAnnounce| {
+        thread.tid == 0 && (thread.pid == pid || parent(trace, pid) == Some(thread.pid))
+    };
+    trace.threads.iter().filter(made).collect()
+}
+
+/// The process that forked this one during the session.
+fn parent(trace: &Trace, of: u32) -> Option<u32> {
+    let mut forks = trace.events.iter();
+    forks.find_map(|event| match event.kind {
+        EventKind::Fork { pid, ppid, .. } if pid == of && ppid != of => Some(ppid),
+        _ => None,
+    })
 }
 
 /// Whether `ip` is in the part of the leaf in which the whole stack stands.
@@ -55,6 +67,25 @@ pub(super) fn thread_at<'t>(
     threads(trace, answer.event)
         .into_iter()
         .find(|thread| (leaf.start..leaf.end).contains(&thread.stack.leaf_start))
+}
+
+/// Judges the answers of threads whose leaf has this name and whose frame 0 `stands` where all of the
+/// stack is; `over` says what was walked.
+pub(super) fn judge_at(
+    verdict: &mut Verdict,
+    trace: &Trace,
+    (leaf, over): (&str, &str),
+    stands: impl Fn(&ExpectedStack, u64) -> bool,
+) {
+    for answer in &Facts::new(trace).answers {
+        let thread = thread_at(trace, answer, leaf);
+        let (Some(thread), Some(&frame0)) = (thread, answer.chain.ips.first()) else {
+            continue;
+        };
+        if stands(&thread.stack, frame0) {
+            judge(verdict, answer, &expected(&thread.stack, frame0), over);
+        }
+    }
 }
 
 /// Holds an answer's chain against the one known by construction; `over` says what was walked.
@@ -114,6 +145,20 @@ mod tests {
         assert!(threads(&trace, &trace.events[at]).is_empty());
         trace.threads[0].tid = 0;
         assert_eq!(threads(&trace, &trace.events[at]).len(), 1);
+    }
+
+    #[test]
+    fn a_process_without_a_tid_is_known_by_its_parent() {
+        let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        kit.fork(0, 1001, 2002);
+        let at = kit.nmi(0, 2002, 1);
+        let mut trace = kit.trace();
+        assert!(threads(&trace, &trace.events[at]).is_empty());
+        trace.threads[0].tid = 0;
+        assert_eq!(threads(&trace, &trace.events[at]).len(), 1);
+        trace.events.remove(0);
+        assert!(threads(&trace, &trace.events[0]).is_empty());
     }
 
     #[test]

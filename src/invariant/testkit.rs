@@ -392,6 +392,7 @@ pub fn spec(name: &str, source: EventSource) -> EventSpec {
         comm: false,
         mmap: false,
         context_switch: false,
+        inherit: false,
         exclude_callchain_user: false,
         output_to: None,
     }

@@ -1,7 +1,6 @@
 //! U4: a walk brings in the pages of the stack that are not present.
 
-use super::facts::Facts;
-use super::stack::{expected, judge, thread_at};
+use super::stack::judge_at;
 use super::verdict::Verdict;
 use super::{Check, Invariant};
 use crate::trace::Trace;
@@ -31,19 +30,11 @@ impl Invariant for MissingPages {
     }
 
     fn check(&self, trace: &Trace) -> Check {
-        let facts = Facts::new(trace);
         let mut verdict = Verdict::new(self.id());
-        for answer in &facts.answers {
-            let thread = thread_at(trace, answer, LEAF);
-            let (Some(thread), Some(&frame0)) = (thread, answer.chain.ips.first()) else {
-                continue;
-            };
-            if frame0 != thread.stack.syscall_return {
-                continue;
-            }
-            let wanted = expected(&thread.stack, frame0);
-            judge(&mut verdict, answer, &wanted, "pages that were not present");
-        }
+        let walked = (LEAF, "pages that were not present");
+        judge_at(&mut verdict, trace, walked, |stack, ip| {
+            ip == stack.syscall_return
+        });
         verdict.finish("no record 22 of a system call with its stack out of the page tables")
     }
 }

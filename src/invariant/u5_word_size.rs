@@ -1,7 +1,6 @@
 //! U5: 32-bit code is walked with 4-byte words.
 
-use super::facts::Facts;
-use super::stack::{at_leaf, expected, judge, thread_at};
+use super::stack::{at_leaf, judge_at};
 use super::verdict::Verdict;
 use super::{Check, Invariant};
 use crate::trace::Trace;
@@ -28,19 +27,9 @@ impl Invariant for WordSize {
     }
 
     fn check(&self, trace: &Trace) -> Check {
-        let facts = Facts::new(trace);
         let mut verdict = Verdict::new(self.id());
-        for answer in &facts.answers {
-            let thread = thread_at(trace, answer, LEAF);
-            let (Some(thread), Some(&frame0)) = (thread, answer.chain.ips.first()) else {
-                continue;
-            };
-            if !at_leaf(&thread.stack, frame0) {
-                continue;
-            }
-            let wanted = expected(&thread.stack, frame0);
-            judge(&mut verdict, answer, &wanted, "a stack of 32-bit code");
-        }
+        let walked = (LEAF, "a stack of 32-bit code");
+        judge_at(&mut verdict, trace, walked, at_leaf);
         verdict.finish("no record 22 of a thread at its leaf in 32-bit code")
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use unwindlab_abi::Observation;
+
 use super::facts::{Facts, spec};
 use super::verdict::Verdict;
 use super::{Check, Invariant};
@@ -14,8 +16,13 @@ const KTHREADD: u32 = 2;
 /// X5. A sample in a kernel thread carries no cookie, and no D is of one: `perf_callchain` asks
 /// for the user chain of `is_user_task` tasks only, and `unwind_deferred_request` refuses
 /// `PF_KTHREAD` (7.2). Kernel threads a trace knows are the idle tasks (pid 0), kthreadd (pid 2)
-/// and what it forked during the session, unless that called exec; others are not judged. A user
+/// what it forked during the session, unless that called exec, and those that the agent lists where a
+/// scenario hits any task; others are not judged. A user
 /// mode helper is no exception: a kernel worker forks it, not kthreadd.
+///
+/// Workers of io_uring (`PF_USER_WORKER`) never return to user mode: perf must not ask for theirs
+/// either. A trace knows them by the name that they give themselves (`io_wq_worker` in io_uring/io-wq.c,
+/// `io_sq_thread` in io_uring/sqpoll.c), if an event records comm.
 #[derive(Debug)]
 pub struct KernelThreads;
 
@@ -32,9 +39,18 @@ impl Invariant for KernelThreads {
         let facts = Facts::new(trace);
         let mut verdict = Verdict::new(self.id());
         let mut kernel = BTreeSet::new();
+        let listed: BTreeSet<u32> = { trace.observations.iter() }
+            .filter_map(|seen| match seen {
+                Observation::KernelThread { tid } => Some(*tid),
+                _ => None,
+            })
+            .collect();
         for event in &trace.events {
-            match event.kind {
+            match &event.kind {
                 EventKind::Fork { ptid: KTHREADD, .. } => kernel.extend(facts.tasks.child(event)),
+                EventKind::Comm { comm, exec: false } if is_worker(comm) => {
+                    kernel.extend(facts.tasks.of(event));
+                }
                 EventKind::Comm { exec: true, .. } => {
                     if let Some(task) = facts.tasks.of(event) {
                         kernel.remove(&task);
@@ -43,7 +59,10 @@ impl Invariant for KernelThreads {
                 _ => {}
             }
             let known = facts.tasks.of(event).is_some_and(|t| kernel.contains(&t));
-            let Some(tid) = event.tid.filter(|&t| t == 0 || t == KTHREADD || known) else {
+            let Some(tid) = event
+                .tid
+                .filter(|t| *t == 0 || *t == KTHREADD || known || listed.contains(t))
+            else {
                 continue;
             };
             let what = match (&event.kind, event.deferred_sample()) {
@@ -57,11 +76,16 @@ impl Invariant for KernelThreads {
                 }
                 _ => continue,
             };
-            let message = format!("kernel thread {tid} has {what}");
+            let message = format!("kernel thread or worker {tid} has {what}");
             verdict.violated(message, [event.index], facts.instruction(event));
         }
         verdict.finish("no sample of an event that defers in a known kernel thread")
     }
+}
+
+/// Whether a task of this name is a worker of io_uring.
+fn is_worker(comm: &str) -> bool {
+    comm.starts_with("iou-wrk-") || comm.starts_with("iou-sqp-")
 }
 
 #[cfg(test)]
@@ -89,6 +113,34 @@ mod tests {
         kit.nmi(0, 77, C);
         kit.deferred(0, 2, C, &[0x40]);
         assert_eq!(violations(&KernelThreads, &kit).len(), 3);
+    }
+
+    #[test]
+    fn those_that_are_listed_are_judged() {
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 17, C);
+        not_exercised(&KernelThreads, &kit);
+        let mut trace = kit.trace();
+        trace.observations = vec![Observation::KernelThread { tid: 17 }];
+        assert!(matches!(KernelThreads.check(&trace), Check::Violated(_)));
+    }
+
+    #[test]
+    fn workers_of_io_uring_are_like_them() {
+        let name = |kit: &mut Kit, comm: &str| {
+            let comm = comm.into();
+            kit.push(0, 1005, 0, EventKind::Comm { comm, exec: false });
+        };
+        let mut kit = Kit::new(1);
+        name(&mut kit, "iou-wrk-1001");
+        kit.kernel_only(0, 1005);
+        assert_eq!(holds(&KernelThreads, &kit).0, 1);
+        kit.nmi(0, 1005, C);
+        assert_eq!(violations(&KernelThreads, &kit).len(), 1);
+        let mut other = Kit::new(1);
+        name(&mut other, "deep-0");
+        other.kernel_only(0, 1005);
+        not_exercised(&KernelThreads, &other);
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub(super) fn unmet(expect: &Expect, counts: &Counts, trace: &Trace) -> Vec<Stri
         ("deferred chains", &expect.deferred, counts.deferred),
         ("cookies", &expect.cookies, counts.cookies),
         ("late samples", &expect.late, counts.late),
+        ("lost records", &expect.lost, counts.lost),
     ];
     let mut reasons: Vec<String> = numbers
         .into_iter()

@@ -43,6 +43,21 @@ pub struct ScenarioResult {
     pub trace_sha256: Option<String>,
     /// The whole trace; `None` where the machine never ran.
     pub trace: Option<Trace>,
+    /// The trials, where there were more than one: everything else is of the first that did not pass, or
+    /// of one of them.
+    pub trials: Option<Trials>,
+}
+
+/// Trials of one scenario.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Trials {
+    /// How many were made.
+    pub made: u32,
+    /// How many of them met a finding.
+    pub expected_failures: u32,
+    /// Preemptions in all of them.
+    pub preemptions: u64,
 }
 
 /// One invariant's answer.
@@ -93,6 +108,7 @@ impl ScenarioResult {
             artifacts: Vec::new(),
             trace_sha256: None,
             trace: None,
+            trials: None,
         }
     }
 

@@ -34,7 +34,7 @@ pub fn report(summary: &Summary<'_>, names: Names<'_>) -> String {
         let _ = write!(out, "{}", block(symptom, failure, verdicts.path(), names));
     }
     let _ = write!(out, "{}", coverage(verdicts, names));
-    let _ = write!(out, "{}", last_lines(summary));
+    let _ = write!(out, "{}", last_lines(summary, names));
     out
 }
 
@@ -121,7 +121,7 @@ fn coverage(verdicts: &Verdicts<'_>, names: Names<'_>) -> String {
     out
 }
 
-fn last_lines(summary: &Summary<'_>) -> String {
+fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
     let verdicts = summary.verdicts;
     let tried = verdicts.tried.len();
     let seconds = summary.elapsed.as_secs_f64();
@@ -143,11 +143,22 @@ fn last_lines(summary: &Summary<'_>) -> String {
             verdicts.missed,
         );
     }
-    if !verdicts.hung.is_empty() {
+    for (point, reason) in &verdicts.failed {
         let _ = writeln!(
             out,
-            "UNSTEADY: trials that hung, and were made once more: {:?}",
-            verdicts.hung
+            "the trial at point {point} was made once more: {}",
+            printable(reason)
+        );
+    }
+    for (point, places) in &verdicts.hung {
+        let places: Vec<String> = places
+            .iter()
+            .map(|place| format!("vCPU {} at {}", place.vcpu, names.name(place.rip)))
+            .collect();
+        let _ = writeln!(
+            out,
+            "UNSTEADY: the trial at point {point} hung ({}), and was made once more",
+            places.join(", ")
         );
     }
     let exercised: Vec<&str> = verdicts.exercised.keys().copied().collect();
@@ -162,13 +173,6 @@ fn last_lines(summary: &Summary<'_>) -> String {
             quantile(&effort.copied, 0.5),
             quantile(&effort.looked_at, 0.5),
         );
-        if effort.left_out > 0 {
-            let _ = writeln!(
-                out,
-                "{} machines were of no use: they failed, or their way was another each time",
-                effort.left_out
-            );
-        }
         let _ = writeln!(
             out,
             "medians of a trial: {} us of steps, {} us from the NMI to its end, {} us of reading",

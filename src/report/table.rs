@@ -24,6 +24,15 @@ pub fn row(result: &ScenarioResult, width: usize) -> String {
         result.name,
         detail(result)
     );
+    if let Some(trials) = result.trials {
+        let _ = write!(line, "  {} trials", trials.made);
+        if trials.preemptions > 0 {
+            let _ = write!(line, ", {} preemptions", trials.preemptions);
+        }
+        if trials.expected_failures > 0 {
+            let _ = write!(line, ", {} expected failures", trials.expected_failures);
+        }
+    }
     if result.duration > Duration::ZERO {
         let _ = write!(line, "  {:.1} s", result.duration.as_secs_f64());
     }

@@ -10,7 +10,7 @@ use super::error::TrialError;
 use super::plan::{ActionPlan, InjectionPlan, PokePlan, TriggerPlan};
 use super::stops::Stepping;
 use super::trial::Trial;
-use super::vcpu::{VcpuError, vcpu};
+use super::vcpu::{VcpuError, nmi_state, vcpu};
 use super::watch;
 use crate::trace::recording::{Injection, Recording};
 
@@ -91,6 +91,14 @@ impl Trial<'_> {
             }
             ActionPlan::Freeze { limit_ms } => self.freeze(spec, target, limit_ms),
             ActionPlan::Thaw => self.thaw(target, index),
+            ActionPlan::Preempt { limit_ms } => {
+                let found = self.freeze(spec, target, limit_ms)?;
+                self.frozen.passing(target);
+                Ok(found)
+            }
+            ActionPlan::EndPreemption if self.frozen.is(target) => self.thaw(target, index),
+            // Its time was over before.
+            ActionPlan::EndPreemption => self.on_stopped(index, |_| Ok(())),
             // Asynchronous: `act` has given the command.
             ActionPlan::Guest { .. } => self.on_stopped(index, |_| Ok(())),
             ActionPlan::Corrupt { frame, with } => self.corrupt(index, who, frame, with),
@@ -112,13 +120,11 @@ impl Trial<'_> {
 
     /// Whether a vCPU that stands still is in the handler of an NMI.
     pub(super) fn in_nmi(&mut self, index: u8) -> Result<bool, TrialError> {
-        let state = vcpu(&mut self.machine, index)?.nmi_state();
-        Ok(state.map_err(VcpuError::from)?.masked)
+        Ok(nmi_state(&mut self.machine, index)?.masked)
     }
 
     fn takes_nmi_here(&mut self, index: u8) -> Result<bool, TrialError> {
-        let state = vcpu(&mut self.machine, index)?.nmi_state();
-        Ok(state.map_err(VcpuError::from)?.takes_one_here())
+        Ok(nmi_state(&mut self.machine, index)?.takes_one_here())
     }
 
     /// Does something to a vCPU while it stands still.
@@ -155,6 +161,8 @@ impl Trial<'_> {
             return Err(TrialError::NotFrozen { target, by: index });
         }
         let found = self.on_stopped(target, |_| Ok(()))?;
+        // What follows the same injection may be due at its next instruction.
+        self.refresh_breakpoints()?;
         self.let_go(target)?;
         Ok(found)
     }

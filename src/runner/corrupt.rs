@@ -1,5 +1,7 @@
 //! Frame pointers on a workload thread's stack that lead nowhere, for one iteration.
 
+use unwindlab_vmm::VcpuHandle;
+
 use super::actions::Found;
 use super::arrivals::Who;
 use super::error::TrialError;
@@ -20,8 +22,9 @@ pub(super) struct Corrupted {
 }
 
 impl Trial<'_> {
-    /// Replaces the frame pointer that is saved beside the return address of `frame`, of the thread
-    /// that is in user mode on a vCPU, in the function at the bottom of its chain.
+    /// Replaces the frame pointer that is saved beside the return address of `frame`, or the register
+    /// for frame 0, of the thread that is in user mode on a vCPU, in the function at the bottom of
+    /// its chain.
     pub(super) fn corrupt(
         &mut self,
         index: u8,
@@ -29,11 +32,15 @@ impl Trial<'_> {
         frame: u32,
         with: Corruption,
     ) -> Result<Found, TrialError> {
-        let handle = vcpu(&mut self.machine, index)?;
+        let mut handle = vcpu(&mut self.machine, index)?;
         let (rip, cpl) = watch::place(&handle).map_err(VcpuError::from)?;
         let (Some(thread), 3) = (who.thread, cpl) else {
             return Err(TrialError::NotInUserMode(index));
         };
+        if frame == 0 {
+            set_frame_pointer(&mut handle, with)?;
+            return Ok((index, rip, cpl));
+        }
         let read = |address| -> Result<u64, VcpuError> {
             let mut word = [0; 8];
             handle.read_virt(address, &mut word)?;
@@ -77,5 +84,21 @@ impl Trial<'_> {
                 .map_err(VcpuError::from)?;
         }
         Ok(())
+    }
+}
+
+/// The register. The leaf has no more use for it: it takes its caller's from the stack.
+fn set_frame_pointer(handle: &mut VcpuHandle<'_>, with: Corruption) -> Result<(), TrialError> {
+    let now = match with {
+        Corruption::Wild => WILD,
+        Corruption::Loop | Corruption::Unaligned => {
+            let was = handle.regs().map_err(VcpuError::from)?.rbp;
+            was.wrapping_add(4)
+        }
+    };
+    handle.set_frame_pointer(now).map_err(VcpuError::from)?;
+    match handle.regs().map_err(VcpuError::from)?.rbp == now {
+        true => Ok(()),
+        false => Err(TrialError::NotPoked { address: now }),
     }
 }

@@ -8,6 +8,9 @@ pub enum TrialError {
     /// A vCPU does not do what KVM promises.
     #[error(transparent)]
     Vcpu(#[from] VcpuError),
+    /// The machine cannot be put back to where its agent said hello.
+    #[error(transparent)]
+    Checkpoint(#[from] unwindlab_vmm::CheckpointError),
     /// More places than there are debug registers.
     #[error("{0} different instructions to break on; the CPU has 4 breakpoints")]
     TooManyPlaces(usize),

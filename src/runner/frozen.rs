@@ -12,6 +12,8 @@ struct Held {
     by: u32,
     since: Instant,
     limit: Duration,
+    /// After that time it just goes on.
+    passing: bool,
     /// How it is to go on; none while what it stopped for is being dealt with.
     run: Option<Run>,
 }
@@ -33,8 +35,25 @@ impl Frozen {
             by,
             since: now,
             limit,
+            passing: false,
             run,
         });
+    }
+
+    /// One that stands still does so for its limit at most.
+    pub fn passing(&mut self, vcpu: u8) {
+        if let Some(held) = self.held.get_mut(&vcpu) {
+            held.passing = true;
+        }
+    }
+
+    /// One that has stood still for as long as it was to.
+    #[must_use]
+    pub fn over(&self, now: Instant) -> Option<u8> {
+        self.held.iter().find_map(|(&vcpu, held)| {
+            let time = now.saturating_duration_since(held.since);
+            (held.passing && time > held.limit).then_some(vcpu)
+        })
     }
 
     /// Whether it stands still.
@@ -65,7 +84,7 @@ impl Frozen {
     pub fn too_long(&self, now: Instant) -> Option<(u8, u32, Duration)> {
         self.held.iter().find_map(|(&vcpu, held)| {
             let time = now.saturating_duration_since(held.since);
-            (time > held.limit).then_some((vcpu, held.by, time))
+            (!held.passing && time > held.limit).then_some((vcpu, held.by, time))
         })
     }
 

@@ -2,11 +2,13 @@
 
 mod actions;
 mod arrivals;
+pub mod boot;
 mod commands;
 mod corrupt;
 mod delays;
 pub mod error;
 pub mod executor;
+pub mod explore;
 mod frozen;
 mod guest_memory;
 pub mod interrupt;

@@ -30,6 +30,21 @@ pub struct TrialPlan {
     pub limits: Limits,
     /// Kernel addresses the executor needs whatever the scenario injects.
     pub symbols: KernelAddresses,
+    /// Where vCPUs are to be preempted at random, in trials of their own.
+    pub explore: Option<ExplorePlan>,
+}
+
+/// An exploration: trials with random preemptions (see [`super::explore`]).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplorePlan {
+    /// What the choices follow from.
+    pub seed: u64,
+    /// How many trials.
+    pub trials: u32,
+    /// Preemptions in each.
+    pub preemptions: u32,
+    /// Instructions at which a vCPU may be stopped.
+    pub places: Vec<u64>,
 }
 
 /// Which performance counters the machine has.
@@ -102,6 +117,13 @@ pub enum ActionPlan {
     },
     /// The vCPU goes on.
     Thaw,
+    /// The vCPU stands still until [`ActionPlan::EndPreemption`], or for so long.
+    Preempt {
+        /// Milliseconds.
+        limit_ms: u64,
+    },
+    /// The vCPU goes on, if it stands still.
+    EndPreemption,
     /// A variable of the kernel gets another value.
     Poke(PokePlan),
     /// A frame pointer of the thread that met the trigger leads nowhere until its iteration ends.
@@ -209,6 +231,8 @@ pub struct ArrivalPlan {
     pub vcpu: Option<u8>,
     /// Inside an NMI's handler instead of outside of one.
     pub in_nmi: bool,
+    /// The trial does not wait for it, and nothing is amiss where it is not made.
+    pub optional: bool,
 }
 
 /// Whose arrivals at a place count.

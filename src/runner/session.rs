@@ -62,7 +62,7 @@ pub enum SessionError {
 }
 
 /// The state of one conversation.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Session {
     plan: GuestPlan,
     /// All that was announced and read so far.

@@ -1,4 +1,4 @@
-//! One trial from power-on to its end: the controller of the machine.
+//! One trial from the agent's first word to its end: the controller of the machine.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use super::rate::Rates;
 use super::session::{Session, Turn};
 use super::sightings::Sightings;
 use super::stops::Stepping;
-use super::vcpu::{VcpuError, vcpu};
+use super::vcpu::{VcpuError, set_breakpoints, vcpu};
 use super::watch;
 use crate::trace::recording::{Progress, Recording, TrialEnd};
 
@@ -62,6 +62,16 @@ pub struct Trial<'a> {
     pub(super) first_progress: Vec<u64>,
     last_progress: Vec<u64>,
     end: Option<TrialEnd>,
+    /// It is over when the agent says hello.
+    boots: bool,
+    /// The vCPU on which the agent said so, and the frame of its mailbox.
+    hello: Option<(u8, u32)>,
+}
+
+fn infra(error: &TrialError) -> TrialEnd {
+    TrialEnd::Infra {
+        reason: error.to_string(),
+    }
 }
 
 impl std::fmt::Debug for Trial<'_> {
@@ -99,21 +109,46 @@ impl<'a> Trial<'a> {
             first_progress: Vec::new(),
             last_progress: Vec::new(),
             end: None,
+            boots: false,
+            hello: None,
         }
     }
 
-    /// Runs it to its end. The machine is gone when this returns. `tell` is told of the progress
-    /// and says whether to go on.
-    pub fn run(mut self, tell: &mut dyn FnMut(&TrialProgress) -> bool) -> Recording {
-        self.started = Instant::now();
+    /// Lets the machine run until its agent says hello: the vCPU that rang and the mailbox's frame. It
+    /// stands still then, without an answer.
+    ///
+    /// # Errors
+    /// The end of a machine that does not come so far.
+    pub(super) fn boot(
+        &mut self,
+        tell: &mut dyn FnMut(&TrialProgress) -> bool,
+    ) -> Result<(u8, u32), TrialEnd> {
+        self.boots = true;
         let started = self.machine.start().map_err(|e| TrialError::Vcpu(e.into()));
-        let end = match started.and_then(|()| self.control(tell)) {
+        let end = started.and_then(|()| self.control(tell));
+        self.boots = false;
+        match (end, self.hello.take()) {
+            (Ok(_), Some(hello)) => Ok(hello),
+            (Ok(end), None) => Err(end),
+            (Err(error), _) => Err(infra(&error)),
+        }
+    }
+
+    /// Runs it from there to its end. `tell` is told of the progress and says whether to go on.
+    pub(super) fn go_on(
+        &mut self,
+        (vcpu, frame): (u8, u32),
+        tell: &mut dyn FnMut(&TrialProgress) -> bool,
+    ) -> TrialEnd {
+        self.started = Instant::now();
+        let answered = self.mailbox(vcpu, frame).and_then(|_| {
+            let started = self.machine.start();
+            started.map_err(|e| TrialError::Vcpu(e.into()))
+        });
+        match answered.and_then(|()| self.control(tell)) {
             Ok(end) => end,
-            Err(error) => TrialEnd::Infra {
-                reason: error.to_string(),
-            },
-        };
-        self.close(end)
+            Err(error) => infra(&error),
+        }
     }
 
     fn control(
@@ -195,7 +230,7 @@ impl<'a> Trial<'a> {
             Stop::Stepped { pc } => return self.stepped(index, *pc),
             Stop::Paused => {}
             other => {
-                self.end = Some(watch::ended_by(&self.machine, index, other));
+                self.end = Some(watch::ended_by(&mut self.machine, index, other)?);
                 return Ok(());
             }
         }
@@ -214,6 +249,11 @@ impl<'a> Trial<'a> {
 
     /// Answers the agent; false when the vCPU must not run on.
     fn mailbox(&mut self, index: u8, frame: u32) -> Result<bool, TrialError> {
+        if self.boots {
+            self.hello = Some((index, frame));
+            self.end = Some(TrialEnd::Completed);
+            return Ok(false);
+        }
         let sregs = vcpu(&mut self.machine, index)?.sregs();
         let space = AddressSpace::of(&sregs.map_err(VcpuError::from)?);
         match self.session.mailbox(self.machine.memory(), &space, frame) {
@@ -303,16 +343,8 @@ impl<'a> Trial<'a> {
         if places == self.breakpoints {
             return Ok(());
         }
+        set_breakpoints(&mut self.machine, self.plan.vcpus, &places)?;
         self.breakpoints = places;
-        for index in 0..self.plan.vcpus {
-            let mut vcpu = vcpu(&mut self.machine, index)?;
-            let paused = vcpu.pause().map_err(VcpuError::from)?;
-            vcpu.set_breakpoints(&self.breakpoints)
-                .map_err(VcpuError::from)?;
-            if paused == Pause::Paused {
-                vcpu.resume(Run::Continue).map_err(VcpuError::from)?;
-            }
-        }
         Ok(())
     }
 
@@ -399,7 +431,8 @@ impl<'a> Trial<'a> {
         let Some(since) = self.running_since else {
             if self.started.elapsed() > boot {
                 let places = watch::places(&mut self.machine)?;
-                self.end = Some(watch::no_boot(&self.machine, boot, &places));
+                let end = watch::lost(&mut self.machine)?;
+                self.end = end.or_else(|| Some(watch::no_boot(&self.machine, boot, &places)));
             }
             return Ok(());
         };
@@ -408,6 +441,9 @@ impl<'a> Trial<'a> {
             .is_some_and(|at| at.elapsed() > Duration::from_millis(self.plan.settle_ms));
         if !self.stopping && (settled || since.elapsed() > run.mul_f64(WIND_UP)) {
             self.wind_up()?;
+        }
+        while let Some(index) = self.frozen.over(Instant::now()) {
+            self.let_go(index)?;
         }
         if let Some((index, spec, time)) = self.frozen.too_long(Instant::now()) {
             let by = self.plan.injections.get(spec as usize);
@@ -445,7 +481,8 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    fn close(mut self, end: TrialEnd) -> Recording {
+    /// The recording, and the machine as it is now.
+    pub(super) fn close(mut self, end: TrialEnd) -> (Recording, Machine) {
         self.session.drain(self.machine.memory());
         self.session.read_lab(self.machine.memory());
         let at_end = self.session.progress(self.machine.memory());
@@ -465,6 +502,6 @@ impl<'a> Trial<'a> {
         recording.points = self.arrivals.points();
         recording.console = console;
         recording.end = end;
-        recording
+        (recording, self.machine)
     }
 }

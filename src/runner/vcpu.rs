@@ -1,8 +1,8 @@
 //! The machine's vCPUs as the controller handles them: one error for all that can go wrong.
 
 use unwindlab_vmm::{
-    BreakpointError, InjectError, InspectError, Machine, OverflowError, PauseError, ResumeError,
-    VcpuHandle,
+    BreakpointError, InjectError, InspectError, Machine, NmiState, OverflowError, Pause,
+    PauseError, ResumeError, Run, VcpuHandle,
 };
 
 /// A vCPU does not do what it should. The harness's or the KVM host's fault, never the guest's.
@@ -34,4 +34,22 @@ pub enum VcpuError {
 /// The vCPU of this number.
 pub fn vcpu(machine: &mut Machine, index: u8) -> Result<VcpuHandle<'_>, VcpuError> {
     machine.vcpu(index).ok_or(VcpuError::Missing(index))
+}
+
+/// What a vCPU that stands still would make of an NMI.
+pub fn nmi_state(machine: &mut Machine, index: u8) -> Result<NmiState, VcpuError> {
+    Ok(vcpu(machine, index)?.nmi_state()?)
+}
+
+/// Sets the breakpoints of the first so many vCPUs. One that runs is stopped for that, and goes on.
+pub fn set_breakpoints(machine: &mut Machine, vcpus: u8, places: &[u64]) -> Result<(), VcpuError> {
+    for index in 0..vcpus {
+        let mut handle = vcpu(machine, index)?;
+        let paused = handle.pause()?;
+        handle.set_breakpoints(places)?;
+        if paused == Pause::Paused {
+            handle.resume(Run::Continue)?;
+        }
+    }
+    Ok(())
 }

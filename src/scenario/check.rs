@@ -5,6 +5,7 @@ use unwindlab_abi::shared::MAX_THREADS;
 
 use super::error::{Complaints, ScenarioErrors};
 use super::events;
+use super::explore;
 use super::inject;
 use super::lab;
 use super::model::{Machine, Scenario, Workload};
@@ -18,11 +19,11 @@ const MEMORY_MIB: std::ops::RangeInclusive<u32> = 64..=8192;
 /// Longest addition to the kernel command line; the kernel's own limit is 2048 with ours in it.
 const MAX_CMDLINE: usize = 1024;
 /// Most frames: 16 bytes each at the least, so that 255 such stacks still fit a small machine.
-const FRAMES: std::ops::RangeInclusive<u64> = 3..=65_536;
+const FRAMES: std::ops::RangeInclusive<u64> = 3..=131_072;
 /// Data pages of a ring, 16 MiB: as many as the ring reader takes.
 const MAX_RING_PAGES: u32 = 1 << 12;
 /// Longest time that a scenario may ask for.
-const MAX_TIME_US: u64 = 3_600_000_000;
+pub(super) const MAX_TIME_US: u64 = 3_600_000_000;
 
 /// Checks a scenario. `file` is its name in messages, `stem` the file's name without `.yaml`,
 /// `invariants` the IDs there are.
@@ -43,6 +44,7 @@ pub fn check(
     lab::check(&scenario, &mut complaints);
     perf_tool::check(&scenario, &mut complaints);
     inject::check::check(&scenario, &mut complaints);
+    explore::check(&scenario, &mut complaints);
     check_times(&scenario, &mut complaints);
     check_invariants(&scenario, invariants, &mut complaints);
     complaints.into_result(scenario)
@@ -141,6 +143,12 @@ fn check_perf(scenario: &Scenario, complaints: &mut Complaints<'_>) {
         !**wild || **kind != WorkloadKind::Exit,
         wild.location(),
         || "workload `exit` has no wild ends".to_owned(),
+    );
+    let huge = &scenario.workload.huge_pages;
+    complaints.require(
+        !**huge || **kind == WorkloadKind::MissingPages,
+        huge.location(),
+        || "`huge-pages` is for workload `missing-pages`".to_owned(),
     );
 }
 

@@ -129,6 +129,7 @@ fn blank(name: &str, source: EventSource) -> EventSpec {
         comm: false,
         mmap: false,
         context_switch: false,
+        inherit: false,
         exclude_callchain_user: false,
         output_to: None,
     }
@@ -157,6 +158,7 @@ fn written_events(written: &At<Vec<PerfEvent>>, complaints: &mut Complaints<'_>)
             comm: event.comm,
             mmap: event.mmap,
             context_switch: event.context_switch,
+            inherit: event.inherit,
             exclude_callchain_user: event.exclude_callchain_user,
             output_to,
             ..blank(&event.name, source)

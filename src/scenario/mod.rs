@@ -4,6 +4,7 @@
 pub mod check;
 pub mod error;
 mod events;
+mod explore;
 pub mod inject;
 pub mod lab;
 pub mod library;
@@ -19,7 +20,7 @@ pub mod units;
 pub use error::{ScenarioError, ScenarioErrors};
 pub use library::{Library, Loaded};
 pub use model::Scenario;
-pub use resolve::{KernelSymbols, ResolveError, resolve};
+pub use resolve::{KernelSymbols, ResolveError, near, resolve};
 
 #[cfg(test)]
 mod tests;

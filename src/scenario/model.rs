@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use unwindlab_abi::plan::WorkloadKind;
 
+use super::explore::Explore;
 use super::inject::{Injection, Schedule};
 use super::lab::Lab;
 use super::located::At;
@@ -42,6 +43,8 @@ pub struct Scenario {
     /// Points in the code that the vCPUs are to pass one after the other, in this order. A vCPU
     /// that comes to its point before its turn stands still there.
     pub schedule: Option<At<Schedule>>,
+    /// The scenario is run many times, and vCPUs are stopped at random meanwhile.
+    pub explore: Option<At<Explore>>,
     /// The workload runs on for this long after the last injection (after its start where there
     /// is none) before it is told to stop.
     #[serde(default = "default_settle")]
@@ -145,6 +148,9 @@ pub struct Workload {
     /// kernel, one that is not canonical. Not for `exit`.
     #[serde(default)]
     pub wild_ends: At<bool>,
+    /// Stacks are made of huge pages of 2 MiB. For `missing-pages`.
+    #[serde(default)]
+    pub huge_pages: At<bool>,
 }
 
 /// What perf traces.
@@ -216,6 +222,10 @@ pub struct PerfEvent {
     /// Switch records.
     #[serde(default)]
     pub context_switch: bool,
+    /// Only for the agent's own tasks, the workload's among them, which inherit it from its main
+    /// thread; else for all tasks.
+    #[serde(default)]
+    pub inherit: bool,
     /// No user part in the chain, deferred or not.
     #[serde(default)]
     pub exclude_callchain_user: bool,
@@ -251,6 +261,8 @@ pub struct Expect {
     pub cookies: Option<At<Count>>,
     /// Samples that came after their deferred chain.
     pub late: Option<At<Count>>,
+    /// Records that the kernel says it lost, of all tasks.
+    pub lost: Option<At<Count>>,
     /// Frames of every deferred chain.
     pub frames: Option<At<Count>>,
 }

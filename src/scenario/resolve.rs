@@ -5,12 +5,15 @@ use unwindlab_abi::plan::{GuestPlan, Workload};
 
 use super::error::{Complaints, ScenarioErrors};
 use super::events;
+use super::explore;
 use super::inject;
 use super::lab;
 use super::model::{Pmu, Scenario};
 use super::perf_tool;
 use crate::runner::TrialPlan;
-use crate::runner::plan::{ActionPlan, InjectionPlan, KernelAddresses, Limits, PmuPlan};
+use crate::runner::plan::{
+    ActionPlan, ArrivalPlan, By, InjectionPlan, KernelAddresses, Limits, PmuPlan, TriggerPlan,
+};
 
 /// From the start of the machine to the agent's `Ready`; a stock kernel takes 3 s on the
 /// emulated host with two other machines beside it.
@@ -47,6 +50,14 @@ pub trait KernelSymbols {
     /// Where the kernel's image cannot be read.
     fn rdpmc_sites(&self) -> Result<Vec<u64>, String> {
         Ok(Vec::new())
+    }
+}
+
+/// What to say behind a name that the kernel does not have: those that could have been meant, or nothing.
+pub fn near(name: &str, symbols: &dyn KernelSymbols) -> String {
+    match symbols.similar(name).as_slice() {
+        [] => String::new(),
+        near => format!(" (near it: {})", near.join(", ")),
     }
 }
 
@@ -90,6 +101,8 @@ pub fn resolve(
     let mut complaints = Complaints::new(file);
     let injections: Vec<InjectionPlan> =
         inject::resolve::resolve(scenario, symbols, &mut complaints);
+    let triggers: Vec<_> = injections.iter().map(|it| &it.trigger).collect();
+    let explore = explore::resolve(scenario, &triggers, symbols, &mut complaints);
     let guest = GuestPlan {
         tracing: events::resolve(scenario, &mut complaints),
         workload: workload(scenario),
@@ -97,6 +110,7 @@ pub fn resolve(
         commands: injections
             .iter()
             .any(|it| matches!(it.action, ActionPlan::Guest { .. })),
+        kernel_threads: injections.iter().any(any_task),
         perf_tool: scenario.perf_tool.as_deref().map(perf_tool::resolve),
     };
     Ok(complaints.into_result(TrialPlan {
@@ -114,7 +128,16 @@ pub fn resolve(
             run_ms: scenario.timeout.millis_ceil(),
         },
         symbols: KernelAddresses { current_task },
+        explore,
     })?)
+}
+
+/// Whether an injection may hit any task.
+const fn any_task(injection: &InjectionPlan) -> bool {
+    matches!(
+        injection.trigger,
+        TriggerPlan::Arrival(ArrivalPlan { by: By::Any, .. })
+    )
 }
 
 /// A kernel in which no `RDPMC` is found has no driver that could use synthetic counters.
@@ -143,5 +166,6 @@ fn workload(scenario: &Scenario) -> Workload {
         threads: *written.threads,
         iterations: *written.iterations,
         wild_ends: *written.wild_ends,
+        huge_pages: *written.huge_pages,
     }
 }

@@ -1,51 +1,60 @@
 //! A sweep on one machine or several side by side.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::mpsc::channel;
+use std::sync::atomic::AtomicU32;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use unwindlab_vmm::Machine;
 
+use super::guest::SweepError;
 use super::job::Job;
 use super::plan::{Effort, Message, Step, SweepPlan, SweptTrial};
-use crate::trace::recording::Recording;
+use super::walk::Walk;
+use crate::trace::recording::TrialEnd;
+
+/// How a machine is made.
+type Make<'a> = &'a (dyn Fn() -> Result<Machine, String> + Sync);
 
 /// Carries out a sweep. `make` makes a machine; `tell` gets the messages, and says whether to go on.
-pub fn run(
-    plan: &SweepPlan,
-    make: &(dyn Fn() -> Result<Machine, String> + Sync),
-    tell: &mut dyn FnMut(Message) -> bool,
-) {
-    let jobs = plan.jobs.max(1);
-    let common = Common::default();
+pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bool) {
+    let walk = make().map_err(SweepError::Other);
+    let (walk, path) = match walk.and_then(|machine| Walk::with_path(plan, machine)) {
+        Ok(found) => found,
+        Err(error) => {
+            tell(Message::Failed {
+                reason: error.to_string(),
+            });
+            return;
+        }
+    };
+    let recording = Box::new(walk.guest.session.recording.clone());
+    let told = Message::Path {
+        common: recording,
+        path: path.clone(),
+    };
+    if !tell(told) {
+        return;
+    }
+    let common = Common {
+        path,
+        next: AtomicU32::new(0),
+    };
     thread::scope(|scope| {
         let (send, receive) = channel::<FromJob>();
-        for _ in 0..jobs {
-            let (send, common) = (send.clone(), &common);
+        let start = walk.start.clone();
+        for _ in 1..plan.jobs {
+            let (send, common, start) = (send.clone(), &common, start.clone());
             scope.spawn(move || {
-                let left_out = || Effort {
-                    left_out: 1,
-                    ..Effort::default()
-                };
-                let result = match Job::new(plan, common, make, &send) {
-                    Ok(Some(job)) => job.run(),
-                    Ok(None) => Ok(left_out()),
-                    // Another one is there, and does it alone.
-                    Err(error) if common.path.get().is_some() => {
-                        tracing::warn!("a machine of the sweep is left out: {error}");
-                        Ok(left_out())
-                    }
-                    Err(error) => Err(error),
-                };
-                // Nobody listens any more where the sweep was broken off.
-                let _ = send.send(match result {
-                    Ok(effort) => FromJob::Ended(effort),
-                    Err(error) => FromJob::Failed(error.to_string()),
-                });
+                let twin = make().map_err(SweepError::Other);
+                let twin = twin.and_then(|machine| Walk::twin(plan, machine, start));
+                finish(
+                    &send,
+                    twin.and_then(|it| Job::new(plan, common, it, &send).run()),
+                );
             });
         }
-        drop(send);
+        let common = &common;
+        scope.spawn(move || finish(&send, Job::new(plan, common, walk, &send).run()));
         let mut gather = Gather::default();
         for message in receive {
             if !gather.take(message, tell) {
@@ -56,23 +65,27 @@ pub fn run(
     });
 }
 
+fn finish(send: &Sender<FromJob>, result: Result<Effort, SweepError>) {
+    // Nobody listens any more where the sweep was broken off.
+    let _ = send.send(match result {
+        Ok(effort) => FromJob::Ended(effort),
+        Err(error) => FromJob::Failed(error.to_string()),
+    });
+}
+
 /// What the machines of a sweep share.
-#[derive(Default)]
 pub(super) struct Common {
-    /// The path, of the machine that was there first.
-    pub(super) path: OnceLock<Vec<Step>>,
-    /// The path was told.
-    pub(super) told: AtomicBool,
+    /// The path.
+    pub(super) path: Vec<Step>,
     /// The first point of the next stretch that nobody has taken.
     pub(super) next: AtomicU32,
 }
 
 /// From a machine to the one who gathers.
 pub(super) enum FromJob {
-    Path(Box<Recording>, Vec<Step>),
     Trial(Box<SweptTrial>),
     Missed(u32),
-    Hung(u32),
+    Again(u32, TrialEnd),
     Ended(Effort),
     Failed(String),
 }
@@ -87,10 +100,9 @@ struct Gather {
 impl Gather {
     fn take(&mut self, message: FromJob, tell: &mut dyn FnMut(Message) -> bool) -> bool {
         match message {
-            FromJob::Path(common, path) => tell(Message::Path { common, path }),
             FromJob::Trial(trial) => tell(Message::Trial(trial)),
             FromJob::Missed(point) => tell(Message::Missed { point }),
-            FromJob::Hung(point) => tell(Message::Hung { point }),
+            FromJob::Again(point, end) => tell(Message::Again { point, end }),
             FromJob::Ended(effort) => {
                 self.effort.add(effort);
                 true

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT, mark};
-use unwindlab_vmm::{AddressSpace, CheckpointError, Machine, Pause, Run, Stop};
+use unwindlab_vmm::{AddressSpace, CheckpointError, Machine, Run, Stop};
 
 use crate::runner::TrialPlan;
 use crate::runner::session::{Session, Turn};
-use crate::runner::vcpu::{VcpuError, vcpu};
+use crate::runner::vcpu::{VcpuError, nmi_state, set_breakpoints, vcpu};
 use crate::runner::watch;
 use crate::trace::recording::{Injection, TrialEnd};
 
@@ -20,9 +20,6 @@ pub(super) enum SweepError {
     /// The machine cannot be saved or put back.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// The guest's agent does not keep to the protocol.
-    #[error("{0}")]
-    Agent(String),
     /// Anything else, in one line.
     #[error("{0}")]
     Other(String),
@@ -56,8 +53,13 @@ pub(super) struct Guest<'p> {
 impl<'p> Guest<'p> {
     /// Of a machine that is built but not started.
     pub(super) fn new(plan: &'p TrialPlan, machine: Machine) -> Self {
+        Self::with(plan, machine, Session::new(&plan.guest, plan.vcpus))
+    }
+
+    /// Of a machine whose agent has said something.
+    pub(super) fn with(plan: &'p TrialPlan, machine: Machine, session: Session) -> Self {
         Self {
-            session: Session::new(&plan.guest, plan.vcpus),
+            session,
             plan,
             machine,
             breakpoints: Vec::new(),
@@ -119,8 +121,8 @@ impl<'p> Guest<'p> {
                 Stop::Stepped { pc } => return Ok(Happening::Stepped { vcpu: index, pc }),
                 Stop::Paused => self.resume(index, Run::Continue)?,
                 other => {
-                    let end = watch::ended_by(&self.machine, index, &other);
-                    return Ok(Happening::End(end));
+                    let end = watch::ended_by(&mut self.machine, index, &other);
+                    return Ok(Happening::End(end?));
                 }
             }
         }
@@ -132,7 +134,7 @@ impl<'p> Guest<'p> {
         match self.session.mailbox(self.machine.memory(), &space, frame) {
             Ok(Turn::Go | Turn::Ready | Turn::Finished) => Ok(None),
             Ok(Turn::End(end)) => Ok(Some(end)),
-            Err(error) => Err(SweepError::Agent(error.to_string())),
+            Err(error) => Err(SweepError::Other(error.to_string())),
         }
     }
 
@@ -141,14 +143,7 @@ impl<'p> Guest<'p> {
         if places == self.breakpoints {
             return Ok(());
         }
-        for index in 0..self.plan.vcpus {
-            let mut handle = vcpu(&mut self.machine, index)?;
-            let paused = handle.pause().map_err(VcpuError::from)?;
-            handle.set_breakpoints(places).map_err(VcpuError::from)?;
-            if paused == Pause::Paused {
-                handle.resume(Run::Continue).map_err(VcpuError::from)?;
-            }
-        }
+        set_breakpoints(&mut self.machine, self.plan.vcpus, places)?;
         self.breakpoints = places.to_vec();
         Ok(())
     }
@@ -161,8 +156,7 @@ impl<'p> Guest<'p> {
 
     /// Whether a vCPU that stands still handles an NMI.
     pub(super) fn in_nmi(&mut self, index: u8) -> Result<bool, SweepError> {
-        let state = vcpu(&mut self.machine, index)?.nmi_state();
-        Ok(state.map_err(VcpuError::from)?.masked)
+        Ok(nmi_state(&mut self.machine, index)?.masked)
     }
 
     /// Injects an NMI into a vCPU that stands still.
@@ -191,6 +185,9 @@ impl<'p> Guest<'p> {
     pub(super) fn hang(&mut self) -> Result<TrialEnd, SweepError> {
         if let Some(panic) = watch::panicked(&self.machine) {
             return Ok(panic);
+        }
+        if let Some(lost) = watch::lost(&mut self.machine)? {
+            return Ok(lost);
         }
         Ok(TrialEnd::Hang {
             places: watch::places(&mut self.machine)?,

@@ -1,16 +1,17 @@
 //! The trials of one machine of a sweep.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use unwindlab_vmm::{Checkpoint, Machine, Run};
+use unwindlab_vmm::{Checkpoint, Run};
 
 use super::engine::{Common, FromJob};
 use super::guest::{Happening, SweepError, THREAD};
 use super::plan::{Effort, Points, Step, SweepPlan, SweptTrial};
-use super::walk::{Start, pass};
+use super::walk::{Walk, pass};
 use crate::runner::vcpu::VcpuError;
 use crate::trace::recording::{Injection, TrialEnd};
 
@@ -19,11 +20,6 @@ use crate::trace::recording::{Injection, TrialEnd};
 const STRIDE: u32 = 24;
 /// How often a point is tried before it counts as missed.
 const TRIES: u32 = 4;
-
-/// Whether two paths are the same; tasks are at other addresses in another machine.
-fn same_way(one: &[Step], other: &[Step]) -> bool {
-    one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.rip == b.rip)
-}
 
 /// The last two checkpoints on the path.
 struct Blocks {
@@ -64,56 +60,40 @@ struct Block {
 pub(super) struct Job<'p> {
     plan: &'p SweepPlan,
     common: &'p Common,
-    start: Start<'p>,
-    path: Vec<Step>,
+    walk: Walk<'p>,
     send: &'p Sender<FromJob>,
     effort: Effort,
 }
 
 impl<'p> Job<'p> {
-    /// `None` where the machine never goes the way of the one that was there first.
     pub(super) fn new(
         plan: &'p SweepPlan,
         common: &'p Common,
-        make: &(dyn Fn() -> Result<Machine, String> + Sync),
+        walk: Walk<'p>,
         send: &'p Sender<FromJob>,
-    ) -> Result<Option<Self>, SweepError> {
-        let machine = make().map_err(SweepError::Other)?;
-        let (start, path) = Start::with_path(plan, machine, |path| {
-            common.path.get().is_none_or(|first| same_way(first, path))
-        })?;
-        let first = common.path.get_or_init(|| path.clone());
-        if !same_way(first, &path) {
-            return Ok(None);
-        }
-        if !common.told.swap(true, Ordering::Relaxed) {
-            let recording = start.guest.session.recording.clone();
-            let _ = send.send(FromJob::Path(Box::new(recording), path.clone()));
-        }
-        Ok(Some(Self {
+    ) -> Self {
+        Self {
             plan,
             common,
-            start,
-            path,
+            walk,
             send,
             effort: Effort::default(),
-        }))
+        }
     }
 
     /// Trials, as long as there are any: stretches of [`STRIDE`] boundaries go to whoever is free.
     pub(super) fn run(mut self) -> Result<Effort, SweepError> {
-        let begin = Instant::now();
         let points = self.points();
         let mut blocks = Blocks {
             last: Block {
                 at: 0,
-                checkpoint: self.start.behind.clone(),
+                checkpoint: self.walk.start.behind.clone(),
             },
             before: None,
         };
         loop {
             let stretch = self.common.next.fetch_add(STRIDE, Ordering::Relaxed);
-            if stretch as usize >= self.path.len() {
+            if stretch as usize >= self.common.path.len() {
                 break;
             }
             let of_stretch = |point: &&u32| (stretch..stretch + STRIDE).contains(*point);
@@ -132,7 +112,6 @@ impl<'p> Job<'p> {
                 }
             }
         }
-        self.effort.trials_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
         Ok(self.effort)
     }
 
@@ -140,14 +119,14 @@ impl<'p> Job<'p> {
     /// anew, and code that is reading it starts over: where a checkpoint does not lead along the
     /// path, one a few instructions further does. Where none does, the old one has to do.
     fn block(&mut self, old: &Block, wanted: u32) -> Result<Option<Block>, SweepError> {
-        let last = u32::try_from(self.path.len()).unwrap_or(u32::MAX) - 1;
+        let last = u32::try_from(self.common.path.len()).unwrap_or(u32::MAX) - 1;
         for at in wanted..(wanted + STRIDE).min(last) {
             if !self.go(old, at, Way::StepByStep)? {
                 continue;
             }
             let new = Block {
                 at,
-                checkpoint: self.start.guest.machine.checkpoint()?,
+                checkpoint: self.walk.guest.machine.checkpoint()?,
             };
             if self.go(&new, (at + 2 * STRIDE).min(last), Way::StepByStep)? {
                 return Ok(Some(new));
@@ -160,8 +139,8 @@ impl<'p> Job<'p> {
     fn go(&mut self, block: &Block, point: u32, how: Way) -> Result<bool, SweepError> {
         self.restore(&block.checkpoint)?;
         let begin = Instant::now();
-        let way = self.path.get(block.at as usize..point as usize);
-        let there = self.path.get(point as usize).map(|step| step.rip);
+        let way = self.common.path.get(block.at as usize..point as usize);
+        let there = self.common.path.get(point as usize).map(|step| step.rip);
         match (way.unwrap_or_default(), there) {
             ([], _) => {}
             (way, Some(rip))
@@ -169,25 +148,28 @@ impl<'p> Job<'p> {
                     && way.len() > 1
                     && way.iter().all(|step| step.rip != rip) =>
             {
-                if !self.start.run_to(rip)? {
+                if !self.walk.run_to(rip)? {
                     return Ok(false);
                 }
             }
-            _ => self.start.steps(point.saturating_sub(block.at))?,
+            _ => {
+                if !self.walk.steps(point.saturating_sub(block.at))? {
+                    return Ok(false);
+                }
+            }
         }
         self.effort.steps_us.push(micros(begin));
-        Ok(there == Some(self.start.here()?.rip))
+        Ok(there == Some(self.walk.here()?.rip))
     }
 
     fn points(&self) -> Vec<u32> {
         let mut seen = BTreeSet::new();
         let mut times = 0;
         let mut is_wanted = |point: u32, step: &Step| match &self.plan.points {
-            Points::All => true,
-            Points::Static => seen.insert(step.rip),
-            Points::Within { ranges, once } => {
-                let within = |(start, end): &(u64, u64)| (*start..*end).contains(&step.rip);
-                ranges.iter().any(within) && (!once || seen.insert(step.rip))
+            Points::In { functions, once } => {
+                let within =
+                    |ranges: &Vec<Range<u64>>| ranges.iter().any(|it| it.contains(&step.rip));
+                functions.as_ref().is_none_or(within) && (!once || seen.insert(step.rip))
             }
             Points::At {
                 addresses,
@@ -199,7 +181,7 @@ impl<'p> Job<'p> {
             Points::These(points) => points.contains(&point),
         };
         (0_u32..)
-            .zip(&self.path)
+            .zip(&self.common.path)
             .filter(|(point, step)| is_wanted(*point, step))
             .map(|(point, _)| point)
             .collect()
@@ -207,7 +189,7 @@ impl<'p> Job<'p> {
 
     fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), SweepError> {
         let begin = Instant::now();
-        let restored = self.start.guest.machine.restore(checkpoint)?;
+        let restored = self.walk.guest.machine.restore(checkpoint)?;
         self.effort.restores_us.push(micros(begin));
         let count = |pages| u32::try_from(pages).unwrap_or(u32::MAX);
         self.effort.copied.push(count(restored.copied));
@@ -230,17 +212,21 @@ impl<'p> Job<'p> {
                 continue;
             }
             let trial = self.trial(point)?;
-            if !matches!(trial.end, TrialEnd::Hang { .. }) || attempt + 1 == TRIES {
-                return Ok(Some(trial));
+            match trial.end {
+                // A kernel that hangs there does so each time. One that does not is told of, and so is a
+                // failure of the KVM host.
+                end @ (TrialEnd::Hang { .. } | TrialEnd::Infra { .. }) if attempt + 1 < TRIES => {
+                    let _ = self.send.send(FromJob::Again(point, end));
+                }
+                TrialEnd::Infra { reason } => return Err(SweepError::Other(reason)),
+                _ => return Ok(Some(trial)),
             }
-            // A kernel that hangs there does so each time. One that does not is told of.
-            let _ = self.send.send(FromJob::Hung(point));
         }
         Ok(None)
     }
 
     fn check_restored(&mut self, block: &Block, point: u32) -> Result<(), SweepError> {
-        let left = self.start.guest.machine.differences(&block.checkpoint)?;
+        let left = self.walk.guest.machine.differences(&block.checkpoint)?;
         if left.is_empty() {
             return Ok(());
         }
@@ -252,23 +238,23 @@ impl<'p> Job<'p> {
 
     /// The trial of the point at which the machine stands.
     fn trial(&mut self, point: u32) -> Result<SweptTrial, SweepError> {
-        self.start.guest.session.rings = self.start.rings.clone();
-        let iteration = self.start.iteration;
+        self.walk.guest.session.rings = self.walk.start.rings.clone();
+        let iteration = self.walk.start.iteration;
         let spec = u32::try_from(self.plan.trial.injections.len()).unwrap_or(u32::MAX);
-        let nmi = self.start.guest.nmi(self.start.vcpu, spec, iteration)?;
-        let mut injections: Vec<Injection> = self.start.request.iter().cloned().collect();
+        let nmi = self.walk.guest.nmi(self.walk.start.vcpu, spec, iteration)?;
+        let mut injections: Vec<Injection> = self.walk.start.request.iter().cloned().collect();
         injections.push(nmi);
         let begin = Instant::now();
-        self.start.guest.break_at(&[self.start.place])?;
-        self.start.guest.start()?;
+        self.walk.guest.break_at(&[self.walk.start.place])?;
+        self.walk.guest.start()?;
         let end = self.rest(&mut injections, iteration)?;
         self.effort.runs_us.push(micros(begin));
         let begin = Instant::now();
-        let guest = &mut self.start.guest;
+        let guest = &mut self.walk.guest;
         guest.machine.pause_all().map_err(VcpuError::from)?;
         guest.session.drain(guest.machine.memory());
         let rings = std::mem::take(&mut guest.session.rings);
-        let console = guest.machine.console().since(self.start.console);
+        let console = guest.machine.console().since(self.walk.console);
         self.effort.tells_us.push(micros(begin));
         Ok(SweptTrial {
             point,
@@ -289,15 +275,15 @@ impl<'p> Job<'p> {
         let until = Instant::now() + Duration::from_millis(self.plan.limit_ms);
         let mut requests = 0;
         loop {
-            let happening = self.start.guest.next(until)?;
+            let happening = self.walk.guest.next(until)?;
             match happening {
                 Happening::Arm { vcpu, thread } => {
                     iteration += u64::from(thread == THREAD);
-                    self.start.guest.resume(vcpu, Run::Continue)?;
+                    self.walk.guest.resume(vcpu, Run::Continue)?;
                 }
                 Happening::Breakpoint { vcpu, .. } if self.is_ours(vcpu)? => {
                     requests += 1;
-                    let guest = &mut self.start.guest;
+                    let guest = &mut self.walk.guest;
                     if requests > 1 {
                         return Ok(TrialEnd::Completed);
                     }
@@ -305,14 +291,14 @@ impl<'p> Job<'p> {
                     guest.resume(vcpu, Run::Continue)?;
                 }
                 Happening::End(end) => return Ok(end),
-                Happening::Nothing => return self.start.guest.hang(),
-                other => pass(&mut self.start.guest, &other, "in a trial")?,
+                Happening::Nothing => return self.walk.guest.hang(),
+                other => pass(&mut self.walk.guest, &other, "in a trial")?,
             }
         }
     }
 
     fn is_ours(&mut self, vcpu: u8) -> Result<bool, SweepError> {
-        let guest = &mut self.start.guest;
-        Ok(guest.task(vcpu)? == self.start.task && !guest.in_nmi(vcpu)?)
+        let guest = &mut self.walk.guest;
+        Ok(guest.task(vcpu)? == self.walk.start.task && !guest.in_nmi(vcpu)?)
     }
 }

@@ -1,5 +1,7 @@
 //! What crosses to the KVM host for a sweep, and what comes back.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::runner::TrialPlan;
@@ -31,14 +33,10 @@ pub struct SweepPlan {
 /// Which boundaries of the path to try.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Points {
-    /// All.
-    All,
-    /// The first at each address.
-    Static,
-    /// Those in code between these addresses.
-    Within {
-        /// First address, and the one behind the last.
-        ranges: Vec<(u64, u64)>,
+    /// All, or those in some functions.
+    In {
+        /// Where the code lies; `None` is everywhere.
+        functions: Option<Vec<Range<u64>>>,
         /// Only the first at each address.
         once: bool,
     },
@@ -82,10 +80,12 @@ pub enum Message {
         /// Its number in the path.
         point: u32,
     },
-    /// A trial did not come to its end in time, and is made once more.
-    Hung {
+    /// A trial is made once more, because of how it ended: it hung, or the KVM host failed.
+    Again {
         /// The boundary's number in the path.
         point: u32,
+        /// How it ended.
+        end: TrialEnd,
     },
     /// All are.
     Done(Effort),
@@ -126,10 +126,6 @@ pub struct Effort {
     pub runs_us: Vec<u32>,
     /// Microseconds that reading the rings and telling took.
     pub tells_us: Vec<u32>,
-    /// Machines that were of no use: they failed, or their way was another each time.
-    pub left_out: u32,
-    /// Milliseconds from the end of the path's recording to the end of the last trial.
-    pub trials_ms: u64,
 }
 
 impl Effort {
@@ -141,7 +137,5 @@ impl Effort {
         self.steps_us.extend(other.steps_us);
         self.runs_us.extend(other.runs_us);
         self.tells_us.extend(other.tells_us);
-        self.left_out += other.left_out;
-        self.trials_ms = self.trials_ms.max(other.trials_ms);
     }
 }

@@ -8,7 +8,7 @@ use crate::report::result::JudgedViolation;
 use crate::report::{MatchFinding, Outcome, ScenarioResult};
 use crate::scenario::KernelSymbols;
 use crate::trace::Trace;
-use crate::trace::recording::{Recording, TrialEnd};
+use crate::trace::recording::{Recording, TrialEnd, VcpuPlace};
 
 /// What a trial showed: how it ended if it did not complete, and the invariants that fell, each with
 /// the finding it is, if it is one. Two trials that show the same are one failure.
@@ -52,8 +52,10 @@ pub struct Verdicts<'a> {
     pub tried: BTreeSet<u32>,
     /// Points that were not met again.
     pub missed: Vec<u32>,
-    /// Points of trials that hung and were made once more.
-    pub hung: Vec<u32>,
+    /// Points of trials that hung and were made once more, and where the vCPUs stood.
+    pub hung: Vec<(u32, Vec<VcpuPlace>)>,
+    /// Points of trials that the KVM host failed in and that were made once more, and what it did.
+    pub failed: Vec<(u32, String)>,
     /// Points with nothing wrong.
     pub passed: u32,
     /// What went wrong.
@@ -81,6 +83,7 @@ impl<'a> Verdicts<'a> {
             tried: BTreeSet::new(),
             missed: Vec::new(),
             hung: Vec::new(),
+            failed: Vec::new(),
             passed: 0,
             failures: BTreeMap::new(),
             exercised: BTreeMap::new(),
@@ -99,21 +102,23 @@ impl<'a> Verdicts<'a> {
         &self.path
     }
 
-    /// The recording of a trial, as of one that was run alone.
-    #[must_use]
-    pub fn recording(&self, trial: &SweptTrial) -> Recording {
-        Recording {
-            ring_bytes: trial.rings.clone(),
-            injections: trial.injections.clone(),
-            console: trial.console.clone(),
-            end: trial.end.clone(),
-            ..self.common.clone()
+    /// Takes the end of a trial that is made once more.
+    pub fn again(&mut self, point: u32, end: TrialEnd) {
+        match end {
+            TrialEnd::Hang { places } => self.hung.push((point, places)),
+            TrialEnd::Infra { reason } => self.failed.push((point, reason)),
+            other => self.failed.push((point, format!("{other:?}"))),
         }
     }
 
     /// Judges a trial; the whole of it, if anything is wrong.
     pub fn judge(&mut self, trial: &SweptTrial) -> Option<ScenarioResult> {
-        let trace = Trace::decode(&self.recording(trial));
+        // As of a trial that was run alone.
+        self.common.ring_bytes.clone_from(&trial.rings);
+        self.common.injections.clone_from(&trial.injections);
+        self.common.console.clone_from(&trial.console);
+        self.common.end.clone_from(&trial.end);
+        let trace = Trace::decode(&self.common);
         let mut symptom = Symptom {
             died: died(&trial.end),
             fell: BTreeSet::new(),

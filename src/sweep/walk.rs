@@ -7,6 +7,7 @@ use unwindlab_vmm::{Checkpoint, Machine, Run};
 use super::guest::{Guest, Happening, SweepError, THREAD, boot_limit};
 use super::plan::{Step, SweepPlan};
 use crate::runner::plan::{Place, TriggerPlan};
+use crate::runner::session::Session;
 use crate::runner::vcpu::{VcpuError, vcpu};
 use crate::runner::watch;
 use crate::trace::recording::Injection;
@@ -16,12 +17,15 @@ use crate::trace::ring::RingReader;
 /// seconds that nobody claims (`pr_emerg_ratelimited` in `unknown_nmi_error`, arch/x86/kernel/nmi.c):
 /// a trial that prints takes many times as long.
 const WARM_UP: u64 = 24;
+/// Boundaries in user mode at the end of a path: behind the first of them an NMI is in another entry
+/// for certain.
+const USER_STEPS: usize = 3;
 /// Iterations whose path is looked at.
 const ATTEMPTS: u32 = 16;
 
-/// A guest that stands behind its request, and can be put back there.
-pub(super) struct Start<'p> {
-    pub(super) guest: Guest<'p>,
+/// Where a path begins: behind its request.
+#[derive(Clone)]
+pub(super) struct Start {
     /// The vCPU of the path.
     pub(super) vcpu: u8,
     /// The task of the path.
@@ -36,13 +40,21 @@ pub(super) struct Start<'p> {
     pub(super) iteration: u64,
     /// Behind the instruction at the place, and the request's NMI that came before it.
     pub(super) behind: Checkpoint,
+    /// What the agent said so far.
+    session: Session,
     /// The rings, all read up to just before the request.
     pub(super) rings: Vec<RingReader>,
+}
+
+/// A guest that can be put back to where a path begins.
+pub(super) struct Walk<'p> {
+    pub(super) guest: Guest<'p>,
+    pub(super) start: Start,
     /// The console's length just before the request.
     pub(super) console: u64,
 }
 
-impl<'p> Start<'p> {
+impl<'p> Walk<'p> {
     /// Boots a machine and goes there.
     pub(super) fn new(plan: &'p SweepPlan, machine: Machine) -> Result<Self, SweepError> {
         let (place, hit) = place(plan)?;
@@ -63,23 +75,36 @@ impl<'p> Start<'p> {
         }
     }
 
-    /// The same, and the path from there; another iteration's where it is not the right one, or leads
-    /// through another task, for what the scheduler does is not what is meant, and depends on time.
+    /// The same, and the path from there; another iteration's where it leads through another task, for
+    /// what the scheduler does is not what is meant, and depends on time.
     pub(super) fn with_path(
         plan: &'p SweepPlan,
         machine: Machine,
-        is_right: impl Fn(&[Step]) -> bool,
     ) -> Result<(Self, Vec<Step>), SweepError> {
-        let mut start = Self::new(plan, machine)?;
+        let mut walk = Self::new(plan, machine)?;
         for _ in 1..ATTEMPTS {
-            let path = start.path(plan.longest)?;
-            if is_right(&path) && path.iter().all(|step| step.task == start.task) {
-                return Ok((start, path));
+            let path = walk.path(plan.longest)?;
+            if path.iter().all(|step| step.task == walk.start.task) {
+                return Ok((walk, path));
             }
-            start = start.again(plan)?;
+            walk = walk.again(plan)?;
         }
-        let path = start.path(plan.longest)?;
-        Ok((start, path))
+        let path = walk.path(plan.longest)?;
+        Ok((walk, path))
+    }
+
+    /// The same on another machine, which has not run yet.
+    pub(super) fn twin(
+        plan: &'p SweepPlan,
+        mut machine: Machine,
+        start: Start,
+    ) -> Result<Self, SweepError> {
+        machine.adopt(&start.behind)?;
+        Ok(Self {
+            console: machine.console().len(),
+            guest: Guest::with(&plan.trial, machine, start.session.clone()),
+            start,
+        })
     }
 
     /// The request of a later iteration.
@@ -88,8 +113,15 @@ impl<'p> Start<'p> {
         guest.start()?;
         let until = Instant::now() + LEG;
         let (vcpu, task) = next_iteration(&mut guest, until)?;
-        arrive(&mut guest, vcpu, task, self.place, self.hit, until)?;
-        let iteration = self.iteration + 1;
+        arrive(
+            &mut guest,
+            vcpu,
+            task,
+            self.start.place,
+            self.start.hit,
+            until,
+        )?;
+        let iteration = self.start.iteration + 1;
         Self::request(guest, plan, vcpu, task, iteration)
     }
 
@@ -123,8 +155,7 @@ impl<'p> Start<'p> {
         stand(&mut guest, vcpu, task, &next, until)?;
         guest.break_at(&[])?;
         let behind = guest.machine.checkpoint()?;
-        Ok(Self {
-            guest,
+        let start = Start {
             vcpu,
             task,
             place,
@@ -132,35 +163,44 @@ impl<'p> Start<'p> {
             request,
             iteration,
             behind,
+            session: guest.session.clone(),
             rings,
+        };
+        Ok(Self {
+            guest,
+            start,
             console,
         })
     }
 
-    /// Records the path, from behind the request to the first instruction in user mode; the machine
-    /// stands there afterwards.
+    /// Records the path, from behind the request to the first instructions in user mode; the machine
+    /// stands behind them afterwards.
     pub(super) fn path(&mut self, longest: u32) -> Result<Vec<Step>, SweepError> {
-        self.guest.machine.restore(&self.behind)?;
+        self.guest.machine.restore(&self.start.behind)?;
         let mut path = Vec::new();
         loop {
             let step = self.here()?;
-            path.push(step);
-            if step.user {
+            let in_user = path.iter().rev().take_while(|it: &&Step| it.user).count();
+            if in_user == USER_STEPS || in_user > 0 && !step.user {
                 return Ok(path);
             }
+            path.push(step);
             if path.len() > longest as usize {
                 return Err(SweepError::Other(format!(
                     "more than {longest} instructions from the request, and still in the kernel"
                 )));
             }
-            self.steps(1)?;
+            if !self.steps(1)? {
+                let what = "the emulated KVM host lost the machine in the middle of the path";
+                return Err(SweepError::Other(what.to_owned()));
+            }
         }
     }
 
     pub(super) fn here(&mut self) -> Result<Step, SweepError> {
-        let handle = vcpu(&mut self.guest.machine, self.vcpu)?;
+        let handle = vcpu(&mut self.guest.machine, self.start.vcpu)?;
         let (rip, cpl) = watch::place(&handle).map_err(VcpuError::from)?;
-        let task = self.guest.task(self.vcpu)?;
+        let task = self.guest.task(self.start.vcpu)?;
         Ok(Step {
             rip,
             task,
@@ -168,17 +208,23 @@ impl<'p> Start<'p> {
         })
     }
 
-    /// Executes so many instructions.
-    pub(super) fn steps(&mut self, count: u32) -> Result<(), SweepError> {
+    /// Executes so many instructions; false where the KVM host lost the machine.
+    pub(super) fn steps(&mut self, count: u32) -> Result<bool, SweepError> {
         let Some(count) = std::num::NonZeroU32::new(count) else {
-            return Ok(());
+            return Ok(true);
         };
-        self.guest.resume(self.vcpu, Run::Steps(count))?;
+        self.guest.resume(self.start.vcpu, Run::Steps(count))?;
         match self.guest.next(Instant::now() + LEG)? {
-            Happening::Stepped { .. } => Ok(()),
-            other => Err(SweepError::Other(format!(
-                "{other:?} in the middle of the path"
-            ))),
+            Happening::Stepped { .. } => Ok(true),
+            other => self.stray(&format!("{other:?} in the middle of the path")),
+        }
+    }
+
+    /// False where it is the KVM host that lost the machine.
+    fn stray(&mut self, what: &str) -> Result<bool, SweepError> {
+        match watch::lost(&mut self.guest.machine)? {
+            Some(_) => Ok(false),
+            None => Err(SweepError::Other(what.to_owned())),
         }
     }
 
@@ -186,13 +232,11 @@ impl<'p> Start<'p> {
     /// the breakpoint: TCG pushes RF with one.)
     pub(super) fn run_to(&mut self, rip: u64) -> Result<bool, SweepError> {
         self.guest.break_at(&[rip])?;
-        self.guest.resume(self.vcpu, Run::Continue)?;
+        self.guest.resume(self.start.vcpu, Run::Continue)?;
         match self.guest.next(Instant::now() + LEG)? {
             Happening::Breakpoint { .. } => Ok(true),
             Happening::Arm { .. } | Happening::Done { .. } => Ok(false),
-            other => Err(SweepError::Other(format!(
-                "{other:?} on the way to {rip:#x}"
-            ))),
+            other => self.stray(&format!("{other:?} on the way to {rip:#x}")),
         }
     }
 }

@@ -24,6 +24,7 @@ pub(crate) fn spec(name: &str, sample_type: u64) -> EventSpec {
         comm: true,
         mmap: true,
         context_switch: true,
+        inherit: false,
         exclude_callchain_user: false,
         output_to: None,
     }

@@ -160,6 +160,16 @@ fn topology(function: u32, place: Place) -> [kvm_cpuid_entry2; 3] {
     ]
 }
 
+/// Whether this machine's CPU is emulated by QEMU's TCG, by the hypervisor leaf of CPUID.
+#[must_use]
+pub fn on_tcg() -> bool {
+    let leaf = std::arch::x86_64::__cpuid(0x4000_0000);
+    [leaf.ebx, leaf.ecx, leaf.edx]
+        .map(u32::to_le_bytes)
+        .concat()
+        == b"TCGTCGTCGTCG"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

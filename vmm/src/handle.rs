@@ -135,6 +135,14 @@ impl<'m> VcpuHandle<'m> {
         vcpu.set_regs(&regs)
     }
 
+    /// Sets the frame pointer.
+    pub fn set_frame_pointer(&mut self, value: u64) -> Result<(), InspectError> {
+        let vcpu = self.inspect()?;
+        let mut regs = vcpu.regs()?;
+        regs.rbp = value;
+        vcpu.set_regs(&regs)
+    }
+
     /// The NMIs that wait, and whether the guest handles one.
     pub fn nmi_state(&self) -> Result<NmiState, InjectError> {
         match self.stopped() {

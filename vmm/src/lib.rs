@@ -75,6 +75,7 @@ mod vm;
 
 pub use boot::{Kernel, LINUX_CMDLINE};
 pub use checkpoint::{Checkpoint, CheckpointError, Restored};
+pub use cpuid::on_tcg;
 pub use debug::{BreakpointError, MAX_BREAKPOINTS};
 pub use devices::serial::{CONSOLE_LIMIT, Console};
 pub use exit::Stop;

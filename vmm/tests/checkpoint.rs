@@ -10,7 +10,7 @@
 
 mod guest;
 
-use guest::{ADDRESS, guest, next_stop, started};
+use guest::{ADDRESS, guest, machine, next_stop, started};
 use unwindlab_vmm::{Checkpoint, Machine, Run, Stop};
 
 /// Where the guest writes its count: a page each.
@@ -118,4 +118,37 @@ fn the_console_and_another_machines_checkpoint_are_left_alone() {
     one.checkpoint().unwrap();
     let checkpoint = other.checkpoint().unwrap();
     assert!(one.restore(&checkpoint).is_err());
+}
+
+#[test]
+fn a_twin_goes_on_where_the_first_machine_was() {
+    let mut first = started(2, writer());
+    ring(&mut first);
+    first.checkpoint().unwrap();
+    assert_eq!(go_on(&mut first, 9), 10);
+    let inner = first.checkpoint().unwrap();
+    let mut twin = machine(2, writer());
+    twin.memory().write(PAGES + 4096 * 40, b"its own").unwrap();
+    twin.adopt(&inner).unwrap();
+    assert_same(&mut twin, &inner);
+    assert_eq!(go_on(&mut twin, 5), 15);
+    assert_eq!(go_on(&mut first, 1), 11, "the first one is not disturbed");
+    // Checkpoints of either, as long as they are nested in the first one.
+    let later = first.checkpoint().unwrap();
+    twin.restore(&later).unwrap();
+    assert_same(&mut twin, &later);
+    assert_eq!(go_on(&mut twin, 1), 12);
+    let own = twin.checkpoint().unwrap();
+    assert_eq!(go_on(&mut twin, 1), 13);
+    twin.restore(&own).unwrap();
+    assert_same(&mut twin, &own);
+}
+
+#[test]
+fn a_machine_that_has_run_is_no_twin() {
+    let mut first = started(2, writer());
+    ring(&mut first);
+    let checkpoint = first.checkpoint().unwrap();
+    assert!(first.adopt(&checkpoint).is_err(), "it has one of its own");
+    assert!(machine(1, writer()).adopt(&checkpoint).is_err(), "one vCPU");
 }

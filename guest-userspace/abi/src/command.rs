@@ -2,7 +2,7 @@
 //!
 //! A helper thread of the agent, bound to the last CPU, looks at the command words (in
 //! [`crate::shared`]) over and over. The host writes the words of a command and its number last;
-//! the helper (for [`Command::Block`] the thread itself) writes the result and the number before
+//! the helper (for what is done between two iterations, the thread itself) writes the result and the number before
 //! it, then the mark [`crate::mark::COMMANDED`]. One command is under way at a time.
 
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,23 @@ pub enum Command {
     },
     /// The page is let go.
     Release,
+    /// In the thread's next iteration the page that holds this frame of its stack is not mapped
+    /// during the system call. For workload `missing-pages`, which moves it elsewhere in its leaf.
+    Unmap {
+        /// The frame, from 1.
+        frame: u32,
+    },
+    /// In the thread's next iteration the page that holds this frame of its stack is in memory no
+    /// more when its system call is made. For workload `paged-out`.
+    PageOut {
+        /// The frame, from 1.
+        frame: u32,
+    },
+    /// The process of the thread's iteration gets SIGKILL. For workload `process`.
+    Kill,
+    /// The process of the thread's next iteration executes another program instead of its system
+    /// call. For workload `process`.
+    Exec,
 }
 
 /// The words of a command for a thread.
@@ -48,6 +65,10 @@ impl Command {
             Self::Signal => (2, 0),
             Self::Block { frame } => (3, frame),
             Self::Release => (4, 0),
+            Self::Unmap { frame } => (5, frame),
+            Self::PageOut { frame } => (6, frame),
+            Self::Kill => (7, 0),
+            Self::Exec => (8, 0),
         };
         Words {
             what,
@@ -65,6 +86,10 @@ impl Command {
             2 => Self::Signal,
             3 => Self::Block { frame: argument },
             4 => Self::Release,
+            5 => Self::Unmap { frame: argument },
+            6 => Self::PageOut { frame: argument },
+            7 => Self::Kill,
+            8 => Self::Exec,
             _ => return None,
         };
         Some((command, u32::try_from(words.thread).ok()?))
@@ -82,6 +107,10 @@ mod tests {
             Command::Signal,
             Command::Block { frame: 300 },
             Command::Release,
+            Command::Unmap { frame: 301 },
+            Command::PageOut { frame: 302 },
+            Command::Kill,
+            Command::Exec,
         ] {
             assert_eq!(Command::from_words(command.words(7)), Some((command, 7)));
         }

@@ -26,6 +26,26 @@ pub const MAX_CLIENTS: u32 = 64;
 /// Frames in one slot of frames.
 pub const SLOT_FRAMES: usize = 5;
 
+/// What a slot holds; the client's `enum unwindlab_kind`.
+pub mod kind {
+    #![allow(missing_docs, reason = "said at `LabKind`, and in the client's header")]
+    pub const TARGET: u8 = 1;
+    pub const REQUEST: u8 = 2;
+    pub const CALLBACK: u8 = 3;
+    pub const CALLED: u8 = 4;
+    /// Frames of a callback that is in another slot.
+    pub const FRAMES: u8 = 5;
+    pub const RETURN: u8 = 6;
+    pub const MIGRATE: u8 = 7;
+    pub const EXIT: u8 = 8;
+    pub const FREE: u8 = 9;
+    pub const REGISTERED: u8 = 10;
+    pub const CANCEL: u8 = 11;
+    pub const CANCELLED: u8 = 12;
+    pub const START: u8 = 13;
+    pub const STOP: u8 = 14;
+}
+
 /// Where clients ask; the client's `enum unwindlab_point`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -33,7 +33,7 @@ pub const PERF_TOOL_DIR: &str = "/perf";
 pub const EXIT_AT_ONCE: &std::ffi::CStr = c"--exit-at-once";
 
 /// Checked in [`AgentMessage::Hello`]; raised with every change to this crate.
-pub const ABI_VERSION: u32 = 8;
+pub const ABI_VERSION: u32 = 9;
 
 /// `out` of a 32-bit page frame number of a [`mailbox`] header page: one request, answered in
 /// place before the `out` retires.

@@ -25,6 +25,12 @@ pub enum Observation {
         /// The thread.
         thread: u32,
     },
+    /// A task that was a kernel thread when the workload had ended. Only where
+    /// [`crate::GuestPlan::kernel_threads`] asks for it.
+    KernelThread {
+        /// Its id.
+        tid: u32,
+    },
     /// What the kernel used before the first iteration, and when the last thread was gone.
     Memory {
         /// Before.

@@ -15,6 +15,8 @@ pub struct GuestPlan {
     pub lab: Option<LabPlan>,
     /// Whether the host will give commands ([`crate::command`]).
     pub commands: bool,
+    /// Whether the host wants to know which tasks are kernel threads.
+    pub kernel_threads: bool,
     /// The distribution's perf, if the trial is recorded by it.
     pub perf_tool: Option<PerfToolPlan>,
 }
@@ -88,6 +90,8 @@ pub struct EventSpec {
     pub mmap: bool,
     /// Switch records.
     pub context_switch: bool,
+    /// Only for the agent's own tasks, which inherit it (`inherit`), instead of for all tasks.
+    pub inherit: bool,
     /// `exclude_callchain_user`.
     pub exclude_callchain_user: bool,
     /// Write into the ring of the event with this index on the same CPU
@@ -112,6 +116,8 @@ pub struct Workload {
     /// The root of thread i ends its chain with frame pointer `i % WILD_ENDS` of those that lead
     /// nowhere, instead of 0.
     pub wild_ends: bool,
+    /// Stacks are made of huge pages of 2 MiB. For [`WorkloadKind::MissingPages`].
+    pub huge_pages: bool,
 }
 
 /// Rounds of the counting loop in one iteration of [`WorkloadKind::Spin`]: long enough that the
@@ -123,7 +129,7 @@ pub const SYSCALLS_BATCH: u32 = 64;
 
 /// The names of user text that the agent announces ([`crate::message::UserSymbol`]), so that a
 /// scenario with another one is told before anything is started.
-pub const USER_SYMBOLS: [&str; 29] = [
+pub const USER_SYMBOLS: [&str; 38] = [
     "root",
     "exit_root",
     "descend",
@@ -144,6 +150,9 @@ pub const USER_SYMBOLS: [&str; 29] = [
     "missing_leaf",
     "missing_call",
     "missing_return",
+    "paged_leaf",
+    "paged_call",
+    "paged_return",
     "uring_leaf",
     "uring_call",
     "uring_return",
@@ -153,6 +162,12 @@ pub const USER_SYMBOLS: [&str; 29] = [
     "compat_descend",
     "compat_leaf",
     "compat_nop",
+    "process_leaf",
+    "process_call",
+    "process_return",
+    "fork_leaf",
+    "fork_call",
+    "fork_return",
 ];
 
 /// Frame pointers that lead nowhere, with which a workload of wild ends ends its chains: 0, one of
@@ -160,7 +175,8 @@ pub const USER_SYMBOLS: [&str; 29] = [
 pub const WILD_ENDS: u32 = 6;
 
 /// What one iteration of a workload thread is. Each starts with [`crate::mark::ARM`] in the leaf;
-/// all but [`WorkloadKind::Exit`] end with [`crate::mark::DONE`] there, then count.
+/// all but [`WorkloadKind::Exit`] and [`WorkloadKind::Process`] end with [`crate::mark::DONE`] there,
+/// then count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -192,12 +208,27 @@ pub enum WorkloadKind {
     /// Calls down through all frames, submits a request to io_uring and waits for it in one
     /// `io_uring_enter`, and returns.
     IoUring,
+    /// As [`WorkloadKind::IoUring`]; the request is done by a worker of io_uring's.
+    IoUringWorker,
     /// Each iteration starts a process that calls down through all frames and executes the agent
     /// anew there, which exits at once.
     Exec,
     /// As [`WorkloadKind::Deep`] in 32-bit code, with frames of 4-byte words, and an instruction
     /// that does nothing in place of the system call.
     Compat,
+    /// Each iteration starts a process that calls down through all frames, does one `getppid`
+    /// there (or executes the agent anew, where it is told to) and ends.
+    Process,
+    /// As [`WorkloadKind::Deep`], with a `fork` in place of `getppid`; the child exits at once.
+    Fork,
+    /// As [`WorkloadKind::Fork`], with a `vfork`.
+    Vfork,
+    /// As [`WorkloadKind::Fork`], with a `clone3`.
+    Clone3,
+    /// As [`WorkloadKind::Deep`], on a stack of which [`crate::Command::PageOut`] takes a page out of
+    /// memory: to a swap disk (`/dev/ram0`) where the kernel has one, else to a file, in a file system
+    /// that is the agent's own (FUSE). The next look has it read again.
+    PagedOut,
     /// Blocks in `read` of a pipe that nobody writes to, deaf to the stop word: a hang on purpose,
     /// to see that one is reported as such.
     Stuck,
@@ -216,8 +247,14 @@ impl WorkloadKind {
             Self::UnreadableEnds => "unreadable-ends",
             Self::Traced => "traced",
             Self::IoUring => "io-uring",
+            Self::IoUringWorker => "io-uring-worker",
             Self::Exec => "exec",
             Self::Compat => "compat",
+            Self::Process => "process",
+            Self::Fork => "fork",
+            Self::Vfork => "vfork",
+            Self::Clone3 => "clone3",
+            Self::PagedOut => "paged-out",
             Self::Stuck => "stuck",
             Self::Exit => "exit",
         }

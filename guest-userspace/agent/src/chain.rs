@@ -15,6 +15,7 @@ use unwindlab_abi::message::{ExpectedStack, UserSymbol};
 use unwindlab_abi::plan::{SPIN_ROUNDS, SYSCALLS_BATCH, WILD_ENDS};
 use unwindlab_abi::{MARK_PORT, WorkloadKind, mark};
 
+use crate::call::Call;
 use crate::shared::SharedPages;
 
 std::arch::global_asm!(
@@ -26,6 +27,12 @@ std::arch::global_asm!(
     SYS_CLONE = const libc::SYS_clone,
     SYS_EXIT = const libc::SYS_exit,
     SYS_EXECVE = const libc::SYS_execve,
+    ANSWER = const Call::ANSWER,
+    BEFORE = const offset_of!(Words, before),
+    BEFORE_TOO = const offset_of!(Words, before_too),
+    CALL = const offset_of!(Words, call),
+    AFTER = const offset_of!(Words, after),
+    PLAIN_END = const PLAIN_END,
     EXEC_PATH = const offset_of!(Words, exec_path),
     EXEC_ARGUMENTS = const offset_of!(Words, exec_arguments),
     LEAF = const offset_of!(Words, leaf),
@@ -40,20 +47,15 @@ std::arch::global_asm!(
     END_ON_STACK = const offset_of!(Words, end_on_stack),
     END = const offset_of!(Words, end),
     STACK_TOP = const offset_of!(Words, stack_top),
-    STACK_START = const offset_of!(Words, stack_start),
-    STACK_LEN = const offset_of!(Words, stack_len),
     CALLERS_STACK = const offset_of!(Words, callers_stack),
-    SYS_MADVISE = const libc::SYS_madvise,
     SYS_IO_URING_ENTER = const libc::SYS_io_uring_enter,
     IORING_ENTER_GETEVENTS = const IORING_ENTER_GETEVENTS,
     URING_TAIL = const offset_of!(Words, uring_tail),
     URING_HEAD = const offset_of!(Words, uring_head),
-    MADV_DONTNEED_LOCKED = const MADV_DONTNEED_LOCKED,
 );
 
-/// Drops pages from the page tables also where they are locked (include/uapi/asm-generic/
-/// mman-common.h, since 5.18).
-const MADV_DONTNEED_LOCKED: i32 = 24;
+/// Exit status of a process of workload `process` that did nothing but its system call.
+pub const PLAIN_END: i32 = 7;
 /// Waits for completions (include/uapi/linux/io_uring.h).
 const IORING_ENTER_GETEVENTS: u32 = 1;
 /// Stack bytes of one frame: return address and saved frame pointer.
@@ -90,6 +92,12 @@ labels! {
     ul_exit_leaf ul_exit_framed ul_exit_call ul_exit_return ul_exit_end
     ul_missing_leaf ul_missing_framed ul_missing_call ul_missing_return ul_missing_return_end
     ul_missing_unframed ul_missing_end
+    ul_paged_leaf ul_paged_framed ul_paged_call ul_paged_return ul_paged_return_end
+    ul_paged_unframed ul_paged_end
+    ul_fork_leaf ul_fork_framed ul_fork_call ul_fork_return ul_fork_return_end
+    ul_fork_unframed ul_fork_end
+    ul_process_leaf ul_process_framed ul_process_call ul_process_return ul_process_return_end
+    ul_process_end
     ul_uring_leaf ul_uring_framed ul_uring_call ul_uring_return ul_uring_return_end
     ul_uring_unframed ul_uring_end
     ul_exec_leaf ul_exec_framed ul_exec_call ul_exec_return ul_exec_end
@@ -139,10 +147,6 @@ struct Words {
     end: u64,
     /// End of the stack to run on; 0 for the calling thread's own.
     stack_top: u64,
-    /// Its start.
-    stack_start: u64,
-    /// Its bytes.
-    stack_len: u64,
     /// Address of the name of the program that the `exec` leaf executes, a C string.
     exec_path: u64,
     /// Address of its arguments, as `execve` takes them.
@@ -152,6 +156,13 @@ struct Words {
     /// Address of the ring's tail of submissions, and of its head of completions.
     uring_tail: u64,
     uring_head: u64,
+    /// What the leaves of `missing-pages` and `paged-out` do before their system call.
+    before: Call,
+    before_too: Call,
+    /// And after it.
+    after: Call,
+    /// The system call of the leaves of `process` and of `fork` and its like.
+    call: Call,
 }
 
 /// The frame pointers of [`WILD_ENDS`], as (`end_on_stack`, `end`). The frame of the outermost
@@ -205,13 +216,15 @@ impl Chain {
             end_on_stack: 0,
             end: 0,
             stack_top: 0,
-            stack_start: 0,
-            stack_len: 0,
             exec_path: 0,
             exec_arguments: 0,
             callers_stack: AtomicU64::new(0),
             uring_tail: 0,
             uring_head: 0,
+            before: Call::none(),
+            before_too: Call::none(),
+            after: Call::none(),
+            call: Call::none(),
         };
         Some(Self {
             words,
@@ -236,14 +249,12 @@ impl Chain {
         self
     }
 
-    /// Runs on this stack instead of the calling thread's.
+    /// Runs on the stack that ends here instead of the calling thread's.
     ///
     /// # Safety
     /// It must be writable, have room for the chain, and stay as long as the chain.
     #[must_use]
-    pub unsafe fn on_stack(mut self, start: u64, end: u64) -> Self {
-        self.words.stack_start = start;
-        self.words.stack_len = end - start;
+    pub unsafe fn on_stack(mut self, end: u64) -> Self {
         self.words.stack_top = end;
         self
     }
@@ -345,8 +356,25 @@ impl Chain {
         }
     }
 
-    /// What the last `read` of the sleeping kind, `madvise` of the one of missing pages, or
-    /// `io_uring_enter` returned.
+    /// What the leaf does before its system call, one after the other.
+    #[must_use]
+    pub const fn before(&self) -> [&Call; 2] {
+        [&self.words.before, &self.words.before_too]
+    }
+
+    /// What it does after it.
+    #[must_use]
+    pub const fn after(&self) -> &Call {
+        &self.words.after
+    }
+
+    /// The system call itself, where it is not always the same.
+    #[must_use]
+    pub const fn call(&self) -> &Call {
+        &self.words.call
+    }
+
+    /// What the last `read` of the sleeping kind, or `io_uring_enter` returned.
     #[must_use]
     pub fn last_result(&self) -> i64 {
         self.words.result.load(Ordering::Relaxed)
@@ -376,7 +404,14 @@ impl Chain {
                 ul_missing_unframed(),
                 ul_missing_return(),
             ),
-            WorkloadKind::IoUring => (ul_uring_framed(), ul_uring_unframed(), ul_uring_return()),
+            WorkloadKind::IoUring | WorkloadKind::IoUringWorker => {
+                (ul_uring_framed(), ul_uring_unframed(), ul_uring_return())
+            }
+            WorkloadKind::PagedOut => (ul_paged_framed(), ul_paged_unframed(), ul_paged_return()),
+            WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3 => {
+                (ul_fork_framed(), ul_fork_unframed(), ul_fork_return())
+            }
+            WorkloadKind::Process => (ul_process_framed(), ul_process_end(), ul_process_return()),
         };
         let (root, level, innermost) = match self.kind {
             WorkloadKind::Exit => (
@@ -420,7 +455,10 @@ fn leaf(kind: WorkloadKind) -> u64 {
         WorkloadKind::Exec => ul_exec_leaf(),
         WorkloadKind::Compat => ul_compat_leaf(),
         WorkloadKind::MissingPages => ul_missing_leaf(),
-        WorkloadKind::IoUring => ul_uring_leaf(),
+        WorkloadKind::IoUring | WorkloadKind::IoUringWorker => ul_uring_leaf(),
+        WorkloadKind::PagedOut => ul_paged_leaf(),
+        WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3 => ul_fork_leaf(),
+        WorkloadKind::Process => ul_process_leaf(),
     }
 }
 
@@ -430,7 +468,7 @@ fn leaf(kind: WorkloadKind) -> u64 {
 /// |---|---|
 /// | `root`, `exit_root` | start of a chain; the second one that of threads of kind `exit` |
 /// | `descend` | the recursion between root and leaf |
-/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit`, `missing`, `uring`, `exec`, `compat` |
+/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit`, `missing`, `paged`, `uring`, `exec`, `compat`, `process`, and `fork` for all three of its like |
 /// | `compat_descend`, `compat_nop` | the 32-bit recursion, and the instruction its leaf exists for |
 /// | `spin_loop` | the one instruction that a spinning thread is at most of the time |
 /// | `KIND_call` | the `syscall` instruction of a leaf that has one |
@@ -468,6 +506,9 @@ pub fn symbols() -> Vec<UserSymbol> {
             ul_missing_return(),
             ul_missing_return_end(),
         ),
+        ("paged_leaf", ul_paged_leaf(), ul_paged_end()),
+        ("paged_call", ul_paged_call(), ul_paged_return()),
+        ("paged_return", ul_paged_return(), ul_paged_return_end()),
         ("uring_leaf", ul_uring_leaf(), ul_uring_end()),
         ("uring_call", ul_uring_call(), ul_uring_return()),
         ("uring_return", ul_uring_return(), ul_uring_return_end()),
@@ -481,6 +522,16 @@ pub fn symbols() -> Vec<UserSymbol> {
         ),
         ("compat_leaf", ul_compat_leaf(), ul_compat_end()),
         ("compat_nop", ul_compat_nop(), ul_compat_nop_end()),
+        ("process_leaf", ul_process_leaf(), ul_process_end()),
+        ("process_call", ul_process_call(), ul_process_return()),
+        (
+            "process_return",
+            ul_process_return(),
+            ul_process_return_end(),
+        ),
+        ("fork_leaf", ul_fork_leaf(), ul_fork_end()),
+        ("fork_call", ul_fork_call(), ul_fork_return()),
+        ("fork_return", ul_fork_return(), ul_fork_return_end()),
     ]
     .into_iter()
     .map(|(name, start, end)| UserSymbol {

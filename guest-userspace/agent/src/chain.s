@@ -30,6 +30,26 @@
 9:
 .endm
 
+// The number and arguments of a `Call` into registers; clobbers rdi, rsi, rdx, r8, r10, rax.
+.macro ul_load call
+    mov rdi, qword ptr [rbx + \call + 8]
+    mov rsi, qword ptr [rbx + \call + 16]
+    mov rdx, qword ptr [rbx + \call + 24]
+    mov r10, qword ptr [rbx + \call + 32]
+    mov r8, qword ptr [rbx + \call + 40]
+    mov rax, qword ptr [rbx + \call]
+.endm
+
+// Makes a `Call`, and leaves its answer there, unless its number is negative: then nothing.
+.macro ul_do call
+    ul_load \call
+    test rax, rax
+    js 8f
+    syscall
+    mov qword ptr [rbx + \call + {ANSWER}], rax
+8:
+.endm
+
 .text
 .balign 64
 
@@ -254,41 +274,103 @@ ul_exit_return:
 .globl ul_exit_end
 ul_exit_end:
 
-// missing-pages: one getppid with no page of the stack in the page tables, then all the way up.
-// Between the two system calls nothing touches the stack.
+// missing-pages, paged-out: one getppid with pages of the stack gone, then all the way up. Between
+// what is done before it and what is done after nothing touches the stack.
+.macro ul_gone_leaf kind
 .balign 64
-.globl ul_missing_leaf
-.type ul_missing_leaf, @function
-ul_missing_leaf:
+.globl ul_\kind\()_leaf
+.type ul_\kind\()_leaf, @function
+ul_\kind\()_leaf:
     push rbp
     mov rbp, rsp
-.globl ul_missing_framed
-ul_missing_framed:
+.globl ul_\kind\()_framed
+ul_\kind\()_framed:
     ul_mark {ARM}
-    mov rdi, qword ptr [rbx + {STACK_START}]
-    mov rsi, qword ptr [rbx + {STACK_LEN}]
-    mov edx, {MADV_DONTNEED_LOCKED}
-    mov eax, {SYS_MADVISE}
-    syscall
-    mov qword ptr [rbx + {RESULT}], rax
+    ul_do {BEFORE}
+    ul_do {BEFORE_TOO}
     mov eax, {SYS_GETPPID}
-.globl ul_missing_call
-ul_missing_call:
+.globl ul_\kind\()_call
+ul_\kind\()_call:
     syscall
-.globl ul_missing_return
-ul_missing_return:
+.globl ul_\kind\()_return
+ul_\kind\()_return:
     nop
-.globl ul_missing_return_end
-ul_missing_return_end:
+.globl ul_\kind\()_return_end
+ul_\kind\()_return_end:
+    ul_do {AFTER}
     ul_mark {DONE}
     mov rax, qword ptr [rbx + {PROGRESS}]
     inc qword ptr [rax]
     pop rbp
-.globl ul_missing_unframed
-ul_missing_unframed:
+.globl ul_\kind\()_unframed
+ul_\kind\()_unframed:
     ret
-.globl ul_missing_end
-ul_missing_end:
+.globl ul_\kind\()_end
+ul_\kind\()_end:
+.endm
+
+ul_gone_leaf missing
+ul_gone_leaf paged
+
+// fork, vfork, clone3: a child that exits at once, then all the way up.
+.balign 64
+.globl ul_fork_leaf
+.type ul_fork_leaf, @function
+ul_fork_leaf:
+    push rbp
+    mov rbp, rsp
+.globl ul_fork_framed
+ul_fork_framed:
+    ul_mark {ARM}
+    ul_load {CALL}
+.globl ul_fork_call
+ul_fork_call:
+    syscall
+.globl ul_fork_return
+ul_fork_return:
+    test rax, rax
+.globl ul_fork_return_end
+ul_fork_return_end:
+    jz 3f
+    mov qword ptr [rbx + {CALL} + {ANSWER}], rax
+    ul_mark {DONE}
+    mov rax, qword ptr [rbx + {PROGRESS}]
+    inc qword ptr [rax]
+    pop rbp
+.globl ul_fork_unframed
+ul_fork_unframed:
+    ret
+3:  xor edi, edi
+    mov eax, {SYS_EXIT}
+    syscall
+    ud2
+.globl ul_fork_end
+ul_fork_end:
+
+// process: a system call, then the end of the process, whose status says that it got there.
+.balign 64
+.globl ul_process_leaf
+.type ul_process_leaf, @function
+ul_process_leaf:
+    push rbp
+    mov rbp, rsp
+.globl ul_process_framed
+ul_process_framed:
+    ul_mark {ARM}
+    ul_load {CALL}
+.globl ul_process_call
+ul_process_call:
+    syscall
+.globl ul_process_return
+ul_process_return:
+    mov edi, {PLAIN_END}
+.globl ul_process_return_end
+ul_process_return_end:
+    mov eax, {SYS_EXIT}
+    syscall
+    ud2
+.globl ul_process_end
+ul_process_end:
 
 // io-uring: submits one request that is complete at once, and waits for that, then all the way up.
 // Anything but one request submitted is left in the chain.

@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use rustix::thread::{CpuSet, Pid, sched_setaffinity};
+use rustix::thread::{Pid, sched_setaffinity};
 use unwindlab_abi::command::Command;
 use unwindlab_abi::mailbox::PAGE_SIZE;
 use unwindlab_abi::mark;
 
-use crate::blocker::Wish;
 use crate::chain::FRAME_BYTES;
 use crate::ports;
 use crate::shared::SharedPages;
+use crate::system;
+use crate::wishes::{Wanted, Wish};
 
 /// How long it sleeps between two looks at the command words.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
@@ -93,8 +94,10 @@ impl Work {
             return;
         };
         let known = Command::from_words(words);
-        if let Some((Command::Block { frame }, thread)) = known {
-            if self.wish(number, thread, frame) {
+        if let Some((command, thread)) = known
+            && let Some(for_next) = ForNext::of(command)
+        {
+            if self.wish(number, thread, for_next) {
                 self.done = number;
             }
             return;
@@ -113,31 +116,74 @@ impl Work {
             Command::Migrate { cpu } => pin(Some(known.tid), cpu),
             Command::Signal => signal(known.tid),
             Command::Release => self.shared.blocker().release(),
+            Command::Kill => {
+                let process = self.shared.processes().of(thread);
+                process.ok_or(io::ErrorKind::InvalidInput)?.kill()
+            }
             // The thread's own: see `wish`.
-            Command::Block { .. } => Ok(()),
+            Command::Block { .. }
+            | Command::Unmap { .. }
+            | Command::PageOut { .. }
+            | Command::Exec => Ok(()),
         }
     }
 
-    /// Has the thread block a page; false where it is not on its stack yet.
-    fn wish(&self, number: u64, thread: u32, frame: u32) -> bool {
-        let top = self.shared.stack_top(thread);
-        let Some(known) = self.known(thread).filter(|_| top != 0) else {
-            return false;
+    /// Asks the thread; false where it is not on its stack yet.
+    fn wish(&self, number: u64, thread: u32, wanted: ForNext) -> bool {
+        let what = match wanted {
+            ForNext::Exec => Wanted::Exec,
+            ForNext::Page { frame, wanted } => {
+                let Some(page) = self.page(thread, frame) else {
+                    return false;
+                };
+                wanted(page)
+            }
         };
-        let above = known.frames.saturating_sub(frame.into());
-        // The return address is the upper word of the frame.
-        let word = top.saturating_sub(above.saturating_mul(FRAME_BYTES as u64)) + 8;
-        let page = word & !(PAGE_SIZE as u64 - 1);
-        self.shared.blocker().wish(Wish {
+        self.shared.wishes().make(Wish {
             number,
-            page,
             thread,
+            what,
         });
         true
     }
 
+    /// The page that holds a frame of the thread's stack, once it is known where that is.
+    fn page(&self, thread: u32, frame: u32) -> Option<u64> {
+        let top = self.shared.stack_top(thread);
+        let known = self.known(thread).filter(|_| top != 0)?;
+        let above = known.frames.saturating_sub(frame.into());
+        // The return address is the upper word of the frame.
+        let word = top.saturating_sub(above.saturating_mul(FRAME_BYTES as u64)) + 8;
+        Some(word & !(PAGE_SIZE as u64 - 1))
+    }
+
     fn known(&self, thread: u32) -> Option<Known> {
         self.threads.get(usize::try_from(thread).ok()?).copied()
+    }
+}
+
+/// What is done between two iterations, by the thread itself.
+enum ForNext {
+    /// To the page of a frame.
+    Page {
+        frame: u32,
+        wanted: fn(u64) -> Wanted,
+    },
+    Exec,
+}
+
+impl ForNext {
+    fn of(command: Command) -> Option<Self> {
+        let (frame, wanted): (u32, fn(u64) -> Wanted) = match command {
+            Command::Block { frame } => (frame, Wanted::Block),
+            Command::Unmap { frame } => (frame, Wanted::Unmap),
+            Command::PageOut { frame } => (frame, Wanted::PageOut),
+            Command::Exec => return Some(Self::Exec),
+            Command::Migrate { .. } | Command::Signal | Command::Release | Command::Kill => {
+                return None;
+            }
+        };
+        Some(Self::Page { frame, wanted })
     }
 }
 
@@ -157,12 +203,8 @@ fn ring(what: u8, thread: u32) {
 }
 
 fn pin(tid: Option<u32>, cpu: u32) -> io::Result<()> {
-    let mut set = CpuSet::new();
-    if (cpu as usize) < CpuSet::MAX_CPU {
-        set.set(cpu as usize);
-    }
     let tid = tid.and_then(|tid| Pid::from_raw(tid.cast_signed()));
-    Ok(sched_setaffinity(tid, &set)?)
+    Ok(sched_setaffinity(tid, &system::only(cpu))?)
 }
 
 fn signal(tid: u32) -> io::Result<()> {

@@ -10,10 +10,12 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::sched_setaffinity;
 use unwindlab_abi::LabPlan;
 use unwindlab_abi::lab::{DEVICE, LabChurn, LabPoke, RawPoke, clients, ioctl};
 use unwindlab_abi::mailbox::PAGE_SIZE;
+
+use crate::system;
 
 /// Why the lab client does not do what the plan says.
 #[derive(Debug, thiserror::Error)]
@@ -192,11 +194,7 @@ fn spawn(
 }
 
 fn pin(cpu: u32) -> Result<(), LabError> {
-    let mut set = CpuSet::new();
-    if (cpu as usize) < CpuSet::MAX_CPU {
-        set.set(cpu as usize);
-    }
-    let pinned = sched_setaffinity(None, &set);
+    let pinned = sched_setaffinity(None, &system::only(cpu));
     pinned.map_err(|errno| failed("cannot set a thread's CPU")(errno.into()))
 }
 

@@ -5,9 +5,12 @@
 //! construction; [`helper`] does to them what the host says meanwhile.
 
 pub mod blocker;
+pub mod call;
 pub mod chain;
+pub mod fuse;
 pub mod helper;
 pub mod interrupts;
+pub mod kernel_threads;
 pub mod kmsg;
 pub mod lab;
 pub mod mailbox;
@@ -17,8 +20,11 @@ pub mod perf;
 pub mod perf_tool;
 pub mod physical;
 pub mod ports;
+pub mod processes;
 pub mod session;
 pub mod shared;
+pub mod swap;
 pub mod system;
 pub mod userfault;
+pub mod wishes;
 pub mod workload;

@@ -50,7 +50,7 @@ impl Link {
     /// [`LinkError`].
     pub fn new() -> Result<Self, LinkError> {
         ports::allow().map_err(LinkError::Ports)?;
-        let area = Pages::new(1 + DATA_PAGES)?;
+        let area = Pages::staying(1 + DATA_PAGES)?;
         let mut pages = physical::pages(area.address(), 1 + DATA_PAGES)?;
         let frame = pages.remove(0) / PAGE_SIZE as u64;
         Ok(Self {

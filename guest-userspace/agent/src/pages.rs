@@ -1,10 +1,14 @@
 //! Whole pages of the agent's own, in memory from the start.
 
 use std::ffi::c_void;
+use std::fs::File;
 use std::ptr::{NonNull, null_mut};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use unwindlab_abi::mailbox::PAGE_SIZE;
+
+/// Bytes of a huge page.
+pub const HUGE_PAGE: usize = 2 << 20;
 
 /// Zeroed, page-aligned, populated and locked memory. Freed when dropped.
 #[derive(Debug)]
@@ -27,6 +31,24 @@ impl Pages {
         Self::map(count, MapFlags::PRIVATE)
     }
 
+    /// Maps `count` pages that stay where they are in memory when the agent forks: the child does
+    /// not get them. Else the next write of the agent to one would give it another page.
+    ///
+    /// # Errors
+    /// The errno of `mmap` and `madvise`.
+    pub fn staying(count: usize) -> Result<Self, rustix::io::Errno> {
+        let pages = Self::new(count)?;
+        // SAFETY: the mapping is new; what a child has of it nobody relies on.
+        unsafe {
+            madvise(
+                pages.start.as_ptr().cast(),
+                pages.len,
+                Advice::LinuxDontFork,
+            )?;
+        }
+        Ok(pages)
+    }
+
     /// Maps `count` pages of shared memory, which keeps what is in a page when the page is
     /// dropped from the page tables.
     ///
@@ -43,6 +65,31 @@ impl Pages {
     pub fn low(count: usize) -> Result<Self, rustix::io::Errno> {
         let low = MapFlags::from_bits_retain(libc::MAP_32BIT.unsigned_abs());
         Self::map(count, MapFlags::PRIVATE | low)
+    }
+
+    /// Maps as many whole pages as a file has, shared with it.
+    ///
+    /// # Errors
+    /// The errno of `fstat` or `mmap`.
+    pub fn of_file(file: &File) -> Result<Self, rustix::io::Errno> {
+        let len = usize::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);
+        let len = len / PAGE_SIZE * PAGE_SIZE;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at an address the kernel chooses.
+        let start = unsafe { mmap(null_mut(), len, access, flags, file, 0)? };
+        let start = NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
+        Ok(Self { start, len })
+    }
+
+    /// Maps `count` pages or more of shared memory, made of huge pages of 2 MiB, which the kernel
+    /// is told to set aside. They keep what is in them when they are dropped from the page tables.
+    ///
+    /// # Errors
+    /// The errno of `mmap`: `ENOMEM` where there are no such pages to be had.
+    pub fn huge(count: usize) -> Result<Self, rustix::io::Errno> {
+        let huge = MapFlags::from_bits_retain(libc::MAP_HUGETLB.unsigned_abs());
+        let whole = count.next_multiple_of(HUGE_PAGE / PAGE_SIZE);
+        Self::map(whole, MapFlags::SHARED | huge)
     }
 
     fn map(count: usize, sharing: MapFlags) -> Result<Self, rustix::io::Errno> {

@@ -12,6 +12,7 @@ use unwindlab_abi::{
 use crate::chain;
 use crate::helper::{Helper, Known};
 use crate::interrupts;
+use crate::kernel_threads;
 use crate::kmsg;
 use crate::lab::{Lab, LabError};
 use crate::mailbox::{Link, LinkError};
@@ -59,6 +60,9 @@ pub enum SessionError {
     /// The kernel does not say what memory it uses.
     #[error("cannot tell what memory the kernel uses: {0}")]
     KernelMemory(std::io::Error),
+    /// The kernel does not say which tasks it has.
+    #[error("cannot list the kernel threads: {0}")]
+    KernelThreads(std::io::Error),
     /// The kernel does not say how many interrupts there were.
     #[error("cannot count interrupts: {0}")]
     Interrupts(std::io::Error),
@@ -99,6 +103,11 @@ pub fn run() -> Result<(), SessionError> {
             SessionError::Lab(lab) if lab.is_unsupported() => AgentMessage::Unsupported {
                 reason: error.to_string(),
             },
+            SessionError::Workload(workload) if workload.is_unsupported() => {
+                AgentMessage::Unsupported {
+                    reason: error.to_string(),
+                }
+            }
             SessionError::PerfTool(tool) => AgentMessage::PerfToolFailed {
                 what: tool.to_string(),
             },
@@ -169,6 +178,11 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     recorded?;
     expect_ok(link, "Finished", &AgentMessage::Finished { iterations })?;
 
+    if plan.kernel_threads {
+        let threads = kernel_threads::list().map_err(SessionError::KernelThreads)?;
+        let threads = threads.into_iter();
+        observations.extend(threads.map(|tid| Observation::KernelThread { tid }));
+    }
     if let Some(before) = interrupts_before {
         let after = interrupts::count().map_err(SessionError::Interrupts)?;
         observations.push(Observation::Interrupts { before, after });

@@ -11,12 +11,16 @@ use unwindlab_abi::shared::{
 use crate::blocker::Blocker;
 use crate::pages::Pages;
 use crate::physical::{self, PhysicalError};
+use crate::processes::Processes;
+use crate::wishes::Wishes;
 
 /// The shared area, and what the threads share beside it.
 #[derive(Debug)]
 pub struct SharedPages {
     pages: Pages,
     blocker: Blocker,
+    wishes: Wishes,
+    processes: Processes,
 }
 
 impl SharedPages {
@@ -26,8 +30,10 @@ impl SharedPages {
     /// The errno of `mmap`.
     pub fn new() -> Result<Self, rustix::io::Errno> {
         Ok(Self {
-            pages: Pages::new(PAGES)?,
+            pages: Pages::staying(PAGES)?,
             blocker: Blocker::default(),
+            wishes: Wishes::default(),
+            processes: Processes::default(),
         })
     }
 
@@ -107,6 +113,18 @@ impl SharedPages {
     #[must_use]
     pub const fn blocker(&self) -> &Blocker {
         &self.blocker
+    }
+
+    /// What is wanted of the next iterations.
+    #[must_use]
+    pub const fn wishes(&self) -> &Wishes {
+        &self.wishes
+    }
+
+    /// The processes of workload `process`.
+    #[must_use]
+    pub const fn processes(&self) -> &Processes {
+        &self.processes
     }
 
     /// Where the stack of a thread ends, on which its chain runs.

@@ -110,6 +110,16 @@ pub fn pin_memory() -> Result<(), SystemError> {
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(SystemError::Pin)
 }
 
+/// The set of this one CPU; none where its number is too big for one, which the kernel refuses.
+#[must_use]
+pub fn only(cpu: u32) -> CpuSet {
+    let mut set = CpuSet::new();
+    if (cpu as usize) < CpuSet::MAX_CPU {
+        set.set(cpu as usize);
+    }
+    set
+}
+
 /// Lets perf do whatever the plan says, without throttling.
 ///
 /// # Errors
@@ -192,7 +202,7 @@ fn sysctl(name: &'static str, value: &str) -> Result<(), SystemError> {
 /// For those that depend on the kernel's configuration (the file is missing) or on the machine
 /// (the file is read-only in Linux 6.12; the kernel's own `ENOTSUPP`, which no C library knows,
 /// in 7.2).
-fn sysctl_if_there(name: &'static str, value: &str) -> Result<(), SystemError> {
+pub(crate) fn sysctl_if_there(name: &'static str, value: &str) -> Result<(), SystemError> {
     const ENOTSUPP: i32 = 524;
     match sysctl(name, value) {
         Err(SystemError::Sysctl { source, .. })

@@ -91,7 +91,12 @@ mod tests {
             registers[libc::REG_RIP as usize] += 1;
             registers[libc::REG_EFL as usize] |= TRAP_FLAG;
         }
-        let expected = &seen.expected[seen.threads[&tid]];
+        let Some(&thread) = seen.threads.get(&tid) else {
+            // A child, which has the flag from its parent.
+            registers[libc::REG_EFL as usize] &= !TRAP_FLAG;
+            return;
+        };
+        let expected = &seen.expected[thread];
         let in_leaf = (expected.leaf_start..expected.leaf_end).contains(&ip);
         let steps = seen.steps.get_mut(&tid).unwrap();
         *steps += 1;
@@ -159,6 +164,7 @@ mod tests {
             threads: 1,
             iterations: 3,
             wild_ends: false,
+            huge_pages: false,
         }
     }
 
@@ -176,6 +182,10 @@ mod tests {
             (WorkloadKind::Syscalls, "syscalls", &[arm, done]),
             (WorkloadKind::Deep, "deep", &[arm, done]),
             (WorkloadKind::SleepMigrate, "sleep", &[arm, done]),
+            (WorkloadKind::Fork, "fork", &[arm, done]),
+            (WorkloadKind::Vfork, "fork", &[arm, done]),
+            (WorkloadKind::Clone3, "fork", &[arm, done]),
+            (WorkloadKind::MissingPages, "missing", &[arm, done]),
             (WorkloadKind::Exit, "exit", &[arm]),
         ] {
             for frames in [3, 4, 13, 509, 510, 511, 4096, 100_000] {
@@ -237,6 +247,10 @@ mod tests {
             (WorkloadKind::Deep, "deep"),
             (WorkloadKind::SleepMigrate, "sleep"),
             (WorkloadKind::Exit, "exit"),
+            (WorkloadKind::Fork, "fork"),
+            (WorkloadKind::Process, "process"),
+            (WorkloadKind::MissingPages, "missing"),
+            (WorkloadKind::PagedOut, "paged"),
         ] {
             let chain = chain::Chain::new(kind, 0, 3, 0, -1, Arc::clone(&shared)).unwrap();
             let stack = chain.expected_stack();

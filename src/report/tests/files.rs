@@ -50,6 +50,7 @@ fn json_is_one_line_with_all_of_it() {
         "artifacts",
         "canonical",
         "trace",
+        "trials",
     ];
     expected.sort_unstable();
     let mut keys = keys;

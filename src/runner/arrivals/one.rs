@@ -72,7 +72,7 @@ impl Arrival {
     /// All its injections are made.
     #[must_use]
     pub fn complete(&self) -> bool {
-        self.swept || self.done >= self.plan.repeat
+        self.plan.optional || self.swept || self.done >= self.plan.repeat
     }
 
     pub(super) fn addresses(&self) -> Vec<u64> {

@@ -17,6 +17,7 @@ fn plan() -> ArrivalPlan {
         by: By::Workload,
         vcpu: None,
         in_nmi: false,
+        optional: false,
     }
 }
 

@@ -3,12 +3,32 @@
 //! The code is that of the image, before the kernel patches itself: inside the few bytes of an
 //! alternative the running kernel may have other boundaries.
 
-use iced_x86::{Decoder, DecoderOptions};
+use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 
 use crate::scenario::resolve::KernelSymbols;
 
 /// Bytes to look at behind the offset: enough for the boundary after it.
 const BEHIND: u64 = 16;
+
+/// Where the instructions of the functions of this name begin, as far as they can be decoded.
+pub(in crate::scenario) fn of(name: &str, symbols: &dyn KernelSymbols) -> Vec<u64> {
+    let mut found = Vec::new();
+    let size = symbols.size(name).unwrap_or(0);
+    for start in symbols.addresses(name) {
+        let length = usize::try_from(size).unwrap_or(0);
+        let Some(code) = symbols.code(start, length) else {
+            continue;
+        };
+        for instruction in &mut Decoder::with_ip(64, &code, start, DecoderOptions::NONE) {
+            // What stands behind the last one up to the next function is padding.
+            if instruction.is_invalid() || instruction.mnemonic() == Mnemonic::Int3 {
+                break;
+            }
+            found.push(instruction.ip());
+        }
+    }
+    found
+}
 
 /// `None` where an instruction begins `offset` bytes behind `start`, or where the code cannot be
 /// had or decoded; else the boundaries next to it, in words.

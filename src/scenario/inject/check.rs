@@ -2,7 +2,8 @@
 
 use unwindlab_abi::plan::{USER_SYMBOLS, WorkloadKind};
 
-use super::{BlockFault, Corrupt, Fail, Injection, Place, Schedule, TaskKind, When};
+use super::{Corrupt, Corruption, Injection, Place, Schedule, TaskKind, When};
+use crate::scenario::check::MAX_TIME_US;
 use crate::scenario::error::Complaints;
 use crate::scenario::located::{At, Location};
 use crate::scenario::model::{Pmu, Scenario};
@@ -11,8 +12,6 @@ use crate::scenario::units::Time;
 
 /// Shortest period of injections. One NMI and its handler take about 10 us on the emulated host.
 const MIN_PERIOD_US: u64 = 10;
-/// Longest time that a scenario may ask for.
-const MAX_TIME_US: u64 = 3_600_000_000;
 
 /// Checks all injections, and the schedule.
 pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaints<'_>) {
@@ -20,7 +19,10 @@ pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaint
     check_names(&scenario.inject, complaints);
     for injection in &scenario.inject {
         match injection {
-            Injection::Fail(fail) => check_fail(fail, complaints),
+            Injection::Fail(fail) => {
+                let (first, hit) = (fail.first.as_ref(), fail.hit.as_ref());
+                check_counts(first, hit, fail.repeat.as_ref(), complaints);
+            }
             Injection::Irq(irq) => {
                 complaints.require(
                     (16..=255).contains(&irq.vector.0),
@@ -46,12 +48,17 @@ pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaint
             }
             Injection::Migrate(it) => check_vcpu(Some(&it.to), vcpus, complaints),
             Injection::Corrupt(it) => check_corrupt(it, scenario, complaints),
-            Injection::BlockFault(it) => check_block(it, scenario, complaints),
-            Injection::Nmi(_)
+            Injection::BlockFault(it) => check_frame(&it.frame, scenario, complaints),
+            Injection::Unmap(it) => check_frame(&it.frame, scenario, complaints),
+            Injection::PageOut(it) => check_frame(&it.frame, scenario, complaints),
+            Injection::Kill(_)
+            | Injection::Exec(_)
+            | Injection::Nmi(_)
             | Injection::Thaw(_)
             | Injection::Signal(_)
             | Injection::ReleaseFault(_) => {}
         }
+        check_kind(injection, scenario, complaints);
         if let Some(when) = injection.when() {
             let threads = *scenario.workload.threads;
             check_when(&when, injection, vcpus, threads, complaints);
@@ -64,7 +71,15 @@ pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaint
 }
 
 fn check_corrupt(corrupt: &At<Corrupt>, scenario: &Scenario, complaints: &mut Complaints<'_>) {
-    check_frame(&corrupt.frame, scenario, complaints);
+    let bottom = *corrupt.frame == 0;
+    if !bottom {
+        check_frame(&corrupt.frame, scenario, complaints);
+    }
+    complaints.require(
+        !bottom || *corrupt.with != Corruption::Loop,
+        corrupt.with.location(),
+        || "found `loop` for frame 0, whose frame pointer is a register and in no frame".to_owned(),
+    );
     let user = { corrupt.at.as_ref() }.is_some_and(|at| matches!(**at, Place::User(_)));
     complaints.require(user, corrupt.location(), || {
         "`corrupt` needs `at: { user: ... }`, an instruction of the thread's leaf".to_owned()
@@ -82,12 +97,27 @@ fn check_frame(frame: &At<u32>, scenario: &Scenario, complaints: &mut Complaints
     });
 }
 
-fn check_block(block: &At<BlockFault>, scenario: &Scenario, complaints: &mut Complaints<'_>) {
-    check_frame(&block.frame, scenario, complaints);
-    let takes_pages_out = *scenario.workload.kind == WorkloadKind::MissingPages;
-    complaints.require(takes_pages_out, block.location(), || {
-        "`block-fault` needs workload `missing-pages`, which takes its stack out of the page tables"
-            .to_owned()
+/// Some are done by one workload only.
+fn check_kind(injection: &Injection, scenario: &Scenario, complaints: &mut Complaints<'_>) {
+    let (kind, why) = match injection {
+        Injection::BlockFault(_) | Injection::Unmap(_) => (
+            WorkloadKind::MissingPages,
+            "which takes its stack out of the page tables",
+        ),
+        Injection::PageOut(_) => (
+            WorkloadKind::PagedOut,
+            "which can take pages of its stack out of memory",
+        ),
+        Injection::Kill(_) | Injection::Exec(_) => (
+            WorkloadKind::Process,
+            "which has a process for each iteration",
+        ),
+        _ => return,
+    };
+    let location = { injection.when() }.map_or_else(Location::default, |it| it.location);
+    complaints.require(*scenario.workload.kind == kind, location, || {
+        let (word, kind) = (injection.word(), kind.name());
+        format!("`{word}` needs workload `{kind}`, {why}")
     });
 }
 
@@ -159,8 +189,7 @@ fn check_when(
         when.on.is_some(),
         when.delay.is_some(),
     ];
-    let location = |it: Option<Location>| it;
-    let first = ("first", location(when.first.map(At::location)));
+    let first = ("first", when.first.map(At::location));
     let hit = ("hit", when.hit.map(At::location));
     let repeat = ("repeat", when.repeat.map(At::location));
     let count = ("count", when.count.map(At::location));
@@ -206,13 +235,7 @@ fn check_when(
              `delay` (a time), or `after` alone",
         ),
     }
-    for (key, written) in [
-        ("first", when.first),
-        ("hit", when.hit),
-        ("repeat", when.repeat),
-    ] {
-        require_positive(key, written.map(|n| (**n, n.location())), complaints);
-    }
+    check_counts(when.first, when.hit, when.repeat, complaints);
     let times = when.times.map(|n| (u64::from(**n), n.location()));
     require_positive("times", times, complaints);
     check_vcpu(when.target, vcpus, complaints);
@@ -256,14 +279,15 @@ fn check_place(at: &At<Place>, complaints: &mut Complaints<'_>) {
     }
 }
 
-fn check_fail(fail: &Fail, complaints: &mut Complaints<'_>) {
-    for (key, written) in [
-        ("first", &fail.first),
-        ("hit", &fail.hit),
-        ("repeat", &fail.repeat),
-    ] {
-        let written = written.as_ref().map(|n| (**n, n.location()));
-        require_positive(key, written, complaints);
+/// Which of its hits count is said from 1.
+fn check_counts(
+    first: Option<&At<u64>>,
+    hit: Option<&At<u64>>,
+    repeat: Option<&At<u64>>,
+    complaints: &mut Complaints<'_>,
+) {
+    for (key, written) in [("first", first), ("hit", hit), ("repeat", repeat)] {
+        require_positive(key, written.map(|n| (**n, n.location())), complaints);
     }
 }
 

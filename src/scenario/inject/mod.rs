@@ -1,6 +1,6 @@
 //! What is done to the machine, as written: each action with the keys that say when.
 
-mod boundaries;
+pub(super) mod boundaries;
 pub(super) mod check;
 pub(super) mod resolve;
 
@@ -40,6 +40,17 @@ pub enum Injection {
     BlockFault(At<BlockFault>),
     /// The page that blocks is let go.
     ReleaseFault(At<ReleaseFault>),
+    /// In the next iteration of a workload thread a page of its stack is not mapped while it is in
+    /// its system call.
+    Unmap(At<Unmap>),
+    /// In the next iteration of a workload thread a page of its stack is in memory no more when its
+    /// system call is made, and has to be read again.
+    PageOut(At<PageOut>),
+    /// The process of a workload thread's iteration is killed.
+    Kill(At<Kill>),
+    /// The process of a workload thread's next iteration executes another program instead of its
+    /// system call.
+    Exec(At<Exec>),
 }
 
 /// The keys that say when, borrowed from an action.
@@ -210,8 +221,8 @@ action! {
 action! {
     /// A frame pointer.
     Corrupt {
-        /// It is saved beside the return address of this frame, from 1: the last that a walk shows.
-        #[schemars(range(min = 1))]
+        /// It is saved beside the return address of this frame, the last that a walk shows; 0: the
+        /// register.
         frame: At<u32>,
         /// What it becomes.
         with: At<Corruption>,
@@ -262,6 +273,44 @@ action! {
 action! {
     /// The page that blocks.
     ReleaseFault {
+        /// The workload thread (default: the one that met the trigger).
+        of: Option<At<u32>>,
+    }
+}
+
+action! {
+    /// A page that is gone.
+    Unmap {
+        /// It holds this frame of the stack, from 1: the return address that a walk reads for it.
+        #[schemars(range(min = 1))]
+        frame: At<u32>,
+        /// The workload thread (default: the one that met the trigger).
+        of: Option<At<u32>>,
+    }
+}
+
+action! {
+    /// A page that is out of memory.
+    PageOut {
+        /// It holds this frame of the stack, from 1: the return address that a walk reads for it.
+        #[schemars(range(min = 1))]
+        frame: At<u32>,
+        /// The workload thread (default: the one that met the trigger).
+        of: Option<At<u32>>,
+    }
+}
+
+action! {
+    /// SIGKILL.
+    Kill {
+        /// The workload thread (default: the one that met the trigger).
+        of: Option<At<u32>>,
+    }
+}
+
+action! {
+    /// Another program.
+    Exec {
         /// The workload thread (default: the one that met the trigger).
         of: Option<At<u32>>,
     }
@@ -422,6 +471,10 @@ impl Injection {
             Self::Signal(it) => Some(it.when()),
             Self::BlockFault(it) => Some(it.when()),
             Self::ReleaseFault(it) => Some(it.when()),
+            Self::Unmap(it) => Some(it.when()),
+            Self::PageOut(it) => Some(it.when()),
+            Self::Kill(it) => Some(it.when()),
+            Self::Exec(it) => Some(it.when()),
         }
     }
 
@@ -440,6 +493,10 @@ impl Injection {
             Self::Signal(_) => "signal",
             Self::BlockFault(_) => "block-fault",
             Self::ReleaseFault(_) => "release-fault",
+            Self::Unmap(_) => "unmap",
+            Self::PageOut(_) => "page-out",
+            Self::Kill(_) => "kill",
+            Self::Exec(_) => "exec",
         }
     }
 
@@ -451,6 +508,10 @@ impl Injection {
             Self::Signal(it) => Some(it.of.as_ref()),
             Self::BlockFault(it) => Some(it.of.as_ref()),
             Self::ReleaseFault(it) => Some(it.of.as_ref()),
+            Self::Unmap(it) => Some(it.of.as_ref()),
+            Self::PageOut(it) => Some(it.of.as_ref()),
+            Self::Kill(it) => Some(it.of.as_ref()),
+            Self::Exec(it) => Some(it.of.as_ref()),
             _ => None,
         }
     }

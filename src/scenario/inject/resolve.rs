@@ -1,5 +1,6 @@
 //! Injections of a checked scenario to their plans: names become addresses and numbers.
 
+use unwindlab_abi::lab::kind;
 use unwindlab_abi::{Command, mark};
 
 use super::{
@@ -13,8 +14,9 @@ use crate::scenario::error::Complaints;
 use crate::scenario::located::{At, Location};
 use crate::scenario::model::Scenario;
 use crate::scenario::place::SymbolOffset;
-use crate::scenario::resolve::KernelSymbols;
+use crate::scenario::resolve::{KernelSymbols, near};
 use crate::scenario::units::Time;
+use crate::trace::record::record_type;
 
 /// How long a vCPU stands still where a scenario does not say.
 const FREEZE_LIMIT_MS: u64 = 2000;
@@ -96,6 +98,7 @@ fn points(
                 by: by(point.task.as_ref(), point.thread.as_ref()),
                 vcpu: Some(*point.vcpu),
                 in_nmi: false,
+                optional: false,
             }),
             after: before,
             action: ActionPlan::Pass {
@@ -155,6 +158,10 @@ impl Resolver<'_> {
                 helped(Command::Block { frame: *it.frame }, it.of.as_ref())
             }
             Injection::ReleaseFault(it) => helped(Command::Release, it.of.as_ref()),
+            Injection::Unmap(it) => helped(Command::Unmap { frame: *it.frame }, it.of.as_ref()),
+            Injection::PageOut(it) => helped(Command::PageOut { frame: *it.frame }, it.of.as_ref()),
+            Injection::Kill(it) => helped(Command::Kill, it.of.as_ref()),
+            Injection::Exec(it) => helped(Command::Exec, it.of.as_ref()),
         };
         let trigger = self.trigger(&injection.when()?, complaints)?;
         Some((trigger, action))
@@ -194,6 +201,7 @@ impl Resolver<'_> {
             by: by(when.task, when.thread),
             vcpu: when.vcpu.map(|vcpu| **vcpu),
             in_nmi: when.in_nmi.is_some_and(|it| **it),
+            optional: false,
         }))
     }
 
@@ -216,6 +224,7 @@ impl Resolver<'_> {
             by: by(None, fail.thread.as_ref()),
             vcpu: None,
             in_nmi: false,
+            optional: false,
         }))
     }
 
@@ -263,27 +272,26 @@ fn by(task: Option<&At<TaskKind>>, thread: Option<&At<u32>>) -> By {
     }
 }
 
-/// Types are those of include/uapi/linux/perf_event.h, kinds those of the lab client.
 const fn event_plan(event: Event) -> EventPlan {
     match event {
-        Event::Record(kind) => EventPlan::Record(match kind {
-            RecordKind::Lost => 2,
-            RecordKind::Comm => 3,
-            RecordKind::Exit => 4,
-            RecordKind::Fork => 7,
-            RecordKind::Sample => 9,
-            RecordKind::Switch => 15,
-            RecordKind::Deferred => 22,
+        Event::Record(record) => EventPlan::Record(match record {
+            RecordKind::Lost => record_type::LOST,
+            RecordKind::Comm => record_type::COMM,
+            RecordKind::Exit => record_type::EXIT,
+            RecordKind::Fork => record_type::FORK,
+            RecordKind::Sample => record_type::SAMPLE,
+            RecordKind::Switch => record_type::SWITCH_CPU_WIDE,
+            RecordKind::Deferred => record_type::CALLCHAIN_DEFERRED,
         }),
-        Event::Lab(kind) => EventPlan::Lab(match kind {
-            LabRecord::Request => 2,
-            LabRecord::CallbackBegin => 3,
-            LabRecord::CallbackEnd => 4,
-            LabRecord::Return => 6,
-            LabRecord::Cancel => 11,
-            LabRecord::Cancelled => 12,
+        Event::Lab(record) => EventPlan::Lab(match record {
+            LabRecord::Request => kind::REQUEST,
+            LabRecord::CallbackBegin => kind::CALLBACK,
+            LabRecord::CallbackEnd => kind::CALLED,
+            LabRecord::Return => kind::RETURN,
+            LabRecord::Cancel => kind::CANCEL,
+            LabRecord::Cancelled => kind::CANCELLED,
         }),
-        Event::Mark(kind) => EventPlan::Mark(match kind {
+        Event::Mark(it) => EventPlan::Mark(match it {
             MarkKind::Arm => mark::ARM,
             MarkKind::Done => mark::DONE,
             MarkKind::Blocked => mark::BLOCKED,
@@ -318,13 +326,8 @@ fn symbol_address(
     match symbols.addresses(name).as_slice() {
         [address] => Some(*address),
         [] => {
-            let near = symbols.similar(name);
-            let hint = if near.is_empty() {
-                String::new()
-            } else {
-                format!(" (near it: {})", near.join(", "))
-            };
-            complaints.add(location, format!("the kernel has no symbol `{name}`{hint}"));
+            let near = near(name, symbols);
+            complaints.add(location, format!("the kernel has no symbol `{name}`{near}"));
             None
         }
         many => {

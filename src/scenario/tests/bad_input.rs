@@ -58,7 +58,7 @@ fn keys() {
         "setle: 3 s\n",
         [
             "6:1: found key `setle`, expected one of `name`, `description`, `machine`, \
-          `workload`, `perf`, `lab`, `perf-tool`, `inject`, `schedule`, `settle`, `timeout`, `expect`, `invariants`, `require`, \
+          `workload`, `perf`, `lab`, `perf-tool`, `inject`, `schedule`, `explore`, `settle`, `timeout`, `expect`, `invariants`, `require`, \
           `snapshot`",
         ],
     );
@@ -69,7 +69,8 @@ fn keys() {
         "kind: spinn",
         [
             "4:9: found `spinn`, expected one of `spin`, `syscalls`, `deep`, `sleep-migrate`, \
-             `exit`, `missing-pages`, `unreadable-ends`, `traced`, `io-uring`, `exec`, `compat`, `stuck`",
+             `exit`, `missing-pages`, `unreadable-ends`, `traced`, `io-uring`, `io-uring-worker`, `exec`, \
+         `compat`, `process`, `fork`, `vfork`, `clone3`, `paged-out`, `stuck`",
         ],
     );
     of_more(
@@ -80,12 +81,39 @@ fn keys() {
         "inject:\n  - smi: {}\n",
         [
             "7:5: found `smi`, expected one of `nmi`, `pmu-overflow`, `fail`, `irq`, `freeze`, `thaw`, `poke`, \
-           `corrupt`, `migrate`, `signal`, `block-fault`, `release-fault`",
+           `corrupt`, `migrate`, `signal`, `block-fault`, `release-fault`, `unmap`, `page-out`, `kill`, `exec`",
         ],
     );
     of_more(
         "inject:\n  - pmu-overflow: { every: 1 ms, count: 1 }\n",
         ["7:19: `pmu-overflow` needs `machine: { pmu: synthetic }`"],
+    );
+}
+
+#[test]
+fn what_one_workload_does_is_asked_of_no_other() {
+    let inject = |action: &str| {
+        format!("machine: {{ vcpus: 2 }}\ninject:\n  - {action}: {{ delay: 1 ms, of: 0 }}\n")
+    };
+    of_more(
+        &inject("kill"),
+        ["8:11: `kill` needs workload `process`, which has a process for each iteration"],
+    );
+    of_more(
+        &inject("exec"),
+        ["8:11: `exec` needs workload `process`, which has a process for each iteration"],
+    );
+    let frame = "machine: { vcpus: 2 }\ninject:\n  - page-out: { delay: 1 ms, of: 0, frame: 3 }\n";
+    of_more(
+        frame,
+        [
+            "8:15: `page-out` needs workload `paged-out`, which can take pages of its stack out of memory",
+            "8:44: found frame 3, expected 1 to 2",
+        ],
+    );
+    of_more(
+        "inject:\n  - corrupt: { at: { user: spin_loop }, frame: 0, with: loop }\n",
+        ["7:57: found `loop` for frame 0, whose frame pointer is a register and in no frame"],
     );
 }
 
@@ -207,7 +235,7 @@ require: [M1, Z9]
             "3:19: found 9 vCPUs, expected 1 to 8",
             "3:30: found 16384 MiB, expected 64 MiB to 8 GiB",
             "3:47: expected at most 1024 printable ASCII characters",
-            "4:33: found 2 frames, expected 3 to 65536",
+            "4:33: found 2 frames, expected 3 to 131072",
             "4:45: found 256 threads, expected 1 to 255",
             "5:21: found 3 pages, expected a power of two up to 4096",
             "7:10: expected exactly one of `at` (an instruction), `every` (a time), `on` (an event) and \
@@ -215,8 +243,9 @@ require: [M1, Z9]
             "8:16: the workloads have no symbol `rot`, expected one of root, exit_root, descend, \
              spin_leaf, spin_loop, syscalls_leaf, syscalls_call, syscalls_return, deep_leaf, \
              deep_call, deep_return, sleep_leaf, sleep_call, sleep_return, exit_leaf, exit_call, \
-             exit_return, missing_leaf, missing_call, missing_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
-             exec_return, compat_descend, compat_leaf, compat_nop",
+             exit_return, missing_leaf, missing_call, missing_return, paged_leaf, paged_call, paged_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
+             exec_return, compat_descend, compat_leaf, compat_nop, \
+             process_leaf, process_call, process_return, fork_leaf, fork_call, fork_return",
             "8:38: found key `count`, expected none: `at` takes `first`, `hit`, `repeat`, `vcpu`, \
              `thread`, `task` and `in-nmi`, and for `nmi` and `pmu-overflow` also `times` and `sweep`",
             "8:46: found `hit` 0, expected 1 or more",
@@ -239,7 +268,7 @@ fn frames_of_the_last_thread() {
     of_other(
         "frames: 3",
         "frames: 3\n  frames-step: 1000\n  threads: 255",
-        ["6:16: the last thread would have 254003 frames, expected 3 to 65536"],
+        ["6:16: the last thread would have 254003 frames, expected 3 to 131072"],
     );
 }
 
@@ -327,8 +356,9 @@ inject:
             "6:37: the workloads have no symbol `rot`, expected one of root, exit_root, descend, \
              spin_leaf, spin_loop, syscalls_leaf, syscalls_call, syscalls_return, deep_leaf, \
              deep_call, deep_return, sleep_leaf, sleep_call, sleep_return, exit_leaf, exit_call, \
-             exit_return, missing_leaf, missing_call, missing_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
-             exec_return, compat_descend, compat_leaf, compat_nop",
+             exit_return, missing_leaf, missing_call, missing_return, paged_leaf, paged_call, paged_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
+             exec_return, compat_descend, compat_leaf, compat_nop, \
+             process_leaf, process_call, process_return, fork_leaf, fork_call, fork_return",
             "6:63: found `repeat` 0, expected 1 or more",
         ],
     );
@@ -372,4 +402,21 @@ mod any_text {
             }
         }
     }
+}
+
+#[test]
+fn explorations() {
+    let smp = "machine: { vcpus: 2 }\n";
+    of_more(
+        "explore: { trials: 5 }\n",
+        ["6:10: `explore` needs 2 vCPUs or more: the order of what they do is what it explores"],
+    );
+    of_more(
+        &format!("{smp}explore: {{ trials: 0, preemptions: 4 }}\nsnapshot: shapes\n"),
+        [
+            "7:20: found 0 trials, expected 1 to 100000",
+            "7:36: found 4 preemptions, expected 1 to 3",
+            "8:11: found `snapshot` beside `explore`, whose trials are not alike",
+        ],
+    );
 }

@@ -96,6 +96,7 @@ inject:
                 by: By::Workload,
                 vcpu: None,
                 in_nmi: false,
+                optional: false,
             }),
             &TriggerPlan::Arrival(ArrivalPlan {
                 place: Place::User {
@@ -110,6 +111,7 @@ inject:
                 by: By::Workload,
                 vcpu: None,
                 in_nmi: false,
+                optional: false,
             }),
             &TriggerPlan::Rate {
                 period_us: 500,

@@ -77,6 +77,7 @@ fn spec(name: &str, sample_period: u64) -> EventSpec {
         comm: false,
         mmap: false,
         context_switch: false,
+        inherit: false,
         exclude_callchain_user: false,
         output_to: None,
     }

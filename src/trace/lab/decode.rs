@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use unwindlab_abi::lab::{LabContext, SLOT_BYTES, SLOT_FRAMES};
+use unwindlab_abi::lab::{LabContext, SLOT_BYTES, SLOT_FRAMES, kind};
 
 use super::{LabClient, LabEvent, LabFlags, LabKind, LabLog, LabTrace};
 
@@ -11,8 +11,6 @@ use super::{LabClient, LabEvent, LabFlags, LabKind, LabLog, LabTrace};
 const MAX_COMPLAINTS: usize = 8;
 /// The client of a record about none.
 const NO_CLIENT: u16 = 0xffff;
-/// `UNWINDLAB_K_FRAMES`.
-const FRAMES: u8 = 5;
 
 /// Takes a log apart. Gives the records, and what makes no sense.
 #[must_use]
@@ -93,10 +91,10 @@ impl Decoder {
             commit if expected.starts_with(&commit) => {}
             _ => return self.complain(&format_args!("slot {number} belongs elsewhere")),
         }
-        if slot.u8(0) == FRAMES {
+        if slot.u8(0) == kind::FRAMES {
             return self.frames(number, slot);
         }
-        let Some(kind) = kind(slot) else {
+        let Some(kind) = kind_of(slot) else {
             let kind = slot.u8(0);
             return self.complain(&format_args!("slot {number} is of unknown kind {kind}"));
         };
@@ -193,40 +191,40 @@ pub(super) fn hash(frames: &[u64]) -> u64 {
     })
 }
 
-fn kind(slot: &Slot<'_>) -> Option<LabKind> {
+fn kind_of(slot: &Slot<'_>) -> Option<LabKind> {
     let ret = i32::from_le_bytes(slot.bytes(36));
     let (cookie, a, b) = (slot.u64(40), slot.u64(48), slot.u64(56));
     let short = |word: u64| u32::try_from(word).ok();
     Some(match slot.u8(0) {
-        1 => LabKind::Target {
+        kind::TARGET => LabKind::Target {
             tgid: short(a)?,
             parent: short(b)?,
         },
-        2 => LabKind::Request {
+        kind::REQUEST => LabKind::Request {
             ret,
             cookie,
             begin: a,
             ip: b,
         },
-        3 => LabKind::Callback {
+        kind::CALLBACK => LabKind::Callback {
             cookie,
             nr: a,
             stack: None,
         },
-        4 => LabKind::Called { callback: a },
-        6 => LabKind::Return {
+        kind::CALLED => LabKind::Called { callback: a },
+        kind::RETURN => LabKind::Return {
             entered: a,
             ip: b,
             interrupt: cookie.cast_signed() < 0,
         },
-        7 => LabKind::Migrate { from: a, to: b },
-        8 => LabKind::Exit,
-        9 => LabKind::Free,
-        10 => LabKind::Registered { ret },
-        11 => LabKind::Cancel,
-        12 => LabKind::Cancelled,
-        13 => LabKind::Start,
-        14 => LabKind::Stop,
+        kind::MIGRATE => LabKind::Migrate { from: a, to: b },
+        kind::EXIT => LabKind::Exit,
+        kind::FREE => LabKind::Free,
+        kind::REGISTERED => LabKind::Registered { ret },
+        kind::CANCEL => LabKind::Cancel,
+        kind::CANCELLED => LabKind::Cancelled,
+        kind::START => LabKind::Start,
+        kind::STOP => LabKind::Stop,
         _ => return None,
     })
 }

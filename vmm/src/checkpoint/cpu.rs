@@ -1,6 +1,6 @@
 //! The state of one vCPU.
 
-use std::arch::x86_64::{__cpuid, _rdtsc};
+use std::arch::x86_64::_rdtsc;
 
 use kvm_bindings::{
     KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, KVMIO, Msrs, kvm_debugregs, kvm_device_attr,
@@ -12,6 +12,7 @@ use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::{errno, ioctl_iow_nr};
 
 use super::{CheckpointError, failed};
+use crate::cpuid::on_tcg;
 use crate::pmu::Counters;
 use crate::vcpu::Vcpu;
 
@@ -153,15 +154,6 @@ fn settable(mut sregs: kvm_sregs) -> kvm_sregs {
         sregs.tr.type_ = AVAILABLE_TSS;
     }
     sregs
-}
-
-/// Whether this machine's CPU is emulated by QEMU's TCG, by the hypervisor leaf of CPUID.
-fn on_tcg() -> bool {
-    let leaf = __cpuid(0x4000_0000);
-    [leaf.ebx, leaf.ecx, leaf.edx]
-        .map(u32::to_le_bytes)
-        .concat()
-        == b"TCGTCGTCGTCG"
 }
 
 /// The host's time-stamp counter.

@@ -126,6 +126,18 @@ impl Machine {
         self.ram.restore(&self.vm, &self.memory, &checkpoint.pages)
     }
 
+    /// Makes this machine, which has never run and is of the same making, the twin of the one that a
+    /// checkpoint is of: it can be restored to that, and to every later checkpoint of the other one
+    /// that is nested in the same first one.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]; the machine is of no more use then.
+    pub fn adopt(&mut self, checkpoint: &Checkpoint) -> Result<Restored, CheckpointError> {
+        self.pause_all()?;
+        self.ram.adopt(&self.vm, &self.memory, &checkpoint.pages)?;
+        self.restore(checkpoint)
+    }
+
     /// What of the machine is not as in a checkpoint, in words: empty right after
     /// [`restore`](Self::restore). The clocks go on by themselves and are left out. Reads all of RAM.
     /// Stops all vCPUs; they stay stopped.

@@ -119,6 +119,35 @@ impl Ram {
         Ok(Pages { base, differing })
     }
 
+    /// Makes memory that has no checkpoint of its own the same as that of another machine's first one,
+    /// which the two share from then on.
+    pub(super) fn adopt(
+        &mut self,
+        vm: &VmFd,
+        memory: &Memory,
+        pages: &Pages,
+    ) -> Result<(), CheckpointError> {
+        let extent = |range: &Range| (range.start, range.len);
+        let ours = memory.ranges();
+        let theirs = pages.base.ranges.iter().map(|(range, _)| extent(range));
+        if self.base.is_some() || !ours.iter().map(extent).eq(theirs) {
+            return Err(CheckpointError::Foreign);
+        }
+        watch(vm, memory)?;
+        for (range, bytes) in &pages.base.ranges {
+            let all = range.addresses().step_by(PAGE);
+            for (address, page) in all.zip(bytes.chunks_exact(PAGE)) {
+                if !memory.holds(address, page)? {
+                    memory.write(address, page)?;
+                }
+            }
+        }
+        memory.take_written();
+        self.base = Some(Arc::clone(&pages.base));
+        self.at = Some(Arc::default());
+        Ok(())
+    }
+
     pub(super) fn restore(
         &mut self,
         vm: &VmFd,

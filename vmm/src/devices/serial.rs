@@ -59,6 +59,14 @@ impl Console {
         log.bytes.get(skip..).unwrap_or_default().to_vec()
     }
 
+    /// Forgets what was written after `position`, as far as it is kept.
+    pub fn cut(&self, position: u64) {
+        let mut log = self.lock();
+        let keep = position.saturating_sub(log.dropped);
+        log.bytes
+            .truncate(usize::try_from(keep).unwrap_or(usize::MAX));
+    }
+
     /// A log is bytes and a counter, right at every moment: a panic of another holder of the
     /// lock is no reason not to read it.
     fn lock(&self) -> MutexGuard<'_, Log> {

@@ -19,6 +19,8 @@ pub const COUNT_SW_DUMMY: u64 = 9;
 pub mod flag {
     /// `disabled`: off until `PERF_EVENT_IOC_ENABLE`.
     pub const DISABLED: u64 = 1 << 0;
+    /// `inherit`: tasks that those it counts make are counted too.
+    pub const INHERIT: u64 = 1 << 1;
     /// `mmap`: mmap records.
     pub const MMAP: u64 = 1 << 8;
     /// `comm`: comm records.
@@ -98,6 +100,7 @@ impl PerfEventAttr {
     pub fn from_spec(spec: &EventSpec, kind: u32, config: u64) -> Self {
         let bits = [
             (spec.mmap, flag::MMAP | flag::MMAP2),
+            (spec.inherit, flag::INHERIT),
             (spec.comm, flag::COMM),
             (spec.task, flag::TASK),
             (spec.exclude_callchain_user, flag::EXCLUDE_CALLCHAIN_USER),
@@ -159,6 +162,7 @@ mod tests {
             comm: false,
             mmap: false,
             context_switch: false,
+            inherit: false,
             exclude_callchain_user: false,
             output_to: None,
         };

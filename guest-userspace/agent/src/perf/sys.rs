@@ -21,15 +21,16 @@ mod request {
     pub(super) const ID: c_ulong = 0x8008_2407;
 }
 
-/// Opens an event for all tasks on one CPU.
+/// Opens an event on one CPU, for all tasks, or where it is inherited for the calling one.
 pub(super) fn open(attr: &PerfEventAttr, cpu: u32) -> Result<OwnedFd, Errno> {
-    let (all_tasks, no_group): (c_int, c_int) = (-1, -1);
+    let inherits = attr.flags & super::attr::flag::INHERIT != 0;
+    let (tasks, no_group): (c_int, c_int) = (if inherits { 0 } else { -1 }, -1);
     // SAFETY: the kernel reads `attr.size` bytes, which is the size of the struct.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
             std::ptr::from_ref(attr),
-            all_tasks,
+            tasks,
             cpu,
             no_group,
             FD_CLOEXEC,

@@ -11,7 +11,7 @@ pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), W
     let stack = Pages::low(stack_bytes.div_ceil(PAGE_SIZE))
         .map_err(failed(thread, "cannot map a stack below 2 GiB"))?;
     // SAFETY: the stack was sized for this chain, and is unmapped after the last run.
-    let chain = unsafe { chain.on_stack(stack.address(), stack.end()) };
+    let chain = unsafe { chain.on_stack(stack.end()) };
     while chain.goes_on() {
         chain.run();
         chain.count();

@@ -9,7 +9,7 @@ use rustix::io_uring::{
     io_uring_setup,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap};
-use unwindlab_abi::Observation;
+use unwindlab_abi::{Observation, WorkloadKind};
 
 use super::{WorkloadError, failed};
 use crate::chain::Chain;
@@ -21,10 +21,21 @@ const SUBMISSION: usize = 64;
 /// Bytes of a completion (`struct io_uring_cqe`).
 const COMPLETION: usize = 16;
 
+/// `IOSQE_ASYNC`, in the byte behind the operation: a worker of the kernel is to do it.
+const BY_WORKER: u16 = 1 << 4 << 8;
+
 /// Runs the chain, over and over, with a ring of its own. The one submission is all zeroes, which
-/// is `IORING_OP_NOP`.
-pub(super) fn run(chain: Chain, thread: u32) -> Result<Observation, WorkloadError> {
-    let ring = Ring::new().map_err(failed(thread, "cannot make an io_uring"))?;
+/// is `IORING_OP_NOP`, but for the flags.
+pub(super) fn run(
+    chain: Chain,
+    thread: u32,
+    kind: WorkloadKind,
+) -> Result<Observation, WorkloadError> {
+    let operation = match kind {
+        WorkloadKind::IoUringWorker => BY_WORKER,
+        _ => 0,
+    };
+    let ring = Ring::new(operation).map_err(failed(thread, "cannot make an io_uring"))?;
     // SAFETY: both words are in the ring's mapping, which stays.
     let chain = unsafe { chain.with_ring(ring.fd.as_raw_fd(), ring.tail, ring.head) };
     while chain.goes_on() {
@@ -50,7 +61,7 @@ struct Ring {
 }
 
 impl Ring {
-    fn new() -> Result<Self, Errno> {
+    fn new(operation: u16) -> Result<Self, Errno> {
         let mut params = io_uring_params::default();
         // SAFETY: no flag is set, so nothing of `params` is an address or a descriptor.
         let fd = unsafe { io_uring_setup(ENTRIES, &mut params)? };
@@ -63,11 +74,16 @@ impl Ring {
         } else {
             map(&fd, IORING_OFF_CQ_RING, completions)?
         };
-        map(
+        let submission = map(
             &fd,
             IORING_OFF_SQES,
             params.sq_entries as usize * SUBMISSION,
         )?;
+        let first = std::ptr::with_exposed_provenance_mut::<u16>(
+            usize::try_from(submission).map_err(|_| Errno::FAULT)?,
+        );
+        // SAFETY: the mapping has room for a submission, and nothing else knows of it yet.
+        unsafe { first.write(operation) };
         Ok(Self {
             fd,
             tail: sq + u64::from(params.sq_off.tail),
@@ -82,5 +98,5 @@ fn map(fd: &OwnedFd, offset: u64, len: usize) -> Result<u64, Errno> {
     let flags = MapFlags::SHARED | MapFlags::POPULATE;
     // SAFETY: a new mapping at an address the kernel chooses.
     let start = unsafe { mmap(null_mut(), len, access, flags, fd, offset)? };
-    Ok(start.addr() as u64)
+    Ok(start.expose_provenance() as u64)
 }

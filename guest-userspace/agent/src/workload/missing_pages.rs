@@ -1,30 +1,77 @@
-//! `missing-pages`: every iteration makes its system call with no page of its stack mapped.
+//! `missing-pages`: every iteration makes its system call with no page of its stack mapped, or with
+//! one that is gone altogether.
 
+use rustix::io::Errno;
 use unwindlab_abi::mailbox::PAGE_SIZE;
 
 use super::{WorkloadError, failed};
 use crate::chain::Chain;
 use crate::helper;
 use crate::pages::Pages;
+use crate::wishes::Wanted;
+
+/// Drops pages from the page tables also where they are locked (include/uapi/asm-generic/
+/// mman-common.h, since 5.18).
+const MADV_DONTNEED_LOCKED: u64 = 24;
+/// `MREMAP_MAYMOVE | MREMAP_FIXED`.
+const MOVE: u64 = 1 | 2;
+const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Runs the chain, over and over, on a stack of shared memory.
-pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), WorkloadError> {
-    let stack = Pages::shared(stack_bytes.div_ceil(PAGE_SIZE))
-        .map_err(failed(thread, "cannot map a stack"))?;
+pub(super) fn run(
+    chain: Chain,
+    thread: u32,
+    pages: usize,
+    huge_pages: bool,
+) -> Result<(), WorkloadError> {
+    let map = if huge_pages {
+        Pages::huge
+    } else {
+        Pages::shared
+    };
+    let stack = map(pages).map_err(failed(thread, "cannot map a stack"))?;
+    // Where a page of the stack is while it is gone.
+    let aside = Pages::new(1).map_err(failed(thread, "cannot map a page"))?;
     // SAFETY: the stack was sized for this chain, and is unmapped after the last run.
-    let chain = unsafe { chain.on_stack(stack.address(), stack.end()) };
+    let chain = unsafe { chain.on_stack(stack.end()) };
     chain.shared().set_stack_top(thread, stack.end());
     while chain.goes_on() {
-        if let Some((number, result)) = chain.shared().blocker().set_up(thread) {
-            helper::answer(chain.shared(), number, &result);
+        drop_all(&chain, &stack);
+        if let Some(wish) = chain.shared().wishes().take(thread) {
+            let result = match wish.what {
+                Wanted::Block(page) => chain.shared().blocker().block(page, thread),
+                Wanted::Unmap(page) => {
+                    move_aside(&chain, page, aside.address());
+                    Ok(())
+                }
+                Wanted::PageOut(_) | Wanted::Exec => Err(Errno::NOTSUP.into()),
+            };
+            helper::answer(chain.shared(), wish.number, &result);
         }
         chain.run();
-        // What the leaf's madvise returned: 0, or the pages were there and nothing was shown.
-        if let Ok(negative @ ..0) = i32::try_from(chain.last_result()) {
-            let errno = rustix::io::Errno::from_raw_os_error(-negative);
-            return Err(failed(thread, "cannot drop the pages of its stack")(errno));
-        }
+        let [before, _] = chain.before();
+        // Else the pages were there, and nothing was shown.
+        let gone = before.answer().and(chain.after().answer());
+        gone.map_err(failed(thread, "cannot drop the pages of its stack"))?;
     }
-    drop(stack);
+    drop((stack, aside));
     Ok(())
+}
+
+/// In the next iteration every page is there, and none is in the page tables.
+fn drop_all(chain: &Chain, stack: &Pages) {
+    let [before, _] = chain.before();
+    let (start, len) = (stack.address(), stack.end() - stack.address());
+    before.set(libc::SYS_madvise, &[start, len, MADV_DONTNEED_LOCKED]);
+    chain.after().unset();
+}
+
+/// In the next iteration this page is moved elsewhere, and nothing is mapped in its place, until it
+/// comes back behind the system call. No mapping made meanwhile could take its place but one of a
+/// single page, which the agent makes none of.
+fn move_aside(chain: &Chain, page: u64, aside: u64) {
+    let [before, _] = chain.before();
+    before.set(libc::SYS_mremap, &[page, PAGE, PAGE, MOVE, aside]);
+    let after = chain.after();
+    after.set(libc::SYS_mremap, &[aside, PAGE, PAGE, MOVE, page]);
 }

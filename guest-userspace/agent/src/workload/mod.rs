@@ -3,9 +3,12 @@
 mod compat;
 mod exec;
 mod exit;
+mod fork;
 mod gate;
 mod io_uring;
 mod missing_pages;
+mod paged_out;
+mod process;
 mod sleep_migrate;
 mod traced;
 mod unreadable_ends;
@@ -14,14 +17,16 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
 
-use rustix::thread::{CpuSet, Pid, gettid, sched_setaffinity};
+use rustix::thread::{Pid, gettid, sched_setaffinity};
 use unwindlab_abi::message::ThreadAnnounce;
 use unwindlab_abi::plan::Workload as Plan;
 use unwindlab_abi::shared::MAX_THREADS;
 use unwindlab_abi::{Observation, WorkloadKind, mailbox::PAGE_SIZE};
 
 use crate::chain::{Chain, FRAME_BYTES, MIN_FRAMES};
+use crate::pages::HUGE_PAGE;
 use crate::shared::SharedPages;
+use crate::system;
 use gate::Gate;
 
 /// Stack of a thread beyond its chain: the Rust frames above the root, and in tests a signal
@@ -77,6 +82,17 @@ pub enum WorkloadError {
     /// A thread ended by a panic.
     #[error("workload thread {0} panicked")]
     Panicked(u32),
+    /// The kernel has not what the workload needs.
+    #[error("the workload needs {0}, which the kernel has not")]
+    Unsupported(&'static str),
+}
+
+impl WorkloadError {
+    /// Whether the kernel lacks something, as opposed to something going wrong.
+    #[must_use]
+    pub const fn is_unsupported(&self) -> bool {
+        matches!(self, Self::Unsupported(_))
+    }
 }
 
 /// Names what a thread was doing when a system call failed.
@@ -135,6 +151,9 @@ impl Workload {
             .map(|thread| Job::new(plan, thread, cpus, &workload.shared))
             .collect::<Result<Vec<_>, _>>()?;
         check_memory(&jobs)?;
+        if plan.huge_pages {
+            reserve(&jobs)?;
+        }
         for job in jobs {
             workload.spawn(job)?;
         }
@@ -195,7 +214,7 @@ impl Workload {
         let gate = Arc::clone(&self.gate);
         let shared = Arc::clone(&self.shared);
         let stack = job.chain.expected_stack();
-        let tid_known = job.kind != WorkloadKind::Exit;
+        let tid_known = !matches!(job.kind, WorkloadKind::Exit | WorkloadKind::Process);
         let handle = Builder::new()
             .name(format!("{}-{thread}", job.kind.name()))
             .stack_size(job.stack_bytes)
@@ -247,6 +266,9 @@ struct Job {
     /// Where it starts.
     cpu: u32,
     sleeper: Option<sleep_migrate::Pipe>,
+    /// Where pages of its stack go.
+    elsewhere: Option<paged_out::Elsewhere>,
+    huge_pages: bool,
     cpus: Vec<u32>,
 }
 
@@ -273,6 +295,9 @@ impl Job {
         if plan.wild_ends {
             chain = chain.with_wild_end(thread);
         }
+        let elsewhere = (plan.kind == WorkloadKind::PagedOut)
+            .then(|| paged_out::Elsewhere::new(thread, stack_bytes(short)))
+            .transpose()?;
         let first_cpu = usize::try_from(thread).unwrap_or(0);
         Ok(Self {
             thread,
@@ -281,6 +306,8 @@ impl Job {
             stack_bytes: stack_bytes(short),
             cpu: cpus.iter().cycle().nth(first_cpu).copied().unwrap_or(0),
             sleeper,
+            elsewhere,
+            huge_pages: plan.huge_pages,
             cpus: cpus.to_vec(),
         })
     }
@@ -292,12 +319,24 @@ impl Job {
                 return unreadable_ends::run(self.chain, self.thread, self.stack_bytes).map(Some);
             }
             (WorkloadKind::Traced, _) => return traced::run(&self.chain, self.thread).map(Some),
-            (WorkloadKind::IoUring, _) => return io_uring::run(self.chain, self.thread).map(Some),
+            (WorkloadKind::IoUring | WorkloadKind::IoUringWorker, _) => {
+                return io_uring::run(self.chain, self.thread, self.kind).map(Some);
+            }
             (WorkloadKind::MissingPages, _) => {
-                missing_pages::run(self.chain, self.thread, self.stack_bytes)?;
+                let pages = self.stack_bytes.div_ceil(PAGE_SIZE);
+                missing_pages::run(self.chain, self.thread, pages, self.huge_pages)?;
+            }
+            (WorkloadKind::PagedOut, _) => {
+                if let Some(elsewhere) = &self.elsewhere {
+                    paged_out::run(self.chain, self.thread, elsewhere, self.stack_bytes)?;
+                }
             }
             (WorkloadKind::Compat, _) => compat::run(self.chain, self.thread, self.stack_bytes)?,
             (WorkloadKind::Exec, _) => exec::run(self.chain, self.thread, self.stack_bytes)?,
+            (WorkloadKind::Process, _) => process::run(self.chain, self.thread, self.stack_bytes)?,
+            (WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3, _) => {
+                fork::run(&self.chain, self.thread, self.kind)?;
+            }
             (WorkloadKind::Exit, _) => exit::run(&self.chain, self.thread, self.stack_bytes)?,
             (WorkloadKind::Stuck, Some(_never_written)) => self.chain.run(),
             (_, Some(pipe)) => {
@@ -334,6 +373,8 @@ fn check_memory(jobs: &[Job]) -> Result<(), WorkloadError> {
                 WorkloadKind::Exec,
                 WorkloadKind::Exit,
                 WorkloadKind::MissingPages,
+                WorkloadKind::PagedOut,
+                WorkloadKind::Process,
                 WorkloadKind::UnreadableEnds,
             ];
             let stacks = if own.contains(&job.kind) { 2 } else { 1 };
@@ -352,12 +393,24 @@ fn check_memory(jobs: &[Job]) -> Result<(), WorkloadError> {
     Ok(())
 }
 
+/// Has the kernel set aside huge pages for all stacks.
+fn reserve(jobs: &[Job]) -> Result<(), WorkloadError> {
+    const MISSING: WorkloadError = WorkloadError::Unsupported("huge pages (hugetlb) of 2 MiB");
+    let pages = jobs.iter().map(|job| job.stack_bytes.div_ceil(HUGE_PAGE));
+    let pages: usize = pages.sum();
+    system::sysctl_if_there("vm/nr_hugepages", &pages.to_string()).map_err(|_| MISSING)?;
+    let free = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let free = free.lines().find_map(|line| {
+        let count = line.strip_prefix("HugePages_Free:")?;
+        count.trim().parse::<usize>().ok()
+    });
+    match free {
+        Some(free) if free >= pages => Ok(()),
+        _ => Err(MISSING),
+    }
+}
+
 /// Binds a thread (`None`: the calling one) to one CPU.
 fn pin(thread: u32, tid: Option<Pid>, cpu: u32) -> Result<(), WorkloadError> {
-    let mut set = CpuSet::new();
-    let field = cpu as usize;
-    if field < CpuSet::MAX_CPU {
-        set.set(field);
-    }
-    sched_setaffinity(tid, &set).map_err(failed(thread, "cannot set its CPU"))
+    sched_setaffinity(tid, &system::only(cpu)).map_err(failed(thread, "cannot set its CPU"))
 }

@@ -43,7 +43,7 @@ pub(super) fn run(
     make_unreadable(&stack, memory).map_err(failed(thread, "cannot spoil a page"))?;
     count_signals().map_err(failed(thread, "cannot catch signals"))?;
     // SAFETY: the stack was sized for this chain, and is unmapped after the last run.
-    let chain = unsafe { chain.on_stack(stack.address(), page) };
+    let chain = unsafe { chain.on_stack(page) };
     repeat(&chain.with_end(page));
     drop(stack);
     Ok(Observation::Unreadable {

@@ -1,0 +1,73 @@
+//! A system call that a leaf makes when it comes by, written down beforehand.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// Number, arguments and answer; `chain.s` uses them by their offsets.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Call {
+    /// Negative: no call.
+    number: AtomicI64,
+    arguments: [AtomicU64; 5],
+    answer: AtomicI64,
+}
+
+impl Call {
+    /// Byte offset of the answer.
+    pub const ANSWER: usize = std::mem::offset_of!(Call, answer);
+
+    /// No call.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self {
+            number: AtomicI64::new(-1),
+            arguments: [const { AtomicU64::new(0) }; 5],
+            answer: AtomicI64::new(0),
+        }
+    }
+
+    /// This call from now on. Not while the leaf runs.
+    pub fn set(&self, number: i64, arguments: &[u64]) {
+        for (at, word) in self.arguments.iter().enumerate() {
+            let value = arguments.get(at).copied().unwrap_or(0);
+            word.store(value, Ordering::Relaxed);
+        }
+        self.answer.store(0, Ordering::Relaxed);
+        self.number.store(number, Ordering::Release);
+    }
+
+    /// None from now on.
+    pub fn unset(&self) {
+        self.set(-1, &[]);
+    }
+
+    /// What it answered when it was last made.
+    ///
+    /// # Errors
+    /// The errno it failed with.
+    pub fn answer(&self) -> Result<u64, rustix::io::Errno> {
+        let answer = self.answer.load(Ordering::Acquire);
+        match i32::try_from(answer) {
+            Ok(negative @ ..0) => Err(rustix::io::Errno::from_raw_os_error(-negative)),
+            _ => Ok(answer.cast_unsigned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_and_errors() {
+        let call = Call::none();
+        call.set(39, &[1, 2]);
+        assert_eq!(call.answer(), Ok(0));
+        call.answer.store(-22, Ordering::Relaxed);
+        assert_eq!(call.answer(), Err(rustix::io::Errno::INVAL));
+        call.answer.store(0x7fff_0000_1000, Ordering::Relaxed);
+        assert_eq!(call.answer(), Ok(0x7fff_0000_1000));
+        call.unset();
+        assert_eq!(call.number.load(Ordering::Relaxed), -1);
+    }
+}

@@ -1,0 +1,68 @@
+//! The processes that workload threads have at the moment, and which of them are to be killed.
+
+use std::io;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use unwindlab_abi::shared::MAX_THREADS;
+
+/// By thread.
+#[derive(Debug)]
+pub struct Processes(Vec<Process>);
+
+/// That of one thread.
+#[derive(Debug, Default)]
+pub struct Process {
+    pid: AtomicI32,
+    killed: AtomicI32,
+}
+
+impl Default for Processes {
+    fn default() -> Self {
+        Self((0..MAX_THREADS).map(|_| Process::default()).collect())
+    }
+}
+
+impl Processes {
+    /// That of a thread.
+    #[must_use]
+    pub fn of(&self, thread: u32) -> Option<&Process> {
+        self.0.get(usize::try_from(thread).ok()?)
+    }
+}
+
+impl Process {
+    /// Where the kernel writes its id when it makes it.
+    #[must_use]
+    pub const fn id(&self) -> *mut i32 {
+        self.pid.as_ptr()
+    }
+
+    /// There is none any more.
+    pub fn is_gone(&self) {
+        self.pid.store(0, Ordering::Release);
+    }
+
+    /// Sends SIGKILL.
+    ///
+    /// # Errors
+    /// There is no process, or the kernel's errno.
+    pub fn kill(&self) -> io::Result<()> {
+        let pid = self.pid.load(Ordering::Acquire);
+        if pid <= 0 {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        // Before it can be seen to have ended.
+        self.killed.store(pid, Ordering::Release);
+        // SAFETY: no memory is involved.
+        match unsafe { libc::kill(pid, libc::SIGKILL) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Whether the process with this id was to be killed.
+    #[must_use]
+    pub fn was_killed(&self, pid: i32) -> bool {
+        self.killed.load(Ordering::Acquire) == pid
+    }
+}

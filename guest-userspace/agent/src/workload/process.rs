@@ -1,0 +1,98 @@
+//! `process`: every iteration is a process that makes its system call at the bottom of its chain, and
+//! may be killed there, or execute another program instead.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::io;
+
+use unwindlab_abi::mailbox::PAGE_SIZE;
+use unwindlab_abi::{EXIT_AT_ONCE, mark};
+
+use super::WorkloadError;
+use crate::chain::{Chain, PLAIN_END};
+use crate::helper;
+use crate::pages::Pages;
+use crate::ports;
+use crate::processes::Process;
+use crate::wishes::{Wanted, Wish};
+
+/// The agent itself.
+const PROGRAM: &std::ffi::CStr = c"/proc/self/exe";
+
+/// Starts the processes one after the other, all on the same stack.
+pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), WorkloadError> {
+    let failed = |source| WorkloadError::System {
+        thread,
+        what: "a process of its own",
+        source,
+    };
+    let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+    let arguments: [*const c_char; 3] = [PROGRAM.as_ptr(), EXIT_AT_ONCE.as_ptr(), std::ptr::null()];
+    let execute = [
+        PROGRAM.as_ptr().addr() as u64,
+        arguments.as_ptr().addr() as u64,
+    ];
+    let stack = Pages::new(stack_bytes.div_ceil(PAGE_SIZE)).map_err(|e| failed(e.into()))?;
+    let shared = chain.shared();
+    let processes = shared.processes();
+    let process = processes.of(thread).ok_or_else(invalid).map_err(failed)?;
+    while chain.goes_on() {
+        let wish = shared.wishes().take(thread);
+        let executes = wish.is_some_and(|wish| wish.what == Wanted::Exec);
+        if executes {
+            chain.call().set(libc::SYS_execve, &execute);
+        } else {
+            chain.call().set(libc::SYS_getppid, &[]);
+        }
+        if let Some(Wish { number, .. }) = wish {
+            let result = if executes { Ok(()) } else { Err(invalid()) };
+            helper::answer(shared, number, &result);
+        }
+        let pid = start(&chain, &stack, process).map_err(failed)?;
+        let status = wait(pid).map_err(failed)?;
+        process.is_gone();
+        let wanted = match (process.was_killed(pid), executes) {
+            (true, _) => libc::SIGKILL,
+            (_, true) => 0,
+            (_, false) => libc::W_EXITCODE(PLAIN_END, 0),
+        };
+        if status != wanted {
+            let what = format!("it ended with status {status:#x}, not {wanted:#x}");
+            return Err(failed(io::Error::other(what)));
+        }
+        // The process may not have come to say so.
+        // SAFETY: the agent's main thread has allowed the port before it made any other.
+        unsafe { ports::ring_mark(mark::pack(mark::DONE, thread)) }
+        chain.count();
+    }
+    drop(stack);
+    Ok(())
+}
+
+/// Starts one process, in the memory of this one.
+fn start(chain: &Chain, stack: &Pages, process: &Process) -> io::Result<c_int> {
+    extern "C" fn child(chain: *mut c_void) -> c_int {
+        // SAFETY: the parent keeps the chain until this process has ended.
+        unsafe { (*chain.cast::<Chain>()).run() }
+        1
+    }
+    let top = std::ptr::with_exposed_provenance_mut(usize::try_from(stack.end()).unwrap_or(0));
+    let flags = libc::CLONE_VM | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
+    let chain = std::ptr::from_ref(chain).cast_mut().cast();
+    // SAFETY: the stack has room for the chain, which the child only reads, but for words of its
+    // own that the parent does not look at; the kernel writes the id into an atomic.
+    match unsafe { libc::clone(child, top, flags, chain, process.id()) } {
+        -1 => Err(io::Error::last_os_error()),
+        pid => Ok(pid),
+    }
+}
+
+fn wait(pid: c_int) -> io::Result<c_int> {
+    let mut status = 0;
+    // SAFETY: `status` is this function's.
+    let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    if waited == pid {
+        Ok(status)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

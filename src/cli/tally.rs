@@ -1,0 +1,147 @@
+//! The trials of one scenario, put together.
+
+use crate::report::outcome::Verdict;
+use crate::report::result::Trials;
+use crate::report::{Outcome, ScenarioResult};
+use crate::runner::TrialPlan;
+use crate::runner::explore::{Preemption, Token, choose};
+use crate::scenario::KernelSymbols;
+
+/// How far they are.
+#[derive(Debug)]
+pub(super) struct Tally {
+    /// How many there are to be.
+    planned: u32,
+    token: Option<Token>,
+    trials: Trials,
+    duration: std::time::Duration,
+    /// The first expected failure, or the last pass.
+    good: Option<ScenarioResult>,
+}
+
+impl Tally {
+    /// None so far. `trials` and `token` are what the user asks for.
+    pub(super) fn new(plan: &TrialPlan, trials: Option<u32>, token: Option<Token>) -> Self {
+        let of_scenario = plan.explore.as_ref().map_or(1, |explore| explore.trials);
+        let planned = match token {
+            Some(_) => 1,
+            None => trials.unwrap_or(of_scenario),
+        };
+        Self {
+            planned,
+            token,
+            trials: Trials::default(),
+            duration: std::time::Duration::ZERO,
+            good: None,
+        }
+    }
+
+    /// The token of the next trial.
+    fn next(&self, plan: &TrialPlan) -> Option<Token> {
+        let explore = plan.explore.as_ref()?;
+        Some(self.token.unwrap_or(Token {
+            seed: explore.seed,
+            trial: self.trials.made + 1,
+        }))
+    }
+
+    /// The preemptions of the next trial.
+    pub(super) fn preemptions(&self, plan: &TrialPlan) -> Vec<Preemption> {
+        match (&plan.explore, self.next(plan)) {
+            (Some(explore), Some(token)) => choose(explore, plan.vcpus, token),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Takes a trial's result; what came of all of them, where no more are to be made.
+    pub(super) fn take(
+        &mut self,
+        plan: &TrialPlan,
+        mut result: ScenarioResult,
+        preemptions: &[Preemption],
+        symbols: &dyn KernelSymbols,
+    ) -> Option<ScenarioResult> {
+        let token = self.next(plan);
+        let made = made(plan, &result, preemptions.len());
+        self.trials.made += 1;
+        self.trials.preemptions += made.iter().filter(|made| **made).count() as u64;
+        self.duration += result.duration;
+        if result.outcome.verdict() != Verdict::Good {
+            if let Some(token) = token {
+                let lines = preemptions.iter().zip(&made);
+                let lines = lines.map(|(it, made)| describe(it, *made, symbols));
+                result.reasons.extend(lines);
+                let name = &result.name;
+                let again = format!("once more: `unwindlab run {name} --token {token}`");
+                result.reasons.push(again);
+            } else if self.planned > 1 {
+                let trial = self.trials.made;
+                result
+                    .reasons
+                    .push(format!("in trial {trial} of {}", self.planned));
+            }
+            return Some(self.whole(result));
+        }
+        let expected = result.outcome == Outcome::ExpectedFailure;
+        self.trials.expected_failures += u32::from(expected);
+        let keep = match &self.good {
+            Some(before) => before.outcome == Outcome::Pass,
+            None => true,
+        };
+        if keep {
+            self.good = Some(result);
+        }
+        (self.trials.made >= self.planned).then(|| self.so_far(plan))
+    }
+
+    /// What came of those that were made, all of them good.
+    pub(super) fn so_far(&mut self, plan: &TrialPlan) -> ScenarioResult {
+        let none = || {
+            let reason = "interrupted".to_owned();
+            ScenarioResult::not_run(&plan.scenario, Outcome::InfraError, reason)
+        };
+        let mut result = self.good.take().unwrap_or_else(none);
+        if plan.explore.is_some() && self.planned > 1 && self.trials.preemptions == 0 {
+            result.outcome = Outcome::Fail;
+            let reason = "point not reached: no preemption was made in any trial";
+            result.reasons.push(reason.to_owned());
+        }
+        self.whole(result)
+    }
+
+    fn whole(&self, mut result: ScenarioResult) -> ScenarioResult {
+        result.duration = self.duration;
+        result.trials = (self.planned > 1).then_some(self.trials);
+        result
+    }
+}
+
+/// Which of the preemptions were made: they stand behind the plan's own injections, two of each.
+fn made(plan: &TrialPlan, result: &ScenarioResult, count: usize) -> Vec<bool> {
+    let actions = result.trace.as_ref().map(|trace| trace.actions.as_slice());
+    let actions = actions.unwrap_or_default();
+    let first = plan.injections.len();
+    let is = |spec: usize| actions.iter().any(|it| it.spec as usize == spec);
+    (0..count).map(|number| is(first + 2 * number)).collect()
+}
+
+fn describe(it: &Preemption, made: bool, symbols: &dyn KernelSymbols) -> String {
+    let name = |address: u64| match symbols.resolve(address) {
+        Some((symbol, offset)) => format!("{symbol}+{offset:#x}"),
+        None => format!("{address:#x}"),
+    };
+    format!(
+        "preemption: vCPU {} at {} (arrival {}) until vCPU {} came to {} ({} times) or for {} ms{}",
+        it.vcpu,
+        name(it.at),
+        it.hit,
+        it.other,
+        name(it.until),
+        it.times,
+        it.limit_ms,
+        if made { "" } else { ": not reached" },
+    )
+}
+
+#[cfg(test)]
+mod tests;
