@@ -67,6 +67,18 @@ pub struct RunArgs {
     /// Where KVM comes from.
     #[arg(long, value_enum, default_value_t, value_name = "HOST")]
     pub kvm_host: KvmHost,
+    /// Count time in instructions, on an emulated KVM host for each scenario: the same seed gives the
+    /// same trace each time, its times included. Slower, two vCPUs several times.
+    #[arg(long)]
+    pub deterministic: bool,
+    /// Which of the many interleavings that can be.
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "deterministic",
+        default_value_t = 0
+    )]
+    pub seed: u64,
     /// Only scenarios whose name contains this; may be given more than once.
     #[arg(long, value_name = "TEXT")]
     pub filter: Vec<String>,

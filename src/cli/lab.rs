@@ -62,6 +62,23 @@ pub trait Lab: Sync {
         interrupt: &Interrupt,
     ) -> Result<Box<dyn Executor>, LabError>;
 
+    /// A KVM host whose trials follow from `seed`, each the same every time.
+    ///
+    /// # Errors
+    /// [`LabError`].
+    fn deterministic(
+        &self,
+        _seed: u64,
+        _kernel: &dyn TestKernel,
+        _perf_tool: Option<&Path>,
+        _progress: &dyn Progress,
+        _interrupt: &Interrupt,
+    ) -> Result<Box<dyn Executor>, LabError> {
+        Err(LabError::Unavailable(
+            "there is no deterministic KVM host here".to_owned(),
+        ))
+    }
+
     /// Which KVM host would be used and why, and what is missing: text of some lines.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::analysis::Analysis;
-use super::args::RunArgs;
+use super::args::{KvmHost, RunArgs};
 use super::error::{CommandError, show};
 use super::kernel;
 use super::lab::{Lab, TestKernel};
@@ -41,12 +41,23 @@ fn setup(args: &RunArgs, analysis: &Analysis) -> Result<Setup, CommandError> {
     Ok(Setup {
         library: scenarios,
         kvm_host: args.kvm_host,
+        seed: seed(args)?,
         trials: args.trials,
         token: args.token,
         compare_snapshots: !args.no_snapshots,
         artifacts: Some(Artifacts::open(args.artifacts.as_deref())?),
         show: true,
     })
+}
+
+/// The seed of a deterministic run.
+fn seed(args: &RunArgs) -> Result<Option<u64>, CommandError> {
+    if args.deterministic && args.kvm_host == KvmHost::Native {
+        return Err(CommandError::Usage(
+            "--deterministic needs the emulated KVM host: a native one has its own time".to_owned(),
+        ));
+    }
+    Ok(args.deterministic.then_some(args.seed))
 }
 
 /// Runs scenarios and reports; the exit code.

@@ -27,6 +27,8 @@ pub(super) struct Setup {
     pub(super) library: Vec<Loaded>,
     /// Where KVM comes from.
     pub(super) kvm_host: KvmHost,
+    /// Of a deterministic run.
+    pub(super) seed: Option<u64>,
     /// Trials of each scenario; as many as it says itself where this is missing.
     pub(super) trials: Option<u32>,
     /// The one trial of an exploration.
@@ -145,9 +147,11 @@ impl<'a> Session<'a> {
         let (host, kernel) = (self.setup.kvm_host, self.kernel);
         let tool = self.perf_tool.as_ref().and_then(|it| it.as_ref().ok());
         let tool = tool.map(PathBuf::as_path);
-        let executor = self
-            .lab
-            .executor(host, kernel, tool, self.spinner, self.interrupt)?;
+        let (lab, spinner, interrupt) = (self.lab, self.spinner, self.interrupt);
+        let executor = match self.setup.seed {
+            Some(seed) => lab.deterministic(seed, kernel, tool, spinner, interrupt)?,
+            None => lab.executor(host, kernel, tool, spinner, interrupt)?,
+        };
         self.host = executor.host();
         Ok(executor)
     }
@@ -207,6 +211,7 @@ impl<'a> Session<'a> {
             symbols: self.kernel.symbols(),
             compare_snapshots: self.setup.compare_snapshots,
         };
+        let trace_sha256 = self.setup.seed.and_then(|_| recording.sha256());
         let mut result = judge.judge(Case {
             loaded,
             plan: trial,
@@ -214,6 +219,7 @@ impl<'a> Session<'a> {
             trace: Trace::decode(&recording),
             duration,
         });
+        result.trace_sha256 = trace_sha256;
         if let Some(artifacts) = &self.setup.artifacts
             && let Err(error) = artifacts.keep(&mut result, &recording)
         {
@@ -230,6 +236,9 @@ impl<'a> Session<'a> {
         }
         let mut text = table::row(&result, self.width);
         text.push('\n');
+        if let Some(hash) = &result.trace_sha256 {
+            text.push_str(&format!("  trace sha256 {hash}\n"));
+        }
         if result.outcome.verdict() != Verdict::Good && result.outcome != Outcome::Skip {
             let symbols = result.trace.as_ref().map(|trace| &trace.user_symbols);
             let names = Names {

@@ -78,6 +78,7 @@ impl Suite<'_> {
         let setup = Setup {
             library,
             kvm_host: self.kvm_host,
+            seed: None,
             trials: None,
             token: None,
             // What the invariants say is asked for here, and nothing else.

@@ -115,6 +115,7 @@ impl Bench {
 }
 
 struct Host {
+    name: String,
     recorded: Arc<Mutex<VecDeque<Recorded>>>,
     interrupt: Interrupt,
     interrupt_in: Option<usize>,
@@ -122,7 +123,7 @@ struct Host {
 
 impl Executor for Host {
     fn host(&self) -> String {
-        "bench".to_owned()
+        self.name.clone()
     }
 
     fn run(&mut self, _: &TrialPlan, _: &dyn Progress) -> Recorded {
@@ -185,6 +186,23 @@ impl Lab for Bench {
         }
         self.hosts_started.fetch_add(1, Relaxed);
         Ok(Box::new(Host {
+            name: "bench".to_owned(),
+            recorded: Arc::clone(&self.recorded),
+            interrupt: interrupt.clone(),
+            interrupt_in: self.interrupt_in,
+        }))
+    }
+
+    fn deterministic(
+        &self,
+        seed: u64,
+        _: &dyn TestKernel,
+        _: Option<&Path>,
+        _: &dyn Progress,
+        interrupt: &Interrupt,
+    ) -> Result<Box<dyn Executor>, LabError> {
+        Ok(Box::new(Host {
+            name: format!("bench of seed {seed}"),
             recorded: Arc::clone(&self.recorded),
             interrupt: interrupt.clone(),
             interrupt_in: self.interrupt_in,
@@ -326,6 +344,27 @@ fn no_host() {
 }
 
 #[test]
+fn a_deterministic_run_has_a_host_of_its_own_kind() {
+    let folder = folder();
+    let native = ["--deterministic", "--kvm-host", "native"];
+    let error = run_in(&folder, &native, &Bench::new([])).unwrap_err();
+    assert_eq!(error.exit_code(), 2, "{error}");
+    let bench = Bench::new([(); 3].map(|()| ended(TrialEnd::Completed)));
+    assert_eq!(run_in(&folder, &["--deterministic"], &bench).unwrap(), 0);
+    assert_eq!(bench.hosts_started.load(Relaxed), 0);
+    let text = fs::read_to_string(folder.path().join("out.json")).unwrap();
+    let hash = Recording {
+        end: TrialEnd::Completed,
+        console: "hello\n".to_owned(),
+        ..Recording::default()
+    }
+    .sha256()
+    .unwrap();
+    assert_eq!(text.matches(&hash).count(), 3, "of each scenario");
+    assert!(text.contains("bench of seed 0"), "{text}");
+}
+
+#[test]
 fn no_such_kernel() {
     let error = run_in(&folder(), &["--kernel", "stock:1"], &Bench::new([])).unwrap_err();
     assert_eq!(error.to_string(), "no such kernel: stock:1");
@@ -410,6 +449,8 @@ fn command_line() {
         &["unwindlab"][..],
         &["unwindlab", "walk"],
         &["unwindlab", "run", "--kvm-host", "magic"],
+        &["unwindlab", "run", "--seed", "3"],
+        &["unwindlab", "run", "--deterministic", "--seed", "x"],
     ] {
         assert_eq!(Cli::try_parse_from(wrong).unwrap_err().exit_code(), 2);
     }

@@ -22,6 +22,13 @@ pub const MAX_BODY: usize = 1 << 30;
 pub enum ToHost {
     /// Run one trial. Answered by any number of `Progress`, then one `Recording`.
     Run(Box<TrialPlan>),
+    /// Run one trial, deterministically: vCPUs take turns as the seed has it. Answered as `Run`.
+    RunInTurns {
+        /// What to run.
+        plan: Box<TrialPlan>,
+        /// Of the turns.
+        seed: u64,
+    },
     /// Carry out a sweep. Answered by `Sweep` messages, the last of which is `Done` or `Failed`.
     Sweep(Box<SweepPlan>),
 }

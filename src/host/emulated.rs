@@ -225,6 +225,26 @@ fn machine_arguments(
     outer: &OuterMachine,
     [initrd, channel, console]: [RawFd; 3],
 ) -> Vec<OsString> {
+    let mut arguments = common_arguments(outer);
+    let mut add = |name: &str, value: String| {
+        arguments.push(name.into());
+        arguments.push(value.into());
+    };
+    add("-accel", "tcg,thread=multi,tb-size=512".to_owned());
+    add("-device", "virtio-serial-pci".to_owned());
+    add(
+        "-device",
+        "virtserialport,chardev=channel,name=unwindlab".to_owned(),
+    );
+    add("-smp", outer.cpus.to_string());
+    add("-initrd", format!("/proc/self/fd/{initrd}"));
+    add("-chardev", format!("socket,id=channel,fd={channel}"));
+    add("-chardev", format!("socket,id=console,fd={console}"));
+    arguments
+}
+
+/// What every outer machine has; its console is the chardev `console`, which is to be added.
+pub(super) fn common_arguments(outer: &OuterMachine) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = [
         "-nodefaults",
         "-no-user-config",
@@ -235,12 +255,6 @@ fn machine_arguments(
         "pc",
         "-cpu",
         "EPYC,+svm,+npt",
-        "-accel",
-        "tcg,thread=multi,tb-size=512",
-        "-device",
-        "virtio-serial-pci",
-        "-device",
-        "virtserialport,chardev=channel,name=unwindlab",
         "-serial",
         "chardev:console",
         "-append",
@@ -248,15 +262,7 @@ fn machine_arguments(
     ]
     .map(OsString::from)
     .to_vec();
-    let mut add = |name: &str, value: OsString| {
-        arguments.push(name.into());
-        arguments.push(value);
-    };
-    add("-smp", outer.cpus.to_string().into());
-    add("-m", outer.memory_mib.to_string().into());
-    add("-kernel", outer.vmlinux.clone().into());
-    add("-initrd", format!("/proc/self/fd/{initrd}").into());
-    add("-chardev", format!("socket,id=channel,fd={channel}").into());
-    add("-chardev", format!("socket,id=console,fd={console}").into());
+    arguments.extend(["-m".into(), outer.memory_mib.to_string().into()]);
+    arguments.extend(["-kernel".into(), outer.vmlinux.clone().into()]);
     arguments
 }

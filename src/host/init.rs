@@ -3,6 +3,7 @@
 //! It makes /dev/kvm, tells the command that it is fit, and runs trials until the channel closes.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,9 @@ use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, finit_module, reboot};
 
 use super::channel::{self, ChannelError, FromHost, ToHost};
+use super::deterministic::after_interrupt::ExitAfterInterrupt;
+use super::deterministic::region::Inside;
+use super::deterministic::turns::take_turns;
 use super::initramfs::{KERNELS, MODULE_ORDER};
 use super::native::Native;
 use super::perf_tool;
@@ -35,7 +39,13 @@ pub fn main() {
 
 fn serve() -> anyhow::Result<()> {
     mount_kernel_filesystems()?;
-    let mut port = open_port()?;
+    match Inside::open()? {
+        Some(region) => serve_at(region),
+        None => serve_at(open_port()?),
+    }
+}
+
+fn serve_at(mut port: impl Read + Write) -> anyhow::Result<()> {
     let mut native = match prepare_kvm() {
         Ok(native) => native,
         Err(error) => {
@@ -59,8 +69,14 @@ fn serve() -> anyhow::Result<()> {
         },
     )?;
     loop {
+        let mut in_turns = None;
         let plan = match channel::receive(&mut port) {
             Ok(ToHost::Run(plan)) => plan,
+            Ok(ToHost::RunInTurns { plan, seed }) => {
+                in_turns = Some(ExitAfterInterrupt::begin()?);
+                take_turns(seed, plan.vcpus)?;
+                plan
+            }
             Ok(ToHost::Sweep(plan)) => {
                 let mut lost = None;
                 native.sweep(&plan, &mut |message| {
@@ -81,6 +97,7 @@ fn serve() -> anyhow::Result<()> {
             lost = channel::send(&mut port, &FromHost::Progress(progress.clone())).err();
             lost.is_none()
         });
+        drop(in_turns);
         if let Some(error) = lost {
             return Err(error.into());
         }

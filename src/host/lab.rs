@@ -10,6 +10,7 @@ use unwindlab_guest_kernel::{BuildSpec, Cache, KernelImage, KernelSpec, Symbols}
 use unwindlab_vmm::Kernel;
 
 use super::choice::{Choice, choose};
+use super::deterministic::Deterministic;
 use super::emulated::{Emulated, OuterMachine};
 use super::initramfs::{self, Contents};
 use super::native::{InProcess, Native};
@@ -30,17 +31,15 @@ const OUTER_CPUS: u32 = 2;
 pub struct ThisMachine;
 
 impl ThisMachine {
-    fn emulated(
+    /// What an outer machine for `kernel` is made of, and `uname -r` of the outer kernel.
+    fn outer(
         &self,
-        why: &str,
         kernel: &dyn TestKernel,
         perf_tool: Option<&Path>,
         progress: &dyn Progress,
-        interrupt: &Interrupt,
-    ) -> Result<Emulated, LabError> {
+    ) -> Result<(OuterMachine, String), LabError> {
         let qemu = kernels::qemu(&cache()?, progress).map_err(unavailable)?;
         let outer = kernels::outer_kernel(&cache()?, progress).map_err(unavailable)?;
-        progress.step("booting the outer machine");
         // By this name it is found even if a build has replaced its file meanwhile.
         let init = Path::new("/proc/self/exe");
         let initramfs = initramfs::build(&Contents {
@@ -57,6 +56,19 @@ impl ThisMachine {
             memory_mib: OUTER_MEMORY_MIB,
             cpus: OUTER_CPUS,
         };
+        Ok((machine, outer.release))
+    }
+
+    fn emulated(
+        &self,
+        why: &str,
+        kernel: &dyn TestKernel,
+        perf_tool: Option<&Path>,
+        progress: &dyn Progress,
+        interrupt: &Interrupt,
+    ) -> Result<Emulated, LabError> {
+        let (machine, _) = self.outer(kernel, perf_tool, progress)?;
+        progress.step("booting the outer machine");
         Emulated::start(&machine, why, interrupt).map_err(|error| {
             let last: Vec<&str> = error.console.trim_end().lines().rev().take(20).collect();
             let console: String = last
@@ -138,6 +150,19 @@ impl Lab for ThisMachine {
             )),
             Choice::Impossible { why } => Err(LabError::Unavailable(why)),
         }
+    }
+
+    fn deterministic(
+        &self,
+        seed: u64,
+        kernel: &dyn TestKernel,
+        perf_tool: Option<&Path>,
+        progress: &dyn Progress,
+        interrupt: &Interrupt,
+    ) -> Result<Box<dyn Executor>, LabError> {
+        let (machine, release) = self.outer(kernel, perf_tool, progress)?;
+        let host = Deterministic::new(machine, &release, seed, interrupt);
+        Ok(Box::new(host))
     }
 
     fn perf_tool(&self, progress: &dyn Progress) -> Result<PathBuf, LabError> {

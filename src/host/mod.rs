@@ -6,6 +6,7 @@ pub mod channel;
 pub mod choice;
 pub mod console;
 pub mod cpio;
+pub mod deterministic;
 pub mod doctor;
 pub mod emulated;
 pub mod init;

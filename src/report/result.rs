@@ -38,6 +38,9 @@ pub struct ScenarioResult {
     pub duration: Duration,
     /// Files that were kept, by what they hold.
     pub artifacts: Vec<Artifact>,
+    /// Hash of all that was recorded, of a deterministic run; `None` elsewhere, where no two are alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_sha256: Option<String>,
     /// The whole trace; `None` where the machine never ran.
     pub trace: Option<Trace>,
     /// The trials, where there were more than one: everything else is of the first that did not pass, or
@@ -103,6 +106,7 @@ impl ScenarioResult {
             counts: Counts::default(),
             duration: Duration::ZERO,
             artifacts: Vec::new(),
+            trace_sha256: None,
             trace: None,
             trials: None,
         }

@@ -4,6 +4,7 @@
 //! nothing else, so a stored recording can be judged again.
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use unwindlab_abi::Observation;
 use unwindlab_abi::message::{EventAnnounce, RingAnnounce, ThreadAnnounce, UserSymbol};
 use unwindlab_abi::plan::Tracing;
@@ -64,6 +65,16 @@ pub struct Recording {
     pub console: String,
     /// How the trial ended.
     pub end: TrialEnd,
+}
+
+impl Recording {
+    /// Hash of everything in it, in hexadecimal: two recordings with the same one are the same.
+    #[must_use]
+    pub fn sha256(&self) -> Option<String> {
+        let bytes = postcard::to_allocvec(self).ok()?;
+        let digest = Sha256::digest(&bytes);
+        Some(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
 }
 
 /// The bytes that one ring produced over the whole trial.
