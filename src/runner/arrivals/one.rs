@@ -44,6 +44,14 @@ impl Armed {
         self.next = next;
     }
 
+    /// As before the arrival that counts, number `hit`.
+    fn begin_again(&mut self, hit: u64) {
+        self.hits = hit.saturating_sub(1);
+        self.injected = 0;
+        self.pass = None;
+        self.next.clear();
+    }
+
     /// The place was reached, and the arrival is not over.
     const fn begun(&self) -> bool {
         self.pass.is_some()
@@ -76,13 +84,18 @@ impl Arrival {
     }
 
     pub(super) fn addresses(&self) -> Vec<u64> {
-        let places = self.armed.values().map(|armed| armed.next.as_slice());
+        let mut places = Vec::new();
+        for armed in self.armed.values() {
+            places.extend_from_slice(&armed.next);
+            if armed.next.is_empty() || self.is_burst() {
+                places.push(self.address);
+            }
+        }
         places
-            .flat_map(|next| match next {
-                [] => vec![self.address],
-                next => next.to_vec(),
-            })
-            .collect()
+    }
+
+    const fn is_burst(&self) -> bool {
+        self.plan.times > 1
     }
 
     /// Arrivals that are over or under way.
@@ -146,12 +159,13 @@ impl Arrival {
     /// What is due for this injection where a vCPU stands; nothing that would lead it on where
     /// another one already does (`led`).
     pub(super) fn hit(&mut self, at: &Standing, led: bool) -> Option<Due> {
-        let address = self.address;
+        let (address, burst) = (self.address, self.is_burst());
         let here = |armed: &Armed| {
             armed.task.is_none_or(|task| task == at.task)
                 && match armed.next.as_slice() {
                     [] => address == at.pc,
-                    next => next.contains(&at.pc),
+                    // A burst that was broken off passes its place again before its next boundary.
+                    next => next.contains(&at.pc) || burst && address == at.pc,
                 }
         };
         let thread = self
@@ -173,6 +187,9 @@ impl Arrival {
             thread,
             iteration: armed.iteration,
         };
+        if !armed.next.is_empty() && !armed.next.contains(&at.pc) {
+            armed.begin_again(plan.hit);
+        }
         if armed.next.is_empty() && !armed.begun() {
             armed.hits += 1;
             if armed.hits < plan.hit {

@@ -93,21 +93,39 @@ fn a_burst_goes_from_boundary_to_boundary() {
     };
     assert_eq!(arrivals.at(0x10, TASK, true), [due(1, true)]);
     arrivals.go_on_at(0, who(0, 1), vec![0x14]);
-    assert_eq!(arrivals.addresses(), [0x14]);
-    assert_eq!(
-        arrivals.at(0x10, TASK, true),
-        [],
-        "the next boundary is elsewhere"
-    );
+    assert_eq!(arrivals.addresses(), [0x10, 0x14]);
     assert_eq!(arrivals.at(0x14, OTHER, true), [], "another task");
     assert_eq!(arrivals.at(0x14, TASK, true), [due(1, true)]);
     arrivals.go_on_at(0, who(0, 1), vec![0x16, 0x30]);
-    assert_eq!(arrivals.addresses(), [0x16, 0x30]);
+    assert_eq!(arrivals.addresses(), [0x10, 0x16, 0x30]);
     assert_eq!(arrivals.at(0x30, TASK, true), [due(1, false)]);
     assert!(arrivals.addresses().is_empty(), "nothing is armed");
     arrivals.arm(0, TASK);
     assert_eq!(arrivals.addresses(), [0x10]);
     assert_eq!(arrivals.at(0x10, TASK, true), [due(2, true)]);
+}
+
+#[test]
+fn a_burst_that_was_broken_off_begins_again_at_its_place() {
+    let mut arrivals = one(1, 1, 1, 3);
+    arrivals.arm(0, TASK);
+    let due = |again| Due::Inject {
+        spec: 0,
+        who: who(0, 1),
+        again,
+    };
+    assert_eq!(arrivals.at(0x10, TASK, true), [due(true)]);
+    arrivals.go_on_at(0, who(0, 1), vec![0x14]);
+    assert_eq!(arrivals.at(0x14, TASK, true), [due(true)]);
+    arrivals.go_on_at(0, who(0, 1), vec![0x16]);
+    // The boundary at 0x16 was passed by without a stop, and the next system call is made.
+    for (pc, again) in [(0x10, true), (0x14, true), (0x16, false)] {
+        assert_eq!(arrivals.at(pc, TASK, true), [due(again)]);
+        if again {
+            arrivals.go_on_at(0, who(0, 1), vec![if pc == 0x10 { 0x14 } else { 0x16 }]);
+        }
+    }
+    assert!(arrivals.complete());
 }
 
 #[test]
