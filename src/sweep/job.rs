@@ -13,11 +13,14 @@ use super::guest::{Happening, SweepError, THREAD};
 use super::plan::{Effort, Points, Step, SweepPlan, SweptTrial};
 use super::walk::{Walk, pass};
 use crate::runner::vcpu::VcpuError;
+use crate::runner::watch;
 use crate::trace::recording::{Injection, TrialEnd};
 
 /// Boundaries from one checkpoint of the path to the next: a trial steps over half of them on
 /// average, which costs less than a checkpoint for each.
 const STRIDE: u32 = 24;
+/// After so long without a stop a trial's machine is looked at: the host may have lost it.
+const SILENCE: Duration = Duration::from_millis(200);
 /// How often a point is tried before it counts as missed.
 const TRIES: u32 = 4;
 
@@ -275,7 +278,7 @@ impl<'p> Job<'p> {
         let until = Instant::now() + Duration::from_millis(self.plan.limit_ms);
         let mut requests = 0;
         loop {
-            let happening = self.walk.guest.next(until)?;
+            let happening = self.walk.guest.next(until.min(Instant::now() + SILENCE))?;
             match happening {
                 Happening::Arm { vcpu, thread } => {
                     iteration += u64::from(thread == THREAD);
@@ -291,6 +294,11 @@ impl<'p> Job<'p> {
                     guest.resume(vcpu, Run::Continue)?;
                 }
                 Happening::End(end) => return Ok(end),
+                Happening::Nothing if Instant::now() < until => {
+                    if let Some(lost) = watch::lost(&mut self.walk.guest.machine)? {
+                        return Ok(lost);
+                    }
+                }
                 Happening::Nothing => return self.walk.guest.hang(),
                 other => pass(&mut self.walk.guest, &other, "in a trial")?,
             }
