@@ -203,8 +203,14 @@ impl<'p> Job<'p> {
     /// Tries a point until the way there is that of the path: code that reads a clock may go another.
     fn try_often(&mut self, block: &Block, point: u32) -> Result<Option<SweptTrial>, SweepError> {
         for attempt in 0..TRIES {
+            // In user mode an interrupt that waited for the kernel to be left would come first.
+            let in_user = self
+                .common
+                .path
+                .get(point as usize)
+                .is_some_and(|it| it.user);
             let how = match attempt {
-                0 => Way::InOneGo,
+                0 if !in_user => Way::InOneGo,
                 _ => Way::StepByStep,
             };
             if self.plan.check_restores {
@@ -216,9 +222,11 @@ impl<'p> Job<'p> {
             }
             let trial = self.trial(point)?;
             match trial.end {
-                // A kernel that hangs there does so each time. One that does not is told of, and so is a
-                // failure of the KVM host.
-                end @ (TrialEnd::Hang { .. } | TrialEnd::Infra { .. }) if attempt + 1 < TRIES => {
+                // A kernel that hangs or panics there does so each time. One that does not is told of, and
+                // so is a failure of the KVM host.
+                end @ (TrialEnd::Hang { .. } | TrialEnd::Panic { .. } | TrialEnd::Infra { .. })
+                    if attempt + 1 < TRIES =>
+                {
                     let _ = self.send.send(FromJob::Again(point, end));
                 }
                 TrialEnd::Infra { reason } => return Err(SweepError::Other(reason)),
