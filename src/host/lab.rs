@@ -268,7 +268,11 @@ impl KernelSymbols for LoadedSymbols {
     fn rdpmc_sites(&self) -> Result<Vec<u64>, String> {
         let path = &self.vmlinux;
         let elf = fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-        let functions: Vec<u64> = self.symbols.iter().map(|(at, _, _)| at).collect();
-        unwindlab_vmm::rdpmc_sites(&Kernel::Elf(elf.into()), &functions).map_err(|e| e.to_string())
+        // Letters as of nm(1): of text, global, local or weak.
+        let symbols = self.symbols.iter();
+        let symbols: Vec<(u64, bool)> = symbols
+            .map(|(at, letter, _)| (at, matches!(letter, 'T' | 't' | 'W' | 'w')))
+            .collect();
+        unwindlab_vmm::rdpmc_sites(&Kernel::Elf(elf.into()), &symbols).map_err(|e| e.to_string())
     }
 }

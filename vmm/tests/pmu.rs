@@ -61,7 +61,7 @@ fn synthetic() -> Machine {
         address: ADDRESS,
         code: code.into(),
     };
-    let sites = rdpmc_sites(&kernel, &[ADDRESS]).unwrap();
+    let sites = rdpmc_sites(&kernel, &[(ADDRESS, true)]).unwrap();
     assert_eq!(sites.len(), 3);
     let mut machine = machine_with(Pmu::Synthetic { rdpmc: &sites }, 1, code);
     machine.start().unwrap();

@@ -79,21 +79,25 @@ fn text<'a>(kernel: &'a Kernel<'_>) -> Result<Vec<Text<'a>>, SiteError> {
     Ok(found)
 }
 
-/// The virtual addresses of the `RDPMC` instructions in a kernel, in order. `functions` are the
-/// addresses at which functions start; code before the first is not looked at.
+/// The virtual addresses of the `RDPMC` instructions in a kernel, in order. `symbols` are the addresses
+/// of its symbols, and whether a function starts there. A function ends at the next symbol, whatever
+/// that is: a segment that can be executed holds tables too (Linux has its read-only data in it), and
+/// what looks like an instruction there is none.
 ///
 /// # Errors
 /// Where the kernel is no ELF file.
-pub fn rdpmc_sites(kernel: &Kernel<'_>, functions: &[u64]) -> Result<Vec<u64>, SiteError> {
-    let mut functions = functions.to_vec();
-    functions.sort_unstable();
+pub fn rdpmc_sites(kernel: &Kernel<'_>, symbols: &[(u64, bool)]) -> Result<Vec<u64>, SiteError> {
+    let mut symbols = symbols.to_vec();
+    symbols.sort_unstable();
     let mut sites = Vec::new();
     for text in text(kernel)? {
         for offset in memmem::find_iter(text.bytes, &RDPMC) {
             let address = text.virt.wrapping_add(offset as u64);
-            let before = functions.partition_point(|start| *start <= address);
-            let start = before.checked_sub(1).and_then(|it| functions.get(it));
-            if start.is_some_and(|start| is_rdpmc(&text, *start, address)) {
+            let before = symbols.partition_point(|(start, _)| *start <= address);
+            let last = before.checked_sub(1).and_then(|it| symbols.get(it));
+            if let Some(&(start, true)) = last
+                && is_rdpmc(&text, start, address)
+            {
                 sites.push(address);
             }
         }
@@ -160,20 +164,29 @@ mod tests {
             0x0f, 0x33, // rdpmc, in the next function
         ];
         let kernel = flat(&code);
-        let found = rdpmc_sites(&kernel, &[START, START + 13]).unwrap();
+        let functions = |starts: &[u64]| -> Vec<(u64, bool)> {
+            starts.iter().map(|start| (*start, true)).collect()
+        };
+        let sites = |starts: &[u64]| rdpmc_sites(&kernel, &functions(starts)).unwrap();
+        let found = sites(&[START, START + 13]);
         assert_eq!(found, [START + 5, START + 13]);
-        assert_eq!(rdpmc_sites(&kernel, &[]).unwrap(), [0; 0], "no function");
-        let above = rdpmc_sites(&kernel, &[START + 12, u64::MAX]).unwrap();
+        assert_eq!(sites(&[]), [0; 0], "no function");
+        let above = sites(&[START + 12, u64::MAX]);
         assert_eq!(above, [START + 13], "what no function holds is left out");
-        let below = rdpmc_sites(&kernel, &[0]).unwrap();
+        let below = sites(&[0]);
         assert_eq!(below, [0; 0], "a function that is not in the text");
-        let out_of_step = rdpmc_sites(&kernel, &[START + 3]).unwrap();
+        let out_of_step = sites(&[START + 3]);
         assert_eq!(out_of_step, [START + 3, START + 5, START + 13]);
+        let table = rdpmc_sites(&kernel, &[(START, true), (START + 13, false)]).unwrap();
+        assert_eq!(table, [START + 5], "a table behind the function");
     }
 
     #[test]
     fn the_last_byte_of_the_text_is_no_site() {
-        assert_eq!(rdpmc_sites(&flat(&[0x90, 0x0f]), &[START]).unwrap(), [0; 0]);
+        assert_eq!(
+            rdpmc_sites(&flat(&[0x90, 0x0f]), &[(START, true)]).unwrap(),
+            [0; 0]
+        );
     }
 
     #[test]
