@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::located::{At, Location};
-use super::place::SymbolOffset;
+use super::place::{KernelPlace, SymbolOffset};
 use super::units::{Number, Time};
 
 /// One thing that is done to the machine.
@@ -346,7 +346,7 @@ pub struct Fail {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Place {
     /// In the kernel's text.
-    Kernel(SymbolOffset),
+    Kernel(KernelPlace),
     /// In the workload's text.
     User(SymbolOffset),
 }
