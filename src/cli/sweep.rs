@@ -1,7 +1,10 @@
 //! `unwindlab sweep`: one trial for every instruction boundary of a path.
 
 use std::ops::Range;
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+use unwindlab_guest_kernel::lines::NO_LINES;
 
 use super::analysis::Analysis;
 use super::args::SweepArgs;
@@ -11,13 +14,16 @@ use super::lab::{Lab, LabError, TestKernel};
 use super::output::print;
 use super::progress::Spinner;
 use super::replay;
+use crate::report::artifacts::OutputFile;
 use crate::report::failure;
+use crate::report::listing::{self, Heading};
 use crate::report::names::Names;
 use crate::report::outcome::EXIT_UNTESTED;
 use crate::report::sweep::{self as text, Summary};
 use crate::runner::plan::{ActionPlan, ArrivalPlan, Place, TriggerPlan};
 use crate::runner::{Interrupt, Progress as _, TrialPlan};
 use crate::scenario::{KernelSymbols, Library, Loaded, ResolveError, near, resolve};
+use crate::sweep::coverage::by_line;
 use crate::sweep::plan::{Effort, Points};
 use crate::sweep::verdicts::{Symptom, Verdicts};
 use crate::sweep::{Message, SweepPlan};
@@ -60,6 +66,9 @@ pub fn sweep(
         interrupt,
         |run, loaded, host| {
             code = run.report(host)?;
+            if let Some(file) = &args.html {
+                list(file, run, &loaded.scenario.name)?;
+            }
             if let Some(verdicts) = &run.verdicts
                 && args.points.is_empty()
             {
@@ -113,6 +122,9 @@ fn run(
     let loaded = one(args, analysis)?;
     let spinner = Spinner::new();
     let kernel = lab.fetch(&request, &spinner, interrupt)?;
+    if args.html.is_some() && kernel.symbols().lines().is_none() {
+        return Err(LabError::Unavailable(NO_LINES.to_owned()).into());
+    }
     let plan = plan(args, &loaded, kernel.as_ref(), points)?;
     let mut host = lab.executor(args.kvm_host, kernel.as_ref(), None, &spinner, interrupt)?;
     let mut run = Run {
@@ -141,6 +153,23 @@ fn run(
         return Err(LabError::Unavailable(error.reason).into());
     }
     end(&run, &loaded, &host.host())
+}
+
+/// Writes what was done with each line of the source.
+fn list(file: &Path, run: &Run<'_>, scenario: &str) -> Result<(), CommandError> {
+    if let (Some(verdicts), Some(lines)) = (&run.verdicts, run.kernel.symbols().lines()) {
+        let (path, tried) = (verdicts.path(), &verdicts.tried);
+        let heading = Heading {
+            scenario: scenario.to_owned(),
+            release: run.kernel.release().to_owned(),
+            points: (tried.len(), path.len()),
+        };
+        let files = by_line(path, tried, lines);
+        let page = listing::html(&heading, &files, lines);
+        OutputFile::create(file)?.finish(&page)?;
+        print(&format!("by line: {}\n", file.display()))?;
+    }
+    Ok(())
 }
 
 /// The one scenario that is named.
