@@ -374,8 +374,9 @@ impl Run<'_> {
             return Err(LabError::Unavailable(format!("the sweep broke off: {reason}")).into());
         }
         let unknown = verdicts.failures.keys().any(|symptom| !symptom.is_known());
-        let untested =
-            verdicts.tried.is_empty() || !verdicts.missed.is_empty() || !verdicts.hung.is_empty();
+        let untested = verdicts.tried.is_empty()
+            || !verdicts.missed.is_empty()
+            || !verdicts.unsteady.is_empty();
         Ok(match (unknown, untested) {
             (true, _) => 1,
             (false, true) => EXIT_UNTESTED,

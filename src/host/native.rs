@@ -15,7 +15,8 @@ use super::{agent, perf_tool, told};
 use crate::runner::boot::{Booted, MachineKind};
 use crate::runner::plan::PmuPlan;
 use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan, TrialProgress};
-use crate::sweep::{self, Message, SweepPlan};
+use crate::sweep::engine::{self, Purpose};
+use crate::sweep::{Message, SweepPlan};
 use crate::trace::Recording;
 use crate::trace::recording::TrialEnd;
 
@@ -121,13 +122,17 @@ impl Native {
         // It makes machines of its own.
         self.booted.clear();
         let parts = &self.parts;
-        let make = || {
-            parts.machine(&plan.trial).map_err(|end| match end {
+        let make = |purpose| {
+            let machine = match purpose {
+                Purpose::Boot => parts.machine(&plan.trial),
+                Purpose::Twin => parts.twin(&plan.trial),
+            };
+            machine.map_err(|end| match end {
                 TrialEnd::Infra { reason } | TrialEnd::Unsupported { reason } => reason,
                 other => format!("no machine: {other:?}"),
             })
         };
-        sweep::engine::run(plan, &make, tell);
+        engine::run(plan, &make, tell);
     }
 }
 
@@ -147,16 +152,41 @@ impl Parts {
                 return Err(infra("the KVM host was not given perf".to_owned()));
             }
         };
+        let rdpmc = match &plan.pmu {
+            PmuPlan::Synthetic { rdpmc } => rdpmc.as_slice(),
+            PmuPlan::None | PmuPlan::Host => &[],
+        };
+        self.build(plan, Kernel::Elf(elf.into()), &initrd, rdpmc)
+    }
+
+    /// A machine of the same making without anything in it, to take the state of another.
+    fn twin(&self, plan: &TrialPlan) -> Result<Machine, TrialEnd> {
+        const HALT: &[u8] = &[0xf4];
+        let nothing = Kernel::Flat {
+            address: 1 << 20,
+            code: HALT.into(),
+        };
+        self.build(plan, nothing, &[], &[])
+    }
+
+    fn build(
+        &self,
+        plan: &TrialPlan,
+        kernel: Kernel<'_>,
+        initrd: &[u8],
+        rdpmc: &[u64],
+    ) -> Result<Machine, TrialEnd> {
+        let infra = |reason| TrialEnd::Infra { reason };
         let config = MachineConfig {
             vcpus: plan.vcpus,
             memory_mib: plan.memory_mib,
-            kernel: Kernel::Elf(elf.into()),
-            initrd: &initrd,
+            kernel,
+            initrd,
             cmdline: &format!("{LINUX_CMDLINE} {CMDLINE} {}", plan.cmdline),
             doorbell_ports: MAILBOX_PORT..=MARK_PORT + 3,
             pmu: match &plan.pmu {
                 PmuPlan::None => Pmu::None,
-                PmuPlan::Synthetic { rdpmc } => Pmu::Synthetic { rdpmc },
+                PmuPlan::Synthetic { .. } => Pmu::Synthetic { rdpmc },
                 PmuPlan::Host => Pmu::Host,
             },
         };

@@ -8,6 +8,7 @@ use super::names::Names;
 use crate::sweep::plan::{Effort, Step};
 use crate::sweep::verdicts::{Failure, Symptom, Verdicts};
 use crate::text::printable;
+use crate::trace::recording::TrialEnd;
 
 /// Violations of a failure that are shown.
 const MAX_MESSAGES: usize = 64;
@@ -150,15 +151,20 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
             printable(reason)
         );
     }
-    for (point, places) in &verdicts.hung {
-        let places: Vec<String> = places
-            .iter()
-            .map(|place| format!("vCPU {} at {}", place.vcpu, names.name(place.rip)))
-            .collect();
+    for (point, end) in &verdicts.unsteady {
+        let how = match end {
+            TrialEnd::Hang { places } => {
+                let places = places.iter();
+                let at = places.map(|it| format!("vCPU {} at {}", it.vcpu, names.name(it.rip)));
+                format!("hung ({})", at.collect::<Vec<_>>().join(", "))
+            }
+            TrialEnd::Panic { line } => format!("panicked ({})", printable(line)),
+            other => format!("{other:?}"),
+        };
         let _ = writeln!(
             out,
-            "UNSTEADY: the trial at point {point} hung ({}), and was made once more",
-            places.join(", ")
+            "UNSTEADY: the trial at point {point} {how}, and was made once more; if it failed again, it \
+             is above"
         );
     }
     let exercised: Vec<&str> = verdicts.exercised.keys().copied().collect();

@@ -12,12 +12,21 @@ use super::plan::{Effort, Message, Step, SweepPlan, SweptTrial};
 use super::walk::Walk;
 use crate::trace::recording::TrialEnd;
 
+/// Which machine is to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// One that boots.
+    Boot,
+    /// One that takes the state of another.
+    Twin,
+}
+
 /// How a machine is made.
-type Make<'a> = &'a (dyn Fn() -> Result<Machine, String> + Sync);
+type Make<'a> = &'a (dyn Fn(Purpose) -> Result<Machine, String> + Sync);
 
 /// Carries out a sweep. `make` makes a machine; `tell` gets the messages, and says whether to go on.
 pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bool) {
-    let walk = make().map_err(SweepError::Other);
+    let walk = make(Purpose::Boot).map_err(SweepError::Other);
     let (walk, path) = match walk.and_then(|machine| Walk::with_path(plan, machine)) {
         Ok(found) => found,
         Err(error) => {
@@ -45,7 +54,7 @@ pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bo
         for _ in 1..plan.jobs {
             let (send, common, start) = (send.clone(), &common, start.clone());
             scope.spawn(move || {
-                let twin = make().map_err(SweepError::Other);
+                let twin = make(Purpose::Twin).map_err(SweepError::Other);
                 let twin = twin.and_then(|machine| Walk::twin(plan, machine, start));
                 finish(
                     &send,

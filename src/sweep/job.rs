@@ -13,11 +13,14 @@ use super::guest::{Happening, SweepError, THREAD};
 use super::plan::{Effort, Points, Step, SweepPlan, SweptTrial};
 use super::walk::{Walk, pass};
 use crate::runner::vcpu::VcpuError;
+use crate::runner::watch;
 use crate::trace::recording::{Injection, TrialEnd};
 
 /// Boundaries from one checkpoint of the path to the next: a trial steps over half of them on
 /// average, which costs less than a checkpoint for each.
 const STRIDE: u32 = 24;
+/// After so long without a stop a trial's machine is looked at: the host may have lost it.
+const SILENCE: Duration = Duration::from_millis(200);
 /// How often a point is tried before it counts as missed.
 const TRIES: u32 = 4;
 
@@ -200,8 +203,14 @@ impl<'p> Job<'p> {
     /// Tries a point until the way there is that of the path: code that reads a clock may go another.
     fn try_often(&mut self, block: &Block, point: u32) -> Result<Option<SweptTrial>, SweepError> {
         for attempt in 0..TRIES {
+            // In user mode an interrupt that waited for the kernel to be left would come first.
+            let in_user = self
+                .common
+                .path
+                .get(point as usize)
+                .is_some_and(|it| it.user);
             let how = match attempt {
-                0 => Way::InOneGo,
+                0 if !in_user => Way::InOneGo,
                 _ => Way::StepByStep,
             };
             if self.plan.check_restores {
@@ -213,9 +222,11 @@ impl<'p> Job<'p> {
             }
             let trial = self.trial(point)?;
             match trial.end {
-                // A kernel that hangs there does so each time. One that does not is told of, and so is a
-                // failure of the KVM host.
-                end @ (TrialEnd::Hang { .. } | TrialEnd::Infra { .. }) if attempt + 1 < TRIES => {
+                // A kernel that hangs or panics there does so each time. One that does not is told of, and
+                // so is a failure of the KVM host.
+                end @ (TrialEnd::Hang { .. } | TrialEnd::Panic { .. } | TrialEnd::Infra { .. })
+                    if attempt + 1 < TRIES =>
+                {
                     let _ = self.send.send(FromJob::Again(point, end));
                 }
                 TrialEnd::Infra { reason } => return Err(SweepError::Other(reason)),
@@ -275,7 +286,7 @@ impl<'p> Job<'p> {
         let until = Instant::now() + Duration::from_millis(self.plan.limit_ms);
         let mut requests = 0;
         loop {
-            let happening = self.walk.guest.next(until)?;
+            let happening = self.walk.guest.next(until.min(Instant::now() + SILENCE))?;
             match happening {
                 Happening::Arm { vcpu, thread } => {
                     iteration += u64::from(thread == THREAD);
@@ -291,6 +302,11 @@ impl<'p> Job<'p> {
                     guest.resume(vcpu, Run::Continue)?;
                 }
                 Happening::End(end) => return Ok(end),
+                Happening::Nothing if Instant::now() < until => {
+                    if let Some(lost) = watch::lost(&mut self.walk.guest.machine)? {
+                        return Ok(lost);
+                    }
+                }
                 Happening::Nothing => return self.walk.guest.hang(),
                 other => pass(&mut self.walk.guest, &other, "in a trial")?,
             }

@@ -8,7 +8,7 @@ use crate::report::result::JudgedViolation;
 use crate::report::{MatchFinding, Outcome, ScenarioResult};
 use crate::scenario::KernelSymbols;
 use crate::trace::Trace;
-use crate::trace::recording::{Recording, TrialEnd, VcpuPlace};
+use crate::trace::recording::{Recording, TrialEnd};
 
 /// What a trial showed: how it ended if it did not complete, and the invariants that fell, each with
 /// the finding it is, if it is one. Two trials that show the same are one failure.
@@ -52,8 +52,8 @@ pub struct Verdicts<'a> {
     pub tried: BTreeSet<u32>,
     /// Points that were not met again.
     pub missed: Vec<u32>,
-    /// Points of trials that hung and were made once more, and where the vCPUs stood.
-    pub hung: Vec<(u32, Vec<VcpuPlace>)>,
+    /// Points of trials that hung or panicked and were made once more, and what was seen.
+    pub unsteady: Vec<(u32, TrialEnd)>,
     /// Points of trials that the KVM host failed in and that were made once more, and what it did.
     pub failed: Vec<(u32, String)>,
     /// Points with nothing wrong.
@@ -82,7 +82,7 @@ impl<'a> Verdicts<'a> {
             path,
             tried: BTreeSet::new(),
             missed: Vec::new(),
-            hung: Vec::new(),
+            unsteady: Vec::new(),
             failed: Vec::new(),
             passed: 0,
             failures: BTreeMap::new(),
@@ -105,9 +105,8 @@ impl<'a> Verdicts<'a> {
     /// Takes the end of a trial that is made once more.
     pub fn again(&mut self, point: u32, end: TrialEnd) {
         match end {
-            TrialEnd::Hang { places } => self.hung.push((point, places)),
             TrialEnd::Infra { reason } => self.failed.push((point, reason)),
-            other => self.failed.push((point, format!("{other:?}"))),
+            other => self.unsteady.push((point, other)),
         }
     }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Line 3 is inlined twice in one function, line 4 begins where a function does, line 9 is empty.
+/// Line 3 is inlined twice in one function and once in another, line 4 begins where a function does, line 9 is empty.
 const SOURCE: &str = "\
 int value;
 static inline __attribute__((always_inline)) void mark(int by) {
@@ -22,6 +22,9 @@ void twice(int a, int b) {
 }
 void alone(void) {
     __asm__ volatile(\"hlt\");
+}
+void mixed(int a, int b) {
+    __asm__ volatile(\"cli # %0\" :: \"r\"(b)); mark(a); __asm__ volatile(\"sti # %0\" :: \"r\"(b));
 }
 ";
 
@@ -65,15 +68,15 @@ fn a_line_is_where_it_begins() {
         let file = "kernel/unwind/deferred.c";
         assert_eq!(place(&elf, file, 12), Ok(vec![("alone".to_owned(), 0)]));
         assert_eq!(place(&elf, file, 13), Ok(vec![("alone".to_owned(), 0)]));
-        // The call and what is inlined for it begin at one address, which is one place of each.
-        let calls = [7, 10].map(|line| place(&elf, file, line).unwrap());
+        // A call is of its own line, though what is inlined for it begins at the same address.
+        let calls = [7, 10, 16].map(|line| place(&elf, file, line).unwrap());
         assert!(calls.iter().all(|it| it.len() == 1), "{calls:?}");
         // In one function, and yet twice.
         let inlined = place(&elf, file, 3).unwrap();
-        let [(a, at), (b, later)] = inlined.as_slice() else {
+        let [(a, at), (b, later), (c, _)] = inlined.as_slice() else {
             panic!("{inlined:?}");
         };
-        assert_eq!((a.as_str(), b.as_str()), ("twice", "twice"));
+        assert_eq!([a, b, c], ["twice", "twice", "mixed"]);
         let pause = place(&elf, file, 8).unwrap();
         assert!(
             *at < pause[0].1 && pause[0].1 < *later,

@@ -90,6 +90,7 @@ pub enum SessionError {
 pub fn run() -> Result<(), SessionError> {
     system::mount_proc()?;
     system::pin_memory()?;
+    system::keep_timers()?;
     let mut link = Link::new()?;
     let ended = converse(&mut link);
     if let Err(error) = &ended {

@@ -110,6 +110,16 @@ pub fn pin_memory() -> Result<(), SystemError> {
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(SystemError::Pin)
 }
 
+/// Keeps the timers of a CPU on it: the kernel would give those of one that is idle to one that is
+/// not (`get_nohz_timer_target`, kernel/sched/core.c), and who sleeps here would sleep on while that
+/// one is frozen.
+///
+/// # Errors
+/// [`SystemError::Sysctl`].
+pub fn keep_timers() -> Result<(), SystemError> {
+    sysctl_if_there("kernel/timer_migration", "0")
+}
+
 /// The set of this one CPU; none where its number is too big for one, which the kernel refuses.
 #[must_use]
 pub fn only(cpu: u32) -> CpuSet {

@@ -3,12 +3,16 @@
 pub(super) mod boundaries;
 pub(super) mod check;
 pub(super) mod resolve;
+pub mod schedule;
+pub mod trigger;
+
+pub use schedule::{Schedule, SchedulePoint};
+pub use trigger::{Event, LabRecord, MarkKind, Place, RecordKind, TaskKind};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::located::{At, Location};
-use super::place::{KernelPlace, SymbolOffset};
 use super::units::{Number, Time};
 
 /// One thing that is done to the machine.
@@ -339,121 +343,6 @@ pub struct Fail {
     pub repeat: Option<At<u64>>,
     /// Only calls by this workload thread count.
     pub thread: Option<At<u32>>,
-}
-
-/// An instruction.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Place {
-    /// In the kernel's text.
-    Kernel(KernelPlace),
-    /// In the workload's text.
-    User(SymbolOffset),
-}
-
-/// Whose arrivals at an instruction count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum TaskKind {
-    /// Those of workload threads in an iteration.
-    Workload,
-    /// Those of every task, at any time after the start.
-    Any,
-}
-
-/// What can be seen from outside of the guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Event {
-    /// A record in a ring buffer of perf; looked for every millisecond.
-    Record(RecordKind),
-    /// A record in the log of the lab client; looked for every millisecond.
-    Lab(LabRecord),
-    /// A mark of a workload thread, which stops its vCPU.
-    Mark(MarkKind),
-}
-
-/// A record of perf.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum RecordKind {
-    /// Any sample.
-    Sample,
-    /// A deferred chain, of type 22.
-    Deferred,
-    /// A task was made.
-    Fork,
-    /// A task has ended.
-    Exit,
-    /// A task has another name.
-    Comm,
-    /// A context switch.
-    Switch,
-    /// Records were lost.
-    Lost,
-}
-
-/// A record of the lab client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum LabRecord {
-    /// A client asked.
-    Request,
-    /// A callback begins.
-    CallbackBegin,
-    /// A callback has ended.
-    CallbackEnd,
-    /// A task returned to user mode.
-    Return,
-    /// A cancellation begins.
-    Cancel,
-    /// A cancellation has ended.
-    Cancelled,
-}
-
-/// A mark of a workload thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum MarkKind {
-    /// An iteration begins.
-    Arm,
-    /// It has ended.
-    Done,
-    /// Somebody waits for the page that `block-fault` blocks.
-    Blocked,
-}
-
-/// Points and the order in which they are passed.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Schedule {
-    /// The points, in order.
-    pub points: At<Vec<At<SchedulePoint>>>,
-    /// How often the whole schedule is gone through (default 1).
-    #[schemars(range(min = 1))]
-    pub repeat: Option<At<u64>>,
-    /// Longest time that a vCPU stands still (default 2 s): then all is let go, the trial is wound
-    /// up, and fails.
-    pub limit: Option<At<Time>>,
-}
-
-/// A point of a schedule.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct SchedulePoint {
-    /// What it is called in messages.
-    pub name: Option<At<String>>,
-    /// Who passes it.
-    pub vcpu: At<u8>,
-    /// The instruction; passed when it has been executed.
-    pub at: At<Place>,
-    /// Which arrival since this vCPU's point before, from 1 (default 1).
-    #[schemars(range(min = 1))]
-    pub hit: Option<At<u64>>,
-    /// Only arrivals of this workload thread count.
-    pub thread: Option<At<u32>>,
-    /// Whose arrivals count (default: those of workload threads in an iteration).
-    pub task: Option<At<TaskKind>>,
 }
 
 impl Injection {

@@ -45,6 +45,8 @@ pub(super) struct Pages {
 #[derive(Debug)]
 struct Base {
     ranges: Vec<(Range, Vec<u8>)>,
+    /// The pages that are not all zero.
+    used: Vec<u64>,
 }
 
 impl Base {
@@ -134,13 +136,12 @@ impl Ram {
             return Err(CheckpointError::Foreign);
         }
         watch(vm, memory)?;
-        for (range, bytes) in &pages.base.ranges {
-            let all = range.addresses().step_by(PAGE);
-            for (address, page) in all.zip(bytes.chunks_exact(PAGE)) {
-                if !memory.holds(address, page)? {
-                    memory.write(address, page)?;
-                }
-            }
+        // All that is not zero in either: the guest of this one has written nothing yet.
+        let mut used = memory.take_written();
+        used.extend(&pages.base.used);
+        for address in used {
+            let page = pages.base.page(address).ok_or(CheckpointError::Foreign)?;
+            memory.write(address, page)?;
         }
         memory.take_written();
         self.base = Some(Arc::clone(&pages.base));
@@ -285,7 +286,7 @@ fn forget(vm: &VmFd, memory: &Memory, pages: &[u64]) -> Result<(), CheckpointErr
 
 /// A copy of all RAM. What was never touched costs nothing.
 fn whole(memory: &Memory) -> Result<Base, CheckpointError> {
-    let mut ranges = Vec::new();
+    let (mut ranges, mut used) = (Vec::new(), Vec::new());
     let mut page = [0; PAGE];
     for range in memory.ranges() {
         let mut bytes = vec![0; as_usize(range.len)];
@@ -294,11 +295,12 @@ fn whole(memory: &Memory) -> Result<Base, CheckpointError> {
             memory.read(at, &mut page)?;
             if page != [0; PAGE] {
                 into.copy_from_slice(&page);
+                used.push(at);
             }
         }
         ranges.push((range, bytes));
     }
-    Ok(Base { ranges })
+    Ok(Base { ranges, used })
 }
 
 #[cfg(test)]

@@ -1,0 +1,88 @@
+//! What an injection waits for, as written: a place and whose arrivals there, or an event.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::scenario::place::{KernelPlace, SymbolOffset};
+
+/// An instruction.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Place {
+    /// In the kernel's text.
+    Kernel(KernelPlace),
+    /// In the workload's text.
+    User(SymbolOffset),
+}
+
+/// Whose arrivals at an instruction count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum TaskKind {
+    /// Those of workload threads in an iteration.
+    Workload,
+    /// Those of every task, at any time after the start.
+    Any,
+}
+
+/// What can be seen from outside of the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Event {
+    /// A record in a ring buffer of perf; looked for every millisecond.
+    Record(RecordKind),
+    /// A record in the log of the lab client; looked for every millisecond.
+    Lab(LabRecord),
+    /// A mark of a workload thread, which stops its vCPU.
+    Mark(MarkKind),
+}
+
+/// A record of perf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum RecordKind {
+    /// Any sample.
+    Sample,
+    /// A deferred chain, of type 22.
+    Deferred,
+    /// A task was made.
+    Fork,
+    /// A task has ended.
+    Exit,
+    /// A task has another name.
+    Comm,
+    /// A context switch.
+    Switch,
+    /// Records were lost.
+    Lost,
+}
+
+/// A record of the lab client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LabRecord {
+    /// A client asked.
+    Request,
+    /// A callback begins.
+    CallbackBegin,
+    /// A callback has ended.
+    CallbackEnd,
+    /// A task returned to user mode.
+    Return,
+    /// A cancellation begins.
+    Cancel,
+    /// A cancellation has ended.
+    Cancelled,
+}
+
+/// A mark of a workload thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MarkKind {
+    /// An iteration begins.
+    Arm,
+    /// It has ended.
+    Done,
+    /// Somebody waits for the page that `block-fault` blocks.
+    Blocked,
+}
