@@ -1,7 +1,6 @@
 //! `unwindlab sweep`: one trial for every instruction boundary of a path.
 
 use std::ops::Range;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use unwindlab_guest_kernel::lines::NO_LINES;
@@ -57,6 +56,7 @@ pub fn sweep(
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
     let points = |kernel: &dyn TestKernel| points(args, kernel.symbols());
+    let mut listing = args.html.as_deref().map(OutputFile::create).transpose()?;
     let mut code = 0;
     run(
         args,
@@ -66,7 +66,7 @@ pub fn sweep(
         interrupt,
         |run, loaded, host| {
             code = run.report(host)?;
-            if let Some(file) = &args.html {
+            if let Some(file) = listing.take() {
                 list(file, run, &loaded.scenario.name)?;
             }
             if let Some(verdicts) = &run.verdicts
@@ -156,7 +156,7 @@ fn run(
 }
 
 /// Writes what was done with each line of the source.
-fn list(file: &Path, run: &Run<'_>, scenario: &str) -> Result<(), CommandError> {
+fn list(file: OutputFile, run: &Run<'_>, scenario: &str) -> Result<(), CommandError> {
     if let (Some(verdicts), Some(lines)) = (&run.verdicts, run.kernel.symbols().lines()) {
         let (path, tried) = (verdicts.path(), &verdicts.tried);
         let heading = Heading {
@@ -166,8 +166,7 @@ fn list(file: &Path, run: &Run<'_>, scenario: &str) -> Result<(), CommandError> 
         };
         let files = by_line(path, tried, lines);
         let page = listing::html(&heading, &files, lines);
-        OutputFile::create(file)?.finish(&page)?;
-        print(&format!("by line: {}\n", file.display()))?;
+        file.finish(&page)?;
     }
     Ok(())
 }
