@@ -76,6 +76,10 @@ pub(crate) fn keep(
     source: Option<&Path>,
     cache: &Cache,
 ) -> Result<(), CacheError> {
+    // The same kernel from a file, after it was built: its source is known already.
+    if source.is_none() && KeptLines::find(id, cache)?.is_some() {
+        return Ok(());
+    }
     let Some(lines) = Lines::from_elf(vmlinux) else {
         return Ok(());
     };

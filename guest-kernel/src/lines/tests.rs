@@ -6,6 +6,7 @@ use std::process::Command;
 use proptest::prelude::*;
 
 use super::*;
+use crate::cache::Cache;
 
 /// Line 3 is inlined twice in one function and once in another, line 4 begins where a function does, line 9 is empty.
 const SOURCE: &str = "\
@@ -139,6 +140,33 @@ fn they_are_kept_as_they_are() {
     assert_eq!(Lines::from_bytes(&bytes), Some(lines));
     assert_eq!(Lines::from_bytes(&bytes[..40]), None);
     assert_eq!(Lines::from_bytes(b"ulsyms\x00\x01"), None);
+}
+
+#[test]
+fn they_lie_in_the_cache_with_their_source() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::open(Some(folder.path().join("cache"))).unwrap();
+    let tree = folder.path().join("tree");
+    fs::create_dir_all(tree.join("kernel/unwind")).unwrap();
+    fs::write(tree.join("kernel/unwind/deferred.c"), SOURCE).unwrap();
+    fs::write(tree.join("main.c"), "of no interest\n").unwrap();
+    let elf = program(&["-gdwarf-5"]);
+    keep("a", &program(&["-g0"]), Some(&tree), &cache).unwrap();
+    assert_eq!(KeptLines::find("a", &cache).unwrap(), None);
+    // From a file without a source, after it was built.
+    keep("b", &elf, Some(&tree), &cache).unwrap();
+    keep("b", &elf, None, &cache).unwrap();
+    let kept = KeptLines::find("b", &cache).unwrap().unwrap();
+    assert_eq!(kept.load(), Lines::from_elf(&elf));
+    let text = kept.source("kernel/unwind/deferred.c");
+    assert_eq!(text.as_deref(), Some(SOURCE));
+    for file in [
+        "main.c",
+        "kernel/unwind/user.c",
+        "kernel/unwind/../../lines",
+    ] {
+        assert_eq!(kept.source(file), None, "{file}");
+    }
 }
 
 #[test]
