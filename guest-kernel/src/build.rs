@@ -213,7 +213,7 @@ pub fn build(
     tools::need_compiler()?;
     workspace.check_out(&tree, progress)?;
     let vmlinux = make::vmlinux(&workspace, &fragments, &what, progress)?;
-    let image = enter(&vmlinux, spec, cache, progress)?;
+    let image = enter(&vmlinux, spec, &workspace.src(), cache, progress)?;
     cache.set_note(&note, &image.id)?;
     Ok(Built { image, client })
 }
@@ -242,11 +242,12 @@ fn origin(spec: &BuildSpec) -> Origin {
 fn enter(
     vmlinux: &Path,
     spec: &BuildSpec,
+    source: &Path,
     cache: &Cache,
     progress: &dyn Progress,
 ) -> Result<KernelImage, BuildError> {
     let content = std::fs::read(vmlinux).map_err(|error| CacheError::new(vmlinux, error))?;
     let name = spec.to_string();
-    fetch::enter(&content, &name, origin(spec), cache, progress)
+    fetch::enter(&content, &name, origin(spec), source, cache, progress)
         .map_err(|error| BuildError::Image(Box::new(error)))
 }

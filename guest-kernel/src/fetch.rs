@@ -13,6 +13,7 @@ use crate::apt::{Apt, AptError, Offer};
 use crate::cache::{At, Cache, CacheError, Entry};
 use crate::deb::{self, DebError};
 use crate::image::{self, ImageError};
+use crate::lines;
 use crate::progress::Progress;
 use crate::stock::{self, KernelSpec};
 use crate::symbols::{Symbols, SymbolsError};
@@ -279,6 +280,7 @@ fn fetch_package(
             suite: offer.suite.clone(),
         },
         config: read(CONFIG)?,
+        source: None,
     };
     let kernel = made.make(&image, cache, progress)?;
     cache.set_note(&note, &kernel.id)?;
@@ -327,6 +329,7 @@ fn fetch_path(
         file: &path.display().to_string(),
         origin: Origin::Path(path.to_path_buf()),
         config: None,
+        source: None,
     };
     let image = made.make(&file, cache, progress)?;
     cache.set_note(
@@ -339,11 +342,12 @@ fn fetch_path(
     Ok(image)
 }
 
-/// Enters a vmlinux or bzImage that was built, unless the cache has the same.
+/// Enters a vmlinux or bzImage that was built from `source`, unless the cache has the same.
 pub(crate) fn enter(
     image: &[u8],
     name: &str,
     origin: Origin,
+    source: &Path,
     cache: &Cache,
     progress: &dyn Progress,
 ) -> Result<KernelImage, FetchError> {
@@ -352,6 +356,7 @@ pub(crate) fn enter(
         file: name,
         origin,
         config: None,
+        source: Some(source),
     };
     made.make(image, cache, progress)
 }
@@ -383,7 +388,8 @@ fn known_file(
         return Err(unreadable(io::Error::other("it is not a regular file")));
     }
     let stamp = stamp(&metadata);
-    let note = note_name("file", &full.to_string_lossy());
+    // `file` was noted before lines were kept.
+    let note = note_name("image", &full.to_string_lossy());
     let known = cache.note::<KnownFile>(&note)?;
     let entry = match known.filter(|known| known.fact.stamp == stamp) {
         Some(known) => cache.find(KIND, &known.fact.id)?,
@@ -412,6 +418,8 @@ struct Making<'a> {
     file: &'a str,
     origin: Origin,
     config: Option<Vec<u8>>,
+    /// The source tree, where it is at hand.
+    source: Option<&'a Path>,
 }
 
 impl Making<'_> {
@@ -428,6 +436,8 @@ impl Making<'_> {
         })?;
         let kept = image::without_sections(&vmlinux);
         let id = hex(&Sha256::digest(&kept));
+        // Even if the kernel is there: it may have come from a file without DWARF.
+        lines::keep(&id, &vmlinux, self.source, cache)?;
         if let Some(entry) = cache.find(KIND, &id)? {
             return Ok(KernelImage {
                 origin: self.origin,

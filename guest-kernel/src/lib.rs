@@ -6,7 +6,8 @@
 //! - [`outer_kernel`]: the kernel of the emulated KVM host, with the modules that make /dev/kvm;
 //! - [`perf_tool`](perf_tool()): the perf of the distribution, to be run in a guest;
 //! - [`qemu`]: the QEMU that emulates it: the system's own, or one in the cache;
-//! - [`Symbols`]: names to addresses and back.
+//! - [`Symbols`]: names to addresses and back;
+//! - [`Lines`]: lines of the source to addresses and back, where a kernel has DWARF.
 //!
 //! Everything that is downloaded comes from Debian's archive through a private apt root
 //! ([`apt`]), is verified by apt, and ends in the [`Cache`]. The system is never changed.
@@ -22,6 +23,7 @@ pub mod fetch;
 mod fixtures;
 pub mod image;
 mod kallsyms;
+pub mod lines;
 pub mod modules;
 pub mod outer;
 pub mod perf_tool;
@@ -36,6 +38,7 @@ pub use build::{BuildError, BuildSpec, Built, Client, Source, build};
 pub use cache::Cache;
 pub use fetch::{FetchError, KernelImage, Origin, fetch, list, path};
 pub use kallsyms::KallsymsError;
+pub use lines::{KeptLines, LineError, Lines};
 pub use outer::{OuterError, OuterKernel, outer_kernel};
 pub use perf_tool::{PerfTool, PerfToolError, perf_tool};
 pub use progress::{Progress, Silent};

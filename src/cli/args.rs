@@ -133,8 +133,8 @@ pub struct BuildOptions {
     /// more than once. Without --tree, to Debian's source.
     #[arg(long, value_name = "PATCH")]
     pub patch: Vec<String>,
-    /// Configuration on top of unwindlab's: a file with lines of a .config, or `debug` (lockdep,
-    /// KASAN, RCU's checks); may be given more than once.
+    /// Configuration on top of unwindlab's: a file with lines of a .config, `debug` (lockdep,
+    /// KASAN, RCU's checks), or `dwarf` (lines of the source); may be given more than once.
     #[arg(long, value_name = "FRAGMENT")]
     pub config: Vec<String>,
 }
@@ -230,6 +230,10 @@ pub struct SweepArgs {
     /// Compare the whole machine with its checkpoint each time it was put back: slow.
     #[arg(long)]
     pub check_restores: bool,
+    /// Write what was done with each line of the source, as HTML; needs a kernel with debug information
+    /// (`--source debian --config dwarf`).
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Where KVM comes from.
     #[arg(long, value_enum, default_value_t, value_name = "HOST")]
     pub kvm_host: KvmHost,

@@ -50,6 +50,7 @@ pub fn replay(
         budget: None,
         jobs: 1,
         check_restores: false,
+        html: None,
         kvm_host: args.kvm_host,
     };
     let points = |kernel: &dyn TestKernel| {

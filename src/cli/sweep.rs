@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use unwindlab_guest_kernel::lines::NO_LINES;
+
 use super::analysis::Analysis;
 use super::args::SweepArgs;
 use super::error::CommandError;
@@ -11,13 +13,16 @@ use super::lab::{Lab, LabError, TestKernel};
 use super::output::print;
 use super::progress::Spinner;
 use super::replay;
+use crate::report::artifacts::OutputFile;
 use crate::report::failure;
+use crate::report::listing::{self, Heading};
 use crate::report::names::Names;
 use crate::report::outcome::EXIT_UNTESTED;
 use crate::report::sweep::{self as text, Summary};
 use crate::runner::plan::{ActionPlan, ArrivalPlan, Place, TriggerPlan};
 use crate::runner::{Interrupt, Progress as _, TrialPlan};
 use crate::scenario::{KernelSymbols, Library, Loaded, ResolveError, near, resolve};
+use crate::sweep::coverage::by_line;
 use crate::sweep::plan::{Effort, Points};
 use crate::sweep::verdicts::{Symptom, Verdicts};
 use crate::sweep::{Message, SweepPlan};
@@ -51,6 +56,7 @@ pub fn sweep(
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
     let points = |kernel: &dyn TestKernel| points(args, kernel.symbols());
+    let mut listing = args.html.as_deref().map(OutputFile::create).transpose()?;
     let mut code = 0;
     run(
         args,
@@ -60,6 +66,9 @@ pub fn sweep(
         interrupt,
         |run, loaded, host| {
             code = run.report(host)?;
+            if let Some(file) = listing.take() {
+                list(file, run, &loaded.scenario.name)?;
+            }
             if let Some(verdicts) = &run.verdicts
                 && args.points.is_empty()
             {
@@ -113,6 +122,9 @@ fn run(
     let loaded = one(args, analysis)?;
     let spinner = Spinner::new();
     let kernel = lab.fetch(&request, &spinner, interrupt)?;
+    if args.html.is_some() && kernel.symbols().lines().is_none() {
+        return Err(LabError::Unavailable(NO_LINES.to_owned()).into());
+    }
     let plan = plan(args, &loaded, kernel.as_ref(), points)?;
     let mut host = lab.executor(args.kvm_host, kernel.as_ref(), None, &spinner, interrupt)?;
     let mut run = Run {
@@ -141,6 +153,22 @@ fn run(
         return Err(LabError::Unavailable(error.reason).into());
     }
     end(&run, &loaded, &host.host())
+}
+
+/// Writes what was done with each line of the source.
+fn list(file: OutputFile, run: &Run<'_>, scenario: &str) -> Result<(), CommandError> {
+    if let (Some(verdicts), Some(lines)) = (&run.verdicts, run.kernel.symbols().lines()) {
+        let (path, tried) = (verdicts.path(), &verdicts.tried);
+        let heading = Heading {
+            scenario: scenario.to_owned(),
+            release: run.kernel.release().to_owned(),
+            points: (tried.len(), path.len()),
+        };
+        let files = by_line(path, tried, lines);
+        let page = listing::html(&heading, &files, lines);
+        file.finish(&page)?;
+    }
+    Ok(())
 }
 
 /// The one scenario that is named.

@@ -1,5 +1,7 @@
 //! `run` on a lab that has one kernel, and hosts that bring home what they are told.
 
+mod sweep;
+
 use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,12 +1,16 @@
 //! Kernels and KVM hosts as the commands ask for them: the cache, the probe, the outer machine.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use unwindlab_guest_kernel as kernels;
 use unwindlab_guest_kernel::build::patch::Patch;
-use unwindlab_guest_kernel::{BuildSpec, Cache, KernelImage, KernelSpec, Symbols};
+use unwindlab_guest_kernel::lines::NO_LINES;
+use unwindlab_guest_kernel::{
+    BuildSpec, Cache, KeptLines, KernelImage, KernelSpec, Lines, Symbols,
+};
 use unwindlab_vmm::Kernel;
 
 use super::choice::{Choice, choose};
@@ -18,7 +22,7 @@ use crate::cli::args::KvmHost;
 use crate::cli::kernel::KernelRequest;
 use crate::cli::lab::{Lab, LabError, TestKernel};
 use crate::runner::{Executor, Interrupt, Progress};
-use crate::scenario::KernelSymbols;
+use crate::scenario::{KernelSymbols, SourceLines};
 
 /// RAM of the outer machine in MiB. It is touched only as it is used: the initramfs twice, the
 /// guests (at most 2 GiB of RAM by the scenario's limits, and their checkpoints), and the outer kernel.
@@ -93,10 +97,13 @@ impl Lab for ThisMachine {
             KernelRequest::Build(spec) => build(spec, progress)?,
         };
         let symbols = Symbols::load(&image.symbols).map_err(unavailable)?;
+        let kept = KeptLines::find(&image.id, &cache()?).map_err(unavailable)?;
         Ok(Box::new(CachedKernel {
             symbols: LoadedSymbols {
                 symbols,
                 vmlinux: image.vmlinux.clone(),
+                kept,
+                lines: OnceLock::new(),
             },
             image,
         }))
@@ -225,6 +232,17 @@ impl TestKernel for CachedKernel {
 struct LoadedSymbols {
     symbols: Symbols,
     vmlinux: PathBuf,
+    /// Where the kernel has DWARF.
+    kept: Option<KeptLines>,
+    /// Read when something asks for them.
+    lines: OnceLock<Option<Lines>>,
+}
+
+impl LoadedSymbols {
+    fn loaded(&self) -> Option<&Lines> {
+        let load = || self.kept.as_ref()?.load();
+        self.lines.get_or_init(load).as_ref()
+    }
 }
 
 impl KernelSymbols for LoadedSymbols {
@@ -265,6 +283,11 @@ impl KernelSymbols for LoadedSymbols {
             .map(|(name, offset)| (name.to_owned(), offset))
     }
 
+    fn lines(&self) -> Option<&dyn SourceLines> {
+        self.loaded()?;
+        Some(self)
+    }
+
     fn rdpmc_sites(&self) -> Result<Vec<u64>, String> {
         let path = &self.vmlinux;
         let elf = fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
@@ -274,5 +297,26 @@ impl KernelSymbols for LoadedSymbols {
             .map(|(at, letter, _)| (at, matches!(letter, 'T' | 't' | 'W' | 'w')))
             .collect();
         unwindlab_vmm::rdpmc_sites(&Kernel::Elf(elf.into()), &symbols).map_err(|e| e.to_string())
+    }
+}
+
+impl SourceLines for LoadedSymbols {
+    fn place(&self, file: &str, line: u32) -> Result<Vec<u64>, String> {
+        let lines = self.loaded().ok_or_else(|| NO_LINES.to_owned())?;
+        let found = lines.place(file, line, &self.symbols);
+        found.map_err(|error| error.to_string())
+    }
+
+    fn at(&self, address: u64) -> Vec<(&str, u32)> {
+        self.loaded().map(|it| it.at(address)).unwrap_or_default()
+    }
+
+    fn with_code(&self, file: &str) -> BTreeSet<u32> {
+        let lines = self.loaded().map(|it| it.with_code(file));
+        lines.unwrap_or_default()
+    }
+
+    fn text(&self, file: &str) -> Option<String> {
+        self.kept.as_ref()?.source(file)
     }
 }

@@ -10,6 +10,7 @@ pub mod figures;
 pub mod json;
 pub mod judge;
 pub mod junit;
+pub mod listing;
 pub mod matrix;
 pub mod names;
 pub mod outcome;

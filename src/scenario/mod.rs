@@ -20,7 +20,7 @@ pub mod units;
 pub use error::{ScenarioError, ScenarioErrors};
 pub use library::{Library, Loaded};
 pub use model::Scenario;
-pub use resolve::{KernelSymbols, ResolveError, near, resolve};
+pub use resolve::{KernelSymbols, ResolveError, SourceLines, near, resolve};
 
 #[cfg(test)]
 mod tests;

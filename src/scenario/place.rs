@@ -1,5 +1,5 @@
 //! Instructions as they are named in scenarios: `__x64_sys_getppid+0x10`, the kernel's own
-//! notation.
+//! notation, or `kernel/unwind/deferred.c:123`, a line of its source.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -56,6 +56,51 @@ impl fmt::Display for SymbolOffset {
     }
 }
 
+/// A line of the kernel's source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceLine {
+    /// The file, as in the source tree; the end of its path will do.
+    pub file: String,
+    /// From 1.
+    pub line: u32,
+}
+
+/// An instruction of the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KernelPlace {
+    /// By symbol.
+    Symbol(SymbolOffset),
+    /// The first of a line of the source, where the kernel has DWARF.
+    Line(SourceLine),
+}
+
+impl Notation for KernelPlace {
+    const EXPECTED: &'static str = "a symbol and an offset such as `__x64_sys_getppid` or \
+         `__x64_sys_getppid+0x10`, or a line of the source such as `kernel/unwind/deferred.c:123`";
+    const NAME: &'static str = "KernelPlace";
+    const PATTERN: &'static str =
+        "^([A-Za-z_][A-Za-z0-9_.$]*(\\+(0x[0-9a-f]+|[0-9]+))?|[A-Za-z0-9_./+-]+:[1-9][0-9]*)$";
+}
+
+impl FromStr for KernelPlace {
+    type Err = NotThat;
+
+    fn from_str(text: &str) -> Result<Self, NotThat> {
+        let Some((file, line)) = text.rsplit_once(':') else {
+            return text.parse().map(Self::Symbol);
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_./+-".contains(c);
+        if file.is_empty() || !file.chars().all(plain) || line.starts_with(['0', '+']) {
+            return Err(NotThat);
+        }
+        Ok(Self::Line(SourceLine {
+            file: file.to_owned(),
+            line: line.parse().map_err(|_| NotThat)?,
+        }))
+    }
+}
+notation!(KernelPlace);
+
 /// Decimal, or hexadecimal with `0x`; `u64::from_str` alone would also take a sign.
 fn number(text: &str) -> Result<u64, NotThat> {
     let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |hex| (hex, 16));
@@ -82,5 +127,31 @@ mod tests {
             assert_eq!(bad.parse::<SymbolOffset>(), Err(NotThat), "{bad}");
         }
         assert_eq!(place("a", 16).to_string(), "a+0x10");
+    }
+
+    #[test]
+    fn lines_of_the_source() {
+        let line = SourceLine {
+            file: "kernel/unwind/deferred.c".to_owned(),
+            line: 123,
+        };
+        let text = "kernel/unwind/deferred.c:123";
+        assert_eq!(text.parse(), Ok(KernelPlace::Line(line)));
+        let symbol = "spin_loop+0x2".parse().map(KernelPlace::Symbol);
+        assert_eq!("spin_loop+0x2".parse(), symbol);
+        for bad in [
+            "a.c:",
+            ":1",
+            "a.c:0",
+            "a.c:+1",
+            "a.c:-1",
+            "a b.c:1",
+            "a.c:99999999999",
+            "a.c",
+        ] {
+            let parsed = bad.parse::<KernelPlace>();
+            assert!(!matches!(parsed, Ok(KernelPlace::Line(_))), "{bad}");
+        }
+        assert_eq!("a.c:0x1".parse::<KernelPlace>(), Err(NotThat));
     }
 }

@@ -1,7 +1,10 @@
 //! Scenario and kernel to [`TrialPlan`]: every name becomes an address, every default a value.
 
+use std::collections::BTreeSet;
+
 use unwindlab_abi::lab::SYMBOL as LAB_CLIENT;
 use unwindlab_abi::plan::{GuestPlan, Workload};
+use unwindlab_guest_kernel::lines::NO_LINES;
 
 use super::error::{Complaints, ScenarioErrors};
 use super::events;
@@ -21,6 +24,21 @@ const BOOT_LIMIT_MS: u64 = 60_000;
 
 /// What must be in a kernel's symbol table for there to be anything to test.
 const FEATURE: &str = "unwind_deferred_request";
+
+/// The lines of a kernel's source.
+pub trait SourceLines {
+    /// Where a line begins, once for each place where it is inlined.
+    ///
+    /// # Errors
+    /// Why there is no such place, in one line.
+    fn place(&self, file: &str, line: u32) -> Result<Vec<u64>, String>;
+    /// Files and lines that the instruction at an address comes from.
+    fn at(&self, address: u64) -> Vec<(&str, u32)>;
+    /// The lines of a file that have code.
+    fn with_code(&self, file: &str) -> BTreeSet<u32>;
+    /// The text of a file, where it is at hand.
+    fn text(&self, file: &str) -> Option<String>;
+}
 
 /// Names and addresses of a kernel's text.
 pub trait KernelSymbols {
@@ -44,6 +62,10 @@ pub trait KernelSymbols {
     }
     /// The symbol that holds an address, and bytes from its start.
     fn resolve(&self, address: u64) -> Option<(String, u64)>;
+    /// The lines of the source, where the kernel was built with DWARF.
+    fn lines(&self) -> Option<&dyn SourceLines> {
+        None
+    }
     /// Addresses of the kernel's `RDPMC` instructions, or why they are not known.
     ///
     /// # Errors
@@ -93,6 +115,9 @@ pub fn resolve(
             "the kernel has no lab client (no symbol `{LAB_CLIENT}`); `--source debian` builds one \
              that has"
         )));
+    }
+    if inject::resolve::names_lines(scenario) && symbols.lines().is_none() {
+        return Err(ResolveError::Unsupported(NO_LINES.to_owned()));
     }
     let current_task = symbols.current_task_offset().ok_or_else(|| {
         ResolveError::Unsupported("the kernel has no per-CPU `current_task`".to_owned())

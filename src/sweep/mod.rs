@@ -10,6 +10,7 @@
 //! plan ──> [KVM host: guest ─> walk (path) ─> trials] ──> messages ──> verdicts ──> report
 //! ```
 
+pub mod coverage;
 pub mod engine;
 mod guest;
 mod job;

@@ -13,7 +13,7 @@ use crate::runner::plan::{
 use crate::scenario::error::Complaints;
 use crate::scenario::located::{At, Location};
 use crate::scenario::model::Scenario;
-use crate::scenario::place::SymbolOffset;
+use crate::scenario::place::{KernelPlace, SourceLine, SymbolOffset};
 use crate::scenario::resolve::{KernelSymbols, near};
 use crate::scenario::units::Time;
 use crate::trace::record::record_type;
@@ -306,7 +306,12 @@ fn place(
 ) -> Option<Place> {
     Some(match &**at {
         WrittenPlace::Kernel(place) => Place::Kernel {
-            address: kernel_address(place, at.location(), symbols, complaints)?,
+            address: match place {
+                KernelPlace::Symbol(place) => {
+                    kernel_address(place, at.location(), symbols, complaints)?
+                }
+                KernelPlace::Line(line) => line_address(line, at.location(), symbols, complaints)?,
+            },
         },
         // The agent names its text only once it runs; an executor that does not find the name
         // says so.
@@ -336,6 +341,49 @@ fn symbol_address(
                 location,
                 format!("the kernel has {count} symbols `{name}`, expected a name that is unique"),
             );
+            None
+        }
+    }
+}
+
+/// Whether it names a line of the source anywhere.
+pub(in crate::scenario) fn names_lines(scenario: &Scenario) -> bool {
+    let injected = scenario.inject.iter().filter_map(|it| it.when()?.at);
+    let points = scenario.schedule.iter().flat_map(|it| it.points.iter());
+    injected
+        .chain(points.map(|point| &point.at))
+        .any(|at| matches!(&**at, WrittenPlace::Kernel(KernelPlace::Line(_))))
+}
+
+/// The kernel has lines: one without is no kernel for the scenario. A line that was inlined in several places has several beginnings: the user's choice.
+fn line_address(
+    place: &SourceLine,
+    location: Location,
+    symbols: &dyn KernelSymbols,
+    complaints: &mut Complaints<'_>,
+) -> Option<u64> {
+    let SourceLine { file, line } = place;
+    let lines = symbols.lines()?;
+    match lines.place(file, *line).as_deref() {
+        Ok([address]) => Some(*address),
+        Ok(many) => {
+            let name = |address: &u64| match symbols.resolve(*address) {
+                Some((symbol, offset)) => format!("{symbol}+{offset:#x}"),
+                None => format!("{address:#x}"),
+            };
+            let places: Vec<String> = many.iter().map(name).collect();
+            complaints.add(
+                location,
+                format!(
+                    "{file}:{line} is in {} places, expected one of {}",
+                    places.len(),
+                    places.join(", ")
+                ),
+            );
+            None
+        }
+        Err(reason) => {
+            complaints.add(location, reason.clone());
             None
         }
     }

@@ -3,14 +3,14 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::scenario::place::SymbolOffset;
+use crate::scenario::place::{KernelPlace, SymbolOffset};
 
 /// An instruction.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Place {
     /// In the kernel's text.
-    Kernel(SymbolOffset),
+    Kernel(KernelPlace),
     /// In the workload's text.
     User(SymbolOffset),
 }

@@ -187,7 +187,8 @@ fn notations() {
         "inject:\n  - nmi: { at: { kernel: a+-1 } }\n",
         [
             "7:26: found string \"a+-1\", expected a symbol and an offset such as \
-          `__x64_sys_getppid` or `__x64_sys_getppid+0x10`",
+          `__x64_sys_getppid` or `__x64_sys_getppid+0x10`, or a line of the source such as \
+          `kernel/unwind/deferred.c:123`",
         ],
     );
 }

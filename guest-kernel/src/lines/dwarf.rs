@@ -1,0 +1,189 @@
+//! DWARF to rows: the line programs, and which copy of its function each row is of.
+//!
+//! The line programs are read one after the other, each once, whatever units there are: units of hostile
+//! DWARF could all name the same one. What is damaged ends the reading of its program or unit.
+
+use std::collections::HashMap;
+
+use gimli::{Dwarf, EndianSlice, LittleEndian, Reader as _, SectionId};
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object as _, ObjectSection as _};
+
+use super::copies::Copies;
+use super::{END, Lines, Row, STATEMENT};
+
+pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
+
+/// A file of every kernel's: what stands before it in its path is the source tree.
+const ROOT_MARK: &str = "/init/main.c";
+
+/// Of a hostile file.
+const MAX_ROWS: usize = 16 << 20;
+
+/// Reads a vmlinux.
+pub(super) fn read(vmlinux: &[u8]) -> Result<Lines, Unreadable> {
+    let elf = ElfFile64::<Endianness>::parse(vmlinux)?;
+    let dwarf = Dwarf::load(|id: SectionId| {
+        let section = elf.section_by_name(id.name());
+        let plain = section.filter(|it| {
+            let range = it.compressed_file_range();
+            range.is_ok_and(|range| range.format == object::CompressionFormat::None)
+        });
+        let data = plain.map(|it| it.data()).transpose();
+        data.map(|it| Slice::new(it.unwrap_or_default(), LittleEndian))
+    })?;
+    let mut table = Table::default();
+    table.read(&dwarf)?;
+    let mut copies = Copies::default();
+    copies.read(&dwarf, &table.of_program);
+    let mut rows = table.rows;
+    // At one address, what ends goes before what begins; else in the order of the program.
+    rows.sort_by_key(|row| (row.address, row.flags & END == 0));
+    copies.mark(&mut rows);
+    Ok(Lines {
+        rows,
+        files: below_tree(table.files),
+    })
+}
+
+/// Why there are no lines.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error(transparent)]
+    Elf(#[from] object::Error),
+    #[error(transparent)]
+    Dwarf(#[from] gimli::Error),
+}
+
+/// For each line program, by its offset: our number of each of its files, by the program's own.
+pub(super) type FilesOfPrograms = HashMap<usize, Vec<u32>>;
+
+#[derive(Default)]
+struct Table {
+    rows: Vec<Row>,
+    files: Vec<String>,
+    by_name: HashMap<String, u32>,
+    of_program: FilesOfPrograms,
+}
+
+impl Table {
+    /// All line programs.
+    fn read(&mut self, dwarf: &Dwarf<Slice<'_>>) -> Result<(), gimli::Error> {
+        let mut offset = 0;
+        let length = gimli::Section::reader(&dwarf.debug_line).len();
+        while offset < length && self.rows.len() < MAX_ROWS {
+            let at = gimli::DebugLineOffset(offset);
+            let program = dwarf.debug_line.program(at, 8, None, None)?;
+            let header = program.header();
+            let initial = usize::from(header.format().initial_length_size());
+            let whole = header.unit_length().checked_add(initial);
+            let next = whole.and_then(|whole| offset.checked_add(whole));
+            let files = self.files_of(dwarf, header);
+            self.rows_of(program.rows(), &files);
+            self.of_program.insert(offset, files);
+            offset = next.unwrap_or(length);
+        }
+        Ok(())
+    }
+
+    fn files_of(
+        &mut self,
+        dwarf: &Dwarf<Slice<'_>>,
+        header: &gimli::LineProgramHeader<Slice<'_>>,
+    ) -> Vec<u32> {
+        let text = |value| {
+            let text = match value {
+                gimli::AttributeValue::String(text) => Some(text),
+                gimli::AttributeValue::DebugStrRef(at) => dwarf.debug_str.get_str(at).ok(),
+                gimli::AttributeValue::DebugLineStrRef(at) => dwarf.line_string(at).ok(),
+                _ => None,
+            };
+            text.map(|text| String::from_utf8_lossy(text.slice()).into_owned())
+        };
+        // Up to version 4 neither is in the table.
+        let compiled_in = header.directory(0).and_then(text).unwrap_or_default();
+        let first = u64::from(header.version() <= 4);
+        let mut files = vec![u32::MAX; usize::from(header.version() <= 4)];
+        for number in first.. {
+            let Some(file) = header.file(number) else {
+                break;
+            };
+            let name = text(file.path_name()).unwrap_or_default();
+            let folder = file.directory(header).and_then(text).unwrap_or_default();
+            // Names of folders can be from the one where the compiler ran.
+            let path = join(&join(&compiled_in, &folder), &name);
+            files.push(self.number(path));
+        }
+        files
+    }
+
+    fn number(&mut self, path: String) -> u32 {
+        let next = u32::try_from(self.files.len()).unwrap_or(u32::MAX);
+        *self.by_name.entry(path).or_insert_with_key(|path| {
+            self.files.push(path.clone());
+            next
+        })
+    }
+
+    fn rows_of<'a>(
+        &mut self,
+        mut program: gimli::LineRows<Slice<'a>, gimli::IncompleteLineProgram<Slice<'a>>>,
+        files: &[u32],
+    ) {
+        while let Ok(Some((_, row))) = program.next_row() {
+            let file = usize::try_from(row.file_index()).ok();
+            let line = row.line().and_then(|line| u32::try_from(line.get()).ok());
+            let mut flags = 0;
+            if row.is_stmt() {
+                flags |= STATEMENT;
+            }
+            if row.end_sequence() {
+                flags |= END;
+            }
+            self.rows.push(Row {
+                address: row.address(),
+                file: file
+                    .and_then(|it| files.get(it))
+                    .copied()
+                    .unwrap_or(u32::MAX),
+                line: line.unwrap_or(0),
+                copy: 0,
+                flags,
+            });
+            if self.rows.len() >= MAX_ROWS {
+                return;
+            }
+        }
+    }
+}
+
+/// The path of a file, without `.` and `..`.
+fn join(folder: &str, name: &str) -> String {
+    let whole = if name.starts_with('/') || folder.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{folder}/{name}")
+    };
+    let mut parts: Vec<&str> = Vec::new();
+    for part in whole.split('/').filter(|part| !matches!(*part, "" | ".")) {
+        match (part, parts.last()) {
+            ("..", Some(last)) if *last != ".." => {
+                parts.pop();
+            }
+            _ => parts.push(part),
+        }
+    }
+    let root = if whole.starts_with('/') { "/" } else { "" };
+    // They are kept one a line.
+    format!("{root}{}", parts.join("/")).replace(['\n', '\r'], "?")
+}
+
+/// With the path of the source tree taken away from those in it.
+fn below_tree(files: Vec<String>) -> Vec<String> {
+    let root = files.iter().find_map(|file| file.strip_suffix(ROOT_MARK));
+    let Some(root) = root.map(|root| format!("{root}/")) else {
+        return files;
+    };
+    let short = |file: &String| file.strip_prefix(&root).unwrap_or(file).to_owned();
+    files.iter().map(short).collect()
+}

@@ -1,0 +1,49 @@
+//! What a sweep refuses before anything is started.
+
+use clap::Parser as _;
+
+use super::{Analysis, Bench, Cli, Command, CommandError, Findings, Holds, Interrupt, folder};
+use crate::cli::sweep::sweep;
+
+fn refused(html: &str, bench: &Bench) -> CommandError {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let words = [
+        "unwindlab".to_owned(),
+        "sweep".to_owned(),
+        at("a.yaml"),
+        "--html".to_owned(),
+        at(html),
+    ];
+    let Command::Sweep(args) = Cli::try_parse_from(words).unwrap().command else {
+        panic!("no sweep");
+    };
+    let analysis = Analysis {
+        invariants: &[&Holds],
+        findings: Box::new(Findings::default()),
+    };
+    let error = sweep(&args, bench, &analysis, &Interrupt::default()).unwrap_err();
+    assert!(!folder.path().join(html).exists());
+    error
+}
+
+#[test]
+fn a_listing_by_line_needs_lines() {
+    let bench = Bench::new([]);
+    let error = refused("out.html", &bench);
+    assert_eq!(error.exit_code(), 125);
+    assert_eq!(
+        error.to_string(),
+        "the kernel has no debug information, or it is compressed; `--source debian --config \
+         dwarf` builds one that has"
+    );
+    assert_eq!(bench.hosts_started.load(super::Relaxed), 0);
+}
+
+#[test]
+fn a_listing_that_cannot_be_written_is_known_first() {
+    let bench = Bench::new([]);
+    let error = refused("a.yaml/out.html", &bench);
+    assert!(error.to_string().starts_with("cannot write "), "{error}");
+    assert!(!bench.fetched.load(super::Relaxed));
+}
