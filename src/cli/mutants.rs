@@ -1,5 +1,7 @@
 //! `unwindlab mutants`: kernels that are wrong on purpose, and which scenario tells.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use unwindlab_guest_kernel::BuildSpec;
@@ -17,7 +19,8 @@ use crate::report::matrix::{Cell, Fate, Matrix, Row};
 use crate::report::outcome::EXIT_UNTESTED;
 use crate::report::{Outcome, ScenarioResult};
 use crate::runner::Interrupt;
-use crate::scenario::Library;
+use crate::scenario::library::LibraryError;
+use crate::scenario::{Library, Loaded};
 
 /// The row of the kernel without a mutant.
 const CONTROL: &str = "(no mutant)";
@@ -35,7 +38,7 @@ pub fn mutants(
     let start = Instant::now();
     let mutants = chosen(&args.only)?;
     let base = kernel::build_spec(&args.build)?;
-    let Library { scenarios } = Library::open(&args.scenarios, &analysis.invariant_ids())?;
+    let scenarios = library(args, &mutants, analysis)?;
     let spinner = Spinner::new();
     let suite = Suite {
         library: scenarios,
@@ -67,6 +70,34 @@ pub fn mutants(
         start.elapsed().as_secs_f64()
     ))?;
     Ok(exit_code(&matrix))
+}
+
+/// The library, and of the scenarios that are too long for it those that a mutant names.
+fn library(
+    args: &MutantsArgs,
+    mutants: &[Mutant],
+    analysis: &Analysis,
+) -> Result<Vec<Loaded>, CommandError> {
+    let ids = analysis.invariant_ids();
+    let Library { mut scenarios } = Library::open(&args.scenarios, &ids)?;
+    if args.all || !args.scenarios.is_empty() {
+        return Ok(scenarios);
+    }
+    let known = |name: &String| scenarios.iter().any(|it| *it.scenario.name == *name);
+    let named = mutants.iter().flat_map(|mutant| &mutant.scenarios);
+    let long: BTreeSet<PathBuf> = named
+        .filter(|name| !known(name))
+        .map(PathBuf::from)
+        .collect();
+    for name in long {
+        match Library::open(&[name], &ids) {
+            Ok(found) => scenarios.extend(found.scenarios),
+            // Said with the mutant's name, see `jobs`.
+            Err(LibraryError::NotFound(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(scenarios)
 }
 
 fn chosen(only: &[String]) -> Result<Vec<Mutant>, CommandError> {
