@@ -45,8 +45,8 @@ struct Parts {
     perf_tool: Option<Vec<u8>>,
 }
 
-/// MiB that the machines which are kept may take: five of the usual size.
-const KEPT_MIB: u32 = 2560;
+/// MiB that the machines which are kept may take: six of the usual size, all kinds of the library.
+const KEPT_MIB: u32 = 3072;
 
 impl Native {
     /// A host whose KVM is known to be fit (see [`unwindlab_vmm::probe`]), with the kernels it
