@@ -29,6 +29,8 @@ const TICK: Duration = Duration::from_millis(20);
 const QUICK_TICK: Duration = Duration::from_millis(1);
 /// How often progress is told.
 const TELL: Duration = Duration::from_millis(300);
+/// How long an NMI may wait for a vCPU in user mode.
+const UNTAKEN: Duration = Duration::from_secs(3);
 /// Share of the run limit after which a trial whose points are not all reached is wound up, so
 /// that it still ends in order and can say which ones.
 const WIND_UP: f64 = 0.7;
@@ -45,6 +47,8 @@ pub struct Trial<'a> {
     pub(super) commands: Commands,
     pub(super) corrupted: Vec<Corrupted>,
     rates: Rates,
+    /// By vCPU: since when an NMI waits to be taken.
+    untaken: BTreeMap<u8, Instant>,
     planned: u64,
     /// By injection: how often it was made.
     pub(super) made: BTreeMap<u32, u64>,
@@ -97,6 +101,7 @@ impl<'a> Trial<'a> {
             made: BTreeMap::new(),
             begun: BTreeMap::new(),
             rates: Rates::default(),
+            untaken: BTreeMap::new(),
             planned: plan.injections.iter().map(|i| i.trigger.injections()).sum(),
             plan,
             machine,
@@ -365,17 +370,39 @@ impl<'a> Trial<'a> {
                 continue;
             }
             match self.act(spec, index, NOBODY) {
-                Ok(()) => self.rates.made(spec, index),
+                Ok(()) => {
+                    self.untaken.remove(&index);
+                    self.rates.made(spec, index);
+                }
                 // The last one has not been taken yet (its vCPU had no time): next period.
                 Err(TrialError::Vcpu(VcpuError::Inject(
                     InjectError::AlreadyPending { .. } | InjectError::AlreadyRequested { .. },
-                ))) => {}
+                ))) => self.not_taken(index, now)?,
                 // Nor this one, or the guest counts nothing just now: likewise.
                 Err(TrialError::Vcpu(VcpuError::Overflow(error))) if error.is_passing() => {}
                 Err(error) => return Err(error),
             }
             self.resume(index, Run::Continue)?;
             self.note_completion();
+        }
+        Ok(())
+    }
+
+    /// An NMI waits on a vCPU. For long in user mode, where no handler of another one is under way, it
+    /// is the KVM host that does not deliver it: seen in the emulated one, with a guest that went on.
+    fn not_taken(&mut self, index: u8, now: Instant) -> Result<(), TrialError> {
+        let since = *self.untaken.entry(index).or_insert(now);
+        let handle = vcpu(&mut self.machine, index)?;
+        let (rip, cpl) = watch::place(&handle).map_err(VcpuError::from)?;
+        let time = now.saturating_duration_since(since);
+        if cpl == 3 && time > UNTAKEN {
+            let time = time.as_millis();
+            self.end = Some(TrialEnd::Infra {
+                reason: format!(
+                    "the KVM host has kept an NMI from vCPU {index} for {time} ms, which is in user mode \
+                     at {rip:#x}"
+                ),
+            });
         }
         Ok(())
     }
