@@ -3,8 +3,9 @@
 //! The way of the data, one folder an arrow: [`scenario`] (YAML to plan), [`host`] (choosing and
 //! starting the KVM host), [`runner`] (plan to recording), [`trace`] (recording to events),
 //! [`invariant`] (events to verdicts), [`report`] (verdicts to people and machines); [`cli`]
-//! drives them.
+//! drives them. [`bench`](mod@bench) measures what is promised.
 
+pub mod bench;
 pub mod bisect;
 pub mod cli;
 pub mod host;

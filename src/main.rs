@@ -1,14 +1,20 @@
 //! The `unwindlab` command; see [`unwindlab::cli`]. As pid 1 of the emulated KVM host's outer
-//! machine, the same binary is its init; see [`unwindlab::host::init`].
+//! machine, the same binary is its init; see [`unwindlab::host::init`]. `bench` starts it as one machine; see
+//! [`unwindlab::bench::ours`].
 
 use std::process::ExitCode;
 
+use unwindlab::bench::ours;
 use unwindlab::cli;
 use unwindlab::host::{init, lab::ThisMachine};
 
 fn main() -> ExitCode {
     if init::is_outer_init() {
         init::main();
+        return ExitCode::FAILURE;
+    }
+    if ours::is_machine() {
+        ours::main();
         return ExitCode::FAILURE;
     }
     cli::main(&ThisMachine)

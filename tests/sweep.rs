@@ -77,6 +77,110 @@ fn a_mutant_is_told_without_a_scenario_of_its_own() {
     assert!(told.contains("M1 violated"), "{told}");
 }
 
+/// The number with which the line begins that has these words, or the one right before them.
+fn number_before(told: &str, words: &str) -> u64 {
+    let line = told.lines().find(|line| line.contains(words));
+    let line = line.expect("a line with these words");
+    let before = line.split(words).next().unwrap_or_default().trim();
+    let number = before.rsplit(' ').next().unwrap_or_default();
+    number.parse().expect("a number")
+}
+
+/// How many points or pairs were tried.
+fn tried(told: &str) -> u64 {
+    let line = told.lines().find(|line| line.contains(" tried: "));
+    let number = line.and_then(|line| line.split(' ').next());
+    number.and_then(|it| it.parse().ok()).expect("a number")
+}
+
+#[test]
+fn pairs_that_are_alike_are_left_out_and_no_others() {
+    let pairs = [
+        "sweep",
+        "nmi-in-syscall",
+        "--pairs",
+        "--function",
+        "do_syscall_64",
+    ];
+    let some = unwindlab(&pairs);
+    let every = unwindlab(&[pairs.as_slice(), &["--all"]].concat());
+    let (some, every) = (said(&some), said(&every));
+    println!("{some}{every}");
+    for told in [&some, &every] {
+        assert!(told.contains("expected-failure  C4 (F001)"), "{told}");
+        assert!(!told.contains("FAIL"), "{told}");
+        assert!(!told.contains("were not tried"), "{told}");
+    }
+    // The symptoms are the same, whatever was left out.
+    let symptoms = |told: &str| -> Vec<String> {
+        let lines = told
+            .lines()
+            .filter(|line| line.starts_with("expected-failure"));
+        let symptom = |line: &str| line.split("  at ").next().unwrap_or_default().to_owned();
+        lines.map(symptom).collect()
+    };
+    assert_eq!(symptoms(&some), symptoms(&every));
+    assert!(tried(&some) < tried(&every));
+    assert_eq!(tried(&every), number_before(&every, " pairs so far"));
+    assert_eq!(number_before(&some, " pairs so far"), tried(&every));
+
+    let file = some.lines().find_map(|line| line.strip_prefix("replay: "));
+    let again = unwindlab(&["replay", file.expect("a replay file is named")]);
+    assert_eq!(again.status.code(), Some(1), "{}", said(&again));
+    assert!(said(&again).contains(" and then "), "{}", said(&again));
+}
+
+#[test]
+fn a_sweep_goes_on_where_it_was_stopped() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("sweep.json");
+    let file = file.to_str().expect("a plain name");
+    let sweep = ["sweep", "nmi-in-syscall", "--resume", file];
+    let begun = unwindlab(&[sweep.as_slice(), &["--point", "3", "--point", "4"]].concat());
+    assert!(said(&begun).contains("2 of "), "{}", said(&begun));
+    let rest = ["--function", "do_syscall_64", "--function", "task_work_run"];
+    let rest = unwindlab(&[sweep.as_slice(), &rest].concat());
+    let told = said(&rest);
+    println!("{told}");
+    assert!(rest.status.success(), "{told}");
+    assert!(told.contains("2 of them in earlier sweeps"), "{told}");
+    let tried = tried(&told);
+    assert!(tried > 20, "{told}");
+    let again = unwindlab(&[sweep.as_slice(), &["--function", "do_syscall_64"]].concat());
+    let told = said(&again);
+    assert!(
+        told.contains(&format!("{tried} of them in earlier sweeps")),
+        "{told}"
+    );
+    assert!(told.contains("expected-failure  C4 (F001)"), "{told}");
+    let other = unwindlab(&[sweep.as_slice(), &["--no-request"]].concat());
+    assert!(
+        said(&other).contains("another choice of --no-request"),
+        "{}",
+        said(&other)
+    );
+}
+
+#[test]
+fn clients_of_the_kernel_are_swept() {
+    let output = unwindlab(&[
+        "sweep",
+        "lab-nmi-request",
+        "--source",
+        "debian",
+        "--function",
+        "do_syscall_64",
+    ]);
+    let told = said(&output);
+    println!("{told}");
+    assert!(output.status.success(), "{told}");
+    assert!(
+        told.contains("expected-failure  C4 (F001) C7 (F001) R1 (F001)"),
+        "{told}"
+    );
+    assert!(told.contains(" P1 "), "{told}");
+}
+
 #[test]
 fn what_cannot_be_swept_is_said() {
     for (arguments, words) in [
@@ -88,6 +192,14 @@ fn what_cannot_be_swept_is_said() {
         (
             vec!["sweep", "nmi-in-syscall", "--function", "no_such_function"],
             "the kernel has no function `no_such_function`",
+        ),
+        (
+            vec!["sweep", "nmi-in-syscall", "--from", "do_syscall_64+0x1"],
+            "--from: found do_syscall_64+0x1, which is inside an instruction",
+        ),
+        (
+            vec!["sweep", "nmi-in-syscall", "--point", "3:4"],
+            "add --pairs",
         ),
         (
             vec!["sweep", "no-such-scenario"],

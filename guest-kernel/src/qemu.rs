@@ -25,7 +25,10 @@ pub const QEMU_VARIABLE: &str = "UNWINDLAB_QEMU";
 /// boots; 10.0 booted 12 of 12. What lies between was not measured.
 pub const OLDEST: (u32, u32) = (10, 0);
 
-const PROGRAM: &str = "qemu-system-x86_64";
+/// The program's name.
+pub const PROGRAM: &str = closure::PROGRAM;
+/// The folder of the firmware, beside it.
+pub const FIRMWARE: &str = closure::FIRMWARE;
 const PACKAGE: &str = "qemu-system-x86";
 const KIND: &str = "qemu";
 
@@ -91,18 +94,27 @@ struct About {
 /// The QEMU to use: `UNWINDLAB_QEMU`, else the system's if it is at least [`OLDEST`], else one in
 /// the cache, which is fetched when it is not there.
 pub fn qemu(cache: &Cache, progress: &dyn Progress) -> Result<Qemu, QemuError> {
-    if let Some(found) = installed()? {
-        return Ok(found);
+    match installed()? {
+        Some(found) => Ok(found),
+        None => Ok(unpacked(entry(cache, progress)?)),
     }
+}
+
+/// The folder of Debian's QEMU in the cache, whatever else is installed; fetched when it is not there:
+/// [`PROGRAM`], its libraries and their loader (see [`crate::closure`]), and [`FIRMWARE`].
+pub fn debian(cache: &Cache, progress: &dyn Progress) -> Result<PathBuf, QemuError> {
+    Ok(entry(cache, progress)?.dir)
+}
+
+fn entry(cache: &Cache, progress: &dyn Progress) -> Result<Entry<About>, QemuError> {
     cache.known_or_make(
         KIND,
         progress,
-        || known(cache),
+        || Ok(cache.noted(KIND)?),
         || {
             let apt = Apt::open(cache, progress)?;
             let gone = |error: &QemuError| matches!(error, QemuError::Apt(AptError::Gone(_)));
-            let entry = apt.with_new_lists_if(gone, progress, || fetch(&apt, cache, progress))?;
-            Ok(unpacked(entry))
+            apt.with_new_lists_if(gone, progress, || fetch(&apt, cache, progress))
         },
     )
 }

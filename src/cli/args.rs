@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
+use crate::bench::rows::Row;
 use crate::runner::explore::Token;
+use crate::scenario::place::KernelPlace;
 
 /// Finds out whether a Linux kernel with deferred user-space unwinding is right.
 #[derive(Debug, Parser)]
@@ -46,6 +48,8 @@ pub enum Command {
     Replay(ReplayArgs),
     /// Find the commit that broke a scenario.
     Bisect(BisectArgs),
+    /// Measure what is promised, against QEMU in the same KVM host.
+    Bench(BenchArgs),
     /// List the scenarios of the library.
     List,
     /// Print the JSON schema of scenario files.
@@ -197,6 +201,36 @@ pub struct SeriesArgs {
     pub kvm_host: KvmHost,
 }
 
+/// A point of a path: `17`, or `17:4` for a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PointArg {
+    /// The boundary's number.
+    pub number: u32,
+    /// The second NMI's, counted from it.
+    pub then: Option<u32>,
+}
+
+impl std::str::FromStr for PointArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| {
+            let number = text.parse();
+            number.map_err(|_| format!("found `{text}`, expected a number, or two with a colon"))
+        };
+        Ok(match text.split_once(':') {
+            None => Self {
+                number: number(text)?,
+                then: None,
+            },
+            Some((first, then)) => Self {
+                number: number(first)?,
+                then: Some(number(then)?),
+            },
+        })
+    }
+}
+
 /// `unwindlab sweep`.
 #[derive(Debug, Args)]
 pub struct SweepArgs {
@@ -211,19 +245,34 @@ pub struct SweepArgs {
     /// instruction on.
     #[arg(long)]
     pub no_request: bool,
+    /// Begin the path behind this instruction of the kernel instead (`symbol+offset`, `file:line`), without a
+    /// request: the scenario's own clients may have made some.
+    #[arg(long, value_name = "PLACE")]
+    pub from: Option<KernelPlace>,
+    /// Two NMIs a trial: a second one at each boundary of the path as the first one changed it. First NMIs
+    /// that leave the same machine behind are tried together.
+    #[arg(long)]
+    pub pairs: bool,
+    /// With --pairs: every pair is tried, also those behind first NMIs that leave the same behind.
+    #[arg(long, requires = "pairs")]
+    pub all: bool,
     /// Each instruction once, the first time it is executed, instead of every time.
     #[arg(long = "static")]
     pub once: bool,
-    /// Only in this function of the kernel; may be given more than once.
+    /// Only in this function of the kernel; may be given more than once. With --pairs: both NMIs.
     #[arg(long = "function", value_name = "NAME")]
     pub functions: Vec<String>,
-    /// Only this point of the path, by its number; may be given more than once. What went wrong
-    /// there is shown with the events around it.
-    #[arg(long = "point", value_name = "N", conflicts_with = "functions")]
-    pub points: Vec<u32>,
+    /// Only this point of the path, by its number; with --pairs only those behind it, or with N:M that pair. May
+    /// be given more than once. What went wrong there is shown with the events around it.
+    #[arg(long = "point", value_name = "N[:M]", conflicts_with = "functions")]
+    pub points: Vec<PointArg>,
     /// Stop after so many seconds of trials.
     #[arg(long, value_name = "SECONDS")]
     pub budget: Option<u64>,
+    /// Write to this file what was tried and found, and go on from there where it exists: for a sweep that
+    /// was stopped.
+    #[arg(long, value_name = "FILE")]
+    pub resume: Option<PathBuf>,
     /// Machines that work side by side.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=8))]
     pub jobs: u32,
@@ -248,6 +297,33 @@ pub struct ReplayArgs {
     /// Another kernel than the one it failed on.
     #[command(flatten)]
     pub on: KernelOptions,
+    /// Where KVM comes from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    pub kvm_host: KvmHost,
+}
+
+/// `unwindlab bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Only this row; may be given more than once. Without it, all but the library.
+    #[arg(long, value_enum, value_name = "ROW")]
+    pub only: Vec<Row>,
+    /// Run the whole library once, too.
+    #[arg(long)]
+    pub library: bool,
+    /// How often each number is measured.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Write the figures as JSON Lines.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Compare with the QEMU in this folder (program, `lib/` with its loader, `firmware/`) instead of
+    /// Debian's.
+    #[arg(long, value_name = "FOLDER")]
+    pub peer: Option<PathBuf>,
+    /// The kernel that is booted.
+    #[command(flatten)]
+    pub kernel: KernelOptions,
     /// Where KVM comes from.
     #[arg(long, value_enum, default_value_t, value_name = "HOST")]
     pub kvm_host: KvmHost,

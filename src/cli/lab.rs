@@ -7,8 +7,9 @@ use unwindlab_guest_kernel::{BuildError, FetchError};
 
 use super::args::KvmHost;
 use super::kernel::KernelRequest;
-use crate::runner::{Executor, Interrupt, Progress};
+use crate::runner::{Executor, InfraError, Interrupt, Progress};
 use crate::scenario::KernelSymbols;
+use crate::text::printable;
 
 /// The places where kernels and KVM hosts come from.
 pub trait Lab: Sync {
@@ -49,33 +50,44 @@ pub trait Lab: Sync {
         Err(LabError::Unavailable("there is no perf here".to_owned()))
     }
 
-    /// Starts a KVM host that can boot `kernel`; with perf in this folder for scenarios that use it.
+    /// Starts a KVM host that can boot `kernel`; with perf in this folder for scenarios that use it. With
+    /// a seed one whose trials follow from that, each the same every time: it is always emulated.
     ///
     /// # Errors
     /// [`LabError`].
     fn executor(
         &self,
         host: KvmHost,
+        seed: Option<u64>,
         kernel: &dyn TestKernel,
         perf_tool: Option<&Path>,
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Box<dyn Executor>, LabError>;
 
-    /// A KVM host whose trials follow from `seed`, each the same every time.
+    /// The folder of the QEMU that `bench` compares with: this one, or Debian's from the cache or from the
+    /// distribution.
     ///
     /// # Errors
     /// [`LabError`].
-    fn deterministic(
+    fn peer(&self, _chosen: Option<&Path>, _progress: &dyn Progress) -> Result<PathBuf, LabError> {
+        Err(LabError::Unavailable("there is no QEMU here".to_owned()))
+    }
+
+    /// Starts a KVM host for measurements, with the QEMU in this folder.
+    ///
+    /// # Errors
+    /// [`LabError`].
+    fn bench_host(
         &self,
-        _seed: u64,
+        _host: KvmHost,
         _kernel: &dyn TestKernel,
-        _perf_tool: Option<&Path>,
+        _peer: Option<&Path>,
         _progress: &dyn Progress,
         _interrupt: &Interrupt,
     ) -> Result<Box<dyn Executor>, LabError> {
         Err(LabError::Unavailable(
-            "there is no deterministic KVM host here".to_owned(),
+            "nothing can be measured here".to_owned(),
         ))
     }
 
@@ -111,6 +123,23 @@ pub enum LabError {
     /// apply. Exit code 125, as of a revision that `git bisect` is to skip.
     #[error("{0}")]
     Unbuildable(String),
+}
+
+/// Lines of a console's end that are shown.
+const CONSOLE_LINES: usize = 20;
+
+impl From<InfraError> for LabError {
+    fn from(error: InfraError) -> Self {
+        let lines: Vec<&str> = error.console.trim_end().lines().collect();
+        let last = lines.iter().skip(lines.len().saturating_sub(CONSOLE_LINES));
+        let last: String = last
+            .map(|line| format!("\n  {}", printable(line)))
+            .collect();
+        Self::Unavailable(match last.as_str() {
+            "" => error.reason,
+            console => format!("{}; its console ends:{console}", error.reason),
+        })
+    }
 }
 
 impl From<BuildError> for LabError {

@@ -3,6 +3,7 @@
 
 pub mod analysis;
 pub mod args;
+mod bench;
 mod bisect;
 pub mod error;
 pub mod kernel;
@@ -80,6 +81,7 @@ fn dispatch(
         Command::Series(args) => return series::series(&args, lab, analysis, interrupt),
         Command::Replay(args) => return replay::replay(&args, lab, analysis, interrupt),
         Command::Sweep(args) => return sweep::sweep(&args, lab, analysis, interrupt),
+        Command::Bench(args) => return bench::bench(&args, lab, analysis, interrupt),
         Command::Bisect(args) => return bisect::bisect(&args, lab, analysis, interrupt),
         Command::Kernel(KernelCommand::Fetch(args)) => {
             let request = KernelRequest::Ready(args.kernel);

@@ -8,12 +8,12 @@ use super::args::{BuildOptions, KernelOptions, ReplayArgs, SweepArgs};
 use super::error::CommandError;
 use super::lab::{Lab, TestKernel};
 use super::output::print;
-use super::sweep::{Swept, code_of, sweep_with};
+use super::sweep::{Choice, Swept, code_of, sweep_with};
 use crate::report::artifacts::OutputFile;
 use crate::report::outcome::EXIT_UNTESTED;
 use crate::runner::Interrupt;
 use crate::scenario::KernelSymbols;
-use crate::sweep::plan::{Points, Step};
+use crate::sweep::plan::{Boundary, Points};
 use crate::sweep::replay::{Replay, ReplayKernel, ReplayPlace, VERSION};
 use crate::sweep::verdicts::Verdicts;
 
@@ -35,6 +35,11 @@ pub fn replay(
     let folder = tempfile::tempdir()?;
     let scenario = folder.path().join(format!("{}.yaml", replay.name));
     fs::write(&scenario, &replay.scenario)?;
+    let from = replay.from.as_deref().map(str::parse).transpose();
+    let from = from.map_err(|_| {
+        let file = args.file.display();
+        CommandError::Usage(format!("{file}: no place of the kernel: {:?}", replay.from))
+    })?;
     let same = args.on.kernel.is_none() && args.on.build.is_empty();
     let sweep = SweepArgs {
         scenario,
@@ -44,6 +49,10 @@ pub fn replay(
             args.on.clone()
         },
         no_request: !replay.asks,
+        from,
+        pairs: replay.then.is_some(),
+        all: replay.then.is_some(),
+        resume: None,
         once: false,
         functions: Vec::new(),
         points: Vec::new(),
@@ -55,17 +64,30 @@ pub fn replay(
     };
     let points = |kernel: &dyn TestKernel| {
         let same = kernel.hash() == replay.kernel.hash;
-        points(&replay.place, same, kernel.symbols())
+        let first = points(&replay.place, same, kernel.symbols())?;
+        let then = replay.then.as_ref().unwrap_or(&replay.place);
+        let second = points(then, same, kernel.symbols())?;
+        Ok(Choice { first, second })
     };
     let Swept {
         failures,
         tried,
         release,
     } = sweep_with(&sweep, &points, lab, analysis, interrupt)?;
-    let place = &replay.place;
+    let places: Vec<_> = [&replay.place].into_iter().chain(&replay.then).collect();
+    let join = |name: fn(&ReplayPlace) -> String| {
+        let names: Vec<String> = places.iter().map(|place| name(place)).collect();
+        names.join(" and then ")
+    };
     let at = match tried {
-        0 | 1 => format!("{}+{:#x} of {release}", place.function, place.offset),
-        tried => format!("{tried} points in {} of {release}", place.function),
+        0 | 1 => format!(
+            "{} of {release}",
+            join(|it| format!("{}+{:#x}", it.function, it.offset))
+        ),
+        tried => format!(
+            "{tried} points in {} of {release}",
+            join(|it| it.function.clone())
+        ),
     };
     if failures.iter().any(|symptom| replay.is_shown(symptom)) {
         print(&format!("fails the same way at {at}\n"))?;
@@ -148,11 +170,18 @@ pub(super) fn write(
 ) -> Result<Vec<PathBuf>, CommandError> {
     let mut written = Vec::new();
     for (symptom, failure) in &verdicts.failures {
-        let Some(&point) = failure.points.first() else {
+        let Some(point) = failure.points.first() else {
             continue;
         };
-        let Some(place) = place(verdicts.path(), point, kernel.symbols()) else {
+        let Some(place) = place(point.at, kernel.symbols()) else {
             continue;
+        };
+        let then = match point.then {
+            None => None,
+            Some(then) => match self::place(then.at, kernel.symbols()) {
+                None => continue,
+                then => then,
+            },
         };
         let replay = Replay {
             version: VERSION,
@@ -160,11 +189,14 @@ pub(super) fn write(
             scenario: scenario.1.to_owned(),
             kernel: kernel_of(args, kernel)?,
             asks: !args.no_request,
+            from: args.from.as_ref().map(ToString::to_string),
             place,
+            then,
             fell: symptom.fell.iter().cloned().collect(),
             died: symptom.died.map(str::to_owned),
         };
         fs::create_dir_all(FOLDER)?;
+        let point = point.to_string().replace(':', "-");
         let path = Path::new(FOLDER).join(format!("{}-point-{point}.replay.json", scenario.0));
         let text = serde_json::to_string_pretty(&replay)?;
         OutputFile::create(&path)?.finish(&format!("{text}\n"))?;
@@ -173,15 +205,12 @@ pub(super) fn write(
     Ok(written)
 }
 
-fn place(path: &[Step], point: u32, symbols: &dyn KernelSymbols) -> Option<ReplayPlace> {
-    let rip = path.get(point as usize)?.rip;
-    let (function, offset) = symbols.resolve(rip)?;
-    let before = path.get(..=point as usize)?;
-    let occurrence = before.iter().filter(|step| step.rip == rip).count();
+fn place(boundary: Boundary, symbols: &dyn KernelSymbols) -> Option<ReplayPlace> {
+    let (function, offset) = symbols.resolve(boundary.rip)?;
     Some(ReplayPlace {
         function,
         offset,
-        occurrence: u32::try_from(occurrence).ok()?,
+        occurrence: boundary.occurrence,
     })
 }
 

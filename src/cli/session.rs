@@ -148,10 +148,8 @@ impl<'a> Session<'a> {
         let tool = self.perf_tool.as_ref().and_then(|it| it.as_ref().ok());
         let tool = tool.map(PathBuf::as_path);
         let (lab, spinner, interrupt) = (self.lab, self.spinner, self.interrupt);
-        let executor = match self.setup.seed {
-            Some(seed) => lab.deterministic(seed, kernel, tool, spinner, interrupt)?,
-            None => lab.executor(host, kernel, tool, spinner, interrupt)?,
-        };
+        let seed = self.setup.seed;
+        let executor = lab.executor(host, seed, kernel, tool, spinner, interrupt)?;
         self.host = executor.host();
         Ok(executor)
     }

@@ -45,8 +45,8 @@ impl Invariant for Holds {
 }
 
 /// A kernel with or without the feature.
-struct Kernel {
-    has_feature: bool,
+pub(super) struct Kernel {
+    pub(super) has_feature: bool,
 }
 
 impl TestKernel for Kernel {
@@ -178,6 +178,7 @@ impl Lab for Bench {
     fn executor(
         &self,
         host: KvmHost,
+        seed: Option<u64>,
         _: &dyn TestKernel,
         _: Option<&Path>,
         _: &dyn Progress,
@@ -186,25 +187,15 @@ impl Lab for Bench {
         if host == KvmHost::Native {
             return Err(LabError::Unavailable("no /dev/kvm".to_owned()));
         }
-        self.hosts_started.fetch_add(1, Relaxed);
+        let name = match seed {
+            Some(seed) => format!("bench of seed {seed}"),
+            None => {
+                self.hosts_started.fetch_add(1, Relaxed);
+                "bench".to_owned()
+            }
+        };
         Ok(Box::new(Host {
-            name: "bench".to_owned(),
-            recorded: Arc::clone(&self.recorded),
-            interrupt: interrupt.clone(),
-            interrupt_in: self.interrupt_in,
-        }))
-    }
-
-    fn deterministic(
-        &self,
-        seed: u64,
-        _: &dyn TestKernel,
-        _: Option<&Path>,
-        _: &dyn Progress,
-        interrupt: &Interrupt,
-    ) -> Result<Box<dyn Executor>, LabError> {
-        Ok(Box::new(Host {
-            name: format!("bench of seed {seed}"),
+            name,
             recorded: Arc::clone(&self.recorded),
             interrupt: interrupt.clone(),
             interrupt_in: self.interrupt_in,

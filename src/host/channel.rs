@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::bench::{Figures, Order};
 use crate::runner::{TrialPlan, TrialProgress};
 use crate::sweep::{Message, SweepPlan};
 use crate::trace::Recording;
@@ -31,6 +32,8 @@ pub enum ToHost {
     },
     /// Carry out a sweep. Answered by `Sweep` messages, the last of which is `Done` or `Failed`.
     Sweep(Box<SweepPlan>),
+    /// Make one measurement. Answered by `Bench`.
+    Bench(Order),
 }
 
 /// From the outer machine's init to the command.
@@ -54,6 +57,8 @@ pub enum FromHost {
     Recording(Box<Recording>),
     /// The sweep got somewhere.
     Sweep(Box<Message>),
+    /// The measurement, or why it could not be made.
+    Bench(Result<Figures, String>),
 }
 
 /// Why a message did not get through.

@@ -13,13 +13,11 @@ pub mod turns;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::process::{Child, Stdio};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
-use rustix::io::{FdFlags, fcntl_setfd};
-use unwindlab_guest_kernel::child::end_with_us;
 
 use self::region::Outside;
 use super::channel::{self, FromHost, ToHost};
@@ -125,22 +123,8 @@ impl Running {
             region.file().as_fd(),
             console.as_fd(),
         ];
-        // Nothing else is started meanwhile that could inherit them too.
-        for fd in inherited {
-            fcntl_setfd(fd, FdFlags::empty())?;
-        }
-        let mut command = outer.qemu.command();
-        command
-            .args(machine_arguments(
-                outer,
-                seed,
-                inherited.map(|fd| fd.as_raw_fd()),
-            ))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(OwnedFd::from(errors));
-        end_with_us(&mut command);
-        let child = command.spawn()?;
+        let arguments = machine_arguments(outer, seed, inherited.map(|fd| fd.as_raw_fd()));
+        let child = emulated::start_qemu(outer, inherited, arguments, errors.into())?;
         Ok(Self {
             child,
             region,
@@ -168,7 +152,7 @@ impl Running {
                     FromHost::Progress(p) => progress.step(&told(&plan.scenario, &p)),
                     FromHost::Recording(recording) => return Ok(*recording),
                     FromHost::Unfit { reason } => return Err(reason),
-                    FromHost::Hello { .. } | FromHost::Sweep(_) => {
+                    FromHost::Hello { .. } | FromHost::Sweep(_) | FromHost::Bench(_) => {
                         return Err("the outer machine's init is not this program".to_owned());
                     }
                 }

@@ -5,7 +5,7 @@
 //! QEMU dies with us, however we die.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -19,6 +19,7 @@ use unwindlab_guest_kernel::child::end_with_us;
 use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::console::OuterConsole;
 use super::told;
+use crate::bench::{Figures, Order};
 use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan};
 use crate::sweep::{Message, SweepPlan};
 use crate::trace::Recording;
@@ -95,18 +96,9 @@ impl Emulated {
             channel_end.as_fd(),
             console_end.as_fd(),
         ];
-        // Nothing else is started meanwhile that could inherit them too.
-        for fd in inherited {
-            fcntl_setfd(fd, FdFlags::empty())?;
-        }
-        let mut command = outer.qemu.command();
-        command
-            .args(machine_arguments(outer, inherited.map(|fd| fd.as_raw_fd())))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(OwnedFd::from(console_end.try_clone()?));
-        end_with_us(&mut command);
-        let child = command.spawn()?;
+        let arguments = machine_arguments(outer, inherited.map(|fd| fd.as_raw_fd()));
+        let errors = OwnedFd::from(console_end.try_clone()?);
+        let child = start_qemu(outer, inherited, arguments, errors)?;
         Ok(Self {
             child,
             stream,
@@ -174,7 +166,7 @@ impl Executor for Emulated {
                 Ok(FromHost::Progress(p)) => progress.step(&told(&plan.scenario, &p)),
                 Ok(FromHost::Recording(recording)) => return Ok(*recording),
                 Ok(FromHost::Unfit { reason }) => return Err(self.failed(&reason)),
-                Ok(FromHost::Hello { .. } | FromHost::Sweep(_)) => {
+                Ok(FromHost::Hello { .. } | FromHost::Sweep(_) | FromHost::Bench(_)) => {
                     return Err(self.failed("the outer machine started over"));
                 }
                 Err(error) => {
@@ -210,8 +202,20 @@ impl Executor for Emulated {
             }
         }
     }
+
+    fn bench(&mut self, order: &Order) -> Result<Result<Figures, String>, InfraError> {
+        channel::send(&mut self.stream, &ToHost::Bench(order.clone()))
+            .map_err(|error| self.failed(&error.to_string()))?;
+        match self.receive(BENCH_SILENCE_LIMIT) {
+            Ok(FromHost::Bench(answer)) => Ok(answer),
+            Ok(_) => Err(self.failed("the outer machine started over")),
+            Err(error) => Err(self.failed(&format!("the outer machine died or hangs: {error}"))),
+        }
+    }
 }
 
+/// A measurement has limits of its own, several in a row; it says nothing before its end.
+const BENCH_SILENCE_LIMIT: Duration = Duration::from_secs(300);
 /// A sweep speaks after every trial, but first its guest has to boot.
 const SWEEP_SILENCE_LIMIT: Duration = Duration::from_secs(90);
 
@@ -241,6 +245,27 @@ fn machine_arguments(
     add("-chardev", format!("socket,id=channel,fd={channel}"));
     add("-chardev", format!("socket,id=console,fd={console}"));
     arguments
+}
+
+/// Starts QEMU with these files open under their numbers. It ends with us.
+pub(super) fn start_qemu(
+    outer: &OuterMachine,
+    inherited: [BorrowedFd<'_>; 3],
+    arguments: Vec<OsString>,
+    errors: OwnedFd,
+) -> std::io::Result<Child> {
+    // Nothing else is started meanwhile that could inherit them too.
+    for fd in inherited {
+        fcntl_setfd(fd, FdFlags::empty())?;
+    }
+    let mut command = outer.qemu.command();
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(errors);
+    end_with_us(&mut command);
+    command.spawn()
 }
 
 /// What every outer machine has; its console is the chardev `console`, which is to be added.

@@ -14,7 +14,7 @@ use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::deterministic::after_interrupt::ExitAfterInterrupt;
 use super::deterministic::region::Inside;
 use super::deterministic::turns::take_turns;
-use super::initramfs::{KERNELS, MODULE_ORDER};
+use super::initramfs::{KERNELS, MODULE_ORDER, PEER};
 use super::native::Native;
 use super::perf_tool;
 
@@ -89,6 +89,12 @@ fn serve_at(mut port: impl Read + Write) -> anyhow::Result<()> {
                     None => continue,
                 }
             }
+            Ok(ToHost::Bench(order)) => {
+                // Whoever does not want to wait any more ends the whole machine.
+                let answer = native.bench(&order, &|| true);
+                channel::send(&mut port, &FromHost::Bench(answer))?;
+                continue;
+            }
             Err(ChannelError::Closed) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
@@ -150,5 +156,10 @@ fn prepare_kvm() -> anyhow::Result<Native> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         other => Some(other?),
     };
-    Ok(Native::new(unwindlab_vmm::open_kvm()?, kernels, perf_tool)?)
+    let peer = Path::new(PEER);
+    let native = Native::new(unwindlab_vmm::open_kvm()?, kernels, perf_tool)?;
+    Ok(match peer.exists() {
+        true => native.with_peer(peer),
+        false => native,
+    })
 }

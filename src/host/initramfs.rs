@@ -6,14 +6,18 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use unwindlab_guest_kernel::qemu;
 
 use super::cpio::Archive;
-use super::perf_tool;
+use super::{closure, perf_tool};
 
 /// Folder of the kernels under test, each named by its content hash.
 pub const KERNELS: &str = "/kernels";
 /// File that lists the modules to load, a path a line, in order.
 pub const MODULE_ORDER: &str = "/modules/order";
+
+/// Folder of the QEMU that measurements are compared with.
+pub const PEER: &str = "/peer";
 
 /// What goes in.
 #[derive(Debug)]
@@ -26,6 +30,8 @@ pub struct Contents<'a> {
     pub kernels: &'a [(&'a str, &'a Path)],
     /// The folder of the distribution's perf, where a scenario uses it.
     pub perf_tool: Option<&'a Path>,
+    /// The folder of a QEMU to compare with, where something is measured.
+    pub peer: Option<&'a Path>,
 }
 
 /// Builds it in memory; QEMU reads it from the descriptor.
@@ -53,6 +59,9 @@ pub fn build(contents: &Contents<'_>) -> io::Result<OwnedFd> {
     if let Some(dir) = contents.perf_tool {
         let file = perf_tool::FILE.trim_start_matches('/');
         archive = archive.file(file, &perf_tool::archive(dir)?)?;
+    }
+    if let Some(dir) = contents.peer {
+        archive = closure::add(archive, PEER, dir, &[qemu::PROGRAM], &[qemu::FIRMWARE])?;
     }
     let memfd = memfd_create("unwindlab-initramfs", MemfdFlags::CLOEXEC)?;
     let mut file = fs::File::from(memfd);

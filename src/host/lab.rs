@@ -9,7 +9,7 @@ use unwindlab_guest_kernel as kernels;
 use unwindlab_guest_kernel::build::patch::Patch;
 use unwindlab_guest_kernel::lines::NO_LINES;
 use unwindlab_guest_kernel::{
-    BuildSpec, Cache, KeptLines, KernelImage, KernelSpec, Lines, Symbols,
+    BuildSpec, Cache, KeptLines, KernelImage, KernelSpec, Lines, Symbols, closure, qemu,
 };
 use unwindlab_vmm::Kernel;
 
@@ -30,6 +30,15 @@ const OUTER_MEMORY_MIB: u32 = 6144;
 /// CPUs of the outer machine: two vCPUs must be able to run at the same time.
 const OUTER_CPUS: u32 = 2;
 
+/// What a KVM host gets besides.
+#[derive(Debug, Clone, Copy, Default)]
+struct Added<'a> {
+    /// The folder of the distribution's perf.
+    perf_tool: Option<&'a Path>,
+    /// That of a QEMU to compare with.
+    peer: Option<&'a Path>,
+}
+
 /// The real places: this machine. The cache folder is opened when something asks for it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ThisMachine;
@@ -39,7 +48,7 @@ impl ThisMachine {
     fn outer(
         &self,
         kernel: &dyn TestKernel,
-        perf_tool: Option<&Path>,
+        added: Added<'_>,
         progress: &dyn Progress,
     ) -> Result<(OuterMachine, String), LabError> {
         let qemu = kernels::qemu(&cache()?, progress).map_err(unavailable)?;
@@ -50,7 +59,8 @@ impl ThisMachine {
             init,
             modules: &outer.modules,
             kernels: &[(kernel.hash(), kernel.path())],
-            perf_tool,
+            perf_tool: added.perf_tool,
+            peer: added.peer,
         })
         .map_err(|e| LabError::Unavailable(format!("cannot build the outer machine: {e}")))?;
         let machine = OuterMachine {
@@ -67,21 +77,45 @@ impl ThisMachine {
         &self,
         why: &str,
         kernel: &dyn TestKernel,
-        perf_tool: Option<&Path>,
+        added: Added<'_>,
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Emulated, LabError> {
-        let (machine, _) = self.outer(kernel, perf_tool, progress)?;
+        let (machine, _) = self.outer(kernel, added, progress)?;
         progress.step("booting the outer machine");
-        Emulated::start(&machine, why, interrupt).map_err(|error| {
-            let last: Vec<&str> = error.console.trim_end().lines().rev().take(20).collect();
-            let console: String = last
-                .iter()
-                .rev()
-                .map(|line| format!("\n  {line}"))
-                .collect();
-            LabError::Unavailable(format!("{}; its console ends:{console}", error.reason))
-        })
+        Ok(Emulated::start(&machine, why, interrupt)?)
+    }
+
+    /// Starts the KVM host that is asked for, or chosen.
+    fn start(
+        &self,
+        host: KvmHost,
+        kernel: &dyn TestKernel,
+        added: Added<'_>,
+        progress: &dyn Progress,
+        interrupt: &Interrupt,
+    ) -> Result<Box<dyn Executor>, LabError> {
+        match choose(host) {
+            Choice::Native { kvm, why } => {
+                let known = [(kernel.hash().to_owned(), kernel.path().to_owned())];
+                let native = added
+                    .perf_tool
+                    .map(super::perf_tool::archive)
+                    .transpose()
+                    .and_then(|tool| Native::new(kvm, HashMap::from(known), tool));
+                let mut native = native.map_err(|e| {
+                    LabError::Unavailable(format!("cannot build the guest's initramfs: {e}"))
+                })?;
+                if let Some(dir) = added.peer {
+                    native = native.with_peer(dir);
+                }
+                Ok(Box::new(InProcess::new(native, &why, interrupt)))
+            }
+            Choice::Emulated { why } => Ok(Box::new(
+                self.emulated(&why, kernel, added, progress, interrupt)?,
+            )),
+            Choice::Impossible { why } => Err(LabError::Unavailable(why)),
+        }
     }
 }
 
@@ -135,41 +169,51 @@ impl Lab for ThisMachine {
     fn executor(
         &self,
         host: KvmHost,
+        seed: Option<u64>,
         kernel: &dyn TestKernel,
         perf_tool: Option<&Path>,
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Box<dyn Executor>, LabError> {
-        match choose(host) {
-            Choice::Native { kvm, why } => {
-                let known = [(kernel.hash().to_owned(), kernel.path().to_owned())];
-                let native = perf_tool
-                    .map(super::perf_tool::archive)
-                    .transpose()
-                    .and_then(|tool| Native::new(kvm, HashMap::from(known), tool));
-                let native = native.map_err(|e| {
-                    LabError::Unavailable(format!("cannot build the guest's initramfs: {e}"))
-                })?;
-                Ok(Box::new(InProcess::new(native, &why, interrupt)))
-            }
-            Choice::Emulated { why } => Ok(Box::new(
-                self.emulated(&why, kernel, perf_tool, progress, interrupt)?,
-            )),
-            Choice::Impossible { why } => Err(LabError::Unavailable(why)),
+        let added = Added {
+            perf_tool,
+            peer: None,
+        };
+        if let Some(seed) = seed {
+            let (machine, release) = self.outer(kernel, added, progress)?;
+            let host = Deterministic::new(machine, &release, seed, interrupt);
+            return Ok(Box::new(host));
+        }
+        self.start(host, kernel, added, progress, interrupt)
+    }
+
+    fn peer(&self, chosen: Option<&Path>, progress: &dyn Progress) -> Result<PathBuf, LabError> {
+        let Some(dir) = chosen else {
+            return kernels::qemu::debian(&cache()?, progress).map_err(unavailable);
+        };
+        let parts = [closure::LOADER, qemu::PROGRAM, qemu::FIRMWARE];
+        match parts.iter().find(|part| !dir.join(part).exists()) {
+            Some(part) => Err(LabError::Unavailable(format!(
+                "no QEMU to compare with: {} is missing",
+                dir.join(part).display()
+            ))),
+            None => Ok(dir.to_path_buf()),
         }
     }
 
-    fn deterministic(
+    fn bench_host(
         &self,
-        seed: u64,
+        host: KvmHost,
         kernel: &dyn TestKernel,
-        perf_tool: Option<&Path>,
+        peer: Option<&Path>,
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Box<dyn Executor>, LabError> {
-        let (machine, release) = self.outer(kernel, perf_tool, progress)?;
-        let host = Deterministic::new(machine, &release, seed, interrupt);
-        Ok(Box::new(host))
+        let added = Added {
+            perf_tool: None,
+            peer,
+        };
+        self.start(host, kernel, added, progress, interrupt)
     }
 
     fn perf_tool(&self, progress: &dyn Progress) -> Result<PathBuf, LabError> {

@@ -4,6 +4,7 @@
 pub mod agent;
 pub mod channel;
 pub mod choice;
+pub mod closure;
 pub mod console;
 pub mod cpio;
 pub mod deterministic;

@@ -3,8 +3,9 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs;
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT};
 use unwindlab_vmm::{
@@ -12,6 +13,10 @@ use unwindlab_vmm::{
 };
 
 use super::{agent, perf_tool, told};
+use crate::bench::carry::Bench;
+use crate::bench::order::MachineSpec;
+use crate::bench::qemu::Peer;
+use crate::bench::{Figures, Order};
 use crate::runner::boot::{Booted, MachineKind};
 use crate::runner::plan::PmuPlan;
 use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan, TrialProgress};
@@ -43,6 +48,8 @@ struct Parts {
     initrd: Vec<u8>,
     /// The archive of the distribution's perf.
     perf_tool: Option<Vec<u8>>,
+    /// What measurements are compared with.
+    peer: Option<Peer>,
 }
 
 /// MiB that the machines which are kept may take: six of the usual size, all kinds of the library.
@@ -65,9 +72,51 @@ impl Native {
                 kernels,
                 initrd: agent::guest_initrd()?,
                 perf_tool,
+                peer: None,
             },
             booted: Vec::new(),
         })
+    }
+
+    /// With the QEMU in this folder to compare with.
+    #[must_use]
+    pub fn with_peer(mut self, dir: &Path) -> Self {
+        self.parts.peer = Some(Peer {
+            dir: dir.to_path_buf(),
+        });
+        self
+    }
+
+    /// Makes one measurement; `go_on` is asked while something is waited for.
+    ///
+    /// # Errors
+    /// Why it could not be made, in one line.
+    pub fn bench(&mut self, order: &Order, go_on: &dyn Fn() -> bool) -> Result<Figures, String> {
+        // Nothing else takes memory meanwhile.
+        self.booted.clear();
+        match order {
+            Order::Start { vmm, machine } => self
+                .parts
+                .benched(machine, go_on, |bench| bench.start(*vmm)),
+            Order::Restore {
+                vmm,
+                machine,
+                times,
+                run_ms,
+            } => self.parts.benched(machine, go_on, |bench| {
+                bench.restore(*vmm, *times, Duration::from_millis(*run_ms))
+            }),
+            Order::Trial(plan) => {
+                let begin = Instant::now();
+                let recording = self.run(plan, &mut |_| go_on());
+                self.booted.clear();
+                let micros = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
+                match recording.end {
+                    TrialEnd::Completed => Ok(Figures::Tried { micros }),
+                    end => Err(format!("the trial ended with {end:?}")),
+                }
+            }
+        }
     }
 
     /// Runs one trial. All that can go wrong is an end of the recording.
@@ -139,12 +188,9 @@ impl Native {
 impl Parts {
     fn machine(&self, plan: &TrialPlan) -> Result<Machine, TrialEnd> {
         let infra = |reason| TrialEnd::Infra { reason };
-        let path = self
-            .kernels
-            .get(&plan.kernel)
-            .ok_or_else(|| infra(format!("the KVM host was not given kernel {}", plan.kernel)))?;
+        let path = self.kernel(&plan.kernel).map_err(infra)?;
         let unreadable = |e| infra(format!("cannot read {}: {e}", path.display()));
-        let elf = fs::read(path).map_err(unreadable)?;
+        let image = File::open(path).map_err(unreadable)?;
         let initrd = match (&plan.guest.perf_tool, &self.perf_tool) {
             (None, _) => Cow::Borrowed(self.initrd.as_slice()),
             (Some(_), Some(tool)) => Cow::Owned(perf_tool::behind(&self.initrd, tool)),
@@ -156,7 +202,29 @@ impl Parts {
             PmuPlan::Synthetic { rdpmc } => rdpmc.as_slice(),
             PmuPlan::None | PmuPlan::Host => &[],
         };
-        self.build(plan, Kernel::Elf(elf.into()), &initrd, rdpmc)
+        self.build(plan, Kernel::File(&image), &initrd, rdpmc)
+    }
+
+    /// The image of a kernel by its content hash.
+    fn kernel(&self, hash: &str) -> Result<&Path, String> {
+        let path = self.kernels.get(hash).map(PathBuf::as_path);
+        path.ok_or_else(|| format!("the KVM host was not given kernel {hash}"))
+    }
+
+    /// Measures with machines of these parts.
+    fn benched(
+        &self,
+        machine: &MachineSpec,
+        go_on: &dyn Fn() -> bool,
+        measure: impl FnOnce(&Bench<'_>) -> Result<Figures, String>,
+    ) -> Result<Figures, String> {
+        measure(&Bench {
+            machine,
+            kernel: self.kernel(&machine.kernel)?,
+            cmdline: &cmdline(&machine.cmdline),
+            peer: self.peer.as_ref(),
+            go_on,
+        })
     }
 
     /// A machine of the same making without anything in it, to take the state of another.
@@ -182,7 +250,7 @@ impl Parts {
             memory_mib: plan.memory_mib,
             kernel,
             initrd,
-            cmdline: &format!("{LINUX_CMDLINE} {CMDLINE} {}", plan.cmdline),
+            cmdline: &cmdline(&plan.cmdline),
             doorbell_ports: MAILBOX_PORT..=MARK_PORT + 3,
             pmu: match &plan.pmu {
                 PmuPlan::None => Pmu::None,
@@ -202,6 +270,11 @@ impl Parts {
             error => infra(format!("cannot build the machine: {error}")),
         })
     }
+}
+
+/// The whole command line of a guest's kernel; with words that a scenario adds.
+fn cmdline(words: &str) -> String {
+    format!("{LINUX_CMDLINE} {CMDLINE} {words}")
 }
 
 /// The native host as an executor: trials run in this process.
@@ -245,5 +318,10 @@ impl Executor for InProcess {
         self.native
             .sweep(plan, &mut |message| take(message) && !interrupt.is_set());
         Ok(())
+    }
+
+    fn bench(&mut self, order: &Order) -> Result<Result<Figures, String>, InfraError> {
+        let interrupt = self.interrupt.clone();
+        Ok(self.native.bench(order, &|| !interrupt.is_set()))
     }
 }

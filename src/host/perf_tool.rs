@@ -1,14 +1,13 @@
 //! The distribution's perf as a part of the guest's initial file system: a second archive behind that
 //! of the agent, for the scenarios that use it.
 
-use std::collections::BTreeSet;
-use std::fs;
 use std::io;
 use std::path::Path;
 
 use unwindlab_abi::PERF_TOOL_DIR;
-use unwindlab_guest_kernel::{closure, perf_tool};
+use unwindlab_guest_kernel::perf_tool;
 
+use super::closure;
 use super::cpio::Archive;
 
 /// Where the outer machine's initramfs has it.
@@ -20,36 +19,8 @@ pub const FILE: &str = "/perf-tool.cpio";
 /// # Errors
 /// When a file cannot be read, named in the error.
 pub fn archive(dir: &Path) -> io::Result<Vec<u8>> {
-    let named = |path: &Path| {
-        let path = path.to_path_buf();
-        move |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()))
-    };
-    let root = PERF_TOOL_DIR.trim_start_matches('/');
-    let libraries = dir.join(closure::LIBRARIES);
-    let mut names = BTreeSet::new();
-    let mut targets = BTreeSet::new();
-    for item in fs::read_dir(&libraries).map_err(named(&libraries))? {
-        let item = item?;
-        names.insert(item.file_name());
-        if let Ok(target) = fs::read_link(item.path()) {
-            targets.insert(target.into_os_string());
-        }
-    }
-    let program = dir.join(perf_tool::PROGRAM);
-    let mut archive = Archive::default()
-        .directory(root)?
-        .directory(&format!("{root}/{}", closure::LIBRARIES))?
-        .file(
-            &format!("{root}/{}", perf_tool::PROGRAM),
-            &fs::read(&program).map_err(named(&program))?,
-        )?;
-    for name in names.difference(&targets) {
-        let path = libraries.join(name);
-        let name = name.to_string_lossy();
-        let content = fs::read(&path).map_err(named(&path))?;
-        archive = archive.file(&format!("{root}/{}/{name}", closure::LIBRARIES), &content)?;
-    }
-    archive.finish()
+    let programs = [perf_tool::PROGRAM];
+    closure::add(Archive::default(), PERF_TOOL_DIR, dir, &programs, &[])?.finish()
 }
 
 /// An initial file system with another one behind it: archives start at multiples of four bytes, and
@@ -64,6 +35,8 @@ pub fn behind(first: &[u8], second: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -90,6 +63,6 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let error = archive(Path::new("/nonexistent")).unwrap_err();
-        assert!(error.to_string().contains("/nonexistent/lib"), "{error}");
+        assert!(error.to_string().contains("/nonexistent/perf"), "{error}");
     }
 }

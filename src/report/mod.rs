@@ -2,6 +2,7 @@
 //! [`table`] and [`failure`] show it, [`json`] and [`junit`] write it.
 
 pub mod artifacts;
+pub mod bench;
 pub mod comparison;
 pub mod counts;
 mod expect;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::names::Names;
-use crate::sweep::plan::{Effort, Step};
+use crate::sweep::plan::{Effort, Point};
 use crate::sweep::verdicts::{Failure, Symptom, Verdicts};
 use crate::text::printable;
 use crate::trace::recording::TrialEnd;
@@ -32,29 +32,28 @@ pub fn report(summary: &Summary<'_>, names: Names<'_>) -> String {
     let verdicts = summary.verdicts;
     let mut out = String::new();
     for (symptom, failure) in &verdicts.failures {
-        let _ = write!(out, "{}", block(symptom, failure, verdicts.path(), names));
+        let _ = write!(out, "{}", block(symptom, failure, names));
     }
     let _ = write!(out, "{}", coverage(verdicts, names));
     let _ = write!(out, "{}", last_lines(summary, names));
     out
 }
 
-fn block(symptom: &Symptom, failure: &Failure, path: &[Step], names: Names<'_>) -> String {
+fn block(symptom: &Symptom, failure: &Failure, names: Names<'_>) -> String {
     let mut out = String::new();
     let word = if symptom.is_known() {
         "expected-failure"
     } else {
         "FAIL"
     };
-    let first = failure.points.first().copied().unwrap_or(0);
-    let place = path
-        .get(first as usize)
-        .map_or_else(String::new, |step| names.name(step.rip));
+    let first = failure.points.first();
+    let first = first.map(|it| format!(", first {} (point {it})", place(it, names)));
     let _ = writeln!(
         out,
-        "{word}  {}  at {} of the points, first {place} (point {first})",
+        "{word}  {}  at {} of the points{}",
         what(symptom),
         failure.points.len(),
+        first.unwrap_or_default(),
     );
     for message in failure.messages.iter().take(MAX_MESSAGES) {
         let _ = writeln!(out, "  {}", printable(message));
@@ -62,17 +61,25 @@ fn block(symptom: &Symptom, failure: &Failure, path: &[Step], names: Names<'_>) 
     let places: BTreeSet<String> = failure
         .points
         .iter()
-        .filter_map(|point| path.get(*point as usize))
-        .map(|step| names.name(step.rip))
+        .map(|point| place(point, names))
         .collect();
     let shown: Vec<&str> = places.iter().map(String::as_str).take(12).collect();
     let more = places.len().saturating_sub(shown.len());
     let _ = write!(out, "  at {}", shown.join(" "));
     let _ = match more {
         0 => writeln!(out),
-        more => writeln!(out, " and {more} other instructions"),
+        more => writeln!(out, " and {more} other places"),
     };
     out
+}
+
+/// `f+0x4`, or `f+0x4..g+0x8` for two NMIs.
+fn place(point: &Point, names: Names<'_>) -> String {
+    let first = names.name(point.at.rip);
+    match point.then {
+        None => first,
+        Some(then) => format!("{first}..{}", names.name(then.at.rip)),
+    }
 }
 
 /// `guest-panic`, or `C4 (F001) M1`.
@@ -88,6 +95,7 @@ fn what(symptom: &Symptom) -> String {
 /// Instructions of each function on the path, and how many of them an NMI was tried at.
 fn coverage(verdicts: &Verdicts<'_>, names: Names<'_>) -> String {
     let mut functions: BTreeMap<String, (BTreeSet<u64>, BTreeSet<u64>, usize)> = BTreeMap::new();
+    let numbers = verdicts.numbers();
     for (point, step) in (0_u32..).zip(verdicts.path()) {
         if step.user {
             continue;
@@ -99,7 +107,7 @@ fn coverage(verdicts: &Verdicts<'_>, names: Names<'_>) -> String {
         let (on_path, tried, times) = functions.entry(name).or_default();
         on_path.insert(step.rip);
         *times += 1;
-        if verdicts.tried.contains(&point) {
+        if numbers.contains(&point) {
             tried.insert(step.rip);
         }
     }
@@ -126,22 +134,40 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
     let verdicts = summary.verdicts;
     let tried = verdicts.tried.len();
     let seconds = summary.elapsed.as_secs_f64();
+    let of = match &verdicts.pairs {
+        None => format!("{} points", verdicts.path().len()),
+        Some(pairs) => format!("about {} pairs", pairs.trials),
+    };
     let mut out = format!(
-        "\n{tried} of {} points tried: {} pass, {} distinct failures; {:.1} s, {:.0} trials a \
-         second{}\n",
-        verdicts.path().len(),
+        "\n{tried} of {of} tried: {} pass, {} distinct failures; {:.1} s, {:.0} trials a second{}\n",
         verdicts.passed,
         verdicts.failures.len(),
         seconds,
-        tried as f64 / seconds.max(0.001),
+        tried.saturating_sub(verdicts.before) as f64 / seconds.max(0.001),
         if summary.cut { "; budget used up" } else { "" },
     );
+    if verdicts.before > 0 {
+        let _ = writeln!(out, "{} of them in earlier sweeps", verdicts.before);
+    }
+    if let Some(pairs) = &verdicts.pairs {
+        let _ = writeln!(
+            out,
+            "{} boundaries for the first NMI, {} of which leave different machines behind: they stand for \
+             all, {} pairs so far",
+            pairs.firsts, pairs.stand_for_all, pairs.stood_for,
+        );
+    }
     if !verdicts.missed.is_empty() {
         let _ = writeln!(
             out,
-            "{} points were not tried, the way to them was another each time: {:?}",
+            "{} points were not tried, the way to them was another each time: {}",
             verdicts.missed.len(),
-            verdicts.missed,
+            verdicts
+                .missed
+                .iter()
+                .map(Point::to_string)
+                .collect::<Vec<_>>()
+                .join(" "),
         );
     }
     for (point, reason) in &verdicts.failed {

@@ -1,5 +1,6 @@
 //! What is done to the machine: one function an action, each confirmed before it counts.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use unwindlab_vmm::{Pause, Run, VcpuHandle};
@@ -10,7 +11,7 @@ use super::error::TrialError;
 use super::plan::{ActionPlan, InjectionPlan, PokePlan, TriggerPlan};
 use super::stops::Stepping;
 use super::trial::Trial;
-use super::vcpu::{VcpuError, nmi_state, vcpu};
+use super::vcpu::{VcpuError, nmi_state, vcpu, while_stopped};
 use super::watch;
 use crate::trace::recording::{Injection, Recording};
 
@@ -133,15 +134,11 @@ impl Trial<'_> {
         index: u8,
         what: impl FnOnce(&mut VcpuHandle<'_>) -> Result<(), VcpuError>,
     ) -> Result<Found, TrialError> {
-        let mut vcpu = vcpu(&mut self.machine, index)?;
-        let paused = vcpu.pause().map_err(VcpuError::from)?;
-        let (rip, cpl) = watch::place(&vcpu).map_err(VcpuError::from)?;
-        let done = what(&mut vcpu);
-        if paused == Pause::Paused {
-            vcpu.resume(Run::Continue).map_err(VcpuError::from)?;
-        }
-        done?;
-        Ok((index, rip, cpl))
+        Ok(while_stopped(&mut self.machine, index, |vcpu| {
+            let (rip, cpl) = watch::place(vcpu)?;
+            what(vcpu)?;
+            Ok((index, rip, cpl))
+        })?)
     }
 
     fn freeze(&mut self, spec: u32, target: u8, limit_ms: u64) -> Result<Found, TrialError> {
@@ -224,7 +221,10 @@ impl Trial<'_> {
     pub(super) fn follow(&mut self, spec: u32, index: u8, who: Who, now: &mut Vec<(u32, u8, Who)>) {
         let at = now.len();
         let followers = (0_u32..).zip(&self.plan.injections);
-        for (number, next) in followers.filter(|(_, it)| it.after == Some(spec)) {
+        let due: Vec<_> = followers
+            .filter(|(_, it)| completes(&it.after, spec, &self.made))
+            .collect();
+        for (number, next) in due {
             match &next.trigger {
                 TriggerPlan::Arrival(_) => self.arrivals.release(number),
                 TriggerPlan::Event { .. } => self.sightings.release(number),
@@ -247,6 +247,13 @@ impl Trial<'_> {
     }
 }
 
+/// Whether injection `spec`, which was just made, is the last of those that another one comes `after`
+/// to be made so often.
+fn completes(after: &[u32], spec: u32, made: &BTreeMap<u32, u64>) -> bool {
+    let made = |spec: &u32| made.get(spec).copied().unwrap_or(0);
+    after.contains(&spec) && after.iter().all(|other| made(other) >= made(&spec))
+}
+
 /// Where an injection that was made is written down.
 const fn made_list(recording: &mut Recording, action: ActionPlan) -> &mut Vec<Injection> {
     match action {
@@ -262,3 +269,21 @@ pub(super) const NOBODY: Who = Who {
     thread: None,
     iteration: None,
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_are_complete_when_the_last_of_them_is_made_so_often() {
+        let mut made = BTreeMap::new();
+        let mut completions = Vec::new();
+        // The first runs ahead, the second overtakes it, the third is of no interest.
+        for spec in [0, 0, 2, 1, 1, 1, 0] {
+            *made.entry(spec).or_default() += 1;
+            completions.push(completes(&[0, 1], spec, &made));
+        }
+        assert_eq!(completions, [false, false, false, true, true, false, true]);
+        assert!(completes(&[2], 2, &made) && !completes(&[], 2, &made));
+    }
+}

@@ -4,6 +4,7 @@
 use unwindlab_vmm::{Checkpoint, Machine};
 
 use super::error::TrialError;
+use super::exits;
 use super::plan::{PmuPlan, TrialPlan};
 use super::progress::TrialProgress;
 use super::trial::Trial;
@@ -45,12 +46,12 @@ impl MachineKind {
 /// A machine whose agent has said hello and waits for its plan.
 #[derive(Debug)]
 pub struct Booted {
-    pub(super) machine: Machine,
+    machine: Machine,
     hello: Checkpoint,
     /// The vCPU that rang.
-    pub(super) vcpu: u8,
+    vcpu: u8,
     /// The frame of the mailbox.
-    pub(super) frame: u32,
+    frame: u32,
     /// How much the console had by then.
     console: u64,
 }
@@ -108,7 +109,7 @@ impl Booted {
     fn restore(&mut self) -> Result<(), TrialError> {
         self.machine.restore(&self.hello)?;
         self.machine.console().cut(self.console);
-        let vcpus = self.machine.vcpu_count();
-        set_breakpoints(&mut self.machine, vcpus, &[]).map_err(TrialError::from)
+        exits::watch(&mut self.machine, &[])?;
+        set_breakpoints(&mut self.machine, &[]).map_err(TrialError::from)
     }
 }

@@ -9,7 +9,8 @@ use super::actions::{Found, Made};
 use super::arrivals::Who;
 use super::error::TrialError;
 use super::trial::Trial;
-use crate::trace::recording::Block;
+use super::watch;
+use crate::trace::recording::{Block, TrialEnd};
 
 /// How long the helper may take, which looks for commands every 200 us of the guest's time.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -114,6 +115,28 @@ impl Trial<'_> {
         // Before the one who says so goes on: what follows may be due at its next instruction.
         self.refresh_breakpoints()?;
         self.next_command()
+    }
+
+    /// The end of a trial whose helper did not come to do what it was told while a vCPU stood still.
+    pub(super) fn helper_waits(&mut self, frozen: u8) -> Result<TrialEnd, TrialError> {
+        let given = self
+            .commands
+            .under_way
+            .as_ref()
+            .map(|(given, _)| given.spec);
+        let what = given.and_then(|spec| self.plan.injections.get(spec as usize));
+        let places: Vec<String> = watch::places(&mut self.machine)?
+            .iter()
+            .map(|it| format!("vCPU {} at {:#x}", it.vcpu, it.rip))
+            .collect();
+        Ok(TrialEnd::Infra {
+            reason: format!(
+                "{} was not made while vCPU {frozen} stood still: the helper's CPU waits for it, most \
+                 likely ({})",
+                what.map_or("a command", |it| it.name.as_str()),
+                places.join(", ")
+            ),
+        })
     }
 
     /// A helper that does not answer cannot be waited for.

@@ -7,7 +7,7 @@ use super::arrivals::Who;
 use super::error::TrialError;
 use super::plan::Corruption;
 use super::trial::Trial;
-use super::vcpu::{VcpuError, vcpu};
+use super::vcpu::{VcpuError, vcpu, word};
 use super::watch;
 
 /// The last page that user addresses reach: above every stack, and nothing is mapped there.
@@ -41,16 +41,11 @@ impl Trial<'_> {
             set_frame_pointer(&mut handle, with)?;
             return Ok((index, rip, cpl));
         }
-        let read = |address| -> Result<u64, VcpuError> {
-            let mut word = [0; 8];
-            handle.read_virt(address, &mut word)?;
-            Ok(u64::from_le_bytes(word))
-        };
         let mut address = handle.regs().map_err(VcpuError::from)?.rbp;
         for _ in 1..frame {
-            address = read(address)?;
+            address = word(&handle, address)?;
         }
-        let was = read(address)?;
+        let was = word(&handle, address)?;
         let now = match with {
             Corruption::Loop => address,
             Corruption::Wild => WILD,
@@ -62,7 +57,7 @@ impl Trial<'_> {
         handle
             .write_virt(address, &now.to_le_bytes())
             .map_err(VcpuError::from)?;
-        if read(address)? != now {
+        if word(&handle, address)? != now {
             return Err(TrialError::NotPoked { address });
         }
         self.corrupted.push(Corrupted {

@@ -11,9 +11,6 @@ pub enum TrialError {
     /// The machine cannot be put back to where its agent said hello.
     #[error(transparent)]
     Checkpoint(#[from] unwindlab_vmm::CheckpointError),
-    /// More places than there are debug registers.
-    #[error("{0} different instructions to break on; the CPU has 4 breakpoints")]
-    TooManyPlaces(usize),
     /// Two injections of a kind that goes from instruction to instruction, on one vCPU.
     #[error("two bursts, sweeps or points of a schedule lead vCPU {0} on at the same time")]
     TwoLead(u8),

@@ -1,6 +1,7 @@
 //! Who carries out a trial: the seam between the command line and the KVM host.
 
 use super::plan::TrialPlan;
+use crate::bench::{Figures, Order};
 use crate::sweep::{Message, SweepPlan};
 use crate::trace::Recording;
 
@@ -27,6 +28,17 @@ pub trait Executor {
         plan: &SweepPlan,
         take: &mut dyn FnMut(Message) -> bool,
     ) -> Result<(), InfraError>;
+
+    /// Carries out one measurement; its figures, or in one line why it could not be made.
+    ///
+    /// # Errors
+    /// [`InfraError`] where the harness or the KVM host failed.
+    fn bench(&mut self, _order: &Order) -> Result<Result<Figures, String>, InfraError> {
+        Err(InfraError {
+            reason: "nothing can be measured on this KVM host".to_owned(),
+            console: String::new(),
+        })
+    }
 }
 
 /// The harness or the KVM host failed; nothing can be said about the kernel.

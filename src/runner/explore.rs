@@ -101,7 +101,7 @@ pub fn with(plan: &TrialPlan, preemptions: &[Preemption]) -> TrialPlan {
         plan.injections.push(InjectionPlan {
             name: format!("preemption {number}"),
             trigger: arrival(it.at, it.hit, it.vcpu),
-            after: None,
+            after: Vec::new(),
             action: ActionPlan::Preempt {
                 limit_ms: it.limit_ms,
             },
@@ -110,7 +110,7 @@ pub fn with(plan: &TrialPlan, preemptions: &[Preemption]) -> TrialPlan {
         plan.injections.push(InjectionPlan {
             name: format!("end of preemption {number}"),
             trigger: arrival(it.until, it.times, it.other),
-            after: Some(stop),
+            after: vec![stop],
             action: ActionPlan::EndPreemption,
             target: Some(it.vcpu),
         });
@@ -120,16 +120,11 @@ pub fn with(plan: &TrialPlan, preemptions: &[Preemption]) -> TrialPlan {
 
 fn arrival(address: u64, hit: u64, vcpu: u8) -> TriggerPlan {
     TriggerPlan::Arrival(ArrivalPlan {
-        place: Place::Kernel { address },
-        first: 1,
         hit,
-        repeat: 1,
-        times: 1,
-        sweep: false,
         by: By::Any,
         vcpu: Some(vcpu),
-        in_nmi: false,
         optional: true,
+        ..ArrivalPlan::first(Place::Kernel { address })
     })
 }
 

@@ -50,9 +50,14 @@ impl Frozen {
     /// One that has stood still for as long as it was to.
     #[must_use]
     pub fn over(&self, now: Instant) -> Option<u8> {
+        self.beyond_limit(now, true).map(|(vcpu, ..)| vcpu)
+    }
+
+    fn beyond_limit(&self, now: Instant, passing: bool) -> Option<(u8, u32, Duration)> {
         self.held.iter().find_map(|(&vcpu, held)| {
             let time = now.saturating_duration_since(held.since);
-            (held.passing && time > held.limit).then_some(vcpu)
+            let is_late = held.passing == passing && time > held.limit;
+            is_late.then_some((vcpu, held.by, time))
         })
     }
 
@@ -82,10 +87,7 @@ impl Frozen {
     /// One that has been held for too long: (vCPU, injection, for how long).
     #[must_use]
     pub fn too_long(&self, now: Instant) -> Option<(u8, u32, Duration)> {
-        self.held.iter().find_map(|(&vcpu, held)| {
-            let time = now.saturating_duration_since(held.since);
-            (!held.passing && time > held.limit).then_some((vcpu, held.by, time))
-        })
+        self.beyond_limit(now, false)
     }
 
     /// Those that stand still.

@@ -8,6 +8,7 @@ mod corrupt;
 mod delays;
 pub mod error;
 pub mod executor;
+pub mod exits;
 pub mod explore;
 mod frozen;
 mod guest_memory;

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use unwindlab_abi::Command;
 use unwindlab_abi::plan::GuestPlan;
 
+use super::exits::ExitPlan;
+
 /// One trial. Made from a scenario and a kernel; crosses to the KVM host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrialPlan {
@@ -85,8 +87,8 @@ pub struct InjectionPlan {
     pub name: String,
     /// When and where.
     pub trigger: TriggerPlan,
-    /// Index of an earlier injection: each time that one is made, this one may be once.
-    pub after: Option<u32>,
+    /// Indices of earlier injections: each time that all of them are made, this one may be once.
+    pub after: Vec<u32>,
     /// What.
     pub action: ActionPlan,
     /// The vCPU that it is done to; none: the one that met the trigger.
@@ -235,6 +237,25 @@ pub struct ArrivalPlan {
     pub optional: bool,
 }
 
+impl ArrivalPlan {
+    /// The first arrival of a workload thread, once, in whichever iteration has one.
+    #[must_use]
+    pub const fn first(place: Place) -> Self {
+        Self {
+            place,
+            first: 1,
+            hit: 1,
+            repeat: 1,
+            times: 1,
+            sweep: false,
+            by: By::Workload,
+            vcpu: None,
+            in_nmi: false,
+            optional: false,
+        }
+    }
+}
+
 /// Whose arrivals at a place count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum By {
@@ -255,6 +276,19 @@ pub enum EventPlan {
     Lab(u8),
     /// A mark of a workload thread, by [`unwindlab_abi::mark`].
     Mark(u8),
+    /// An exit of a vCPU.
+    Exit(ExitPlan),
+}
+
+impl EventPlan {
+    /// Whether `seen` is what is waited for.
+    #[must_use]
+    pub fn covers(&self, seen: &Self) -> bool {
+        match (self, seen) {
+            (Self::Exit(exit), Self::Exit(seen)) => exit.covers(seen),
+            _ => self == seen,
+        }
+    }
 }
 
 impl TriggerPlan {

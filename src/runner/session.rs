@@ -2,7 +2,7 @@
 
 use unwindlab_abi::command::Words;
 use unwindlab_abi::mailbox::{self, Header, MailboxError, PAGE_SIZE};
-use unwindlab_abi::message::{AgentMessage, HostReply, MAX_LOCATE, UserSymbol};
+use unwindlab_abi::message::{AgentMessage, HostReply, MAX_LOCATE, RingAnnounce, UserSymbol};
 use unwindlab_abi::plan::GuestPlan;
 use unwindlab_abi::{ABI_VERSION, shared};
 
@@ -15,7 +15,7 @@ use crate::trace::framing::Records;
 use crate::trace::lab::LabLog;
 use crate::trace::lab::reader::{self, may_be_log};
 use crate::trace::recording::{Recording, TrialEnd};
-use crate::trace::ring::{RingError, RingReader};
+use crate::trace::ring::{DATA_HEAD, RingError, RingReader};
 
 /// Longest kernel log kept, in bytes; the guest may write any amount.
 const LOG_LIMIT: usize = 4 << 20;
@@ -271,9 +271,29 @@ impl Session {
     /// Reads the lab client's log, which is never read before the trial's end: it is not written
     /// over.
     pub fn read_lab(&mut self, memory: &Memory) {
-        if !self.lab_pages.is_empty() {
-            self.recording.lab = Some(LabLog::read(&Ram(memory), &self.lab_pages));
-        }
+        self.recording.lab = self.lab_from(memory, 0);
+    }
+
+    /// The lab client's log from this slot on, where there is one.
+    #[must_use]
+    pub fn lab_from(&self, memory: &Memory, first: u64) -> Option<LabLog> {
+        let announced = !self.lab_pages.is_empty();
+        announced.then(|| LabLog::read_from(&Ram(memory), &self.lab_pages, first))
+    }
+
+    /// Pages that the kernel fills for readers: the data of all rings, the slots of the lab client's
+    /// log.
+    pub fn output_pages(&self) -> impl Iterator<Item = u64> {
+        let rings = self.recording.rings.iter().flat_map(|it| &it.data_pages);
+        rings.chain(self.lab_pages.iter().skip(1)).copied()
+    }
+
+    /// `data_head` of every ring.
+    #[must_use]
+    pub fn heads(&self, memory: &Memory) -> Vec<u64> {
+        let head = |ring: &RingAnnounce| memory.load_u64(ring.control_page + DATA_HEAD);
+        let rings = self.recording.rings.iter();
+        rings.map(|ring| head(ring).unwrap_or(0)).collect()
     }
 
     /// Tells every workload thread to end at its next iteration.

@@ -1,7 +1,7 @@
 //! Injections at an event that is seen from outside: a record in a ring, one in the log of the lab
-//! client, a mark of a workload thread.
+//! client, a mark of a workload thread, an exit of a vCPU.
 //!
-//! Marks stop the vCPU, and are seen at once. Rings and log are looked at when a vCPU stops and
+//! Marks and exits stop the vCPU, and are seen at once. Rings and log are looked at when a vCPU stops and
 //! else every millisecond: what an injection finds is what the guest has become by then.
 
 use super::plan::EventPlan;
@@ -60,15 +60,19 @@ impl Sightings {
     /// Whether the rings and the log are of interest.
     #[must_use]
     pub fn reads_rings(&self) -> bool {
-        self.watchers
-            .iter()
-            .any(|it| it.made < it.repeat && !matches!(it.event, EventPlan::Mark(_)))
+        self.watchers.iter().any(|it| {
+            it.made < it.repeat && matches!(it.event, EventPlan::Record(_) | EventPlan::Lab(_))
+        })
     }
 
     /// Something was seen: the injections that it is the event of.
     pub fn see(&mut self, event: EventPlan) -> Vec<u32> {
         let mut due = Vec::new();
-        for watcher in self.watchers.iter_mut().filter(|it| it.event == event) {
+        for watcher in self
+            .watchers
+            .iter_mut()
+            .filter(|it| it.event.covers(&event))
+        {
             if watcher.made >= watcher.repeat.min(watcher.released) {
                 continue;
             }

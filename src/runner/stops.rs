@@ -1,12 +1,15 @@
 //! What a stop of a vCPU calls for: at a mark, at a place of an injection, after a single step.
 
 use unwindlab_abi::mark;
-use unwindlab_vmm::Run;
+use unwindlab_vmm::{Access, Run};
 
+use super::actions::NOBODY;
 use super::arrivals::{Due, Standing, Who};
 use super::error::TrialError;
+use super::exits::ExitPlan;
 use super::plan::EventPlan;
 use super::trial::Trial;
+use super::vcpu::{VcpuError, vcpu};
 use super::watch;
 
 /// Why a vCPU executes single instructions right now.
@@ -54,6 +57,23 @@ impl Trial<'_> {
         self.refresh_breakpoints()
     }
 
+    /// The guest made an access that is waited for.
+    pub(super) fn accessed(&mut self, index: u8, access: Access) -> Result<(), TrialError> {
+        if !self.stopping {
+            for spec in self.sightings.see(EventPlan::Exit(ExitPlan::of(access))) {
+                self.act(spec, index, NOBODY)?;
+            }
+            self.note_completion();
+        }
+        if !self.stepping.contains_key(&index) {
+            return self.resume(index, Run::Continue);
+        }
+        // The access was the step.
+        let handle = vcpu(&mut self.machine, index)?;
+        let (pc, _) = watch::place(&handle).map_err(VcpuError::from)?;
+        self.stepped(index, pc)
+    }
+
     /// The vCPU stands at a place of ours, or at the boundary after one.
     pub(super) fn breakpoint(&mut self, index: u8, pc: u64) -> Result<(), TrialError> {
         if self.stopping {
@@ -88,6 +108,11 @@ impl Trial<'_> {
                 }
             }
         }
+        self.resume_as_led(index)
+    }
+
+    /// Lets a vCPU go on: by one instruction, where something leads it.
+    pub(super) fn resume_as_led(&mut self, index: u8) -> Result<(), TrialError> {
         let run = match self.stepping.contains_key(&index) {
             true => Run::Step,
             false => Run::Continue,

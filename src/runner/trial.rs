@@ -12,6 +12,7 @@ use super::commands::Commands;
 use super::corrupt::Corrupted;
 use super::delays::{Delays, later};
 use super::error::TrialError;
+use super::exits;
 use super::frozen::Frozen;
 use super::plan::{Place, TrialPlan, TriggerPlan};
 use super::progress::{Stage, TrialProgress};
@@ -231,11 +232,14 @@ impl<'a> Trial<'a> {
                 value,
                 ..
             } => self.mark(index, *value)?,
+            Stop::Access(access) => return self.accessed(index, *access),
             Stop::Breakpoint { pc } => return self.breakpoint(index, *pc),
             Stop::Stepped { pc } => return self.stepped(index, *pc),
+            Stop::Again { .. } => return self.resume_as_led(index),
             Stop::Paused => {}
             other => {
-                self.end = Some(watch::ended_by(&mut self.machine, index, other)?);
+                let end = watch::ended_by(&mut self.machine, index, other)?;
+                self.end = Some(watch::host_may_have(&end).unwrap_or(end));
                 return Ok(());
             }
         }
@@ -286,7 +290,7 @@ impl<'a> Trial<'a> {
         let mut arrivals = Vec::new();
         let mut at_once = Vec::new();
         for (spec, injection) in (0_u32..).zip(&self.plan.injections) {
-            let follows = injection.after.is_some();
+            let follows = !injection.after.is_empty();
             match &injection.trigger {
                 TriggerPlan::Arrival(plan) => {
                     let address = self.address(&plan.place)?;
@@ -313,6 +317,7 @@ impl<'a> Trial<'a> {
             }
         }
         self.arrivals = Arrivals::new(arrivals);
+        exits::watch(&mut self.machine, &self.plan.injections)?;
         for spec in at_once {
             self.act(spec, 0, NOBODY)?;
         }
@@ -342,13 +347,10 @@ impl<'a> Trial<'a> {
     }
 
     fn set_breakpoints(&mut self, places: Vec<u64>) -> Result<(), TrialError> {
-        if places.len() > 4 {
-            return Err(TrialError::TooManyPlaces(places.len()));
-        }
         if places == self.breakpoints {
             return Ok(());
         }
-        set_breakpoints(&mut self.machine, self.plan.vcpus, &places)?;
+        set_breakpoints(&mut self.machine, &places)?;
         self.breakpoints = places;
         Ok(())
     }
@@ -392,10 +394,13 @@ impl<'a> Trial<'a> {
     /// is the KVM host that does not deliver it: seen in the emulated one, with a guest that went on.
     fn not_taken(&mut self, index: u8, now: Instant) -> Result<(), TrialError> {
         let since = *self.untaken.entry(index).or_insert(now);
+        let time = now.saturating_duration_since(since);
+        if time <= UNTAKEN {
+            return Ok(());
+        }
         let handle = vcpu(&mut self.machine, index)?;
         let (rip, cpl) = watch::place(&handle).map_err(VcpuError::from)?;
-        let time = now.saturating_duration_since(since);
-        if cpl == 3 && time > UNTAKEN {
+        if cpl == 3 {
             let time = time.as_millis();
             self.end = Some(TrialEnd::Infra {
                 reason: format!(
@@ -473,6 +478,10 @@ impl<'a> Trial<'a> {
             self.let_go(index)?;
         }
         if let Some((index, spec, time)) = self.frozen.too_long(Instant::now()) {
+            if !self.commands.idle() {
+                self.end = Some(self.helper_waits(index)?);
+                return Ok(());
+            }
             let by = self.plan.injections.get(spec as usize);
             let by = by.map_or("?", |it| it.name.as_str());
             let note = format!(

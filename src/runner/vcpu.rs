@@ -41,15 +41,31 @@ pub fn nmi_state(machine: &mut Machine, index: u8) -> Result<NmiState, VcpuError
     Ok(vcpu(machine, index)?.nmi_state()?)
 }
 
-/// Sets the breakpoints of the first so many vCPUs. One that runs is stopped for that, and goes on.
-pub fn set_breakpoints(machine: &mut Machine, vcpus: u8, places: &[u64]) -> Result<(), VcpuError> {
-    for index in 0..vcpus {
-        let mut handle = vcpu(machine, index)?;
-        let paused = handle.pause()?;
-        handle.set_breakpoints(places)?;
-        if paused == Pause::Paused {
-            handle.resume(Run::Continue)?;
-        }
+/// Does something to a vCPU while it stands still. One that runs is stopped for that, and goes on.
+pub fn while_stopped<T>(
+    machine: &mut Machine,
+    index: u8,
+    what: impl FnOnce(&mut VcpuHandle<'_>) -> Result<T, VcpuError>,
+) -> Result<T, VcpuError> {
+    let mut handle = vcpu(machine, index)?;
+    let paused = handle.pause()?;
+    let done = what(&mut handle);
+    if paused == Pause::Paused {
+        handle.resume(Run::Continue)?;
     }
-    Ok(())
+    done
+}
+
+/// The 8 bytes at a virtual address of a vCPU that stands still, little-endian.
+pub fn word(handle: &VcpuHandle<'_>, address: u64) -> Result<u64, VcpuError> {
+    let mut word = [0; 8];
+    handle.read_virt(address, &mut word)?;
+    Ok(u64::from_le_bytes(word))
+}
+
+/// Sets the breakpoints of all vCPUs.
+pub fn set_breakpoints(machine: &mut Machine, places: &[u64]) -> Result<(), VcpuError> {
+    // The kernel's addresses are those of the upper half.
+    let (kernel, user): (Vec<u64>, Vec<u64>) = places.iter().partition(|place| **place >> 63 == 1);
+    Ok(machine.set_breakpoints(&kernel, &user)?)
 }

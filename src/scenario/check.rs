@@ -131,7 +131,7 @@ fn check_perf(scenario: &Scenario, complaints: &mut Complaints<'_>) {
         },
     );
     // Resolved again with the kernel at hand; here only for what is wrong in itself.
-    events::resolve(scenario, complaints);
+    events::resolve(scenario, None, complaints);
     let kind = &scenario.workload.kind;
     complaints.require(
         **kind != WorkloadKind::SleepMigrate || *scenario.machine.vcpus >= 2,

@@ -3,8 +3,10 @@
 use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
 
 use super::error::Complaints;
+use super::inject;
 use super::located::At;
 use super::model::{Perf, PerfEvent, Pmu, SampleField, Scenario};
+use super::resolve::KernelSymbols;
 
 // `enum perf_event_sample_format`, include/uapi/linux/perf_event.h.
 const SAMPLE_IP: u64 = 1 << 0;
@@ -37,14 +39,19 @@ pub(super) const FOREVER: u64 = 1 << 46;
 /// Period of the default sampler of a counter of the host's.
 const HOST_PERIOD: u64 = 1_000_000;
 
-/// Resolves the perf part of a scenario, complaining of what cannot be.
-pub(super) fn resolve(scenario: &Scenario, complaints: &mut Complaints<'_>) -> Tracing {
+/// Resolves the perf part of a scenario, complaining of what cannot be. Without symbols, as while a
+/// scenario is checked, breakpoints have no addresses.
+pub(super) fn resolve(
+    scenario: &Scenario,
+    symbols: Option<&dyn KernelSymbols>,
+    complaints: &mut Complaints<'_>,
+) -> Tracing {
     let perf = &scenario.perf;
     let mut events = match &perf.events {
         // Another client's requests, of which nothing would be known.
         None if scenario.perf_tool.is_some() => Vec::new(),
         None => default_events(scenario),
-        Some(written) => written_events(written, complaints),
+        Some(written) => written_events(written, symbols, complaints),
     };
     if let (Some(max_stack), Some(_)) = (&perf.max_stack, &perf.events) {
         complaints.add(
@@ -135,7 +142,11 @@ fn blank(name: &str, source: EventSource) -> EventSpec {
     }
 }
 
-fn written_events(written: &At<Vec<PerfEvent>>, complaints: &mut Complaints<'_>) -> Vec<EventSpec> {
+fn written_events(
+    written: &At<Vec<PerfEvent>>,
+    symbols: Option<&dyn KernelSymbols>,
+    complaints: &mut Complaints<'_>,
+) -> Vec<EventSpec> {
     complaints.require(!written.is_empty(), written.location(), || {
         "found no events, expected at least one (or no key `events`)".to_owned()
     });
@@ -147,7 +158,7 @@ fn written_events(written: &At<Vec<PerfEvent>>, complaints: &mut Complaints<'_>)
             || format!("found event `{}` twice, expected unique names", *event.name),
         );
         let output_to = output_to(event, &events, complaints);
-        let source = source(&event.event, complaints);
+        let source = source(&event.event, symbols, complaints);
         events.push(EventSpec {
             sample_period: event.period,
             sample_type: SAMPLE_ALWAYS | sample_bits(&event.sample),
@@ -201,7 +212,11 @@ fn output_to(
     index.and_then(|index| u32::try_from(index).ok())
 }
 
-fn source(name: &At<String>, complaints: &mut Complaints<'_>) -> EventSource {
+fn source(
+    name: &At<String>,
+    symbols: Option<&dyn KernelSymbols>,
+    complaints: &mut Complaints<'_>,
+) -> EventSource {
     if let Some((_, source)) = NAMED.iter().find(|(known, _)| *known == name.as_str()) {
         return source.clone();
     }
@@ -215,6 +230,14 @@ fn source(name: &At<String>, complaints: &mut Complaints<'_>) -> EventSource {
                 at_return: kind == "kretprobe",
             }
         }
+        Some(("breakpoint", function)) if is_word(function) => {
+            let address = symbols.and_then(|symbols| {
+                inject::places::symbol_address(function, name.location(), symbols, complaints)
+            });
+            EventSource::Breakpoint {
+                address: address.unwrap_or_default(),
+            }
+        }
         Some((system, event)) if is_word(system) && is_word(event) => tracepoint(system, event),
         _ => {
             let names: Vec<_> = NAMED.iter().map(|(name, _)| format!("`{name}`")).collect();
@@ -222,7 +245,7 @@ fn source(name: &At<String>, complaints: &mut Complaints<'_>) -> EventSource {
                 name.location(),
                 format!(
                     "found event `{}`, expected a tracepoint such as `nmi:nmi_handler`, a \
-                     `kprobe:FUNCTION` or `kretprobe:FUNCTION`, or one of {}",
+                     `kprobe:FUNCTION`, `kretprobe:FUNCTION` or `breakpoint:FUNCTION`, or one of {}",
                     name.escape_debug(),
                     names.join(", ")
                 ),

@@ -10,6 +10,7 @@ pub mod lab;
 pub mod library;
 pub mod located;
 pub mod model;
+mod names;
 pub mod parse;
 mod perf_tool;
 pub mod place;

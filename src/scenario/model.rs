@@ -194,7 +194,8 @@ pub struct PerfEvent {
     pub name: At<String>,
     /// What makes it count, as perf names it: `dummy`, `cpu-clock`, `page-faults`, `cycles`,
     /// a tracepoint such as `nmi:nmi_handler`, or a function of the kernel that is called
-    /// (`kprobe:unwind_user`) or returns (`kretprobe:task_work_run`).
+    /// (`kprobe:unwind_user`) or returns (`kretprobe:task_work_run`), or at which the kernel sets a
+    /// breakpoint of the CPU (`breakpoint:task_work_run`).
     pub event: At<String>,
     /// A sample every so many occurrences; 0: it does not sample.
     #[serde(default)]

@@ -101,6 +101,15 @@ impl FromStr for KernelPlace {
 }
 notation!(KernelPlace);
 
+impl fmt::Display for KernelPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Symbol(place) => place.fmt(f),
+            Self::Line(SourceLine { file, line }) => write!(f, "{file}:{line}"),
+        }
+    }
+}
+
 /// Decimal, or hexadecimal with `0x`; `u64::from_str` alone would also take a sign.
 fn number(text: &str) -> Result<u64, NotThat> {
     let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |hex| (hex, 16));

@@ -129,7 +129,7 @@ pub fn resolve(
     let triggers: Vec<_> = injections.iter().map(|it| &it.trigger).collect();
     let explore = explore::resolve(scenario, &triggers, symbols, &mut complaints);
     let guest = GuestPlan {
-        tracing: events::resolve(scenario, &mut complaints),
+        tracing: events::resolve(scenario, Some(symbols), &mut complaints),
         workload: workload(scenario),
         lab: scenario.lab.as_ref().map(lab::resolve),
         commands: injections

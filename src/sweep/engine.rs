@@ -1,16 +1,18 @@
 //! A sweep on one machine or several side by side.
 
-use std::sync::atomic::AtomicU32;
-use std::sync::mpsc::{Sender, channel};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use unwindlab_vmm::Machine;
 
 use super::guest::SweepError;
 use super::job::Job;
-use super::plan::{Effort, Message, Step, SweepPlan, SweptTrial};
+use super::plan::{Boundary, Effort, Message, Step, SweepPlan, boundaries};
 use super::walk::Walk;
-use crate::trace::recording::TrialEnd;
 
 /// Which machine is to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,10 +46,7 @@ pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bo
     if !tell(told) {
         return;
     }
-    let common = Common {
-        path,
-        next: AtomicU32::new(0),
-    };
+    let common = Common::new(path, plan.jobs);
     thread::scope(|scope| {
         let (send, receive) = channel::<FromJob>();
         let start = walk.start.clone();
@@ -56,77 +55,103 @@ pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bo
             scope.spawn(move || {
                 let twin = make(Purpose::Twin).map_err(SweepError::Other);
                 let twin = twin.and_then(|machine| Walk::twin(plan, machine, start));
-                finish(
-                    &send,
-                    twin.and_then(|it| Job::new(plan, common, it, &send).run()),
-                );
+                let ended = twin.and_then(|it| Job::new(plan, common, it, &send).run());
+                common.finish(&send, ended);
             });
         }
         let common = &common;
-        scope.spawn(move || finish(&send, Job::new(plan, common, walk, &send).run()));
-        let mut gather = Gather::default();
-        for message in receive {
-            if !gather.take(message, tell) {
-                return;
-            }
-        }
-        gather.end(tell);
+        scope.spawn(move || common.finish(&send, Job::new(plan, common, walk, &send).run()));
+        gather(receive, common, tell);
     });
 }
 
-fn finish(send: &Sender<FromJob>, result: Result<Effort, SweepError>) {
-    // Nobody listens any more where the sweep was broken off.
-    let _ = send.send(match result {
-        Ok(effort) => FromJob::Ended(effort),
-        Err(error) => FromJob::Failed(error.to_string()),
+/// Tells on what the machines say, and at last how they ended.
+fn gather(receive: Receiver<FromJob>, common: &Common, tell: &mut dyn FnMut(Message) -> bool) {
+    let mut ended: Result<Effort, SweepError> = Ok(Effort::default());
+    for message in receive {
+        match (message, &mut ended) {
+            (FromJob::Tell(message), _) => {
+                if !tell(message) {
+                    common.stopped.store(true, Ordering::Relaxed);
+                    return;
+                }
+            }
+            (FromJob::Ended(Ok(effort)), Ok(all)) => all.add(effort),
+            (FromJob::Ended(Err(error)), all @ Ok(_)) => *all = Err(error),
+            // The first reason is told.
+            (FromJob::Ended(_), Err(_)) => {}
+        }
+    }
+    tell(match ended {
+        Ok(effort) => Message::Done(effort),
+        Err(error) => Message::Failed {
+            reason: error.to_string(),
+        },
     });
+}
+
+/// Numbers that go to whoever is free, in order.
+#[derive(Debug, Default)]
+pub(super) struct Queue(AtomicU32);
+
+impl Queue {
+    /// The next so many of those below `end`; nothing when all are taken.
+    pub(super) fn take(&self, count: u32, end: u32) -> Option<Range<u32>> {
+        let first = self.0.fetch_add(count, Ordering::Relaxed);
+        (first < end).then(|| first..end.min(first.saturating_add(count)))
+    }
 }
 
 /// What the machines of a sweep share.
 pub(super) struct Common {
     /// The path.
-    pub(super) path: Vec<Step>,
-    /// The first point of the next stretch that nobody has taken.
-    pub(super) next: AtomicU32,
+    pub(super) path: Arc<[Step]>,
+    /// Its boundaries.
+    pub(super) boundaries: Arc<[Boundary]>,
+    /// Nobody listens any more, or a machine cannot go on.
+    pub(super) stopped: AtomicBool,
+    /// Boundaries to try.
+    pub(super) singles: Queue,
+    /// Of pairs: boundaries to compare with the next one.
+    pub(super) compared: Queue,
+    /// Of pairs: boundaries for the first NMI.
+    pub(super) firsts: Queue,
+    /// By boundary: a first NMI there leaves behind what one at the next boundary does.
+    pub(super) alike: Vec<AtomicBool>,
+    /// Words of guest memory that are not the same each time that the same is done.
+    pub(super) unsteady: Mutex<BTreeSet<u64>>,
+    /// Machines that are still comparing.
+    pub(super) comparing: AtomicU32,
+}
+
+impl Common {
+    fn new(path: Vec<Step>, jobs: u32) -> Self {
+        Self {
+            alike: path.iter().map(|_| AtomicBool::default()).collect(),
+            boundaries: boundaries(&path).into(),
+            path: path.into(),
+            stopped: AtomicBool::default(),
+            singles: Queue::default(),
+            compared: Queue::default(),
+            firsts: Queue::default(),
+            unsteady: Mutex::default(),
+            comparing: AtomicU32::new(jobs),
+        }
+    }
+
+    fn finish(&self, send: &Sender<FromJob>, result: Result<Effort, SweepError>) {
+        if result.is_err() {
+            self.stopped.store(true, Ordering::Relaxed);
+        }
+        // Nobody listens any more where the sweep was broken off.
+        let _ = send.send(FromJob::Ended(result));
+    }
 }
 
 /// From a machine to the one who gathers.
 pub(super) enum FromJob {
-    Trial(Box<SweptTrial>),
-    Missed(u32),
-    Again(u32, TrialEnd),
-    Ended(Effort),
-    Failed(String),
-}
-
-/// Puts together what the machines say.
-#[derive(Default)]
-struct Gather {
-    effort: Effort,
-    failed: Option<String>,
-}
-
-impl Gather {
-    fn take(&mut self, message: FromJob, tell: &mut dyn FnMut(Message) -> bool) -> bool {
-        match message {
-            FromJob::Trial(trial) => tell(Message::Trial(trial)),
-            FromJob::Missed(point) => tell(Message::Missed { point }),
-            FromJob::Again(point, end) => tell(Message::Again { point, end }),
-            FromJob::Ended(effort) => {
-                self.effort.add(effort);
-                true
-            }
-            FromJob::Failed(reason) => {
-                self.failed.get_or_insert(reason);
-                true
-            }
-        }
-    }
-
-    fn end(self, tell: &mut dyn FnMut(Message) -> bool) {
-        tell(match self.failed {
-            Some(reason) => Message::Failed { reason },
-            None => Message::Done(self.effort),
-        });
-    }
+    /// To be told on.
+    Tell(Message),
+    /// It is done, or cannot go on.
+    Ended(Result<Effort, SweepError>),
 }

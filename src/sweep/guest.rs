@@ -20,6 +20,9 @@ pub(super) enum SweepError {
     /// The machine cannot be saved or put back.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// A path does not come to user mode.
+    #[error("{0}")]
+    NoPath(String),
     /// Anything else, in one line.
     #[error("{0}")]
     Other(String),
@@ -143,7 +146,7 @@ impl<'p> Guest<'p> {
         if places == self.breakpoints {
             return Ok(());
         }
-        set_breakpoints(&mut self.machine, self.plan.vcpus, places)?;
+        set_breakpoints(&mut self.machine, places)?;
         self.breakpoints = places.to_vec();
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Sweeps: one trial for every instruction boundary of a path, from checkpoints.
 //!
-//! The path begins behind the instruction at which a scenario makes its first request, and ends at the
-//! first instruction of user mode. It is recorded once, by single steps with interrupts held back.
+//! The path begins behind the instruction at which a scenario makes its first request, and ends a few
+//! instructions into user mode. It is recorded once, by single steps with interrupts held back.
 //! Then, for every boundary of it: the machine is put back, an NMI comes there, the entry ends, and
 //! one more follows with the scenario's own request in it, so that what the NMI left behind shows;
 //! the trial ends where the entry after that would make its request. Every invariant is checked on every trial.
@@ -10,12 +10,17 @@
 //! plan ──> [KVM host: guest ─> walk (path) ─> trials] ──> messages ──> verdicts ──> report
 //! ```
 
+mod alike;
 pub mod coverage;
 pub mod engine;
 mod guest;
 mod job;
+mod pairs;
 pub mod plan;
 pub mod replay;
+pub mod resume;
+mod track;
+mod trial;
 pub mod verdicts;
 mod walk;
 

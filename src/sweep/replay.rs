@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::verdicts::Symptom;
 
 /// Raised when the form changes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// One trial, as a file (JSON).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,8 +24,12 @@ pub struct Replay {
     pub kernel: ReplayKernel,
     /// Whether the path begins with the scenario's request.
     pub asks: bool,
+    /// Where the path begins, if not at the scenario's request.
+    pub from: Option<String>,
     /// Where the NMI came.
     pub place: ReplayPlace,
+    /// Where a second one came, in the path as the first changed it.
+    pub then: Option<ReplayPlace>,
     /// What fell: invariants, each with the finding it is, if it is one.
     pub fell: Vec<(String, Option<String>)>,
     /// `guest-panic` or `hang`, if the guest did not come to the trial's end.
@@ -88,6 +92,8 @@ mod tests {
             scenario: String::new(),
             kernel: ReplayKernel::default(),
             asks: true,
+            from: None,
+            then: None,
             place: ReplayPlace {
                 function: "f".to_owned(),
                 offset: 4,

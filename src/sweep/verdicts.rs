@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::plan::{Step, SweptTrial};
+use super::plan::{Boundary, Point, Step, SweptTrial, boundaries};
+use super::resume::{Kept, KeptFailure};
 use crate::invariant::{Check, Invariant, Violation};
 use crate::report::result::JudgedViolation;
 use crate::report::{MatchFinding, Outcome, ScenarioResult};
 use crate::scenario::KernelSymbols;
-use crate::trace::Trace;
 use crate::trace::recording::{Recording, TrialEnd};
+use crate::trace::{LabLog, Trace};
 
 /// What a trial showed: how it ended if it did not complete, and the invariants that fell, each with
 /// the finding it is, if it is one. Two trials that show the same are one failure.
@@ -28,14 +29,27 @@ impl Symptom {
     }
 }
 
+/// How many pairs a sweep has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pairs {
+    /// Boundaries for the first NMI.
+    pub firsts: u32,
+    /// Those behind which every boundary is tried.
+    pub stand_for_all: u32,
+    /// About how many trials that makes.
+    pub trials: u64,
+    /// How many pairs those that were tried stand for.
+    pub stood_for: u64,
+}
+
 /// Last lines of the console of a guest that died which are kept.
 const CONSOLE_LINES: usize = 60;
 
 /// One distinct failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// The points that show it, in order.
-    pub points: Vec<u32>,
+    /// The points that show it.
+    pub points: BTreeSet<Point>,
     /// Of the first of them: how it ended, or what fell.
     pub messages: Vec<String>,
 }
@@ -48,14 +62,20 @@ pub struct Verdicts<'a> {
     symbols: &'a dyn KernelSymbols,
     common: Recording,
     path: Vec<Step>,
+    /// The lab client's log up to where the path begins, and how many of its slots are finished.
+    log: Option<(LabLog, u64)>,
     /// Points that were tried.
-    pub tried: BTreeSet<u32>,
+    pub tried: BTreeSet<Point>,
+    /// How many of them before this boot.
+    pub before: usize,
+    /// Of a sweep of pairs: how many there are.
+    pub pairs: Option<Pairs>,
     /// Points that were not met again.
-    pub missed: Vec<u32>,
+    pub missed: Vec<Point>,
     /// Points of trials that hung or panicked and were made once more, and what was seen.
-    pub unsteady: Vec<(u32, TrialEnd)>,
+    pub unsteady: Vec<(Point, TrialEnd)>,
     /// Points of trials that the KVM host failed in and that were made once more, and what it did.
-    pub failed: Vec<(u32, String)>,
+    pub failed: Vec<(Point, String)>,
     /// Points with nothing wrong.
     pub passed: u32,
     /// What went wrong.
@@ -71,16 +91,22 @@ impl<'a> Verdicts<'a> {
         invariants: &'a [&'a dyn Invariant],
         findings: &'a dyn MatchFinding,
         symbols: &'a dyn KernelSymbols,
-        common: Recording,
+        mut common: Recording,
         path: Vec<Step>,
     ) -> Self {
         Self {
             invariants,
             findings,
             symbols,
+            log: common.lab.take().map(|log| {
+                let finished = log.finished();
+                (log, finished)
+            }),
             common,
             path,
             tried: BTreeSet::new(),
+            before: 0,
+            pairs: None,
             missed: Vec::new(),
             unsteady: Vec::new(),
             failed: Vec::new(),
@@ -102,8 +128,66 @@ impl<'a> Verdicts<'a> {
         &self.path
     }
 
+    /// Boundaries of the path at which an NMI was tried.
+    #[must_use]
+    pub fn numbers(&self) -> BTreeSet<u32> {
+        self.tried.iter().map(|point| point.number).collect()
+    }
+
+    /// Takes up what an earlier sweep found; its points get their numbers in this path. Those that it does not
+    /// come by keep theirs.
+    pub fn resume(&mut self, kept: Kept) {
+        let numbers: BTreeMap<Boundary, u32> =
+            boundaries(&self.path).into_iter().zip(0..).collect();
+        let renumbered = |point: Point| Point {
+            number: numbers.get(&point.at).copied().unwrap_or(point.number),
+            ..point
+        };
+        self.before = kept.tried.len();
+        self.tried = kept.tried.into_iter().map(renumbered).collect();
+        self.passed = kept.passed;
+        for failure in kept.failures {
+            let died = failure.died.as_deref().map(|died| match died {
+                GUEST_PANIC => GUEST_PANIC,
+                _ => Outcome::Hang.name(),
+            });
+            let fell = failure.fell;
+            let points = failure.points.into_iter().map(renumbered).collect();
+            let messages = failure.messages;
+            self.failures
+                .insert(Symptom { died, fell }, Failure { points, messages });
+        }
+        for invariant in self.invariants {
+            if let Some(&points) = kept.exercised.get(invariant.id()) {
+                self.exercised.insert(invariant.id(), points);
+            }
+        }
+    }
+
+    /// All of that, for a later sweep.
+    #[must_use]
+    pub fn keep(&self, of: super::resume::Of) -> Kept {
+        let failure = |(symptom, failure): (&Symptom, &Failure)| KeptFailure {
+            died: symptom.died.map(str::to_owned),
+            fell: symptom.fell.clone(),
+            points: failure.points.clone(),
+            messages: failure.messages.clone(),
+        };
+        let exercised = self.exercised.iter();
+        Kept {
+            version: super::resume::VERSION,
+            of,
+            tried: self.tried.clone(),
+            passed: self.passed,
+            failures: self.failures.iter().map(failure).collect(),
+            exercised: exercised
+                .map(|(id, points)| ((*id).to_owned(), *points))
+                .collect(),
+        }
+    }
+
     /// Takes the end of a trial that is made once more.
-    pub fn again(&mut self, point: u32, end: TrialEnd) {
+    pub fn again(&mut self, point: Point, end: TrialEnd) {
         match end {
             TrialEnd::Infra { reason } => self.failed.push((point, reason)),
             other => self.unsteady.push((point, other)),
@@ -111,25 +195,29 @@ impl<'a> Verdicts<'a> {
     }
 
     /// Judges a trial; the whole of it, if anything is wrong.
-    pub fn judge(&mut self, trial: &SweptTrial) -> Option<ScenarioResult> {
+    pub fn judge(&mut self, trial: SweptTrial) -> Option<ScenarioResult> {
         // As of a trial that was run alone.
-        self.common.ring_bytes.clone_from(&trial.rings);
-        self.common.injections.clone_from(&trial.injections);
-        self.common.console.clone_from(&trial.console);
-        self.common.end.clone_from(&trial.end);
+        self.common.ring_bytes = trial.rings;
+        self.common.injections = trial.injections;
+        self.common.console = trial.console;
+        self.common.end = trial.end;
+        self.common.lab = match (&self.log, trial.lab) {
+            (Some((earlier, first)), Some(later)) => Some(LabLog::join(earlier, *first, later)),
+            _ => None,
+        };
         let trace = Trace::decode(&self.common);
         let mut symptom = Symptom {
-            died: died(&trial.end),
+            died: died(&self.common.end),
             fell: BTreeSet::new(),
         };
         let mut messages = Vec::new();
         let mut violations = Vec::new();
         if let Some(died) = symptom.died {
-            messages.push(match &trial.end {
+            messages.push(match &self.common.end {
                 TrialEnd::Panic { line } => format!("{died}: {line}"),
                 _ => died.to_owned(),
             });
-            let lines: Vec<&str> = trial.console.lines().collect();
+            let lines: Vec<&str> = self.common.console.lines().collect();
             let last = lines.iter().rev().take(CONSOLE_LINES).rev();
             messages.extend(last.map(|line| (*line).to_owned()));
         }
@@ -156,7 +244,7 @@ impl<'a> Verdicts<'a> {
             .map(|it: &JudgedViolation| it.violation.line());
         let all: Vec<String> = messages.iter().cloned().chain(told).collect();
         let failure = self.failures.entry(symptom.clone()).or_insert(Failure {
-            points: Vec::new(),
+            points: BTreeSet::new(),
             messages: Vec::new(),
         });
         if failure
@@ -166,8 +254,7 @@ impl<'a> Verdicts<'a> {
         {
             failure.messages.clone_from(&all);
         }
-        failure.points.push(trial.point);
-        failure.points.sort_unstable();
+        failure.points.insert(trial.point);
         let name = format!("point {}", trial.point);
         let mut result = ScenarioResult::not_run(&name, outcome(&symptom), String::new());
         result.reasons = all;

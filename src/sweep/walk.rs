@@ -10,6 +10,7 @@ use crate::runner::plan::{Place, TriggerPlan};
 use crate::runner::session::Session;
 use crate::runner::vcpu::{VcpuError, vcpu};
 use crate::runner::watch;
+use crate::trace::LabLog;
 use crate::trace::recording::Injection;
 use crate::trace::ring::RingReader;
 
@@ -35,15 +36,17 @@ pub(super) struct Start {
     /// The hit of the place, within an iteration, that counts.
     hit: u64,
     /// The request, if one was made.
-    pub(super) request: Option<Injection>,
+    pub(super) made: Vec<Injection>,
     /// The iteration of the path.
     pub(super) iteration: u64,
     /// Behind the instruction at the place, and the request's NMI that came before it.
     pub(super) behind: Checkpoint,
     /// What the agent said so far.
     session: Session,
-    /// The rings, all read up to just before the request.
+    /// The rings, all read up to the beginning of the request's iteration.
     pub(super) rings: Vec<RingReader>,
+    /// Slots of the lab client's log that were finished just before the request.
+    pub(super) slots: u64,
 }
 
 /// A guest that can be put back to where a path begins.
@@ -65,9 +68,10 @@ impl<'p> Walk<'p> {
         loop {
             let (vcpu, task) = next_iteration(&mut guest, until)?;
             iteration += 1;
+            let rings = rings(&mut guest);
             arrive(&mut guest, vcpu, task, place, hit, until)?;
             if iteration > WARM_UP {
-                return Self::request(guest, plan, vcpu, task, iteration);
+                return Self::request(guest, plan, vcpu, task, iteration, rings);
             }
             guest.nmi(vcpu, plan.request, iteration)?;
             guest.break_at(&[])?;
@@ -113,6 +117,7 @@ impl<'p> Walk<'p> {
         guest.start()?;
         let until = Instant::now() + LEG;
         let (vcpu, task) = next_iteration(&mut guest, until)?;
+        let rings = rings(&mut guest);
         arrive(
             &mut guest,
             vcpu,
@@ -122,7 +127,7 @@ impl<'p> Walk<'p> {
             until,
         )?;
         let iteration = self.start.iteration + 1;
-        Self::request(guest, plan, vcpu, task, iteration)
+        Self::request(guest, plan, vcpu, task, iteration, rings)
     }
 
     /// Makes the request, if there is to be one, on a guest that stands at its place.
@@ -132,12 +137,13 @@ impl<'p> Walk<'p> {
         vcpu: u8,
         task: u64,
         iteration: u64,
+        rings: Vec<RingReader>,
     ) -> Result<Self, SweepError> {
         let (place, hit) = place(plan)?;
         guest.machine.pause_all().map_err(VcpuError::from)?;
-        guest.session.drain(guest.machine.memory());
-        let rings = guest.session.rings.iter().map(RingReader::from_here);
-        let rings = rings.collect();
+        guest.session.read_lab(guest.machine.memory());
+        let lab = guest.session.recording.lab.as_ref();
+        let slots = lab.map_or(0, LabLog::finished);
         let console = guest.machine.console().len();
         let next = watch::successors(&mut guest.machine, vcpu, place)?;
         if next.is_empty() {
@@ -145,9 +151,9 @@ impl<'p> Walk<'p> {
                 "the instruction at {place:#x} can lead anywhere: begin the sweep at another"
             )));
         }
-        let request = match plan.asks {
-            true => Some(guest.nmi(vcpu, plan.request, iteration)?),
-            false => None,
+        let made = match plan.asks {
+            true => vec![guest.nmi(vcpu, plan.request, iteration)?],
+            false => Vec::new(),
         };
         guest.break_at(&next)?;
         guest.start()?;
@@ -160,11 +166,12 @@ impl<'p> Walk<'p> {
             task,
             place,
             hit,
-            request,
+            made,
             iteration,
             behind,
             session: guest.session.clone(),
             rings,
+            slots,
         };
         Ok(Self {
             guest,
@@ -177,6 +184,11 @@ impl<'p> Walk<'p> {
     /// stands behind them afterwards.
     pub(super) fn path(&mut self, longest: u32) -> Result<Vec<Step>, SweepError> {
         self.guest.machine.restore(&self.start.behind)?;
+        self.path_from_here(longest)
+    }
+
+    /// The same from where the machine stands.
+    pub(super) fn path_from_here(&mut self, longest: u32) -> Result<Vec<Step>, SweepError> {
         let mut path = Vec::new();
         loop {
             let step = self.here()?;
@@ -186,13 +198,13 @@ impl<'p> Walk<'p> {
             }
             path.push(step);
             if path.len() > longest as usize {
-                return Err(SweepError::Other(format!(
+                return Err(SweepError::NoPath(format!(
                     "more than {longest} instructions from the request, and still in the kernel"
                 )));
             }
             if !self.steps(1)? {
                 let what = "the emulated KVM host lost the machine in the middle of the path";
-                return Err(SweepError::Other(what.to_owned()));
+                return Err(SweepError::NoPath(what.to_owned()));
             }
         }
     }
@@ -216,15 +228,43 @@ impl<'p> Walk<'p> {
         self.guest.resume(self.start.vcpu, Run::Steps(count))?;
         match self.guest.next(Instant::now() + LEG)? {
             Happening::Stepped { .. } => Ok(true),
-            other => self.stray(&format!("{other:?} in the middle of the path")),
+            other => self.stray(&other, "in the middle of the path"),
         }
     }
 
-    /// False where it is the KVM host that lost the machine.
-    fn stray(&mut self, what: &str) -> Result<bool, SweepError> {
+    /// Goes on from inside an NMI's handler to this instruction behind it, with interrupts held back; whether it
+    /// came there.
+    pub(super) fn leave_handler(&mut self, to: u64) -> Result<bool, SweepError> {
+        let vcpu = self.start.vcpu;
+        let until = Instant::now() + LEG;
+        // What the handler calls may come by there too, and a guest that the host lost may do so for ever.
+        while Instant::now() < until {
+            self.guest.resume(vcpu, Run::To(to))?;
+            match self.guest.next(until)? {
+                Happening::Stepped { .. } if !self.guest.in_nmi(vcpu)? => return Ok(true),
+                Happening::Stepped { .. } => {
+                    if !self.steps(1)? {
+                        return Ok(false);
+                    }
+                }
+                Happening::Arm { .. } | Happening::Done { .. } => return Ok(false),
+                Happening::Nothing => {
+                    self.guest.machine.pause_all().map_err(VcpuError::from)?;
+                }
+                other => return self.stray(&other, &format!("on the way to {to:#x}")),
+            }
+        }
+        Ok(false)
+    }
+
+    /// False where the guest came to another end on a way that was gone before, which is the KVM host's doing.
+    fn stray(&mut self, happening: &Happening, when: &str) -> Result<bool, SweepError> {
+        if matches!(happening, Happening::End(_)) {
+            return Ok(false);
+        }
         match watch::lost(&mut self.guest.machine)? {
             Some(_) => Ok(false),
-            None => Err(SweepError::Other(what.to_owned())),
+            None => Err(SweepError::Other(format!("{happening:?} {when}"))),
         }
     }
 
@@ -236,9 +276,16 @@ impl<'p> Walk<'p> {
         match self.guest.next(Instant::now() + LEG)? {
             Happening::Breakpoint { .. } => Ok(true),
             Happening::Arm { .. } | Happening::Done { .. } => Ok(false),
-            other => self.stray(&format!("{other:?} on the way to {rip:#x}")),
+            other => self.stray(&other, &format!("on the way to {rip:#x}")),
         }
     }
+}
+
+/// The rings, read so far.
+fn rings(guest: &mut Guest<'_>) -> Vec<RingReader> {
+    guest.session.drain(guest.machine.memory());
+    let rings = guest.session.rings.iter().map(RingReader::from_here);
+    rings.collect()
 }
 
 /// Longest time between two stops of a guest that is well.
@@ -246,6 +293,9 @@ pub(super) const LEG: Duration = Duration::from_secs(10);
 
 /// The request's place, and which hit of it counts.
 fn place(plan: &SweepPlan) -> Result<(u64, u64), SweepError> {
+    if let Some(from) = plan.from {
+        return Ok((from, 1));
+    }
     let injection = plan.trial.injections.get(plan.request as usize);
     match injection.map(|injection| &injection.trigger) {
         Some(TriggerPlan::Arrival(arrival)) => match arrival.place {

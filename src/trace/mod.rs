@@ -29,7 +29,7 @@ pub mod script;
 pub mod symbolize;
 
 pub use canonical::SnapshotStyle;
-pub use lab::{LabEvent, LabKind, LabTrace};
+pub use lab::{LabEvent, LabKind, LabLog, LabTrace};
 pub use model::{Event, EventKind, Trace};
 pub use recording::Recording;
 pub use ring::{GuestRead, RingReader};

@@ -3,7 +3,8 @@
 //! While KVM debugs a guest for us, every debug exception (#DB) of the guest comes here first.
 //! One that no breakpoint or step of ours explains is handed back to the guest. Limits, which
 //! are KVM's: while a breakpoint of ours is set, the guest's own debug registers have no
-//! effect; and a guest that single-steps itself while we single-step it loses its steps to us.
+//! effect (where it uses them, [`crate::traps`] does without); and a guest that single-steps
+//! itself while we single-step it loses its steps to us.
 
 use kvm_bindings::{
     KVM_GUESTDBG_BLOCKIRQ, KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_INJECT_DB, KVM_GUESTDBG_SINGLESTEP,
@@ -14,6 +15,7 @@ use vmm_sys_util::errno;
 
 use crate::exit::Stop;
 use crate::inject::NmiState;
+use crate::slot::{PauseError, ResumeError};
 use crate::step::Way;
 use crate::vcpu::Vcpu;
 
@@ -24,6 +26,8 @@ pub const MAX_BREAKPOINTS: usize = 4;
 const DEBUG_VECTOR: u32 = 1;
 /// DR6: a single step was done.
 const DR6_STEP: u64 = 1 << 14;
+/// DR7: a breakpoint is enabled, two bits for each.
+pub(crate) const DR7_ENABLED: u64 = 0xff;
 /// DR7: bits that read as one, and exact-match bits for old CPUs.
 const DR7_FIXED: u64 = 0x600;
 /// RFLAGS.TF: a debug exception after each instruction.
@@ -34,11 +38,64 @@ const RFLAGS_RESUME: u64 = 1 << 16;
 /// Why breakpoints could not be set.
 #[derive(Debug, thiserror::Error)]
 pub enum BreakpointError {
-    /// More than the CPU has.
-    #[error("{asked} breakpoints asked for, a CPU has {MAX_BREAKPOINTS}")]
+    /// More than the CPU has, and traps do not help.
+    #[error(
+        "{asked} of the places need a breakpoint of the CPU's own (they are in user mode, or instructions \
+         of one byte, which take no trap), a CPU has {MAX_BREAKPOINTS}"
+    )]
     TooMany {
         /// How many were asked for.
         asked: usize,
+    },
+    /// The guest uses the CPU's own.
+    #[error(
+        "{asked} of the places need a breakpoint of the CPU's own (they are in user mode, or instructions \
+         of one byte, which take no trap), and the guest has set some: they would have no effect meanwhile"
+    )]
+    NoneLeft {
+        /// How many were asked for.
+        asked: usize,
+    },
+    /// The guest has set its own while ours were set.
+    #[error(
+        "the guest has set breakpoints of its own on vCPU {vcpu} while there were ours, without effect"
+    )]
+    GuestsOwn {
+        /// Which.
+        vcpu: u8,
+    },
+    /// No RAM there, or nothing mapped.
+    #[error("there is no code at {address:#x} in guest memory to plant a trap in")]
+    Unmapped {
+        /// Where.
+        address: u64,
+    },
+    /// The guest has written where a trap was, or writes just now.
+    #[error(
+        "the guest has changed the code at {address:#x}, where a trap was planted: found {found:02x?}, \
+         expected {expected:02x?}"
+    )]
+    Changed {
+        /// Where.
+        address: u64,
+        /// What is there.
+        found: [u8; 2],
+        /// What was to be there.
+        expected: [u8; 2],
+    },
+    /// A vCPU cannot be stopped.
+    #[error(transparent)]
+    Pause(#[from] PauseError),
+    /// A vCPU cannot be let go.
+    #[error(transparent)]
+    Resume(#[from] Box<ResumeError>),
+    /// KVM refused.
+    #[error("failed to get the debug registers of vCPU {vcpu}: {source}")]
+    Kvm {
+        /// Which.
+        vcpu: u8,
+        /// The kernel's reason.
+        source: errno::Error,
     },
     /// Only a stopped vCPU can be changed.
     #[error("vCPU {vcpu} is not stopped: pause it first")]
@@ -73,6 +130,11 @@ impl Wanted {
         let mut wanted = addresses.iter().copied();
         self.breakpoints.fill_with(|| wanted.next());
         Ok(())
+    }
+
+    /// Whether any are set.
+    pub(crate) fn has_breakpoints(&self) -> bool {
+        self.breakpoints.iter().any(Option::is_some)
     }
 
     /// One instruction, and how; or no step.
@@ -140,6 +202,17 @@ impl Wanted {
     }
 }
 
+/// Whether a step has met breakpoints of the guest's own too, which are in effect while there are none
+/// of ours: what DR6 is to tell of them.
+fn met_with_step(wanted: &Wanted, exit: &kvm_debug_exit_arch) -> Option<u64> {
+    let mut met = (0..4).filter(|index| {
+        let enabled = exit.dr7 >> (2 * index) & 3 != 0;
+        enabled && exit.dr6 >> index & 1 != 0
+    });
+    let guests = wanted.registers().iter().all(Option::is_none);
+    (guests && met.next().is_some()).then_some(exit.dr6 & !DR6_STEP)
+}
+
 /// The debug state KVM has for a vCPU, changed only where it must be.
 #[derive(Debug, Default)]
 pub(crate) struct Armed {
@@ -156,9 +229,9 @@ impl Armed {
         Ok(())
     }
 
-    fn hand_back(&self, fd: &VcpuFd, exit: &kvm_debug_exit_arch) -> Result<(), errno::Error> {
+    fn hand_back(&self, fd: &VcpuFd, dr6: u64) -> Result<(), errno::Error> {
         let mut registers = fd.get_debug_regs()?;
-        registers.dr6 = exit.dr6;
+        registers.dr6 = dr6;
         fd.set_debug_regs(&registers)?;
         let mut debug = self.current.to_kvm();
         debug.control |= KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_INJECT_DB;
@@ -170,7 +243,15 @@ impl Armed {
 pub(crate) fn give_to_guest(vcpu: &Vcpu, exit: &kvm_debug_exit_arch) -> Result<(), errno::Error> {
     match is_kvms(&vcpu.fd, exit)? {
         true => Ok(()),
-        false => vcpu.armed.hand_back(&vcpu.fd, exit),
+        false => vcpu.armed.hand_back(&vcpu.fd, exit.dr6),
+    }
+}
+
+/// Gives the guest what it has to hear of a step of ours: that it met breakpoints of its own.
+pub(crate) fn tell_of_step(vcpu: &Vcpu, exit: &kvm_debug_exit_arch) -> Result<(), errno::Error> {
+    match met_with_step(&vcpu.wanted, exit) {
+        Some(dr6) => vcpu.armed.hand_back(&vcpu.fd, dr6),
+        None => Ok(()),
     }
 }
 

@@ -8,6 +8,7 @@ use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use crate::devices::ports::{Ports, Written};
 use crate::pmu::{self, Counters, RDPMC_PORT};
+use crate::traps::TRAP_PORT;
 
 /// Why a vCPU is stopped. It stays so until it is resumed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +18,13 @@ pub enum Stop {
     Paused,
     /// It is about to execute the instruction at a breakpoint.
     Breakpoint {
+        /// The breakpoint's address.
+        pc: u64,
+    },
+    /// It is back at a breakpoint where it stopped before ([`Stop::Breakpoint`]), after the NMI or
+    /// the interrupt that it took there, or a fault of the instruction: nothing new. It goes on as
+    /// it was to go on then. (With a breakpoint of the CPU's own it does so unseen.)
+    Again {
         /// The breakpoint's address.
         pc: u64,
     },
@@ -36,6 +44,10 @@ pub enum Stop {
         /// What was written.
         value: u32,
     },
+    /// It made an access that is watched for ([`VcpuHandle::watch`](crate::VcpuHandle::watch)), which
+    /// is complete and answered: the next instruction is the one after it (and a single step that was
+    /// asked for is done).
+    Access(Access),
     /// Triple fault. KVM may have reset the vCPU's registers already.
     Shutdown,
     /// The guest asked for a reset by a port.
@@ -82,17 +94,62 @@ pub enum Stop {
     },
 }
 
+/// How the guest leaves KVM for something that this VMM answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessKind {
+    /// It reads a port that KVM does not answer itself.
+    In,
+    /// It writes one, other than a doorbell.
+    Out,
+    /// It reads physical memory that is none, and no device of KVM's.
+    MmioRead,
+    /// It writes some.
+    MmioWrite,
+    /// It reads a synthetic counter's MSR.
+    Rdmsr,
+    /// It writes one.
+    Wrmsr,
+    /// It reads a synthetic counter.
+    Rdpmc,
+}
+
+/// One of the guest's accesses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// How.
+    pub kind: AccessKind,
+    /// Port, physical address, MSR or counter.
+    pub number: u64,
+}
+
+/// Accesses to watch for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watched {
+    /// How.
+    pub kind: AccessKind,
+    /// Only of this one.
+    pub number: Option<u64>,
+}
+
+impl Watched {
+    pub(crate) fn covers(&self, access: Access) -> bool {
+        self.kind == access.kind && self.number.is_none_or(|number| number == access.number)
+    }
+}
+
 /// What one `KVM_RUN` came to.
 #[derive(Debug)]
 pub(crate) enum Exit {
-    /// Dealt with: run on.
-    Again,
+    /// Answered: run on.
+    Again(Access),
     /// A signal, or the request to return: see whether the vCPU is to stop.
     Interrupted,
     /// A debug exception, ours or the guest's.
     Debug(kvm_debug_exit_arch),
     /// A write to a doorbell port, which KVM has yet to complete.
     Doorbell(Stop),
+    /// A write to the port of planted traps, which KVM has yet to complete.
+    Trap,
     /// A reason to stop.
     Stop(Stop),
 }
@@ -108,6 +165,7 @@ pub(crate) fn run_once(fd: &mut VcpuFd, ports: &Ports, counters: Option<&mut Cou
         Err(error) => return unhandled(format!("KVM_RUN failed: {error}")),
     };
     match exit {
+        VcpuExit::IoOut(TRAP_PORT, _) => Exit::Trap,
         VcpuExit::IoOut(RDPMC_PORT, _) if counters.is_some() => read_counter(fd, counters),
         VcpuExit::X86Rdmsr(exit) => {
             let index = exit.index;
@@ -125,13 +183,13 @@ pub(crate) fn run_once(fd: &mut VcpuFd, ports: &Ports, counters: Option<&mut Cou
         }
         VcpuExit::IoIn(port, data) => {
             ports.read(port, data);
-            Exit::Again
+            answered(AccessKind::In, port)
         }
-        VcpuExit::MmioRead(_, data) => {
+        VcpuExit::MmioRead(address, data) => {
             data.fill(0xff);
-            Exit::Again
+            answered(AccessKind::MmioRead, address)
         }
-        VcpuExit::MmioWrite(..) => Exit::Again,
+        VcpuExit::MmioWrite(address, _) => answered(AccessKind::MmioWrite, address),
         VcpuExit::Intr | VcpuExit::IrqWindowOpen => Exit::Interrupted,
         VcpuExit::Debug(debug) => Exit::Debug(debug),
         VcpuExit::Shutdown => Exit::Stop(Stop::Shutdown),
@@ -163,7 +221,7 @@ fn read_counter(fd: &mut VcpuFd, counters: Option<&mut Counters>) -> Exit {
         regs.rax = value & 0xffff_ffff;
         regs.rdx = value >> 32;
         fd.set_regs(&regs)?;
-        Ok(Exit::Again)
+        Ok(answered(AccessKind::Rdpmc, ecx))
     };
     read().unwrap_or_else(|error: vmm_sys_util::errno::Error| {
         unhandled(format!("RDPMC, and KVM refused its registers: {error}"))
@@ -179,7 +237,7 @@ fn read_msr(fd: &mut VcpuFd, counters: Option<&mut Counters>, index: u32) -> Exi
         Some(value) => {
             fd.get_kvm_run().__bindgen_anon_1.msr.data = value;
             fd.get_kvm_run().__bindgen_anon_1.msr.error = 0;
-            Exit::Again
+            answered(AccessKind::Rdmsr, index)
         }
         None => unhandled(format!("read of MSR {index:#x}")),
     }
@@ -193,10 +251,15 @@ fn write_msr(fd: &mut VcpuFd, counters: Option<&mut Counters>, index: u32, data:
     match written {
         Some(()) => {
             fd.get_kvm_run().__bindgen_anon_1.msr.error = 0;
-            Exit::Again
+            answered(AccessKind::Wrmsr, index)
         }
         None => unhandled(format!("write of {data:#x} to MSR {index:#x}")),
     }
+}
+
+fn answered(kind: AccessKind, number: impl Into<u64>) -> Exit {
+    let number = number.into();
+    Exit::Again(Access { kind, number })
 }
 
 fn unhandled(exit: String) -> Exit {
@@ -212,7 +275,7 @@ fn io_size(fd: &mut VcpuFd) -> u8 {
 
 fn written(ports: &Ports, port: u16, size: u8, data: &[u8]) -> Exit {
     match ports.write(port, size, data) {
-        Written::Done => Exit::Again,
+        Written::Done => answered(AccessKind::Out, port),
         Written::Reset => Exit::Stop(Stop::Reset { port }),
         Written::Doorbell => match data.len() == usize::from(size) {
             true => {

@@ -3,7 +3,7 @@
 use kvm_bindings::{kvm_regs, kvm_sregs};
 
 use crate::debug::BreakpointError;
-use crate::exit::Stop;
+use crate::exit::{Stop, Watched};
 use crate::inject::{self, InjectError, NmiReceipt, NmiState};
 use crate::machine::Machine;
 use crate::pmu::{self, OverflowError, OverflowReceipt};
@@ -62,15 +62,12 @@ impl<'m> VcpuHandle<'m> {
 
     /// Lets it go on.
     pub fn resume(&mut self, run: Run) -> Result<(), ResumeError> {
-        let index = self.index;
-        match self.machine.slot_mut(index) {
-            Some(slot) => slot.resume(run),
-            None => Err(ResumeError::NotStopped { vcpu: index }),
-        }
+        self.machine.resume(self.index, run)
     }
 
-    /// Replaces all breakpoints by `addresses`, at most
-    /// [`MAX_BREAKPOINTS`](crate::MAX_BREAKPOINTS) virtual ones. They stay until replaced. A
+    /// Replaces this vCPU's own breakpoints by `addresses`, at most
+    /// [`MAX_BREAKPOINTS`](crate::MAX_BREAKPOINTS) virtual ones. They stay until replaced.
+    /// [`Machine::set_breakpoints`] replaces those of all vCPUs, and knows no such limit. A
     /// vCPU that is stopped at an address has not executed it yet: resumed, it stops there
     /// once more unless it was the breakpoint there that stopped it.
     pub fn set_breakpoints(&mut self, addresses: &[u64]) -> Result<(), BreakpointError> {
@@ -81,6 +78,19 @@ impl<'m> VcpuHandle<'m> {
             .map(|slot| &mut slot.state)
         {
             Some(State::Stopped { vcpu, .. }) => vcpu.wanted.set_breakpoints(addresses),
+            _ => Err(not_stopped),
+        }
+    }
+
+    /// Replaces the accesses at which this vCPU stops, with [`Stop::Access`].
+    pub fn watch(&mut self, accesses: &[Watched]) -> Result<(), InspectError> {
+        let not_stopped = InspectError::NotStopped { vcpu: self.index };
+        let slot = self.machine.slot_mut(self.index);
+        match slot.map(|slot| &mut slot.state) {
+            Some(State::Stopped { vcpu, .. }) => {
+                vcpu.watched = accesses.to_vec();
+                Ok(())
+            }
             _ => Err(not_stopped),
         }
     }
@@ -175,9 +185,11 @@ impl<'m> VcpuHandle<'m> {
         self.inspect()?.translate(address)
     }
 
-    /// Reads guest memory by virtual address.
+    /// Reads guest memory by virtual address: code as it is without traps.
     pub fn read_virt(&self, address: u64, into: &mut [u8]) -> Result<(), InspectError> {
-        self.inspect()?.read_virt(address, into)
+        self.inspect()?.read_virt(address, into)?;
+        self.machine.traps.hide(address, into);
+        Ok(())
     }
 
     /// Writes guest memory by virtual address, whether or not the guest itself might.

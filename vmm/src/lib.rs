@@ -70,6 +70,7 @@ mod slot;
 mod step;
 mod thread;
 mod translate;
+mod traps;
 mod vcpu;
 mod vm;
 
@@ -78,7 +79,7 @@ pub use checkpoint::{Checkpoint, CheckpointError, Restored};
 pub use cpuid::on_tcg;
 pub use debug::{BreakpointError, MAX_BREAKPOINTS};
 pub use devices::serial::{CONSOLE_LIMIT, Console};
-pub use exit::Stop;
+pub use exit::{Access, AccessKind, Stop, Watched};
 pub use handle::{Pause, VcpuHandle};
 pub use inject::{InjectError, NmiReceipt, NmiState};
 pub use kvm_bindings::{kvm_regs as Regs, kvm_sregs as Sregs};

@@ -23,6 +23,7 @@ use crate::memory::{Memory, MemoryError};
 use crate::pmu::{self, Pmu, PmuError};
 use crate::slot::{KICK_LIMIT, PauseError, ResumeError, Slot, State};
 use crate::thread::{Notice, Run};
+use crate::traps::Traps;
 use crate::vcpu::Vcpu;
 use crate::vm::{self, VmError};
 use crate::{cpuid, kick, msr};
@@ -120,13 +121,14 @@ pub struct VcpuEvent {
 /// keeps that).
 #[derive(Debug)]
 pub struct Machine {
-    vcpus: Vec<Slot>,
+    pub(crate) vcpus: Vec<Slot>,
     notices: Receiver<Notice>,
     events: VecDeque<VcpuEvent>,
     console: Console,
     pub(crate) memory: Memory,
     pub(crate) ports: Arc<Ports>,
     pub(crate) ram: Ram,
+    pub(crate) traps: Traps,
     /// The MSRs that are part of a checkpoint.
     pub(crate) msrs: Vec<u32>,
     // Last: the VM goes after its vCPUs.
@@ -187,6 +189,7 @@ impl Machine {
             memory,
             ports,
             ram: Ram::default(),
+            traps: Traps::default(),
             msrs,
             vm,
         })
@@ -194,12 +197,10 @@ impl Machine {
 
     /// Lets all stopped vCPUs run whose reasons to stop have been seen.
     pub fn start(&mut self) -> Result<(), ResumeError> {
-        self.vcpus
-            .iter_mut()
-            .try_for_each(|slot| match &slot.state {
-                State::Stopped { seen: true, .. } => slot.resume(Run::Continue),
-                _ => Ok(()),
-            })
+        (0..self.vcpu_count()).try_for_each(|index| match self.slot(index).map(|it| &it.state) {
+            Some(State::Stopped { seen: true, .. }) => self.resume(index, Run::Continue),
+            _ => Ok(()),
+        })
     }
 
     /// Number of vCPUs.
@@ -264,6 +265,23 @@ impl Machine {
         self.vcpus.get_mut(usize::from(index))
     }
 
+    /// Waits for a vCPU to stop of its own until `end`, and takes what the others have to say.
+    pub(crate) fn wait_until_stopped(&mut self, index: u8, end: Instant) {
+        while self.slot(index).is_some_and(Slot::is_running) {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.notices.recv_timeout(left) {
+                Ok(notice) => self.take(notice),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Takes back the stops of a vCPU that were not delivered yet.
+    pub(crate) fn drop_events(&mut self, index: u8) {
+        self.events.retain(|event| event.vcpu != index);
+        self.mark_seen(index);
+    }
+
     /// Forgets stops that were not delivered yet.
     pub(crate) fn forget_events(&mut self) {
         self.events.clear();
@@ -281,6 +299,7 @@ impl Machine {
         let (vcpu, state, stop) = match notice {
             Notice::Stopped { vcpu, stop } => {
                 let index = vcpu.index;
+                let stop = self.traps.recognise(&vcpu, stop);
                 let seen = stop == Stop::Paused;
                 (index, State::stopped(vcpu, stop.clone(), seen), stop)
             }

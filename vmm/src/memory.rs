@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, madvise};
-use vm_memory::bitmap::AtomicBitmap;
+use vm_memory::bitmap::{AtomicBitmap, Bitmap as _};
 use vm_memory::{
     Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
     MmapRegion,
@@ -198,6 +198,15 @@ impl Memory {
                 pages_of(&words, region.start_addr().0).collect::<Vec<_>>()
             })
             .collect()
+    }
+
+    /// Puts pages back among the written ones.
+    pub(crate) fn mark_written(&self, pages: &[u64]) {
+        for page in pages {
+            if let Some((region, at)) = self.map.to_region_addr(GuestAddress(*page)) {
+                region.bitmap().mark_dirty(as_usize(at.0), 1);
+            }
+        }
     }
 
     /// The runs of RAM, in order of their guest-physical addresses.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use vmm_sys_util::errno;
 use vmm_sys_util::signal::Killable;
 
+use crate::debug::BreakpointError;
 use crate::devices::ports::Ports;
 use crate::exit::Stop;
 use crate::kick::{self, RunPage};
@@ -76,6 +77,14 @@ pub enum ResumeError {
         vcpu: u8,
         /// Why.
         reason: String,
+    },
+    /// It stands at a planted trap, and does not get past it.
+    #[error("vCPU {vcpu} cannot be led past a trap: {source}")]
+    Trap {
+        /// Which.
+        vcpu: u8,
+        /// Why.
+        source: Box<BreakpointError>,
     },
 }
 

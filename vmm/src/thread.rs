@@ -14,6 +14,7 @@ use crate::devices::ports::Ports;
 use crate::exit::{Exit, Stop, run_once};
 use crate::kick::kick_signal;
 use crate::step::{self, Way};
+use crate::traps;
 use crate::vcpu::{InspectError, Vcpu};
 
 /// How a vCPU is to go on.
@@ -26,6 +27,9 @@ pub enum Run {
     Step,
     /// That many of them; it stops before where it meets a breakpoint, or for another reason.
     Steps(NonZeroU32),
+    /// Until it comes to this instruction, with interrupts and NMIs held back. No breakpoint is met on
+    /// the way.
+    To(u64),
 }
 
 impl Run {
@@ -33,7 +37,7 @@ impl Run {
     fn steps(self) -> u32 {
         match self {
             Self::Continue => 0,
-            Self::Step => 1,
+            Self::Step | Self::To(_) => 1,
             Self::Steps(count) => count.get(),
         }
     }
@@ -115,7 +119,10 @@ fn run_until_stop(vcpu: &mut Vcpu, run: Run, ports: &Ports) -> Stop {
 fn run_as_set_up(vcpu: &mut Vcpu, ports: &Ports) -> Stop {
     loop {
         match run_once(&mut vcpu.fd, ports, vcpu.counters.as_mut()) {
-            Exit::Again => {}
+            Exit::Again(access) if vcpu.watched.iter().any(|it| it.covers(access)) => {
+                return complete_output(vcpu, ports).unwrap_or(Stop::Access(access));
+            }
+            Exit::Again(_) => {}
             Exit::Interrupted if vcpu.run_page.requested() => return Stop::Paused,
             Exit::Interrupted => {}
             Exit::Debug(debug) => match on_debug(vcpu, &debug) {
@@ -123,6 +130,16 @@ fn run_as_set_up(vcpu: &mut Vcpu, ports: &Ports) -> Stop {
                 None => continue,
             },
             Exit::Doorbell(stop) => return complete_output(vcpu, ports).unwrap_or(stop),
+            Exit::Trap => match traps::stopped_at(vcpu, |vcpu| complete_output(vcpu, ports)) {
+                Ok(Some(stop)) => return stop,
+                // The guest's own output, to a port where nobody is.
+                Ok(None) => {}
+                Err(error) => {
+                    return Stop::Unhandled {
+                        exit: format!("a planted trap, and KVM refused its registers: {error}"),
+                    };
+                }
+            },
             Exit::Stop(stop) => return with_code(vcpu, stop),
         }
     }
@@ -132,6 +149,7 @@ fn prepare(vcpu: &mut Vcpu, run: Run) -> Result<(), InspectError> {
     let way = match run {
         Run::Continue => None,
         Run::Step | Run::Steps(_) => Some(step::plan(vcpu)?),
+        Run::To(address) => Some(Way::Landing(address)),
     };
     vcpu.wanted.set_step(way);
     let refused = |source| InspectError::Kvm {
@@ -150,7 +168,10 @@ fn on_debug(vcpu: &mut Vcpu, debug: &kvm_debug_exit_arch) -> Option<Stop> {
     let handled = match vcpu.wanted.cause(debug) {
         Cause::Ours(stop) => {
             vcpu.at_breakpoint = matches!(stop, Stop::Breakpoint { .. });
-            return Some(stepped(vcpu, stop));
+            match debug::tell_of_step(vcpu, debug) {
+                Ok(()) => return Some(stepped(vcpu, stop)),
+                Err(error) => Err(error),
+            }
         }
         Cause::Guests => debug::give_to_guest(vcpu, debug),
     };
@@ -175,17 +196,23 @@ fn stepped(vcpu: &Vcpu, stop: Stop) -> Stop {
     }
 }
 
-/// KVM completes an `out` only when the vCPU is next run: until then the instruction pointer
+/// KVM completes an access only when the vCPU is next run: until then the instruction pointer
 /// is still on it. With the request to return set, `KVM_RUN` does that and nothing else.
 fn complete_output(vcpu: &mut Vcpu, ports: &Ports) -> Option<Stop> {
     vcpu.run_page.request();
-    match run_once(&mut vcpu.fd, ports, vcpu.counters.as_mut()) {
-        // Where the `out` was single-stepped, KVM reports the step here; both are done.
-        Exit::Interrupted | Exit::Debug(_) => None,
-        Exit::Stop(stop) => Some(stop),
-        other => Some(Stop::Unhandled {
-            exit: format!("{other:?} while completing an output"),
-        }),
+    loop {
+        match run_once(&mut vcpu.fd, ports, vcpu.counters.as_mut()) {
+            // Where it was single-stepped, KVM reports the step here; both are done.
+            Exit::Interrupted | Exit::Debug(_) => return None,
+            // An access that KVM takes apart: the next part.
+            Exit::Again(_) => {}
+            Exit::Stop(stop) => return Some(stop),
+            other => {
+                return Some(Stop::Unhandled {
+                    exit: format!("{other:?} while completing an access"),
+                });
+            }
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use kvm_ioctls::{VcpuFd, VmFd};
 use vmm_sys_util::errno;
 
 use crate::debug::{Armed, Wanted};
+use crate::exit::Watched;
 use crate::kick::RunPage;
 use crate::memory::{Memory, as_usize};
 use crate::pmu::Counters;
@@ -64,6 +65,10 @@ pub(crate) struct Vcpu {
     pub(crate) armed: Armed,
     /// Its synthetic performance counters, where the machine has them.
     pub(crate) counters: Option<Counters>,
+    /// The accesses at which it is to stop.
+    pub(crate) watched: Vec<Watched>,
+    /// The addresses of planted traps.
+    pub(crate) traps: Vec<u64>,
     /// It is about to execute an instruction it stopped at for a breakpoint.
     pub(crate) at_breakpoint: bool,
 }
@@ -85,6 +90,8 @@ impl Vcpu {
             wanted: Wanted::default(),
             armed: Armed::default(),
             counters: None,
+            watched: Vec::new(),
+            traps: Vec::new(),
             at_breakpoint: false,
         })
     }

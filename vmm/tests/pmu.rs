@@ -173,8 +173,10 @@ fn sites_and_ports_are_checked_before_anything_runs() {
         wrong.to_string().contains("no RDPMC at 0x100001"),
         "{wrong}"
     );
-    let port = build(Pmu::Synthetic { rdpmc: &[ADDRESS] }, 0xf0..=0xff).unwrap_err();
+    let port = build(Pmu::Synthetic { rdpmc: &[ADDRESS] }, 0xf0..=0xf6).unwrap_err();
     assert!(port.to_string().contains("0xf6"), "{port}");
+    let traps = build(Pmu::None, 0xf0..=0xff).unwrap_err();
+    assert!(traps.to_string().contains("0xf7"), "{traps}");
     build(Pmu::Synthetic { rdpmc: &[ADDRESS] }, 0xe0..=0xe0).unwrap();
     match build(Pmu::Host, 0xe0..=0xe0) {
         Ok(_) => {}

@@ -38,6 +38,12 @@ pub enum Command {
         /// The frame, from 1.
         frame: u32,
     },
+    /// In the thread's next iteration the page that holds this frame of its stack is one of a file, which
+    /// is truncated before the system call and is what it was behind it. For workload `missing-pages`.
+    Truncate {
+        /// The frame, from 1.
+        frame: u32,
+    },
     /// The process of the thread's iteration gets SIGKILL. For workload `process`.
     Kill,
     /// The process of the thread's next iteration executes another program instead of its system
@@ -69,6 +75,7 @@ impl Command {
             Self::PageOut { frame } => (6, frame),
             Self::Kill => (7, 0),
             Self::Exec => (8, 0),
+            Self::Truncate { frame } => (9, frame),
         };
         Words {
             what,
@@ -90,6 +97,7 @@ impl Command {
             6 => Self::PageOut { frame: argument },
             7 => Self::Kill,
             8 => Self::Exec,
+            9 => Self::Truncate { frame: argument },
             _ => return None,
         };
         Some((command, u32::try_from(words.thread).ok()?))
@@ -111,11 +119,12 @@ mod tests {
             Command::PageOut { frame: 302 },
             Command::Kill,
             Command::Exec,
+            Command::Truncate { frame: 303 },
         ] {
             assert_eq!(Command::from_words(command.words(7)), Some((command, 7)));
         }
         let unknown = Words {
-            what: 9,
+            what: 10,
             thread: 0,
             argument: 0,
         };

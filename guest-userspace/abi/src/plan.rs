@@ -58,6 +58,11 @@ pub enum EventSource {
         /// When it returns rather than when it is called.
         at_return: bool,
     },
+    /// `PERF_TYPE_BREAKPOINT`: the guest's own debug registers, at an instruction.
+    Breakpoint {
+        /// Its virtual address.
+        address: u64,
+    },
     /// A `PERF_TYPE_SOFTWARE` event by its `PERF_COUNT_SW_*` number.
     Software(u64),
     /// A `PERF_TYPE_HARDWARE` event by its `PERF_COUNT_HW_*` number.
@@ -213,6 +218,9 @@ pub enum WorkloadKind {
     /// Each iteration starts a process that calls down through all frames and executes the agent
     /// anew there, which exits at once.
     Exec,
+    /// As [`WorkloadKind::Exec`], with the chain on a second thread of the process, while the first waits
+    /// for it in the system call that made it: the second one takes its id over.
+    ExecByThread,
     /// As [`WorkloadKind::Deep`] in 32-bit code, with frames of 4-byte words, and an instruction
     /// that does nothing in place of the system call.
     Compat,
@@ -249,6 +257,7 @@ impl WorkloadKind {
             Self::IoUring => "io-uring",
             Self::IoUringWorker => "io-uring-worker",
             Self::Exec => "exec",
+            Self::ExecByThread => "exec-by-thread",
             Self::Compat => "compat",
             Self::Process => "process",
             Self::Fork => "fork",

@@ -397,7 +397,9 @@ impl Chain {
                 (ul_sleep_framed(), ul_sleep_unframed(), ul_sleep_return())
             }
             WorkloadKind::Exit => (ul_exit_framed(), ul_exit_end(), ul_exit_return()),
-            WorkloadKind::Exec => (ul_exec_framed(), ul_exec_end(), ul_exec_return()),
+            WorkloadKind::Exec | WorkloadKind::ExecByThread => {
+                (ul_exec_framed(), ul_exec_end(), ul_exec_return())
+            }
             WorkloadKind::Compat => (ul_compat_framed(), ul_compat_unframed(), 0),
             WorkloadKind::MissingPages => (
                 ul_missing_framed(),
@@ -452,7 +454,7 @@ fn leaf(kind: WorkloadKind) -> u64 {
         WorkloadKind::Deep | WorkloadKind::UnreadableEnds | WorkloadKind::Traced => ul_deep_leaf(),
         WorkloadKind::SleepMigrate | WorkloadKind::Stuck => ul_sleep_leaf(),
         WorkloadKind::Exit => ul_exit_leaf(),
-        WorkloadKind::Exec => ul_exec_leaf(),
+        WorkloadKind::Exec | WorkloadKind::ExecByThread => ul_exec_leaf(),
         WorkloadKind::Compat => ul_compat_leaf(),
         WorkloadKind::MissingPages => ul_missing_leaf(),
         WorkloadKind::IoUring | WorkloadKind::IoUringWorker => ul_uring_leaf(),

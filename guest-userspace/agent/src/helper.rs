@@ -124,6 +124,7 @@ impl Work {
             Command::Block { .. }
             | Command::Unmap { .. }
             | Command::PageOut { .. }
+            | Command::Truncate { .. }
             | Command::Exec => Ok(()),
         }
     }
@@ -178,6 +179,7 @@ impl ForNext {
             Command::Block { frame } => (frame, Wanted::Block),
             Command::Unmap { frame } => (frame, Wanted::Unmap),
             Command::PageOut { frame } => (frame, Wanted::PageOut),
+            Command::Truncate { frame } => (frame, Wanted::Truncate),
             Command::Exec => return Some(Self::Exec),
             Command::Migrate { .. } | Command::Signal | Command::Release | Command::Kill => {
                 return None;

@@ -27,6 +27,8 @@ pub enum Wanted {
     Unmap(u64),
     /// The page is not in memory.
     PageOut(u64),
+    /// The page is one of a file that ends before it.
+    Truncate(u64),
     /// The process executes another program.
     Exec,
 }

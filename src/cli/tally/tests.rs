@@ -1,40 +1,18 @@
 use super::*;
+use crate::cli::tests::Kernel;
 use crate::runner::plan::ExplorePlan;
 use crate::scenario::check::check;
 use crate::scenario::parse::parse;
 use crate::scenario::resolve;
 
-/// A kernel with the feature, and nothing else of a name.
-struct NoSymbols;
-
-impl KernelSymbols for NoSymbols {
-    fn addresses(&self, name: &str) -> Vec<u64> {
-        let there = name == "unwind_deferred_request";
-        there.then_some(1).into_iter().collect()
-    }
-
-    fn size(&self, _: &str) -> Option<u64> {
-        None
-    }
-
-    fn similar(&self, _: &str) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn current_task_offset(&self) -> Option<u64> {
-        Some(0)
-    }
-
-    fn resolve(&self, _: u64) -> Option<(String, u64)> {
-        None
-    }
-}
+/// Nothing but the feature has a name.
+const KERNEL: Kernel = Kernel { has_feature: true };
 
 fn plan() -> TrialPlan {
     let text = "name: s\ndescription: d\nworkload: { kind: spin, frames: 3 }\n";
     let scenario = parse("s.yaml", text).expect("it is YAML");
     let scenario = check("s.yaml", "s", scenario, &[]).expect("it is right");
-    resolve("s.yaml", &scenario, &NoSymbols, "hash").expect("it is a plan")
+    resolve("s.yaml", &scenario, &KERNEL, "hash").expect("it is a plan")
 }
 
 fn result(outcome: Outcome) -> ScenarioResult {
@@ -59,7 +37,7 @@ fn exploring() -> TrialPlan {
 #[test]
 fn one_trial_is_its_result() {
     let mut tally = Tally::new(&plan(), None, None);
-    let all = tally.take(&plan(), result(Outcome::Pass), &[], &NoSymbols);
+    let all = tally.take(&plan(), result(Outcome::Pass), &[], &KERNEL);
     let all = all.expect("there is one");
     assert_eq!((all.outcome, all.trials), (Outcome::Pass, None));
 }
@@ -69,12 +47,12 @@ fn the_first_that_does_not_pass_ends_them() {
     let mut tally = Tally::new(&plan(), Some(5), None);
     assert!(
         tally
-            .take(&plan(), result(Outcome::Pass), &[], &NoSymbols)
+            .take(&plan(), result(Outcome::Pass), &[], &KERNEL)
             .is_none()
     );
     let expected = result(Outcome::ExpectedFailure);
-    assert!(tally.take(&plan(), expected, &[], &NoSymbols).is_none());
-    let all = tally.take(&plan(), result(Outcome::Fail), &[], &NoSymbols);
+    assert!(tally.take(&plan(), expected, &[], &KERNEL).is_none());
+    let all = tally.take(&plan(), result(Outcome::Fail), &[], &KERNEL);
     let all = all.expect("it is over");
     assert_eq!(all.outcome, Outcome::Fail);
     assert_eq!(all.reasons, ["because", "in trial 3 of 5"]);
@@ -88,12 +66,12 @@ fn an_expected_failure_is_what_is_seen_of_good_ones() {
     let mut tally = Tally::new(&plan(), Some(3), None);
     assert!(
         tally
-            .take(&plan(), result(Outcome::Pass), &[], &NoSymbols)
+            .take(&plan(), result(Outcome::Pass), &[], &KERNEL)
             .is_none()
     );
     let expected = result(Outcome::ExpectedFailure);
-    assert!(tally.take(&plan(), expected, &[], &NoSymbols).is_none());
-    let all = tally.take(&plan(), result(Outcome::Pass), &[], &NoSymbols);
+    assert!(tally.take(&plan(), expected, &[], &KERNEL).is_none());
+    let all = tally.take(&plan(), result(Outcome::Pass), &[], &KERNEL);
     assert_eq!(all.expect("all are made").outcome, Outcome::ExpectedFailure);
 }
 
@@ -104,11 +82,11 @@ fn a_failure_of_an_exploration_names_its_token() {
     let first = tally.preemptions(&plan);
     assert!(
         tally
-            .take(&plan, result(Outcome::Pass), &first, &NoSymbols)
+            .take(&plan, result(Outcome::Pass), &first, &KERNEL)
             .is_none()
     );
     let second = tally.preemptions(&plan);
-    let all = tally.take(&plan, result(Outcome::Fail), &second, &NoSymbols);
+    let all = tally.take(&plan, result(Outcome::Fail), &second, &KERNEL);
     let all = all.expect("it is over");
     let last = all.reasons.last().map(String::as_str);
     assert_eq!(last, Some("once more: `unwindlab run s --token 5:2`"));
@@ -124,7 +102,7 @@ fn an_exploration_without_a_preemption_is_no_pass() {
     let mut last = None;
     for _ in 0..3 {
         let preemptions = tally.preemptions(&plan);
-        last = tally.take(&plan, result(Outcome::Pass), &preemptions, &NoSymbols);
+        last = tally.take(&plan, result(Outcome::Pass), &preemptions, &KERNEL);
     }
     let last = last.expect("all are made");
     assert_eq!(last.outcome, Outcome::Fail);

@@ -103,19 +103,8 @@ impl Inside {
             .read(true)
             .write(true)
             .open(device.join("resource2"))?;
-        // SAFETY: no address is asked for, so that no mapping of ours is replaced; the BAR has this size.
-        let start = unsafe {
-            mmap(
-                ptr::null_mut(),
-                SIZE,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &bar,
-                0,
-            )
-        }?;
         let mut region = Self {
-            start: start.cast(),
+            start: map(&bar)?,
             told: WORD,
             read: 0,
             written: 0,
@@ -168,6 +157,15 @@ impl Write for Inside {
     }
 }
 
+/// Maps a region: all its bytes, for as long as the process lives.
+fn map(file: &File) -> io::Result<*mut u8> {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: no address is asked for, so that no mapping of ours is replaced. What is beyond the end of
+    // a file that is too short is not accessed: the BAR, and the memfd, have this size.
+    let start = unsafe { mmap(ptr::null_mut(), SIZE, access, MapFlags::SHARED, file, 0) }?;
+    Ok(start.cast())
+}
+
 /// The device's folder in sysfs.
 fn device() -> io::Result<Option<PathBuf>> {
     let devices = Path::new("/sys/bus/pci/devices");
@@ -193,21 +191,10 @@ mod tests {
 
     /// The machine's end, in this process.
     fn inside(outside: &Outside) -> Inside {
-        // SAFETY: a new mapping of a file of this size.
-        let start = unsafe {
-            mmap(
-                ptr::null_mut(),
-                SIZE,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                outside.file(),
-                0,
-            )
-        };
         let mut told = [0; 8];
         outside.file.read_exact_at(&mut told, 0).unwrap();
         Inside {
-            start: start.unwrap().cast(),
+            start: map(outside.file()).unwrap(),
             told: usize::try_from(u64::from_le_bytes(told)).unwrap() + WORD,
             read: WORD,
             written: 0,

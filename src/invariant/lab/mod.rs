@@ -10,7 +10,8 @@
 //! stay off to the end. It cannot be answered any more before user mode; its self-interrupt makes the
 //! next entry, before a user instruction retires, and that one answers it. The log proves it: behind
 //! the request the first stay has nothing but its return and others like it, and the second one was
-//! made by an interrupt and returns to the same instruction. Such requests may also have a new cookie,
+//! made by an interrupt and returns to the same instruction. (A stay whose first request comes when the client
+//! has already found nothing to log a return for has none; being made by an interrupt has to be enough then.) Such requests may also have a new cookie,
 //! if the reset was over ("leaving"; C1's exception).
 
 pub(super) mod cookies;
@@ -201,6 +202,10 @@ impl<'t> Stay<'t> {
                 Some(LabKind::Return { ip, interrupt, .. }),
             ] => *interrupt && left == ip,
             [Some(_), None] => next.exit.is_none(),
+            // Nothing had been logged in it when the client looked whether to log the return.
+            [None, Some(LabKind::Return { interrupt, .. })] => {
+                *interrupt && self.exit.is_none() && self.requests.iter().all(|r| r.flags.leaving)
+            }
             _ => false,
         }
     }

@@ -278,6 +278,24 @@ fn r1_orders_of_answers() {
     holds(first, &kit);
 }
 
+/// The client had already found nothing to log a return for when the NMI asked.
+#[test]
+fn a_request_behind_the_last_look_is_of_the_entry_that_its_interrupt_makes() {
+    let r5 = &r5_none_unasked::NoneUnasked;
+    let mut kit = LabKit::new();
+    kit.nmi().with(|f| f.leaving = true).ask(1, client(0), 0, C);
+    kit.leave_unlogged(1);
+    let mut other = kit.clone();
+    let call = kit.call(1, client(0), C, &STACK);
+    kit.leave_from(1, 0x40, true);
+    holds(r5, &kit);
+    holds(&m1_completeness::Completeness, &kit);
+    // A system call is not what the NMI made.
+    other.call(1, client(0), C, &STACK);
+    other.leave(1);
+    assert_eq!(violated(r5, &other), [call]);
+}
+
 #[test]
 fn r2_a_cancelled_client_that_is_not_refused() {
     let refused = &r2_cancelled_is_refused::CancelledIsRefused;

@@ -7,18 +7,7 @@ const TASK: u64 = 0xffff_8880_0000_1000;
 const OTHER: u64 = 0xffff_8880_0000_2000;
 
 fn plan() -> ArrivalPlan {
-    ArrivalPlan {
-        place: Place::Kernel { address: 0x10 },
-        first: 1,
-        hit: 1,
-        repeat: 1,
-        times: 1,
-        sweep: false,
-        by: By::Workload,
-        vcpu: None,
-        in_nmi: false,
-        optional: false,
-    }
+    ArrivalPlan::first(Place::Kernel { address: 0x10 })
 }
 
 fn of(plan: &ArrivalPlan) -> Arrivals {

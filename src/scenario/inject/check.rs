@@ -1,17 +1,14 @@
 //! What must hold in the injections of a scenario beyond the types of their values.
 
-use unwindlab_abi::plan::{USER_SYMBOLS, WorkloadKind};
+use unwindlab_abi::plan::WorkloadKind;
 
+use super::exits;
+use super::when::{check_counts, check_place, check_when};
 use super::{Corrupt, Corruption, Injection, Place, Schedule, TaskKind, When};
-use crate::scenario::check::MAX_TIME_US;
 use crate::scenario::error::Complaints;
 use crate::scenario::located::{At, Location};
 use crate::scenario::model::{Pmu, Scenario};
-use crate::scenario::place::SymbolOffset;
 use crate::scenario::units::Time;
-
-/// Shortest period of injections. One NMI and its handler take about 10 us on the emulated host.
-const MIN_PERIOD_US: u64 = 10;
 
 /// Checks all injections, and the schedule.
 pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaints<'_>) {
@@ -51,6 +48,7 @@ pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaint
             Injection::BlockFault(it) => check_frame(&it.frame, scenario, complaints),
             Injection::Unmap(it) => check_frame(&it.frame, scenario, complaints),
             Injection::PageOut(it) => check_frame(&it.frame, scenario, complaints),
+            Injection::Truncate(it) => check_frame(&it.frame, scenario, complaints),
             Injection::Kill(_)
             | Injection::Exec(_)
             | Injection::Nmi(_)
@@ -62,6 +60,9 @@ pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaint
         if let Some(when) = injection.when() {
             let threads = *scenario.workload.threads;
             check_when(&when, injection, vcpus, threads, complaints);
+            if let Some(event) = when.on {
+                exits::check(event, scenario, complaints);
+            }
             check_helped(&when, injection, vcpus, threads, complaints);
         }
     }
@@ -107,6 +108,10 @@ fn check_kind(injection: &Injection, scenario: &Scenario, complaints: &mut Compl
         Injection::Unmap(_) => (
             &[WorkloadKind::MissingPages],
             "which moves pages of its stack",
+        ),
+        Injection::Truncate(_) => (
+            &[WorkloadKind::MissingPages],
+            "which can have pages of its stack in a file",
         ),
         Injection::PageOut(_) => (
             &[WorkloadKind::PagedOut],
@@ -155,14 +160,22 @@ fn check_names(injections: &[Injection], complaints: &mut Complaints<'_>) {
     for injection in injections {
         let (name, after) = injection.names();
         if let Some(after) = after {
-            complaints.require(known.contains(&after.as_str()), after.location(), || {
+            complaints.require(!after.as_slice().is_empty(), after.location(), || {
+                "found no name, expected that of an earlier injection".to_owned()
+            });
+        }
+        for (name, location) in after.iter().flat_map(|it| {
+            let location = it.location();
+            it.as_slice().iter().map(move |name| (name, location))
+        }) {
+            complaints.require(known.contains(&name.as_str()), location, || {
                 let known = match known.as_slice() {
                     [] => "none has one".to_owned(),
                     known => known.join(", "),
                 };
                 format!(
                     "found `{}`, expected the name of an earlier injection ({known})",
-                    after.escape_debug()
+                    name.escape_debug()
                 )
             });
         }
@@ -172,167 +185,6 @@ fn check_names(injections: &[Injection], complaints: &mut Complaints<'_>) {
             });
             known.push(name);
         }
-    }
-}
-
-/// The keys that go with each trigger, in words.
-const WITH_AT: &str = "`at` takes `first`, `hit`, `repeat`, `vcpu`, `thread`, `task` and `in-nmi`, \
-                       and for `nmi` and `pmu-overflow` also `times` and `sweep`";
-const WITH_EVERY: &str = "`every` takes `count` and `vcpus`";
-const WITH_ON: &str = "`on` takes `hit` and `repeat`";
-const WITH_DELAY: &str = "`delay`, and `after` alone, take `repeat`";
-
-fn check_when(
-    when: &When<'_>,
-    injection: &Injection,
-    vcpus: u8,
-    threads: u32,
-    complaints: &mut Complaints<'_>,
-) {
-    let triggers = [
-        when.at.is_some(),
-        when.every.is_some(),
-        when.on.is_some(),
-        when.delay.is_some(),
-    ];
-    let first = ("first", when.first.map(At::location));
-    let hit = ("hit", when.hit.map(At::location));
-    let repeat = ("repeat", when.repeat.map(At::location));
-    let count = ("count", when.count.map(At::location));
-    let many = ("vcpus", when.vcpus.map(At::location));
-    let at_only = [
-        ("vcpu", when.vcpu.map(At::location)),
-        ("thread", when.thread.map(At::location)),
-        ("task", when.task.map(At::location)),
-        ("in-nmi", when.in_nmi.map(At::location)),
-        ("times", when.times.map(At::location)),
-        ("sweep", when.sweep.map(At::location)),
-    ];
-    match triggers {
-        [true, false, false, false] => {
-            refuse([count, many], WITH_AT, complaints);
-            check_arrival(when, vcpus, threads, complaints);
-        }
-        [false, true, false, false] => {
-            refuse([first, hit, repeat], WITH_EVERY, complaints);
-            refuse(at_only, WITH_EVERY, complaints);
-            check_rate(when, injection, vcpus, complaints);
-        }
-        [false, false, true, false] => {
-            refuse([first, count, many], WITH_ON, complaints);
-            refuse(at_only, WITH_ON, complaints);
-        }
-        [false, false, false, true] | [false, false, false, false]
-            if triggers != [false; 4] || when.after.is_some() =>
-        {
-            refuse([first, hit, count, many], WITH_DELAY, complaints);
-            refuse(at_only, WITH_DELAY, complaints);
-            if when.after.is_none() {
-                refuse(
-                    [repeat],
-                    "a `delay` without `after` is over once",
-                    complaints,
-                );
-            }
-        }
-        _ => complaints.add(
-            when.location,
-            "expected exactly one of `at` (an instruction), `every` (a time), `on` (an event) and \
-             `delay` (a time), or `after` alone",
-        ),
-    }
-    check_counts(when.first, when.hit, when.repeat, complaints);
-    let times = when.times.map(|n| (u64::from(**n), n.location()));
-    require_positive("times", times, complaints);
-    check_vcpu(when.target, vcpus, complaints);
-    if let Some(delay) = when.delay {
-        complaints.require(delay.micros() <= MAX_TIME_US, delay.location(), || {
-            format!("found {}, expected at most an hour", **delay)
-        });
-    }
-}
-
-fn check_arrival(when: &When<'_>, vcpus: u8, threads: u32, complaints: &mut Complaints<'_>) {
-    if let Some(at) = when.at {
-        check_place(at, complaints);
-    }
-    check_vcpu(when.vcpu, vcpus, complaints);
-    check_thread(when.thread, threads, complaints);
-    let any = when.task.is_some_and(|task| **task == TaskKind::Any);
-    if any {
-        let why = "with `task: any` there are no iterations of a thread";
-        let keys = [
-            ("first", when.first.map(At::location)),
-            ("thread", when.thread.map(At::location)),
-            ("sweep", when.sweep.map(At::location)),
-        ];
-        refuse(keys, why, complaints);
-    }
-}
-
-fn check_place(at: &At<Place>, complaints: &mut Complaints<'_>) {
-    if let Place::User(SymbolOffset { symbol, .. }) = &**at {
-        complaints.require(
-            USER_SYMBOLS.contains(&symbol.as_str()),
-            at.location(),
-            || {
-                format!(
-                    "the workloads have no symbol `{symbol}`, expected one of {}",
-                    USER_SYMBOLS.join(", ")
-                )
-            },
-        );
-    }
-}
-
-/// Which of its hits count is said from 1.
-fn check_counts(
-    first: Option<&At<u64>>,
-    hit: Option<&At<u64>>,
-    repeat: Option<&At<u64>>,
-    complaints: &mut Complaints<'_>,
-) {
-    for (key, written) in [("first", first), ("hit", hit), ("repeat", repeat)] {
-        require_positive(key, written.map(|n| (**n, n.location())), complaints);
-    }
-}
-
-fn check_rate(when: &When<'_>, injection: &Injection, vcpus: u8, complaints: &mut Complaints<'_>) {
-    let every = when.every.map(At::location).unwrap_or_default();
-    complaints.require(
-        matches!(
-            injection,
-            Injection::Nmi(_) | Injection::PmuOverflow(_) | Injection::Irq(_)
-        ),
-        every,
-        || format!("found `every`, which `{}` does not take", injection.word()),
-    );
-    let not_with = [
-        ("after", when.after.map(At::location)),
-        ("target", when.target.map(At::location)),
-    ];
-    refuse(not_with, WITH_EVERY, complaints);
-    match when.count {
-        Some(count) => require_positive("count", Some((**count, count.location())), complaints),
-        None => complaints.add(every, "key `count` is missing beside `every`"),
-    }
-    if let Some(every) = when.every {
-        complaints.require(
-            (MIN_PERIOD_US..=MAX_TIME_US).contains(&every.micros()),
-            every.location(),
-            || format!("found {}, expected {MIN_PERIOD_US} us or more", **every),
-        );
-    }
-    let Some(list) = when.vcpus else { return };
-    complaints.require(!list.is_empty(), list.location(), || {
-        "found no vCPU, expected at least one (or no key `vcpus`)".to_owned()
-    });
-    for (index, vcpu) in list.iter().enumerate() {
-        check_vcpu(Some(vcpu), vcpus, complaints);
-        let twice = list.iter().take(index).any(|other| **other == **vcpu);
-        complaints.require(!twice, vcpu.location(), || {
-            format!("found vCPU {} twice", **vcpu)
-        });
     }
 }
 
@@ -374,7 +226,7 @@ fn check_limit(limit: Option<&At<Time>>, complaints: &mut Complaints<'_>) {
     }
 }
 
-fn check_vcpu(vcpu: Option<&At<u8>>, vcpus: u8, complaints: &mut Complaints<'_>) {
+pub(super) fn check_vcpu(vcpu: Option<&At<u8>>, vcpus: u8, complaints: &mut Complaints<'_>) {
     if let Some(vcpu) = vcpu {
         complaints.require(**vcpu < vcpus, vcpu.location(), || {
             format!(
@@ -385,7 +237,11 @@ fn check_vcpu(vcpu: Option<&At<u8>>, vcpus: u8, complaints: &mut Complaints<'_>)
     }
 }
 
-fn check_thread(thread: Option<&At<u32>>, threads: u32, complaints: &mut Complaints<'_>) {
+pub(super) fn check_thread(
+    thread: Option<&At<u32>>,
+    threads: u32,
+    complaints: &mut Complaints<'_>,
+) {
     if let Some(thread) = thread {
         complaints.require(**thread < threads, thread.location(), || {
             format!(
@@ -396,7 +252,7 @@ fn check_thread(thread: Option<&At<u32>>, threads: u32, complaints: &mut Complai
     }
 }
 
-fn refuse<const N: usize>(
+pub(super) fn refuse<const N: usize>(
     keys: [(&str, Option<Location>); N],
     expected: &str,
     complaints: &mut Complaints<'_>,
@@ -411,7 +267,11 @@ fn refuse<const N: usize>(
     }
 }
 
-fn require_positive(key: &str, written: Option<(u64, Location)>, complaints: &mut Complaints<'_>) {
+pub(super) fn require_positive(
+    key: &str,
+    written: Option<(u64, Location)>,
+    complaints: &mut Complaints<'_>,
+) {
     if let Some((0, location)) = written {
         complaints.add(location, format!("found `{key}` 0, expected 1 or more"));
     }

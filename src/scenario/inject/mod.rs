@@ -2,17 +2,22 @@
 
 pub(super) mod boundaries;
 pub(super) mod check;
+mod common;
+mod exits;
+pub mod places;
 pub(super) mod resolve;
 pub mod schedule;
 pub mod trigger;
+mod when;
 
 pub use schedule::{Schedule, SchedulePoint};
-pub use trigger::{Event, LabRecord, MarkKind, Place, RecordKind, TaskKind};
+pub use trigger::{Event, Exit, LabRecord, MarkKind, Place, RecordKind, TaskKind};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::located::{At, Location};
+use super::names::Names;
 use super::units::{Number, Time};
 
 /// One thing that is done to the machine.
@@ -50,6 +55,9 @@ pub enum Injection {
     /// In the next iteration of a workload thread a page of its stack is in memory no more when its
     /// system call is made, and has to be read again.
     PageOut(At<PageOut>),
+    /// In the next iteration of a workload thread a page of its stack is one of a file that has been
+    /// truncated.
+    Truncate(At<Truncate>),
     /// The process of a workload thread's iteration is killed.
     Kill(At<Kill>),
     /// The process of a workload thread's next iteration executes another program instead of its
@@ -67,7 +75,7 @@ pub(super) struct When<'a> {
     pub on: Option<&'a At<Event>>,
     pub delay: Option<&'a At<Time>>,
     pub every: Option<&'a At<Time>>,
-    pub after: Option<&'a At<String>>,
+    pub after: Option<&'a At<Names>>,
     pub first: Option<&'a At<u64>>,
     pub hit: Option<&'a At<u64>>,
     pub repeat: Option<&'a At<u64>>,
@@ -104,9 +112,10 @@ macro_rules! action {
             pub delay: Option<At<Time>>,
             /// Periodically, wherever the vCPU is.
             pub every: Option<At<Time>>,
-            /// Once each time that an earlier injection of this name is made; what `at` and `on`
-            /// count, they count from there. Alone: at the same moment.
-            pub after: Option<At<String>>,
+            /// Once each time that an earlier injection of this name is made (of several: that each of
+            /// them is made once more); what `at` and `on` count, they count from there. Alone: at the
+            /// same moment.
+            pub after: Option<At<Names>>,
             /// With `at`: the first iteration of the workload that counts, from 1 (default 1).
             #[schemars(range(min = 1))]
             pub first: Option<At<u64>>,
@@ -305,6 +314,17 @@ action! {
 }
 
 action! {
+    /// A page of a file without bytes.
+    Truncate {
+        /// It holds this frame of the stack, from 1: the return address that a walk reads for it.
+        #[schemars(range(min = 1))]
+        frame: At<u32>,
+        /// The workload thread (default: the one that met the trigger).
+        of: Option<At<u32>>,
+    }
+}
+
+action! {
     /// SIGKILL.
     Kill {
         /// The workload thread (default: the one that met the trigger).
@@ -331,7 +351,7 @@ pub struct Fail {
     /// What it is called by others that come `after` it, and in messages.
     pub name: Option<At<String>>,
     /// Once each time that an earlier injection of this name is made.
-    pub after: Option<At<String>>,
+    pub after: Option<At<Names>>,
     /// The first iteration of the workload that counts, from 1 (default 1).
     #[schemars(range(min = 1))]
     pub first: Option<At<u64>>,
@@ -343,74 +363,4 @@ pub struct Fail {
     pub repeat: Option<At<u64>>,
     /// Only calls by this workload thread count.
     pub thread: Option<At<u32>>,
-}
-
-impl Injection {
-    /// When; none for [`Injection::Fail`], whose keys are its own.
-    pub(super) fn when(&self) -> Option<When<'_>> {
-        match self {
-            Self::Nmi(it) | Self::PmuOverflow(it) => Some(it.when()),
-            Self::Fail(_) => None,
-            Self::Irq(it) => Some(it.when()),
-            Self::Freeze(it) => Some(it.when()),
-            Self::Thaw(it) => Some(it.when()),
-            Self::Poke(it) => Some(it.when()),
-            Self::Corrupt(it) => Some(it.when()),
-            Self::Migrate(it) => Some(it.when()),
-            Self::Signal(it) => Some(it.when()),
-            Self::BlockFault(it) => Some(it.when()),
-            Self::ReleaseFault(it) => Some(it.when()),
-            Self::Unmap(it) => Some(it.when()),
-            Self::PageOut(it) => Some(it.when()),
-            Self::Kill(it) => Some(it.when()),
-            Self::Exec(it) => Some(it.when()),
-        }
-    }
-
-    /// The word for it.
-    pub(super) const fn word(&self) -> &'static str {
-        match self {
-            Self::Nmi(_) => "nmi",
-            Self::PmuOverflow(_) => "pmu-overflow",
-            Self::Fail(_) => "fail",
-            Self::Irq(_) => "irq",
-            Self::Freeze(_) => "freeze",
-            Self::Thaw(_) => "thaw",
-            Self::Poke(_) => "poke",
-            Self::Corrupt(_) => "corrupt",
-            Self::Migrate(_) => "migrate",
-            Self::Signal(_) => "signal",
-            Self::BlockFault(_) => "block-fault",
-            Self::ReleaseFault(_) => "release-fault",
-            Self::Unmap(_) => "unmap",
-            Self::PageOut(_) => "page-out",
-            Self::Kill(_) => "kill",
-            Self::Exec(_) => "exec",
-        }
-    }
-
-    /// The workload thread that the agent's helper does it to: where it may be written, whether it
-    /// is.
-    pub(super) fn helped(&self) -> Option<Option<&At<u32>>> {
-        match self {
-            Self::Migrate(it) => Some(it.of.as_ref()),
-            Self::Signal(it) => Some(it.of.as_ref()),
-            Self::BlockFault(it) => Some(it.of.as_ref()),
-            Self::ReleaseFault(it) => Some(it.of.as_ref()),
-            Self::Unmap(it) => Some(it.of.as_ref()),
-            Self::PageOut(it) => Some(it.of.as_ref()),
-            Self::Kill(it) => Some(it.of.as_ref()),
-            Self::Exec(it) => Some(it.of.as_ref()),
-            _ => None,
-        }
-    }
-
-    /// Its name, and the one it comes after.
-    pub(super) fn names(&self) -> (Option<&At<String>>, Option<&At<String>>) {
-        match (self.when(), self) {
-            (Some(when), _) => (when.name, when.after),
-            (None, Self::Fail(fail)) => (fail.name.as_ref(), fail.after.as_ref()),
-            (None, _) => (None, None),
-        }
-    }
 }

@@ -3,19 +3,21 @@
 use unwindlab_abi::lab::kind;
 use unwindlab_abi::{Command, mark};
 
+use super::places::{kernel_address, place, symbol_address};
 use super::{
     Corruption, Event, Fail, Injection, LabRecord, MarkKind, Place as WrittenPlace, Poke,
     RecordKind, Schedule, TaskKind, When,
 };
+use crate::runner::exits::ExitPlan;
 use crate::runner::plan::{
     self, ActionPlan, ArrivalPlan, By, EventPlan, InjectionPlan, Place, PokePlan, TriggerPlan,
 };
 use crate::scenario::error::Complaints;
-use crate::scenario::located::{At, Location};
+use crate::scenario::located::At;
 use crate::scenario::model::Scenario;
-use crate::scenario::place::{KernelPlace, SourceLine, SymbolOffset};
-use crate::scenario::resolve::{KernelSymbols, near};
-use crate::scenario::units::Time;
+use crate::scenario::place::{KernelPlace, SymbolOffset};
+use crate::scenario::resolve::KernelSymbols;
+use crate::scenario::units::{Number, Time};
 use crate::trace::record::record_type;
 
 /// How long a vCPU stands still where a scenario does not say.
@@ -32,9 +34,12 @@ pub(in crate::scenario) fn resolve(
     let mut plans = Vec::new();
     for (number, injection) in scenario.inject.iter().enumerate() {
         let (name, after) = injection.names();
-        let found = after.and_then(|after| {
-            let named = |name: &Option<&At<String>>| name.is_some_and(|it| **it == **after);
+        let number_of = |after: &String| {
+            let named = |name: &Option<&At<String>>| name.is_some_and(|it| **it == *after);
             u32::try_from(names.iter().position(named)?).ok()
+        };
+        let found = after.map_or_else(Vec::new, |after| {
+            after.as_slice().iter().filter_map(number_of).collect()
         });
         let resolver = Resolver {
             symbols,
@@ -89,18 +94,13 @@ fn points(
                 None => format!("point {} of the schedule", turn + 1),
             },
             trigger: TriggerPlan::Arrival(ArrivalPlan {
-                place,
-                first: 1,
                 hit: or_one(point.hit.as_ref()),
                 repeat,
-                times: 1,
-                sweep: false,
                 by: by(point.task.as_ref(), point.thread.as_ref()),
                 vcpu: Some(*point.vcpu),
-                in_nmi: false,
-                optional: false,
+                ..ArrivalPlan::first(place)
             }),
-            after: before,
+            after: before.into_iter().collect(),
             action: ActionPlan::Pass {
                 turn,
                 of,
@@ -160,6 +160,9 @@ impl Resolver<'_> {
             Injection::ReleaseFault(it) => helped(Command::Release, it.of.as_ref()),
             Injection::Unmap(it) => helped(Command::Unmap { frame: *it.frame }, it.of.as_ref()),
             Injection::PageOut(it) => helped(Command::PageOut { frame: *it.frame }, it.of.as_ref()),
+            Injection::Truncate(it) => {
+                helped(Command::Truncate { frame: *it.frame }, it.of.as_ref())
+            }
             Injection::Kill(it) => helped(Command::Kill, it.of.as_ref()),
             Injection::Exec(it) => helped(Command::Exec, it.of.as_ref()),
         };
@@ -192,7 +195,6 @@ impl Resolver<'_> {
             return Some(TriggerPlan::Delay { micros, repeat });
         };
         Some(TriggerPlan::Arrival(ArrivalPlan {
-            place: place(at, self.symbols, complaints)?,
             first: or_one(when.first),
             hit: or_one(when.hit),
             repeat,
@@ -201,7 +203,7 @@ impl Resolver<'_> {
             by: by(when.task, when.thread),
             vcpu: when.vcpu.map(|vcpu| **vcpu),
             in_nmi: when.in_nmi.is_some_and(|it| **it),
-            optional: false,
+            ..ArrivalPlan::first(place(at, self.symbols, complaints)?)
         }))
     }
 
@@ -212,19 +214,13 @@ impl Resolver<'_> {
             offset: 0,
         };
         let location = fail.function.location();
+        let address = kernel_address(&place, location, self.symbols, complaints)?;
         Some(TriggerPlan::Arrival(ArrivalPlan {
-            place: Place::Kernel {
-                address: kernel_address(&place, location, self.symbols, complaints)?,
-            },
             first: or_one(fail.first.as_ref()),
             hit: or_one(fail.hit.as_ref()),
             repeat: or_one(fail.repeat.as_ref()),
-            times: 1,
-            sweep: false,
             by: by(None, fail.thread.as_ref()),
-            vcpu: None,
-            in_nmi: false,
-            optional: false,
+            ..ArrivalPlan::first(Place::Kernel { address })
         }))
     }
 
@@ -291,58 +287,18 @@ const fn event_plan(event: Event) -> EventPlan {
             LabRecord::Cancel => kind::CANCEL,
             LabRecord::Cancelled => kind::CANCELLED,
         }),
+        Event::Exit(it) => EventPlan::Exit(ExitPlan {
+            kind: it.kind,
+            number: match it.number {
+                Some(Number(number)) => Some(number),
+                None => None,
+            },
+        }),
         Event::Mark(it) => EventPlan::Mark(match it {
             MarkKind::Arm => mark::ARM,
             MarkKind::Done => mark::DONE,
             MarkKind::Blocked => mark::BLOCKED,
         }),
-    }
-}
-
-fn place(
-    at: &At<WrittenPlace>,
-    symbols: &dyn KernelSymbols,
-    complaints: &mut Complaints<'_>,
-) -> Option<Place> {
-    Some(match &**at {
-        WrittenPlace::Kernel(place) => Place::Kernel {
-            address: match place {
-                KernelPlace::Symbol(place) => {
-                    kernel_address(place, at.location(), symbols, complaints)?
-                }
-                KernelPlace::Line(line) => line_address(line, at.location(), symbols, complaints)?,
-            },
-        },
-        // The agent names its text only once it runs; an executor that does not find the name
-        // says so.
-        WrittenPlace::User(place) => Place::User {
-            symbol: place.symbol.clone(),
-            offset: place.offset,
-        },
-    })
-}
-
-fn symbol_address(
-    name: &str,
-    location: Location,
-    symbols: &dyn KernelSymbols,
-    complaints: &mut Complaints<'_>,
-) -> Option<u64> {
-    match symbols.addresses(name).as_slice() {
-        [address] => Some(*address),
-        [] => {
-            let near = near(name, symbols);
-            complaints.add(location, format!("the kernel has no symbol `{name}`{near}"));
-            None
-        }
-        many => {
-            let count = many.len();
-            complaints.add(
-                location,
-                format!("the kernel has {count} symbols `{name}`, expected a name that is unique"),
-            );
-            None
-        }
     }
 }
 
@@ -353,70 +309,4 @@ pub(in crate::scenario) fn names_lines(scenario: &Scenario) -> bool {
     injected
         .chain(points.map(|point| &point.at))
         .any(|at| matches!(&**at, WrittenPlace::Kernel(KernelPlace::Line(_))))
-}
-
-/// The kernel has lines: one without is no kernel for the scenario. A line that was inlined in several places has several beginnings: the user's choice.
-fn line_address(
-    place: &SourceLine,
-    location: Location,
-    symbols: &dyn KernelSymbols,
-    complaints: &mut Complaints<'_>,
-) -> Option<u64> {
-    let SourceLine { file, line } = place;
-    let lines = symbols.lines()?;
-    match lines.place(file, *line).as_deref() {
-        Ok([address]) => Some(*address),
-        Ok(many) => {
-            let name = |address: &u64| match symbols.resolve(*address) {
-                Some((symbol, offset)) => format!("{symbol}+{offset:#x}"),
-                None => format!("{address:#x}"),
-            };
-            let places: Vec<String> = many.iter().map(name).collect();
-            complaints.add(
-                location,
-                format!(
-                    "{file}:{line} is in {} places, expected one of {}",
-                    places.len(),
-                    places.join(", ")
-                ),
-            );
-            None
-        }
-        Err(reason) => {
-            complaints.add(location, reason.clone());
-            None
-        }
-    }
-}
-
-fn kernel_address(
-    place: &SymbolOffset,
-    location: Location,
-    symbols: &dyn KernelSymbols,
-    complaints: &mut Complaints<'_>,
-) -> Option<u64> {
-    let name = &place.symbol;
-    let address = symbol_address(name, location, symbols, complaints)?;
-    let size = symbols.size(name).unwrap_or(0);
-    if place.offset > 0 && place.offset >= size {
-        complaints.add(
-            location,
-            format!(
-                "found offset {:#x}, but `{name}` has {size:#x} bytes",
-                place.offset
-            ),
-        );
-        return None;
-    }
-    if let Some(near) = super::boundaries::not_one(address, place.offset, symbols) {
-        complaints.add(
-            location,
-            format!(
-                "found {name}+{:#x}, which is inside an instruction, expected a boundary such as {near}",
-                place.offset
-            ),
-        );
-        return None;
-    }
-    address.checked_add(place.offset)
 }

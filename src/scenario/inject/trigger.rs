@@ -3,7 +3,9 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::runner::exits::ExitKind;
 use crate::scenario::place::{KernelPlace, SymbolOffset};
+use crate::scenario::units::Number;
 
 /// An instruction.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -35,6 +37,18 @@ pub enum Event {
     Lab(LabRecord),
     /// A mark of a workload thread, which stops its vCPU.
     Mark(MarkKind),
+    /// An access for which a vCPU leaves KVM, which stops it behind the instruction.
+    Exit(Exit),
+}
+
+/// Exits of a vCPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Exit {
+    /// How it leaves.
+    pub kind: ExitKind,
+    /// Only for this port, physical address, MSR or counter.
+    pub number: Option<Number>,
 }
 
 /// A record of perf.

@@ -69,7 +69,7 @@ fn keys() {
         "kind: spinn",
         [
             "4:9: found `spinn`, expected one of `spin`, `syscalls`, `deep`, `sleep-migrate`, \
-             `exit`, `missing-pages`, `unreadable-ends`, `traced`, `io-uring`, `io-uring-worker`, `exec`, \
+             `exit`, `missing-pages`, `unreadable-ends`, `traced`, `io-uring`, `io-uring-worker`, `exec`, `exec-by-thread`, \
          `compat`, `process`, `fork`, `vfork`, `clone3`, `paged-out`, `stuck`",
         ],
     );
@@ -81,7 +81,7 @@ fn keys() {
         "inject:\n  - smi: {}\n",
         [
             "7:5: found `smi`, expected one of `nmi`, `pmu-overflow`, `fail`, `irq`, `freeze`, `thaw`, `poke`, \
-           `corrupt`, `migrate`, `signal`, `block-fault`, `release-fault`, `unmap`, `page-out`, `kill`, `exec`",
+           `corrupt`, `migrate`, `signal`, `block-fault`, `release-fault`, `unmap`, `page-out`, `truncate`, `kill`, `exec`",
         ],
     );
     of_more(
@@ -288,7 +288,7 @@ perf:
             "7:14: found `max-stack` beside `events`, expected it in the event that it is for",
             "9:63: found `b`, expected the name of an earlier event with a ring of its own",
             "10:25: found event `nmi:`, expected a tracepoint such as `nmi:nmi_handler`, a \
-             `kprobe:FUNCTION` or `kretprobe:FUNCTION`, or one of `dummy`, `cpu-clock`, `task-clock`, `page-faults`, `context-switches`, \
+             `kprobe:FUNCTION`, `kretprobe:FUNCTION` or `breakpoint:FUNCTION`, or one of `dummy`, `cpu-clock`, `task-clock`, `page-faults`, `context-switches`, \
              `cpu-migrations`, `cycles`, `instructions`",
             "11:15: found event `b` twice, expected unique names",
         ],

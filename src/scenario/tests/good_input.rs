@@ -142,8 +142,12 @@ inject:
 "
     );
     let plan = plan(&text).unwrap();
-    let after: Vec<_> = plan.injections.iter().map(|it| it.after).collect();
-    assert_eq!(after, [None, Some(0), None, Some(0), Some(0)]);
+    let after: Vec<_> = plan
+        .injections
+        .iter()
+        .map(|it| it.after.as_slice())
+        .collect();
+    assert_eq!(after, [&[][..], &[0], &[], &[0], &[0]]);
     let targets: Vec<_> = plan.injections.iter().map(|it| it.target).collect();
     assert_eq!(targets, [None, Some(1), None, None, Some(1)]);
     let [stop, nmi, poke, irq, thaw] = plan.injections.as_slice() else {
@@ -194,8 +198,12 @@ schedule:
 "
     );
     let plan = plan(&text).unwrap();
-    let after: Vec<_> = plan.injections.iter().map(|it| it.after).collect();
-    assert_eq!(after, [None, None, None, Some(1)]);
+    let after: Vec<_> = plan
+        .injections
+        .iter()
+        .map(|it| it.after.as_slice())
+        .collect();
+    assert_eq!(after, [&[][..], &[], &[], &[1]]);
     let turns = plan.injections.iter().skip(1).map(|it| it.action);
     let pass = |turn| ActionPlan::Pass {
         turn,

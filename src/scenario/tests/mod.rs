@@ -4,6 +4,7 @@ mod bad_input;
 mod good_input;
 mod lab;
 mod lines;
+mod triggers;
 
 use std::collections::{BTreeMap, BTreeSet};
 

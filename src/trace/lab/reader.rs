@@ -48,13 +48,32 @@ pub fn may_be_log(pages: usize) -> bool {
 }
 
 impl LabLog {
-    /// Reads the log in these pages; what cannot be read is said in [`LabLog::corrupt`].
+    /// Reads the log in these pages, from this slot on; what cannot be read is said in
+    /// [`LabLog::corrupt`].
     #[must_use]
-    pub fn read<M: GuestRead + ?Sized>(memory: &M, pages: &[u64]) -> Self {
-        read(memory, pages).unwrap_or_else(|error| Self {
+    pub fn read_from<M: GuestRead + ?Sized>(memory: &M, pages: &[u64], first: u64) -> Self {
+        read(memory, pages, first).unwrap_or_else(|error| Self {
             corrupt: Some(error.to_string()),
             ..Self::default()
         })
+    }
+
+    /// How many slots from the first on are written to their end.
+    #[must_use]
+    pub fn finished(&self) -> u64 {
+        let (slots, _) = self.bytes.as_chunks::<SLOT_BYTES>();
+        let unfinished = |slot: &[u8; SLOT_BYTES]| slot.get(4..8) == Some([0; 4].as_slice());
+        let finished = slots.iter().position(unfinished).unwrap_or(slots.len());
+        finished as u64
+    }
+
+    /// The whole log, of an earlier reading of it and of one from slot `first` on.
+    #[must_use]
+    pub fn join(earlier: &Self, first: u64, later: Self) -> Self {
+        let kept = usize::try_from(first).map_or(usize::MAX, |it| it.saturating_mul(SLOT_BYTES));
+        let mut bytes = earlier.bytes.get(..kept).unwrap_or(&earlier.bytes).to_vec();
+        bytes.extend(later.bytes);
+        Self { bytes, ..later }
     }
 }
 
@@ -73,7 +92,11 @@ pub fn slot<M: GuestRead + ?Sized>(memory: &M, pages: &[u64], number: u64) -> Op
     (expected.starts_with(&commit) && commit != [0; 4]).then_some((kind, cpu))
 }
 
-fn read<M: GuestRead + ?Sized>(memory: &M, pages: &[u64]) -> Result<LabLog, LabLogError> {
+fn read<M: GuestRead + ?Sized>(
+    memory: &M,
+    pages: &[u64],
+    first: u64,
+) -> Result<LabLog, LabLogError> {
     let (control, data) = match pages {
         [control, data @ ..] if may_be_log(pages.len()) => (*control, data),
         _ => return Err(LabLogError::Pages(pages.len())),
@@ -89,10 +112,14 @@ fn read<M: GuestRead + ?Sized>(memory: &M, pages: &[u64]) -> Result<LabLog, LabL
         return Err(LabLogError::Slots { slots, pages });
     }
     let head = memory.load(control + HEAD_OFFSET as u64)?;
-    let used = usize::try_from(head.min(slots)).unwrap_or(usize::MAX);
-    let mut bytes = vec![0; used * SLOT_BYTES];
-    for (chunk, &page) in bytes.chunks_mut(PAGE_SIZE).zip(data) {
-        memory.read(page, chunk)?;
+    let used = head.min(slots);
+    let mut bytes = Vec::new();
+    for (&page, begin) in data.iter().zip((0..used).step_by(PAGE_SIZE / SLOT_BYTES)) {
+        let mut slots = [0; PAGE_SIZE];
+        memory.read(page, &mut slots)?;
+        let (slots, _) = slots.as_chunks::<SLOT_BYTES>();
+        let wanted = (begin..used).zip(slots).filter(|(slot, _)| *slot >= first);
+        bytes.extend(wanted.flat_map(|(_, slot)| *slot));
     }
     Ok(LabLog {
         head,

@@ -192,10 +192,10 @@ fn a_log_is_read_from_its_pages_up_to_the_head() {
     let mut log = Log::default();
     log.push(13, &[]);
     log.push(14, &[]);
-    let read = LabLog::read(&memory(MAGIC, 128, 1, &log.0), &PAGES);
+    let read = LabLog::read_from(&memory(MAGIC, 128, 1, &log.0), &PAGES, 0);
     assert_eq!((read.head, read.capacity, read.corrupt), (1, 128, None));
     assert_eq!(read.bytes, log.0[..SLOT_BYTES]);
-    let full = LabLog::read(&memory(MAGIC, 128, 1000, &log.0), &PAGES);
+    let full = LabLog::read_from(&memory(MAGIC, 128, 1000, &log.0), &PAGES, 0);
     assert_eq!(full.bytes.len(), 128 * SLOT_BYTES);
     assert_eq!(decode(&full).0.lost, 872);
 }
@@ -208,7 +208,7 @@ fn what_is_no_log_is_corrupt() {
         (memory(MAGIC, 128, 1, &[]), &PAGES[..1]),
         (memory(MAGIC, 128, 1, &[]), &[0, 0x9000, 0x2000]),
     ] {
-        let log = LabLog::read(&memory, pages);
+        let log = LabLog::read_from(&memory, pages, 0);
         assert!(log.corrupt.is_some());
         assert_eq!(decode(&log).1.len(), 1);
     }

@@ -14,6 +14,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::fs::File;
 
 use crate::memory::{AccessError, Memory};
 
@@ -84,6 +85,9 @@ pub enum Kernel<'a> {
     /// A Linux kernel as an ELF file (`vmlinux`), or any other ELF file that is made to be
     /// entered at its physical entry address, in 64-bit mode, as the Linux boot protocol says.
     Elf(Cow<'a, [u8]>),
+    /// The same in a file, which is read straight into the guest's memory: no copy is made, and no memory
+    /// needed for one.
+    File(&'a File),
     /// Bytes that are copied to guest-physical `address` and entered at their first, in the
     /// same state.
     Flat {
@@ -99,6 +103,7 @@ impl fmt::Debug for Kernel<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Elf(bytes) => write!(f, "Elf({} bytes)", bytes.len()),
+            Self::File(file) => write!(f, "{file:?}"),
             Self::Flat { address, code } => {
                 write!(f, "Flat({} bytes at {address:#x})", code.len())
             }

@@ -51,6 +51,9 @@ pub enum CheckpointError {
     /// The serial port.
     #[error("failed to restore the serial port: {0}")]
     Serial(std::io::Error),
+    /// A planted trap, which is not part of a checkpoint.
+    #[error(transparent)]
+    Trap(#[from] crate::debug::BreakpointError),
     /// Guest memory that is not there; a bug of this crate.
     #[error(transparent)]
     Memory(#[from] crate::memory::AccessError),
@@ -91,11 +94,12 @@ impl Machine {
     pub fn checkpoint(&mut self) -> Result<Checkpoint, CheckpointError> {
         self.pause_all()?;
         let cpus = (0..self.vcpu_count()).map(|index| self.cpu_state(index));
-        Ok(Checkpoint {
-            cpus: cpus.collect::<Result<_, _>>()?,
-            chips: Chips::of(&self.vm, self.ports.uart())?,
-            pages: self.ram.save(&self.vm, &self.memory)?,
-        })
+        let cpus = cpus.collect::<Result<_, _>>()?;
+        let chips = Chips::of(&self.vm, self.ports.uart())?;
+        self.lift_traps()?;
+        let pages = self.ram.save(&self.vm, &self.memory)?;
+        self.put_traps_back()?;
+        Ok(Checkpoint { cpus, chips, pages })
     }
 
     /// Makes the machine what it was. Stops all vCPUs; they stay stopped, and stops that nobody has
@@ -123,7 +127,12 @@ impl Machine {
         }
         self.forget_events();
         // Last: KVM writes into RAM when some MSRs are set (the wall clock's, for one).
-        self.ram.restore(&self.vm, &self.memory, &checkpoint.pages)
+        let restored = self
+            .ram
+            .restore(&self.vm, &self.memory, &checkpoint.pages)?;
+        self.forget_passing();
+        self.put_traps_back()?;
+        Ok(restored)
     }
 
     /// Makes this machine, which has never run and is of the same making, the twin of the one that a
@@ -154,6 +163,17 @@ impl Machine {
             found.extend(of_cpu.map(|what| format!("vCPU {index}: {what}")));
         }
         Ok(found)
+    }
+
+    /// The words of RAM that differ from what they were in a checkpoint that was made of this machine,
+    /// or adopted by it, in order of their guest-physical addresses; each with its value now,
+    /// little-endian. Stops all vCPUs; they stay stopped.
+    ///
+    /// # Errors
+    /// [`CheckpointError`].
+    pub fn changed(&mut self, since: &Checkpoint) -> Result<Vec<(u64, u64)>, CheckpointError> {
+        self.pause_all()?;
+        self.ram.changed(&self.vm, &self.memory, &since.pages)
     }
 
     fn cpu_state(&self, index: u8) -> Result<CpuState, CheckpointError> {

@@ -194,6 +194,33 @@ impl Ram {
         Ok(restored)
     }
 
+    /// The words of memory that are not as in a checkpoint of this machine, each with what it is now.
+    pub(super) fn changed(
+        &self,
+        vm: &VmFd,
+        memory: &Memory,
+        pages: &Pages,
+    ) -> Result<Vec<(u64, u64)>, CheckpointError> {
+        let mut changed = Vec::new();
+        let mut now = [0; PAGE];
+        let candidates = self.candidates(vm, memory, &pages.differing)?;
+        // For the next restore.
+        memory.mark_written(&candidates);
+        for address in candidates {
+            memory.read(address, &mut now)?;
+            let then = pages.page(address).ok_or(CheckpointError::Foreign)?;
+            let words = now.as_chunks().0.iter().zip(then.as_chunks().0);
+            changed.extend(
+                (address..)
+                    .step_by(8)
+                    .zip(words)
+                    .filter(|(_, (now, then))| now != then)
+                    .map(|(at, (now, _))| (at, u64::from_le_bytes(*now))),
+            );
+        }
+        Ok(changed)
+    }
+
     /// The pages that may differ from those of a checkpoint with these differences: written since
     /// the last checkpoint or restore, or different in either.
     fn candidates(

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::serial::{self, Uart};
+use crate::traps::TRAP_PORT;
 
 /// The keyboard controller's command port, and the command that pulls the reset line.
 const I8042_COMMAND: u16 = 0x64;
@@ -12,13 +13,14 @@ const RESET_CONTROL: u16 = 0xcf9;
 const RESET_NOW: u8 = 1 << 2;
 
 /// Ports that KVM answers itself, or that are a device's here: PICs, PIT, port B (0x61), the
-/// keyboard controller's command port, the PICs' mode registers, COM1, the reset register.
-const TAKEN: [RangeInclusive<u16>; 8] = [
+/// keyboard controller's command port, the PICs' mode registers, COM1, the reset register; and that of traps.
+const TAKEN: [RangeInclusive<u16>; 9] = [
     0x20..=0x21,
     0x40..=0x43,
     0x61..=0x61,
     I8042_COMMAND..=I8042_COMMAND,
     0xa0..=0xa1,
+    TRAP_PORT..=TRAP_PORT,
     serial::PORT..=serial::PORT + 7,
     0x4d0..=0x4d1,
     RESET_CONTROL..=RESET_CONTROL,

@@ -5,6 +5,8 @@
 //! KVM. The sites are found by decoding each function from its start: the two bytes occur in
 //! the middle of other instructions too, some thirty times in a distribution's kernel.
 
+use std::io::{self, Read as _, Seek as _};
+
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use memchr::memmem;
 use object::Endianness;
@@ -26,6 +28,9 @@ pub enum SiteError {
     /// Not an ELF file.
     #[error("the kernel's ELF headers cannot be read: {0}")]
     Elf(#[from] object::read::Error),
+    /// Its file cannot be read.
+    #[error("the kernel's file cannot be read: {0}")]
+    File(#[from] io::Error),
     /// The address is not one of an RDPMC instruction in the kernel's text.
     #[error("there is no RDPMC at {0:#x} in the kernel")]
     NotThere(u64),
@@ -49,9 +54,16 @@ impl Text<'_> {
     }
 }
 
-fn text<'a>(kernel: &'a Kernel<'_>) -> Result<Vec<Text<'a>>, SiteError> {
+/// The runs of a kernel's text; `read` holds that of a file.
+fn text<'a>(kernel: &'a Kernel<'_>, read: &'a mut Vec<u8>) -> Result<Vec<Text<'a>>, SiteError> {
     let elf = match kernel {
         Kernel::Elf(elf) => elf.as_ref(),
+        Kernel::File(file) => {
+            let mut file = *file;
+            file.rewind()?;
+            file.read_to_end(read)?;
+            read.as_slice()
+        }
         Kernel::Flat { address, code } => {
             return Ok(vec![Text {
                 virt: *address,
@@ -90,7 +102,7 @@ pub fn rdpmc_sites(kernel: &Kernel<'_>, symbols: &[(u64, bool)]) -> Result<Vec<u
     let mut symbols = symbols.to_vec();
     symbols.sort_unstable();
     let mut sites = Vec::new();
-    for text in text(kernel)? {
+    for text in text(kernel, &mut Vec::new())? {
         for offset in memmem::find_iter(text.bytes, &RDPMC) {
             let address = text.virt.wrapping_add(offset as u64);
             let before = symbols.partition_point(|(start, _)| *start <= address);
@@ -124,7 +136,8 @@ pub(crate) fn replace(
     kernel: &Kernel<'_>,
     sites: &[u64],
 ) -> Result<(), SiteError> {
-    let text = text(kernel)?;
+    let mut read = Vec::new();
+    let text = text(kernel, &mut read)?;
     for &site in sites {
         let not_there = SiteError::NotThere(site);
         let found = text

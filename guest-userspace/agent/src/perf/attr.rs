@@ -4,7 +4,7 @@
 //! bytes); a kernel takes the rest as zero. Linux 7.0 has the two `defer_*` bits; an older
 //! kernel refuses an attr that has one set (there they are `__reserved_1`, which must be zero).
 
-use unwindlab_abi::EventSpec;
+use unwindlab_abi::{EventSource, EventSpec};
 
 /// `PERF_TYPE_HARDWARE`.
 pub const TYPE_HARDWARE: u32 = 0;
@@ -12,6 +12,10 @@ pub const TYPE_HARDWARE: u32 = 0;
 pub const TYPE_SOFTWARE: u32 = 1;
 /// `PERF_TYPE_TRACEPOINT`.
 pub const TYPE_TRACEPOINT: u32 = 2;
+/// `PERF_TYPE_BREAKPOINT`.
+pub const TYPE_BREAKPOINT: u32 = 5;
+/// `HW_BREAKPOINT_X` (include/uapi/linux/hw_breakpoint.h), whose length is that of a long.
+const BREAKPOINT_EXECUTE: (u32, u64) = (4, 8);
 /// `PERF_COUNT_SW_DUMMY`.
 pub const COUNT_SW_DUMMY: u64 = 9;
 
@@ -64,7 +68,9 @@ pub struct PerfEventAttr {
     /// Bytes in the buffer before a wake-up.
     pub wakeup_watermark: u32,
     pub bp_type: u32,
+    /// `bp_addr` of a breakpoint.
     pub config1: u64,
+    /// `bp_len` of a breakpoint.
     pub config2: u64,
     pub branch_sample_type: u64,
     pub sample_regs_user: u64,
@@ -112,6 +118,10 @@ impl PerfEventAttr {
         attr.sample_period = spec.sample_period;
         attr.sample_type = spec.sample_type;
         attr.sample_max_stack = spec.max_stack;
+        if let EventSource::Breakpoint { address } = spec.source {
+            attr.config1 = address;
+            (attr.bp_type, attr.config2) = BREAKPOINT_EXECUTE;
+        }
         for (wanted, bit) in bits {
             if wanted {
                 attr.flags |= bit;
@@ -140,6 +150,8 @@ mod tests {
         assert_eq!(offset_of!(PerfEventAttr, sample_type), 24);
         assert_eq!(offset_of!(PerfEventAttr, flags), 40);
         assert_eq!(offset_of!(PerfEventAttr, wakeup_watermark), 48);
+        assert_eq!(offset_of!(PerfEventAttr, bp_type), 52);
+        assert_eq!(offset_of!(PerfEventAttr, config1), 56);
         assert_eq!(offset_of!(PerfEventAttr, branch_sample_type), 72);
         assert_eq!(offset_of!(PerfEventAttr, sample_regs_user), 80);
         assert_eq!(offset_of!(PerfEventAttr, clockid), 92);
@@ -175,5 +187,10 @@ mod tests {
         spec.context_switch = true;
         let attr = PerfEventAttr::from_spec(&spec, TYPE_SOFTWARE, COUNT_SW_DUMMY);
         assert_eq!(attr.flags, base | 1 << 38 | 1 << 26);
+        assert_eq!((attr.bp_type, attr.config1, attr.config2), (0, 0, 0));
+        spec.source = EventSource::Breakpoint { address: 0x1000 };
+        let attr = PerfEventAttr::from_spec(&spec, TYPE_BREAKPOINT, 0);
+        assert_eq!((attr.kind, attr.bp_type), (5, 4));
+        assert_eq!((attr.config1, attr.config2), (0x1000, 8));
     }
 }

@@ -13,7 +13,10 @@ use rustix::io::Errno;
 use unwindlab_abi::message::EventAnnounce;
 use unwindlab_abi::{EventSource, EventSpec, Tracing};
 
-use attr::{COUNT_SW_DUMMY, PerfEventAttr, TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_TRACEPOINT, flag};
+use attr::{
+    COUNT_SW_DUMMY, PerfEventAttr, TYPE_BREAKPOINT, TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_TRACEPOINT,
+    flag,
+};
 
 /// Why there is no tracing session.
 #[derive(Debug, thiserror::Error)]
@@ -297,6 +300,7 @@ fn resolve(source: &EventSource, tracefs: &Path) -> Result<(u32, u64), PerfError
         EventSource::Dummy => Ok((TYPE_SOFTWARE, COUNT_SW_DUMMY)),
         EventSource::Software(number) => Ok((TYPE_SOFTWARE, *number)),
         EventSource::Hardware(number) => Ok((TYPE_HARDWARE, *number)),
+        EventSource::Breakpoint { .. } => Ok((TYPE_BREAKPOINT, 0)),
         EventSource::Tracepoint { system, name } => {
             tracepoint_id(tracefs, system, name).map(|id| (TYPE_TRACEPOINT, id))
         }

@@ -1,10 +1,11 @@
 //! `exec`: every iteration is a process that executes the agent anew at the bottom of its chain.
+//! `exec-by-thread`: a second thread of the process does so.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::io;
 
-use unwindlab_abi::EXIT_AT_ONCE;
 use unwindlab_abi::mailbox::PAGE_SIZE;
+use unwindlab_abi::{EXIT_AT_ONCE, WorkloadKind};
 
 use super::WorkloadError;
 use crate::chain::Chain;
@@ -12,9 +13,16 @@ use crate::pages::Pages;
 
 /// The agent itself.
 const PROGRAM: &std::ffi::CStr = c"/proc/self/exe";
+/// Stack of a first thread that makes a second one.
+const FIRST_PAGES: usize = 16;
 
 /// Starts the processes one after the other, all on the same stack.
-pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), WorkloadError> {
+pub(super) fn run(
+    chain: Chain,
+    thread: u32,
+    kind: WorkloadKind,
+    stack_bytes: usize,
+) -> Result<(), WorkloadError> {
     let failed = |source| WorkloadError::System {
         thread,
         what: "cannot execute a program",
@@ -25,29 +33,72 @@ pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), W
         PROGRAM.as_ptr().addr() as u64,
         arguments.as_ptr().addr() as u64,
     );
-    let stack = Pages::new(stack_bytes.div_ceil(PAGE_SIZE)).map_err(|e| failed(e.into()))?;
+    let map = |pages| Pages::new(pages).map_err(|e| failed(e.into()));
+    let stack = map(stack_bytes.div_ceil(PAGE_SIZE))?;
+    let first_stack = map(FIRST_PAGES)?;
+    let second = Second {
+        chain: &raw const chain,
+        stack_top: stack.end(),
+    };
     while chain.goes_on() {
-        become_another(&chain, &stack).map_err(failed)?;
+        match kind {
+            WorkloadKind::ExecByThread => {
+                become_another(first, (&raw const second).cast(), &first_stack)
+            }
+            _ => become_another(alone, (&raw const chain).cast(), &stack),
+        }
+        .map_err(failed)?;
         chain.count();
     }
-    drop(stack);
+    drop((stack, first_stack));
     Ok(())
+}
+
+/// What the first thread of a process makes the second of.
+#[repr(C)]
+struct Second {
+    chain: *const Chain,
+    stack_top: u64,
+}
+
+/// Calls down the chain on the calling thread's stack.
+extern "C" fn alone(chain: *mut c_void) -> c_int {
+    // SAFETY: the parent waits with the chain until the process has its own memory.
+    unsafe { (*chain.cast::<Chain>()).run() }
+    1
+}
+
+/// Makes a second thread that does, and waits for it inside of the system call (as after `vfork`): it
+/// is there that exec ends it.
+extern "C" fn first(second: *mut c_void) -> c_int {
+    // SAFETY: the parent keeps it, and the chain, until the process has its own memory.
+    let second = unsafe { &*second.cast::<Second>() };
+    let top = std::ptr::with_exposed_provenance_mut(usize::try_from(second.stack_top).unwrap_or(0));
+    let flags = libc::CLONE_VM
+        | libc::CLONE_VFORK
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM;
+    let chain = second.chain.cast_mut().cast();
+    // SAFETY: the stack has room for the chain, which the thread only reads, but for words of its own.
+    unsafe { libc::clone(alone, top, flags, chain) };
+    1
 }
 
 /// Starts one process, in the memory of this one until it has become another program, and waits for
 /// its end.
-fn become_another(chain: &Chain, stack: &Pages) -> io::Result<()> {
-    extern "C" fn child(chain: *mut c_void) -> c_int {
-        // SAFETY: the parent waits with the chain until this process has its own memory.
-        unsafe { (*chain.cast::<Chain>()).run() }
-        1
-    }
+fn become_another(
+    child: extern "C" fn(*mut c_void) -> c_int,
+    argument: *const c_void,
+    stack: &Pages,
+) -> io::Result<()> {
     let top = std::ptr::with_exposed_provenance_mut(usize::try_from(stack.end()).unwrap_or(0));
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    let chain = std::ptr::from_ref(chain).cast_mut().cast();
-    // SAFETY: the stack has room for the chain, which the child only reads, but for words of its
-    // own that the parent does not look at.
-    let child = unsafe { libc::clone(child, top, flags, chain) };
+    // SAFETY: the stack has room for what the child does, which only reads what the argument leads
+    // to, but for words of its own that the parent does not look at.
+    let child = unsafe { libc::clone(child, top, flags, argument.cast_mut()) };
     if child < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -1,10 +1,16 @@
 //! `missing-pages`: every iteration makes its system call with no page of its stack mapped, or with
 //! one that is gone altogether.
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 use unwindlab_abi::mailbox::PAGE_SIZE;
 
 use super::{WorkloadError, failed};
+use crate::call::Call;
 use crate::chain::Chain;
 use crate::helper;
 use crate::pages::Pages;
@@ -32,6 +38,7 @@ pub(super) fn run(
     let stack = map(pages).map_err(failed(thread, "cannot map a stack"))?;
     // Where a page of the stack is while it is gone.
     let aside = Pages::new(1).map_err(failed(thread, "cannot map a page"))?;
+    let file = one_page().map_err(failed(thread, "cannot make a file"))?;
     // SAFETY: the stack was sized for this chain, and is unmapped after the last run.
     let chain = unsafe { chain.on_stack(stack.end()) };
     chain.shared().set_stack_top(thread, stack.end());
@@ -44,14 +51,18 @@ pub(super) fn run(
                     move_aside(&chain, page, aside.address());
                     Ok(())
                 }
+                Wanted::Truncate(page) => {
+                    truncate(&chain, page, &file, aside.address()).map_err(Errno::into)
+                }
                 Wanted::PageOut(_) | Wanted::Exec => Err(Errno::NOTSUP.into()),
             };
             helper::answer(chain.shared(), wish.number, &result);
         }
         chain.run();
-        let [before, _] = chain.before();
+        let [before, before_too] = chain.before();
         // Else the pages were there, and nothing was shown.
-        let gone = before.answer().and(chain.after().answer());
+        let [before, before_too] = [before, before_too].map(Call::answer);
+        let gone = before.and(before_too).and(chain.after().answer());
         gone.map_err(failed(thread, "cannot drop the pages of its stack"))?;
     }
     drop((stack, aside));
@@ -60,7 +71,8 @@ pub(super) fn run(
 
 /// In the next iteration every page is there, and none is in the page tables.
 pub(super) fn drop_all(chain: &Chain, stack: &Pages) {
-    let [before, _] = chain.before();
+    let [before, before_too] = chain.before();
+    before_too.unset();
     let (start, len) = (stack.address(), stack.end() - stack.address());
     before.set(libc::SYS_madvise, &[start, len, MADV_DONTNEED_LOCKED]);
     chain.after().unset();
@@ -74,4 +86,29 @@ fn move_aside(chain: &Chain, page: u64, aside: u64) {
     before.set(libc::SYS_mremap, &[page, PAGE, PAGE, MOVE, aside]);
     let after = chain.after();
     after.set(libc::SYS_mremap, &[aside, PAGE, PAGE, MOVE, page]);
+}
+
+/// A file of one page, in memory.
+fn one_page() -> Result<File, Errno> {
+    let file = File::from(memfd_create("page", MemfdFlags::CLOEXEC)?);
+    ftruncate(&file, PAGE)?;
+    Ok(file)
+}
+
+/// In the next iteration this page is one of the file, which has no byte left during the system call.
+/// What it held is kept aside, and written back behind it.
+fn truncate(chain: &Chain, page: u64, file: &File, aside: u64) -> Result<(), Errno> {
+    let at = std::ptr::with_exposed_provenance_mut(usize::try_from(page).unwrap_or(0));
+    let (access, flags) = (
+        ProtFlags::READ | ProtFlags::WRITE,
+        MapFlags::SHARED | MapFlags::FIXED,
+    );
+    // SAFETY: a page of the stack, on which nothing is between two iterations.
+    unsafe { mmap(at, PAGE_SIZE, access, flags, file, 0)? };
+    let fd = u64::from(file.as_raw_fd().unsigned_abs());
+    let [before, before_too] = chain.before();
+    before.set(libc::SYS_pread64, &[fd, aside, PAGE, 0]);
+    before_too.set(libc::SYS_ftruncate, &[fd, 0]);
+    chain.after().set(libc::SYS_pwrite64, &[fd, aside, PAGE, 0]);
+    Ok(())
 }

@@ -332,7 +332,9 @@ impl Job {
                 }
             }
             (WorkloadKind::Compat, _) => compat::run(self.chain, self.thread, self.stack_bytes)?,
-            (WorkloadKind::Exec, _) => exec::run(self.chain, self.thread, self.stack_bytes)?,
+            (kind @ (WorkloadKind::Exec | WorkloadKind::ExecByThread), _) => {
+                exec::run(self.chain, self.thread, kind, self.stack_bytes)?;
+            }
             (WorkloadKind::Process, _) => process::run(self.chain, self.thread, self.stack_bytes)?,
             (WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3, _) => {
                 fork::run(&self.chain, self.thread, self.kind)?;
@@ -371,6 +373,7 @@ fn check_memory(jobs: &[Job]) -> Result<(), WorkloadError> {
             let own = [
                 WorkloadKind::Compat,
                 WorkloadKind::Exec,
+                WorkloadKind::ExecByThread,
                 WorkloadKind::Exit,
                 WorkloadKind::MissingPages,
                 WorkloadKind::PagedOut,

@@ -62,7 +62,7 @@ pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), W
                     missing_pages::drop_all(&chain, &stack);
                     shared.blocker().block(page, thread)
                 }
-                Wanted::Unmap(_) | Wanted::PageOut(_) => Err(invalid()),
+                Wanted::Unmap(_) | Wanted::PageOut(_) | Wanted::Truncate(_) => Err(invalid()),
             };
             helper::answer(shared, wish.number, &result);
         }

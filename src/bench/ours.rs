@@ -1,0 +1,169 @@
+//! Our own VMM as a process: this program once more, which does nothing but boot one machine.
+//!
+//! `unwindlab --bench-machine KERNEL VCPUS MIB TIMES MILLISECONDS CMDLINE`. It says `r` when the agent has
+//! said its first word. Where it is to restore, a line `MICROSECONDS PAGES` follows for each time. Then it
+//! waits to be killed.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _, stdout};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow, bail};
+use unwindlab_abi::{MAILBOX_PORT, MARK_PORT};
+use unwindlab_vmm::{Kernel, Machine, MachineConfig, Pmu, Stop};
+
+use super::order::{Figures, MachineSpec};
+use super::process::Process;
+use super::rows::BOOT_LIMIT;
+use crate::host::agent;
+
+/// The first argument of the process.
+const WORD: &str = "--bench-machine";
+
+/// Whether this process is to be one machine.
+#[must_use]
+pub fn is_machine() -> bool {
+    std::env::args_os().nth(1).as_deref() == Some(OsStr::new(WORD))
+}
+
+/// The command that starts one; with how often it is to be put back, and after how long.
+#[must_use]
+pub fn command(
+    spec: &MachineSpec,
+    kernel: &Path,
+    cmdline: &str,
+    (times, run): (u32, Duration),
+) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(WORD).arg(kernel);
+    command.args([
+        spec.vcpus.to_string(),
+        spec.memory_mib.to_string(),
+        times.to_string(),
+        run.as_millis().to_string(),
+        cmdline.to_owned(),
+    ]);
+    command
+}
+
+/// The figures of a process that restores, after its first word.
+///
+/// # Errors
+/// What it says instead, in one line.
+pub fn restores(
+    process: &mut Process,
+    times: u32,
+    go_on: &dyn Fn() -> bool,
+) -> Result<Figures, String> {
+    let (mut micros, mut copied) = (Vec::new(), Vec::new());
+    // All come in one piece: nothing is to disturb the process meanwhile.
+    process.wait(BOOT_LIMIT, go_on)?;
+    for line in BufReader::new(&mut process.words)
+        .lines()
+        .take(times as usize)
+    {
+        let line = line.map_err(|error| error.to_string())?;
+        let numbers = line
+            .split_once(' ')
+            .and_then(|(took, pages)| Some((took.parse().ok()?, pages.parse().ok()?)));
+        let Some((took, pages)) = numbers else {
+            return Err(format!("said `{}`", crate::text::printable(&line)));
+        };
+        micros.push(took);
+        copied.push(pages);
+    }
+    if micros.len() < times as usize {
+        return Err(process.ended());
+    }
+    Ok(Figures::Restored {
+        micros,
+        copied,
+        asking: None,
+    })
+}
+
+/// Is one machine, until it is killed.
+pub fn main() {
+    if let Err(error) = run() {
+        eprintln!("unwindlab: {error:#}");
+        return;
+    }
+    loop {
+        std::thread::park();
+    }
+}
+
+fn run() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(2).collect();
+    let [kernel, vcpus, memory_mib, times, run_ms, cmdline] = arguments.as_slice() else {
+        bail!("{WORD} is for `unwindlab bench` itself");
+    };
+    let mut machine = build(kernel, vcpus.parse()?, memory_mib.parse()?, cmdline)?;
+    machine.start()?;
+    let event = machine.next_event(BOOT_LIMIT);
+    match event.map(|event| event.stop) {
+        Some(Stop::Port {
+            port: MAILBOX_PORT, ..
+        }) => {}
+        other => {
+            let console = machine.console().snapshot();
+            let console = String::from_utf8_lossy(&console);
+            bail!("the guest did not come to its agent: {other:?}\n{console}");
+        }
+    }
+    let mut out = stdout().lock();
+    out.write_all(b"r")?;
+    out.flush()?;
+    let restored = restore(&mut machine, times.parse()?, run_ms.parse()?)?;
+    out.write_all(restored.as_bytes())?;
+    out.flush()?;
+    drop(out);
+    // It stays as it is: its memory is looked at.
+    std::mem::forget(machine);
+    Ok(())
+}
+
+fn build(kernel: &str, vcpus: u8, memory_mib: u32, cmdline: &str) -> anyhow::Result<Machine> {
+    let image = File::open(kernel).with_context(|| format!("cannot read {kernel}"))?;
+    let initrd = agent::guest_initrd()?;
+    let config = MachineConfig {
+        vcpus,
+        memory_mib,
+        kernel: Kernel::File(&image),
+        initrd: &initrd,
+        cmdline,
+        doorbell_ports: MAILBOX_PORT..=MARK_PORT + 3,
+        pmu: Pmu::None,
+    };
+    Ok(Machine::build(&unwindlab_vmm::open_kvm()?, &config)?)
+}
+
+/// A line for each time.
+fn restore(machine: &mut Machine, times: u32, run_ms: u64) -> anyhow::Result<String> {
+    let mut lines = String::new();
+    if times == 0 {
+        return Ok(lines);
+    }
+    let saved = machine.checkpoint()?;
+    for _ in 0..times {
+        machine.start()?;
+        // Nobody answers the agent; what it has to say about that is not of interest.
+        let until = Instant::now() + Duration::from_millis(run_ms);
+        while let Some(event) = machine.next_event(until.saturating_duration_since(Instant::now()))
+        {
+            let mut vcpu = machine
+                .vcpu(event.vcpu)
+                .ok_or_else(|| anyhow!("no vCPU {}", event.vcpu))?;
+            vcpu.resume(unwindlab_vmm::Run::Continue)?;
+        }
+        machine.pause_all()?;
+        let begin = Instant::now();
+        let restored = machine.restore(&saved)?;
+        let took = begin.elapsed().as_micros();
+        lines.push_str(&format!("{took} {}\n", restored.copied));
+    }
+    Ok(lines)
+}

@@ -1,0 +1,154 @@
+//! Trials a second: those of a sweep, against one boot for each.
+
+use std::time::Instant;
+
+use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, number, other_figures};
+use crate::bench::order::{Figures, Order, Vmm};
+use crate::bench::series::{Series, Spread};
+use crate::sweep::Message;
+use crate::sweep::plan::Effort;
+use crate::sweep::verdicts::Verdicts;
+
+/// A sweep that came to its end.
+struct Swept {
+    /// From the path to the end.
+    rate: f64,
+    trials: usize,
+    effort: Effort,
+}
+
+impl Bench<'_> {
+    pub(super) fn trials(&mut self) -> Vec<Line> {
+        let mut swept = Series::default();
+        let mut restores = Series::default();
+        let mut rebooted = Series::default();
+        let mut qemu = self.series_of_peer();
+        let mut trials = 0;
+        let mut copied = Vec::new();
+        for round in 0..self.rounds {
+            self.tell("trials of a sweep", round);
+            swept.take(|| {
+                let swept = self.swept()?;
+                trials = swept.trials;
+                let count = |counts: &[u32]| -> Vec<f64> {
+                    counts.iter().map(|it| f64::from(*it)).collect()
+                };
+                copied.extend(count(&swept.effort.copied));
+                let millis = Spread::of(&count(&swept.effort.restores_us));
+                restores.take(|| Ok(millis.ok_or("nothing was restored")?.median / 1e3));
+                Ok(swept.rate)
+            });
+            self.tell("a boot for each trial", round);
+            for vmm in self.turns(round) {
+                match vmm {
+                    Vmm::Ours => rebooted.take(|| self.rebooted()),
+                    Vmm::Qemu => qemu.take(|| self.booted_by_qemu()),
+                }
+            }
+        }
+        if let Some(why) = &swept.failed {
+            restores.failed.get_or_insert_with(|| why.clone());
+        }
+        let line = |what, unit, ours, peer, promises, notes| Line {
+            row: Row::Trials,
+            what,
+            unit,
+            ours,
+            peer,
+            promises,
+            notes,
+        };
+        let of_sweep = format!(
+            "a sweep of {trials} trials, {} machines, judged meanwhile; QEMU only boots, it makes no trial",
+            self.sweep.jobs
+        );
+        let pages = Spread::of(&copied).map(|it| format!("{:.0} pages copied", it.median));
+        vec![
+            line(
+                "trials, against QEMU booted for each",
+                "a second",
+                swept.clone(),
+                Some(PeerSeries {
+                    name: QEMU,
+                    series: qemu,
+                }),
+                vec![Promise::AtLeast(500.0), Promise::RatioAtLeast(500.0)],
+                vec![of_sweep],
+            ),
+            line(
+                "trials, against our machine booted for each",
+                "a second",
+                swept,
+                Some(PeerSeries {
+                    name: "ours, booted",
+                    series: rebooted,
+                }),
+                vec![Promise::RatioAtLeast(500.0)],
+                Vec::new(),
+            ),
+            line(
+                "putting a machine back in these sweeps (of each round the median)",
+                "ms",
+                restores,
+                None,
+                vec![Promise::AtMost(1.0)],
+                pages.into_iter().collect(),
+            ),
+        ]
+    }
+
+    fn swept(&mut self) -> Result<Swept, String> {
+        let mut verdicts = None;
+        let mut begin = None;
+        let mut ended = None;
+        let (invariants, findings, symbols) = (self.invariants, self.findings, self.symbols);
+        let plan = self.sweep.clone();
+        let told = self.executor.sweep(&plan, &mut |message| {
+            match message {
+                Message::Path { common, path } => {
+                    verdicts = Some(Verdicts::new(invariants, findings, symbols, *common, path));
+                    begin = Some(Instant::now());
+                }
+                Message::Trial(trial) => {
+                    if let Some(verdicts) = &mut verdicts {
+                        verdicts.judge(*trial);
+                    }
+                }
+                Message::Done(effort) => ended = Some(Ok((effort, Instant::now()))),
+                Message::Failed { reason } => ended = Some(Err(reason)),
+                Message::Missed { .. }
+                | Message::Again { .. }
+                | Message::Alike { .. }
+                | Message::Changed { .. } => {}
+            }
+            true
+        });
+        told.map_err(|error| error.reason)?;
+        let (effort, end) = ended.ok_or("the sweep did not end")??;
+        let (Some(verdicts), Some(begin)) = (verdicts, begin) else {
+            return Err("the sweep has no path".to_owned());
+        };
+        let trials = verdicts.tried.len();
+        Ok(Swept {
+            rate: number(trials as u64) / end.duration_since(begin).as_secs_f64(),
+            trials,
+            effort,
+        })
+    }
+
+    fn rebooted(&mut self) -> Result<f64, String> {
+        let trial = Box::new(self.sweep.trial.clone());
+        match self.order(&Order::Trial(trial))? {
+            Figures::Tried { micros } => Ok(1e6 / number(micros)),
+            other => Err(other_figures(&other)),
+        }
+    }
+
+    fn booted_by_qemu(&mut self) -> Result<f64, String> {
+        let (vmm, machine) = (Vmm::Qemu, self.machine.clone());
+        match self.order(&Order::Start { vmm, machine })? {
+            Figures::Started { micros, .. } => Ok(1e6 / number(micros)),
+            other => Err(other_figures(&other)),
+        }
+    }
+}

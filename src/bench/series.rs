@@ -1,0 +1,131 @@
+//! Numbers of several rounds: median and spread, and the ratio of two of them.
+
+use serde::Serialize;
+
+/// One number a round, or why there is none: what failed once is not tried again.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Series {
+    /// In the order of the rounds.
+    pub values: Vec<f64>,
+    /// Why it could not be measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+}
+
+/// The middle of some numbers, and the least and the greatest of them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    /// The middle one; the mean of the two in the middle where their number is even.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+impl Series {
+    /// One that cannot be measured.
+    #[must_use]
+    pub fn impossible(why: &str) -> Self {
+        Self {
+            values: Vec::new(),
+            failed: Some(why.to_owned()),
+        }
+    }
+
+    /// Measures once more, unless that failed before. What is no number above 0 is no measurement.
+    pub fn take(&mut self, measure: impl FnOnce() -> Result<f64, String>) {
+        if self.failed.is_some() {
+            return;
+        }
+        match measure() {
+            Ok(value) if value.is_finite() && value > 0.0 => self.values.push(value),
+            Ok(value) => self.failed = Some(format!("{value} is no measurement")),
+            Err(why) => self.failed = Some(why),
+        }
+    }
+
+    /// Its spread, where each round could be measured.
+    #[must_use]
+    pub fn spread(&self) -> Option<Spread> {
+        match self.failed {
+            Some(_) => None,
+            None => Spread::of(&self.values),
+        }
+    }
+
+    /// The spread of the ratios of both numbers of each round, which were measured one right after the
+    /// other: what slows both down does not count.
+    #[must_use]
+    pub fn ratio_to(&self, other: &Self) -> Option<Spread> {
+        self.spread()?;
+        other.spread()?;
+        let pairs = self.values.iter().zip(&other.values);
+        let ratios: Vec<f64> = pairs.map(|(ours, theirs)| ours / theirs).collect();
+        Spread::of(&ratios)
+    }
+}
+
+impl Spread {
+    /// Of these numbers, if there are any.
+    #[must_use]
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let upper = *sorted.get(sorted.len() / 2)?;
+        let lower = *sorted.get((sorted.len() - 1) / 2)?;
+        Some(Self {
+            median: f64::midpoint(lower, upper),
+            min,
+            max,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(values: &[f64]) -> Series {
+        Series {
+            values: values.to_vec(),
+            failed: None,
+        }
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        let spread = |values: &[f64]| Spread::of(values).map(|it| (it.min, it.median, it.max));
+        assert_eq!(spread(&[]), None);
+        assert_eq!(spread(&[3.0, 1.0, 8.0]), Some((1.0, 3.0, 8.0)));
+        assert_eq!(spread(&[4.0, 2.0]), Some((2.0, 3.0, 4.0)));
+    }
+
+    #[test]
+    fn ratios_are_of_the_two_numbers_of_a_round() {
+        // The machine was ten times as slow in the second round, for both.
+        let ratio = series(&[1.0, 10.0])
+            .ratio_to(&series(&[2.0, 20.0]))
+            .unwrap();
+        assert_eq!((ratio.min, ratio.max), (0.5, 0.5));
+    }
+
+    #[test]
+    fn what_failed_once_is_neither_a_number_nor_tried_again() {
+        let mut broken = series(&[1.0]);
+        broken.take(|| Err("gone".to_owned()));
+        broken.take(|| panic!("it was tried again"));
+        assert_eq!(
+            (broken.spread(), broken.failed.as_deref()),
+            (None, Some("gone"))
+        );
+        assert_eq!(series(&[1.0]).ratio_to(&broken), None);
+        for no_number in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let mut empty = Series::default();
+            empty.take(|| Ok(no_number));
+            assert_eq!(empty.spread(), None);
+        }
+    }
+}

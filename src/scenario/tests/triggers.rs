@@ -1,0 +1,116 @@
+//! Exits as triggers, injections that follow several, breakpoints of the guest's own.
+
+use unwindlab_abi::EventSource;
+
+use super::{Kernel, MINIMAL, complaints, load};
+use crate::runner::exits::{ExitKind, ExitPlan};
+use crate::runner::plan::{EventPlan, TrialPlan, TriggerPlan};
+use crate::scenario::resolve;
+
+fn plan(text: &str) -> TrialPlan {
+    resolve("x.yaml", &load(text).unwrap(), &Kernel::new(), "hash").unwrap()
+}
+
+fn on_exit(exit: &str) -> String {
+    format!("{MINIMAL}inject:\n  - nmi: {{ on: {{ exit: {{ {exit} }} }} }}\n")
+}
+
+#[test]
+fn an_exit_is_waited_for_by_kind_and_number() {
+    let synthetic = on_exit("kind: wrmsr, number: 0xc0010004") + "machine: { pmu: synthetic }\n";
+    for (text, kind, number) in [
+        (
+            on_exit("kind: out, number: 0x3f8"),
+            ExitKind::Out,
+            Some(0x3f8),
+        ),
+        (on_exit("kind: mmio-read"), ExitKind::MmioRead, None),
+        (synthetic, ExitKind::Wrmsr, Some(0xc001_0004)),
+    ] {
+        if kind == ExitKind::Wrmsr {
+            // Whether the kernel at hand has such counters is not the question.
+            load(&text).unwrap();
+            continue;
+        }
+        let event = EventPlan::Exit(ExitPlan { kind, number });
+        let expected = TriggerPlan::Event {
+            event,
+            hit: 1,
+            repeat: 1,
+        };
+        assert_eq!(plan(&text).injections[0].trigger, expected);
+    }
+}
+
+#[test]
+fn an_exit_that_never_comes_is_refused() {
+    for (exit, expected) in [
+        (
+            "kind: halt",
+            "found `halt`, which never leaves KVM: with its interrupt controllers it waits for interrupts itself",
+        ),
+        (
+            "kind: in, number: 0x40",
+            "found port 0x40, which KVM answers itself",
+        ),
+        (
+            "kind: out, number: 65536",
+            "found port 0x10000, expected at most 0xffff",
+        ),
+        (
+            "kind: out, number: 0xd14",
+            "found port 0xd14, the harness's own: `on: { mark: ... }` tells of what comes by it",
+        ),
+        (
+            "kind: rdpmc",
+            "found an access to counters, which KVM answers itself unless the machine has `pmu: synthetic`",
+        ),
+        (
+            "kind: mmio-read, number: 0x1000",
+            "found physical address 0x1000, which is RAM",
+        ),
+        (
+            "kind: mmio-write, number: 0xfee000b0",
+            "found physical address 0xfee000b0, an interrupt controller, which is KVM's own",
+        ),
+    ] {
+        assert_eq!(complaints(&on_exit(exit)), [format!("7:16: {expected}")]);
+    }
+    let msr = on_exit("kind: rdmsr, number: 0x10") + "machine: { pmu: synthetic }\n";
+    let expected = "7:16: found MSR 0x10, which KVM answers itself; 0xc0010000 to 0xc0010007 are the counters'";
+    assert_eq!(complaints(&msr), [expected]);
+}
+
+fn after(names: &str) -> String {
+    format!(
+        "{MINIMAL}inject:\n  - nmi: {{ name: a, delay: 1 ms }}\n  - nmi: {{ name: b, delay: 2 ms }}\n  \
+         - nmi: {{ after: {names} }}\n"
+    )
+}
+
+#[test]
+fn one_comes_after_one_or_after_all_of_several() {
+    for (names, expected) in [("a", vec![0]), ("[b]", vec![1]), ("[a, b]", vec![0, 1])] {
+        assert_eq!(plan(&after(names)).injections[2].after, expected);
+    }
+    let unknown = "9:19: found `c`, expected the name of an earlier injection (a, b)";
+    assert_eq!(complaints(&after("[a, c]")), [unknown]);
+    let none = "9:19: found no name, expected that of an earlier injection";
+    assert_eq!(complaints(&after("[]")), [none]);
+}
+
+#[test]
+fn a_breakpoint_of_the_guests_is_at_a_function_of_the_kernel() {
+    let event = |name| {
+        format!("{MINIMAL}perf:\n  events:\n    - {{ name: n, event: \"breakpoint:{name}\" }}\n")
+    };
+    let events = plan(&event("__x64_sys_getppid")).guest.tracing.events;
+    let address = 0xffff_ffff_8200_0000;
+    assert_eq!(events[0].source, EventSource::Breakpoint { address });
+    let unknown = load(&event("nowhere")).unwrap();
+    let found = resolve("x.yaml", &unknown, &Kernel::new(), "hash").unwrap_err();
+    assert_eq!(
+        found.to_string(),
+        "x.yaml:8:25: the kernel has no symbol `nowhere`"
+    );
+}

@@ -1,0 +1,234 @@
+//! Two NMIs a trial: one at each boundary of the path, and one at each boundary from there on.
+//!
+//! The second one's boundaries are those of the path as the first NMI changed it: it is recorded anew
+//! behind each first NMI that stands for itself. Many do not have to: see [`super::alike`].
+
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use super::guest::SweepError;
+use super::job::{Job, Nmis};
+use super::plan::{Boundary, Message, Pairs, Point, Then, boundaries};
+use super::track::{STRIDE, Track};
+use super::trial::{TRIES, Way};
+use crate::runner::vcpu::{VcpuError, vcpu};
+
+/// The instruction `sti`.
+const STI: u8 = 0xfb;
+/// How often a machine that is done with comparing looks whether the others are.
+const WAIT: Duration = Duration::from_millis(2);
+
+impl Job<'_> {
+    /// All pairs, together with the other machines.
+    pub(super) fn pairs(&mut self, pairs: &Pairs) -> Result<(), SweepError> {
+        let mut track = self.whole();
+        let wanted = self.plan.points.of(&self.common.boundaries);
+        let mut firsts = Vec::new();
+        for number in wanted {
+            if self.may_be_first(&track, number)? {
+                firsts.push(number);
+            }
+        }
+        if !self.compared(&firsts, pairs)? {
+            return Ok(());
+        }
+        while let Some(next) = self.common.firsts.take(1, count_of(&firsts)) {
+            let Some(&number) = firsts.get(next.start as usize) else {
+                continue;
+            };
+            self.extend(&mut track, number - number % STRIDE)?;
+            let go_on = match self.is_alike(number) {
+                true => self.near(&track, number, pairs)?,
+                false => self.far(&track, number, pairs)?,
+            };
+            if !go_on {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// An NMI in user mode is in an entry of its own, and one behind `sti` is taken at the next boundary.
+    fn may_be_first(&mut self, track: &Track, number: u32) -> Result<bool, SweepError> {
+        let before = number.checked_sub(1).and_then(|it| track.step(it));
+        let opcode = match before {
+            Some(step) => {
+                let handle = vcpu(&mut self.walk.guest.machine, self.walk.start.vcpu)?;
+                let mut opcode = [0];
+                let read = handle.read_virt(step.rip, &mut opcode);
+                read.map_err(VcpuError::from)?;
+                opcode
+            }
+            None => [0],
+        };
+        Ok(opcode != [STI] && track.step(number).is_some_and(|step| !step.user))
+    }
+
+    /// Finds out which boundaries are alike, and waits until all machines have; whether to go on.
+    fn compared(&mut self, firsts: &[u32], pairs: &Pairs) -> Result<bool, SweepError> {
+        let compared = match pairs.all {
+            true => Ok(()),
+            false => self.compare(firsts, pairs),
+        };
+        let left = self.common.comparing.fetch_sub(1, Ordering::AcqRel) - 1;
+        compared?;
+        if left == 0 {
+            let stand: Vec<u32> = firsts
+                .iter()
+                .copied()
+                .filter(|it| !self.is_alike(*it))
+                .collect();
+            let seconds = pairs.points.of(&self.common.boundaries);
+            let rest = |number: &u32| {
+                let before = seconds.partition_point(|second| second < number);
+                (seconds.len() - before) as u64
+            };
+            let alike = count_of(firsts) - count_of(&stand);
+            let told = self.tell(Message::Alike {
+                firsts: count_of(firsts),
+                stand_for_all: count_of(&stand),
+                trials: stand.iter().map(rest).sum::<u64>() + 2 * u64::from(alike),
+            });
+            return Ok(told);
+        }
+        while self.common.comparing.load(Ordering::Acquire) > 0 {
+            if self.common.stopped.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            thread::sleep(WAIT);
+        }
+        Ok(true)
+    }
+
+    fn is_alike(&self, number: u32) -> bool {
+        let alike = self.common.alike.get(number as usize);
+        alike.is_some_and(|it| it.load(Ordering::Relaxed))
+    }
+
+    /// The two pairs that no other boundary's stand for: a second NMI at the same boundary, and at the next.
+    fn near(&mut self, track: &Track, number: u32, pairs: &Pairs) -> Result<bool, SweepError> {
+        let next = track.after(number);
+        let steps = [Some(number), next].into_iter().flatten();
+        let path = boundaries(steps.filter_map(|it| track.step(it)));
+        let wanted = pairs.points.of(&path);
+        let all = [Some(Nmis::Two), next.map(Nmis::AndAt)];
+        for ((second, at), nmis) in (0..).zip(&path).zip(all.into_iter().flatten()) {
+            if wanted.contains(&second)
+                && !self.second(track, number, (number, nmis), (second, *at))?
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// All pairs behind a first NMI.
+    fn far(&mut self, track: &Track, number: u32, pairs: &Pairs) -> Result<bool, SweepError> {
+        let at = self.common.boundaries.get(number as usize);
+        let (Some(first), Some(&at)) = (track.step(number), at) else {
+            return Ok(true);
+        };
+        let mut changed = None;
+        for _ in 0..TRIES {
+            changed = self.changed(track, number, pairs.entry)?;
+            if changed.is_some() {
+                break;
+            }
+        }
+        let Some(mut changed) = changed else {
+            return self.miss(Point::single(number, at));
+        };
+        if !self.tell(Message::Changed {
+            pairs: self.stands_for(track, number, &changed, pairs),
+        }) {
+            return Ok(false);
+        }
+        let path = boundaries([first].into_iter().chain(changed.path.iter()));
+        for second in pairs.points.of(&path) {
+            let Some(&at) = path.get(second as usize) else {
+                continue;
+            };
+            let go_on = match second.checked_sub(1) {
+                None => self.second(track, number, (number, Nmis::Two), (second, at))?,
+                Some(behind) => {
+                    self.extend(&mut changed, behind - behind % STRIDE)?;
+                    self.second(&changed, number, (behind, Nmis::One), (second, at))?
+                }
+            };
+            if !go_on {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// One trial: `number` is the first NMI's boundary, `how` which boundary of the track to go to and what
+    /// to do there, `second` that of the second NMI.
+    fn second(
+        &mut self,
+        track: &Track,
+        number: u32,
+        how: (u32, Nmis),
+        second: (u32, Boundary),
+    ) -> Result<bool, SweepError> {
+        let Some(&at) = self.common.boundaries.get(number as usize) else {
+            return Ok(true);
+        };
+        let point = Point {
+            number,
+            at,
+            then: Some(Then {
+                number: second.0,
+                at: second.1,
+            }),
+        };
+        if self.plan.done.contains(&point.tried()) {
+            return Ok(true);
+        }
+        self.try_point(track, how.0, how.1, point)
+    }
+
+    /// The path behind an NMI at a boundary, from the next one on; nothing where the way there was another.
+    fn changed(
+        &mut self,
+        track: &Track,
+        number: u32,
+        entry: u64,
+    ) -> Result<Option<Track>, SweepError> {
+        let Some(next) = track.after(number).and_then(|it| track.step(it)) else {
+            return Ok(None);
+        };
+        if !self.go(track, track.block(number), number, Way::StepByStep)? {
+            return Ok(None);
+        }
+        let mut made = track.made.clone();
+        made.push(self.nmi()?);
+        if !self.walk.run_to(entry)? || !self.walk.leave_handler(next.rip)? {
+            return Ok(None);
+        }
+        let behind = self.walk.guest.machine.checkpoint()?;
+        match self.walk.path_from_here(self.plan.longest) {
+            Ok(path) => Ok(Some(Track::new(path.into(), made, behind))),
+            Err(SweepError::NoPath(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// How many pairs those behind a first NMI are: its own, and those of the boundaries before it that are
+    /// like it.
+    fn stands_for(&self, track: &Track, number: u32, changed: &Track, pairs: &Pairs) -> u64 {
+        let alike = (0..number).rev().take_while(|it| self.is_alike(*it));
+        let all = [number].into_iter().chain(alike);
+        all.map(|first| {
+            let before = (first..=number).filter_map(|it| track.step(it));
+            let path = boundaries(before.chain(changed.path.iter()));
+            pairs.points.of(&path).len() as u64
+        })
+        .sum()
+    }
+}
+
+fn count_of<T>(list: &[T]) -> u32 {
+    u32::try_from(list.len()).unwrap_or(u32::MAX)
+}

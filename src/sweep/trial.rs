@@ -1,0 +1,279 @@
+//! One trial: the machine is put back, goes to its boundary, takes its NMIs, and runs to the trial's end.
+
+use std::time::{Duration, Instant};
+
+use unwindlab_vmm::{Checkpoint, Run};
+
+use super::engine::FromJob;
+use super::guest::{Happening, SweepError, THREAD};
+use super::job::{Job, Nmis};
+use super::plan::{Message, Point, SweptTrial};
+use super::track::{Block, STRIDE, Track};
+use super::walk::pass;
+use crate::runner::vcpu::VcpuError;
+use crate::runner::watch;
+use crate::trace::recording::{Injection, TrialEnd};
+
+/// After so long without a stop a trial's machine is looked at: the host may have lost it.
+const SILENCE: Duration = Duration::from_millis(200);
+/// How often a point is tried, or a path behind one, before it counts as missed.
+pub(super) const TRIES: u32 = 4;
+
+fn micros(since: Instant) -> u32 {
+    u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX)
+}
+
+/// How to go from a checkpoint to a point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// To a breakpoint, where the way does not come by the point before: one stop instead of many.
+    InOneGo,
+    /// By single steps, with interrupts held back.
+    StepByStep,
+}
+
+impl Job<'_> {
+    /// Has a checkpoint not far before the boundary, if it is beyond the last one and there can be one.
+    /// Putting a machine back has KVM write the guest's clock anew, and code that is reading it starts
+    /// over: where a checkpoint does not lead along the path, one a few instructions further does.
+    /// Where none does, the old one has to do.
+    pub(super) fn extend(&mut self, track: &mut Track, wanted: u32) -> Result<(), SweepError> {
+        if wanted < track.last().at + STRIDE {
+            return Ok(());
+        }
+        let old = track.last().clone();
+        let last = track.user_mode.min(track.len().saturating_sub(1));
+        for at in wanted..(wanted + STRIDE).min(last) {
+            if !self.go(track, &old, at, Way::StepByStep)? {
+                continue;
+            }
+            let new = Block {
+                at,
+                checkpoint: self.walk.guest.machine.checkpoint()?,
+            };
+            if self.go(track, &new, (at + 2 * STRIDE).min(last), Way::StepByStep)? {
+                track.push(new);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the machine back and goes to a point; whether it is there.
+    pub(super) fn go(
+        &mut self,
+        track: &Track,
+        from: &Block,
+        point: u32,
+        how: Way,
+    ) -> Result<bool, SweepError> {
+        self.restore(&from.checkpoint)?;
+        let begin = Instant::now();
+        let way = track.path.get(from.at as usize..point as usize);
+        let there = track.step(point).map(|step| step.rip);
+        let came = match (way.unwrap_or_default(), there) {
+            ([], _) => true,
+            // Beyond the first user instruction the way is gone at full speed: stepping holds interrupts
+            // back, so that it would come before what the kernel sent itself, and a tick would wait.
+            (way, Some(rip))
+                if point > track.user_mode
+                    || how == Way::InOneGo
+                        && way.len() > 1
+                        && way.iter().all(|step| step.rip != rip) =>
+            {
+                self.walk.run_to(rip)?
+            }
+            _ => self.walk.steps(point.saturating_sub(from.at))?,
+        };
+        if !came {
+            return Ok(false);
+        }
+        self.effort.steps_us.push(micros(begin));
+        Ok(there == Some(self.walk.here()?.rip))
+    }
+
+    fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), SweepError> {
+        let begin = Instant::now();
+        let restored = self.walk.guest.machine.restore(checkpoint)?;
+        self.effort.restores_us.push(micros(begin));
+        let count = |pages| u32::try_from(pages).unwrap_or(u32::MAX);
+        self.effort.copied.push(count(restored.copied));
+        self.effort.looked_at.push(count(restored.looked_at));
+        Ok(())
+    }
+
+    /// Tries a point until the way there is that of the path: code that reads a clock may go another.
+    pub(super) fn try_often(
+        &mut self,
+        track: &Track,
+        number: u32,
+        nmis: Nmis,
+        point: Point,
+    ) -> Result<Option<SweptTrial>, SweepError> {
+        let block = track.block(number);
+        // In user mode an interrupt that waited for the kernel to be left would come first.
+        let in_user = track.step(number).is_some_and(|it| it.user);
+        for attempt in 0..TRIES {
+            let how = match attempt {
+                0 if !in_user => Way::InOneGo,
+                _ => Way::StepByStep,
+            };
+            if self.plan.check_restores {
+                self.restore(&block.checkpoint)?;
+                self.check_restored(block, point)?;
+            }
+            if !self.go(track, block, number, how)? {
+                continue;
+            }
+            let mut injections = track.made.clone();
+            if !self.inject(track, nmis, &mut injections)? {
+                continue;
+            }
+            let trial = self.trial(point, injections)?;
+            let died = matches!(
+                trial.end,
+                TrialEnd::Hang { .. } | TrialEnd::Panic { .. } | TrialEnd::Infra { .. }
+            );
+            // A kernel that hangs or panics there does so each time. One that does not is told of, and
+            // so is a failure of the KVM host.
+            if died && attempt + 1 < TRIES {
+                let end = watch::host_may_have(&trial.end).unwrap_or(trial.end);
+                let again = Message::Again { point, end };
+                let _ = self.send.send(FromJob::Tell(again));
+                continue;
+            }
+            return match trial.end {
+                TrialEnd::Infra { reason } => Err(SweepError::Other(reason)),
+                _ => Ok(Some(trial)),
+            };
+        }
+        Ok(None)
+    }
+
+    fn check_restored(&mut self, block: &Block, point: Point) -> Result<(), SweepError> {
+        let left = self.walk.guest.machine.differences(&block.checkpoint)?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        Err(SweepError::Other(format!(
+            "point {point}: put back, the machine is not what it was: {}",
+            left.join(", ")
+        )))
+    }
+
+    /// Makes the NMIs of a trial where the machine stands; false where the way to the second was another.
+    fn inject(
+        &mut self,
+        track: &Track,
+        nmis: Nmis,
+        injections: &mut Vec<Injection>,
+    ) -> Result<bool, SweepError> {
+        let first = self.nmi()?;
+        injections.push(first.clone());
+        if nmis == Nmis::One {
+            return Ok(true);
+        }
+        if !self.walk.run_to(self.plan.nmi_entry())? {
+            return Ok(false);
+        }
+        if let Nmis::AndAt(next) = nmis {
+            let rip = track.step(next).map_or(0, |step| step.rip);
+            if !self.walk.leave_handler(rip)? {
+                return Ok(false);
+            }
+        }
+        let second = self.nmi()?;
+        injections.push(match nmis {
+            // Taken when the first one's handler has returned.
+            Nmis::Two => Injection {
+                rip: first.rip,
+                cpl: first.cpl,
+                ..second
+            },
+            _ => second,
+        });
+        Ok(true)
+    }
+
+    /// An NMI of the sweep's where the machine stands.
+    pub(super) fn nmi(&mut self) -> Result<Injection, SweepError> {
+        let spec = u32::try_from(self.plan.trial.injections.len()).unwrap_or(u32::MAX);
+        let start = &self.walk.start;
+        self.walk.guest.nmi(start.vcpu, spec, start.iteration)
+    }
+
+    /// The trial whose NMIs are made.
+    fn trial(
+        &mut self,
+        point: Point,
+        mut injections: Vec<Injection>,
+    ) -> Result<SweptTrial, SweepError> {
+        self.walk.guest.session.rings = self.walk.start.rings.clone();
+        let iteration = self.walk.start.iteration;
+        let begin = Instant::now();
+        self.walk.guest.break_at(&[self.walk.start.place])?;
+        self.walk.guest.start()?;
+        let end = self.rest(&mut injections, iteration)?;
+        self.effort.runs_us.push(micros(begin));
+        let begin = Instant::now();
+        let guest = &mut self.walk.guest;
+        guest.machine.pause_all().map_err(VcpuError::from)?;
+        guest.session.drain(guest.machine.memory());
+        let lab = guest
+            .session
+            .lab_from(guest.machine.memory(), self.walk.start.slots);
+        let rings = std::mem::take(&mut guest.session.rings);
+        let console = guest.machine.console().since(self.walk.console);
+        self.effort.tells_us.push(micros(begin));
+        Ok(SweptTrial {
+            point,
+            rings: rings.into_iter().map(|ring| ring.finish()).collect(),
+            lab,
+            injections,
+            console: String::from_utf8_lossy(&console).into_owned(),
+            end,
+        })
+    }
+
+    /// The end of the entry, and one more with a request: up to where the one after that would make
+    /// its own.
+    fn rest(
+        &mut self,
+        injections: &mut Vec<Injection>,
+        mut iteration: u64,
+    ) -> Result<TrialEnd, SweepError> {
+        let until = Instant::now() + Duration::from_millis(self.plan.limit_ms);
+        let mut requests = 0;
+        loop {
+            let happening = self.walk.guest.next(until.min(Instant::now() + SILENCE))?;
+            match happening {
+                Happening::Arm { vcpu, thread } => {
+                    iteration += u64::from(thread == THREAD);
+                    self.walk.guest.resume(vcpu, Run::Continue)?;
+                }
+                Happening::Breakpoint { vcpu, .. } if self.is_ours(vcpu)? => {
+                    requests += 1;
+                    let guest = &mut self.walk.guest;
+                    if requests > 1 {
+                        return Ok(TrialEnd::Completed);
+                    }
+                    injections.push(guest.nmi(vcpu, self.plan.request, iteration)?);
+                    guest.resume(vcpu, Run::Continue)?;
+                }
+                Happening::End(end) => return Ok(end),
+                Happening::Nothing if Instant::now() < until => {
+                    if let Some(lost) = watch::lost(&mut self.walk.guest.machine)? {
+                        return Ok(lost);
+                    }
+                }
+                Happening::Nothing => return self.walk.guest.hang(),
+                other => pass(&mut self.walk.guest, &other, "in a trial")?,
+            }
+        }
+    }
+
+    fn is_ours(&mut self, vcpu: u8) -> Result<bool, SweepError> {
+        let guest = &mut self.walk.guest;
+        Ok(guest.task(vcpu)? == self.walk.start.task && !guest.in_nmi(vcpu)?)
+    }
+}
