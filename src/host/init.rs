@@ -14,6 +14,7 @@ use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::deterministic::after_interrupt::ExitAfterInterrupt;
 use super::deterministic::region::Inside;
 use super::deterministic::turns::take_turns;
+use super::first_cpu;
 use super::initramfs::{KERNELS, MODULE_ORDER, PEER};
 use super::native::Native;
 use super::perf_tool;
@@ -39,6 +40,7 @@ pub fn main() {
 
 fn serve() -> anyhow::Result<()> {
     mount_kernel_filesystems()?;
+    first_cpu::leave()?;
     match Inside::open()? {
         Some(region) => serve_at(region),
         None => serve_at(open_port()?),

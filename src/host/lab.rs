@@ -16,6 +16,7 @@ use unwindlab_vmm::Kernel;
 use super::choice::{Choice, choose};
 use super::deterministic::Deterministic;
 use super::emulated::{Emulated, OuterMachine};
+use super::first_cpu::OUTER_CPUS;
 use super::initramfs::{self, Contents};
 use super::native::{InProcess, Native};
 use crate::cli::args::KvmHost;
@@ -27,8 +28,6 @@ use crate::scenario::{KernelSymbols, SourceLines};
 /// RAM of the outer machine in MiB. It is touched only as it is used: the initramfs twice, the
 /// guests (at most 2 GiB of RAM by the scenario's limits, and their checkpoints), and the outer kernel.
 const OUTER_MEMORY_MIB: u32 = 6144;
-/// CPUs of the outer machine: two vCPUs must be able to run at the same time.
-const OUTER_CPUS: u32 = 2;
 
 /// What a KVM host gets besides.
 #[derive(Debug, Clone, Copy, Default)]

@@ -10,6 +10,7 @@ pub mod cpio;
 pub mod deterministic;
 pub mod doctor;
 pub mod emulated;
+pub mod first_cpu;
 pub mod init;
 pub mod initramfs;
 pub mod lab;
