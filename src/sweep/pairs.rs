@@ -208,6 +208,9 @@ impl Job<'_> {
             return Ok(None);
         }
         let behind = self.walk.guest.machine.checkpoint()?;
+        // What counts is the way from the machine put back: where that is in the middle of reading the guest's clock,
+        // the reading starts over (see `extend`).
+        self.restore(&behind)?;
         match self.walk.path_from_here(self.plan.longest) {
             Ok(path) => Ok(Some(Track::new(path.into(), made, behind))),
             Err(SweepError::NoPath(_)) => Ok(None),

@@ -92,7 +92,7 @@ impl Job<'_> {
         Ok(there == Some(self.walk.here()?.rip))
     }
 
-    fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), SweepError> {
+    pub(super) fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), SweepError> {
         let begin = Instant::now();
         let restored = self.walk.guest.machine.restore(checkpoint)?;
         self.effort.restores_us.push(micros(begin));
