@@ -12,6 +12,7 @@ use super::job::{Job, Nmis};
 use super::plan::{Boundary, Message, Pairs, Point, Then, boundaries};
 use super::track::{STRIDE, Track};
 use super::trial::{TRIES, Way};
+use super::walk::checkpoint;
 use crate::runner::vcpu::{VcpuError, vcpu};
 
 /// The instruction `sti`.
@@ -207,7 +208,7 @@ impl Job<'_> {
         if !self.walk.run_to(entry)? || !self.walk.leave_handler(next.rip)? {
             return Ok(None);
         }
-        let behind = self.walk.guest.machine.checkpoint()?;
+        let behind = checkpoint(&mut self.walk.guest.machine)?;
         // What counts is the way from the machine put back: where that is in the middle of reading the guest's clock,
         // the reading starts over (see `extend`).
         self.restore(&behind)?;

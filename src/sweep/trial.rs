@@ -9,7 +9,7 @@ use super::guest::{Happening, SweepError, THREAD};
 use super::job::{Job, Nmis};
 use super::plan::{Message, Point, SweptTrial};
 use super::track::{Block, STRIDE, Track};
-use super::walk::pass;
+use super::walk::{checkpoint, pass};
 use crate::runner::vcpu::VcpuError;
 use crate::runner::watch;
 use crate::trace::recording::{Injection, TrialEnd};
@@ -49,7 +49,7 @@ impl Job<'_> {
             }
             let new = Block {
                 at,
-                checkpoint: self.walk.guest.machine.checkpoint()?,
+                checkpoint: checkpoint(&mut self.walk.guest.machine)?,
             };
             if self.go(track, &new, (at + 2 * STRIDE).min(last), Way::StepByStep)? {
                 track.push(new);

@@ -18,6 +18,8 @@ use crate::trace::ring::RingReader;
 /// seconds that nobody claims (`pr_emerg_ratelimited` in `unknown_nmi_error`, arch/x86/kernel/nmi.c):
 /// a trial that prints takes many times as long.
 const WARM_UP: u64 = 24;
+/// Iterations that are let pass because an interrupt is under way where the path would begin.
+const UNQUIET: u64 = 32;
 /// Boundaries in user mode at the end of a path: behind the first of them an NMI is in another entry
 /// for certain.
 const USER_STEPS: usize = 3;
@@ -70,7 +72,7 @@ impl<'p> Walk<'p> {
             iteration += 1;
             let rings = rings(&mut guest);
             arrive(&mut guest, vcpu, task, place, hit, until)?;
-            if iteration > WARM_UP {
+            if iteration > WARM_UP && (quiet(&mut guest, vcpu)? || iteration > WARM_UP + UNQUIET) {
                 return Self::request(guest, plan, vcpu, task, iteration, rings);
             }
             guest.nmi(vcpu, plan.request, iteration)?;
@@ -113,21 +115,26 @@ impl<'p> Walk<'p> {
 
     /// The request of a later iteration.
     fn again(self, plan: &'p SweepPlan) -> Result<Self, SweepError> {
+        let Start {
+            place,
+            hit,
+            mut iteration,
+            ..
+        } = self.start;
         let mut guest = self.guest;
-        guest.start()?;
         let until = Instant::now() + LEG;
-        let (vcpu, task) = next_iteration(&mut guest, until)?;
-        let rings = rings(&mut guest);
-        arrive(
-            &mut guest,
-            vcpu,
-            task,
-            self.start.place,
-            self.start.hit,
-            until,
-        )?;
-        let iteration = self.start.iteration + 1;
-        Self::request(guest, plan, vcpu, task, iteration, rings)
+        let last = iteration + UNQUIET;
+        loop {
+            guest.start()?;
+            let (vcpu, task) = next_iteration(&mut guest, until)?;
+            let rings = rings(&mut guest);
+            arrive(&mut guest, vcpu, task, place, hit, until)?;
+            iteration += 1;
+            if quiet(&mut guest, vcpu)? || iteration > last {
+                return Self::request(guest, plan, vcpu, task, iteration, rings);
+            }
+            guest.break_at(&[])?;
+        }
     }
 
     /// Makes the request, if there is to be one, on a guest that stands at its place.
@@ -160,7 +167,7 @@ impl<'p> Walk<'p> {
         let until = Instant::now() + LEG;
         stand(&mut guest, vcpu, task, &next, until)?;
         guest.break_at(&[])?;
-        let behind = guest.machine.checkpoint()?;
+        let behind = checkpoint(&mut guest.machine)?;
         let start = Start {
             vcpu,
             task,
@@ -281,6 +288,33 @@ impl<'p> Walk<'p> {
     }
 }
 
+/// How late a tick is in a trial.
+const TICKS_LATE: Duration = Duration::from_millis(100);
+
+/// Makes the ticks of a guest that stands still late, for what is done with it next. A trial takes about as long as it is
+/// from one tick to the next: one or two would come in each, which took a third of its time, and would do in its stead
+/// what a self-interrupt that is missing should. What waits for a timer waits so much longer.
+fn without_ticks(machine: &mut Machine) -> Result<(), SweepError> {
+    machine.pause_all().map_err(VcpuError::from)?;
+    machine
+        .postpone_timers(TICKS_LATE)
+        .map_err(VcpuError::from)?;
+    Ok(())
+}
+
+/// Whether no interrupt is under way to a vCPU that stands still, when its timer is late: one would come in each trial.
+fn quiet(guest: &mut Guest<'_>, index: u8) -> Result<bool, SweepError> {
+    without_ticks(&mut guest.machine)?;
+    let handle = vcpu(&mut guest.machine, index)?;
+    Ok(!handle.irq_pending().map_err(VcpuError::from)?)
+}
+
+/// A checkpoint to make trials from.
+pub(super) fn checkpoint(machine: &mut Machine) -> Result<Checkpoint, SweepError> {
+    without_ticks(machine)?;
+    Ok(machine.checkpoint()?)
+}
+
 /// The rings, read so far.
 fn rings(guest: &mut Guest<'_>) -> Vec<RingReader> {
     guest.session.drain(guest.machine.memory());
@@ -332,8 +366,9 @@ fn arrive(
     hit: u64,
     until: Instant,
 ) -> Result<(), SweepError> {
+    without_ticks(&mut guest.machine)?;
     guest.break_at(&[place])?;
-    guest.resume(vcpu, Run::Continue)?;
+    guest.start()?;
     for _ in 1..hit {
         stand(guest, vcpu, task, &[place], until)?;
         guest.resume(vcpu, Run::Continue)?;

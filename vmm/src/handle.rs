@@ -202,7 +202,7 @@ impl<'m> VcpuHandle<'m> {
         self.machine.slot(self.index)?.stopped()
     }
 
-    fn inspect(&self) -> Result<&Vcpu, InspectError> {
+    pub(crate) fn inspect(&self) -> Result<&Vcpu, InspectError> {
         self.stopped()
             .ok_or(InspectError::NotStopped { vcpu: self.index })
     }

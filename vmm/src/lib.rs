@@ -69,6 +69,7 @@ pub mod probe;
 mod slot;
 mod step;
 mod thread;
+mod timer;
 mod translate;
 mod traps;
 mod vcpu;

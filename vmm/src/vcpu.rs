@@ -211,7 +211,7 @@ impl Vcpu {
         }
     }
 
-    fn failed(&self, what: &'static str, source: errno::Error) -> InspectError {
+    pub(crate) fn failed(&self, what: &'static str, source: errno::Error) -> InspectError {
         InspectError::Kvm {
             vcpu: self.index,
             what,
