@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::runner::TrialPlan;
+use crate::runner::boot::MachineSpec;
 
 /// A VMM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -11,32 +12,6 @@ pub enum Vmm {
     Ours,
     /// QEMU's machine type `microvm`.
     Qemu,
-}
-
-/// The machine that is started: the same for each VMM.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MachineSpec {
-    /// Content hash of the kernel to boot, by which the KVM host finds its image.
-    pub kernel: String,
-    /// vCPUs.
-    pub vcpus: u8,
-    /// Guest RAM in MiB.
-    pub memory_mib: u32,
-    /// Words added to the harness's own kernel command line.
-    pub cmdline: String,
-}
-
-impl MachineSpec {
-    /// That of a trial.
-    #[must_use]
-    pub fn of(plan: &TrialPlan) -> Self {
-        Self {
-            kernel: plan.kernel.clone(),
-            vcpus: plan.vcpus,
-            memory_mib: plan.memory_mib,
-            cmdline: plan.cmdline.clone(),
-        }
-    }
 }
 
 /// One measurement, to be carried out on the KVM host. Answered by [`Figures`], or in one line why not.

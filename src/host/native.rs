@@ -14,10 +14,9 @@ use unwindlab_vmm::{
 
 use super::{agent, perf_tool, told};
 use crate::bench::carry::Bench;
-use crate::bench::order::MachineSpec;
 use crate::bench::qemu::Peer;
 use crate::bench::{Figures, Order};
-use crate::runner::boot::{Booted, MachineKind};
+use crate::runner::boot::{Booted, MachineKind, MachineSpec};
 use crate::runner::plan::PmuPlan;
 use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan, TrialProgress};
 use crate::sweep::engine::{self, Purpose};

@@ -1,6 +1,7 @@
 //! A machine that is booted once and then runs one trial after the other, each from the moment at which
 //! its agent says hello.
 
+use serde::{Deserialize, Serialize};
 use unwindlab_vmm::{Checkpoint, Machine};
 
 use super::error::TrialError;
@@ -11,13 +12,36 @@ use super::trial::Trial;
 use super::vcpu::set_breakpoints;
 use crate::trace::recording::{Recording, TrialEnd};
 
+/// A machine, as any VMM can start it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineSpec {
+    /// Content hash of the kernel to boot, by which the KVM host finds its image.
+    pub kernel: String,
+    /// vCPUs.
+    pub vcpus: u8,
+    /// Guest RAM in MiB.
+    pub memory_mib: u32,
+    /// Words added to the harness's own kernel command line.
+    pub cmdline: String,
+}
+
+impl MachineSpec {
+    /// That of a trial.
+    #[must_use]
+    pub fn of(plan: &TrialPlan) -> Self {
+        Self {
+            kernel: plan.kernel.clone(),
+            vcpus: plan.vcpus,
+            memory_mib: plan.memory_mib,
+            cmdline: plan.cmdline.clone(),
+        }
+    }
+}
+
 /// What a machine is made from: trials that have all of it in common can run on one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineKind {
-    kernel: String,
-    vcpus: u8,
-    memory_mib: u32,
-    cmdline: String,
+    machine: MachineSpec,
     pmu: PmuPlan,
     perf_tool: bool,
 }
@@ -27,10 +51,7 @@ impl MachineKind {
     #[must_use]
     pub fn of(plan: &TrialPlan) -> Self {
         Self {
-            kernel: plan.kernel.clone(),
-            vcpus: plan.vcpus,
-            memory_mib: plan.memory_mib,
-            cmdline: plan.cmdline.clone(),
+            machine: MachineSpec::of(plan),
             pmu: plan.pmu.clone(),
             perf_tool: plan.guest.perf_tool.is_some(),
         }
@@ -39,7 +60,7 @@ impl MachineKind {
     /// MiB of this process's memory that a machine takes: the guest's RAM, and its checkpoint.
     #[must_use]
     pub const fn weight_mib(&self) -> u32 {
-        self.memory_mib.saturating_mul(2)
+        self.machine.memory_mib.saturating_mul(2)
     }
 }
 

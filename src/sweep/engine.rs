@@ -107,7 +107,7 @@ pub(super) struct Common {
     /// The path.
     pub(super) path: Arc<[Step]>,
     /// Its boundaries.
-    pub(super) boundaries: Arc<[Boundary]>,
+    pub(super) boundaries: Vec<Boundary>,
     /// Nobody listens any more, or a machine cannot go on.
     pub(super) stopped: AtomicBool,
     /// Boundaries to try.
@@ -128,7 +128,7 @@ impl Common {
     fn new(path: Vec<Step>, jobs: u32) -> Self {
         Self {
             alike: path.iter().map(|_| AtomicBool::default()).collect(),
-            boundaries: boundaries(&path).into(),
+            boundaries: boundaries(&path),
             path: path.into(),
             stopped: AtomicBool::default(),
             singles: Queue::default(),

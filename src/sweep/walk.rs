@@ -35,8 +35,6 @@ pub(super) struct Start {
     pub(super) task: u64,
     /// Where the request was made.
     pub(super) place: u64,
-    /// The hit of the place, within an iteration, that counts.
-    hit: u64,
     /// The request, if one was made.
     pub(super) made: Vec<Injection>,
     /// The iteration of the path.
@@ -62,23 +60,8 @@ pub(super) struct Walk<'p> {
 impl<'p> Walk<'p> {
     /// Boots a machine and goes there.
     pub(super) fn new(plan: &'p SweepPlan, machine: Machine) -> Result<Self, SweepError> {
-        let (place, hit) = place(plan)?;
-        let mut guest = Guest::new(&plan.trial, machine);
-        guest.start()?;
         let until = Instant::now() + boot_limit(&plan.trial);
-        let mut iteration = 0;
-        loop {
-            let (vcpu, task) = next_iteration(&mut guest, until)?;
-            iteration += 1;
-            let rings = rings(&mut guest);
-            arrive(&mut guest, vcpu, task, place, hit, until)?;
-            if iteration > WARM_UP && (quiet(&mut guest, vcpu)? || iteration > WARM_UP + UNQUIET) {
-                return Self::request(guest, plan, vcpu, task, iteration, rings);
-            }
-            guest.nmi(vcpu, plan.request, iteration)?;
-            guest.break_at(&[])?;
-            guest.resume(vcpu, Run::Continue)?;
-        }
+        Self::begin(Guest::new(&plan.trial, machine), plan, 0, until)
     }
 
     /// The same, and the path from there; another iteration's where it leads through another task, for
@@ -115,23 +98,30 @@ impl<'p> Walk<'p> {
 
     /// The request of a later iteration.
     fn again(self, plan: &'p SweepPlan) -> Result<Self, SweepError> {
-        let Start {
-            place,
-            hit,
-            mut iteration,
-            ..
-        } = self.start;
-        let mut guest = self.guest;
         let until = Instant::now() + LEG;
-        let last = iteration + UNQUIET;
+        Self::begin(self.guest, plan, self.start.iteration, until)
+    }
+
+    /// Goes to the request of an iteration behind this one; not to one where an interrupt is under way, if there are others.
+    fn begin(
+        mut guest: Guest<'p>,
+        plan: &'p SweepPlan,
+        mut iteration: u64,
+        until: Instant,
+    ) -> Result<Self, SweepError> {
+        let (place, hit) = place(plan)?;
+        let first = iteration.max(WARM_UP) + 1;
         loop {
             guest.start()?;
             let (vcpu, task) = next_iteration(&mut guest, until)?;
+            iteration += 1;
             let rings = rings(&mut guest);
             arrive(&mut guest, vcpu, task, place, hit, until)?;
-            iteration += 1;
-            if quiet(&mut guest, vcpu)? || iteration > last {
+            if iteration >= first && (quiet(&mut guest, vcpu)? || iteration >= first + UNQUIET) {
                 return Self::request(guest, plan, vcpu, task, iteration, rings);
+            }
+            if iteration <= WARM_UP {
+                guest.nmi(vcpu, plan.request, iteration)?;
             }
             guest.break_at(&[])?;
         }
@@ -146,8 +136,8 @@ impl<'p> Walk<'p> {
         iteration: u64,
         rings: Vec<RingReader>,
     ) -> Result<Self, SweepError> {
-        let (place, hit) = place(plan)?;
-        guest.machine.pause_all().map_err(VcpuError::from)?;
+        let (place, _) = place(plan)?;
+        without_ticks(&mut guest.machine)?;
         guest.session.read_lab(guest.machine.memory());
         let lab = guest.session.recording.lab.as_ref();
         let slots = lab.map_or(0, LabLog::finished);
@@ -172,7 +162,6 @@ impl<'p> Walk<'p> {
             vcpu,
             task,
             place,
-            hit,
             made,
             iteration,
             behind,
@@ -302,9 +291,8 @@ fn without_ticks(machine: &mut Machine) -> Result<(), SweepError> {
     Ok(())
 }
 
-/// Whether no interrupt is under way to a vCPU that stands still, when its timer is late: one would come in each trial.
+/// Whether no interrupt is under way to a vCPU that stands still: one would come in each trial.
 fn quiet(guest: &mut Guest<'_>, index: u8) -> Result<bool, SweepError> {
-    without_ticks(&mut guest.machine)?;
     let handle = vcpu(&mut guest.machine, index)?;
     Ok(!handle.irq_pending().map_err(VcpuError::from)?)
 }

@@ -7,7 +7,8 @@ use kvm_bindings::{
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use crate::devices::ports::{Ports, Written};
-use crate::pmu::{self, Counters, RDPMC_PORT};
+use crate::msr;
+use crate::pmu::{Counters, RDPMC_PORT};
 use crate::traps::TRAP_PORT;
 
 /// Why a vCPU is stopped. It stays so until it is resumed.
@@ -214,7 +215,7 @@ fn read_counter(fd: &mut VcpuFd, counters: Option<&mut Counters>) -> Exit {
         let mut regs = fd.get_regs()?;
         let [a, b, c, d, ..] = regs.rcx.to_le_bytes();
         let ecx = u32::from_le_bytes([a, b, c, d]);
-        let value = counters.and_then(|it| Some(it.rdpmc(ecx, pmu::tsc(fd).ok()?)));
+        let value = counters.and_then(|it| Some(it.rdpmc(ecx, msr::tsc(fd).ok()?)));
         let Some(Some(value)) = value else {
             return Ok(unhandled(format!("RDPMC of counter {ecx:#x}")));
         };
@@ -231,7 +232,7 @@ fn read_counter(fd: &mut VcpuFd, counters: Option<&mut Counters>) -> Exit {
 /// The guest reads an MSR that KVM was told not to answer for.
 fn read_msr(fd: &mut VcpuFd, counters: Option<&mut Counters>, index: u32) -> Exit {
     let value = counters
-        .zip(pmu::tsc(fd).ok())
+        .zip(msr::tsc(fd).ok())
         .and_then(|(counters, tsc)| counters.read_msr(index, tsc));
     match value {
         Some(value) => {
@@ -246,7 +247,7 @@ fn read_msr(fd: &mut VcpuFd, counters: Option<&mut Counters>, index: u32) -> Exi
 /// The guest writes one.
 fn write_msr(fd: &mut VcpuFd, counters: Option<&mut Counters>, index: u32, data: u64) -> Exit {
     let written = counters
-        .zip(pmu::tsc(fd).ok())
+        .zip(msr::tsc(fd).ok())
         .and_then(|(counters, tsc)| counters.write_msr(index, data, tsc));
     match written {
         Some(()) => {

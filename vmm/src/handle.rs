@@ -164,6 +164,13 @@ impl<'m> VcpuHandle<'m> {
         }
     }
 
+    /// Whether an interrupt is on its way to the vCPU: in its LAPIC, or taken from there and not delivered yet.
+    pub fn irq_pending(&self) -> Result<bool, InspectError> {
+        let vcpu = self.inspect()?;
+        let pending = inject::irq_pending(&vcpu.fd);
+        pending.map_err(|source| vcpu.failed("read the pending interrupts", source))
+    }
+
     /// The general registers.
     pub fn regs(&self) -> Result<kvm_regs, InspectError> {
         self.inspect()?.regs()
@@ -202,7 +209,7 @@ impl<'m> VcpuHandle<'m> {
         self.machine.slot(self.index)?.stopped()
     }
 
-    pub(crate) fn inspect(&self) -> Result<&Vcpu, InspectError> {
+    fn inspect(&self) -> Result<&Vcpu, InspectError> {
         self.stopped()
             .ok_or(InspectError::NotStopped { vcpu: self.index })
     }

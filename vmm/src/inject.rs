@@ -137,6 +137,8 @@ pub(crate) fn nmi(fd: &VcpuFd) -> Result<NmiReceipt, InjectError> {
 const MSI_ADDRESS: u32 = 0xfee0_0000;
 /// The first interrupt request register of a local APIC; there are eight, 16 bytes apart.
 const IRR: usize = 0x200;
+/// Where they end.
+const IRR_END: usize = IRR + 8 * 16;
 
 /// Injects one interrupt by the local APIC of vCPU `index`, whose APIC ID is its number.
 pub(crate) fn irq(vm: &VmFd, fd: &VcpuFd, index: u8, vector: u8) -> Result<(), InjectError> {
@@ -159,6 +161,15 @@ pub(crate) fn irq(vm: &VmFd, fd: &VcpuFd, index: u8, vector: u8) -> Result<(), I
         true => Ok(()),
         false => Err(InjectError::NotRequested { vector }),
     }
+}
+
+/// Whether an interrupt is on its way: in the local APIC, or taken from there and not delivered yet.
+pub(crate) fn irq_pending(fd: &VcpuFd) -> Result<bool, errno::Error> {
+    let lapic = fd.get_lapic()?;
+    // What is between the registers is 0.
+    let requests = lapic.regs.get(IRR..IRR_END).unwrap_or_default();
+    let injected = fd.get_vcpu_events()?.interrupt.injected;
+    Ok(injected != 0 || requests.iter().any(|byte| *byte != 0))
 }
 
 fn is_requested(state: &kvm_lapic_state, vector: u8) -> bool {

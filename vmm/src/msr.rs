@@ -1,9 +1,13 @@
-//! Model-specific registers as firmware leaves them.
+//! Model-specific registers: one at a time, and as firmware leaves them.
 
 use std::io;
 
 use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::VcpuFd;
+use vmm_sys_util::errno;
+
+/// IA32_TIME_STAMP_COUNTER, the guest's.
+pub(crate) const TSC: u32 = 0x10;
 
 /// IA32_MISC_ENABLE: fast string operations.
 const MISC_ENABLE: u32 = 0x1a0;
@@ -14,13 +18,39 @@ const MTRR_DEF_TYPE: u32 = 0x2ff;
 const MTRR_ENABLE: u64 = 1 << 11;
 const MTRR_WRITE_BACK: u64 = 6;
 
+const fn entry(index: u32, data: u64) -> kvm_msr_entry {
+    kvm_msr_entry {
+        index,
+        reserved: 0,
+        data,
+    }
+}
+
+fn one(entry: kvm_msr_entry) -> Result<Msrs, errno::Error> {
+    Msrs::from_entries(&[entry]).map_err(|_| errno::Error::new(libc::EINVAL))
+}
+
+/// The value of one; none where the vCPU has no such register.
+pub(crate) fn get(fd: &VcpuFd, index: u32) -> Result<Option<u64>, errno::Error> {
+    let mut msrs = one(entry(index, 0))?;
+    Ok(match fd.get_msrs(&mut msrs)? {
+        1 => msrs.as_slice().first().map(|it| it.data),
+        _ => None,
+    })
+}
+
+/// Sets one; whether the vCPU has it, and takes that.
+pub(crate) fn set(fd: &VcpuFd, index: u32, data: u64) -> Result<bool, errno::Error> {
+    Ok(fd.set_msrs(&one(entry(index, data))?)? == 1)
+}
+
+/// The guest's time stamp counter.
+pub(crate) fn tsc(fd: &VcpuFd) -> Result<u64, errno::Error> {
+    get(fd, TSC)?.ok_or_else(|| errno::Error::new(libc::EINVAL))
+}
+
 /// Sets what a kernel expects firmware to have set. All else is right after reset.
 pub(crate) fn set_boot(vcpu: &VcpuFd) -> io::Result<()> {
-    let entry = |index, data| kvm_msr_entry {
-        index,
-        data,
-        ..Default::default()
-    };
     let entries = [
         entry(MISC_ENABLE, FAST_STRINGS),
         entry(MTRR_DEF_TYPE, MTRR_ENABLE | MTRR_WRITE_BACK),

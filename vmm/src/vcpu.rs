@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
-use kvm_bindings::{Msrs, kvm_msr_entry, kvm_regs, kvm_sregs};
+use kvm_bindings::{kvm_regs, kvm_sregs};
 use kvm_ioctls::{VcpuFd, VmFd};
 use vmm_sys_util::errno;
 
@@ -14,6 +14,7 @@ use crate::debug::{Armed, Wanted};
 use crate::exit::Watched;
 use crate::kick::RunPage;
 use crate::memory::{Memory, as_usize};
+use crate::msr;
 use crate::pmu::Counters;
 use crate::translate::{Translation, translate};
 
@@ -115,25 +116,18 @@ impl Vcpu {
     }
 
     pub(crate) fn msr(&self, index: u32) -> Result<u64, InspectError> {
-        let absent = InspectError::NoSuchMsr {
-            vcpu: self.index,
-            index,
-        };
-        let entry = kvm_msr_entry {
-            index,
-            ..Default::default()
-        };
-        let Ok(mut msrs) = Msrs::from_entries(&[entry]) else {
-            return Err(absent);
-        };
-        match self.fd.get_msrs(&mut msrs) {
-            Ok(1) => msrs
-                .as_slice()
-                .first()
-                .map(|entry| entry.data)
-                .ok_or(absent),
-            Ok(_) => Err(absent),
-            Err(source) => Err(self.failed("get an MSR", source)),
+        let vcpu = self.index;
+        msr::get(&self.fd, index)
+            .map_err(|source| self.failed("get an MSR", source))?
+            .ok_or(InspectError::NoSuchMsr { vcpu, index })
+    }
+
+    pub(crate) fn set_msr(&self, index: u32, data: u64) -> Result<(), InspectError> {
+        let vcpu = self.index;
+        match msr::set(&self.fd, index, data) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(InspectError::NoSuchMsr { vcpu, index }),
+            Err(source) => Err(self.failed("set an MSR", source)),
         }
     }
 

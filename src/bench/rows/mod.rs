@@ -11,10 +11,11 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::order::{Figures, MachineSpec, Order, Vmm};
+use super::order::{Figures, Order, Vmm};
 use super::series::Series;
 use crate::invariant::Invariant;
 use crate::report::MatchFinding;
+use crate::runner::boot::MachineSpec;
 use crate::runner::{Executor, Progress, TrialPlan};
 use crate::scenario::KernelSymbols;
 use crate::sweep::SweepPlan;

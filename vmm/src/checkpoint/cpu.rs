@@ -13,6 +13,7 @@ use vmm_sys_util::{errno, ioctl_iow_nr};
 
 use super::{CheckpointError, failed};
 use crate::cpuid::on_tcg;
+use crate::msr;
 use crate::pmu::Counters;
 use crate::vcpu::Vcpu;
 
@@ -22,8 +23,7 @@ ioctl_iow_nr!(KVM_GET_DEVICE_ATTR, KVMIO, 0xe2, kvm_device_attr);
 
 /// The TSC is restored by way of its offset; the others are clocks of Hyper-V's, which no guest of
 /// ours is told of (`HV_X64_MSR_VP_RUNTIME`, `HV_X64_MSR_TIME_REF_COUNT`).
-const MSR_TSC: u32 = 0x10;
-const CLOCKS: [u32; 3] = [MSR_TSC, 0x4000_0010, 0x4000_0020];
+const CLOCKS: [u32; 3] = [msr::TSC, 0x4000_0010, 0x4000_0020];
 /// `IA32_SYSENTER_ESP` and `_EIP`: of a guest with an AMD CPU KVM takes the lower halves only
 /// (`svm_set_msr`, arch/x86/kvm/svm/svm.c, 6.12); such a CPU has no SYSENTER in long mode.
 const SYSENTER: [u32; 2] = [0x175, 0x176];
@@ -210,10 +210,8 @@ fn set_msrs(fd: &VcpuFd, wanted: &[kvm_msr_entry]) -> Result<(), CheckpointError
 }
 
 fn value(fd: &VcpuFd, index: u32) -> Result<u64, CheckpointError> {
-    let found = msrs(fd, &[index])?;
-    found
-        .first()
-        .map(|entry| entry.data)
+    msr::get(fd, index)
+        .map_err(failed("get the MSRs"))?
         .ok_or(CheckpointError::Msr(index))
 }
 

@@ -22,17 +22,15 @@
 mod counters;
 mod sites;
 
+use kvm_bindings::KVM_MSR_EXIT_REASON_FILTER;
 use kvm_bindings::{
     CpuId, KVM_CAP_PMU_CAPABILITY, KVM_PMU_CAP_DISABLE, kvm_enable_cap, kvm_lapic_state,
-    kvm_msr_entry,
 };
-use kvm_bindings::{KVM_MSR_EXIT_REASON_FILTER, Msrs};
-use kvm_ioctls::{
-    Cap, Kvm, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuFd, VmFd,
-};
+use kvm_ioctls::{Cap, Kvm, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VmFd};
 use vmm_sys_util::errno;
 
 use crate::inject::{self, InjectError, NmiReceipt};
+use crate::msr;
 use crate::vcpu::{InspectError, Vcpu};
 
 pub(crate) use counters::Counters;
@@ -247,27 +245,6 @@ fn vendor(cpuid: &CpuId) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// IA32_TIME_STAMP_COUNTER, the guest's.
-const TSC: u32 = 0x10;
-
-/// The guest's time stamp counter.
-pub(crate) fn tsc(fd: &VcpuFd) -> Result<u64, errno::Error> {
-    let entry = kvm_msr_entry {
-        index: TSC,
-        ..Default::default()
-    };
-    let unknown = || errno::Error::new(libc::EINVAL);
-    let mut msrs = Msrs::from_entries(&[entry]).map_err(|_| unknown())?;
-    match fd.get_msrs(&mut msrs)? {
-        1 => msrs
-            .as_slice()
-            .first()
-            .map(|it| it.data)
-            .ok_or_else(unknown),
-        _ => Err(unknown()),
-    }
-}
-
 /// Lets a counter of a stopped vCPU overflow: the one that is `wanted`, or the lowest that may
 /// interrupt.
 pub(crate) fn overflow(
@@ -275,16 +252,10 @@ pub(crate) fn overflow(
     wanted: Option<u8>,
 ) -> Result<OverflowReceipt, OverflowError> {
     let index = vcpu.index;
-    let refused = |what| {
-        move |source| InspectError::Kvm {
-            vcpu: index,
-            what,
-            source,
-        }
-    };
     // SS.DPL is the CPL (AMD APM vol. 2, 4.9.1).
     let cpl = vcpu.sregs()?.ss.dpl;
-    let now = tsc(&vcpu.fd).map_err(refused("get the time stamp counter"))?;
+    let now =
+        msr::tsc(&vcpu.fd).map_err(|source| vcpu.failed("get the time stamp counter", source))?;
     let counters = vcpu.counters.as_ref().ok_or(OverflowError::NoPmu)?;
     let counter = counters
         .ready(wanted, cpl, now)
@@ -299,7 +270,8 @@ pub(crate) fn overflow(
                 counters: counters.to_string(),
             },
         })?;
-    let lapic = vcpu.fd.get_lapic().map_err(refused("get the local APIC"))?;
+    let lapic = vcpu.fd.get_lapic();
+    let lapic = lapic.map_err(|source| vcpu.failed("get the local APIC", source))?;
     let lvtpc = lvtpc(&lapic);
     if !makes_nmi(lvtpc) {
         return Err(OverflowError::NotDelivered { vcpu: index, lvtpc });
