@@ -17,6 +17,7 @@ use super::deterministic::turns::take_turns;
 use super::first_cpu;
 use super::initramfs::{KERNELS, MODULE_ORDER, PEER};
 use super::native::Native;
+use super::outbox::Outbox;
 use super::perf_tool;
 
 /// The first virtio port of the first controller.
@@ -81,9 +82,9 @@ fn serve_at(mut port: impl Read + Write) -> anyhow::Result<()> {
             }
             Ok(ToHost::Sweep(plan)) => {
                 let mut lost = None;
+                let mut outbox = Outbox::new(&mut port);
                 native.sweep(&plan, &mut |message| {
-                    let message = FromHost::Sweep(Box::new(message));
-                    lost = channel::send(&mut port, &message).err();
+                    lost = outbox.put(message).err();
                     lost.is_none()
                 });
                 match lost {

@@ -15,6 +15,7 @@ pub mod init;
 pub mod initramfs;
 pub mod lab;
 pub mod native;
+mod outbox;
 pub mod perf_tool;
 
 use crate::runner::TrialProgress;

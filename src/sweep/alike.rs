@@ -217,7 +217,7 @@ impl Job<'_> {
         let further = track.step(next + 1).filter(|it| !it.user).map(|it| it.rip);
         let stepped = self.walk.steps(1)?;
         let further = match further {
-            Some(rip) if stepped && self.walk.here()?.rip == rip => Some(self.look(here, &dead)?),
+            Some(rip) if stepped && self.walk.rip()? == rip => Some(self.look(here, &dead)?),
             _ => None,
         };
         Ok(Some(Seen { behind, further }))

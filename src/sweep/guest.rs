@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT, mark};
-use unwindlab_vmm::{AddressSpace, CheckpointError, Machine, Run, Stop};
+use unwindlab_vmm::{AddressSpace, CheckpointError, Machine, Run, Stop, VcpuEvent};
 
 use crate::runner::TrialPlan;
 use crate::runner::session::{Session, Turn};
@@ -51,6 +51,8 @@ pub(super) struct Guest<'p> {
     pub(super) machine: Machine,
     pub(super) session: Session,
     breakpoints: Vec<u64>,
+    /// How the only vCPU is to go on, with the next look at what happens.
+    alone: Option<Run>,
 }
 
 impl<'p> Guest<'p> {
@@ -66,25 +68,52 @@ impl<'p> Guest<'p> {
             plan,
             machine,
             breakpoints: Vec::new(),
+            alone: None,
         }
     }
 
     /// Lets all vCPUs run that stand still.
     pub(super) fn start(&mut self) -> Result<(), SweepError> {
+        if self.is_alone() {
+            self.alone = Some(Run::Continue);
+            return Ok(());
+        }
         Ok(self.machine.start().map_err(VcpuError::from)?)
     }
 
     /// Lets one vCPU go on.
     pub(super) fn resume(&mut self, index: u8, run: Run) -> Result<(), SweepError> {
+        if self.is_alone() {
+            self.alone = Some(run);
+            return Ok(());
+        }
         let mut handle = vcpu(&mut self.machine, index)?;
         Ok(handle.resume(run).map_err(VcpuError::from)?)
+    }
+
+    /// A machine with one vCPU runs while somebody waits for what happens, and on that thread.
+    fn is_alone(&self) -> bool {
+        self.plan.vcpus == 1
+    }
+
+    /// Waits for a vCPU to stop of its own.
+    fn next_stop(&mut self, wait: Duration) -> Result<Option<VcpuEvent>, SweepError> {
+        let Some(run) = self.alone.take() else {
+            return Ok(self.machine.next_event(wait));
+        };
+        let event = self.machine.run_here(0, run, wait);
+        let event = event.map_err(VcpuError::from)?;
+        if event.is_none() {
+            self.alone = Some(run);
+        }
+        Ok(event)
     }
 
     /// Waits for the next thing to happen. The vCPU that it happened to stands still then.
     pub(super) fn next(&mut self, until: Instant) -> Result<Happening, SweepError> {
         loop {
             let wait = until.saturating_duration_since(Instant::now());
-            let Some(event) = self.machine.next_event(wait) else {
+            let Some(event) = self.next_stop(wait)? else {
                 return Ok(Happening::Nothing);
             };
             let index = event.vcpu;
@@ -171,8 +200,7 @@ impl<'p> Guest<'p> {
     ) -> Result<Injection, SweepError> {
         let mut handle = vcpu(&mut self.machine, index)?;
         let (rip, cpl) = watch::place(&handle).map_err(VcpuError::from)?;
-        let state = handle.nmi_state().map_err(VcpuError::from)?;
-        handle.inject_nmi().map_err(VcpuError::from)?;
+        let state = handle.inject_nmi().map_err(VcpuError::from)?.before;
         Ok(Injection {
             spec,
             vcpu: u32::from(index),

@@ -7,7 +7,7 @@ use unwindlab_vmm::{Checkpoint, Run};
 use super::engine::FromJob;
 use super::guest::{Happening, SweepError, THREAD};
 use super::job::{Job, Nmis};
-use super::plan::{Message, Point, SweptTrial};
+use super::plan::{Message, Point, Step, SweptTrial};
 use super::track::{Block, STRIDE, Track};
 use super::walk::{checkpoint, pass};
 use crate::runner::vcpu::VcpuError;
@@ -26,10 +26,26 @@ fn micros(since: Instant) -> u32 {
 /// How to go from a checkpoint to a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// To a breakpoint, where the way does not come by the point before: one stop instead of many.
+    /// To a breakpoint, where that takes fewer stops than stepping.
     InOneGo,
     /// By single steps, with interrupts held back.
     StepByStep,
+}
+
+/// Steps that take as long as one stop at a breakpoint.
+const STEPS_A_STOP: usize = 4;
+
+/// How often a breakpoint at an instruction is met on a way that ends there, where that is the faster way to go. Not where
+/// the way begins or stands still (`rep`) at the instruction: whether such a breakpoint is met depends on what was before.
+fn hits(way: &[Step], rip: u64) -> Option<usize> {
+    let is_there = |step: Option<&Step>| step.is_some_and(|step| step.rip == rip);
+    let hits = 1 + way.iter().filter(|step| step.rip == rip).count();
+    let passed = !is_there(way.first()) && !is_there(way.last());
+    let passed = passed
+        && way
+            .windows(2)
+            .all(|two| !two.iter().all(|step| step.rip == rip));
+    (passed && hits * STEPS_A_STOP <= way.len() + STEPS_A_STOP).then_some(hits)
 }
 
 impl Job<'_> {
@@ -75,21 +91,18 @@ impl Job<'_> {
             ([], _) => true,
             // Beyond the first user instruction the way is gone at full speed: stepping holds interrupts
             // back, so that it would come before what the kernel sent itself, and a tick would wait.
-            (way, Some(rip))
-                if point > track.user_mode
-                    || how == Way::InOneGo
-                        && way.len() > 1
-                        && way.iter().all(|step| step.rip != rip) =>
-            {
-                self.walk.run_to(rip)?
-            }
+            (_, Some(rip)) if point > track.user_mode => self.walk.run_to(rip)?,
+            (way, Some(rip)) if how == Way::InOneGo => match hits(way, rip) {
+                Some(hits) => self.walk.run_to_hit(rip, hits)?,
+                None => self.walk.steps(point.saturating_sub(from.at))?,
+            },
             _ => self.walk.steps(point.saturating_sub(from.at))?,
         };
         if !came {
             return Ok(false);
         }
         self.effort.steps_us.push(micros(begin));
-        Ok(there == Some(self.walk.here()?.rip))
+        Ok(there == Some(self.walk.rip()?))
     }
 
     pub(super) fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), SweepError> {

@@ -216,6 +216,12 @@ impl<'p> Walk<'p> {
         })
     }
 
+    /// The instruction that the vCPU of the path is about to execute.
+    pub(super) fn rip(&mut self) -> Result<u64, SweepError> {
+        let handle = vcpu(&mut self.guest.machine, self.start.vcpu)?;
+        Ok(handle.regs().map_err(VcpuError::from)?.rip)
+    }
+
     /// Executes so many instructions; false where the KVM host lost the machine.
     pub(super) fn steps(&mut self, count: u32) -> Result<bool, SweepError> {
         let Some(count) = std::num::NonZeroU32::new(count) else {
@@ -262,6 +268,16 @@ impl<'p> Walk<'p> {
             Some(_) => Ok(false),
             None => Err(SweepError::Other(format!("{happening:?} {when}"))),
         }
+    }
+
+    /// Goes on to an instruction, and so many times in all; whether it came there.
+    pub(super) fn run_to_hit(&mut self, rip: u64, hits: usize) -> Result<bool, SweepError> {
+        for _ in 0..hits {
+            if !self.run_to(rip)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Goes on to an instruction; whether it came there. (An interrupt on the way may return to it past

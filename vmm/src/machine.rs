@@ -295,7 +295,7 @@ impl Machine {
     }
 
     /// Takes a message of a vCPU's thread. Only a pause makes no event.
-    fn take(&mut self, notice: Notice) {
+    pub(crate) fn take(&mut self, notice: Notice) {
         let (vcpu, state, stop) = match notice {
             Notice::Stopped { vcpu, stop } => {
                 let index = vcpu.index;

@@ -78,6 +78,14 @@ pub enum ResumeError {
         /// Why.
         reason: String,
     },
+    /// The thread that was to run it has no timer.
+    #[error("failed to set a timer to run vCPU {vcpu} with: {source}")]
+    Timer {
+        /// Which.
+        vcpu: u8,
+        /// Why.
+        source: std::io::Error,
+    },
     /// It stands at a planted trap, and does not get past it.
     #[error("vCPU {vcpu} cannot be led past a trap: {source}")]
     Trap {
@@ -179,6 +187,22 @@ impl Slot {
 
     /// Hands the vCPU to its thread.
     pub(crate) fn resume(&mut self, run: Run) -> Result<(), ResumeError> {
+        let vcpu = self.take_over()?;
+        let command = Command { vcpu, run };
+        let sent = self.commands.as_ref().map(|it| it.send(command).is_ok());
+        if sent != Some(true) {
+            let reason = "it does not take commands any more".to_owned();
+            self.state = State::Dead(reason.clone());
+            return Err(ResumeError::Dead {
+                vcpu: self.index,
+                reason,
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes the vCPU, to have it run.
+    pub(crate) fn take_over(&mut self) -> Result<Box<Vcpu>, ResumeError> {
         let vcpu = self.index;
         let dead = |reason: &str| ResumeError::Dead {
             vcpu,
@@ -197,29 +221,18 @@ impl Slot {
             }
             State::Stopped { .. } => {}
         }
-        let (
-            Some(commands),
-            State::Stopped {
-                vcpu: owned, since, ..
-            },
-        ) = (
-            &self.commands,
-            std::mem::replace(&mut self.state, State::Running),
-        )
+        let State::Stopped {
+            vcpu: owned, since, ..
+        } = std::mem::replace(&mut self.state, State::Running)
         else {
-            return Err(dead("the machine is being dropped"));
+            return Err(ResumeError::NotStopped { vcpu });
         };
         if since.elapsed() > LONG_STOP {
             // A guest without kvmclock has no way to be told.
             let _ = owned.fd.kvmclock_ctrl();
         }
         self.run_page.clear();
-        if commands.send(Command { vcpu: owned, run }).is_err() {
-            let reason = "it does not take commands any more";
-            self.state = State::Dead(reason.to_owned());
-            return Err(dead(reason));
-        }
-        Ok(())
+        Ok(owned)
     }
 }
 

@@ -97,7 +97,8 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     }
 }
 
-fn run_until_stop(vcpu: &mut Vcpu, run: Run, ports: &Ports) -> Stop {
+/// Runs the vCPU on this thread.
+pub(crate) fn run_until_stop(vcpu: &mut Vcpu, run: Run, ports: &Ports) -> Stop {
     let mut steps = run.steps();
     loop {
         if let Err(error) = prepare(vcpu, run) {
@@ -109,7 +110,7 @@ fn run_until_stop(vcpu: &mut Vcpu, run: Run, ports: &Ports) -> Stop {
         steps = steps.saturating_sub(1);
         match stop {
             // Between two steps a request to pause is not to be missed.
-            Stop::Stepped { .. } if steps > 0 && vcpu.run_page.requested() => return Stop::Paused,
+            Stop::Stepped { .. } if steps > 0 && vcpu.is_to_stop() => return Stop::Paused,
             Stop::Stepped { .. } if steps > 0 => {}
             stop => return stop,
         }
@@ -123,7 +124,7 @@ fn run_as_set_up(vcpu: &mut Vcpu, ports: &Ports) -> Stop {
                 return complete_output(vcpu, ports).unwrap_or(Stop::Access(access));
             }
             Exit::Again(_) => {}
-            Exit::Interrupted if vcpu.run_page.requested() => return Stop::Paused,
+            Exit::Interrupted if vcpu.is_to_stop() => return Stop::Paused,
             Exit::Interrupted => {}
             Exit::Debug(debug) => match on_debug(vcpu, &debug) {
                 Some(stop) => return stop,

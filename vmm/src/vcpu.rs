@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
 use kvm_ioctls::{VcpuFd, VmFd};
@@ -64,6 +65,8 @@ pub(crate) struct Vcpu {
     pub(crate) memory: Memory,
     pub(crate) wanted: Wanted,
     pub(crate) armed: Armed,
+    /// When it is to stop, where it runs on its caller's thread.
+    pub(crate) until: Option<Instant>,
     /// Its synthetic performance counters, where the machine has them.
     pub(crate) counters: Option<Counters>,
     /// The accesses at which it is to stop.
@@ -90,11 +93,17 @@ impl Vcpu {
             memory,
             wanted: Wanted::default(),
             armed: Armed::default(),
+            until: None,
             counters: None,
             watched: Vec::new(),
             traps: Vec::new(),
             at_breakpoint: false,
         })
+    }
+
+    /// Whether it is to leave the guest.
+    pub(crate) fn is_to_stop(&self) -> bool {
+        self.run_page.requested() || self.until.is_some_and(|until| Instant::now() >= until)
     }
 
     pub(crate) fn regs(&self) -> Result<kvm_regs, InspectError> {

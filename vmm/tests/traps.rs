@@ -13,7 +13,9 @@ mod guest;
 
 use std::time::Duration;
 
-use guest::{ADDRESS, guest, machine, next_stop, runs_kernel_code, write_interrupt_table};
+use guest::{
+    ADDRESS, PATIENCE, guest, machine, next_stop, runs_kernel_code, write_interrupt_table,
+};
 use unwindlab_vmm::{BreakpointError, Machine, Run, Stop};
 
 // A loop of seven instructions of three bytes, and a jump back, from 0x40 on. Vector 2 counts NMIs
@@ -185,6 +187,22 @@ fn each_of_eight_places_is_met_once_a_turn() {
     );
     resume(&mut machine, Run::Continue);
     assert_eq!(machine.next_event(Duration::from_millis(20)), None);
+}
+
+#[test]
+fn on_the_callers_thread_they_are_met_too() {
+    if !runs_kernel_code() {
+        return;
+    }
+    let mut machine = machine(1, turns());
+    machine.set_breakpoints(&eight(), &[]).unwrap();
+    for pc in eight().into_iter().cycle().take(24) {
+        let event = machine.run_here(0, Run::Continue, PATIENCE).unwrap();
+        assert_eq!(event.unwrap().stop, Stop::Breakpoint { pc });
+    }
+    machine.set_breakpoints(&[], &[]).unwrap();
+    let time = Duration::from_millis(20);
+    assert_eq!(machine.run_here(0, Run::Continue, time).unwrap(), None);
 }
 
 #[test]

@@ -89,6 +89,10 @@ impl Who {
 }
 
 impl Traps {
+    pub(crate) fn are_none(&self) -> bool {
+        self.planted.is_empty()
+    }
+
     pub(crate) fn is_planted(&self, address: u64) -> bool {
         self.planted.iter().any(|trap| trap.address == address)
     }

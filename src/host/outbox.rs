@@ -1,0 +1,74 @@
+//! The messages of a sweep, several in one write: each write to the channel takes the outer machine two notifications of
+//! its device and two interrupts, which is a good part of a trial's time.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use super::channel::{self, ChannelError, FromHost};
+use crate::sweep::Message;
+
+/// How long what is told of a trial may wait for the next one.
+const DELAY: Duration = Duration::from_millis(20);
+/// How much is kept back.
+const LIMIT: usize = 64 * 1024;
+
+/// Messages that are kept back for a moment.
+#[derive(Debug)]
+pub(super) struct Outbox<'s, S> {
+    stream: &'s mut S,
+    waiting: Vec<u8>,
+    written: Instant,
+}
+
+impl<'s, S: Write> Outbox<'s, S> {
+    /// Nothing yet, for this stream.
+    pub(super) fn new(stream: &'s mut S) -> Self {
+        Self {
+            stream,
+            waiting: Vec::new(),
+            written: Instant::now(),
+        }
+    }
+
+    /// Takes a message. All but what comes of trials goes out at once, with what waits.
+    ///
+    /// # Errors
+    /// [`ChannelError`] where the stream fails.
+    pub(super) fn put(&mut self, message: Message) -> Result<(), ChannelError> {
+        let waits = matches!(
+            message,
+            Message::Trial(_) | Message::Missed { .. } | Message::Changed { .. }
+        );
+        channel::send(&mut self.waiting, &FromHost::Sweep(Box::new(message)))?;
+        if waits && self.waiting.len() < LIMIT && self.written.elapsed() < DELAY {
+            return Ok(());
+        }
+        let written = self.stream.write_all(&self.waiting);
+        self.waiting.clear();
+        self.written = Instant::now();
+        written.map_err(ChannelError::Io)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::plan::Effort;
+
+    #[test]
+    fn what_is_put_in_comes_out_whole_and_in_order() {
+        let mut wire = Vec::new();
+        let mut outbox = Outbox::new(&mut wire);
+        outbox.put(Message::Changed { pairs: 1 }).unwrap();
+        outbox.put(Message::Changed { pairs: 2 }).unwrap();
+        outbox.put(Message::Done(Effort::default())).unwrap();
+        let mut read = wire.as_slice();
+        let mut next = || match channel::receive(&mut read).unwrap() {
+            FromHost::Sweep(message) => *message,
+            other => panic!("{other:?}"),
+        };
+        assert!(matches!(next(), Message::Changed { pairs: 1 }));
+        assert!(matches!(next(), Message::Changed { pairs: 2 }));
+        assert!(matches!(next(), Message::Done(_)));
+    }
+}
