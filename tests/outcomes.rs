@@ -32,6 +32,21 @@ fn a_guest_that_panics_is_reported_as_such() {
     let (outcome, code, said) = outcome_of(&["tests/scenarios/panics.yaml"], "panics");
     assert_eq!((outcome.as_str(), code), ("guest-panic", Some(1)), "{said}");
     assert!(said.contains("Kernel panic - not syncing"), "{said}");
+    let file = concat!(env!("CARGO_TARGET_TMPDIR"), "/panics/panics/replay.json");
+    let again = unwindlab(&["replay", file]);
+    let told = crate::said(&again);
+    assert_eq!(again.status.code(), Some(1), "{told}");
+    assert!(told.contains("fails the same way on "), "{told}");
+    let wrong = unwindlab(&["replay", file, "--instructions", "3"]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", crate::said(&wrong));
+    std::fs::write(file, "{\"version\": 2}").unwrap();
+    let old = unwindlab(&["replay", file]);
+    assert_eq!(old.status.code(), Some(2), "{}", crate::said(&old));
+    assert!(
+        crate::said(&old).contains("version 2"),
+        "{}",
+        crate::said(&old)
+    );
 }
 
 #[test]

@@ -29,13 +29,16 @@ fn a_window_of_three_instructions_is_found_on_the_stock_kernel() {
 
     let file = told.lines().find_map(|line| line.strip_prefix("replay: "));
     let file = file.expect("a replay file is named");
-    let again = unwindlab(&["replay", file]);
-    assert_eq!(again.status.code(), Some(1), "{}", said(&again));
-    assert!(
-        said(&again).contains("fails the same way"),
-        "{}",
-        said(&again)
-    );
+    let again = unwindlab(&["replay", file, "--trace", "--instructions", "2"]);
+    let shown = said(&again);
+    assert_eq!(again.status.code(), Some(1), "{shown}");
+    assert!(shown.contains("fails the same way"), "{shown}");
+    let events = shown.lines().filter(|line| line.starts_with("    #"));
+    assert!(events.count() > 3, "{shown}");
+    let mut path = shown
+        .lines()
+        .skip_while(|line| !line.contains("the path around point"));
+    assert_eq!(path.nth(3).map(|line| &line[..4]), Some("  > "), "{shown}");
     let mended = unwindlab(&["replay", file, "--source", "debian", "--patch", "fix:F001"]);
     assert!(mended.status.success(), "{}", said(&mended));
     assert!(said(&mended).contains("passes at"), "{}", said(&mended));

@@ -266,6 +266,9 @@ pub struct SweepArgs {
     /// be given more than once. What went wrong there is shown with the events around it.
     #[arg(long = "point", value_name = "N[:M]", conflicts_with = "functions")]
     pub points: Vec<PointArg>,
+    /// What else is shown of a failure at a --point.
+    #[command(flatten)]
+    pub detail: Detail,
     /// Stop after so many seconds of trials.
     #[arg(long, value_name = "SECONDS")]
     pub budget: Option<u64>,
@@ -288,15 +291,31 @@ pub struct SweepArgs {
     pub kvm_host: KvmHost,
 }
 
+/// What is shown of a failure besides why, and the events around it.
+#[derive(Debug, Clone, Copy, Default, Args)]
+#[command(next_help_heading = "Detail")]
+pub struct Detail {
+    /// Show every event of the trial, not only those around a violation (of a sweep: with --point).
+    #[arg(long)]
+    pub trace: bool,
+    /// Show so many instructions of the path before the NMI and behind it, as they are without it (of a sweep: with
+    /// --point).
+    #[arg(long, value_name = "N")]
+    pub instructions: Option<u32>,
+}
+
 /// `unwindlab replay`.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
-    /// A replay file, as a sweep writes one for each distinct failure.
+    /// A replay file, as a sweep writes one for each distinct failure, and a run for each trial that failed.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Another kernel than the one it failed on.
     #[command(flatten)]
     pub on: KernelOptions,
+    /// What else is shown.
+    #[command(flatten)]
+    pub detail: Detail,
     /// Where KVM comes from.
     #[arg(long, value_enum, default_value_t, value_name = "HOST")]
     pub kvm_host: KvmHost,

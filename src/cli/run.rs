@@ -46,6 +46,8 @@ fn setup(args: &RunArgs, analysis: &Analysis) -> Result<Setup, CommandError> {
         token: args.token,
         compare_snapshots: !args.no_snapshots,
         artifacts: Some(Artifacts::open(args.artifacts.as_deref())?),
+        all_events: false,
+        kernel: args.kernel.clone(),
         show: true,
     })
 }
@@ -70,17 +72,49 @@ pub fn run(
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
-    let start = Instant::now();
-    let request = kernel::request(&args.kernel)?;
+    // A kernel that cannot be meant is told before anything is opened.
+    kernel::request(&args.kernel)?;
     let setup = setup(&args, analysis)?;
     let outputs = Outputs::open(args.json, args.junit)?;
+    let ran = run_with(&setup, lab, analysis, interrupt)?;
+    let unwritten = write(outputs, &ran.setting, &ran.results, ran.elapsed);
+    for error in unwritten.iter().chain(&ran.unkept) {
+        show(error);
+    }
+    let all_kept = unwritten.is_empty() && ran.unkept.is_empty();
+    let outcomes = ran.results.iter().map(|result| result.outcome);
+    Ok(match exit_code(outcomes) {
+        _ if interrupt.is_set() => EXIT_INTERRUPTED,
+        0 if !all_kept => EXIT_UNTESTED,
+        code => code,
+    })
+}
+
+/// What came of a run.
+pub(super) struct Ran {
+    pub(super) results: Vec<ScenarioResult>,
+    pub(super) setting: Setting,
+    elapsed: Duration,
+    /// What could not be kept.
+    unkept: Vec<CommandError>,
+}
+
+/// Runs the scenarios of a setup, and prints what came of each.
+pub(super) fn run_with(
+    setup: &Setup,
+    lab: &dyn Lab,
+    analysis: &Analysis,
+    interrupt: &Interrupt,
+) -> Result<Ran, CommandError> {
+    let start = Instant::now();
+    let request = kernel::request(&setup.kernel)?;
     let spinner = Spinner::new();
     let kernel = lab.fetch(&request, &spinner, interrupt)?;
     if interrupt.is_set() {
         return Err(CommandError::Interrupted);
     }
     let trials = resolve_all(&setup.library, kernel.as_ref())?;
-    let mut session = Session::new(&setup, lab, kernel.as_ref(), analysis, &spinner, interrupt);
+    let mut session = Session::new(setup, lab, kernel.as_ref(), analysis, &spinner, interrupt);
     session.run_all(&trials)?;
     let setting = Setting {
         kernel_spec: request.to_string(),
@@ -96,18 +130,12 @@ pub fn run(
         setting.kernel_release,
         setting.kvm_host
     ))?;
-    let unwritten = write(outputs, &setting, &results, start.elapsed());
-    for error in unwritten.iter().chain(&unkept) {
-        show(error);
-    }
-    let all_kept = unwritten.is_empty() && unkept.is_empty();
-    Ok(
-        match exit_code(results.iter().map(|result| result.outcome)) {
-            _ if interrupt.is_set() => EXIT_INTERRUPTED,
-            0 if !all_kept => EXIT_UNTESTED,
-            code => code,
-        },
-    )
+    Ok(Ran {
+        results,
+        setting,
+        elapsed: start.elapsed(),
+        unkept,
+    })
 }
 
 impl Outputs {

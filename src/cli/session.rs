@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::analysis::Analysis;
-use super::args::KvmHost;
+use super::args::{KernelOptions, KvmHost};
 use super::error::CommandError;
 use super::lab::{Lab, TestKernel};
 use super::output::print;
 use super::progress::Spinner;
-use super::tally::Tally;
+use super::replay;
+use super::tally::{Made, Tally};
 use crate::report::artifacts::Artifacts;
 use crate::report::names::Names;
 use crate::report::outcome::Verdict;
@@ -37,6 +38,10 @@ pub(super) struct Setup {
     pub(super) compare_snapshots: bool,
     /// Where logs are kept; nowhere where there is none.
     pub(super) artifacts: Option<Artifacts>,
+    /// Whether all events of what did not pass are printed.
+    pub(super) all_events: bool,
+    /// How to get the kernel, for replay files.
+    pub(super) kernel: KernelOptions,
     /// Whether each result is printed.
     pub(super) show: bool,
 }
@@ -130,7 +135,7 @@ impl<'a> Session<'a> {
                 None => self.start_host()?,
             };
             let running = executor.insert(started);
-            let (result, host_failed) = self.run_trials(running.as_mut(), loaded, trial);
+            let (mut result, made, host_failed) = self.run_trials(running.as_mut(), loaded, trial);
             if self.interrupt.is_set() {
                 // What was cut short by the user says nothing.
                 break;
@@ -138,6 +143,7 @@ impl<'a> Session<'a> {
             if host_failed {
                 executor = None;
             }
+            self.keep_replay(loaded, &made, &mut result);
             self.take(result)?;
         }
         Ok(())
@@ -154,14 +160,26 @@ impl<'a> Session<'a> {
         Ok(executor)
     }
 
-    /// All trials of a scenario, up to the first that is not good; whether the KVM host failed in it.
+    /// Keeps a file from which the trial can be made again, where it failed.
+    fn keep_replay(&mut self, loaded: &Loaded, made: &Made, result: &mut ScenarioResult) {
+        let setup = self.setup;
+        let kept = match &setup.artifacts {
+            Some(artifacts) => replay::keep(setup, artifacts, loaded, made, self.kernel, result),
+            None => Ok(()),
+        };
+        self.unkept.extend(kept.err());
+    }
+
+    /// All trials of a scenario, up to the first that is not good: what came of them, of which of them it is, and whether
+    /// the KVM host failed in it.
     fn run_trials(
         &mut self,
         executor: &mut dyn Executor,
         loaded: &Loaded,
         plan: &TrialPlan,
-    ) -> (ScenarioResult, bool) {
+    ) -> (ScenarioResult, Made, bool) {
         let mut tally = Tally::new(plan, self.setup.trials, self.setup.token);
+        let in_time = self.setup.seed.is_some();
         loop {
             let preemptions = tally.preemptions(plan);
             let start = Instant::now();
@@ -172,10 +190,10 @@ impl<'a> Session<'a> {
             let host_failed = recorded.is_err();
             let result = self.judge(loaded, plan, recorded, start.elapsed());
             if let Some(result) = tally.take(plan, result, &preemptions, self.kernel.symbols()) {
-                return (result, host_failed);
+                return (result, tally.made(plan, in_time), host_failed);
             }
             if self.interrupt.is_set() {
-                return (tally.so_far(plan), false);
+                return (tally.so_far(plan), tally.made(plan, in_time), false);
             }
         }
     }
@@ -244,6 +262,9 @@ impl<'a> Session<'a> {
                 user: symbols.map(Vec::as_slice).unwrap_or_default(),
             };
             text.push_str(&failure::block(&result, names));
+            if let (true, Some(trace)) = (self.setup.all_events, &result.trace) {
+                text.push_str(&failure::all_events(trace, names));
+            }
         }
         self.spinner.suspend(|| print(&text))?;
         self.results.push(result);

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use super::analysis::Analysis;
-use super::args::KvmHost;
+use super::args::{KernelOptions, KvmHost};
 use super::error::CommandError;
 use super::kernel::KernelRequest;
 use super::lab::{Lab, LabError, TestKernel};
@@ -84,6 +84,8 @@ impl Suite<'_> {
             // What the invariants say is asked for here, and nothing else.
             compare_snapshots: false,
             artifacts: None,
+            all_events: false,
+            kernel: KernelOptions::default(),
             show: false,
         };
         let trials: Vec<Result<TrialPlan, String>> = setup

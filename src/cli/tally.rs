@@ -17,6 +17,17 @@ pub(super) struct Tally {
     duration: std::time::Duration,
     /// The first expected failure, or the last pass.
     good: Option<ScenarioResult>,
+    /// The number of the trial that the result is of, from 1.
+    of: u32,
+}
+
+/// Which trial a result is of, to make it again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Made {
+    /// The last of so many on one boot.
+    pub(super) trials: Option<u32>,
+    /// This one of an exploration, by itself.
+    pub(super) token: Option<Token>,
 }
 
 impl Tally {
@@ -33,6 +44,7 @@ impl Tally {
             trials: Trials::default(),
             duration: std::time::Duration::ZERO,
             good: None,
+            of: 0,
         }
     }
 
@@ -66,6 +78,7 @@ impl Tally {
         self.trials.made += 1;
         self.trials.preemptions += made.iter().filter(|made| **made).count() as u64;
         self.duration += result.duration;
+        let number = self.trials.made;
         if result.outcome.verdict() != Verdict::Good {
             if let Some(token) = token {
                 let lines = preemptions.iter().zip(&made);
@@ -80,6 +93,7 @@ impl Tally {
                     .reasons
                     .push(format!("in trial {trial} of {}", self.planned));
             }
+            self.of = number;
             return Some(self.whole(result));
         }
         let expected = result.outcome == Outcome::ExpectedFailure;
@@ -89,9 +103,31 @@ impl Tally {
             None => true,
         };
         if keep {
+            self.of = number;
             self.good = Some(result);
         }
         (self.trials.made >= self.planned).then(|| self.so_far(plan))
+    }
+
+    /// Which trial the result is of. `in_time`: what came before it on the same boot counts.
+    pub(super) fn made(&self, plan: &TrialPlan, in_time: bool) -> Made {
+        match (&plan.explore, self.token) {
+            (Some(_), Some(token)) => Made {
+                trials: None,
+                token: Some(token),
+            },
+            (Some(explore), None) if !in_time => Made {
+                trials: None,
+                token: Some(Token {
+                    seed: explore.seed,
+                    trial: self.of,
+                }),
+            },
+            _ => Made {
+                trials: (self.planned > 1).then_some(self.of),
+                token: None,
+            },
+        }
     }
 
     /// What came of those that were made, all of them good.

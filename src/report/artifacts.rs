@@ -146,6 +146,7 @@ impl Artifacts {
         }
         let folder = self.root.join(&result.name);
         std::fs::create_dir_all(&folder).map_err(WriteError::of(&folder))?;
+        remove_stale(&folder.join(REPLAY))?;
         let actual = match &result.snapshot {
             Some(Comparison::Different { actual, .. } | Comparison::Missing { actual }) => {
                 actual.as_str()
@@ -176,6 +177,27 @@ impl Artifacts {
         Ok(())
     }
 }
+
+impl Artifacts {
+    /// Keeps a replay file beside a trial's logs, and notes where in the result.
+    ///
+    /// # Errors
+    /// [`WriteError`].
+    pub fn keep_replay(&self, result: &mut ScenarioResult, text: &str) -> Result<(), WriteError> {
+        let folder = self.root.join(&result.name);
+        std::fs::create_dir_all(&folder).map_err(WriteError::of(&folder))?;
+        let path = folder.join(REPLAY);
+        OutputFile::create(&path)?.finish(text)?;
+        result.artifacts.push(Artifact {
+            kind: "replay".to_owned(),
+            path,
+        });
+        Ok(())
+    }
+}
+
+/// A replay file beside a trial's logs.
+const REPLAY: &str = "replay.json";
 
 /// A file of an earlier run must not be taken for one of this.
 fn remove_stale(path: &Path) -> Result<(), WriteError> {

@@ -101,6 +101,19 @@ fn show_violation(out: &mut String, judged: &JudgedViolation, trace: &Trace, nam
     }
 }
 
+/// Every event of a trace and every record of the lab client's log, a line each.
+#[must_use]
+pub fn all_events(trace: &Trace, names: Names<'_>) -> String {
+    let mut out = String::from("  all events:\n");
+    for event in &trace.events {
+        let _ = writeln!(out, "    {}", event_line(event, names));
+    }
+    for event in trace.lab.iter().flat_map(|lab| &lab.events) {
+        let _ = writeln!(out, "    {}", log_line(event, names));
+    }
+    out
+}
+
 /// Each event with the one before and the one after it, in order.
 fn with_neighbours(events: &[usize], len: usize) -> Vec<usize> {
     let mut around: Vec<usize> = events

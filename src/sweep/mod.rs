@@ -17,7 +17,6 @@ mod guest;
 mod job;
 mod pairs;
 pub mod plan;
-pub mod replay;
 pub mod resume;
 mod track;
 mod trial;

@@ -140,6 +140,7 @@ fn run(
         failed: None,
         stopped: false,
         shows: !args.points.is_empty() || matches!(plan.points, Points::At { .. }),
+        detail: args.detail,
         resume,
         kept: Instant::now(),
     };

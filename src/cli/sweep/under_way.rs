@@ -4,15 +4,16 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::cli::analysis::Analysis;
+use crate::cli::args::Detail;
 use crate::cli::error::CommandError;
 use crate::cli::lab::{LabError, TestKernel};
 use crate::cli::output::print;
 use crate::cli::progress::Spinner;
 use crate::report::artifacts::OutputFile;
-use crate::report::failure;
 use crate::report::names::Names;
 use crate::report::outcome::EXIT_UNTESTED;
 use crate::report::sweep::{self as text, Summary};
+use crate::report::{failure, instructions};
 use crate::runner::Progress as _;
 use crate::sweep::Message;
 use crate::sweep::plan::{Effort, SweptTrial};
@@ -45,6 +46,8 @@ pub(in crate::cli) struct Run<'a> {
     pub(super) stopped: bool,
     /// Whether failures are shown with the events around them.
     pub(super) shows: bool,
+    /// What else is shown of them.
+    pub(super) detail: Detail,
     pub(super) resume: Option<Resume>,
     /// When the file was last written.
     pub(super) kept: Instant,
@@ -110,6 +113,7 @@ impl Run<'_> {
         let Some(verdicts) = &mut self.verdicts else {
             return;
         };
+        let point = trial.point;
         if let Some(result) = verdicts.judge(trial)
             && self.shows
         {
@@ -117,7 +121,15 @@ impl Run<'_> {
                 kernel: self.kernel.symbols(),
                 user: &verdicts.common().user_symbols,
             };
-            let text = failure::block(&result, names);
+            let mut text = failure::block(&result, names);
+            if let (true, Some(trace)) = (self.detail.trace, &result.trace) {
+                text += &failure::all_events(trace, names);
+            }
+            if let Some(count) = self.detail.instructions {
+                text +=
+                    &format!("  the path around point {point}, as it is without an NMI there:\n");
+                text += &instructions::around(verdicts.path(), point.number, count, names);
+            }
             // Standard output that is gone ends the command at its summary.
             let _ = self.spinner.suspend(|| print(&text));
         }

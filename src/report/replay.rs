@@ -1,0 +1,223 @@
+//! Replay files: one failing trial with all it takes to make it again.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::outcome::Outcome;
+use super::result::ScenarioResult;
+use crate::sweep::verdicts::Symptom;
+
+/// Raised when the form changes.
+pub const VERSION: u32 = 3;
+
+/// One trial, as a file (JSON).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Replay {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The scenario's name.
+    pub name: String,
+    /// Its YAML.
+    pub scenario: String,
+    /// Its snapshot, where a trial was compared with one.
+    pub snapshot: Option<String>,
+    /// The kernel it failed on.
+    pub kernel: ReplayKernel,
+    /// Which trial.
+    pub trial: ReplayTrial,
+    /// What came of it.
+    pub verdict: ReplayVerdict,
+}
+
+/// Which trial of which command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    rename_all = "kebab-case",
+    rename_all_fields = "kebab-case",
+    deny_unknown_fields
+)]
+pub enum ReplayTrial {
+    /// Of a sweep.
+    Sweep {
+        /// Whether the path begins with the scenario's request.
+        asks: bool,
+        /// Where the path begins, if not at the scenario's request.
+        from: Option<String>,
+        /// Where the NMI came.
+        place: ReplayPlace,
+        /// Where a second one came, in the path as the first changed it.
+        then: Option<ReplayPlace>,
+    },
+    /// Of a run.
+    Run {
+        /// Of a deterministic one.
+        seed: Option<u64>,
+        /// How many trials on one boot, this one the last.
+        trials: Option<u32>,
+        /// `SEED:TRIAL` of an exploration; nothing where it is told by the seed and the number of trials.
+        token: Option<String>,
+    },
+}
+
+/// What came of a trial.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ReplayVerdict {
+    /// In a word.
+    pub outcome: Outcome,
+    /// What fell: invariants, each with the finding it is, if it is one.
+    pub fell: BTreeSet<(String, Option<String>)>,
+    /// Hash of all that was recorded, of a deterministic run.
+    pub trace_sha256: Option<String>,
+}
+
+/// How to get the kernel again: the options of the command line, files by their whole path.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ReplayKernel {
+    /// Content hash of the image.
+    pub hash: String,
+    /// `uname -r`.
+    pub release: String,
+    /// `--kernel`.
+    pub kernel: Option<String>,
+    /// `--tree`.
+    pub tree: Option<PathBuf>,
+    /// `--rev`.
+    pub rev: Option<String>,
+    /// `--source`.
+    pub source: Option<String>,
+    /// `--patch`.
+    pub patch: Vec<String>,
+    /// `--config`.
+    pub config: Vec<String>,
+}
+
+/// An instruction boundary of a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ReplayPlace {
+    /// The function.
+    pub function: String,
+    /// Bytes from its start.
+    pub offset: u64,
+    /// Which time the path comes by there, from 1.
+    pub occurrence: u32,
+}
+
+impl ReplayVerdict {
+    /// Of a trial of a sweep.
+    #[must_use]
+    pub fn of_sweep(symptom: &Symptom) -> Self {
+        let outcome = match symptom.died {
+            Some("hang") => Outcome::Hang,
+            Some(_) => Outcome::GuestPanic,
+            None if symptom.is_known() => Outcome::ExpectedFailure,
+            None => Outcome::Fail,
+        };
+        Self {
+            outcome,
+            fell: symptom.fell.clone(),
+            trace_sha256: None,
+        }
+    }
+
+    /// Of a trial of a run; nothing where there is nothing to make again.
+    #[must_use]
+    pub fn of_run(result: &ScenarioResult) -> Option<Self> {
+        let outcome = result.outcome;
+        let failed = matches!(
+            outcome,
+            Outcome::Fail | Outcome::ExpectedFailure | Outcome::GuestPanic | Outcome::Hang
+        );
+        let fell = result.violations.iter();
+        let fell = fell.map(|it| (it.violation.invariant.clone(), it.finding.clone()));
+        failed.then(|| Self {
+            outcome,
+            fell: fell.collect(),
+            trace_sha256: result.trace_sha256.clone(),
+        })
+    }
+
+    /// Whether another trial, on the same kernel or another, failed in the same way. Of a trial that did not come to
+    /// its end the end counts: what else fell then depends on how far it came.
+    #[must_use]
+    pub fn is_shown_by(&self, other: &Self) -> bool {
+        let cut_short = matches!(self.outcome, Outcome::GuestPanic | Outcome::Hang);
+        self.outcome == other.outcome && (cut_short || self.fell == other.fell)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_is_the_same_invariants_with_the_same_findings() {
+        let known = |finding: Option<&str>| ("C4".to_owned(), finding.map(str::to_owned));
+        let symptom = |fell, died| {
+            ReplayVerdict::of_sweep(&Symptom {
+                died,
+                fell: [fell].into(),
+            })
+        };
+        let verdict = symptom(known(Some("F001")), None);
+        assert_eq!(verdict.outcome, Outcome::ExpectedFailure);
+        assert!(verdict.is_shown_by(&symptom(known(Some("F001")), None)));
+        assert!(!verdict.is_shown_by(&symptom(known(None), None)));
+        assert!(!verdict.is_shown_by(&symptom(known(Some("F001")), Some("hang"))));
+        let hang = symptom(known(None), Some("hang"));
+        assert!(hang.is_shown_by(&symptom(known(Some("F001")), Some("hang"))));
+        assert!(!hang.is_shown_by(&symptom(known(None), Some("guest-panic"))));
+    }
+
+    #[test]
+    fn a_pass_and_what_was_not_tested_are_not_made_again() {
+        let result = |outcome| ScenarioResult::not_run("s", outcome, String::new());
+        for outcome in Outcome::ALL {
+            let kept = ReplayVerdict::of_run(&result(outcome)).is_some();
+            let failed = outcome.verdict() == super::super::outcome::Verdict::Bad;
+            assert_eq!(kept, failed || outcome == Outcome::ExpectedFailure);
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_was_written() {
+        let place = ReplayPlace {
+            function: "f".to_owned(),
+            offset: 4,
+            occurrence: 1,
+        };
+        let sweep = ReplayTrial::Sweep {
+            asks: true,
+            from: None,
+            place,
+            then: None,
+        };
+        let run = ReplayTrial::Run {
+            seed: Some(7),
+            trials: None,
+            token: None,
+        };
+        for trial in [sweep, run] {
+            let replay = Replay {
+                version: VERSION,
+                name: "s".to_owned(),
+                scenario: String::new(),
+                snapshot: None,
+                kernel: ReplayKernel::default(),
+                trial,
+                verdict: ReplayVerdict {
+                    outcome: Outcome::Fail,
+                    fell: BTreeSet::new(),
+                    trace_sha256: None,
+                },
+            };
+            let text = serde_json::to_string(&replay).unwrap();
+            assert_eq!(serde_json::from_str::<Replay>(&text).unwrap(), replay);
+        }
+    }
+}
