@@ -155,6 +155,9 @@ pub struct MutantsArgs {
     /// Run the whole library on every mutant.
     #[arg(long)]
     pub all: bool,
+    /// Sweep the mutants whose window is a single NMI, instead of running scenarios made for them.
+    #[arg(long, conflicts_with_all = ["scenarios", "all"])]
+    pub sweep: bool,
     /// The kernel that the mutants are made of.
     #[command(flatten)]
     pub build: BuildOptions,

@@ -78,6 +78,9 @@ pub struct Limits {
 pub struct KernelAddresses {
     /// Offset of the per-CPU `current_task` from the CPU's GS base: tells which task runs.
     pub current_task: u64,
+    /// Address of the pointer to the ring of the kernel's messages (`prb`, kernel/printk/printk.c), where it has one symbol
+    /// of that name.
+    pub printk: Option<u64>,
 }
 
 /// One line of a scenario's `inject`, or one point of its `schedule`.

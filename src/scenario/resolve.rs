@@ -152,7 +152,13 @@ pub fn resolve(
             boot_ms: BOOT_LIMIT_MS,
             run_ms: scenario.timeout.millis_ceil(),
         },
-        symbols: KernelAddresses { current_task },
+        symbols: KernelAddresses {
+            current_task,
+            printk: match symbols.addresses("prb").as_slice() {
+                [only] => Some(*only),
+                _ => None,
+            },
+        },
         explore,
     })?)
 }

@@ -17,6 +17,7 @@ mod guest;
 mod job;
 mod pairs;
 pub mod plan;
+mod printk;
 pub mod resume;
 mod track;
 mod trial;

@@ -8,6 +8,7 @@ use super::engine::FromJob;
 use super::guest::{Happening, SweepError, THREAD};
 use super::job::{Job, Nmis};
 use super::plan::{Message, Point, Step, SweptTrial};
+use super::printk::let_print;
 use super::track::{Block, STRIDE, Track};
 use super::walk::{checkpoint, pass};
 use crate::runner::vcpu::VcpuError;
@@ -109,6 +110,8 @@ impl Job<'_> {
         let begin = Instant::now();
         let restored = self.walk.guest.machine.restore(checkpoint)?;
         self.effort.restores_us.push(micros(begin));
+        // What was printed is not taken back.
+        self.walk.console = self.walk.guest.machine.console().len();
         let count = |pages| u32::try_from(pages).unwrap_or(u32::MAX);
         self.effort.copied.push(count(restored.copied));
         self.effort.looked_at.push(count(restored.looked_at));
@@ -236,6 +239,11 @@ impl Job<'_> {
             .session
             .lab_from(guest.machine.memory(), self.walk.start.slots);
         let rings = std::mem::take(&mut guest.session.rings);
+        let memory = guest.machine.memory();
+        let printed = self.walk.start.printed.as_ref();
+        if end == TrialEnd::Completed && printed.is_some_and(|it| it.is_old(memory)) {
+            let_print(guest, self.walk.console)?;
+        }
         let console = guest.machine.console().since(self.walk.console);
         self.effort.tells_us.push(micros(begin));
         Ok(SweptTrial {

@@ -6,6 +6,7 @@ use unwindlab_vmm::{Checkpoint, Machine, Run};
 
 use super::guest::{Guest, Happening, SweepError, THREAD, boot_limit};
 use super::plan::{Step, SweepPlan};
+use super::printk::Printed;
 use crate::runner::plan::{Place, TriggerPlan};
 use crate::runner::session::Session;
 use crate::runner::vcpu::{VcpuError, vcpu};
@@ -41,6 +42,8 @@ pub(super) struct Start {
     pub(super) iteration: u64,
     /// Behind the instruction at the place, and the request's NMI that came before it.
     pub(super) behind: Checkpoint,
+    /// What the kernel had printed.
+    pub(super) printed: Option<Printed>,
     /// What the agent said so far.
     session: Session,
     /// The rings, all read up to the beginning of the request's iteration.
@@ -53,7 +56,7 @@ pub(super) struct Start {
 pub(super) struct Walk<'p> {
     pub(super) guest: Guest<'p>,
     pub(super) start: Start,
-    /// The console's length just before the request.
+    /// The console's length when the machine was last put back, or just before the request.
     pub(super) console: u64,
 }
 
@@ -157,6 +160,7 @@ impl<'p> Walk<'p> {
         let until = Instant::now() + LEG;
         stand(&mut guest, vcpu, task, &next, until)?;
         guest.break_at(&[])?;
+        let printed = Printed::of(&mut guest, vcpu)?;
         let behind = checkpoint(&mut guest.machine)?;
         let start = Start {
             vcpu,
@@ -165,6 +169,7 @@ impl<'p> Walk<'p> {
             made,
             iteration,
             behind,
+            printed,
             session: guest.session.clone(),
             rings,
             slots,

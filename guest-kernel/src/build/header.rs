@@ -15,6 +15,8 @@ pub struct Mutant {
     pub falls: Vec<String>,
     /// The scenarios that are expected to kill it; the whole library where none is named.
     pub scenarios: Vec<String>,
+    /// The sweep that is to kill it, as after `unwindlab sweep`, where its window is a single NMI.
+    pub sweep: Option<String>,
     /// What is changed, and what a kernel with it does wrong.
     pub what: String,
     /// Itself.
@@ -48,6 +50,7 @@ pub fn mutants() -> Result<Vec<Mutant>, String> {
             name: header.one("Mutant")?,
             falls: header.list("Falls")?,
             scenarios: header.list("Scenario").unwrap_or_default(),
+            sweep: header.one("Sweep").ok(),
             what: header.one("What")?,
             patch,
         })

@@ -1,5 +1,7 @@
 //! `unwindlab mutants`: kernels that are wrong on purpose, and which scenario tells.
 
+mod swept;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -7,14 +9,14 @@ use std::time::Instant;
 use unwindlab_guest_kernel::BuildSpec;
 use unwindlab_guest_kernel::build::header::{self, Mutant};
 
-use super::analysis::Analysis;
-use super::args::MutantsArgs;
-use super::error::CommandError;
-use super::kernel::{self, KernelRequest};
-use super::lab::Lab;
-use super::output::print;
-use super::progress::Spinner;
-use super::suite::{Job, Judged, Suite, choose};
+use crate::cli::analysis::Analysis;
+use crate::cli::args::MutantsArgs;
+use crate::cli::error::CommandError;
+use crate::cli::kernel::{self, KernelRequest};
+use crate::cli::lab::Lab;
+use crate::cli::output::print;
+use crate::cli::progress::Spinner;
+use crate::cli::suite::{Job, Judged, Suite, choose};
 use crate::report::matrix::{Cell, Fate, Matrix, Row};
 use crate::report::outcome::EXIT_UNTESTED;
 use crate::report::{Outcome, ScenarioResult};
@@ -35,6 +37,9 @@ pub fn mutants(
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
+    if args.sweep {
+        return swept::mutants(args, lab, analysis, interrupt);
+    }
     let start = Instant::now();
     let mutants = chosen(&args.only)?;
     let base = kernel::build_spec(&args.build)?;
