@@ -334,6 +334,22 @@ mod tests {
 
     #[test]
     fn malformed_entries_are_refused() {
+        const REPORT: &str = "  also:\n    - report: ['BUG: ', 'Read']\n";
+        let reported = format!("{MADE_UP}{REPORT}");
+        assert!(Findings::parse(&reported).is_ok());
+        for to in [
+            "report: []",
+            "report: ['BUG: ', '']",
+            "report: ['BUG: ']\n      instruction: [exit_path]",
+            "report: ['BUG: ']\n      log: [{ kind: cancel }]",
+            "log: []",
+            "log: [{ kind: cancel, cookie: c }]",
+            "log: [{ kind: cancel, interrupted: [exit_path] }]",
+        ] {
+            let text = reported.replace("report: ['BUG: ', 'Read']", to);
+            assert_ne!(text, reported);
+            assert!(Findings::parse(&text).is_err(), "{to}");
+        }
         for (from, to) in [
             ("id: F001", "id: one"),
             ("[C4, C7]", "[C4, C99]"),

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::Violation;
 use super::facts::{Facts, spec};
 use super::finding::Resolver;
+use super::w0_console;
 use crate::trace::{Event, EventKind, LabEvent, LabKind, Trace};
 
 /// What must be so for a violation to be a finding.
@@ -21,6 +22,9 @@ pub(super) struct Signature {
     /// The violation's records of the lab client's log, all of them, in order.
     #[serde(default)]
     log: Vec<LogPattern>,
+    /// Instead of either: how the lines of W0's report begin, the first and those behind it.
+    #[serde(default)]
+    report: Option<Vec<String>>,
 }
 
 /// One record of the lab client's log.
@@ -49,6 +53,8 @@ enum LogKind {
     Return,
     Exit,
     Registered,
+    /// A cancellation begins.
+    Cancel,
     Cancelled,
 }
 
@@ -115,7 +121,20 @@ impl<K: Ord, V: PartialEq> Bindings<K, V> {
 impl Signature {
     /// What is wrong with it, if anything is.
     pub fn flaw(&self) -> Option<String> {
-        if self.events.is_empty() && self.log.is_empty() {
+        let empty = self.events.is_empty() && self.log.is_empty();
+        if let Some(lines) = &self.report {
+            let flaw = match () {
+                () if lines.is_empty() || lines.iter().any(String::is_empty) => {
+                    "a line of its report says nothing"
+                }
+                () if !empty || self.instruction.is_some() => {
+                    "a report has no events and no instruction"
+                }
+                () => return None,
+            };
+            return Some(flaw.into());
+        }
+        if empty {
             return Some("its signature has no events".into());
         }
         let asks = |it: &LogPattern| it.kind == LogKind::Request;
@@ -160,6 +179,9 @@ impl Signature {
     ) -> bool {
         if violation.events.len() != self.events.len() || violation.log.len() != self.log.len() {
             return false;
+        }
+        if let Some(lines) = &self.report {
+            return w0_console::is_of(violation, lines, trace);
         }
         if let Some(functions) = &self.instruction
             && !violation
@@ -228,6 +250,7 @@ impl LogPattern {
             LabKind::Return { .. } => (LogKind::Return, 0),
             LabKind::Exit => (LogKind::Exit, 0),
             LabKind::Registered { ret: 0 } => (LogKind::Registered, 0),
+            LabKind::Cancel => (LogKind::Cancel, 0),
             LabKind::Cancelled => (LogKind::Cancelled, 0),
             _ => return false,
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::verdict::Verdict;
-use super::{Check, Invariant};
+use super::{Check, Invariant, Violation};
 use crate::trace::Trace;
 
 /// W0. No line of the kernel log or console is a report: WARNING, BUG, INFO, an oops, a sanitizer
@@ -57,6 +57,8 @@ const CALL_TRACE: &str = "Call Trace:";
 const BACKTRACE: &str = "NMI backtrace for cpu";
 /// Lines within which a report's parts follow each other.
 const REACH: usize = 80;
+/// What a violation puts before the line.
+const SAYS: &str = "the kernel says: ";
 
 impl Invariant for Console {
     fn id(&self) -> &'static str {
@@ -84,11 +86,27 @@ impl Invariant for Console {
             }
             let alone = text.starts_with(CALL_TRACE) && !near;
             if (report || alone) && seen.insert(text) {
-                verdict.violated(format!("the kernel says: {text}"), [], None);
+                verdict.violated(format!("{SAYS}{text}"), [], None);
             }
         }
         verdict.finish("no log")
     }
+}
+
+/// Whether a violation is a report of these lines, of each the beginning: the line that the
+/// violation names, and those right behind it in the log.
+pub(super) fn is_of(violation: &Violation, lines: &[String], trace: &Trace) -> bool {
+    if violation.invariant != Console.id() {
+        return false;
+    }
+    let Some(head) = violation.message.strip_prefix(SAYS) else {
+        return false;
+    };
+    trace.log.windows(lines.len().max(1)).any(|window| {
+        let told: Vec<&str> = window.iter().map(|line| message(line)).collect();
+        let mut pairs = told.iter().zip(lines);
+        told.first() == Some(&head) && pairs.all(|(text, begin)| text.starts_with(begin.as_str()))
+    })
 }
 
 /// Whether a message is the head line of a report.

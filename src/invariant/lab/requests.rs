@@ -194,11 +194,13 @@ pub(in super::super) fn none_unasked(lab: &Lab<'_>, verdict: &mut Verdict) {
     for event in &lab.log.events {
         if let (LabKind::Callback { .. }, 0, Some(client)) = (&event.kind, event.task, event.client)
         {
+            let begun = being_cancelled(lab, event, client);
             let message = format!(
-                "client {client} was called for task {}, not asked for",
-                event.tid
+                "client {client} was called for task {}, not asked for{}",
+                event.tid,
+                begun.map_or("", |_| CANCELLING)
             );
-            verdict.violated_in_log(message, [event.slot], None);
+            verdict.violated_in_log(message, begun.into_iter().chain([event.slot]), None);
         }
     }
     for stay in &lab.stays {
@@ -216,10 +218,27 @@ pub(in super::super) fn none_unasked(lab: &Lab<'_>, verdict: &mut Verdict) {
             if let Some((asked, _)) = before {
                 message += &format!("; client {asked}, cancelled before it was registered, did");
             }
-            let slots = before.into_iter().flat_map(|(_, slots)| slots);
-            verdict.violated_in_log(message, slots.chain([event.slot]), None);
+            let mut slots: Vec<u64> = before.into_iter().flat_map(|(_, slots)| slots).collect();
+            if slots.is_empty()
+                && let Some(begun) = being_cancelled(lab, event, client)
+            {
+                message += CANCELLING;
+                slots.push(begun);
+            }
+            verdict.violated_in_log(message, slots.into_iter().chain([event.slot]), None);
         }
     }
+}
+
+/// What R5 says of a client that was called while it was cancelled.
+const CANCELLING: &str = "; its cancellation had begun";
+
+/// Where the cancellation of a client begins that was not over when the client was called. Had it
+/// been, the call would be R4's.
+fn being_cancelled(lab: &Lab<'_>, call: &LabEvent, client: LabClient) -> Option<u64> {
+    let life = lab.lives.get(&client)?;
+    let open = life.cancelled.is_none_or(|done| done > call.slot);
+    life.cancel.filter(|&begun| begun < call.slot && open)
 }
 
 /// Who asked in the entry before and was cancelled, so that `client` was registered in its place

@@ -5,7 +5,7 @@ use super::super::{
     Check, Invariant, c1_stability, c2_freshness, c3_uniqueness, c4_format, c5_birth, c6_order,
     c7_origin, d2_one_callback, m1_completeness, m2_once, p1_runs, p2_entry_ends, r1_first_is_zero,
     r2_cancelled_is_refused, r3_limited, r4_none_after_cancel, r5_none_unasked, s1_identity,
-    s3_identical, x1_exit_answered, x2_exiting_refused,
+    s3_identical, w0_console, x1_exit_answered, x2_exiting_refused,
 };
 use super::testkit::{LabKit, client, holds, not_exercised, violated};
 use crate::trace::lab::{LabClient, LabKind};
@@ -410,6 +410,119 @@ fn r5_names_who_asked_from_the_same_place() {
     let none = &r5_none_unasked::NoneUnasked;
     assert_eq!(violated(none, &taken_place(0, C)), [2, 4, 5, 6]);
     assert_eq!(violated(none, &taken_place(1, C)), [6]);
+}
+
+/// A client that nobody asked for is called for this task, and has been cancelled so far.
+fn unasked(task: u32, cancellation: &[LabKind]) -> LabKit {
+    let mut kit = LabKit::new();
+    kit.ask(1, client(0), 0, C);
+    for step in cancellation {
+        kit.mark(client(1), step.clone());
+    }
+    kit.call(task, client(1), C, &STACK);
+    kit
+}
+
+#[test]
+fn r5_names_the_cancellation_that_has_begun() {
+    let none = &r5_none_unasked::NoneUnasked;
+    for task in [0, 1] {
+        let mut kit = unasked(task, &[LabKind::Cancel]);
+        assert_eq!(violated(none, &kit), [3, 4]);
+        // It ends behind the callback, as it should.
+        kit.mark(client(1), LabKind::Cancelled);
+        assert_eq!(violated(none, &kit), [3, 4]);
+        let Check::Violated(list) = none.check(&kit.trace()) else {
+            panic!("not violated");
+        };
+        assert!(list[0].message.ends_with("; its cancellation had begun"));
+        // It was over before (R4's), or begins behind the callback.
+        let over = unasked(task, &[LabKind::Cancel, LabKind::Cancelled]);
+        assert_eq!(violated(none, &over), [5]);
+        let mut later = unasked(task, &[]);
+        later.cancel(client(1));
+        assert_eq!(violated(none, &later), [3]);
+    }
+}
+
+#[test]
+fn f005_is_a_call_in_the_middle_of_the_cancellation_and_nothing_else() {
+    let found = |kit: &LabKit| {
+        let mut trace = kit.trace();
+        trace.release = "7.3.4-unwindlab".into();
+        let Check::Violated(violations) = r5_none_unasked::NoneUnasked.check(&trace) else {
+            panic!("not violated");
+        };
+        let findings = Findings::embedded().expect("well-formed");
+        let found = findings.match_finding(&violations[0], &trace, &Kernel);
+        found.map(|id| id.to_string())
+    };
+    for task in [0, 1] {
+        let kit = unasked(task, &[LabKind::Cancel]);
+        assert_eq!(found(&kit).as_deref(), Some("F005"));
+        // Not cancelled, cancelled later, already cancelled.
+        assert_eq!(found(&unasked(task, &[])), None);
+        let mut later = unasked(task, &[]);
+        later.cancel(client(1));
+        assert_eq!(found(&later), None);
+        let over = unasked(task, &[LabKind::Cancel, LabKind::Cancelled]);
+        assert_eq!(found(&over), None);
+    }
+    // Another client is being cancelled.
+    let mut kit = LabKit::new();
+    kit.ask(1, client(0), 0, C);
+    kit.mark(client(0), LabKind::Cancel);
+    kit.call(1, client(1), C, &STACK);
+    assert_eq!(found(&kit), None);
+    // For a cookie that is none.
+    let mut kit = LabKit::new();
+    kit.mark(client(1), LabKind::Cancel);
+    kit.call(1, client(1), 0, &STACK);
+    assert_eq!(found(&kit), None);
+    assert_eq!(found(&taken_place(0, C)).as_deref(), Some("F003"));
+}
+
+#[test]
+fn f005_is_that_report_of_kasan_and_no_other() {
+    const HEAD: &str =
+        "<3>[    2.984907] BUG: KASAN: wild-memory-access in process_unwind_deferred+0x275/0x460";
+    const READ: &str =
+        "<3>[    2.985290] Read of size 8 at addr 1fff888004697d88 by task syscalls-0/41";
+    let found = |lines: &[&str]| {
+        let mut kit = LabKit::new();
+        for line in lines {
+            kit.perf.log(line);
+        }
+        let mut trace = kit.trace();
+        trace.release = "7.3.4-unwindlab".into();
+        let Check::Violated(violations) = w0_console::Console.check(&trace) else {
+            panic!("not violated");
+        };
+        let findings = Findings::embedded().expect("well-formed");
+        let found = findings.match_finding(&violations[0], &trace, &Kernel);
+        found.map(|id| id.to_string())
+    };
+    assert_eq!(found(&["Linux", HEAD, READ]).as_deref(), Some("F005"));
+    let other = |from: &str, to: &str| {
+        let lines = [HEAD, READ].map(|line| line.replace(from, to));
+        found(&lines.each_ref().map(String::as_str))
+    };
+    for (from, to) in [
+        ("process_unwind_deferred", "unwind_deferred_cancel"),
+        ("process_unwind_deferred", "process_unwind_deferred_late"),
+        ("in process", "in __process"),
+        ("wild-memory-access", "slab-use-after-free"),
+        ("KASAN", "KCSAN"),
+        ("BUG", "WARNING: BUG"),
+        ("Read", "Write"),
+        ("1fff888004697d88", "dead000000000122"),
+    ] {
+        assert_eq!(other(from, to), None, "{to}");
+    }
+    // The address is not known.
+    assert_eq!(found(&[HEAD]), None);
+    assert_eq!(found(&[HEAD, "other", READ]), None);
+    assert_eq!(found(&[READ, HEAD]), None);
 }
 
 #[test]
