@@ -215,3 +215,32 @@ fn what_cannot_be_swept_is_said() {
         assert!(told.contains(words), "{arguments:?}: {told}");
     }
 }
+
+#[test]
+fn a_warning_from_an_nmi_is_told_of_the_points_that_have_it() {
+    let output = unwindlab(&[
+        "sweep",
+        "nmi-in-syscall",
+        "--source",
+        "debian",
+        "--patch",
+        "mutant:no-early-return",
+        "--function",
+        "exit_to_user_mode_loop",
+        "--function",
+        "__x64_sys_getppid",
+        "--static",
+    ]);
+    let told = said(&output);
+    println!("{told}");
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let failure = told.lines().find(|line| line.starts_with("FAIL  "));
+    assert!(failure.is_some_and(|line| line.contains("W0")), "{told}");
+    assert!(
+        told.contains("W0 violated: the kernel says: WARNING: "),
+        "{told}"
+    );
+    // Not of those where the request still waits, though others came before them on the same machine.
+    let passed = number_before(&told, " pass, ");
+    assert!(passed > 0 && passed < tried(&told), "{told}");
+}

@@ -266,6 +266,8 @@ pub struct SweptTrial {
     pub lab: Option<LabLog>,
     /// The request, the NMIs, and the request of the iteration that followed.
     pub injections: Vec<Injection>,
+    /// What the kernel printed, as `/dev/kmsg` has it.
+    pub kernel_log: String,
     /// What the console got.
     pub console: String,
     /// How it ended.

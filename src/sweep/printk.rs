@@ -1,34 +1,78 @@
-//! What the kernel has printed and the console does not show yet.
+//! The kernel's own messages, read from the ring in its memory.
 //!
-//! From an NMI, and with interrupts off, `printk` only notes its text, and has it put out by an irq_work that waits for the next
-//! tick (`wake_up_klogd_work`, `IRQ_WORK_INIT_LAZY` in kernel/printk/printk.c, 7.3). In a trial ticks are late: it would
-//! end before a warning is on the console. So the state of the ring of messages is looked at, and where that is not what
-//! it was, the guest is let go on until the text is there.
+//! In a trial nobody is there to read `/dev/kmsg`, and the console is quiet: an NMI that nobody claims is reported at the
+//! highest urgency, and each character would cost an exit.
+//!
+//! Layouts, all of kernel/printk/printk_ringbuffer.h (7.3), little-endian:
+//!
+//! | of | bytes | what |
+//! |---|---|---|
+//! | `printk_ringbuffer` | 0 | `u32` binary logarithm of the number of descriptors |
+//! | | 8, 16 | addresses of the descriptors and of the `printk_info`s |
+//! | | 24 | ID of the newest descriptor; each message has the next one |
+//! | | 48, 56 | `u32` binary logarithm of the text's size, and its address |
+//! | `prb_desc` (24) | 8 | where the text's block begins, in bytes ever written; odd where there is none |
+//! | | 16 | where the next one does |
+//! | block | 0 | the descriptor's ID; the text follows |
+//! | `printk_info` | 0, 8 | sequence number, time in ns |
+//! | | 16, 19 | `u16` length of the text, level in the upper three bits |
 
-use std::time::{Duration, Instant};
+use unwindlab_vmm::{Memory, VcpuHandle};
 
-use unwindlab_vmm::Memory;
-
-use super::guest::{Guest, Happening, SweepError};
-use super::walk::pass;
+use super::guest::{Guest, SweepError};
 use crate::runner::vcpu::{VcpuError, vcpu, word};
 
-/// The head of `struct printk_ringbuffer` (kernel/printk/printk_ringbuffer.h, 7.3): sizes, pointers, and the numbers of the newest
-/// and oldest message and byte, of which at least one changes with each message.
+/// Bytes of a `printk_ringbuffer` that are looked at.
 const HEAD: usize = 88;
+/// Sizes that a `printk_info` has, without and with CONFIG_PRINTK_EXECUTION_CTX.
+const INFO_SIZES: [u64; 2] = [88, 112];
+const DESC_SIZE: u64 = 24;
+/// The most messages of one trial that are read: the newest.
+const MAX_MESSAGES: u64 = 512;
 const PAGE: u64 = 4096;
 
-/// A state of the ring of messages.
+/// The ring as it stood.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Printed {
-    /// Guest-physical.
+    /// Its guest-physical address, which lies in one page.
     at: u64,
-    head: Vec<u8>,
+    ring: Ring,
+}
+
+/// Its sizes, places and newest message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ring {
+    descs: u64,
+    infos: u64,
+    head: u64,
+    count: u64,
+    text: u64,
+    size: u64,
+}
+
+impl Ring {
+    fn read(memory: &Memory, at: u64) -> Option<Self> {
+        let mut bytes = [0; HEAD];
+        memory.read(at, &mut bytes).ok()?;
+        let word = |at: usize| {
+            let eight = bytes.get(at..at + 8)?;
+            Some(u64::from_le_bytes(eight.try_into().ok()?))
+        };
+        let power = |at: usize| 1_u64.checked_shl(u32::try_from(word(at)? & 0xffff_ffff).ok()?);
+        Some(Self {
+            descs: word(8)?,
+            infos: word(16)?,
+            head: word(24)?,
+            count: power(0)?,
+            text: word(56)?,
+            size: power(48)?,
+        })
+    }
 }
 
 impl Printed {
-    /// That of a guest, one of whose vCPUs stands in the kernel; nothing where the kernel's symbols do not tell where the
-    /// ring is.
+    /// That of a guest of which this vCPU stands in the kernel; nothing where the kernel's symbols do not tell where the ring
+    /// is.
     pub(super) fn of(guest: &mut Guest<'_>, index: u8) -> Result<Option<Self>, SweepError> {
         let Some(pointer) = guest.plan.symbols.printk else {
             return Ok(None);
@@ -39,63 +83,62 @@ impl Printed {
         let at = at.filter(|at| at % PAGE + HEAD as u64 <= PAGE);
         let memory = guest.machine.memory();
         Ok(at.and_then(|at| {
-            Some(Self {
-                at,
-                head: head(memory, at)?,
-            })
+            let ring = Ring::read(memory, at)?;
+            Some(Self { at, ring })
         }))
     }
 
-    /// Whether something was printed since.
-    pub(super) fn is_old(&self, memory: &Memory) -> bool {
-        head(memory, self.at).is_none_or(|now| now != self.head)
+    /// What was printed since, a line each as in `/dev/kmsg` put out by dmesg: `<level>[seconds] text`. A vCPU must stand in
+    /// the kernel. What cannot be read is left out.
+    pub(super) fn since(&self, guest: &mut Guest<'_>, index: u8) -> Result<String, SweepError> {
+        let ring = Ring::read(guest.machine.memory(), self.at);
+        let Some(ring) = ring.filter(|ring| ring.head != self.ring.head) else {
+            return Ok(String::new());
+        };
+        let handle = vcpu(&mut guest.machine, index)?;
+        let new = ring.head.wrapping_sub(self.ring.head);
+        let new = new.min(ring.count).min(MAX_MESSAGES);
+        let ids = (0..new).rev().map(|back| ring.head.wrapping_sub(back));
+        let read = info_size(&handle, &ring).map(|size| {
+            let lines = ids.filter_map(|id| message(&handle, &ring, id, size));
+            lines.collect::<String>()
+        });
+        Ok(read.unwrap_or_default())
     }
 }
 
-fn head(memory: &Memory, at: u64) -> Option<Vec<u8>> {
-    let mut head = vec![0; HEAD];
-    memory.read(at, &mut head).ok()?;
-    Some(head)
+/// The size with which the newest message has the sequence number behind that of the one before.
+fn info_size(handle: &VcpuHandle<'_>, ring: &Ring) -> Option<u64> {
+    INFO_SIZES.into_iter().find(|size| {
+        let number = |id: u64| word(handle, info(ring, id, *size)).ok();
+        let before = number(ring.head.wrapping_sub(1));
+        before.is_some_and(|before| number(ring.head) == Some(before.wrapping_add(1)))
+    })
 }
 
-/// A tick that is no longer late.
-const SOON: Duration = Duration::from_millis(1);
-/// A console that has not grown for so long does not grow.
-const SLICE: Duration = Duration::from_millis(40);
-/// The longest that is waited for a text.
-const LIMIT: Duration = Duration::from_secs(2);
-/// Bytes that tell what a report is of: its first lines. Each byte costs an exit, and a warning that comes at a thousand points
-/// comes a thousand times.
-const ENOUGH: u64 = 400;
+fn info(ring: &Ring, id: u64, size: u64) -> u64 {
+    ring.infos
+        .wrapping_add((id % ring.count).wrapping_mul(size))
+}
 
-/// Lets a guest whose trial is over go on until the first lines of what it prints are on its console. What it gets in its
-/// rings meanwhile is of no trial.
-pub(super) fn let_print(guest: &mut Guest<'_>, console: u64) -> Result<(), SweepError> {
-    let until = Instant::now() + LIMIT;
-    guest.break_at(&[])?;
-    let ticks = guest.machine.postpone_timers(SOON);
-    ticks.map_err(VcpuError::from)?;
-    guest.start()?;
-    let mut length = guest.machine.console().len();
-    while Instant::now() < until {
-        let slice = Instant::now() + SLICE;
-        loop {
-            match guest.next(slice)? {
-                Happening::Nothing => break,
-                Happening::End(_) => return stop(guest),
-                other => pass(guest, &other, "while it prints")?,
-            }
-        }
-        let now = guest.machine.console().len();
-        if now >= console + ENOUGH || now > console && now == length {
-            break;
-        }
-        length = now;
+fn message(handle: &VcpuHandle<'_>, ring: &Ring, id: u64, size: u64) -> Option<String> {
+    let read = |address: u64| word(handle, address).ok();
+    let desc = ring.descs.wrapping_add((id % ring.count) * DESC_SIZE);
+    let (begin, next) = (read(desc.wrapping_add(8))?, read(desc.wrapping_add(16))?);
+    if begin % 2 != 0 {
+        return None;
     }
-    stop(guest)
-}
-
-fn stop(guest: &mut Guest<'_>) -> Result<(), SweepError> {
-    guest.machine.pause_all().map_err(VcpuError::from)?;
-    Ok(())
+    // A block that would be cut by the end of the buffer lies at its start.
+    let wraps = begin / ring.size != next.wrapping_sub(1) / ring.size;
+    let block = ring
+        .text
+        .wrapping_add(if wraps { 0 } else { begin % ring.size });
+    let info = info(ring, id, size);
+    let time = read(info.wrapping_add(8))?;
+    let [low, high, _, flags, ..] = read(info.wrapping_add(16))?.to_le_bytes();
+    let mut text = vec![0; usize::from(u16::from_le_bytes([low, high]))];
+    handle.read_virt(block.wrapping_add(8), &mut text).ok()?;
+    let (level, seconds, rest) = (flags >> 5, time / 1_000_000_000, time / 1000 % 1_000_000);
+    let text = String::from_utf8_lossy(&text);
+    Some(format!("<{level}>[{seconds:5}.{rest:06}] {text}\n"))
 }

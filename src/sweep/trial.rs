@@ -8,7 +8,6 @@ use super::engine::FromJob;
 use super::guest::{Happening, SweepError, THREAD};
 use super::job::{Job, Nmis};
 use super::plan::{Message, Point, Step, SweptTrial};
-use super::printk::let_print;
 use super::track::{Block, STRIDE, Track};
 use super::walk::{checkpoint, pass};
 use crate::runner::vcpu::VcpuError;
@@ -239,11 +238,10 @@ impl Job<'_> {
             .session
             .lab_from(guest.machine.memory(), self.walk.start.slots);
         let rings = std::mem::take(&mut guest.session.rings);
-        let memory = guest.machine.memory();
-        let printed = self.walk.start.printed.as_ref();
-        if end == TrialEnd::Completed && printed.is_some_and(|it| it.is_old(memory)) {
-            let_print(guest, self.walk.console)?;
-        }
+        let kernel_log = match &self.walk.start.printed {
+            Some(printed) => printed.since(guest, self.walk.start.vcpu)?,
+            None => String::new(),
+        };
         let console = guest.machine.console().since(self.walk.console);
         self.effort.tells_us.push(micros(begin));
         Ok(SweptTrial {
@@ -251,6 +249,7 @@ impl Job<'_> {
             rings: rings.into_iter().map(|ring| ring.finish()).collect(),
             lab,
             injections,
+            kernel_log,
             console: String::from_utf8_lossy(&console).into_owned(),
             end,
         })

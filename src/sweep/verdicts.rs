@@ -199,6 +199,7 @@ impl<'a> Verdicts<'a> {
         // As of a trial that was run alone.
         self.common.ring_bytes = trial.rings;
         self.common.injections = trial.injections;
+        self.common.kernel_log = trial.kernel_log;
         self.common.console = trial.console;
         self.common.end = trial.end;
         self.common.lab = match (&self.log, trial.lab) {

@@ -40,7 +40,7 @@ pub(super) fn mutants(
         ));
     }
     let ways: BTreeSet<&String> = swept.iter().map(|(_, way)| *way).collect();
-    let mut matrix = Matrix::new(ways.iter().map(|way| String::clone(way)).collect());
+    let mut matrix = Matrix::new(ways.iter().copied().cloned().collect());
     let run = |way: &str, mutant: Option<&Mutant>| {
         let sweep = sweep_of(way, mutant, args)?;
         let points = |kernel: &dyn crate::cli::lab::TestKernel| points(&sweep, kernel.symbols());
@@ -164,7 +164,10 @@ mod tests {
         for mutant in named {
             let way = mutant.sweep.as_ref().unwrap();
             let sweep = sweep_of(way, Some(mutant), &args).unwrap();
-            assert_eq!(sweep.kernel.build.patch, [mutant.patch.name.clone()]);
+            assert_eq!(
+                sweep.kernel.build.patch.as_slice(),
+                std::slice::from_ref(&mutant.patch.name)
+            );
             let file = format!("scenarios/{}.yaml", sweep.scenario.display());
             assert!(std::path::Path::new(&file).exists(), "{file}");
         }
