@@ -239,6 +239,23 @@ fn p1_a_run_more_than_clients_that_joined() {
 }
 
 #[test]
+fn p1_who_asks_in_an_interrupt_may_have_hit_the_walk() {
+    let mut kit = LabKit::new();
+    kit.ask(1, client(0), 0, C);
+    kit.nmi().ask(1, client(1), 0, C);
+    kit.call(1, client(0), C, &STACK);
+    kit.call(1, client(1), C, &STACK);
+    holds(&p1_runs::Runs, &kit);
+    // Nothing runs before the first has asked.
+    let mut kit = LabKit::new();
+    kit.nmi().ask(1, client(0), 0, C);
+    kit.ask(1, client(1), 0, C);
+    let a = kit.call(1, client(0), C, &STACK);
+    let b = kit.call(1, client(1), C, &STACK);
+    assert_eq!(violated(&p1_runs::Runs, &kit), [a, b]);
+}
+
+#[test]
 fn p2_an_entry_that_calls_on_and_on() {
     let mut kit = LabKit::new();
     for _ in 0..65 {
