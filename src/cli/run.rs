@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::analysis::Analysis;
 use super::args::{KvmHost, RunArgs};
 use super::error::{CommandError, show};
-use super::kernel;
+use super::kernel::{self, KernelRequest};
 use super::lab::{Lab, TestKernel};
 use super::output::print;
 use super::progress::Spinner;
@@ -72,11 +72,10 @@ pub fn run(
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
-    // A kernel that cannot be meant is told before anything is opened.
-    kernel::request(&args.kernel)?;
+    let request = kernel::request(&args.kernel)?;
     let setup = setup(&args, analysis)?;
     let outputs = Outputs::open(args.json, args.junit)?;
-    let ran = run_with(&setup, lab, analysis, interrupt)?;
+    let ran = run_with(&setup, &request, lab, analysis, interrupt)?;
     let unwritten = write(outputs, &ran.setting, &ran.results, ran.elapsed);
     for error in unwritten.iter().chain(&ran.unkept) {
         show(error);
@@ -99,17 +98,17 @@ pub(super) struct Ran {
     unkept: Vec<CommandError>,
 }
 
-/// Runs the scenarios of a setup, and prints what came of each.
+/// Runs the scenarios of a setup on a kernel, and prints what came of each.
 pub(super) fn run_with(
     setup: &Setup,
+    request: &KernelRequest,
     lab: &dyn Lab,
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<Ran, CommandError> {
     let start = Instant::now();
-    let request = kernel::request(&setup.kernel)?;
     let spinner = Spinner::new();
-    let kernel = lab.fetch(&request, &spinner, interrupt)?;
+    let kernel = lab.fetch(request, &spinner, interrupt)?;
     if interrupt.is_set() {
         return Err(CommandError::Interrupted);
     }

@@ -88,10 +88,9 @@ impl Tally {
                 let again = format!("once more: `unwindlab run {name} --token {token}`");
                 result.reasons.push(again);
             } else if self.planned > 1 {
-                let trial = self.trials.made;
                 result
                     .reasons
-                    .push(format!("in trial {trial} of {}", self.planned));
+                    .push(format!("in trial {number} of {}", self.planned));
             }
             self.of = number;
             return Some(self.whole(result));

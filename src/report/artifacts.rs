@@ -176,9 +176,7 @@ impl Artifacts {
         }
         Ok(())
     }
-}
 
-impl Artifacts {
     /// Keeps a replay file beside a trial's logs, and notes where in the result.
     ///
     /// # Errors

@@ -34,32 +34,38 @@ pub struct Replay {
 
 /// Which trial of which command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(
-    rename_all = "kebab-case",
-    rename_all_fields = "kebab-case",
-    deny_unknown_fields
-)]
+#[serde(rename_all = "kebab-case")]
 pub enum ReplayTrial {
     /// Of a sweep.
-    Sweep {
-        /// Whether the path begins with the scenario's request.
-        asks: bool,
-        /// Where the path begins, if not at the scenario's request.
-        from: Option<String>,
-        /// Where the NMI came.
-        place: ReplayPlace,
-        /// Where a second one came, in the path as the first changed it.
-        then: Option<ReplayPlace>,
-    },
+    Sweep(ReplaySweep),
     /// Of a run.
-    Run {
-        /// Of a deterministic one.
-        seed: Option<u64>,
-        /// How many trials on one boot, this one the last.
-        trials: Option<u32>,
-        /// `SEED:TRIAL` of an exploration; nothing where it is told by the seed and the number of trials.
-        token: Option<String>,
-    },
+    Run(ReplayRun),
+}
+
+/// A trial of a sweep.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ReplaySweep {
+    /// Whether the path begins with the scenario's request.
+    pub asks: bool,
+    /// Where the path begins, if not at the scenario's request.
+    pub from: Option<String>,
+    /// Where the NMI came.
+    pub place: ReplayPlace,
+    /// Where a second one came, in the path as the first changed it.
+    pub then: Option<ReplayPlace>,
+}
+
+/// A trial of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ReplayRun {
+    /// Of a deterministic one.
+    pub seed: Option<u64>,
+    /// How many trials on one boot, this one the last.
+    pub trials: Option<u32>,
+    /// `SEED:TRIAL` of an exploration; nothing where it is told by the seed and the number of trials.
+    pub token: Option<String>,
 }
 
 /// What came of a trial.
@@ -191,17 +197,17 @@ mod tests {
             offset: 4,
             occurrence: 1,
         };
-        let sweep = ReplayTrial::Sweep {
+        let sweep = ReplayTrial::Sweep(ReplaySweep {
             asks: true,
             from: None,
             place,
             then: None,
-        };
-        let run = ReplayTrial::Run {
+        });
+        let run = ReplayTrial::Run(ReplayRun {
             seed: Some(7),
             trials: None,
             token: None,
-        };
+        });
         for trial in [sweep, run] {
             let replay = Replay {
                 version: VERSION,

@@ -2,10 +2,11 @@
 //! and waited for. On an emulated KVM host that takes three times as long as the vCPU's own run to the next instruction
 //! of interest.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::machine::{Machine, VcpuEvent};
-use crate::slot::{ResumeError, State};
+use crate::slot::ResumeError;
 use crate::thread::{self, Notice, Run};
 use crate::ticks;
 
@@ -27,24 +28,20 @@ impl Machine {
         if !self.traps.are_none() {
             return self.run_there(index, run, timeout);
         }
-        let ports = std::sync::Arc::clone(&self.ports);
+        let refused = |source| ResumeError::Timer {
+            vcpu: index,
+            source,
+        };
+        let ticks = ticks::start(timeout).map_err(refused)?;
+        let ports = Arc::clone(&self.ports);
         let slot = self.slot_mut(index);
         let slot = slot.ok_or(ResumeError::NotStopped { vcpu: index })?;
         let mut vcpu = slot.take_over()?;
         vcpu.until = Instant::now().checked_add(timeout);
-        let ticking = ticks::start(timeout);
-        let ran = ticking.map(|_ticks| thread::run_until_stop(&mut vcpu, run, &ports));
+        let stop = thread::run_until_stop(&mut vcpu, run, &ports);
         vcpu.until = None;
-        match ran {
-            Ok(stop) => self.take(Notice::Stopped { vcpu, stop }),
-            Err(source) => {
-                slot_back(self, index, vcpu);
-                return Err(ResumeError::Timer {
-                    vcpu: index,
-                    source,
-                });
-            }
-        }
+        drop(ticks);
+        self.take(Notice::Stopped { vcpu, stop });
         Ok(self.next_event(Duration::ZERO))
     }
 
@@ -62,12 +59,5 @@ impl Machine {
         // What cannot be stopped is told of by whoever does something with it next.
         let _ = self.vcpu(index).map(|mut handle| handle.pause());
         Ok(self.next_event(Duration::ZERO))
-    }
-}
-
-/// Gives back a vCPU that did not run.
-fn slot_back(machine: &mut Machine, index: u8, vcpu: Box<crate::vcpu::Vcpu>) {
-    if let Some(slot) = machine.slot_mut(index) {
-        slot.state = State::stopped(vcpu, crate::exit::Stop::Paused, true);
     }
 }

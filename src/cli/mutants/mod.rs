@@ -68,13 +68,18 @@ pub fn mutants(
         Ok(())
     })?;
     spinner.clear();
+    conclude(&matrix, start)
+}
+
+/// Prints the kill matrix as a whole; the exit code.
+fn conclude(matrix: &Matrix, start: Instant) -> Result<u8, CommandError> {
     print(&format!(
         "\n{}\n{} in {:.0} s\n",
         matrix.table(),
         matrix.summary(),
         start.elapsed().as_secs_f64()
     ))?;
-    Ok(exit_code(&matrix))
+    Ok(exit_code(matrix))
 }
 
 /// The library, and of the scenarios that are too long for it those that a mutant names.
@@ -211,20 +216,19 @@ fn cell(result: &ScenarioResult) -> Cell {
     }
 }
 
-fn fate(falls: &[String], results: &[ScenarioResult]) -> Fate {
-    let mut others = Vec::new();
-    for result in results {
-        for invariant in result.fallen() {
-            if falls.iter().any(|it| it == invariant) {
-                return Fate::Killed;
-            }
-            others.push(invariant.to_owned());
-        }
+/// The fate of a mutant of which these fell; none where nothing did.
+fn told(falls: &[String], fallen: &BTreeSet<String>) -> Option<Fate> {
+    if fallen.iter().any(|it| falls.contains(it)) {
+        return Some(Fate::Killed);
     }
-    others.sort();
-    others.dedup();
-    if !others.is_empty() {
-        return Fate::Misjudged(others);
+    let others: Vec<String> = fallen.iter().cloned().collect();
+    (!others.is_empty()).then_some(Fate::Misjudged(others))
+}
+
+fn fate(falls: &[String], results: &[ScenarioResult]) -> Fate {
+    let fallen = results.iter().flat_map(|result| result.fallen());
+    if let Some(fate) = told(falls, &fallen.map(str::to_owned).collect()) {
+        return fate;
     }
     let untested = results.iter().find(|result| !result.outcome.is_tested());
     match untested {

@@ -6,11 +6,11 @@ use std::time::Instant;
 use clap::Parser as _;
 use unwindlab_guest_kernel::build::header::Mutant;
 
-use super::{CONTROL, chosen, exit_code};
+use super::{CONTROL, chosen, conclude, told};
 use crate::cli::analysis::Analysis;
 use crate::cli::args::{Cli, Command, MutantsArgs, SweepArgs};
 use crate::cli::error::CommandError;
-use crate::cli::lab::Lab;
+use crate::cli::lab::{Lab, TestKernel};
 use crate::cli::output::print;
 use crate::cli::sweep::{Swept, points, sweep_with};
 use crate::report::matrix::{Cell, Fate, Matrix, Row};
@@ -43,7 +43,7 @@ pub(super) fn mutants(
     let mut matrix = Matrix::new(ways.iter().copied().cloned().collect());
     let run = |way: &str, mutant: Option<&Mutant>| {
         let sweep = sweep_of(way, mutant, args)?;
-        let points = |kernel: &dyn crate::cli::lab::TestKernel| points(&sweep, kernel.symbols());
+        let points = |kernel: &dyn TestKernel| points(&sweep, kernel.symbols());
         sweep_with(&sweep, &points, lab, analysis, interrupt)
     };
     let mut control = row(None);
@@ -51,6 +51,7 @@ pub(super) fn mutants(
         let found = run(way, None)?;
         let unknown = fallen(&found);
         if !unknown.is_empty() {
+            let unknown: Vec<&str> = unknown.iter().map(String::as_str).collect();
             control.fate = Fate::Unclean(format!("{way}: {}", unknown.join(", ")));
         }
         control.cells.push((way.clone(), cell(unknown)));
@@ -69,13 +70,7 @@ pub(super) fn mutants(
         }
         take(&mut matrix, row)?;
     }
-    print(&format!(
-        "\n{}\n{} in {:.0} s\n",
-        matrix.table(),
-        matrix.summary(),
-        start.elapsed().as_secs_f64()
-    ))?;
-    Ok(exit_code(&matrix))
+    conclude(&matrix, start)
 }
 
 fn take(matrix: &mut Matrix, row: Row) -> Result<(), CommandError> {
@@ -94,25 +89,19 @@ fn row(mutant: Option<&Mutant>) -> Row {
     }
 }
 
-fn cell(fell: Vec<String>) -> Cell {
+fn cell(fell: BTreeSet<String>) -> Cell {
     match fell.is_empty() {
         true => Cell::Pass,
-        false => Cell::Fell(fell),
+        false => Cell::Fell(fell.into_iter().collect()),
     }
 }
 
-fn fate(mutant: &Mutant, fell: &[String]) -> Fate {
-    if fell.iter().any(|it| mutant.falls.contains(it)) {
-        return Fate::Killed;
-    }
-    match fell.is_empty() {
-        true => Fate::Survived,
-        false => Fate::Misjudged(fell.to_vec()),
-    }
+fn fate(mutant: &Mutant, fell: &BTreeSet<String>) -> Fate {
+    told(&mutant.falls, fell).unwrap_or(Fate::Survived)
 }
 
 /// The invariants that fell at any point and are no finding; of a guest that died there, how.
-fn fallen(swept: &Swept) -> Vec<String> {
+fn fallen(swept: &Swept) -> BTreeSet<String> {
     let of = |symptom: &Symptom| {
         let fell = symptom.fell.iter();
         let unknown = fell.filter(|(_, finding)| finding.is_none());
@@ -121,8 +110,7 @@ fn fallen(swept: &Swept) -> Vec<String> {
             .chain(symptom.died.map(str::to_owned))
             .collect::<Vec<_>>()
     };
-    let all: BTreeSet<String> = swept.failures.iter().flat_map(of).collect();
-    all.into_iter().collect()
+    swept.failures.iter().flat_map(of).collect()
 }
 
 /// The command that a mutant's header names, on the kernel with it.

@@ -11,7 +11,6 @@ use super::args::{BuildOptions, KernelOptions, ReplayArgs};
 use super::error::CommandError;
 use super::lab::{Lab, TestKernel};
 use super::output::print;
-use crate::report::artifacts::OutputFile;
 use crate::report::outcome::EXIT_UNTESTED;
 use crate::report::replay::{Replay, ReplayKernel, ReplayTrial, ReplayVerdict, VERSION};
 use crate::runner::Interrupt;
@@ -43,11 +42,13 @@ pub fn replay(
     let replay = read(&args.file)?;
     let folder = Unpacked::of(&replay)?;
     let again = match &replay.trial {
-        ReplayTrial::Sweep { .. } => {
-            sweep::again(args, &replay, &folder.scenario, lab, analysis, interrupt)?
+        ReplayTrial::Sweep(trial) => {
+            let sweep = sweep::of(args, &replay, trial, &folder.scenario)?;
+            sweep::again(&sweep, &replay, trial, lab, analysis, interrupt)?
         }
-        ReplayTrial::Run { .. } => {
-            run::again(args, &replay, &folder.scenario, lab, analysis, interrupt)?
+        ReplayTrial::Run(trial) => {
+            let setup = run::of(args, &replay, trial, &folder.scenario, analysis)?;
+            run::again(&setup, lab, analysis, interrupt)?
         }
     };
     let (of, verdict) = (&again.of, &replay.verdict);
@@ -122,10 +123,9 @@ struct Version {
     version: u32,
 }
 
-/// Writes one.
-fn write_file(path: &Path, replay: &Replay) -> Result<(), CommandError> {
-    let text = serde_json::to_string_pretty(replay)?;
-    Ok(OutputFile::create(path)?.finish(&format!("{text}\n"))?)
+/// A file's text.
+fn text(replay: &Replay) -> Result<String, CommandError> {
+    Ok(format!("{}\n", serde_json::to_string_pretty(replay)?))
 }
 
 /// The kernel to replay on: another, if one is named, else that of the file.

@@ -5,59 +5,61 @@ use std::path::Path;
 use super::super::analysis::Analysis;
 use super::super::args::ReplayArgs;
 use super::super::error::CommandError;
+use super::super::kernel;
 use super::super::lab::{Lab, TestKernel};
 use super::super::run::{Ran, run_with};
 use super::super::session::Setup;
 use super::super::tally::Made;
-use super::{Again, kernel_of, options};
+use super::{Again, kernel_of, options, text};
 use crate::report::ScenarioResult;
 use crate::report::artifacts::Artifacts;
-use crate::report::replay::{Replay, ReplayTrial, ReplayVerdict, VERSION};
+use crate::report::replay::{Replay, ReplayRun, ReplayTrial, ReplayVerdict, VERSION};
 use crate::runner::Interrupt;
 use crate::scenario::{Library, Loaded};
 
-/// Makes it again.
-pub(super) fn again(
+/// The run that has the trial, as its last.
+pub(super) fn of(
     args: &ReplayArgs,
     replay: &Replay,
+    trial: &ReplayRun,
     scenario: &Path,
-    lab: &dyn Lab,
     analysis: &Analysis,
-    interrupt: &Interrupt,
-) -> Result<Again, CommandError> {
-    let ReplayTrial::Run {
-        seed,
-        trials,
-        token,
-    } = &replay.trial
-    else {
-        return Err(CommandError::Usage("no trial of a run".to_owned()));
-    };
+) -> Result<Setup, CommandError> {
     if args.detail.instructions.is_some() {
         let reason = "--instructions are of a sweep's trial, and this is one of a run";
         return Err(CommandError::Usage(reason.to_owned()));
     }
-    let token = token.as_deref().map(str::parse).transpose();
+    let token = trial.token.as_deref().map(str::parse).transpose();
     let token = token.map_err(|why| {
         let file = args.file.display();
         CommandError::Usage(format!("{file}: `token`: {why}"))
     })?;
     let Library { scenarios } = Library::open(&[scenario.to_owned()], &analysis.invariant_ids())?;
-    let setup = Setup {
+    Ok(Setup {
         library: scenarios,
         kvm_host: args.kvm_host,
-        seed: *seed,
-        trials: *trials,
+        seed: trial.seed,
+        trials: trial.trials,
         token,
         compare_snapshots: replay.snapshot.is_some(),
         artifacts: None,
         all_events: args.detail.trace,
         kernel: options(args, replay),
         show: true,
-    };
+    })
+}
+
+/// Makes it again.
+pub(super) fn again(
+    setup: &Setup,
+    lab: &dyn Lab,
+    analysis: &Analysis,
+    interrupt: &Interrupt,
+) -> Result<Again, CommandError> {
+    let request = kernel::request(&setup.kernel)?;
     let Ran {
         results, setting, ..
-    } = run_with(&setup, lab, analysis, interrupt)?;
+    } = run_with(setup, &request, lab, analysis, interrupt)?;
     if interrupt.is_set() {
         return Err(CommandError::Interrupted);
     }
@@ -90,13 +92,12 @@ pub(in super::super) fn keep(
         scenario: loaded.text.clone(),
         snapshot: loaded.snapshot.clone().filter(|_| setup.compare_snapshots),
         kernel: kernel_of(&setup.kernel, kernel)?,
-        trial: ReplayTrial::Run {
+        trial: ReplayTrial::Run(ReplayRun {
             seed: setup.seed,
             trials: made.trials,
             token: made.token.map(|token| token.to_string()),
-        },
+        }),
         verdict,
     };
-    let text = serde_json::to_string_pretty(&replay)?;
-    Ok(artifacts.keep_replay(result, &format!("{text}\n"))?)
+    Ok(artifacts.keep_replay(result, &text(&replay)?)?)
 }

@@ -8,8 +8,11 @@ use super::super::args::{ReplayArgs, SweepArgs};
 use super::super::error::CommandError;
 use super::super::lab::{Lab, TestKernel};
 use super::super::sweep::{Choice, Swept, code_of, sweep_with};
-use super::{Again, kernel_of, options, write_file};
-use crate::report::replay::{Replay, ReplayPlace, ReplayTrial, ReplayVerdict, VERSION};
+use super::{Again, kernel_of, options, text};
+use crate::report::artifacts::OutputFile;
+use crate::report::replay::{
+    Replay, ReplayPlace, ReplaySweep, ReplayTrial, ReplayVerdict, VERSION,
+};
 use crate::runner::Interrupt;
 use crate::scenario::KernelSymbols;
 use crate::sweep::plan::{Boundary, Points};
@@ -18,36 +21,25 @@ use crate::sweep::verdicts::Verdicts;
 /// Where replay files go, with other things that outlive a run.
 const FOLDER: &str = "unwindlab-out";
 
-/// Makes it again.
-pub(super) fn again(
+/// The sweep that has the trial; its points are chosen by the kernel.
+pub(super) fn of(
     args: &ReplayArgs,
     replay: &Replay,
+    trial: &ReplaySweep,
     scenario: &Path,
-    lab: &dyn Lab,
-    analysis: &Analysis,
-    interrupt: &Interrupt,
-) -> Result<Again, CommandError> {
-    let ReplayTrial::Sweep {
-        asks,
-        from,
-        place,
-        then,
-    } = &replay.trial
-    else {
-        return Err(CommandError::Usage("no trial of a sweep".to_owned()));
-    };
-    let from = from.as_deref().map(str::parse).transpose();
+) -> Result<SweepArgs, CommandError> {
+    let from = trial.from.as_deref().map(str::parse).transpose();
     let from = from.map_err(|_| {
         let file = args.file.display();
         CommandError::Usage(format!("{file}: `from` is no place of the kernel"))
     })?;
-    let sweep = SweepArgs {
+    Ok(SweepArgs {
         scenario: scenario.to_owned(),
         kernel: options(args, replay),
-        no_request: !asks,
+        no_request: !trial.asks,
         from,
-        pairs: then.is_some(),
-        all: then.is_some(),
+        pairs: trial.then.is_some(),
+        all: trial.then.is_some(),
         resume: None,
         once: false,
         functions: Vec::new(),
@@ -58,7 +50,19 @@ pub(super) fn again(
         check_restores: false,
         html: None,
         kvm_host: args.kvm_host,
-    };
+    })
+}
+
+/// Makes it again.
+pub(super) fn again(
+    sweep: &SweepArgs,
+    replay: &Replay,
+    trial: &ReplaySweep,
+    lab: &dyn Lab,
+    analysis: &Analysis,
+    interrupt: &Interrupt,
+) -> Result<Again, CommandError> {
+    let ReplaySweep { place, then, .. } = trial;
     let points = |kernel: &dyn TestKernel| {
         let same = kernel.hash() == replay.kernel.hash;
         let first = points(place, same, kernel.symbols())?;
@@ -69,7 +73,7 @@ pub(super) fn again(
         failures,
         tried,
         release,
-    } = sweep_with(&sweep, &points, lab, analysis, interrupt)?;
+    } = sweep_with(sweep, &points, lab, analysis, interrupt)?;
     let places: Vec<_> = [place].into_iter().chain(then).collect();
     let join = |name: fn(&ReplayPlace) -> String| {
         let names: Vec<String> = places.iter().map(|place| name(place)).collect();
@@ -149,18 +153,18 @@ pub(in super::super) fn write(
             scenario: scenario.1.to_owned(),
             snapshot: None,
             kernel: kernel_of(&args.kernel, kernel)?,
-            trial: ReplayTrial::Sweep {
+            trial: ReplayTrial::Sweep(ReplaySweep {
                 asks: !args.no_request,
                 from: args.from.as_ref().map(ToString::to_string),
                 place,
                 then,
-            },
+            }),
             verdict: ReplayVerdict::of_sweep(symptom),
         };
         fs::create_dir_all(FOLDER)?;
         let point = point.to_string().replace(':', "-");
         let path = Path::new(FOLDER).join(format!("{}-point-{point}.replay.json", scenario.0));
-        write_file(&path, &replay)?;
+        OutputFile::create(&path)?.finish(&text(&replay)?)?;
         written.push(path);
     }
     Ok(written)

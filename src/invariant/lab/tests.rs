@@ -462,18 +462,21 @@ fn r5_names_the_cancellation_that_has_begun() {
     }
 }
 
+/// The finding that the first violation of a log is.
+fn finding(invariant: &dyn Invariant, kit: &LabKit) -> Option<String> {
+    let mut trace = kit.trace();
+    trace.release = "7.3.4-unwindlab".into();
+    let Check::Violated(violations) = invariant.check(&trace) else {
+        panic!("not violated");
+    };
+    let findings = Findings::embedded().expect("well-formed");
+    let found = findings.match_finding(&violations[0], &trace, &Kernel);
+    found.map(|id| id.to_string())
+}
+
 #[test]
 fn f005_is_a_call_in_the_middle_of_the_cancellation_and_nothing_else() {
-    let found = |kit: &LabKit| {
-        let mut trace = kit.trace();
-        trace.release = "7.3.4-unwindlab".into();
-        let Check::Violated(violations) = r5_none_unasked::NoneUnasked.check(&trace) else {
-            panic!("not violated");
-        };
-        let findings = Findings::embedded().expect("well-formed");
-        let found = findings.match_finding(&violations[0], &trace, &Kernel);
-        found.map(|id| id.to_string())
-    };
+    let found = |kit: &LabKit| finding(&r5_none_unasked::NoneUnasked, kit);
     for task in [0, 1] {
         let kit = unasked(task, &[LabKind::Cancel]);
         assert_eq!(found(&kit).as_deref(), Some("F005"));
@@ -510,14 +513,7 @@ fn f005_is_that_report_of_kasan_and_no_other() {
         for line in lines {
             kit.perf.log(line);
         }
-        let mut trace = kit.trace();
-        trace.release = "7.3.4-unwindlab".into();
-        let Check::Violated(violations) = w0_console::Console.check(&trace) else {
-            panic!("not violated");
-        };
-        let findings = Findings::embedded().expect("well-formed");
-        let found = findings.match_finding(&violations[0], &trace, &Kernel);
-        found.map(|id| id.to_string())
+        finding(&w0_console::Console, &kit)
     };
     assert_eq!(found(&["Linux", HEAD, READ]).as_deref(), Some("F005"));
     let other = |from: &str, to: &str| {
@@ -548,16 +544,7 @@ fn f003_is_a_place_taken_within_the_entry_and_nothing_else() {
         generation: 2,
         ..client(0)
     };
-    let found = |kit: &LabKit| {
-        let mut trace = kit.trace();
-        trace.release = "7.3.4-unwindlab".into();
-        let Check::Violated(violations) = r5_none_unasked::NoneUnasked.check(&trace) else {
-            panic!("not violated");
-        };
-        let findings = Findings::embedded().expect("well-formed");
-        let found = findings.match_finding(&violations[0], &trace, &Kernel);
-        found.map(|id| id.to_string())
-    };
+    let found = |kit: &LabKit| finding(&r5_none_unasked::NoneUnasked, kit);
     assert_eq!(found(&taken_place(0, C)).as_deref(), Some("F003"));
     // Another place, another cookie.
     assert_eq!(found(&taken_place(1, C)), None);

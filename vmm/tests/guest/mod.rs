@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::io::Write;
 use std::time::Duration;
 
@@ -93,13 +94,17 @@ pub fn next_stop(machine: &mut Machine) -> Stop {
 pub fn runs_kernel_code() -> bool {
     let report = unwindlab_vmm::probe::probe(&kvm()).unwrap();
     if !report.is_usable() {
-        // Past the test harness, which swallows the output of tests that pass.
-        let mut terminal = std::io::stderr();
-        let thread = std::thread::current();
-        let test = thread.name().unwrap_or("test");
-        writeln!(terminal, "SKIPPED {test}: {report}").unwrap();
+        skipped(&report);
     }
     report.is_usable()
+}
+
+/// Says why this test ends here, past the test harness, which swallows the output of tests that pass.
+pub fn skipped(reason: &impl Display) {
+    let mut terminal = std::io::stderr();
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("test");
+    writeln!(terminal, "SKIPPED {test}: {reason}").unwrap();
 }
 
 /// Where guests with an interrupt table expect it; its handlers are 256 bytes apart, the
