@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use unwindlab::bench::ours;
 use unwindlab::cli;
-use unwindlab::host::{init, lab::ThisMachine};
+use unwindlab::host::{init, this_machine::ThisMachine};
 
 fn main() -> ExitCode {
     if init::is_outer_init() {

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::order::{Figures, Vmm};
 use super::ours;
 use super::process::Process;
 use super::qemu::{self, Peer};
 use super::resident::Resident;
 use super::rows::BOOT_LIMIT;
-use crate::runner::boot::MachineSpec;
+use crate::plan::MachineSpec;
+use crate::plan::measurement::{Figures, Vmm};
 
 /// What machines are started with on this KVM host.
 #[expect(missing_debug_implementations, reason = "holds a closure")]

@@ -3,7 +3,7 @@
 //!
 //! A VMM is measured as a process of its own, ours and QEMU alike: the same kernel image, the same initial
 //! file system, the same command line, the same moment at which the guest is ready (the agent's first word,
-//! by an I/O port). The KVM host carries out one [`Order`] at a time; the command alternates between
+//! by an I/O port). The KVM host carries out one [`Order`](crate::plan::measurement::Order) at a time; the command alternates between
 //! ours and the peer's, so that whatever else the machine does hits both.
 //!
 //! ```text
@@ -11,7 +11,6 @@
 //! ```
 
 pub mod carry;
-pub mod order;
 pub mod ours;
 pub mod process;
 pub mod qemu;
@@ -19,5 +18,3 @@ pub mod qmp;
 pub mod resident;
 pub mod rows;
 pub mod series;
-
-pub use order::{Figures, Order, Vmm};

@@ -15,11 +15,11 @@ use anyhow::{Context as _, anyhow, bail};
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT};
 use unwindlab_vmm::{Kernel, Machine, MachineConfig, Pmu, Stop};
 
-use super::order::Figures;
 use super::process::Process;
 use super::rows::BOOT_LIMIT;
-use crate::host::agent;
-use crate::runner::boot::MachineSpec;
+use crate::driver::agent;
+use crate::plan::MachineSpec;
+use crate::plan::measurement::Figures;
 
 /// The first argument of the process.
 const WORD: &str = "--bench-machine";

@@ -16,12 +16,12 @@ use unwindlab_abi::MAILBOX_PORT;
 use unwindlab_guest_kernel::closure::{LIBRARIES, LOADER};
 use unwindlab_guest_kernel::qemu::{FIRMWARE, PROGRAM};
 
-use super::order::Figures;
 use super::process::{Process, memory_file, path_of};
 use super::qmp::Qmp;
 use super::rows::BOOT_LIMIT;
-use crate::host::agent;
-use crate::runner::boot::MachineSpec;
+use crate::driver::agent;
+use crate::plan::MachineSpec;
+use crate::plan::measurement::Figures;
 
 /// A QEMU with its libraries and firmware, in one folder of the KVM host's.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::invariant::Check;
-use crate::report::{Outcome, ScenarioResult};
+use crate::judge::{Outcome, ScenarioResult};
+use unwindlab_oracle::invariant::Check;
 
 /// How the bad kernel is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -108,8 +108,8 @@ fn holds(result: &ScenarioResult, id: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::invariant::Violation;
-    use crate::report::result::{InvariantCheck, JudgedViolation};
+    use crate::judge::result::{InvariantCheck, JudgedViolation};
+    use unwindlab_oracle::invariant::Violation;
 
     fn result(outcome: Outcome, fell: &[&str]) -> ScenarioResult {
         let mut result = ScenarioResult::not_run("s", outcome, "why".to_owned());

@@ -1,8 +1,8 @@
 //! What verdicts are made of.
 
-use crate::invariant::finding::{Findings, FindingsError};
-use crate::invariant::{Invariant, registry};
-use crate::report::MatchFinding;
+use crate::judge::MatchFinding;
+use unwindlab_oracle::invariant::finding::{Findings, FindingsError};
+use unwindlab_oracle::invariant::{Invariant, registry};
 
 /// What verdicts are made of.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]

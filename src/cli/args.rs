@@ -3,10 +3,11 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::bench::rows::Row;
-use crate::runner::explore::Token;
+use crate::host::choice::KvmHost;
+use crate::plan::Token;
 use crate::scenario::place::KernelPlace;
 
 /// Finds out whether a Linux kernel with deferred user-space unwinding is right.
@@ -420,18 +421,6 @@ fn share(text: &str) -> Result<f64, String> {
         .ok()
         .filter(|share| *share > 0.0 && *share < 1.0)
         .ok_or_else(|| "give a number between 0 and 1, such as 0.99".to_owned())
-}
-
-/// Where KVM comes from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum KvmHost {
-    /// `native` where a probe guest shows that it runs kernels, else `emulated`.
-    #[default]
-    Auto,
-    /// This machine's /dev/kvm.
-    Native,
-    /// A Linux with KVM in QEMU's TCG.
-    Emulated,
 }
 
 /// `unwindlab kernel`.

@@ -6,22 +6,24 @@ use std::path::PathBuf;
 use clap::{Parser as _, ValueEnum as _};
 
 use super::analysis::Analysis;
-use super::args::{BenchArgs, Cli, Command, KvmHost, SweepArgs};
+use super::args::{BenchArgs, Cli, Command, SweepArgs};
 use super::error::CommandError;
 use super::kernel;
-use super::lab::{Lab, LabError, TestKernel};
 use super::output::print;
 use super::progress::Spinner;
 use super::sweep;
 use crate::bench::rows::{self, Bench, Line, Row};
+use crate::host::choice::KvmHost;
+use crate::host::provider::{Lab, LabError, TestKernel};
+use crate::interrupt::Interrupt;
+use crate::judge::outcome::EXIT_UNTESTED;
+use crate::plan::MachineSpec;
+use crate::plan::TrialPlan;
+use crate::plan::sweep::SweepPlan;
 use crate::report::artifacts::OutputFile;
 use crate::report::bench::{block, record};
 use crate::report::json::Setting;
-use crate::report::outcome::EXIT_UNTESTED;
-use crate::runner::boot::MachineSpec;
-use crate::runner::{Interrupt, TrialPlan};
 use crate::scenario::{Library, Loaded, ResolveError, resolve};
-use crate::sweep::SweepPlan;
 
 /// The scenario that is swept, and whose trial is made by reboot.
 const SWEPT: &str = "nmi-in-syscall";

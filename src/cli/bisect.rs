@@ -9,8 +9,7 @@ use unwindlab_guest_kernel::{BuildError, BuildSpec, Source};
 use super::analysis::Analysis;
 use super::args::BisectArgs;
 use super::error::CommandError;
-use super::kernel::{self, KernelRequest};
-use super::lab::{Lab, LabError};
+use super::kernel;
 use super::output::print;
 use super::progress::Spinner;
 use super::suite::Suite;
@@ -18,9 +17,12 @@ use crate::bisect::confidence::{failure_rate, mistake, runs_needed};
 use crate::bisect::log::{Ends, Log, Search, Tested};
 use crate::bisect::symptom::{self, Shown, Symptom};
 use crate::bisect::{Found, Verdict, search};
-use crate::report::ScenarioResult;
-use crate::report::outcome::EXIT_UNTESTED;
-use crate::runner::{Interrupt, Progress as _};
+use crate::host::kernel_request::KernelRequest;
+use crate::host::provider::{Lab, LabError};
+use crate::interrupt::Interrupt;
+use crate::judge::ScenarioResult;
+use crate::judge::outcome::EXIT_UNTESTED;
+use crate::plan::Progress as _;
 use crate::scenario::Library;
 
 /// How often a run that the harness failed is repeated before the commit is left out.

@@ -2,13 +2,13 @@
 
 use std::io;
 
-use super::lab::LabError;
 use crate::bisect::log::LogError;
-use crate::invariant::finding::FindingsError;
+use crate::host::provider::LabError;
+use crate::judge::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED, EXIT_USAGE};
 use crate::report::artifacts::WriteError;
-use crate::report::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED, EXIT_USAGE};
 use crate::scenario::ScenarioErrors;
 use crate::scenario::library::LibraryError;
+use unwindlab_oracle::invariant::finding::FindingsError;
 
 /// Why a command ends; shown after `error: `.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,5 @@
 //! Which kernel the user means: options to a request, with files read and names looked up.
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,24 +10,7 @@ use unwindlab_guest_kernel::{BuildSpec, Source};
 
 use super::args::{BuildOptions, KernelOptions};
 use super::error::CommandError;
-
-/// A kernel that is wanted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KernelRequest {
-    /// One that is there, as `--kernel` has it.
-    Ready(String),
-    /// One to be built.
-    Build(BuildSpec),
-}
-
-impl fmt::Display for KernelRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ready(spec) => f.write_str(spec),
-            Self::Build(spec) => spec.fmt(f),
-        }
-    }
-}
+use crate::host::kernel_request::KernelRequest;
 
 const STOCK: &str = "stock";
 

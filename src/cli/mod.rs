@@ -7,7 +7,6 @@ mod bench;
 mod bisect;
 pub mod error;
 pub mod kernel;
-pub mod lab;
 mod mutants;
 mod output;
 pub mod progress;
@@ -31,11 +30,11 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use self::analysis::Analysis;
 use self::args::{Cli, Command, KernelCommand};
 use self::error::CommandError;
-use self::kernel::KernelRequest;
-use self::lab::Lab;
 use self::output::print;
 use self::progress::Spinner;
-use crate::runner::Interrupt;
+use crate::host::kernel_request::KernelRequest;
+use crate::host::provider::Lab;
+use crate::interrupt::Interrupt;
 use crate::scenario::{Library, schema};
 
 /// Overrides `-v` where it is set; targets and levels as tracing-subscriber's `Targets` has them

@@ -4,18 +4,22 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::analysis::Analysis;
-use super::args::{KvmHost, RunArgs};
+use super::args::RunArgs;
 use super::error::{CommandError, show};
-use super::kernel::{self, KernelRequest};
-use super::lab::{Lab, TestKernel};
+use super::kernel;
 use super::output::print;
 use super::progress::Spinner;
 use super::session::{Session, Setup};
+use crate::host::choice::KvmHost;
+use crate::host::kernel_request::KernelRequest;
+use crate::host::provider::{Lab, TestKernel};
+use crate::interrupt::Interrupt;
+use crate::judge::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED};
+use crate::judge::{ScenarioResult, exit_code};
+use crate::plan::TrialPlan;
 use crate::report::artifacts::{Artifacts, OutputFile};
 use crate::report::json::{self, Setting};
-use crate::report::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED};
-use crate::report::{ScenarioResult, exit_code, junit, table};
-use crate::runner::{Interrupt, TrialPlan};
+use crate::report::{junit, table};
 use crate::scenario::{Library, Loaded, ResolveError, ScenarioErrors, resolve};
 
 /// The result files that the user wants, known to be writable.

@@ -4,22 +4,26 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::analysis::Analysis;
-use super::args::{KernelOptions, KvmHost};
+use super::args::KernelOptions;
 use super::error::CommandError;
-use super::lab::{Lab, TestKernel};
 use super::output::print;
 use super::progress::Spinner;
 use super::replay;
 use super::tally::{Made, Tally};
+use crate::host::choice::KvmHost;
+use crate::host::provider::{Lab, TestKernel};
+use crate::interrupt::Interrupt;
+use crate::judge::outcome::Verdict;
+use crate::judge::{Case, Judge, Outcome, ScenarioResult};
+use crate::plan::Token;
+use crate::plan::{Executor, InfraError, Progress as _, TrialPlan};
 use crate::report::artifacts::Artifacts;
 use crate::report::names::Names;
-use crate::report::outcome::Verdict;
-use crate::report::{Case, Judge, Outcome, ScenarioResult, failure, table};
-use crate::runner::explore::{self, Token};
-use crate::runner::{Executor, InfraError, Interrupt, Progress as _, TrialPlan};
+use crate::report::{failure, table};
+use crate::runner::explore;
 use crate::scenario::Loaded;
-use crate::trace::recording::TrialEnd;
-use crate::trace::{Recording, Trace};
+use unwindlab_oracle::trace::recording::TrialEnd;
+use unwindlab_oracle::trace::{Recording, Trace};
 
 /// What a session does with the scenarios.
 #[derive(Debug)]

@@ -5,14 +5,16 @@ use std::sync::mpsc;
 use std::thread;
 
 use super::analysis::Analysis;
-use super::args::{KernelOptions, KvmHost};
+use super::args::KernelOptions;
 use super::error::CommandError;
-use super::kernel::KernelRequest;
-use super::lab::{Lab, LabError, TestKernel};
 use super::progress::Spinner;
 use super::session::{Session, Setup};
-use crate::report::ScenarioResult;
-use crate::runner::{Interrupt, Progress, TrialPlan};
+use crate::host::choice::KvmHost;
+use crate::host::kernel_request::KernelRequest;
+use crate::host::provider::{Lab, LabError, TestKernel};
+use crate::interrupt::Interrupt;
+use crate::judge::ScenarioResult;
+use crate::plan::{Progress, TrialPlan};
 use crate::scenario::{Loaded, ResolveError, resolve};
 
 /// What does not change from kernel to kernel.

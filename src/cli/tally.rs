@@ -1,10 +1,11 @@
 //! The trials of one scenario, put together.
 
-use crate::report::outcome::Verdict;
-use crate::report::result::Trials;
-use crate::report::{Outcome, ScenarioResult};
-use crate::runner::TrialPlan;
-use crate::runner::explore::{Preemption, Token, choose};
+use crate::judge::outcome::Verdict;
+use crate::judge::result::Trials;
+use crate::judge::{Outcome, ScenarioResult};
+use crate::plan::Token;
+use crate::plan::TrialPlan;
+use crate::runner::explore::{Preemption, choose};
 use crate::scenario::KernelSymbols;
 
 /// How far they are.

@@ -13,17 +13,19 @@ use tempfile::TempDir;
 use unwindlab_guest_kernel::build::patch::Patch;
 
 use super::analysis::Analysis;
-use super::args::{Cli, Command, KvmHost};
+use super::args::{Cli, Command};
 use super::error::CommandError;
-use super::kernel::KernelRequest;
-use super::lab::{Lab, LabError, TestKernel};
 use super::run::run;
-use crate::invariant::finding::Findings;
-use crate::invariant::{Check, Invariant};
-use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan};
+use crate::host::choice::KvmHost;
+use crate::host::kernel_request::KernelRequest;
+use crate::host::provider::{Lab, LabError, TestKernel};
+use crate::interrupt::Interrupt;
+use crate::plan::{Executor, InfraError, Progress, TrialPlan};
 use crate::scenario::KernelSymbols;
-use crate::trace::recording::TrialEnd;
-use crate::trace::{Recording, Trace};
+use unwindlab_oracle::invariant::finding::Findings;
+use unwindlab_oracle::invariant::{Check, Invariant};
+use unwindlab_oracle::trace::recording::TrialEnd;
+use unwindlab_oracle::trace::{Recording, Trace};
 
 struct Holds;
 
@@ -140,8 +142,8 @@ impl Executor for Host {
 
     fn sweep(
         &mut self,
-        _: &crate::sweep::SweepPlan,
-        _: &mut dyn FnMut(crate::sweep::Message) -> bool,
+        _: &crate::plan::sweep::SweepPlan,
+        _: &mut dyn FnMut(crate::plan::sweep::Message) -> bool,
     ) -> Result<(), InfraError> {
         unreachable!("no test of the command line sweeps")
     }

@@ -9,16 +9,17 @@ use unwindlab_guest_kernel::build::header::{self, Variant};
 use super::analysis::Analysis;
 use super::args::VariantsArgs;
 use super::error::CommandError;
-use super::kernel::{self, KernelRequest};
-use super::lab::Lab;
+use super::kernel;
 use super::output::print;
 use super::progress::Spinner;
 use super::suite::{Job, Judged, Suite, choose};
-use crate::report::ScenarioResult;
+use crate::host::kernel_request::KernelRequest;
+use crate::host::provider::Lab;
+use crate::interrupt::Interrupt;
+use crate::judge::ScenarioResult;
+use crate::judge::outcome::EXIT_UNTESTED;
 use crate::report::comparison::{Column, Comparison};
 use crate::report::figures::{Figures, WHOLE_CALL};
-use crate::report::outcome::EXIT_UNTESTED;
-use crate::runner::Interrupt;
 use crate::scenario::{Library, Loaded};
 
 /// The kernel as it is, which is an answer on both axes.
@@ -128,7 +129,7 @@ fn all_fallen(results: &[ScenarioResult]) -> Vec<(String, Vec<String>)> {
 
 /// The scenarios that the kernel did not survive, or did not end.
 fn died(results: &[ScenarioResult]) -> Vec<String> {
-    use crate::report::Outcome::{GuestPanic, Hang};
+    use crate::judge::Outcome::{GuestPanic, Hang};
     results
         .iter()
         .filter(|result| matches!(result.outcome, GuestPanic | Hang))
@@ -140,7 +141,7 @@ fn died(results: &[ScenarioResult]) -> Vec<String> {
 fn untested(results: &[ScenarioResult]) -> Option<String> {
     results
         .iter()
-        .filter(|result| result.outcome != crate::report::Outcome::Skip)
+        .filter(|result| result.outcome != crate::judge::Outcome::Skip)
         .find(|result| !result.outcome.is_tested())
         .map(ScenarioResult::brief)
 }

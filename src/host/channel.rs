@@ -10,10 +10,10 @@ use std::io::{Read, Write};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::bench::{Figures, Order};
-use crate::runner::{TrialPlan, TrialProgress};
-use crate::sweep::{Message, SweepPlan};
-use crate::trace::Recording;
+use crate::plan::measurement::{Figures, Order};
+use crate::plan::sweep::{Message, SweepPlan};
+use crate::plan::{TrialPlan, TrialProgress};
+use unwindlab_oracle::trace::Recording;
 
 /// Longest body accepted: a recording with all its rings, with room to spare.
 pub const MAX_BODY: usize = 1 << 30;

@@ -1,9 +1,20 @@
 //! Which KVM host is used: what the user asks for, and what the probe says.
 
+use clap::ValueEnum;
 use unwindlab_vmm::Kvm;
 use unwindlab_vmm::probe::probe;
 
-use crate::cli::args::KvmHost;
+/// Where KVM comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum KvmHost {
+    /// `native` where a probe guest shows that it runs kernels, else `emulated`.
+    #[default]
+    Auto,
+    /// This machine's /dev/kvm.
+    Native,
+    /// A Linux with KVM in QEMU's TCG.
+    Emulated,
+}
 
 /// The choice, with the reason in one line.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use unwindlab_guest_kernel::closure::LIBRARIES;
 
-use super::cpio::Archive;
+use crate::driver::cpio::Archive;
 
 /// Adds the folder `root` with these programs of `dir`, their libraries, and everything in these
 /// other folders. A library that others are linked with by another name goes in once, by that name.

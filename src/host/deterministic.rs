@@ -23,9 +23,10 @@ use self::region::Outside;
 use super::channel::{self, FromHost, ToHost};
 use super::emulated::{self, OuterMachine};
 use super::told;
-use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan};
-use crate::sweep::{Message, SweepPlan};
-use crate::trace::Recording;
+use crate::interrupt::Interrupt;
+use crate::plan::sweep::{Message, SweepPlan};
+use crate::plan::{Executor, InfraError, Progress, TrialPlan};
+use unwindlab_oracle::trace::Recording;
 
 /// An instruction takes 2^3 ns, about what it takes without this mode: scenarios have their rates from there.
 const ICOUNT: &str = "shift=3,sleep=off";

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use unwindlab_guest_kernel as kernels;
 use unwindlab_guest_kernel::{Cache, KernelSpec};
 
+use super::choice::KvmHost;
 use super::choice::{Choice, choose};
-use crate::cli::args::KvmHost;
 
 /// The report, some lines of `what: which (why)`.
 #[must_use]

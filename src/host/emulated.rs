@@ -19,10 +19,11 @@ use unwindlab_guest_kernel::child::end_with_us;
 use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::console::OuterConsole;
 use super::told;
-use crate::bench::{Figures, Order};
-use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan};
-use crate::sweep::{Message, SweepPlan};
-use crate::trace::Recording;
+use crate::interrupt::Interrupt;
+use crate::plan::measurement::{Figures, Order};
+use crate::plan::sweep::{Message, SweepPlan};
+use crate::plan::{Executor, InfraError, Progress, TrialPlan};
+use unwindlab_oracle::trace::Recording;
 
 /// The outer machine's command line. `tsc=reliable`: without it the outer kernel does not trust
 /// TCG's TSC, KVM has no master clock, and the guest's perf timestamps of two CPUs disagree.

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{MemfdFlags, memfd_create};
 use unwindlab_guest_kernel::qemu;
 
-use super::cpio::Archive;
 use super::{closure, perf_tool};
+use crate::driver::cpio::Archive;
 
 /// Folder of the kernels under test, each named by its content hash.
 pub const KERNELS: &str = "/kernels";

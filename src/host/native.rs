@@ -12,17 +12,21 @@ use unwindlab_vmm::{
     BuildError, Kernel, Kvm, LINUX_CMDLINE, Machine, MachineConfig, Pmu, PmuError,
 };
 
-use super::{agent, perf_tool, told};
+use super::{perf_tool, told};
+
 use crate::bench::carry::Bench;
 use crate::bench::qemu::Peer;
-use crate::bench::{Figures, Order};
-use crate::runner::boot::{Booted, MachineKind, MachineSpec};
-use crate::runner::plan::PmuPlan;
-use crate::runner::{Executor, InfraError, Interrupt, Progress, TrialPlan, TrialProgress};
+use crate::driver::agent;
+use crate::interrupt::Interrupt;
+use crate::plan::MachineSpec;
+use crate::plan::PmuPlan;
+use crate::plan::measurement::{Figures, Order};
+use crate::plan::sweep::{Message, SweepPlan};
+use crate::plan::{Executor, InfraError, Progress, TrialPlan, TrialProgress};
+use crate::runner::boot::{Booted, MachineKind};
 use crate::sweep::engine::{self, Purpose};
-use crate::sweep::{Message, SweepPlan};
-use crate::trace::Recording;
-use crate::trace::recording::TrialEnd;
+use unwindlab_oracle::trace::Recording;
+use unwindlab_oracle::trace::recording::TrialEnd;
 
 /// What every guest kernel is told besides [`LINUX_CMDLINE`]. `mitigations=off` keeps entries
 /// short and user and kernel in one page table; `oops=panic` makes an oops an end rather than a

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use super::channel::{self, ChannelError, FromHost};
-use crate::sweep::Message;
+use crate::plan::sweep::Message;
 
 /// How long what is told of a trial may wait for the next one.
 const DELAY: Duration = Duration::from_millis(20);
@@ -53,7 +53,7 @@ impl<'s, S: Write> Outbox<'s, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::plan::Effort;
+    use crate::plan::sweep::Effort;
 
     #[test]
     fn what_is_put_in_comes_out_whole_and_in_order() {

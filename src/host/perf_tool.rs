@@ -8,7 +8,7 @@ use unwindlab_abi::PERF_TOOL_DIR;
 use unwindlab_guest_kernel::perf_tool;
 
 use super::closure;
-use super::cpio::Archive;
+use crate::driver::cpio::Archive;
 
 /// Where the outer machine's initramfs has it.
 pub const FILE: &str = "/perf-tool.cpio";

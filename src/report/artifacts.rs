@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 use tempfile::NamedTempFile;
 
-use super::outcome::Outcome;
-use super::result::{Artifact, ScenarioResult};
-use super::snapshot::Comparison;
-use crate::trace::Recording;
+use crate::judge::outcome::Outcome;
+use crate::judge::result::{Artifact, ScenarioResult};
+use crate::judge::snapshot::Comparison;
+use unwindlab_oracle::trace::Recording;
 
 /// A file cannot be written.
 #[derive(Debug, thiserror::Error)]

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::names::Names;
-use super::outcome::Outcome;
-use super::result::{JudgedViolation, ScenarioResult};
-use super::snapshot::Comparison;
+use crate::judge::outcome::Outcome;
+use crate::judge::result::{JudgedViolation, ScenarioResult};
+use crate::judge::snapshot::Comparison;
 use crate::text::printable;
-use crate::trace::{Event, EventKind, LabEvent, LabKind, Trace};
+use unwindlab_oracle::trace::{Event, EventKind, LabEvent, LabKind, Trace};
 
 /// Violations that are shown in full; the rest are in the files.
 const MAX_VIOLATIONS: usize = 3;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::result::ScenarioResult;
-use crate::trace::Trace;
-use crate::trace::lab::{LabKind, LabTrace};
+use crate::judge::result::ScenarioResult;
+use unwindlab_oracle::trace::Trace;
+use unwindlab_oracle::trace::lab::{LabKind, LabTrace};
 
 /// The scenario under whose storm progress is measured: NMIs at a fixed rate in guest time, each
 /// of which asks for a stack of 300 frames.
@@ -132,9 +132,9 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Outcome;
-    use crate::trace::lab::{LabClient, LabEvent, LabFlags};
+    use crate::judge::Outcome;
     use unwindlab_abi::lab::LabContext;
+    use unwindlab_oracle::trace::lab::{LabClient, LabEvent, LabFlags};
 
     fn event(slot: u64, task: u32, entry: u32, kind: LabKind) -> LabEvent {
         LabEvent {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use iced_x86::{Decoder, DecoderOptions, Formatter as _, GasFormatter};
 
 use super::names::Names;
-use crate::sweep::Step;
+use crate::plan::sweep::Step;
 use crate::text::printable;
 
 /// The longest x86 instruction.

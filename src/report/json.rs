@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::result::ScenarioResult;
+use crate::judge::result::ScenarioResult;
 
 /// Names the shape of a record. Raised with every change that a reader could trip over; added
 /// keys are none.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use quick_junit::{NonSuccessKind, Report, SerializeError, TestCase, TestCaseStatus, TestSuite};
 
 use super::json::Setting;
-use super::outcome::{Outcome, Verdict};
-use super::result::ScenarioResult;
+use crate::judge::outcome::{Outcome, Verdict};
+use crate::judge::result::ScenarioResult;
 
 /// The XML of a run.
 ///

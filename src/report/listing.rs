@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::report::coverage::{FileCoverage, LineCoverage};
 use crate::scenario::SourceLines;
-use crate::sweep::coverage::{FileCoverage, LineCoverage};
 use crate::text::printable;
 
 /// What stands above the files.

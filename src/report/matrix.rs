@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
-use super::outcome::Outcome;
+use crate::judge::outcome::Outcome;
 use crate::text::printable;
 
 /// All rows, and the scenarios that are their columns.

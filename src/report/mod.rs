@@ -4,29 +4,18 @@
 pub mod artifacts;
 pub mod bench;
 pub mod comparison;
-pub mod counts;
-mod expect;
+pub mod coverage;
 pub mod failure;
 pub mod figures;
 pub mod instructions;
 pub mod json;
-pub mod judge;
 pub mod junit;
 pub mod listing;
 pub mod matrix;
 pub mod names;
-pub mod outcome;
-mod overflows;
-mod perf_tool;
 pub mod replay;
-pub mod result;
-pub mod snapshot;
 pub mod sweep;
 pub mod table;
-
-pub use judge::{Case, Judge, MatchFinding};
-pub use outcome::{Outcome, exit_code};
-pub use result::ScenarioResult;
 
 #[cfg(test)]
 mod tests;

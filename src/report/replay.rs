@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::outcome::Outcome;
-use super::result::ScenarioResult;
-use crate::sweep::verdicts::Symptom;
+use crate::judge::outcome::Outcome;
+use crate::judge::result::ScenarioResult;
+use crate::judge::sweep::Symptom;
 
 /// Raised when the form changes.
 pub const VERSION: u32 = 3;
@@ -185,7 +185,7 @@ mod tests {
         let result = |outcome| ScenarioResult::not_run("s", outcome, String::new());
         for outcome in Outcome::ALL {
             let kept = ReplayVerdict::of_run(&result(outcome)).is_some();
-            let failed = outcome.verdict() == super::super::outcome::Verdict::Bad;
+            let failed = outcome.verdict() == crate::judge::outcome::Verdict::Bad;
             assert_eq!(kept, failed || outcome == Outcome::ExpectedFailure);
         }
     }

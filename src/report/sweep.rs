@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::names::Names;
-use crate::sweep::plan::{Effort, Point};
-use crate::sweep::verdicts::{Failure, Symptom, Verdicts};
+use crate::judge::sweep::{Failure, Symptom, Verdicts};
+use crate::plan::sweep::{Effort, Point};
 use crate::text::printable;
-use crate::trace::recording::TrialEnd;
+use unwindlab_oracle::trace::recording::TrialEnd;
 
 /// Violations of a failure that are shown.
 const MAX_MESSAGES: usize = 64;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 
-use super::counts::Counts;
-use super::outcome::{Outcome, Verdict};
-use super::result::ScenarioResult;
+use crate::judge::Counts;
+use crate::judge::outcome::{Outcome, Verdict};
+use crate::judge::result::ScenarioResult;
 use crate::text::printable;
 
 /// Width of the longest outcome, `expected-failure`.

@@ -8,12 +8,12 @@ use unwindlab_vmm::{Pause, Run, VcpuHandle};
 use super::arrivals::Who;
 use super::delays::later;
 use super::error::TrialError;
-use super::plan::{ActionPlan, InjectionPlan, PokePlan, TriggerPlan};
 use super::stops::Stepping;
 use super::trial::Trial;
-use super::vcpu::{VcpuError, nmi_state, vcpu, while_stopped};
-use super::watch;
-use crate::trace::recording::{Injection, Recording};
+use crate::driver::vcpu::{VcpuError, nmi_state, vcpu, while_stopped};
+use crate::driver::watch;
+use crate::plan::{ActionPlan, InjectionPlan, PokePlan, TriggerPlan};
+use unwindlab_oracle::trace::recording::{Injection, Recording};
 
 /// Where an injection found what it was done to.
 pub(super) type Found = (u8, u64, u8);

@@ -1,42 +1,15 @@
 //! A machine that is booted once and then runs one trial after the other, each from the moment at which
 //! its agent says hello.
 
-use serde::{Deserialize, Serialize};
 use unwindlab_vmm::{Checkpoint, Machine};
 
 use super::error::TrialError;
 use super::exits;
-use super::plan::{PmuPlan, TrialPlan};
-use super::progress::TrialProgress;
 use super::trial::Trial;
-use super::vcpu::set_breakpoints;
-use crate::trace::recording::{Recording, TrialEnd};
-
-/// A machine, as any VMM can start it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MachineSpec {
-    /// Content hash of the kernel to boot, by which the KVM host finds its image.
-    pub kernel: String,
-    /// vCPUs.
-    pub vcpus: u8,
-    /// Guest RAM in MiB.
-    pub memory_mib: u32,
-    /// Words added to the harness's own kernel command line.
-    pub cmdline: String,
-}
-
-impl MachineSpec {
-    /// That of a trial.
-    #[must_use]
-    pub fn of(plan: &TrialPlan) -> Self {
-        Self {
-            kernel: plan.kernel.clone(),
-            vcpus: plan.vcpus,
-            memory_mib: plan.memory_mib,
-            cmdline: plan.cmdline.clone(),
-        }
-    }
-}
+use crate::driver::vcpu::set_breakpoints;
+use crate::plan::TrialProgress;
+use crate::plan::{MachineSpec, PmuPlan, TrialPlan};
+use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
 
 /// What a machine is made from: trials that have all of it in common can run on one.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use super::actions::{Found, Made};
 use super::arrivals::Who;
 use super::error::TrialError;
 use super::trial::Trial;
-use super::watch;
-use crate::trace::recording::{Block, TrialEnd};
+use crate::driver::watch;
+use unwindlab_oracle::trace::recording::{Block, TrialEnd};
 
 /// How long the helper may take, which looks for commands every 200 us of the guest's time.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);

@@ -5,10 +5,10 @@ use unwindlab_vmm::VcpuHandle;
 use super::actions::Found;
 use super::arrivals::Who;
 use super::error::TrialError;
-use super::plan::Corruption;
 use super::trial::Trial;
-use super::vcpu::{VcpuError, vcpu, word};
-use super::watch;
+use crate::driver::vcpu::{VcpuError, vcpu, word};
+use crate::driver::watch;
+use crate::plan::Corruption;
 
 /// The last page that user addresses reach: above every stack, and nothing is mapped there.
 const WILD: u64 = 0x7fff_ffff_eff0;

@@ -1,6 +1,6 @@
 //! What can fail in the controller of a trial.
 
-use super::vcpu::VcpuError;
+use crate::driver::vcpu::VcpuError;
 
 /// The controller's own failure, as against the guest's: ends in infra-error.
 #[derive(Debug, thiserror::Error)]

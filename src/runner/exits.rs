@@ -1,84 +1,9 @@
-//! Exits of a vCPU as triggers: accesses that KVM brings to the VMM.
+//! Has vCPUs stop at the exits that injections wait for.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use unwindlab_vmm::{Access, AccessKind, Machine, Watched};
+use unwindlab_vmm::{Machine, Watched};
 
-use super::plan::{EventPlan, InjectionPlan, TriggerPlan};
-use super::vcpu::{VcpuError, while_stopped};
-
-/// How a vCPU leaves KVM.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum ExitKind {
-    /// A port is read.
-    In,
-    /// A port is written.
-    Out,
-    /// Physical memory is read where there is none.
-    MmioRead,
-    /// It is written.
-    MmioWrite,
-    /// The MSR of a synthetic counter is read.
-    Rdmsr,
-    /// It is written.
-    Wrmsr,
-    /// A synthetic counter is read by RDPMC.
-    Rdpmc,
-    /// The CPU waits for an interrupt: KVM does that itself here, without an exit.
-    Halt,
-}
-
-/// Exits to wait for, or one that was seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExitPlan {
-    /// How.
-    pub kind: ExitKind,
-    /// Of which port, physical address, MSR or counter; none: of any.
-    pub number: Option<u64>,
-}
-
-impl ExitPlan {
-    /// Whether `seen` is one of these.
-    #[must_use]
-    pub fn covers(&self, seen: &Self) -> bool {
-        self.kind == seen.kind && (self.number.is_none() || self.number == seen.number)
-    }
-
-    /// One that was seen.
-    #[must_use]
-    pub const fn of(access: Access) -> Self {
-        let kind = match access.kind {
-            AccessKind::In => ExitKind::In,
-            AccessKind::Out => ExitKind::Out,
-            AccessKind::MmioRead => ExitKind::MmioRead,
-            AccessKind::MmioWrite => ExitKind::MmioWrite,
-            AccessKind::Rdmsr => ExitKind::Rdmsr,
-            AccessKind::Wrmsr => ExitKind::Wrmsr,
-            AccessKind::Rdpmc => ExitKind::Rdpmc,
-        };
-        Self {
-            kind,
-            number: Some(access.number),
-        }
-    }
-
-    /// For the VMM; none for what never leaves KVM.
-    fn watched(self) -> Option<Watched> {
-        let kind = match self.kind {
-            ExitKind::In => AccessKind::In,
-            ExitKind::Out => AccessKind::Out,
-            ExitKind::MmioRead => AccessKind::MmioRead,
-            ExitKind::MmioWrite => AccessKind::MmioWrite,
-            ExitKind::Rdmsr => AccessKind::Rdmsr,
-            ExitKind::Wrmsr => AccessKind::Wrmsr,
-            ExitKind::Rdpmc => AccessKind::Rdpmc,
-            ExitKind::Halt => return None,
-        };
-        let number = self.number;
-        Some(Watched { kind, number })
-    }
-}
+use crate::driver::vcpu::{VcpuError, while_stopped};
+use crate::plan::{EventPlan, InjectionPlan, TriggerPlan};
 
 /// Has all vCPUs stop at the exits that these injections wait for.
 pub fn watch(machine: &mut Machine, injections: &[InjectionPlan]) -> Result<(), VcpuError> {
@@ -95,23 +20,4 @@ pub fn watch(machine: &mut Machine, injections: &[InjectionPlan]) -> Result<(), 
         while_stopped(machine, index, |handle| Ok(handle.watch(&watched)?))?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_exit_is_told_by_kind_and_number() {
-        let exit = |kind, number| ExitPlan { kind, number };
-        let any = exit(ExitKind::Out, None);
-        let one = exit(ExitKind::Out, Some(0x3f8));
-        let seen = ExitPlan::of(Access {
-            kind: AccessKind::Out,
-            number: 0x3f9,
-        });
-        assert!(any.covers(&seen) && !one.covers(&seen));
-        assert!(exit(ExitKind::Out, Some(0x3f9)).covers(&seen));
-        assert!(!exit(ExitKind::In, None).covers(&seen));
-    }
 }

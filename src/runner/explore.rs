@@ -4,39 +4,9 @@
 //! ASPLOS 2010): most bugs of concurrency need a few preemptions only, at the right places. There a
 //! scheduler runs one thread at a time; here all vCPUs run, and a preempted one stands still.
 
-use std::fmt;
-
-use super::plan::{
-    ActionPlan, ArrivalPlan, By, ExplorePlan, InjectionPlan, Place, TrialPlan, TriggerPlan,
+use crate::plan::{
+    ActionPlan, ArrivalPlan, By, ExplorePlan, InjectionPlan, Place, Token, TrialPlan, TriggerPlan,
 };
-
-/// Names the choices of one trial of an exploration: `SEED:TRIAL`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Token {
-    /// The exploration's.
-    pub seed: u64,
-    /// The trial's number, from 1.
-    pub trial: u32,
-}
-
-impl fmt::Display for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.seed, self.trial)
-    }
-}
-
-impl std::str::FromStr for Token {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parts = text.split_once(':');
-        let token = parts.and_then(|(seed, trial)| {
-            let (seed, trial) = (seed.parse().ok()?, trial.parse().ok()?);
-            (trial > 0).then_some(Self { seed, trial })
-        });
-        token.ok_or_else(|| "expected SEED:TRIAL, as a failure names it, such as 1:37".to_owned())
-    }
-}
 
 /// One preemption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! Marks and exits stop the vCPU, and are seen at once. Rings and log are looked at when a vCPU stops and
 //! else every millisecond: what an injection finds is what the guest has become by then.
 
-use super::plan::EventPlan;
+use crate::plan::EventPlan;
 
 /// One injection.
 #[derive(Debug)]

@@ -6,11 +6,11 @@ use unwindlab_vmm::{Access, Run};
 use super::actions::NOBODY;
 use super::arrivals::{Due, Standing, Who};
 use super::error::TrialError;
-use super::exits::ExitPlan;
-use super::plan::EventPlan;
 use super::trial::Trial;
-use super::vcpu::{VcpuError, vcpu};
-use super::watch;
+use crate::driver::vcpu::{VcpuError, vcpu};
+use crate::driver::watch;
+use crate::plan::EventPlan;
+use crate::plan::ExitPlan;
 
 /// Why a vCPU executes single instructions right now.
 #[derive(Debug, Clone, Copy)]

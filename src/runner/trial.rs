@@ -14,15 +14,15 @@ use super::delays::{Delays, later};
 use super::error::TrialError;
 use super::exits;
 use super::frozen::Frozen;
-use super::plan::{Place, TrialPlan, TriggerPlan};
-use super::progress::{Stage, TrialProgress};
 use super::rate::Rates;
-use super::session::{Session, Turn};
 use super::sightings::Sightings;
 use super::stops::Stepping;
-use super::vcpu::{VcpuError, set_breakpoints, vcpu};
-use super::watch;
-use crate::trace::recording::{Progress, Recording, TrialEnd};
+use crate::driver::session::{Session, Turn};
+use crate::driver::vcpu::{VcpuError, set_breakpoints, vcpu};
+use crate::driver::watch;
+use crate::plan::{Place, TrialPlan, TriggerPlan};
+use crate::plan::{Stage, TrialProgress};
+use unwindlab_oracle::trace::recording::{Progress, Recording, TrialEnd};
 
 /// How often rings are read and the guest is looked at while nothing else happens.
 const TICK: Duration = Duration::from_millis(20);

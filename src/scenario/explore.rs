@@ -10,7 +10,7 @@ use super::inject::boundaries;
 use super::located::At;
 use super::model::Scenario;
 use super::resolve::{KernelSymbols, near};
-use crate::runner::plan::{ExplorePlan, TriggerPlan};
+use crate::plan::{ExplorePlan, TriggerPlan};
 
 /// Many trials. In each of them a few preemptions are made: a vCPU that comes to an instruction chosen at
 /// random stands still there until another vCPU has come to one chosen at random, or for some tens of

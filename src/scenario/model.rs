@@ -13,7 +13,7 @@ use super::inject::{Injection, Schedule};
 use super::lab::Lab;
 use super::located::At;
 use super::units::{Count, Memory, Time};
-use crate::trace::SnapshotStyle;
+use unwindlab_oracle::trace::SnapshotStyle;
 
 /// One scenario: a machine, what runs in it, what is done to it, and what must come out.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]

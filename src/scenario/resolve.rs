@@ -13,8 +13,8 @@ use super::inject;
 use super::lab;
 use super::model::{Pmu, Scenario};
 use super::perf_tool;
-use crate::runner::TrialPlan;
-use crate::runner::plan::{
+use crate::plan::TrialPlan;
+use crate::plan::{
     ActionPlan, ArrivalPlan, By, InjectionPlan, KernelAddresses, Limits, PmuPlan, TriggerPlan,
 };
 

@@ -27,10 +27,10 @@ use unwindlab_vmm::Regs;
 
 use super::guest::SweepError;
 use super::job::Job;
-use super::plan::Pairs;
 use super::track::{STRIDE, Track};
 use super::trial::Way;
-use crate::runner::vcpu::{VcpuError, vcpu, word};
+use crate::driver::vcpu::{VcpuError, vcpu, word};
+use crate::plan::sweep::Pairs;
 
 /// How often two boundaries are compared before they count as different: each time shows more of the
 /// words that are not steady.

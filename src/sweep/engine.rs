@@ -11,8 +11,8 @@ use unwindlab_vmm::Machine;
 
 use super::guest::SweepError;
 use super::job::Job;
-use super::plan::{Boundary, Effort, Message, Step, SweepPlan, boundaries};
 use super::walk::Walk;
+use crate::plan::sweep::{Boundary, Effort, Message, Step, SweepPlan, boundaries};
 
 /// Which machine is to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT, mark};
 use unwindlab_vmm::{AddressSpace, CheckpointError, Machine, Run, Stop, VcpuEvent};
 
-use crate::runner::TrialPlan;
-use crate::runner::session::{Session, Turn};
-use crate::runner::vcpu::{VcpuError, nmi_state, set_breakpoints, vcpu};
-use crate::runner::watch;
-use crate::trace::recording::{Injection, TrialEnd};
+use crate::driver::session::{Session, Turn};
+use crate::driver::vcpu::{VcpuError, nmi_state, set_breakpoints, vcpu};
+use crate::driver::watch;
+use crate::plan::TrialPlan;
+use unwindlab_oracle::trace::recording::{Injection, TrialEnd};
 
 /// Why a sweep cannot go on: the harness's fault or the KVM host's.
 #[derive(Debug, thiserror::Error)]

@@ -6,9 +6,9 @@ use std::sync::mpsc::Sender;
 
 use super::engine::{Common, FromJob};
 use super::guest::SweepError;
-use super::plan::{Effort, Message, Point, Step, SweepPlan};
 use super::track::{STRIDE, Track};
 use super::walk::Walk;
+use crate::plan::sweep::{Effort, Message, Point, Step, SweepPlan};
 
 /// One machine.
 pub(super) struct Job<'p> {

@@ -11,17 +11,11 @@
 //! ```
 
 mod alike;
-pub mod coverage;
 pub mod engine;
 mod guest;
 mod job;
 mod pairs;
-pub mod plan;
 mod printk;
-pub mod resume;
 mod track;
 mod trial;
-pub mod verdicts;
 mod walk;
-
-pub use plan::{Message, Step, SweepPlan};

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use super::guest::SweepError;
 use super::job::{Job, Nmis};
-use super::plan::{Boundary, Message, Pairs, Point, Then, boundaries};
 use super::track::{STRIDE, Track};
 use super::trial::{TRIES, Way};
 use super::walk::checkpoint;
-use crate::runner::vcpu::{VcpuError, vcpu};
+use crate::driver::vcpu::{VcpuError, vcpu};
+use crate::plan::sweep::{Boundary, Message, Pairs, Point, Then, boundaries};
 
 /// The instruction `sti`.
 const STI: u8 = 0xfb;

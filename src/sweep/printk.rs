@@ -20,7 +20,7 @@
 use unwindlab_vmm::{Memory, VcpuHandle};
 
 use super::guest::{Guest, SweepError};
-use crate::runner::vcpu::{VcpuError, vcpu, word};
+use crate::driver::vcpu::{VcpuError, vcpu, word};
 
 /// Bytes of a `printk_ringbuffer` that are looked at.
 const HEAD: usize = 88;

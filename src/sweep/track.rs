@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use unwindlab_vmm::Checkpoint;
 
-use super::plan::Step;
-use crate::trace::recording::Injection;
+use crate::plan::sweep::Step;
+use unwindlab_oracle::trace::recording::Injection;
 
 /// Boundaries from one checkpoint of the path to the next: a trial steps over half of them on
 /// average, which costs less than a checkpoint for each.

@@ -7,12 +7,12 @@ use unwindlab_vmm::{Checkpoint, Run};
 use super::engine::FromJob;
 use super::guest::{Happening, SweepError, THREAD};
 use super::job::{Job, Nmis};
-use super::plan::{Message, Point, Step, SweptTrial};
 use super::track::{Block, STRIDE, Track};
 use super::walk::{checkpoint, pass};
-use crate::runner::vcpu::VcpuError;
-use crate::runner::watch;
-use crate::trace::recording::{Injection, TrialEnd};
+use crate::driver::vcpu::VcpuError;
+use crate::driver::watch;
+use crate::plan::sweep::{Message, Point, Step, SweptTrial};
+use unwindlab_oracle::trace::recording::{Injection, TrialEnd};
 
 /// After so long without a stop a trial's machine is looked at: the host may have lost it.
 const SILENCE: Duration = Duration::from_millis(200);

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 use unwindlab_vmm::{Checkpoint, Machine, Run};
 
 use super::guest::{Guest, Happening, SweepError, THREAD, boot_limit};
-use super::plan::{Step, SweepPlan};
 use super::printk::Printed;
-use crate::runner::plan::{Place, TriggerPlan};
-use crate::runner::session::Session;
-use crate::runner::vcpu::{VcpuError, vcpu};
-use crate::runner::watch;
-use crate::trace::LabLog;
-use crate::trace::recording::Injection;
-use crate::trace::ring::RingReader;
+use crate::driver::session::Session;
+use crate::driver::vcpu::{VcpuError, vcpu};
+use crate::driver::watch;
+use crate::plan::sweep::{Step, SweepPlan};
+use crate::plan::{Place, TriggerPlan};
+use unwindlab_oracle::trace::LabLog;
+use unwindlab_oracle::trace::recording::Injection;
+use unwindlab_oracle::trace::ring::RingReader;
 
 /// Requests before the one whose path is swept. A kernel complains about the first ten NMIs in five
 /// seconds that nobody claims (`pr_emerg_ratelimited` in `unknown_nmi_error`, arch/x86/kernel/nmi.c):

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::{Bench, Line, Row, number};
 use crate::bench::series::Series;
-use crate::runner::Progress;
-use crate::trace::recording::TrialEnd;
-use crate::trace::{Recording, Trace};
+use crate::plan::Progress;
+use unwindlab_oracle::trace::recording::TrialEnd;
+use unwindlab_oracle::trace::{Recording, Trace};
 
 /// How long a round decodes, again and again.
 const ROUND: Duration = Duration::from_millis(300);

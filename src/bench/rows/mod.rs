@@ -11,14 +11,14 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::order::{Figures, Order, Vmm};
 use super::series::Series;
-use crate::invariant::Invariant;
-use crate::report::MatchFinding;
-use crate::runner::boot::MachineSpec;
-use crate::runner::{Executor, Progress, TrialPlan};
+use crate::judge::MatchFinding;
+use crate::plan::MachineSpec;
+use crate::plan::measurement::{Figures, Order, Vmm};
+use crate::plan::sweep::SweepPlan;
+use crate::plan::{Executor, Progress, TrialPlan};
 use crate::scenario::KernelSymbols;
-use crate::sweep::SweepPlan;
+use unwindlab_oracle::invariant::Invariant;
 
 pub use library::library;
 

@@ -1,8 +1,8 @@
 //! Putting a machine back to what it was at the agent's first word, after it ran for a while.
 
 use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, number, other_figures};
-use crate::bench::order::{Figures, Order, Vmm};
 use crate::bench::series::{Series, Spread};
+use crate::plan::measurement::{Figures, Order, Vmm};
 
 /// Milliseconds that a machine runs before it is stopped and put back; one runs about as long in a trial of
 /// a sweep.

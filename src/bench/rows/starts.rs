@@ -1,8 +1,8 @@
 //! Machine start to agent ready, and the memory of the VMM at that moment: one start gives both.
 
 use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, number, other_figures};
-use crate::bench::order::{Figures, Order, Vmm};
 use crate::bench::series::{Series, Spread};
+use crate::plan::measurement::{Figures, Order, Vmm};
 
 /// The numbers of one VMM.
 struct Starts {

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, number, other_figures};
-use crate::bench::order::{Figures, Order, Vmm};
 use crate::bench::series::{Series, Spread};
-use crate::sweep::Message;
-use crate::sweep::plan::Effort;
-use crate::sweep::verdicts::Verdicts;
+use crate::judge::sweep::Verdicts;
+use crate::plan::measurement::{Figures, Order, Vmm};
+use crate::plan::sweep::Effort;
+use crate::plan::sweep::Message;
 
 /// A sweep that came to its end.
 struct Swept {

@@ -10,12 +10,12 @@ use super::{CONTROL, chosen, conclude, told};
 use crate::cli::analysis::Analysis;
 use crate::cli::args::{Cli, Command, MutantsArgs, SweepArgs};
 use crate::cli::error::CommandError;
-use crate::cli::lab::{Lab, TestKernel};
 use crate::cli::output::print;
 use crate::cli::sweep::{Swept, points, sweep_with};
+use crate::host::provider::{Lab, TestKernel};
+use crate::interrupt::Interrupt;
+use crate::judge::sweep::Symptom;
 use crate::report::matrix::{Cell, Fate, Matrix, Row};
-use crate::runner::Interrupt;
-use crate::sweep::verdicts::Symptom;
 
 /// Sweeps each mutant as its header says, and the kernel without one in each of these ways; the exit code.
 ///

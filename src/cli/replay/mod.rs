@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use super::analysis::Analysis;
 use super::args::{BuildOptions, KernelOptions, ReplayArgs};
 use super::error::CommandError;
-use super::lab::{Lab, TestKernel};
 use super::output::print;
-use crate::report::outcome::EXIT_UNTESTED;
+use crate::host::provider::{Lab, TestKernel};
+use crate::interrupt::Interrupt;
+use crate::judge::outcome::EXIT_UNTESTED;
 use crate::report::replay::{Replay, ReplayKernel, ReplayTrial, ReplayVerdict, VERSION};
-use crate::runner::Interrupt;
 
 pub(super) use self::run::keep;
 pub(super) use self::sweep::write;

@@ -6,15 +6,15 @@ use super::super::analysis::Analysis;
 use super::super::args::ReplayArgs;
 use super::super::error::CommandError;
 use super::super::kernel;
-use super::super::lab::{Lab, TestKernel};
 use super::super::run::{Ran, run_with};
 use super::super::session::Setup;
 use super::super::tally::Made;
 use super::{Again, kernel_of, options, text};
-use crate::report::ScenarioResult;
+use crate::host::provider::{Lab, TestKernel};
+use crate::interrupt::Interrupt;
+use crate::judge::ScenarioResult;
 use crate::report::artifacts::Artifacts;
 use crate::report::replay::{Replay, ReplayRun, ReplayTrial, ReplayVerdict, VERSION};
-use crate::runner::Interrupt;
 use crate::scenario::{Library, Loaded};
 
 /// The run that has the trial, as its last.

@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use super::super::analysis::Analysis;
 use super::super::args::{ReplayArgs, SweepArgs};
 use super::super::error::CommandError;
-use super::super::lab::{Lab, TestKernel};
 use super::super::sweep::{Choice, Swept, code_of, sweep_with};
 use super::{Again, kernel_of, options, text};
+use crate::host::provider::{Lab, TestKernel};
+use crate::interrupt::Interrupt;
+use crate::judge::sweep::Verdicts;
+use crate::plan::sweep::{Boundary, Points};
 use crate::report::artifacts::OutputFile;
 use crate::report::replay::{
     Replay, ReplayPlace, ReplaySweep, ReplayTrial, ReplayVerdict, VERSION,
 };
-use crate::runner::Interrupt;
 use crate::scenario::KernelSymbols;
-use crate::sweep::plan::{Boundary, Points};
-use crate::sweep::verdicts::Verdicts;
 
 /// Where replay files go, with other things that outlive a run.
 const FOLDER: &str = "unwindlab-out";

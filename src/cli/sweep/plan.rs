@@ -5,13 +5,13 @@ use std::ops::Range;
 
 use crate::cli::args::SweepArgs;
 use crate::cli::error::CommandError;
-use crate::cli::lab::{LabError, TestKernel};
-use crate::runner::TrialPlan;
-use crate::runner::plan::{ActionPlan, ArrivalPlan, Place, TriggerPlan};
+use crate::host::provider::{LabError, TestKernel};
+use crate::plan::TrialPlan;
+use crate::plan::sweep::SweepPlan;
+use crate::plan::sweep::{Pairs, Points};
+use crate::plan::{ActionPlan, ArrivalPlan, Place, TriggerPlan};
 use crate::scenario::inject::places::address_of;
 use crate::scenario::{KernelSymbols, Loaded, ResolveError, near, resolve};
-use crate::sweep::SweepPlan;
-use crate::sweep::plan::{Pairs, Points};
 
 /// Longest path, in instructions; the exit work of an entry with a long stack has some ten thousand.
 const LONGEST: u32 = 200_000;

@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 use crate::cli::analysis::Analysis;
 use crate::cli::args::Detail;
 use crate::cli::error::CommandError;
-use crate::cli::lab::{LabError, TestKernel};
 use crate::cli::output::print;
 use crate::cli::progress::Spinner;
+use crate::host::provider::{LabError, TestKernel};
+use crate::judge::kept::{Kept, Of};
+use crate::judge::outcome::EXIT_UNTESTED;
+use crate::judge::sweep::{Pairs, Verdicts};
+use crate::plan::Progress as _;
+use crate::plan::sweep::Message;
+use crate::plan::sweep::{Effort, SweptTrial};
 use crate::report::artifacts::OutputFile;
 use crate::report::names::Names;
-use crate::report::outcome::EXIT_UNTESTED;
 use crate::report::sweep::{self as text, Summary};
 use crate::report::{failure, instructions};
-use crate::runner::Progress as _;
-use crate::sweep::Message;
-use crate::sweep::plan::{Effort, SweptTrial};
-use crate::sweep::resume::{Kept, Of};
-use crate::sweep::verdicts::{Pairs, Verdicts};
-use crate::trace::recording::Recording;
+use unwindlab_oracle::trace::recording::Recording;
 
 /// Time between two writings of the file for a later sweep.
 const KEEP: Duration = Duration::from_secs(10);
@@ -94,7 +94,7 @@ impl Run<'_> {
         !self.stopped
     }
 
-    fn begin(&mut self, common: Recording, path: Vec<crate::sweep::Step>) {
+    fn begin(&mut self, common: Recording, path: Vec<crate::plan::sweep::Step>) {
         let mut verdicts = Verdicts::new(
             self.analysis.invariants,
             self.analysis.findings.as_ref(),

@@ -1,6 +1,6 @@
 use super::*;
 use crate::cli::tests::Kernel;
-use crate::runner::plan::ExplorePlan;
+use crate::plan::ExplorePlan;
 use crate::scenario::check::check;
 use crate::scenario::parse::parse;
 use crate::scenario::resolve;

@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use super::{Trial, VIOLATED};
+use crate::judge::{Outcome, ScenarioResult};
 use crate::report::artifacts::{Artifacts, OutputFile};
 use crate::report::json::{Setting, line};
 use crate::report::junit::xml;
-use crate::report::{Outcome, ScenarioResult};
-use crate::trace::Recording;
+use unwindlab_oracle::trace::Recording;
 
 fn setting() -> Setting {
     Setting {

@@ -1,12 +1,12 @@
 //! Each way to a verdict.
 
 use super::{HOLDS, Kernel, NOT_EXERCISED, PID, Trial, VIOLATED, push, sample};
-use crate::report::Outcome;
-use crate::report::snapshot::Comparison;
+use crate::judge::Outcome;
+use crate::judge::snapshot::Comparison;
 use crate::scenario::KernelSymbols as _;
-use crate::trace::canonical::canonical;
-use crate::trace::recording::{TrialEnd, VcpuPlace};
-use crate::trace::{EventKind, SnapshotStyle};
+use unwindlab_oracle::trace::canonical::canonical;
+use unwindlab_oracle::trace::recording::{TrialEnd, VcpuPlace};
+use unwindlab_oracle::trace::{EventKind, SnapshotStyle};
 
 /// What comes out, and every reason.
 #[track_caller]
@@ -121,7 +121,7 @@ fn more_than_was_planned_is_no_pass_but_of_a_burst() {
     );
     let mut plan = trial.plan().injections.remove(0).trigger;
     assert!(!plan.may_break_off());
-    if let crate::runner::plan::TriggerPlan::Arrival(arrival) = &mut plan {
+    if let crate::plan::TriggerPlan::Arrival(arrival) = &mut plan {
         arrival.times = 2;
     }
     assert!(plan.may_break_off());

@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce, UserSymbol};
 
-use super::judge::{Case, Judge, MatchFinding};
-use super::result::ScenarioResult;
-use crate::invariant::{Check, Invariant, Violation};
-use crate::runner::TrialPlan;
+use crate::judge::result::ScenarioResult;
+use crate::judge::{Case, Judge, MatchFinding};
+use crate::plan::TrialPlan;
 use crate::scenario::check::check;
 use crate::scenario::parse::parse;
 use crate::scenario::{KernelSymbols, Loaded, resolve};
-use crate::trace::model::{
+use unwindlab_oracle::invariant::{Check, Invariant, Violation};
+use unwindlab_oracle::trace::model::{
     CONTEXT_KERNEL, CONTEXT_USER_DEFERRED, CallchainDeferred, Event, EventKind, Sample, Trace,
 };
-use crate::trace::recording::{Injection, Progress, TrialEnd};
+use unwindlab_oracle::trace::recording::{Injection, Progress, TrialEnd};
 
 /// In the kernel function `work`.
 const KERNEL_IP: u64 = 0xffff_ffff_8100_0010;

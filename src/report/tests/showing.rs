@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::{Kernel, Trial, VIOLATED};
+use crate::judge::outcome::Outcome;
+use crate::judge::result::ScenarioResult;
 use crate::report::names::Names;
-use crate::report::outcome::Outcome;
-use crate::report::result::ScenarioResult;
 use crate::report::{failure, table};
-use crate::trace::recording::TrialEnd;
+use unwindlab_oracle::trace::recording::TrialEnd;
 
 /// A row without its styles.
 fn row(result: &ScenarioResult) -> String {

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 pub use one::Arrival;
 
-use crate::trace::recording::Point;
+use unwindlab_oracle::trace::recording::Point;
 
 /// A vCPU that stands at a place, or at the boundary after one.
 #[derive(Debug, Clone, Copy)]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{Due, Standing, Who};
-use crate::runner::plan::{ArrivalPlan, By};
-use crate::trace::recording::Point;
+use crate::plan::{ArrivalPlan, By};
+use unwindlab_oracle::trace::recording::Point;
 
 /// One injection of the arrival kind.
 #[derive(Debug)]

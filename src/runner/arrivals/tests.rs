@@ -1,7 +1,7 @@
 //! Sequences of arms, hits and ends, and what they call for.
 
-use super::super::plan::{ArrivalPlan, By, Place};
 use super::*;
+use crate::plan::{ArrivalPlan, By, Place};
 
 const TASK: u64 = 0xffff_8880_0000_1000;
 const OTHER: u64 = 0xffff_8880_0000_2000;

@@ -3,7 +3,7 @@
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT};
 
 use super::{Event, Exit};
-use crate::runner::exits::ExitKind;
+use crate::plan::ExitKind;
 use crate::scenario::error::Complaints;
 use crate::scenario::located::At;
 use crate::scenario::model::{Pmu, Scenario};

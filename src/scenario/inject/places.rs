@@ -3,7 +3,7 @@
 use unwindlab_guest_kernel::lines::NO_LINES;
 
 use super::{Place as WrittenPlace, boundaries};
-use crate::runner::plan::Place;
+use crate::plan::Place;
 use crate::scenario::error::Complaints;
 use crate::scenario::located::{At, Location};
 use crate::scenario::place::{KernelPlace, SourceLine, SymbolOffset};

@@ -8,8 +8,8 @@ use super::{
     Corruption, Event, Fail, Injection, LabRecord, MarkKind, Place as WrittenPlace, Poke,
     RecordKind, Schedule, TaskKind, When,
 };
-use crate::runner::exits::ExitPlan;
-use crate::runner::plan::{
+use crate::plan::ExitPlan;
+use crate::plan::{
     self, ActionPlan, ArrivalPlan, By, EventPlan, InjectionPlan, Place, PokePlan, TriggerPlan,
 };
 use crate::scenario::error::Complaints;
@@ -18,7 +18,7 @@ use crate::scenario::model::Scenario;
 use crate::scenario::place::{KernelPlace, SymbolOffset};
 use crate::scenario::resolve::KernelSymbols;
 use crate::scenario::units::{Number, Time};
-use crate::trace::record::record_type;
+use unwindlab_oracle::trace::record::record_type;
 
 /// How long a vCPU stands still where a scenario does not say.
 const FREEZE_LIMIT_MS: u64 = 2000;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::runner::exits::ExitKind;
+use crate::plan::ExitKind;
 use crate::scenario::place::{KernelPlace, SymbolOffset};
 use crate::scenario::units::Number;
 

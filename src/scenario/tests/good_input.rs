@@ -3,10 +3,8 @@
 use unwindlab_abi::plan::{EventSource, WorkloadKind};
 
 use super::{INVARIANTS, Kernel, MINIMAL, load};
-use crate::runner::TrialPlan;
-use crate::runner::plan::{
-    ActionPlan, ArrivalPlan, By, EventPlan, Place, PmuPlan, PokePlan, TriggerPlan,
-};
+use crate::plan::TrialPlan;
+use crate::plan::{ActionPlan, ArrivalPlan, By, EventPlan, Place, PmuPlan, PokePlan, TriggerPlan};
 use crate::scenario::library::Library;
 use crate::scenario::{ResolveError, resolve};
 
@@ -357,7 +355,7 @@ mod folders {
 /// The library that is in the binary: all of it is right, for the invariants there are.
 #[test]
 fn library() {
-    let ids: Vec<&str> = crate::invariant::registry()
+    let ids: Vec<&str> = unwindlab_oracle::invariant::registry()
         .iter()
         .map(|it| it.id())
         .collect();

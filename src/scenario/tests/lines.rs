@@ -1,7 +1,7 @@
 //! Places that are named by a line of the source.
 
 use super::{Kernel, MINIMAL, load};
-use crate::runner::plan::{Place, TriggerPlan};
+use crate::plan::{Place, TriggerPlan};
 use crate::scenario::{ResolveError, resolve};
 
 fn at(place: &str) -> String {

@@ -3,8 +3,8 @@
 use unwindlab_abi::EventSource;
 
 use super::{Kernel, MINIMAL, complaints, load};
-use crate::runner::exits::{ExitKind, ExitPlan};
-use crate::runner::plan::{EventPlan, TrialPlan, TriggerPlan};
+use crate::plan::{EventPlan, TrialPlan, TriggerPlan};
+use crate::plan::{ExitKind, ExitPlan};
 use crate::scenario::resolve;
 
 fn plan(text: &str) -> TrialPlan {

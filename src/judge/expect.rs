@@ -4,7 +4,7 @@ use super::counts::Counts;
 use crate::scenario::located::At;
 use crate::scenario::model::Expect;
 use crate::scenario::units::Count;
-use crate::trace::Trace;
+use unwindlab_oracle::trace::Trace;
 
 /// What was not met, in a line each.
 pub(super) fn unmet(expect: &Expect, counts: &Counts, trace: &Trace) -> Vec<String> {

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::runner::TrialPlan;
-use crate::trace::LabLog;
-use crate::trace::recording::{Injection, Recording, RingBytes, TrialEnd};
+use super::TrialPlan;
+use unwindlab_oracle::trace::LabLog;
+use unwindlab_oracle::trace::recording::{Injection, Recording, RingBytes, TrialEnd};
 
 /// A sweep with everything resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +61,8 @@ pub enum Points {
 
 impl SweepPlan {
     /// The first instruction of the NMI's handler; 0 where no trial needs it.
-    pub(super) fn nmi_entry(&self) -> u64 {
+    #[must_use]
+    pub fn nmi_entry(&self) -> u64 {
         self.pairs.as_ref().map_or(0, |pairs| pairs.entry)
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use unwindlab_vmm::{InspectError, Machine, Stop, VcpuHandle};
 
-use super::plan::KernelAddresses;
 use super::session::Session;
 use super::vcpu::{VcpuError, vcpu, while_stopped, word};
-use crate::trace::recording::{TrialEnd, VcpuPlace};
+use crate::plan::KernelAddresses;
+use unwindlab_oracle::trace::recording::{TrialEnd, VcpuPlace};
 
 /// `MSR_KERNEL_GS_BASE`: the kernel's GS base while user mode runs (AMD APM vol. 2, SWAPGS).
 const MSR_KERNEL_GS_BASE: u32 = 0xc000_0102;

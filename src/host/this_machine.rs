@@ -13,16 +13,17 @@ use unwindlab_guest_kernel::{
 };
 use unwindlab_vmm::Kernel;
 
+use super::choice::KvmHost;
 use super::choice::{Choice, choose};
 use super::deterministic::Deterministic;
 use super::emulated::{Emulated, OuterMachine};
 use super::first_cpu::OUTER_CPUS;
 use super::initramfs::{self, Contents};
+use super::kernel_request::KernelRequest;
 use super::native::{InProcess, Native};
-use crate::cli::args::KvmHost;
-use crate::cli::kernel::KernelRequest;
-use crate::cli::lab::{Lab, LabError, TestKernel};
-use crate::runner::{Executor, Interrupt, Progress};
+use super::provider::{Lab, LabError, TestKernel};
+use crate::interrupt::Interrupt;
+use crate::plan::{Executor, Progress};
 use crate::scenario::{KernelSymbols, SourceLines};
 
 /// RAM of the outer machine in MiB. It is touched only as it is used: the initramfs twice, the

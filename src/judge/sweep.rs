@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::plan::{Boundary, Point, Step, SweptTrial, boundaries};
-use super::resume::{Kept, KeptFailure};
-use crate::invariant::{Check, Invariant, Violation};
-use crate::report::result::JudgedViolation;
-use crate::report::{MatchFinding, Outcome, ScenarioResult};
+use super::kept::{Kept, KeptFailure};
+use crate::judge::result::JudgedViolation;
+use crate::judge::{MatchFinding, Outcome, ScenarioResult};
+use crate::plan::sweep::{Boundary, Point, Step, SweptTrial, boundaries};
 use crate::scenario::KernelSymbols;
-use crate::trace::recording::{Recording, TrialEnd};
-use crate::trace::{LabLog, Trace};
+use unwindlab_oracle::invariant::{Check, Invariant, Violation};
+use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
+use unwindlab_oracle::trace::{LabLog, Trace};
 
 /// What a trial showed: how it ended if it did not complete, and the invariants that fell, each with
 /// the finding it is, if it is one. Two trials that show the same are one failure.
@@ -166,7 +166,7 @@ impl<'a> Verdicts<'a> {
 
     /// All of that, for a later sweep.
     #[must_use]
-    pub fn keep(&self, of: super::resume::Of) -> Kept {
+    pub fn keep(&self, of: super::kept::Of) -> Kept {
         let failure = |(symptom, failure): (&Symptom, &Failure)| KeptFailure {
             died: symptom.died.map(str::to_owned),
             fell: symptom.fell.clone(),
@@ -175,7 +175,7 @@ impl<'a> Verdicts<'a> {
         };
         let exercised = self.exercised.iter();
         Kept {
-            version: super::resume::VERSION,
+            version: super::kept::VERSION,
             of,
             tried: self.tried.clone(),
             passed: self.passed,

@@ -8,11 +8,10 @@ use serde::Deserialize;
 
 use super::signature::Signature;
 use super::{Violation, registry};
-use crate::scenario::KernelSymbols;
 use crate::trace::Trace;
 
 /// The list that the program is built with.
-const EMBEDDED: &str = include_str!("../../docs/findings/findings.yaml");
+const EMBEDDED: &str = include_str!("../../../docs/findings/findings.yaml");
 
 /// The id of a finding (`F001`), as in docs/findings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -39,16 +38,6 @@ pub trait Resolver {
     fn function(&self, address: u64) -> Option<String>;
     /// Whether the kernel has a symbol of this name.
     fn has(&self, name: &str) -> bool;
-}
-
-impl<T: KernelSymbols + ?Sized> Resolver for T {
-    fn function(&self, address: u64) -> Option<String> {
-        self.resolve(address).map(|(name, _)| name)
-    }
-
-    fn has(&self, name: &str) -> bool {
-        !self.addresses(name).is_empty()
-    }
 }
 
 /// Why a list of findings is not acceptable.
@@ -281,7 +270,7 @@ mod tests {
     #[test]
     fn the_embedded_list_is_well_formed_and_written_up() {
         let list = Findings::embedded().expect("well-formed");
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/findings");
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/findings");
         for finding in list.iter() {
             let page = root.join(format!("{}.md", finding.id));
             assert!(page.is_file(), "{} is missing", page.display());

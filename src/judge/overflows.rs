@@ -2,9 +2,9 @@
 
 use unwindlab_abi::{InterruptCounts, Observation};
 
-use crate::runner::TrialPlan;
-use crate::runner::plan::ActionPlan;
-use crate::trace::Trace;
+use crate::plan::ActionPlan;
+use crate::plan::TrialPlan;
+use unwindlab_oracle::trace::Trace;
 
 /// What speaks against it. The kernel counts the NMIs in which its driver found an overflow (row PMI
 /// of `/proc/interrupts`, `inc_perf_irq_stat` in arch/x86/events/core.c): there must be one for each

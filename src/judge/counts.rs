@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::trace::{EventKind, Trace};
+use unwindlab_oracle::trace::{EventKind, Trace};
 
 /// Numbers of one trace. Those of samples and chains are of the workload's tasks only: its
 /// threads, and the processes that they start.

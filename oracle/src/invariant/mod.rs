@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_catalogue_has_every_invariant() {
-        let catalogue = include_str!("../../docs/invariants.md");
+        let catalogue = include_str!("../../../docs/invariants.md");
         for invariant in registry() {
             let heading = format!("### {} ", invariant.id());
             assert!(catalogue.contains(&heading), "{heading} is missing");

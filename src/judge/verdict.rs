@@ -13,13 +13,13 @@ use super::overflows;
 use super::perf_tool;
 use super::result::{InvariantCheck, JudgedViolation, ScenarioResult};
 use super::snapshot::{Comparison, compare};
-use crate::invariant::finding::{Findings, Resolver};
-use crate::invariant::{Check, Invariant, Violation};
-use crate::runner::TrialPlan;
+use crate::plan::TrialPlan;
 use crate::scenario::{KernelSymbols, Loaded, Scenario};
-use crate::trace::Trace;
-use crate::trace::canonical::canonical;
-use crate::trace::recording::{Point, TrialEnd, VcpuPlace};
+use unwindlab_oracle::invariant::finding::{Findings, Resolver};
+use unwindlab_oracle::invariant::{Check, Invariant, Violation};
+use unwindlab_oracle::trace::Trace;
+use unwindlab_oracle::trace::canonical::canonical;
+use unwindlab_oracle::trace::recording::{Point, TrialEnd, VcpuPlace};
 
 /// The kernel bugs that are understood.
 pub trait MatchFinding {

@@ -9,13 +9,13 @@ use unwindlab_abi::{ABI_VERSION, shared};
 use unwindlab_vmm::{AccessError, AddressSpace, Memory};
 
 use super::guest_memory::Ram;
-use super::plan::EventPlan;
-use super::progress::Stage;
-use crate::trace::framing::Records;
-use crate::trace::lab::LabLog;
-use crate::trace::lab::reader::{self, may_be_log};
-use crate::trace::recording::{Recording, TrialEnd};
-use crate::trace::ring::{DATA_HEAD, RingError, RingReader};
+use crate::plan::EventPlan;
+use crate::plan::Stage;
+use unwindlab_oracle::trace::framing::Records;
+use unwindlab_oracle::trace::lab::LabLog;
+use unwindlab_oracle::trace::lab::reader::{self, may_be_log};
+use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
+use unwindlab_oracle::trace::ring::{DATA_HEAD, RingError, RingReader};
 
 /// Longest kernel log kept, in bytes; the guest may write any amount.
 const LOG_LIMIT: usize = 4 << 20;

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use unwindlab_guest_kernel::build::patch::Patch;
 use unwindlab_guest_kernel::{BuildError, FetchError};
 
-use super::args::KvmHost;
-use super::kernel::KernelRequest;
-use crate::runner::{Executor, InfraError, Interrupt, Progress};
+use super::choice::KvmHost;
+use super::kernel_request::KernelRequest;
+use crate::interrupt::Interrupt;
+use crate::plan::{Executor, InfraError, Progress};
 use crate::scenario::KernelSymbols;
 use crate::text::printable;
 

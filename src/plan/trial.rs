@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use unwindlab_abi::Command;
 use unwindlab_abi::plan::GuestPlan;
 
-use super::exits::ExitPlan;
+use super::exit::ExitPlan;
 
 /// One trial. Made from a scenario and a kernel; crosses to the KVM host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ pub struct TrialPlan {
     pub explore: Option<ExplorePlan>,
 }
 
-/// An exploration: trials with random preemptions (see [`super::explore`]).
+/// An exploration: trials with random preemptions (see `runner::explore`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExplorePlan {
     /// What the choices follow from.

@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::counts::Counts;
 use super::outcome::Outcome;
 use super::snapshot::Comparison;
-use crate::invariant::{Check, Violation};
-use crate::trace::Trace;
+use unwindlab_oracle::invariant::{Check, Violation};
+use unwindlab_oracle::trace::Trace;
 
 /// One scenario, judged.
 #[derive(Debug, Clone, Serialize)]

@@ -3,10 +3,10 @@
 
 use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce};
 
-use crate::runner::TrialPlan;
-use crate::trace::Trace;
-use crate::trace::recording::Injection;
-use crate::trace::script::{self, ScriptSample};
+use crate::plan::TrialPlan;
+use unwindlab_oracle::trace::Trace;
+use unwindlab_oracle::trace::recording::Injection;
+use unwindlab_oracle::trace::script::{self, ScriptSample};
 
 /// Complaints about single samples that are shown; the rest are counted.
 const SHOWN: usize = 5;

@@ -2,7 +2,7 @@
 
 use unwindlab_vmm::Memory;
 
-use crate::trace::ring::{GuestRead, NotGuestMemory};
+use unwindlab_oracle::trace::ring::{GuestRead, NotGuestMemory};
 
 /// The machine's RAM, by guest-physical address.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! Who carries out a trial: the seam between the command line and the KVM host.
 
-use super::plan::TrialPlan;
-use crate::bench::{Figures, Order};
-use crate::sweep::{Message, SweepPlan};
-use crate::trace::Recording;
+use super::TrialPlan;
+use super::measurement::{Figures, Order};
+use super::sweep::{Message, SweepPlan};
+use unwindlab_oracle::trace::Recording;
 
 pub use unwindlab_guest_kernel::Progress;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use unwindlab_guest_kernel::lines::of_interest;
 
-use super::plan::Step;
+use crate::plan::sweep::Step;
 use crate::scenario::SourceLines;
 
 /// What a sweep did with a line.

@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::runner::TrialPlan;
-use crate::runner::boot::MachineSpec;
+use super::{MachineSpec, TrialPlan};
 
 /// A VMM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

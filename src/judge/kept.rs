@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Point, Tried};
+use crate::plan::sweep::{Point, Tried};
 
 /// Raised when the form changes.
 pub const VERSION: u32 = 1;
@@ -96,7 +96,7 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::plan::{Boundary, Then};
+    use crate::plan::sweep::{Boundary, Then};
 
     fn kept() -> Kept {
         let at = |rip| Boundary { rip, occurrence: 2 };

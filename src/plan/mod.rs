@@ -1,0 +1,21 @@
+//! What crosses between the command and the KVM host: plans one way, messages the other. Both sides are built from
+//! these types, and neither knows the other.
+
+pub mod executor;
+pub mod exit;
+pub mod machine;
+pub mod measurement;
+pub mod progress;
+pub mod sweep;
+pub mod token;
+pub mod trial;
+
+pub use executor::{Executor, InfraError, Progress};
+pub use exit::{ExitKind, ExitPlan};
+pub use machine::MachineSpec;
+pub use progress::{Stage, TrialProgress};
+pub use token::Token;
+pub use trial::{
+    ActionPlan, ArrivalPlan, By, Corruption, EventPlan, ExplorePlan, InjectionPlan,
+    KernelAddresses, Limits, Place, PmuPlan, PokePlan, TrialPlan, TriggerPlan,
+};
