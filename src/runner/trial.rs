@@ -235,7 +235,7 @@ impl<'a> Trial<'a> {
             Stop::Access(access) => return self.accessed(index, *access),
             Stop::Breakpoint { pc } => return self.breakpoint(index, *pc),
             Stop::Stepped { pc } => return self.stepped(index, *pc),
-            Stop::Again { .. } => return self.resume_as_led(index),
+            Stop::BackAtBreakpoint { .. } => return self.resume_as_led(index),
             Stop::Paused => {}
             other => {
                 let end = watch::ended_by(&mut self.machine, index, other)?;

@@ -1,88 +1,77 @@
-//! Putting an NMI or an interrupt into a stopped vCPU, and knowing that it is there.
+//! Injects an NMI or an interrupt into a stopped vCPU, and confirms that it is pending.
 //!
-//! `KVM_NMI` alone says nothing: a second NMI on top of a pending one is merged in silence. So
-//! KVM's event state is read before and after, and the number of NMIs that wait must have
-//! risen by exactly one.
+//! `KVM_NMI` alone confirms nothing: KVM silently merges a second NMI with a pending one. So the
+//! event state is read before and after, and the number of pending NMIs must have risen by
+//! exactly one.
 
 use kvm_bindings::{kvm_lapic_state, kvm_msi};
 use kvm_ioctls::{VcpuFd, VmFd};
 use vmm_sys_util::errno;
 
-/// A vCPU's NMI state, as KVM has it.
+use crate::x86::LAPIC_ADDRESS;
+
+/// KVM's NMI state of a vCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NmiState {
-    /// NMIs that wait to be taken.
+    /// Number of NMIs that are pending.
     pub pending: u8,
-    /// An NMI is on its way in: it is taken when the vCPU next enters the guest.
+    /// KVM is delivering an NMI: the vCPU takes it when it next enters the guest.
     pub injected: bool,
-    /// The guest handles an NMI now; one that waits is taken when that handler returns.
+    /// The guest handles an NMI. It takes a pending one when that handler returns.
     pub masked: bool,
-    /// The instruction before was `sti`, `mov ss` or `pop ss`: one that waits is taken behind the
-    /// next (AMD APM vol. 2, 15.21.5; KVM holds NMIs back there, `svm_nmi_blocked`).
+    /// The previous instruction was `sti`, `mov ss` or `pop ss`: the guest takes a pending NMI
+    /// after the next one (AMD APM vol. 2, 15.21.5; KVM: `svm_nmi_blocked`).
     pub shadow: bool,
 }
 
 impl NmiState {
-    /// Whether an NMI is taken before the very instruction at which the vCPU stands.
+    /// Whether the guest takes an NMI before the instruction at which the vCPU is stopped.
     #[must_use]
     pub fn takes_one_here(self) -> bool {
         !self.masked && !self.shadow
     }
 }
 
-/// Proof that exactly one NMI more waits in a vCPU.
+/// Proof that exactly one more NMI is pending in a vCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NmiReceipt {
-    /// Before.
+    /// The state before the injection.
     pub before: NmiState,
-    /// After. Where it is masked, the NMI is not taken at the next instruction but when the
-    /// handler that runs now returns.
+    /// The state after it. If masked, the guest takes the NMI not at the next instruction but
+    /// when the handler that runs now returns.
     pub after: NmiState,
 }
 
-/// Why an NMI was not injected, or is not known to be.
+/// Why an NMI or interrupt was not injected, or is not confirmed.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum InjectError {
     /// Only a stopped vCPU takes an injection.
     #[error("vCPU {vcpu} is not stopped: pause it first")]
-    NotStopped {
-        /// Which.
-        vcpu: u8,
-    },
-    /// One already waits: a second would be merged with it. Nothing was injected.
-    #[error("an NMI already waits in the vCPU ({state:?}): let it be taken first")]
-    AlreadyPending {
-        /// KVM's state.
-        state: NmiState,
-    },
-    /// KVM took the call, but does not show one NMI more.
+    NotStopped { vcpu: u8 },
+    /// An NMI is pending: KVM would merge a second one with it. Nothing was injected.
+    #[error("an NMI already waits in the vCPU ({state:?}): let the guest take it first")]
+    AlreadyPending { state: NmiState },
+    /// KVM took the call, but does not show one more NMI.
     #[error("KVM does not confirm the NMI: {before:?} before, {after:?} after")]
-    NotConfirmed {
-        /// Before.
-        before: NmiState,
-        /// After.
-        after: NmiState,
-    },
-    /// The local APIC asks for that vector already: a second one would be merged with it.
-    #[error("interrupt {vector:#x} already waits in the vCPU's local APIC: let it be taken first")]
-    AlreadyRequested {
-        /// Which.
-        vector: u8,
-    },
-    /// KVM took the message, but the local APIC does not ask for the vector.
+    NotConfirmed { before: NmiState, after: NmiState },
+    /// The vector is pending in the local APIC, which would merge a second one with it.
+    #[error(
+        "interrupt {vector:#x} already waits in the vCPU's local APIC: let the guest take it first"
+    )]
+    AlreadyRequested { vector: u8 },
+    /// KVM took the message, but the vector is not pending in the local APIC.
     #[error(
         "the vCPU's local APIC did not take interrupt {vector:#x}: it is off, or no such vector"
     )]
-    NotRequested {
-        /// Which.
-        vector: u8,
-    },
+    NotRequested { vector: u8 },
     /// KVM refused.
     #[error("failed to {what}: {source}")]
     Kvm {
-        /// What was asked for.
         what: &'static str,
-        /// The kernel's reason.
         source: errno::Error,
     },
 }
@@ -99,12 +88,12 @@ impl NmiState {
         })
     }
 
-    /// Whether an NMI has yet to be taken.
+    /// Whether the guest has yet to take an NMI.
     pub(crate) fn is_waiting(self) -> bool {
         self.waiting() != 0
     }
 
-    /// NMIs not yet taken.
+    /// Number of NMIs that the guest has yet to take.
     fn waiting(self) -> u16 {
         u16::from(self.pending) + u16::from(self.injected)
     }
@@ -133,14 +122,12 @@ pub(crate) fn nmi(fd: &VcpuFd) -> Result<NmiReceipt, InjectError> {
     }
 }
 
-/// Where messages to local APICs go (Intel SDM vol. 3, 12.11.1); the APIC's ID is in bits 12 to 19.
-const MSI_ADDRESS: u32 = 0xfee0_0000;
-/// The first interrupt request register of a local APIC; there are eight, 16 bytes apart.
+/// Offset of a local APIC's first interrupt request register. There are eight, 16 bytes apart.
 const IRR: usize = 0x200;
-/// Where they end.
+/// End of these registers.
 const IRR_END: usize = IRR + 8 * 16;
 
-/// Injects one interrupt by the local APIC of vCPU `index`, whose APIC ID is its number.
+/// Injects one interrupt by the local APIC of vCPU `index`, whose APIC id is its number.
 pub(crate) fn irq(vm: &VmFd, fd: &VcpuFd, index: u8, vector: u8) -> Result<(), InjectError> {
     let failed = |what| move |source| InjectError::Kvm { what, source };
     let requested = || match fd.get_lapic() {
@@ -151,7 +138,8 @@ pub(crate) fn irq(vm: &VmFd, fd: &VcpuFd, index: u8, vector: u8) -> Result<(), I
         return Err(InjectError::AlreadyRequested { vector });
     }
     let message = kvm_msi {
-        address_lo: MSI_ADDRESS | u32::from(index) << 12,
+        // The APIC id is in bits 12 to 19 (Intel SDM vol. 3, 12.11.1).
+        address_lo: LAPIC_ADDRESS | u32::from(index) << 12,
         data: u32::from(vector),
         ..Default::default()
     };
@@ -163,10 +151,10 @@ pub(crate) fn irq(vm: &VmFd, fd: &VcpuFd, index: u8, vector: u8) -> Result<(), I
     }
 }
 
-/// Whether an interrupt is on its way: in the local APIC, or taken from there and not delivered yet.
+/// Whether an interrupt is pending in the local APIC, or taken from there and not delivered yet.
 pub(crate) fn irq_pending(fd: &VcpuFd) -> Result<bool, errno::Error> {
     let lapic = fd.get_lapic()?;
-    // What is between the registers is 0.
+    // The bytes between the registers are 0.
     let requests = lapic.regs.get(IRR..IRR_END).unwrap_or_default();
     let injected = fd.get_vcpu_events()?.interrupt.injected;
     Ok(injected != 0 || requests.iter().any(|byte| *byte != 0))

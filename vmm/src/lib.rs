@@ -1,14 +1,10 @@
-//! A small virtual machine monitor for x86-64 Linux guests on KVM, made for putting events
-//! exactly where they hurt: every vCPU is a thread that is either running or stopped *with a
-//! reason*, and a stopped vCPU can be looked at, given breakpoints and single steps, and
-//! given an NMI that KVM itself confirms.
+//! A small virtual machine monitor for x86-64 Linux guests on KVM, made to put events at exact
+//! places: every vCPU is either running or stopped *with a reason*, and a stopped vCPU can be
+//! inspected, given breakpoints and single steps, and given an NMI that KVM itself confirms.
 //!
-//! There is no PCI, no virtio and no firmware: an ELF kernel is entered directly, with a
-//! serial console, ACPI tables for several CPUs, KVM's own interrupt controllers, and a range
-//! of *doorbell* ports by which the guest talks to the caller.
-//!
-//! One thread, the caller's, takes all decisions. See [`Machine`] for the life of a machine
-//! and [`Stop`] for the reasons a vCPU stops.
+//! There is no PCI, no virtio and no firmware: the VMM enters an ELF kernel directly. The guest has
+//! a serial console, ACPI tables for several CPUs, KVM's own interrupt controllers, and a range of
+//! *doorbell* ports by which it talks to the caller.
 //!
 //! # A whole virtual machine
 //!
@@ -49,49 +45,84 @@
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Threads
+//!
+//! One thread, the caller's, is the *controller*: it takes all decisions and owns the [`Machine`].
+//! Each vCPU has a thread that only runs it. The vCPU itself, with its file descriptor, moves
+//! between the two by message, so it has one owner at a time:
+//!
+//! ```text
+//! controller   -- vCPU, how far to run it ------>   thread of the vCPU
+//! (stopped)    <- vCPU, why it stopped ----------   (running: KVM_RUN, devices, counters)
+//! ```
+//!
+//! The controller can only inspect or change a vCPU that it owns; everything else is an error that
+//! says so. To stop a running vCPU it sets `immediate_exit` in the vCPU's shared page and sends the
+//! thread a signal. A vCPU that stops by itself makes an event, which [`Machine::next_event`]
+//! delivers once; a vCPU with an undelivered event cannot be resumed. [`Machine::run_here`] runs a
+//! vCPU on the controller's own thread instead.
+//!
+//! The threads share three things: guest [`Memory`] (only ever copied from and to), the serial port
+//! (behind a lock), and `immediate_exit` (an atomic).
+//!
+//! # Hostile guests
+//!
+//! The guest is not trusted. All its memory is accessed with bounds checks, its page tables are
+//! walked with a fixed number of levels, and everything that it can make grow has a limit. What a
+//! guest does becomes a [`Stop`], never a panic.
+//!
+//! # Rooms
+//!
+//! The modules, lowest first. Each uses only those above it in this list; a test of the workspace,
+//! `tests/layers.rs`, reads the list from here and the imports from the files.
+//!
+//! - `x86`: constants of the architecture
+//! - `memory`: guest RAM, and addresses by the guest's page tables
+//! - `kvm`: /dev/kvm, the VM, CPUID, MSRs
+//! - `devices`: the serial port, and which I/O port belongs to whom
+//! - `boot`: the kernel and what it needs in memory, without firmware
+//! - `inject`: NMIs and interrupts, confirmed by KVM
+//! - `pmu`: synthetic performance counters
+//! - `debug`: hardware breakpoints and steps of one vCPU, and the bytes of one trap
+//! - `vcpu`: one vCPU: its state, and running it until it stops
+//! - `threads`: a thread for each vCPU, their messages, and the events
+//! - `traps`: breakpoints of all vCPUs, by hardware or planted traps
+//! - `checkpoint`: the state of RAM, vCPUs and devices
+//! - `machine`: all of it as one machine, which the controller owns
+//! - [`probe`]: whether a KVM can run an unmodified kernel
 #![deny(missing_docs)]
 
-pub mod boot;
+mod boot;
 mod checkpoint;
-mod cpuid;
 mod debug;
 mod devices;
-mod exit;
-mod handle;
-mod here;
 mod inject;
-mod irqchip;
-mod kick;
+mod kvm;
 mod machine;
 mod memory;
-mod msr;
 mod pmu;
 pub mod probe;
-mod slot;
-mod step;
-mod thread;
-mod ticks;
-mod timer;
-mod translate;
+mod threads;
 mod traps;
 mod vcpu;
-mod vm;
+mod x86;
 
-pub use boot::{Kernel, LINUX_CMDLINE};
+pub use boot::{BootError, Kernel, KernelError, LINUX_CMDLINE, ParamsError};
 pub use checkpoint::{Checkpoint, CheckpointError, Restored};
-pub use cpuid::on_tcg;
-pub use debug::{BreakpointError, MAX_BREAKPOINTS};
+pub use debug::TrapError;
 pub use devices::serial::{CONSOLE_LIMIT, Console};
-pub use exit::{Access, AccessKind, Stop, Watched};
-pub use handle::{Pause, VcpuHandle};
 pub use inject::{InjectError, NmiReceipt, NmiState};
+pub use kvm::cpuid::on_tcg;
+pub use kvm::vm::VmError;
+pub use kvm::{OpenKvmError, open_kvm};
 pub use kvm_bindings::{kvm_regs as Regs, kvm_sregs as Sregs};
 pub use kvm_ioctls::Kvm;
-pub use machine::{BuildError, MAX_VCPUS, Machine, MachineConfig, VcpuEvent};
-pub use memory::{AccessError, MAX_MEMORY_MIB, MIN_MEMORY_MIB, Memory, MemoryError};
-pub use pmu::{OverflowError, OverflowReceipt, Pmu, PmuError, SiteError, rdpmc_sites};
-pub use slot::{PauseError, ResumeError};
-pub use thread::Run;
-pub use translate::AddressSpace;
-pub use vcpu::InspectError;
-pub use vm::{OpenKvmError, VmError, open_kvm};
+pub use machine::{BuildError, Machine, MachineConfig, VcpuHandle};
+pub use memory::{AccessError, AddressSpace, Memory, MemoryError};
+pub use pmu::{Pmu, PmuError, SiteError, rdpmc_sites};
+pub use threads::{Pause, PauseError, ResumeError, VcpuEvent};
+pub use traps::BreakpointError;
+pub use vcpu::{
+    Access, AccessKind, InspectError, OverflowError, OverflowReceipt, Run, Stop, Watched,
+};

@@ -1,9 +1,9 @@
-//! Whether a KVM runs kernel code as a kernel needs it.
+//! Finds out whether a KVM can run an unmodified kernel.
 //!
-//! A version number does not tell: some clouds offer a paravirtual /dev/kvm that leaves the
-//! code of an unmodified kernel to an instruction emulator, which lacks what kernels use. So a
-//! guest of a few instructions tries them, announcing each step before it takes it; the last
-//! announcement names what does not work.
+//! A version number does not tell: some clouds offer a paravirtual /dev/kvm that runs an unmodified
+//! kernel in an instruction emulator, which lacks instructions that kernels use. So a small guest
+//! tries them. It announces each step before it takes it; the last announcement names the step that
+//! does not work.
 
 use std::arch::global_asm;
 use std::borrow::Cow;
@@ -13,30 +13,28 @@ use std::time::{Duration, Instant};
 use kvm_ioctls::Kvm;
 
 use crate::boot::Kernel;
-use crate::exit::Stop;
-use crate::handle::VcpuHandle;
-use crate::machine::{BuildError, Machine, MachineConfig};
+use crate::machine::{BuildError, Machine, MachineConfig, VcpuHandle};
 use crate::memory::MIN_MEMORY_MIB;
 use crate::pmu::Pmu;
-use crate::thread::Run;
+use crate::vcpu::{Run, Stop};
 
-/// The whole probe takes milliseconds, on an emulated host too; a KVM that needs longer for
-/// it is of no use.
+/// Time limit of the probe. It takes milliseconds, on an emulated host too; a KVM that needs longer
+/// is useless.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Where the code lies.
+/// Address of the code.
 const ADDRESS: u64 = 0x10_0000;
-/// The guest writes the number of the step to come here...
+/// The guest writes the number of the next step to this port...
 const STEP_PORT: u16 = 0xe9;
-/// ... the address of its breakpoint here...
+/// ... the address of its breakpoint to this one...
 const BREAKPOINT_PORT: u16 = 0xea;
-/// ... and here the number of a step that had a wrong result.
+/// ... and the number of a step with a wrong result to this one.
 const WRONG_PORT: u16 = 0xeb;
 
-/// What the guest does, in its order.
+/// The steps of the guest, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
-    /// Getting the first 64-bit instructions to run.
+    /// The first 64-bit instructions.
     Enter,
     /// `int3` through an interrupt descriptor table, and `iretq`.
     Int3,
@@ -44,15 +42,15 @@ pub enum Step {
     Cmpxchg16b,
     /// `xsetbv`, `xsave64`, `xrstor64`.
     Xsave,
-    /// `wrmsr` and `rdmsr` of the registers that system calls use.
+    /// `wrmsr` and `rdmsr` of the registers for system calls.
     Msr,
-    /// A shift of BMI2, where CPUID offers it.
+    /// A shift of BMI2, if CPUID offers it.
     Bmi2,
-    /// An NMI, injected at a stopped instruction, taken exactly once.
+    /// An NMI that is injected while the vCPU is stopped, and taken exactly once.
     Nmi,
     /// A hardware breakpoint, and a single step from it.
     Breakpoint,
-    /// Nothing more: all steps are done.
+    /// All steps are done.
     End,
 }
 
@@ -84,23 +82,23 @@ impl fmt::Display for Step {
     }
 }
 
-/// What went wrong at a step.
+/// How a step failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// The vCPU stopped.
     Stopped(Stop),
-    /// It went on with a wrong result.
+    /// The step had a wrong result.
     WrongResult,
-    /// It did neither in time.
+    /// The guest did nothing until the time limit.
     Silent,
     /// The VMM's part of the step failed.
     Refused(String),
 }
 
-/// What the probe found.
+/// Result of the probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeReport {
-    /// The step that did not work, and how; `None` where all did.
+    /// The step that failed, and how; `None` if none did.
     pub failed: Option<(Step, Failure)>,
 }
 
@@ -114,7 +112,7 @@ impl ProbeReport {
 impl fmt::Display for ProbeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((step, failure)) = &self.failed else {
-            return f.write_str("KVM runs kernel code as a kernel needs it");
+            return f.write_str("KVM can run an unmodified kernel");
         };
         write!(f, "KVM fails at {step}: ")?;
         match failure {
@@ -136,7 +134,7 @@ impl fmt::Display for ProbeReport {
     }
 }
 
-/// Runs the probe guest. Takes at most a few seconds whatever KVM does.
+/// Runs the probe guest. Takes at most a few seconds, whatever KVM does.
 pub fn probe(kvm: &Kvm) -> Result<ProbeReport, BuildError> {
     let mut machine = Machine::build(
         kvm,
@@ -160,7 +158,7 @@ pub fn probe(kvm: &Kvm) -> Result<ProbeReport, BuildError> {
     Ok(ProbeReport { failed })
 }
 
-/// Follows the guest from step to step; `current` is the one that was announced last.
+/// Follows the guest from step to step; `current` is the last one announced.
 fn follow(machine: &mut Machine, current: &mut Step) -> Result<(), Failure> {
     let deadline = Instant::now() + LIMIT;
     machine.start().map_err(refused)?;
@@ -194,7 +192,7 @@ fn follow(machine: &mut Machine, current: &mut Step) -> Result<(), Failure> {
     }
 }
 
-/// Expects a stop at `address`, where there is a `nop`, and another after one step.
+/// Expects a stop at the `nop` at `address`, and another after one step.
 fn through_breakpoint(
     machine: &mut Machine,
     address: u64,
@@ -243,7 +241,7 @@ unsafe extern "C" {
     static vmm_probe_end: u8;
 }
 
-/// The guest's code. It runs wherever it is copied to: all its addresses are relative.
+/// The guest's code. It is position-independent: all its addresses are relative.
 fn code() -> &'static [u8] {
     let (start, end) = (&raw const vmm_probe_start, &raw const vmm_probe_end);
     // SAFETY: the assembler places both symbols in one section, the second behind the first,

@@ -16,7 +16,7 @@ use std::time::Duration;
 use guest::{
     ADDRESS, PATIENCE, guest, machine, next_stop, runs_kernel_code, write_interrupt_table,
 };
-use unwindlab_vmm::{BreakpointError, Machine, Run, Stop};
+use unwindlab_vmm::{BreakpointError, Machine, Run, Stop, TrapError};
 
 // A loop of seven instructions of three bytes, and a jump back, from 0x40 on. Vector 2 counts NMIs
 // in r12.
@@ -134,7 +134,7 @@ fn go_on(machine: &mut Machine) -> Stop {
     loop {
         resume(machine, Run::Continue);
         match next_stop(machine) {
-            Stop::Again { .. } => {}
+            Stop::BackAtBreakpoint { .. } => {}
             stop => return stop,
         }
     }
@@ -356,7 +356,7 @@ fn code_that_the_guest_changed_is_told_of_and_left_alone() {
     machine.memory().write(address, &[0xcc]).unwrap();
     let told = machine.set_breakpoints(&[], &[]).unwrap_err();
     assert!(
-        matches!(told, BreakpointError::Changed { address: it, .. } if it == address),
+        matches!(told, BreakpointError::Trap(TrapError::Changed { address: it, .. }) if it == address),
         "{told}"
     );
     let mut now = [0; 2];

@@ -1,7 +1,7 @@
-//! ACPI tables: the CPUs, the I/O APIC and the serial port; nothing else is there to tell of.
+//! ACPI tables: the CPUs, the I/O APIC and the serial port.
 //!
-//! The hardware-reduced profile: no ACPI timer, no events, no legacy devices. So a kernel
-//! probes no keyboard controller, no real-time clock, no VGA, and takes its time from KVM.
+//! They have the hardware-reduced profile: no ACPI timer, no events, no legacy devices. So a
+//! kernel probes no keyboard controller, real-time clock or VGA, and takes its time from KVM.
 
 use acpi_tables::fadt::{FADTBuilder, Flags, PmProfile};
 use acpi_tables::madt::{
@@ -14,22 +14,24 @@ use acpi_tables::{Aml, aml};
 
 use super::{ACPI, ACPI_END};
 use crate::devices::serial;
-use crate::irqchip::{IOAPIC_ADDRESS, LAPIC_ADDRESS};
 use crate::memory::{AccessError, Memory};
+use crate::x86::{IOAPIC_ADDRESS, LAPIC_ADDRESS};
 
 const OEM: [u8; 6] = *b"UNWLAB";
 const TABLE: [u8; 8] = *b"UNWLAB  ";
 const REVISION: u32 = 1;
 
-/// FADT, boot architecture flags: no VGA to probe, no CMOS real-time clock (ACPI 6.5, 5.2.9.3).
+/// FADT, boot architecture flags (ACPI 6.5, 5.2.9.3): no VGA to probe.
 const NO_VGA: u16 = 1 << 2;
+/// The same: no CMOS real-time clock.
 const NO_CMOS_RTC: u16 = 1 << 5;
 
-/// A DSDT's header has 36 bytes, and 2 is the first revision with 64-bit integers.
+/// Bytes of a DSDT's header.
 const HEADER_LEN: u32 = 36;
+/// The first revision with 64-bit integers.
 const DSDT_REVISION: u8 = 2;
 
-/// Writes the tables; gives the root pointer's address.
+/// Writes the tables. Returns the root pointer's address.
 pub(super) fn write(memory: &Memory, vcpus: u8) -> Result<u64, AccessError> {
     let mut tables = Tables {
         memory,
@@ -46,7 +48,7 @@ pub(super) fn write(memory: &Memory, vcpus: u8) -> Result<u64, AccessError> {
     Ok(ACPI)
 }
 
-/// Tables, one after the other.
+/// Appends tables one after the other.
 struct Tables<'a> {
     memory: &'a Memory,
     next: u64,
@@ -74,7 +76,7 @@ fn bytes(table: &dyn Aml) -> Vec<u8> {
     bytes
 }
 
-/// The one device: COM1, so that the kernel finds its interrupt without legacy defaults.
+/// The only device: COM1, so that the kernel finds its interrupt without legacy defaults.
 fn dsdt() -> Vec<u8> {
     let mut dsdt = Sdt::new(*b"DSDT", HEADER_LEN, DSDT_REVISION, OEM, TABLE, REVISION);
     let code = bytes(&aml::Scope::new(

@@ -1,4 +1,4 @@
-//! The kernel image: ELF segments, or plain bytes, to where they belong.
+//! Loads the kernel image: ELF segments, or plain bytes.
 
 use std::io::{self, Cursor, Read, Seek};
 
@@ -10,29 +10,23 @@ use crate::memory::{LOW_END, Memory};
 
 /// Why a kernel image cannot be booted.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum KernelError {
-    /// Not an ELF file that can be loaded.
+    /// It is not an ELF file, or cannot be loaded.
     #[error("the kernel is no ELF image that fits into guest memory: {0}")]
     Elf(#[from] LoaderError),
-    /// Its file cannot be used.
-    #[error("the kernel's file cannot be read: {0}")]
+    /// Its file cannot be read.
+    #[error("failed to read the kernel's file: {0}")]
     File(#[from] io::Error),
-    /// The entry is not in what was loaded.
+    /// The entry is outside of the image.
     #[error("the kernel's entry {entry:#x} does not lie in its image ({HIGH_RAM:#x} to {end:#x})")]
-    Entry {
-        /// Where the image says it starts.
-        entry: u64,
-        /// Where it ends.
-        end: u64,
-    },
-    /// It does not fit.
+    Entry { entry: u64, end: u64 },
+    /// It does not fit into the RAM below 4 GiB.
     #[error("the kernel ends at {end:#x}, guest memory at {memory_end:#x}: give the guest more")]
-    TooBig {
-        /// Where it ends.
-        end: u64,
-        /// Where RAM below 4 GiB ends.
-        memory_end: u64,
-    },
+    TooBig { end: u64, memory_end: u64 },
 }
 
 /// A loaded kernel.
@@ -40,7 +34,7 @@ pub enum KernelError {
 pub(super) struct Image {
     /// Guest-physical address of its first instruction.
     pub entry: u64,
-    /// First address after it, its zeroed part included.
+    /// First address after it and its zeroed part.
     pub end: u64,
 }
 

@@ -1,10 +1,11 @@
 //! The first vCPU's segments and control registers: 64-bit mode, as the Linux boot protocol
-//! wants it (Documentation/arch/x86/boot.rst, "64-bit Boot Protocol").
+//! requires (Documentation/arch/x86/boot.rst, "64-bit Boot Protocol").
 
 use kvm_bindings::{kvm_dtable, kvm_regs, kvm_segment, kvm_sregs};
 
 use super::{GDT, PAGE_TABLES, STACK, ZERO_PAGE};
 use crate::memory::{AccessError, Memory};
+use crate::x86::{CR0_PAGING, EFER_LONG_MODE_ACTIVE};
 
 /// Descriptors: two empty ones, code (selector 0x10), data (0x18), TSS (0x20, two entries).
 const DESCRIPTORS: [u64; 6] = [0, 0, CODE, DATA, TSS, 0];
@@ -17,24 +18,22 @@ const TSS_SELECTOR: u16 = 0x20;
 
 const CR0_PROTECTED: u64 = 1;
 const CR0_EXTENSION_TYPE: u64 = 1 << 4;
-const CR0_PAGING: u64 = 1 << 31;
 const CR4_PHYSICAL_ADDRESS_EXTENSION: u64 = 1 << 5;
 const EFER_LONG_MODE_ENABLE: u64 = 1 << 8;
-const EFER_LONG_MODE_ACTIVE: u64 = 1 << 10;
-/// RFLAGS: the bit that is always set; interrupts are off.
+/// RFLAGS: only the bit that is always set, so interrupts are off.
 const RFLAGS: u64 = 2;
 
 /// The offset of the table's last byte.
 #[expect(clippy::cast_possible_truncation, reason = "six descriptors")]
 const LIMIT: u16 = size_of_val(&DESCRIPTORS) as u16 - 1;
 
-/// How the first vCPU starts.
+/// The first vCPU's registers at the kernel's entry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BootState {
     regs: kvm_regs,
 }
 
-/// Registers to enter the kernel at `entry` with.
+/// The registers for a kernel with this entry.
 pub(super) fn boot_state(entry: u64) -> BootState {
     BootState {
         regs: kvm_regs {
@@ -62,7 +61,7 @@ impl BootState {
         self.regs
     }
 
-    /// The system registers, on top of those the vCPU has after reset.
+    /// The system registers, based on those after reset.
     pub(crate) fn sregs(&self, reset: kvm_sregs) -> kvm_sregs {
         let data = segment(DATA, DATA_SELECTOR);
         kvm_sregs {

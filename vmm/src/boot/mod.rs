@@ -1,16 +1,16 @@
-//! Starting a kernel without firmware: what lies where in guest memory, and who puts it there.
+//! Entering a kernel without firmware: the layout of guest memory, and the code that writes it.
 //!
-//! | guest-physical | what |
+//! | guest-physical | contents |
 //! |---|---|
 //! | 0x500 | GDT of the first vCPU |
 //! | 0x7000 | boot parameters ("zero page") |
 //! | 0x8ff0 | the first vCPU's stack, growing down |
-//! | 0x9000 | page tables: 4 GiB mapped to themselves |
+//! | 0x9000 | page tables: the first 4 GiB, identity-mapped |
 //! | 0x20000 | command line |
 //! | 0xe0000 | ACPI tables, reserved in the memory map |
 //! | 0xf0000 | MP table, for kernels without ACPI |
-//! | 0xffff0 | what a kernel enters that reboots by the firmware: asks for a reset by a port |
-//! | 0x100000 up | the kernel, where its ELF headers say; the initrd at the end of RAM |
+//! | 0xffff0 | the reset vector, which a kernel enters to reboot: requests a reset by a port |
+//! | 0x100000 up | the kernel, at the addresses of its ELF headers; the initrd at the end of RAM |
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,7 +28,7 @@ mod params;
 pub use elf::KernelError;
 pub(crate) use gdt::BootState;
 use gdt::boot_state;
-pub use params::{MAX_CMDLINE, ParamsError};
+pub use params::ParamsError;
 
 /// The GDT.
 const GDT: u64 = 0x500;
@@ -47,58 +47,56 @@ const ACPI: u64 = 0xe_0000;
 const ACPI_END: u64 = MP_TABLE;
 /// The MP table: at the start of what was the BIOS, where kernels look.
 const MP_TABLE: u64 = 0xf_0000;
-/// Where a CPU starts, in 16-bit code, and where a kernel without another way to reboot goes.
+/// Where a CPU starts in 16-bit code, and a kernel jumps that has no other way to reboot.
 const RESET_VECTOR: u64 = 0xf_fff0;
 /// `mov al, 0xfe; out 0x64, al; hlt; jmp` back to the `hlt`.
 const RESET_CODE: [u8; 7] = [0xb0, 0xfe, 0xe6, 0x64, 0xf4, 0xeb, 0xfd];
-/// Where RAM goes on.
+/// Start of the RAM above 1 MiB.
 const HIGH_RAM: u64 = 0x10_0000;
 
-/// A command line that brings a distribution's kernel up fast and nearly silent on a machine of
-/// this crate; add to it at the end, what comes later wins.
+/// A command line that boots a distribution's kernel fast and nearly silently on a machine of this
+/// crate. Append further options: the last one wins.
 ///
-/// | option | why |
+/// | option | reason |
 /// |---|---|
-/// | `console=ttyS0` | the one console there is |
-/// | `quiet loglevel=5` | each character costs an exit; warnings and worse are shown |
+/// | `console=ttyS0` | the only console |
+/// | `quiet loglevel=5` | each character costs an exit; warnings and errors are shown |
 /// | `panic=-1` | a panic ends in [`Stop::Reset`](crate::Stop::Reset), not in an endless loop |
-/// | `pci=off` | there is none |
+/// | `pci=off` | the machine has no PCI |
 /// | `tsc=reliable` | no clocksource watchdog: in Linux 7.2 it can hang a boot with several CPUs |
-/// | `cryptomgr.notests` | self-tests of ciphers are a quarter of a distribution kernel's boot |
+/// | `cryptomgr.notests` | self-tests of ciphers take a quarter of a distribution kernel's boot |
 ///
-/// No `nokaslr`: an ELF kernel entered directly lies where it was linked, and moves its other
-/// areas only if the boot loader allows it, which this one does not.
+/// `nokaslr` is not needed: an ELF kernel entered directly runs where it was linked, and moves its
+/// other areas only if the boot loader allows it, which this one does not.
 ///
 /// The hang, seen with 7.2.13 in about one of a hundred boots: `watchdog_check_skew`
-/// (kernel/time/clocksource.c) waits for another CPU with interrupts off, up to a timeout that
-/// it reads from a clock made of jiffies; the other CPU waits for it in `multi_cpu_stop`, with
-/// interrupts off too, so that no jiffy ever passes.
+/// (kernel/time/clocksource.c) waits for another CPU with interrupts off, until a timeout by a
+/// clock that counts jiffies. The other CPU waits for it in `multi_cpu_stop`, with interrupts off
+/// too, so no jiffy ever passes.
 ///
-/// The guest's clock is kvmclock. It agrees across vCPUs only if the host's own clock is its
-/// TSC; a host that is itself emulated needs `tsc=reliable` for that.
+/// The guest's clock is kvmclock. It agrees across vCPUs only if the host's own clock is its TSC;
+/// a host that is itself emulated needs `tsc=reliable` for that.
 pub const LINUX_CMDLINE: &str =
     "console=ttyS0 quiet loglevel=5 panic=-1 pci=off tsc=reliable cryptomgr.notests";
 
 /// What to boot.
 #[derive(Clone)]
 pub enum Kernel<'a> {
-    /// A Linux kernel as an ELF file (`vmlinux`), or any other ELF file that is made to be
-    /// entered at its physical entry address, in 64-bit mode, as the Linux boot protocol says.
+    /// A Linux kernel as an ELF file (`vmlinux`), or another ELF file to be entered at its
+    /// physical entry address in 64-bit mode, as the Linux boot protocol defines it.
     Elf(Cow<'a, [u8]>),
-    /// The same in a file, which is read straight into the guest's memory: no copy is made, and no memory
-    /// needed for one.
+    /// The same in a file, which is read straight into the guest's memory without another copy.
     File(&'a File),
-    /// Bytes that are copied to guest-physical `address` and entered at their first, in the
-    /// same state.
+    /// Bytes to copy to guest-physical `address` and to enter at the first, in the same state.
     Flat {
-        /// Where, 1 MiB or above.
+        /// 1 MiB or above.
         address: u64,
         /// The code.
         code: Cow<'a, [u8]>,
     },
 }
 
-/// Without the code, which may have many megabytes.
+/// Leaves out the code, which may have many megabytes.
 impl fmt::Debug for Kernel<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -111,7 +109,7 @@ impl fmt::Debug for Kernel<'_> {
     }
 }
 
-/// Why a kernel could not be made ready.
+/// Why a kernel could not be prepared to boot.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
     /// The kernel.
@@ -120,12 +118,12 @@ pub enum BootError {
     /// Command line or initrd.
     #[error(transparent)]
     Params(#[from] ParamsError),
-    /// What lies below 1 MiB does not fit; a bug of this crate.
+    /// The structures below 1 MiB do not fit: a bug of this crate.
     #[error("failed to write the boot structures: {0}")]
     Write(#[from] AccessError),
 }
 
-/// Puts all a kernel needs into `memory`; the first vCPU's registers are the result.
+/// Writes all that a kernel needs into `memory`. Returns the first vCPU's registers.
 pub(crate) fn prepare(
     memory: &Memory,
     kernel: &Kernel<'_>,

@@ -1,20 +1,21 @@
-//! The MP table: the CPUs, the I/O APIC and the ISA interrupts once more, for kernels without ACPI
-//! (Intel MultiProcessor Specification 1.4, chapter 4). A kernel with ACPI takes the MADT's word.
+//! The MP table: the CPUs, the I/O APIC and the ISA interrupts, for kernels without ACPI (Intel
+//! MultiProcessor Specification 1.4, chapter 4). A kernel with ACPI uses the MADT instead.
 //!
-//! Leaving ACPI out of a kernel saves a sixth of its compilation and some of its boot.
+//! A kernel without ACPI takes a sixth less time to compile, and boots faster.
 
 use super::MP_TABLE;
-use crate::irqchip::{IOAPIC_ADDRESS, LAPIC_ADDRESS};
 use crate::memory::{AccessError, Memory};
+use crate::x86::{IOAPIC_ADDRESS, LAPIC_ADDRESS};
 
 /// Version 1.4.
 const REVISION: u8 = 4;
-/// The floating pointer structure has 16 bytes, and says so in units of 16.
+/// Bytes of the floating pointer structure, whose length field counts units of 16.
 const POINTER_LEN: usize = 16;
-/// The header of the configuration table.
+/// Bytes of the configuration table's header.
 const HEADER_LEN: usize = 44;
-/// What version registers of KVM's APICs say.
+/// Version register of KVM's local APICs.
 const LAPIC_VERSION: u8 = 0x14;
+/// Version register of KVM's I/O APIC.
 const IOAPIC_VERSION: u8 = 0x11;
 
 /// Entry types, and the interrupt type of an ordinary line.
@@ -29,7 +30,7 @@ const BOOTSTRAP: u8 = 2;
 const ISA: u8 = 0;
 const ISA_LINES: u8 = 16;
 
-/// Writes pointer and table at [`MP_TABLE`], one of the places in which a kernel looks.
+/// Writes pointer and table at [`MP_TABLE`], one of the addresses that a kernel searches.
 pub(super) fn write(memory: &Memory, vcpus: u8) -> Result<(), AccessError> {
     let table = MP_TABLE + POINTER_LEN as u64;
     memory.write(MP_TABLE, &pointer(table))?;
@@ -38,7 +39,7 @@ pub(super) fn write(memory: &Memory, vcpus: u8) -> Result<(), AccessError> {
 
 fn pointer(table: u64) -> Vec<u8> {
     let mut bytes = b"_MP_".to_vec();
-    // It lies below 1 MiB: the upper half is 0.
+    // The table is below 1 MiB: the upper half is 0.
     bytes.extend(table.to_le_bytes().into_iter().take(4));
     bytes.extend([1, REVISION, 0]);
     bytes.resize(POINTER_LEN, 0);
@@ -50,11 +51,11 @@ fn configuration(vcpus: u8) -> Vec<u8> {
     let count = u16::from(vcpus) + 2 + u16::from(ISA_LINES);
     let len = HEADER_LEN + entries.len();
     let mut bytes = b"PCMP".to_vec();
-    // With 255 processors it would have less than 6 KiB.
+    // Fits: even with 255 processors it has less than 6 KiB.
     bytes.extend(len.to_le_bytes().into_iter().take(2));
     bytes.extend([REVISION, 0]);
     bytes.extend(b"UNWLAB  UNWINDLAB   ");
-    // No table of the manufacturer's.
+    // No OEM table.
     bytes.extend([0; 6]);
     bytes.extend(count.to_le_bytes());
     bytes.extend(LAPIC_ADDRESS.to_le_bytes());
@@ -73,7 +74,7 @@ fn entries(vcpus: u8) -> Vec<u8> {
             ENABLED
         };
         bytes.extend([PROCESSOR, id, LAPIC_VERSION, flags]);
-        // CPUID says what the processor can; 8 bytes are reserved.
+        // Signature and features come from CPUID; 8 bytes are reserved.
         bytes.extend([0; 16]);
     }
     bytes.extend([BUS, ISA]);
@@ -81,13 +82,13 @@ fn entries(vcpus: u8) -> Vec<u8> {
     bytes.extend([IOAPIC, ioapic_id, IOAPIC_VERSION, ENABLED]);
     bytes.extend(IOAPIC_ADDRESS.to_le_bytes());
     for line in 0..ISA_LINES {
-        // Polarity and trigger as the bus has them.
+        // Polarity and trigger are those of the bus.
         bytes.extend([IO_INTERRUPT, VECTORED, 0, 0, ISA, line, ioapic_id, line]);
     }
     bytes
 }
 
-/// All bytes together are 0.
+/// Sets the byte at `at` so that the sum of all bytes is 0.
 fn with_checksum(mut bytes: Vec<u8>, at: usize) -> Vec<u8> {
     let sum = bytes.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
     if let Some(checksum) = bytes.get_mut(at) {

@@ -1,4 +1,4 @@
-//! Boot parameters: memory map, command line, initrd, where ACPI starts
+//! Boot parameters: memory map, command line, initrd, ACPI root pointer
 //! (Documentation/arch/x86/boot.rst and zero-page.rst).
 
 use linux_loader::loader::bootparam::{boot_e820_entry, boot_params};
@@ -6,14 +6,15 @@ use vm_memory::ByteValued;
 
 use super::{ACPI, CMDLINE, HIGH_RAM, LOW_RAM_END, ZERO_PAGE};
 use crate::memory::{AccessError, HIGH_START, LOW_END, Memory};
+use crate::x86::PAGE;
 
-/// The longest command line an x86 kernel reads, its end mark included (COMMAND_LINE_SIZE).
-pub const MAX_CMDLINE: usize = 2048;
+/// Bytes of the longest command line that an x86 kernel reads, with its NUL (COMMAND_LINE_SIZE).
+const MAX_CMDLINE: usize = 2048;
 
 const BOOT_FLAG: u16 = 0xaa55;
 /// "HdrS".
 const HEADER: u32 = 0x5372_6448;
-/// A boot loader without a number of its own.
+/// A boot loader without an assigned number.
 const LOADER_UNDEFINED: u8 = 0xff;
 /// Boot protocol 2.15, the first with 64-bit command line and initrd in wide use.
 const VERSION: u16 = 0x20f;
@@ -23,30 +24,28 @@ const INITRD_END: u64 = 0x8000_0000;
 const RAM: u32 = 1;
 const RESERVED: u32 = 2;
 
-/// Why boot parameters cannot be made.
+/// Why boot parameters cannot be written.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum ParamsError {
-    /// Too long.
+    /// The command line is too long.
     #[error("the kernel command line has {len} bytes, a kernel reads {}: shorten it", MAX_CMDLINE - 1)]
-    CmdlineTooLong {
-        /// How long.
-        len: usize,
-    },
-    /// It would end early.
-    #[error("the kernel command line has a NUL byte in it")]
+    CmdlineTooLong { len: usize },
+    /// The command line would end at its NUL.
+    #[error("the kernel command line contains a NUL byte")]
     CmdlineNul,
-    /// No room.
+    /// The initrd does not fit.
     #[error("no room for an initrd of {size} bytes after the kernel: give the guest more memory")]
-    InitrdTooBig {
-        /// How big.
-        size: usize,
-    },
-    /// What lies below 1 MiB does not fit; a bug of this crate.
+    InitrdTooBig { size: usize },
+    /// The structures below 1 MiB do not fit: a bug of this crate.
     #[error("failed to write the boot parameters: {0}")]
     Write(#[from] AccessError),
 }
 
-/// What goes into the boot parameters.
+/// The contents of the boot parameters.
 #[derive(Debug)]
 pub(super) struct Params<'a> {
     pub initrd: &'a [u8],
@@ -57,7 +56,7 @@ pub(super) struct Params<'a> {
     pub kernel_end: u64,
 }
 
-/// Writes the zero page and all it points to.
+/// Writes the zero page and everything it points to.
 pub(super) fn write(memory: &Memory, params: &Params<'_>) -> Result<(), ParamsError> {
     let mut zero_page = boot_params {
         acpi_rsdp_addr: params.rsdp,
@@ -79,7 +78,7 @@ pub(super) fn write(memory: &Memory, params: &Params<'_>) -> Result<(), ParamsEr
     Ok(())
 }
 
-/// Gives the command line's address.
+/// Returns the command line's address.
 fn write_cmdline(memory: &Memory, cmdline: &str) -> Result<u32, ParamsError> {
     if cmdline.len() >= MAX_CMDLINE {
         return Err(ParamsError::CmdlineTooLong { len: cmdline.len() });
@@ -87,12 +86,12 @@ fn write_cmdline(memory: &Memory, cmdline: &str) -> Result<u32, ParamsError> {
     if cmdline.contains('\0') {
         return Err(ParamsError::CmdlineNul);
     }
-    // Guest memory is zeroed: the end mark is there.
+    // Guest memory is zeroed: the NUL is there.
     memory.write(u64::from(CMDLINE), cmdline.as_bytes())?;
     Ok(CMDLINE)
 }
 
-/// Puts the initrd as high as it may go, at a page's start; gives address and size.
+/// Writes the initrd to the highest pages that it may have. Returns its address and size.
 fn write_initrd(memory: &Memory, params: &Params<'_>) -> Result<(u32, u32), ParamsError> {
     if params.initrd.is_empty() {
         return Ok((0, 0));
@@ -102,7 +101,7 @@ fn write_initrd(memory: &Memory, params: &Params<'_>) -> Result<(u32, u32), Para
     let end = memory.size().min(LOW_END).min(INITRD_END);
     let start = end
         .checked_sub(size as u64)
-        .map(|start| start & !0xfff)
+        .map(|start| start & !(PAGE - 1))
         .filter(|start| *start >= params.kernel_end);
     match (start.map(u32::try_from), u32::try_from(size)) {
         (Some(Ok(start)), Ok(size)) => {

@@ -1,4 +1,4 @@
-//! The state of what the vCPUs share: interrupt controllers, timer, clock, serial port.
+//! The state that the vCPUs share: interrupt controllers, timer, clock, serial port.
 
 use kvm_bindings::{
     KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, kvm_clock_data, kvm_irqchip,
@@ -16,9 +16,9 @@ const IRQCHIPS: [u32; 3] = [
     KVM_IRQCHIP_IOAPIC,
 ];
 
-/// All of them.
+/// The state of all of them.
 #[derive(Debug, Clone)]
-pub(super) struct Chips {
+pub(crate) struct Chips {
     irqchips: Vec<kvm_irqchip>,
     pit: kvm_pit_state2,
     /// Nanoseconds of kvmclock.
@@ -27,8 +27,8 @@ pub(super) struct Chips {
 }
 
 impl Chips {
-    /// Reads them.
-    pub(super) fn of(vm: &VmFd, uart: &Uart) -> Result<Self, CheckpointError> {
+    /// Reads it.
+    pub(crate) fn of(vm: &VmFd, uart: &Uart) -> Result<Self, CheckpointError> {
         Ok(Self {
             irqchips: irqchips(vm)?,
             pit: vm.get_pit2().map_err(failed("get the timer"))?,
@@ -37,10 +37,10 @@ impl Chips {
         })
     }
 
-    /// Writes them. Setting a controller or the timer makes KVM start over with it, so this is done
-    /// only where something differs.
-    pub(super) fn restore(&self, vm: &VmFd, uart: &Uart) -> Result<(), CheckpointError> {
-        // First: it may raise its line.
+    /// Writes it. KVM restarts a controller or the timer when it is set, so this sets only those that
+    /// differ.
+    pub(crate) fn restore(&self, vm: &VmFd, uart: &Uart) -> Result<(), CheckpointError> {
+        // First, because it may raise its interrupt line.
         if uart.state() != self.serial {
             uart.set_state(&self.serial)
                 .map_err(CheckpointError::Serial)?;
@@ -63,8 +63,8 @@ impl Chips {
         Ok(())
     }
 
-    /// What differs from another state, in words.
-    pub(super) fn differences(&self, other: &Self) -> Vec<String> {
+    /// Describes what differs from another state.
+    pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let chips = self.irqchips.iter().zip(&other.irqchips);
         let chips = chips
             .filter(|(one, other)| bytes(one) != bytes(other))
@@ -72,7 +72,7 @@ impl Chips {
         let channels = self.pit.channels.iter().zip(&other.pit.channels);
         let timer = channels
             .filter(|(one, other)| {
-                // When it was loaded is a time of the host's.
+                // A time of the host's clock.
                 let untimed = |channel: &kvm_pit_channel_state| {
                     let mut channel = *channel;
                     channel.count_load_time = 0;
@@ -101,9 +101,9 @@ fn irqchips(vm: &VmFd) -> Result<Vec<kvm_irqchip>, CheckpointError> {
         .collect()
 }
 
-/// The part of the union that every chip's state lies in.
+/// The whole union, whichever chip it is of.
 fn bytes(chip: &kvm_irqchip) -> &[std::os::raw::c_char] {
-    // SAFETY: the member covers the whole union, which was zeroed before KVM filled its part, and
-    // any bytes are valid characters.
+    // SAFETY: the member covers the whole union, which was zeroed before KVM filled its part; any
+    // bytes are valid characters.
     unsafe { &chip.chip.dummy }
 }

@@ -12,8 +12,8 @@ use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::{errno, ioctl_iow_nr};
 
 use super::{CheckpointError, failed};
-use crate::cpuid::on_tcg;
-use crate::msr;
+use crate::kvm::cpuid::on_tcg;
+use crate::kvm::msr;
 use crate::pmu::Counters;
 use crate::vcpu::Vcpu;
 
@@ -21,20 +21,20 @@ use crate::vcpu::Vcpu;
 ioctl_iow_nr!(KVM_SET_DEVICE_ATTR, KVMIO, 0xe1, kvm_device_attr);
 ioctl_iow_nr!(KVM_GET_DEVICE_ATTR, KVMIO, 0xe2, kvm_device_attr);
 
-/// The TSC is restored by way of its offset; the others are clocks of Hyper-V's, which no guest of
-/// ours is told of (`HV_X64_MSR_VP_RUNTIME`, `HV_X64_MSR_TIME_REF_COUNT`).
+/// MSRs that are clocks. The TSC is restored by its offset; the others are Hyper-V's, which our
+/// guests do not have (`HV_X64_MSR_VP_RUNTIME`, `HV_X64_MSR_TIME_REF_COUNT`).
 const CLOCKS: [u32; 3] = [msr::TSC, 0x4000_0010, 0x4000_0020];
-/// `IA32_SYSENTER_ESP` and `_EIP`: of a guest with an AMD CPU KVM takes the lower halves only
-/// (`svm_set_msr`, arch/x86/kvm/svm/svm.c, 6.12); such a CPU has no SYSENTER in long mode.
+/// `IA32_SYSENTER_ESP` and `_EIP`: on an AMD CPU, KVM stores only their lower halves
+/// (`svm_set_msr`, arch/x86/kvm/svm/svm.c, 6.12). Such a CPU has no SYSENTER in long mode.
 const SYSENTER: [u32; 2] = [0x175, 0x176];
 /// A task state segment in 64-bit mode that no task uses (AMD APM vol. 2, table 4-6).
 const AVAILABLE_TSS: u8 = 9;
-/// The LAPIC's current count of its timer, which goes on by itself.
+/// Offsets of the current count of the LAPIC's timer, which counts by itself.
 const LAPIC_CURRENT_COUNT: std::ops::Range<usize> = 0x390..0x394;
 
-/// Everything KVM knows of a vCPU.
+/// The state of a vCPU in KVM, and of its counters.
 #[derive(Debug, Clone)]
-pub(super) struct CpuState {
+pub(crate) struct CpuState {
     mp_state: kvm_mp_state,
     regs: kvm_regs,
     sregs: kvm_sregs,
@@ -44,18 +44,19 @@ pub(super) struct CpuState {
     lapic: kvm_lapic_state,
     msrs: Vec<kvm_msr_entry>,
     events: kvm_vcpu_events,
-    /// The guest's TSC less the host's, and the host's when that was read.
+    /// The guest's TSC minus the host's.
     tsc_offset: u64,
+    /// The host's TSC when the offset was read.
     host_tsc: u64,
-    /// It is about to execute an instruction it stopped at for a breakpoint.
+    /// A breakpoint stopped it at the instruction that it is about to execute.
     at_breakpoint: bool,
-    /// By the guest's own TSC, which goes on where it was.
+    /// They count by the guest's TSC, which continues from its saved value.
     counters: Option<Counters>,
 }
 
 impl CpuState {
     /// Reads it.
-    pub(super) fn of(vcpu: &Vcpu, indices: &[u32]) -> Result<Self, CheckpointError> {
+    pub(crate) fn of(vcpu: &Vcpu, indices: &[u32]) -> Result<Self, CheckpointError> {
         let fd = &vcpu.fd;
         let xsave = fd.get_xsave().map_err(failed("get the FPU's state"))?;
         let sregs = fd.get_sregs().map_err(failed("get the system registers"))?;
@@ -80,13 +81,13 @@ impl CpuState {
         })
     }
 
-    /// Writes it. `now` is the host's TSC, the same for all vCPUs, so that theirs stay as far apart
-    /// as they were.
+    /// Writes it. `now` is the host's TSC, the same for all vCPUs, which keeps theirs apart by the
+    /// saved differences.
     ///
-    /// The order counts: the MP state first (a vCPU that waits for its start-up signal takes no
+    /// The order matters: the MP state first (a vCPU that waits for its start-up IPI takes no
     /// registers), the APIC base in the system registers before the LAPIC, the TSC before the
     /// deadline of the LAPIC's timer, which is an MSR, and events last.
-    pub(super) fn restore(&self, vcpu: &mut Vcpu, now: u64) -> Result<(), CheckpointError> {
+    pub(crate) fn restore(&self, vcpu: &mut Vcpu, now: u64) -> Result<(), CheckpointError> {
         let fd = &vcpu.fd;
         fd.set_mp_state(self.mp_state)
             .map_err(failed("set the MP state"))?;
@@ -98,8 +99,8 @@ impl CpuState {
             region: *self.xsave,
             ..Default::default()
         };
-        // SAFETY: no feature is in use whose state is larger than this structure: those need the
-        // permission of arch_prctl(2), which this process never asks for.
+        // SAFETY: no feature is enabled whose state is larger than this structure: those need
+        // arch_prctl(2), which this process never calls.
         unsafe { fd.set_xsave(&xsave) }.map_err(failed("set the FPU's state"))?;
         fd.set_xcrs(&self.xcrs).map_err(failed("set the XCRs"))?;
         fd.set_debug_regs(&self.debug)
@@ -116,8 +117,8 @@ impl CpuState {
         Ok(())
     }
 
-    /// What differs from another state, in words.
-    pub(super) fn differences(&self, other: &Self) -> Vec<String> {
+    /// Describes what differs from another state.
+    pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let parts = [
             ("MP state", self.mp_state == other.mp_state),
             ("registers", self.regs == other.regs),
@@ -146,8 +147,8 @@ impl CpuState {
     }
 }
 
-/// As they are to be set again. KVM's SVM code always says that the TSS is busy (`svm_get_segment`),
-/// but QEMU's TCG, where that SVM may be emulated, grants `ioperm` by a TSS that is not
+/// The system registers to set later. KVM's SVM code always reports a busy TSS (`svm_get_segment`).
+/// But QEMU's TCG, which may emulate that SVM, grants `ioperm` only by one that is not busy
 /// (`helper_check_io`).
 fn settable(mut sregs: kvm_sregs) -> kvm_sregs {
     if on_tcg() {
@@ -157,13 +158,13 @@ fn settable(mut sregs: kvm_sregs) -> kvm_sregs {
 }
 
 /// The host's time-stamp counter.
-pub(super) fn host_tsc() -> u64 {
-    // SAFETY: every x86-64 CPU has the instruction, and no mode of Linux forbids it by default.
+pub(crate) fn host_tsc() -> u64 {
+    // SAFETY: every x86-64 CPU has the instruction, and Linux allows it by default.
     unsafe { _rdtsc() }
 }
 
-/// All of these that KVM gives. KVM lists some that the guest's CPUID does not have; the first one
-/// that it does not give ends each call.
+/// Those of the MSRs that KVM returns. KVM lists some that the guest's CPUID lacks, and each call
+/// ends at the first of these.
 fn msrs(fd: &VcpuFd, indices: &[u32]) -> Result<Vec<kvm_msr_entry>, CheckpointError> {
     let mut rest: Vec<kvm_msr_entry> = indices
         .iter()
@@ -183,7 +184,7 @@ fn msrs(fd: &VcpuFd, indices: &[u32]) -> Result<Vec<kvm_msr_entry>, CheckpointEr
     Ok(found)
 }
 
-/// Sets those that are not what they were: KVM does a lot more than storing a value for some.
+/// Sets the MSRs that differ: for some, KVM does much more than store a value.
 fn set_msrs(fd: &VcpuFd, wanted: &[kvm_msr_entry]) -> Result<(), CheckpointError> {
     let indices: Vec<u32> = wanted.iter().map(|msr| msr.index).collect();
     let now = msrs(fd, &indices)?;
@@ -200,7 +201,7 @@ fn set_msrs(fd: &VcpuFd, wanted: &[kvm_msr_entry]) -> Result<(), CheckpointError
         let Some(refused) = rest.get(set) else {
             break;
         };
-        // Read-only ones are refused, and are what they were.
+        // KVM refuses read-only MSRs, whose values have not changed.
         if value(fd, refused.index)? != refused.data {
             return Err(CheckpointError::Msr(refused.index));
         }
@@ -224,14 +225,14 @@ fn attribute(value: &u64) -> kvm_device_attr {
     }
 }
 
-/// What is added to the host's TSC (Documentation/virt/kvm/devices/vcpu.rst, 4.1).
+/// The guest's TSC minus the host's (Documentation/virt/kvm/devices/vcpu.rst, 4.1).
 fn tsc_offset(fd: &VcpuFd) -> Result<u64, errno::Error> {
     let mut offset = 0_u64;
     let attribute = kvm_device_attr {
         addr: std::ptr::from_mut(&mut offset).expose_provenance() as u64,
         ..attribute(&0)
     };
-    // SAFETY: KVM writes the 8 bytes at `addr`, which are `offset`'s, and nothing else.
+    // SAFETY: KVM writes only the 8 bytes at `addr`, which are `offset`'s.
     match unsafe { ioctl_with_ref(fd, KVM_GET_DEVICE_ATTR(), &attribute) } {
         0 => Ok(offset),
         _ => Err(errno::Error::last()),

@@ -1,9 +1,8 @@
-//! RAM in checkpoints: one whole copy, and for each checkpoint the pages that differ from it.
+//! RAM in checkpoints: one full copy, and for each checkpoint the pages that differ from it.
 //!
-//! Which pages differ is known from KVM's dirty log and from [`Memory`]'s own. Taking a page out of
-//! KVM's log write-protects it, and its next write costs a fault, which is far more than comparing
-//! it. So a page stays in the log, and is compared at each restore, until it has been found
-//! unchanged [`PATIENCE`] times in a row.
+//! KVM's dirty log and [`Memory`]'s own tell which pages may differ. Removing a page from KVM's log
+//! write-protects it, and its next write costs a fault, much more than a comparison. So a page stays
+//! in the log, and each restore compares it, until it was unchanged [`PATIENCE`] times in a row.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,34 +16,36 @@ use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::{errno, ioctl_iowr_nr};
 
 use super::{CheckpointError, Restored, failed};
-use crate::memory::{Memory, Range, as_usize};
-use crate::vm;
+use crate::kvm::vm;
+use crate::memory::{Memory, RamRange, as_usize, pages_of};
+use crate::x86;
 
 // Documentation/virt/kvm/api.rst, 4.117.
 ioctl_iowr_nr!(KVM_CLEAR_DIRTY_LOG, KVMIO, 0xc0, kvm_clear_dirty_log);
 
 /// Bytes of a page, the unit of KVM's log.
-const PAGE: usize = 4096;
+const PAGE: usize = as_usize(x86::PAGE);
 /// Pages of a word of the log.
 const WORD: u64 = 64;
-/// Restores in a row that must find a page unchanged before its writes are watched for again.
+/// Restores in a row that must find a page unchanged before it leaves KVM's log.
 const PATIENCE: u8 = 8;
-/// Every so many restores a page that is always copied is looked at the next time.
+/// A page that is copied without a comparison is compared again after a restore whose number is a
+/// multiple of this.
 const LOOK: u64 = 16;
 
 type Page = [u8; PAGE];
 
-/// The pages of a checkpoint: what the first one copied, and what differs from that.
+/// RAM of a checkpoint: the copy of the first one, and the pages that differ from it.
 #[derive(Debug, Clone)]
-pub(super) struct Pages {
+pub(crate) struct Pages {
     base: Arc<Base>,
     differing: Arc<BTreeMap<u64, Box<Page>>>,
 }
 
-/// All of RAM, by its ranges.
+/// A copy of all RAM.
 #[derive(Debug)]
 struct Base {
-    ranges: Vec<(Range, Vec<u8>)>,
+    ranges: Vec<(RamRange, Vec<u8>)>,
     /// The pages that are not all zero.
     used: Vec<u64>,
 }
@@ -68,8 +69,8 @@ impl Pages {
         }
     }
 
-    /// The pages of memory that differ.
-    pub(super) fn differences(&self, memory: &Memory) -> Result<Vec<String>, CheckpointError> {
+    /// Describes the pages of memory that differ.
+    pub(crate) fn differences(&self, memory: &Memory) -> Result<Vec<String>, CheckpointError> {
         let mut found = Vec::new();
         let mut page = [0; PAGE];
         for range in memory.ranges() {
@@ -84,24 +85,25 @@ impl Pages {
     }
 }
 
-/// What a machine knows of its RAM.
+/// What is known of a machine's RAM.
 #[derive(Debug, Default)]
 pub(crate) struct Ram {
     base: Option<Arc<Base>>,
-    /// The checkpoint that was made or restored last.
+    /// The pages of the last checkpoint that was taken or restored.
     at: Option<Arc<BTreeMap<u64, Box<Page>>>>,
-    /// Pages in KVM's log, and one more than how often in a row they were found unchanged; 0 for
-    /// those that are copied without a look.
+    /// For pages in KVM's log, one more than how often in a row they were unchanged; 0 for those
+    /// to be copied without a comparison.
     unchanged: HashMap<u64, u8>,
     /// Restores so far.
     restores: u64,
 }
 
 impl Ram {
-    pub(super) fn save(&mut self, vm: &VmFd, memory: &Memory) -> Result<Pages, CheckpointError> {
+    /// The RAM of a new checkpoint.
+    pub(crate) fn save(&mut self, vm: &VmFd, memory: &Memory) -> Result<Pages, CheckpointError> {
         let Some(base) = self.base.clone() else {
-            watch(vm, memory)?;
-            let base = Arc::new(whole(memory)?);
+            start_log(vm, memory)?;
+            let base = Arc::new(copy_all(memory)?);
             memory.take_written();
             self.base = Some(Arc::clone(&base));
             let differing = Arc::default();
@@ -121,22 +123,22 @@ impl Ram {
         Ok(Pages { base, differing })
     }
 
-    /// Makes memory that has no checkpoint of its own the same as that of another machine's first one,
-    /// which the two share from then on.
-    pub(super) fn adopt(
+    /// Makes memory, which has no checkpoint yet, equal to another machine's first checkpoint. The
+    /// two machines share its copy from then on.
+    pub(crate) fn adopt(
         &mut self,
         vm: &VmFd,
         memory: &Memory,
         pages: &Pages,
     ) -> Result<(), CheckpointError> {
-        let extent = |range: &Range| (range.start, range.len);
+        let extent = |range: &RamRange| (range.start, range.len);
         let ours = memory.ranges();
         let theirs = pages.base.ranges.iter().map(|(range, _)| extent(range));
         if self.base.is_some() || !ours.iter().map(extent).eq(theirs) {
             return Err(CheckpointError::Foreign);
         }
-        watch(vm, memory)?;
-        // All that is not zero in either: the guest of this one has written nothing yet.
+        start_log(vm, memory)?;
+        // All pages that are not zero in either: this machine's guest has written nothing yet.
         let mut used = memory.take_written();
         used.extend(&pages.base.used);
         for address in used {
@@ -149,7 +151,8 @@ impl Ram {
         Ok(())
     }
 
-    pub(super) fn restore(
+    /// Makes memory what it was.
+    pub(crate) fn restore(
         &mut self,
         vm: &VmFd,
         memory: &Memory,
@@ -171,7 +174,7 @@ impl Ram {
         for address in candidates {
             let wanted = pages.page(address).ok_or(CheckpointError::Foreign)?;
             let times = self.unchanged.entry(address).or_insert(0);
-            // One that changed the last time mostly did again: it is copied without a look.
+            // A page that changed the last time most likely did again: copy it without comparing.
             if *times > 0 && memory.holds(address, wanted)? {
                 *times += 1;
                 if *times > PATIENCE {
@@ -179,7 +182,7 @@ impl Ram {
                 }
                 continue;
             }
-            // Another look when it was copied for a while.
+            // Compare it again after a while.
             *times = u8::from(self.restores.is_multiple_of(LOOK));
             memory.write(address, wanted)?;
             restored.copied += 1;
@@ -188,14 +191,14 @@ impl Ram {
         for address in &settled {
             self.unchanged.remove(address);
         }
-        forget(vm, memory, &settled)?;
+        clear_log(vm, memory, &settled)?;
         memory.take_written();
         self.at = Some(Arc::clone(&pages.differing));
         Ok(restored)
     }
 
-    /// The words of memory that are not as in a checkpoint of this machine, each with what it is now.
-    pub(super) fn changed(
+    /// The words of memory that differ from a checkpoint of this machine, with their values now.
+    pub(crate) fn changed(
         &self,
         vm: &VmFd,
         memory: &Memory,
@@ -204,7 +207,7 @@ impl Ram {
         let mut changed = Vec::new();
         let mut now = [0; PAGE];
         let candidates = self.candidates(vm, memory, &pages.differing)?;
-        // For the next restore.
+        // The next restore must find them again.
         memory.mark_written(&candidates);
         for address in candidates {
             memory.read(address, &mut now)?;
@@ -221,8 +224,8 @@ impl Ram {
         Ok(changed)
     }
 
-    /// The pages that may differ from those of a checkpoint with these differences: written since
-    /// the last checkpoint or restore, or different in either.
+    /// The pages that may differ from a checkpoint with the pages `wanted`: those written since the
+    /// last checkpoint or restore, and those that either of the two holds.
     fn candidates(
         &self,
         vm: &VmFd,
@@ -236,7 +239,7 @@ impl Ram {
                 .map_err(failed("get the log of written pages"))?;
             found.extend(pages_of(&log, range.start));
         }
-        // The same in both is no difference between them.
+        // The pages of one and the same checkpoint do not differ.
         let same = self
             .at
             .as_deref()
@@ -251,20 +254,8 @@ impl Ram {
     }
 }
 
-/// Addresses of the pages whose bits are set.
-pub(crate) fn pages_of(words: &[u64], start: u64) -> impl Iterator<Item = u64> {
-    (0_u64..)
-        .zip(words)
-        .filter(|(_, word)| **word != 0)
-        .flat_map(move |(at, &word)| {
-            (0..WORD)
-                .filter(move |bit| word >> bit & 1 == 1)
-                .map(move |bit| start + (at * WORD + bit) * PAGE as u64)
-        })
-}
-
-/// Has KVM log which pages the guest writes, and keep them in the log until told otherwise.
-fn watch(vm: &VmFd, memory: &Memory) -> Result<(), CheckpointError> {
+/// Makes KVM log the pages that the guest writes, and keep them until [`clear_log`].
+fn start_log(vm: &VmFd, memory: &Memory) -> Result<(), CheckpointError> {
     let mut keep = kvm_enable_cap {
         cap: KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
         ..Default::default()
@@ -276,8 +267,8 @@ fn watch(vm: &VmFd, memory: &Memory) -> Result<(), CheckpointError> {
         .map_err(failed("log which pages are written"))
 }
 
-/// Takes pages out of KVM's log, in one call for all of those in a range.
-fn forget(vm: &VmFd, memory: &Memory, pages: &[u64]) -> Result<(), CheckpointError> {
+/// Removes pages from KVM's log, with one call for each range.
+fn clear_log(vm: &VmFd, memory: &Memory, pages: &[u64]) -> Result<(), CheckpointError> {
     for (slot, range) in (0..).zip(memory.ranges()) {
         let mut of_range = pages
             .iter()
@@ -304,15 +295,15 @@ fn forget(vm: &VmFd, memory: &Memory, pages: &[u64]) -> Result<(), CheckpointErr
         };
         // SAFETY: KVM reads a bit for each of `num_pages` pages from `bitmap`, which has them.
         if unsafe { ioctl_with_ref(vm, KVM_CLEAR_DIRTY_LOG(), &clear) } != 0 {
-            let failed = failed("watch for writes to pages again");
+            let failed = failed("clear the log of written pages");
             return Err(failed(errno::Error::last()));
         }
     }
     Ok(())
 }
 
-/// A copy of all RAM. What was never touched costs nothing.
-fn whole(memory: &Memory) -> Result<Base, CheckpointError> {
+/// Copies all RAM. Pages that were never touched cost nothing.
+fn copy_all(memory: &Memory) -> Result<Base, CheckpointError> {
     let (mut ranges, mut used) = (Vec::new(), Vec::new());
     let mut page = [0; PAGE];
     for range in memory.ranges() {
@@ -328,18 +319,4 @@ fn whole(memory: &Memory) -> Result<Base, CheckpointError> {
         ranges.push((range, bytes));
     }
     Ok(Base { ranges, used })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bits_are_pages() {
-        let found: Vec<u64> = pages_of(&[1 << 63 | 1, 0, 2], 0x10_0000).collect();
-        assert_eq!(
-            found,
-            [0x10_0000, 0x10_0000 + 63 * 4096, 0x10_0000 + 129 * 4096]
-        );
-    }
 }

@@ -1,4 +1,4 @@
-//! What the guest finds behind I/O ports and addresses without RAM.
+//! The devices that this VMM emulates, all of them behind I/O ports.
 
 pub(crate) mod ports;
 pub(crate) mod serial;

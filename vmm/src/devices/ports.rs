@@ -3,17 +3,25 @@
 use std::ops::RangeInclusive;
 
 use super::serial::{self, Uart};
-use crate::traps::TRAP_PORT;
 
-/// The keyboard controller's command port, and the command that pulls the reset line.
+/// The port of the `out` that replaces `RDPMC` ([`crate::pmu`]). No PC device has this port or
+/// the next one, and Linux does not use them.
+pub(crate) const RDPMC_PORT: u16 = 0xf6;
+/// The port of the `out` that is a planted trap ([`crate::traps`]).
+pub(crate) const TRAP_PORT: u16 = 0xf7;
+
+/// The keyboard controller's command port...
 const I8042_COMMAND: u16 = 0x64;
+/// ... and its command that pulls the reset line.
 const I8042_RESET: u8 = 0xfe;
-/// The chipset's reset control register, and its bit that resets.
+/// The chipset's reset control register...
 const RESET_CONTROL: u16 = 0xcf9;
+/// ... and its bit that resets.
 const RESET_NOW: u8 = 1 << 2;
 
-/// Ports that KVM answers itself, or that are a device's here: PICs, PIT, port B (0x61), the
-/// keyboard controller's command port, the PICs' mode registers, COM1, the reset register; and that of traps.
+/// Ports that KVM or a device of this crate answers: PICs, PIT, port B (0x61), the keyboard
+/// controller's command port, the PICs' mode registers, COM1, the reset register; and that of
+/// traps.
 const TAKEN: [RangeInclusive<u16>; 9] = [
     0x20..=0x21,
     0x40..=0x43,
@@ -26,14 +34,14 @@ const TAKEN: [RangeInclusive<u16>; 9] = [
     RESET_CONTROL..=RESET_CONTROL,
 ];
 
-/// What a guest's `out` asks of the VMM.
+/// What follows from a guest's `out`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Written {
-    /// Nothing more: done.
+pub(crate) enum WriteEffect {
+    /// Nothing: the device has the data.
     Done,
-    /// The caller is to be told.
+    /// The caller gets the data.
     Doorbell,
-    /// The guest wants the machine reset.
+    /// The guest requests a reset of the machine.
     Reset,
 }
 
@@ -45,7 +53,7 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    /// Fails with the first port of `doorbell` that is taken.
+    /// Fails with the first port of `doorbell` that belongs to a device.
     pub(crate) fn new(uart: Uart, doorbell: RangeInclusive<u16>) -> Result<Self, u16> {
         match doorbell
             .clone()
@@ -62,28 +70,28 @@ impl Ports {
     }
 
     /// The guest writes `data`: `data.len() / size` items of `size` bytes, one after the other.
-    pub(crate) fn write(&self, port: u16, size: u8, data: &[u8]) -> Written {
+    pub(crate) fn write(&self, port: u16, size: u8, data: &[u8]) -> WriteEffect {
         if self.doorbell.contains(&port) {
-            return Written::Doorbell;
+            return WriteEffect::Doorbell;
         }
         if size != 1 {
-            return Written::Done;
+            return WriteEffect::Done;
         }
         match (port, uart_register(port)) {
             (_, Some(register)) => data
                 .iter()
                 .for_each(|byte| self.uart.write(register, *byte)),
-            (I8042_COMMAND, _) if data.contains(&I8042_RESET) => return Written::Reset,
+            (I8042_COMMAND, _) if data.contains(&I8042_RESET) => return WriteEffect::Reset,
             (RESET_CONTROL, _) if data.iter().any(|byte| byte & RESET_NOW != 0) => {
-                return Written::Reset;
+                return WriteEffect::Reset;
             }
             _ => {}
         }
-        Written::Done
+        WriteEffect::Done
     }
 
-    /// The guest reads. A port without a device gives all ones, as a bus without one does; so
-    /// does a device of bytes where more than one is read at a time.
+    /// The guest reads. A port without a device reads as all ones, as on a bus without one; so
+    /// does a byte-wide device when more than one byte is read at a time.
     pub(crate) fn read(&self, port: u16, data: &mut [u8]) {
         match (uart_register(port), data) {
             (Some(register), [byte]) => *byte = self.uart.read(register),
@@ -118,14 +126,14 @@ mod tests {
     fn each_port_has_its_device() {
         let (ports, console) = ports(0x510..=0x511);
         let ports = ports.unwrap();
-        assert_eq!(ports.write(0x3f8, 1, b"hi"), Written::Done);
+        assert_eq!(ports.write(0x3f8, 1, b"hi"), WriteEffect::Done);
         assert_eq!(console.snapshot(), b"hi");
-        assert_eq!(ports.write(0x511, 4, &[1, 2, 3, 4]), Written::Doorbell);
-        assert_eq!(ports.write(0x512, 4, &[1, 2, 3, 4]), Written::Done);
-        assert_eq!(ports.write(0x64, 1, &[0xfe]), Written::Reset);
-        assert_eq!(ports.write(0x64, 1, &[0x20]), Written::Done);
-        assert_eq!(ports.write(0xcf9, 1, &[6]), Written::Reset);
-        assert_eq!(ports.write(0xcf9, 1, &[2]), Written::Done);
+        assert_eq!(ports.write(0x511, 4, &[1, 2, 3, 4]), WriteEffect::Doorbell);
+        assert_eq!(ports.write(0x512, 4, &[1, 2, 3, 4]), WriteEffect::Done);
+        assert_eq!(ports.write(0x64, 1, &[0xfe]), WriteEffect::Reset);
+        assert_eq!(ports.write(0x64, 1, &[0x20]), WriteEffect::Done);
+        assert_eq!(ports.write(0xcf9, 1, &[6]), WriteEffect::Reset);
+        assert_eq!(ports.write(0xcf9, 1, &[2]), WriteEffect::Done);
         let mut data = [0; 4];
         ports.read(0xcfc, &mut data);
         assert_eq!(data, [0xff; 4]);

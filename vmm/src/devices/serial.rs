@@ -1,4 +1,4 @@
-//! The serial console: a 16550 whose output is kept for the caller.
+//! The serial console: a 16550 that keeps its output for the caller.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ pub(crate) const PORTS: u8 = 8;
 /// COM1's interrupt line.
 pub(crate) const IRQ: u32 = 4;
 
-/// Bytes of console output kept; of more, the oldest half goes.
+/// Bytes of console output kept. Where they do not suffice, the oldest half is dropped.
 pub const CONSOLE_LIMIT: usize = 8 << 20;
 
 /// Everything the guest wrote to its serial port. Cheap to clone; readable at any time.
@@ -30,36 +30,35 @@ struct Log {
 }
 
 impl Console {
-    /// Bytes written so far, dropped ones included: where it does not change, the guest is
-    /// silent.
+    /// Bytes written so far, dropped ones included.
     pub fn len(&self) -> u64 {
         let log = self.lock();
         log.dropped.saturating_add(log.bytes.len() as u64)
     }
 
-    /// Whether nothing was written so far.
+    /// Whether the guest has written nothing so far.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that are gone because the guest wrote more than [`CONSOLE_LIMIT`].
+    /// Bytes dropped because the guest wrote more than [`CONSOLE_LIMIT`].
     pub fn dropped(&self) -> u64 {
         self.lock().dropped
     }
 
-    /// A copy of what is kept.
+    /// A copy of the bytes kept.
     pub fn snapshot(&self) -> Vec<u8> {
         self.lock().bytes.clone()
     }
 
-    /// What was written after `position` (a value [`len`](Self::len) had), less what is gone.
+    /// The bytes written after `position` (an earlier value of [`len`](Self::len)) and kept.
     pub fn since(&self, position: u64) -> Vec<u8> {
         let log = self.lock();
         let skip = usize::try_from(position.saturating_sub(log.dropped)).unwrap_or(usize::MAX);
         log.bytes.get(skip..).unwrap_or_default().to_vec()
     }
 
-    /// Forgets what was written after `position`, as far as it is kept.
+    /// Removes the bytes written after `position`.
     pub fn cut(&self, position: u64) {
         let mut log = self.lock();
         let keep = position.saturating_sub(log.dropped);
@@ -67,8 +66,8 @@ impl Console {
             .truncate(usize::try_from(keep).unwrap_or(usize::MAX));
     }
 
-    /// A log is bytes and a counter, right at every moment: a panic of another holder of the
-    /// lock is no reason not to read it.
+    /// The log is bytes and a counter, consistent at every moment: it can be read even if
+    /// another holder of the lock panicked.
     fn lock(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,7 +90,7 @@ impl Write for Console {
     }
 }
 
-/// The line to the interrupt controller.
+/// The interrupt line of the UART.
 #[derive(Debug)]
 pub(crate) struct IrqLine(pub EventFd);
 
@@ -103,7 +102,7 @@ impl Trigger for IrqLine {
     }
 }
 
-/// The 16550 itself; each vCPU's thread may get at it.
+/// The 16550. Every vCPU's thread may access it.
 pub(crate) struct Uart {
     device: Mutex<Serial<IrqLine, NoEvents, Console>>,
     irq: EventFd,
@@ -117,8 +116,7 @@ impl std::fmt::Debug for Uart {
 }
 
 impl Uart {
-    /// # Errors
-    /// The line has no second handle.
+    /// Fails if the interrupt line cannot be duplicated.
     pub(crate) fn new(irq: IrqLine, console: Console) -> io::Result<Self> {
         Ok(Self {
             irq: irq.0.try_clone()?,
@@ -132,10 +130,8 @@ impl Uart {
         self.lock().state()
     }
 
-    /// Makes them what they were. What was printed stays.
-    ///
-    /// # Errors
-    /// The state is none of [`state`](Self::state), or the line cannot be raised.
+    /// Restores its registers. The console keeps what was printed. Fails if `state` is not one of
+    /// [`state`](Self::state), or the interrupt line cannot be raised.
     pub(crate) fn set_state(&self, state: &SerialState) -> io::Result<()> {
         let line = IrqLine(self.irq.try_clone()?);
         let device = Serial::from_state(state, line, NoEvents, self.console.clone())
@@ -146,8 +142,8 @@ impl Uart {
 
     /// The guest writes `value` to register `offset`.
     pub(crate) fn write(&self, offset: u8, value: u8) {
-        // An interrupt that cannot be raised is one the guest misses; its driver polls. A full
-        // loop-back queue is the guest's own affair.
+        // If an interrupt cannot be raised, the guest misses it; its driver polls. A full
+        // loop-back queue is the guest's problem.
         if let Err(error) = self.lock().write(offset, value) {
             tracing::debug!("serial port: {error:?}");
         }

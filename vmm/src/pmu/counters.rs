@@ -1,32 +1,30 @@
-//! The four counters of an AMD K7, which every AMD CPU since has, as a model: what the guest
-//! writes to their registers, and what it reads.
+//! A model of the four counters of an AMD K7, which every later AMD CPU has too.
 //!
 //! AMD64 Architecture Programmer's Manual, volume 2, 13.2.1: `PerfEvtSel0` to `3` are MSRs
 //! 0xc001_0000 to 3, `PerfCtr0` to `3` are 0xc001_0004 to 7, of 48 bits. A guest whose CPUID
-//! says nothing of `PerfCtrExtCore` uses these.
+//! lacks `PerfCtrExtCore` uses these.
 //!
-//! One event is counted, 0x76 (cycles not in halt), by the guest's time stamp counter: halted
-//! and stopped time counts too, and so does the privilege level that a counter leaves out. A
-//! counter of any other event stands still.
+//! The model counts one event, 0x76 (cycles not in halt), by the guest's time stamp counter:
+//! halted and stopped time counts too, and so does the privilege level that a counter excludes.
+//! Counters of other events do not count.
 //!
-//! **No counter overflows of its own.** One that is to interrupt at its overflow stops at the
-//! last value before it and stays there until it is written: the only overflows are those that
-//! are raised, so that each is where it was asked for. What it would have counted on is lost.
-//! One that is not to interrupt goes on at 0, as the CPU's does.
+//! **No counter overflows by itself.** One that would interrupt at its overflow stops at the last
+//! value before, until the guest writes it; the cycles after that are lost. So the only overflows
+//! are those that the caller raises. A counter that does not interrupt wraps to 0, as the CPU's.
 
 use std::fmt;
 
-/// Counters there are.
+/// Number of counters.
 const COUNT: usize = 4;
-/// MSR of the first event selector; the others follow, then the counters.
+/// MSR of the first event selector. The other selectors follow, then the counters.
 pub(super) const FIRST_MSR: u32 = 0xc001_0000;
-/// MSRs of selectors and counters.
+/// Number of MSRs.
 pub(super) const MSRS: u32 = 8;
 
 /// Bits of a counter.
 const WIDTH: u32 = 48;
 const MASK: u64 = (1 << WIDTH) - 1;
-/// A counter is started at a negative value; this bit is clear once it has gone past 0.
+/// A driver starts a counter at a negative value; this bit is clear after its overflow.
 const SIGN: u64 = 1 << (WIDTH - 1);
 
 // Fields of an event selector.
@@ -42,13 +40,13 @@ const COUNTER_MASK: u64 = 0xff << 24;
 /// Event "cycles not in halt".
 const CYCLES: u64 = 0x76;
 
-/// One pair of registers.
+/// A counter and its event selector.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counter {
     select: u64,
-    /// What it held at `since`.
+    /// Its value at `since`.
     value: u64,
-    /// Time stamp at which it was last written, or its selector.
+    /// Time stamp of the last write to it or its selector.
     since: u64,
 }
 
@@ -57,7 +55,7 @@ impl Counter {
         self.select & bits == bits
     }
 
-    /// Whether it goes on with time.
+    /// Whether it counts.
     fn counts(&self) -> bool {
         let how = EVENT | UNIT_MASK | EDGE | INVERT | COUNTER_MASK;
         self.has(ENABLE) && self.select & how == CYCLES && self.select & (USER | KERNEL) != 0
@@ -67,7 +65,7 @@ impl Counter {
         if !self.counts() {
             return self.value;
         }
-        // Time stamps can be written by the guest: one that goes back counts nothing.
+        // The guest can write its time stamp counter: one that goes back counts nothing.
         let now = self.value.saturating_add(tsc.saturating_sub(self.since));
         match self.has(INTERRUPT) {
             true => now.min(MASK),
@@ -75,8 +73,7 @@ impl Counter {
         }
     }
 
-    /// Whether an overflow of it would interrupt the guest, were it to happen at this privilege
-    /// level.
+    /// Whether its overflow at this privilege level would interrupt the guest.
     fn interrupts_at(&self, cpl: u8) -> bool {
         let level = if cpl == 0 { KERNEL } else { USER };
         self.has(ENABLE | INTERRUPT | level)
@@ -85,11 +82,12 @@ impl Counter {
 
 /// Why no counter can overflow now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NoOverflow {
-    /// None is enabled, or it may not interrupt, or not at this privilege level.
+pub(crate) enum NoOverflow {
+    /// No counter is enabled to interrupt at this privilege level.
     Disabled,
-    /// It has overflowed, and the guest has not written it since: once more would be lost.
-    Waits(u8),
+    /// This counter has overflowed, and the guest has not written it since: a second overflow
+    /// would be lost.
+    StillOverflowed(u8),
 }
 
 /// The counters of one vCPU.
@@ -97,7 +95,7 @@ pub(super) enum NoOverflow {
 pub(crate) struct Counters([Counter; COUNT]);
 
 impl Counters {
-    /// The guest reads this MSR; `None` where it is none of these.
+    /// The guest reads this MSR. `None` if it is not a counter's.
     pub(crate) fn read_msr(&self, index: u32, tsc: u64) -> Option<u64> {
         let (counter, is_value) = self.register(index)?;
         Some(match is_value {
@@ -106,7 +104,7 @@ impl Counters {
         })
     }
 
-    /// The guest writes this MSR; `None` where it is none of these.
+    /// The guest writes this MSR. `None` if it is not a counter's.
     pub(crate) fn write_msr(&mut self, index: u32, data: u64, tsc: u64) -> Option<()> {
         let (_, is_value) = self.register(index)?;
         let number = usize::try_from(index.wrapping_sub(FIRST_MSR)).ok()? % COUNT;
@@ -121,15 +119,15 @@ impl Counters {
         Some(())
     }
 
-    /// `RDPMC` with this in ECX; `None` where there is no such counter.
+    /// The guest executes `RDPMC` with this ECX. `None` if there is no such counter.
     pub(crate) fn rdpmc(&self, ecx: u32, tsc: u64) -> Option<u64> {
         let counter = self.0.get(usize::try_from(ecx).ok()?)?;
         Some(counter.read(tsc))
     }
 
-    /// The counter that can overflow: that one, or the lowest that may interrupt a guest that runs
-    /// at privilege level `cpl`.
-    pub(super) fn ready(&self, wanted: Option<u8>, cpl: u8, tsc: u64) -> Result<u8, NoOverflow> {
+    /// The counter that can overflow: `wanted`, or the lowest that may interrupt a guest at
+    /// privilege level `cpl`.
+    pub(crate) fn ready(&self, wanted: Option<u8>, cpl: u8, tsc: u64) -> Result<u8, NoOverflow> {
         let (number, counter) = (0..)
             .zip(&self.0)
             .find(|(number, counter)| {
@@ -137,19 +135,19 @@ impl Counters {
             })
             .ok_or(NoOverflow::Disabled)?;
         match counter.read(tsc) & SIGN {
-            0 => Err(NoOverflow::Waits(number)),
+            0 => Err(NoOverflow::StillOverflowed(number)),
             _ => Ok(number),
         }
     }
 
-    /// The counter has just overflowed: it holds 0, and goes on from there.
-    pub(super) fn overflow(&mut self, number: u8, tsc: u64) {
+    /// Lets a counter overflow: it counts from 0.
+    pub(crate) fn overflow(&mut self, number: u8, tsc: u64) {
         if let Some(counter) = self.0.get_mut(usize::from(number)) {
             (counter.value, counter.since) = (0, tsc);
         }
     }
 
-    /// The register behind an MSR, and whether it is the counter rather than its selector.
+    /// The counter of an MSR, and whether the MSR is its value rather than its selector.
     fn register(&self, index: u32) -> Option<(&Counter, bool)> {
         let number = index
             .checked_sub(FIRST_MSR)
@@ -159,7 +157,7 @@ impl Counters {
     }
 }
 
-/// The selectors, for messages.
+/// Shows the selectors.
 impl fmt::Display for Counters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let selectors: Vec<String> = self
@@ -242,7 +240,10 @@ mod tests {
         assert_eq!(counters.ready(Some(0), 0, 100), Err(NoOverflow::Disabled));
         counters.overflow(1, 200);
         assert_eq!(counters.rdpmc(1, 230), Some(30));
-        assert_eq!(counters.ready(None, 0, 230), Err(NoOverflow::Waits(1)));
+        assert_eq!(
+            counters.ready(None, 0, 230),
+            Err(NoOverflow::StillOverflowed(1))
+        );
         counters.write_msr(VALUE, SIGN, 240).unwrap();
         assert_eq!(counters.ready(None, 0, 240), Ok(1));
         for (without, cpl) in [(ENABLE, 0), (INTERRUPT, 0), (KERNEL, 0), (USER, 3)] {

@@ -1,210 +1,131 @@
-//! Traps planted in the guest's kernel code: breakpoints where the CPU has no more of its own.
+//! Breakpoints of a whole machine: the CPUs' own, and traps planted in the guest's kernel code.
 //!
-//! A trap is `out imm8, al` to a port that nobody has, over the first two bytes of an instruction.
-//! It leaves the guest on every KVM, as a breakpoint instruction does not (the SVM that QEMU's TCG
-//! emulates checks no intercept for `int3` and `int1`); and the port decides nothing but that it
-//! leaves: whose it is follows from its address. `out dx, al` would need a single byte, but some of
-//! the ports that DX may hold are KVM's own (interrupt controllers, timer), which it would write to.
-//! So an instruction of one byte cannot have a trap: over two instructions it would be in the way
-//! of whoever comes to the second one.
-//!
-//! Text is only changed while all vCPUs stand still. A vCPU at a trap stands before the instruction:
-//! KVM's completion of the `out` is undone. Resumed, it enters the guest at the trap once more, so that an
-//! NMI or an interrupt that waits is taken there; then the trap stops it again, and it is told by
-//! its stack pointer from one that comes there anew ([`Stop::Again`]). Resumed from that, it executes the
-//! instruction, by a single step with the original bytes in place and all other vCPUs stopped.
+//! Text changes only while all vCPUs are stopped. The port of a trap only makes the vCPU leave the
+//! guest; the address tells whether the trap is ours. A vCPU at a trap stops before the
+//! instruction: KVM's completion of the `out` is undone. Resumed, it enters the guest at the trap
+//! once more, so that it takes a pending NMI or interrupt there. Then the trap stops it again, as
+//! an expected return ([`Stop::BackAtBreakpoint`]). Resumed from that, it executes the instruction
+//! by a single step with the original bytes in place and all other vCPUs stopped.
 
-mod over;
-mod text;
+mod step_over;
 
-use kvm_bindings::{KVM_VCPUEVENT_VALID_SHADOW, kvm_regs};
 use vmm_sys_util::errno;
 
-use crate::debug::{BreakpointError, DR7_ENABLED, MAX_BREAKPOINTS, RFLAGS_TRAP};
-use crate::exit::Stop;
-use crate::handle::Pause;
-use crate::machine::Machine;
-use crate::slot::{ResumeError, State};
-use crate::thread::Run;
-use crate::vcpu::Vcpu;
+use crate::debug::{DR7_ENABLED, MAX_BREAKPOINTS, Trap, TrapError, TrapFit, breakpoints};
+use crate::memory::{Memory, as_usize};
+use crate::threads::{PauseError, ResumeError, State, TrapContext, Vcpus};
+use crate::vcpu::{Run, Stop};
+use crate::x86::{LONGEST_INSTRUCTION, PAGE};
 
-use text::{Kind, Trap};
+/// Why breakpoints could not be set.
+#[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
+pub enum BreakpointError {
+    /// More than the CPU has, at addresses that take no trap.
+    #[error(
+        "{asked} breakpoints are at addresses that take no trap (in user mode, or instructions of \
+         one byte), and a CPU has {MAX_BREAKPOINTS} of its own"
+    )]
+    TooMany { asked: usize },
+    /// The guest uses the CPU's own.
+    #[error(
+        "{asked} breakpoints are at addresses that take no trap (in user mode, or instructions of \
+         one byte), and the guest uses the CPU's own, which would have no effect meanwhile"
+    )]
+    NoneLeft { asked: usize },
+    /// The guest has set its own while ours were set.
+    #[error(
+        "the guest set breakpoints of its own on vCPU {vcpu} while ours were set: they had no effect"
+    )]
+    GuestsOwn { vcpu: u8 },
+    /// A trap cannot be written or removed.
+    #[error(transparent)]
+    Trap(#[from] TrapError),
+    /// A vCPU cannot be stopped.
+    #[error(transparent)]
+    Pause(#[from] PauseError),
+    /// A vCPU cannot be resumed.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
+    /// KVM refused.
+    #[error("failed to get the debug registers of vCPU {vcpu}: {source}")]
+    Kvm { vcpu: u8, source: errno::Error },
+    /// Only a stopped vCPU can be changed.
+    #[error("vCPU {vcpu} is not stopped: pause it first")]
+    NotStopped { vcpu: u8 },
+}
 
-/// The port of a trap: no device of a PC has it, and Linux uses none near it.
-pub(crate) const TRAP_PORT: u16 = 0xf7;
-
-/// All of a machine.
+/// The breakpoints of a machine.
 #[derive(Debug, Default)]
 pub(crate) struct Traps {
     planted: Vec<Trap>,
-    /// Those that stood at a trap and have been let go, until they have passed it.
-    passing: Vec<Passing>,
-    /// The addresses that have a breakpoint of the CPUs' own.
+    /// The addresses that have a hardware breakpoint.
     hardware: Vec<u64>,
-    /// The guest has had breakpoints of its own. Linux takes them out of the registers for the time
-    /// of an NMI, so that what a register holds at some moment is not all.
+    /// The guest has had breakpoints of its own. Linux removes them from the registers during an
+    /// NMI, so the registers at some moment do not tell.
     guests_own: bool,
 }
 
-/// Somebody at a trap who stopped there before.
-#[derive(Debug, Clone, Copy)]
-struct Passing {
-    who: Who,
-    /// It was being single-stepped, and went off into the handler of a fault: the trap flag is in
-    /// the flags that it comes back with.
-    stepped: bool,
-}
-
-/// Code at a trap, as far as it stays the same while it is interrupted there, on whichever vCPU it
-/// goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Who {
-    address: u64,
-    stack: u64,
-    /// The page tables, in the few instructions of an entry in which the stack is still the
-    /// user's: two processes may have it at the same address.
-    tables: Option<u64>,
-}
-
-impl Who {
-    /// Where a vCPU stands.
-    fn at(vcpu: &Vcpu) -> Option<Self> {
-        Self::of(vcpu, &vcpu.fd.get_regs().ok()?)
-    }
-
-    fn of(vcpu: &Vcpu, regs: &kvm_regs) -> Option<Self> {
-        /// A process-context identifier.
-        const PCID: u64 = 0xfff;
-        let of_user = regs.rsp >> 63 == 0;
-        let tables = match of_user {
-            true => Some(vcpu.sregs().ok()?.cr3 & !PCID),
-            false => None,
-        };
-        Some(Self {
-            address: regs.rip,
-            stack: regs.rsp,
-            tables,
-        })
-    }
-}
-
 impl Traps {
-    pub(crate) fn are_none(&self) -> bool {
+    /// Whether no trap is planted.
+    pub(crate) fn is_empty(&self) -> bool {
         self.planted.is_empty()
     }
 
-    pub(crate) fn is_planted(&self, address: u64) -> bool {
+    fn is_planted(&self, address: u64) -> bool {
         self.planted.iter().any(|trap| trap.address == address)
     }
 
-    /// Puts into bytes that were read at `address` what the guest would have there without traps.
+    /// Replaces the traps by the original code in `bytes`, which were read at `address`.
     pub(crate) fn hide(&self, address: u64, bytes: &mut [u8]) {
         for trap in &self.planted {
             trap.hide(address, bytes);
         }
     }
 
-    /// Why a vCPU has stopped: at a trap where it stopped before it is only back.
-    pub(crate) fn recognise(&mut self, vcpu: &Vcpu, stop: Stop) -> Stop {
-        let Stop::Breakpoint { pc } = stop else {
-            return stop;
-        };
-        match self.is_back(vcpu) {
-            Ok(true) => Stop::Again { pc },
-            Ok(false) => stop,
-            Err(error) => Stop::Unhandled {
-                exit: format!("a planted trap, and KVM refused its registers: {error}"),
-            },
-        }
-    }
-
-    fn is_back(&mut self, vcpu: &Vcpu) -> Result<bool, errno::Error> {
-        if self.passing.is_empty() {
-            return Ok(false);
-        }
-        let mut regs = vcpu.fd.get_regs()?;
-        let who = Who::of(vcpu, &regs);
-        let Some(at) = self.passing.iter().position(|it| Some(it.who) == who) else {
-            return Ok(false);
-        };
-        if self.passing.swap_remove(at).stepped {
-            regs.rflags &= !RFLAGS_TRAP;
-            vcpu.fd.set_regs(&regs)?;
-        }
-        Ok(true)
-    }
-}
-
-/// The guest executed a trap, and KVM has yet to complete the `out`. `complete` lets it; then the
-/// vCPU is put back to before the instruction. None where there is no trap of ours at that address.
-pub(crate) fn stopped_at(
-    vcpu: &mut Vcpu,
-    complete: impl FnOnce(&mut Vcpu) -> Option<Stop>,
-) -> Result<Option<Stop>, errno::Error> {
-    let regs = vcpu.fd.get_regs()?;
-    if !vcpu.traps.contains(&regs.rip) {
-        return Ok(None);
-    }
-    let shadow = vcpu.fd.get_vcpu_events()?.interrupt.shadow;
-    if let Some(stop) = complete(vcpu) {
-        return Ok(Some(stop));
-    }
-    vcpu.fd.set_regs(&regs)?;
-    // The instruction before was `sti`: KVM takes the completion for the end of its shadow.
-    if shadow != 0 {
-        let mut events = vcpu.fd.get_vcpu_events()?;
-        events.flags |= KVM_VCPUEVENT_VALID_SHADOW;
-        events.interrupt.shadow = shadow;
-        vcpu.fd.set_vcpu_events(&events)?;
-    }
-    vcpu.at_breakpoint = true;
-    Ok(Some(Stop::Breakpoint { pc: regs.rip }))
-}
-
-impl Machine {
-    /// Replaces the breakpoints of all vCPUs: instructions of the kernel, and of user mode, by their
-    /// virtual addresses. vCPUs that run stand still for the moment.
-    ///
-    /// The CPU's own breakpoints are used first; for more than [`MAX_BREAKPOINTS`], traps are planted
-    /// in the kernel's code, where an instruction has two bytes or more. While the guest has
-    /// breakpoints of its own, only traps are: ours would put the guest's out of effect. A place keeps
-    /// what it has for as long as it is wanted.
-    ///
-    /// # Errors
-    /// [`BreakpointError`]. The breakpoints are some of those asked for then.
-    pub fn set_breakpoints(&mut self, kernel: &[u64], user: &[u64]) -> Result<(), BreakpointError> {
-        let stopped = self.stop_all()?;
-        let set = self.set_while_stopped(kernel, user);
-        self.go_on(&stopped)?;
+    /// Replaces the breakpoints of all vCPUs.
+    pub(crate) fn set_breakpoints(
+        &mut self,
+        vcpus: &mut Vcpus,
+        memory: &Memory,
+        kernel: &[u64],
+        user: &[u64],
+    ) -> Result<(), BreakpointError> {
+        let stopped = vcpus.stop_running()?;
+        let set = self.set_while_stopped(vcpus, memory, kernel, user);
+        vcpus.resume_all(&stopped)?;
         set
     }
 
-    /// Lets a vCPU go on; from a trap in the way that it takes.
-    pub(crate) fn resume(&mut self, index: u8, run: Run) -> Result<(), ResumeError> {
-        let over = match (self.at_trap(index), run) {
+    /// Resumes a vCPU, which may be at a trap.
+    pub(crate) fn resume(
+        &mut self,
+        vcpus: &mut Vcpus,
+        memory: &Memory,
+        index: u8,
+        run: Run,
+    ) -> Result<(), ResumeError> {
+        match (self.stop_at_trap(vcpus, index), run) {
             (Some(Stop::Breakpoint { .. }), Run::Continue) => {
-                let vcpu = self.slot(index).and_then(|slot| slot.stopped());
-                let who = vcpu.and_then(Who::at);
-                let stepped = false;
-                self.traps
-                    .passing
-                    .extend(who.map(|who| Passing { who, stepped }));
-                false
+                if let Some(context) = vcpus.stopped(index).and_then(TrapContext::at) {
+                    vcpus.returns.expect(context);
+                }
+                vcpus.resume(index, run)
             }
-            (Some(Stop::Breakpoint { .. } | Stop::Again { .. }), _) => true,
-            // It has not met it yet.
-            (Some(_) | None, _) => false,
-        };
-        match (over, self.slot_mut(index)) {
-            (true, _) => self.step_over(index, run),
-            (false, Some(slot)) => slot.resume(run),
-            (false, None) => Err(ResumeError::NotStopped { vcpu: index }),
+            (Some(Stop::Breakpoint { .. } | Stop::BackAtBreakpoint { .. }), _) => {
+                self.step_over(vcpus, memory, index, run)
+            }
+            // It has not executed the trap yet.
+            (Some(_) | None, _) => vcpus.resume(index, run),
         }
     }
 
-    /// For what a vCPU is stopped whose next instruction has a trap; none for others.
-    fn at_trap(&self, index: u8) -> Option<Stop> {
-        if self.traps.planted.is_empty() {
+    /// Why a vCPU is stopped whose next instruction has a trap; `None` for others.
+    fn stop_at_trap(&self, vcpus: &Vcpus, index: u8) -> Option<Stop> {
+        if self.planted.is_empty() {
             return None;
         }
         let State::Stopped {
@@ -212,53 +133,45 @@ impl Machine {
             stop,
             seen: true,
             ..
-        } = &self.slot(index)?.state
+        } = &vcpus.get(index)?.state
         else {
             return None;
         };
         let pc = vcpu.fd.get_regs().ok()?.rip;
-        self.traps.is_planted(pc).then(|| stop.clone())
+        self.is_planted(pc).then(|| stop.clone())
     }
 
-    /// Stops all vCPUs; those that ran.
-    fn stop_all(&mut self) -> Result<Vec<u8>, BreakpointError> {
-        let found = self.pause_all()?;
-        let ran = (0..).zip(found).filter(|(_, it)| *it == Pause::Paused);
-        Ok(ran.map(|(index, _)| index).collect())
-    }
-
-    fn go_on(&mut self, stopped: &[u8]) -> Result<(), BreakpointError> {
-        for &index in stopped {
-            if let Some(slot) = self.slot_mut(index) {
-                slot.resume(Run::Continue).map_err(Box::new)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn set_while_stopped(&mut self, kernel: &[u64], user: &[u64]) -> Result<(), BreakpointError> {
-        let own = self.guests_own()?;
-        let hardware = self.choose(kernel, user, own)?;
+    fn set_while_stopped(
+        &mut self,
+        vcpus: &mut Vcpus,
+        memory: &Memory,
+        kernel: &[u64],
+        user: &[u64],
+    ) -> Result<(), BreakpointError> {
+        let guests_own = self.guests_own(vcpus)?;
+        let hardware = self.choose_hardware(vcpus, memory, kernel, user, guests_own)?;
         let wanted: Vec<u64> = { kernel.iter().copied() }
             .filter(|address| !hardware.contains(address))
             .collect();
-        let lifted = self.lift_unwanted(&wanted, kernel.is_empty() && user.is_empty());
-        let planted = wanted.iter().try_for_each(|&address| self.plant(address));
-        self.traps.hardware.clone_from(&hardware);
-        let traps: Vec<u64> = self.traps.planted.iter().map(|it| it.address).collect();
-        for slot in &mut self.vcpus {
-            if let State::Stopped { vcpu, .. } = &mut slot.state {
-                vcpu.wanted.set_breakpoints(&hardware)?;
-                vcpu.traps.clone_from(&traps);
-            }
+        let none_left = kernel.is_empty() && user.is_empty();
+        let lifted = self.lift_unwanted(vcpus, memory, &wanted, none_left);
+        let mut addresses = wanted.iter();
+        let planted = addresses.try_for_each(|&address| self.plant(vcpus, memory, address));
+        let asked = hardware.len();
+        let registers = breakpoints(&hardware).ok_or(BreakpointError::TooMany { asked })?;
+        self.hardware = hardware;
+        let traps: Vec<u64> = self.planted.iter().map(|it| it.address).collect();
+        for vcpu in vcpus.all_stopped_mut() {
+            vcpu.debug.set_breakpoints(registers);
+            vcpu.traps.clone_from(&traps);
         }
-        lifted.and(planted)
+        lifted.and(planted).map_err(BreakpointError::from)
     }
 
-    /// Whether the guest has breakpoints of its own on a vCPU. Where they had no effect, because of
-    /// ours, that is an error: they have missed who knows what.
-    fn guests_own(&mut self) -> Result<bool, BreakpointError> {
-        for vcpu in self.vcpus.iter().filter_map(|slot| slot.stopped()) {
+    /// Whether the guest has breakpoints of its own on a vCPU. It is an error if ours were set too:
+    /// the guest's had no effect, and nobody knows what they missed.
+    fn guests_own(&mut self, vcpus: &Vcpus) -> Result<bool, BreakpointError> {
+        for vcpu in vcpus.all_stopped() {
             let index = vcpu.index;
             let registers = vcpu.fd.get_debug_regs();
             let registers = registers.map_err(|source| BreakpointError::Kvm {
@@ -268,34 +181,41 @@ impl Machine {
             if registers.dr7 & DR7_ENABLED == 0 {
                 continue;
             }
-            if vcpu.wanted.has_breakpoints() {
+            if vcpu.debug.has_breakpoints() {
                 return Err(BreakpointError::GuestsOwn { vcpu: index });
             }
-            self.traps.guests_own = true;
+            self.guests_own = true;
         }
-        Ok(self.traps.guests_own)
+        Ok(self.guests_own)
     }
 
-    /// The addresses that get breakpoints of the CPUs' own.
-    fn choose(&self, kernel: &[u64], user: &[u64], own: bool) -> Result<Vec<u64>, BreakpointError> {
-        let most = if own { 0 } else { MAX_BREAKPOINTS };
+    /// The addresses that get hardware breakpoints.
+    fn choose_hardware(
+        &self,
+        vcpus: &Vcpus,
+        memory: &Memory,
+        kernel: &[u64],
+        user: &[u64],
+        guests_own: bool,
+    ) -> Result<Vec<u64>, BreakpointError> {
+        let most = if guests_own { 0 } else { MAX_BREAKPOINTS };
         let mut chosen = user.to_vec();
-        let few = kernel.len() + user.len() <= most;
-        let mut others: Vec<(bool, Kind, u64)> = Vec::new();
+        let all_fit = kernel.len() + user.len() <= most;
+        let mut others: Vec<(bool, TrapFit, u64)> = Vec::new();
         for &address in kernel {
-            let has_one = self.traps.hardware.contains(&address);
-            match self.traps.is_planted(address) {
+            let has_one = self.hardware.contains(&address);
+            match self.is_planted(address) {
                 true => {}
-                false if few => others.push((!has_one, Kind::Plain, address)),
-                false => match self.kind(address)? {
-                    Kind::OneByte => chosen.push(address),
-                    kind => others.push((!has_one, kind, address)),
+                false if all_fit => others.push((!has_one, TrapFit::Good, address)),
+                false => match self.fit(vcpus, memory, address)? {
+                    TrapFit::OneByte => chosen.push(address),
+                    fit => others.push((!has_one, fit, address)),
                 },
             }
         }
         if chosen.len() > most {
             let asked = chosen.len();
-            return Err(match own {
+            return Err(match guests_own {
                 true => BreakpointError::NoneLeft { asked },
                 false => BreakpointError::TooMany { asked },
             });
@@ -306,59 +226,101 @@ impl Machine {
         Ok(chosen)
     }
 
-    /// Takes traps out that nobody waits at any more. One that somebody is about to come back to stays,
-    /// so that this is not taken for a new arrival where it is wanted again meanwhile; none is `left`
-    /// where there are to be no breakpoints at all.
-    fn lift_unwanted(&mut self, wanted: &[u64], none_left: bool) -> Result<(), BreakpointError> {
-        let standing: Vec<u64> = { self.vcpus.iter() }
+    /// How well the instruction at an address takes a trap.
+    fn fit(&self, vcpus: &Vcpus, memory: &Memory, address: u64) -> Result<TrapFit, TrapError> {
+        let mut code = [0; LONGEST_INSTRUCTION];
+        let in_page = as_usize(PAGE - address % PAGE).min(LONGEST_INSTRUCTION);
+        let (first, rest) = code.split_at_mut(in_page);
+        let unmapped = |_| TrapError::Unmapped { address };
+        let read = |address, bytes: &mut [u8]| {
+            let physical = physical(vcpus, address)?;
+            memory.read(physical, bytes).map_err(unmapped)
+        };
+        read(address, first)?;
+        // The instruction may end before an unmapped page.
+        let next = address.wrapping_add(in_page as u64);
+        let known = match rest.is_empty() || read(next, rest).is_err() {
+            true if in_page < LONGEST_INSTRUCTION => in_page,
+            _ => LONGEST_INSTRUCTION,
+        };
+        let known = code.get_mut(..known).unwrap_or_default();
+        self.hide(address, known);
+        Ok(TrapFit::of(known, address))
+    }
+
+    /// Removes traps that are not wanted any more, all of them if `none_left`. Otherwise those stay
+    /// to which code is about to come back: if the trap were wanted again meanwhile, the return
+    /// would count as a new arrival.
+    fn lift_unwanted(
+        &mut self,
+        vcpus: &mut Vcpus,
+        memory: &Memory,
+        wanted: &[u64],
+        none_left: bool,
+    ) -> Result<(), TrapError> {
+        let awaited: Vec<u64> = { vcpus.slots().iter() }
             .filter_map(|slot| match &slot.state {
                 State::Stopped {
-                    stop: Stop::Breakpoint { pc } | Stop::Again { pc },
+                    stop: Stop::Breakpoint { pc } | Stop::BackAtBreakpoint { pc },
                     ..
                 } => Some(*pc),
                 _ => None,
             })
-            .chain(self.traps.passing.iter().map(|it| it.who.address))
+            .chain(vcpus.returns.addresses())
             .collect();
         let mut all = Ok(());
-        for trap in std::mem::take(&mut self.traps.planted) {
+        for trap in std::mem::take(&mut self.planted) {
             let stays =
-                wanted.contains(&trap.address) || !none_left && standing.contains(&trap.address);
+                wanted.contains(&trap.address) || !none_left && awaited.contains(&trap.address);
             if stays {
-                self.traps.planted.push(trap);
+                self.planted.push(trap);
                 continue;
             }
-            self.traps
-                .passing
-                .retain(|it| it.who.address != trap.address);
-            all = all.and(trap.take_out(&self.memory));
+            vcpus.returns.forget(trap.address);
+            all = all.and(trap.take_out(memory));
         }
         all
     }
 
-    fn plant(&mut self, address: u64) -> Result<(), BreakpointError> {
-        if self.traps.is_planted(address) {
+    fn plant(&mut self, vcpus: &Vcpus, memory: &Memory, address: u64) -> Result<(), TrapError> {
+        if self.is_planted(address) {
             return Ok(());
         }
-        let trap = Trap::at(address, self)?;
-        trap.put_in(&self.memory)?;
-        self.traps.planted.push(trap);
+        let bytes = [
+            physical(vcpus, address)?,
+            physical(vcpus, address.wrapping_add(1))?,
+        ];
+        let trap = Trap::new(address, bytes, memory)?;
+        trap.put_in(memory)?;
+        self.planted.push(trap);
         Ok(())
     }
 
-    /// Takes all traps out of memory, which is about to be saved.
-    pub(crate) fn lift_traps(&mut self) -> Result<(), BreakpointError> {
-        { self.traps.planted.iter() }.try_for_each(|trap| trap.take_out(&self.memory))
+    /// Removes all traps from memory for the time of a checkpoint.
+    pub(crate) fn lift(&self, memory: &Memory) -> Result<(), TrapError> {
+        { self.planted.iter() }.try_for_each(|trap| trap.take_out(memory))
     }
 
-    /// Puts them back, where memory holds what they were planted over.
-    pub(crate) fn put_traps_back(&mut self) -> Result<(), BreakpointError> {
-        { self.traps.planted.iter() }.try_for_each(|trap| trap.put_in(&self.memory))
+    /// Writes all traps to memory again.
+    pub(crate) fn put_back(&self, memory: &Memory) -> Result<(), TrapError> {
+        { self.planted.iter() }.try_for_each(|trap| trap.put_in(memory))
     }
 
-    /// The vCPUs are others now: nobody comes back to a trap.
-    pub(crate) fn forget_passing(&mut self) {
-        self.traps.passing.clear();
-        self.traps.guests_own = false;
+    /// The machine was restored: writes all traps to its memory, and forgets the code that was
+    /// about to come back to one.
+    pub(crate) fn after_restore(
+        &mut self,
+        vcpus: &mut Vcpus,
+        memory: &Memory,
+    ) -> Result<(), TrapError> {
+        vcpus.returns.clear();
+        self.guests_own = false;
+        self.put_back(memory)
     }
+}
+
+/// The guest-physical address behind a virtual one, by the tables of any vCPU; all are stopped.
+fn physical(vcpus: &Vcpus, address: u64) -> Result<u64, TrapError> {
+    let mut found = { vcpus.all_stopped() }.filter_map(|vcpu| vcpu.translate(address).ok()?);
+    found.next().ok_or(TrapError::Unmapped { address })
 }

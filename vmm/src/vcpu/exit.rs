@@ -1,4 +1,4 @@
-//! Why a vCPU stops, and how KVM's exits become those reasons.
+//! One `KVM_RUN`: serves the devices and counters, and turns KVM's exit into ours.
 
 use kvm_bindings::{
     KVM_INTERNAL_ERROR_EMULATION, KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES,
@@ -6,144 +6,17 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
-use crate::devices::ports::{Ports, Written};
-use crate::msr;
-use crate::pmu::{Counters, RDPMC_PORT};
-use crate::traps::TRAP_PORT;
+use super::stop::{Access, AccessKind, Stop};
+use crate::devices::ports::{Ports, RDPMC_PORT, TRAP_PORT, WriteEffect};
+use crate::kvm::msr;
+use crate::pmu::Counters;
 
-/// Why a vCPU is stopped. It stays so until it is resumed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Stop {
-    /// The caller asked for it, or the machine was not started yet.
-    Paused,
-    /// It is about to execute the instruction at a breakpoint.
-    Breakpoint {
-        /// The breakpoint's address.
-        pc: u64,
-    },
-    /// It is back at a breakpoint where it stopped before ([`Stop::Breakpoint`]), after the NMI or
-    /// the interrupt that it took there, or a fault of the instruction: nothing new. It goes on as
-    /// it was to go on then. (With a breakpoint of the CPU's own it does so unseen.)
-    Again {
-        /// The breakpoint's address.
-        pc: u64,
-    },
-    /// It executed one instruction.
-    Stepped {
-        /// The next instruction's address.
-        pc: u64,
-    },
-    /// It wrote to a doorbell port. The `out` is complete: the next instruction is the one
-    /// after it (and a single step that was asked for is done). A `rep outs` stops for each
-    /// of its items.
-    Port {
-        /// The port.
-        port: u16,
-        /// Bytes written: 1, 2 or 4.
-        size: u8,
-        /// What was written.
-        value: u32,
-    },
-    /// It made an access that is watched for ([`VcpuHandle::watch`](crate::VcpuHandle::watch)), which
-    /// is complete and answered: the next instruction is the one after it (and a single step that was
-    /// asked for is done).
-    Access(Access),
-    /// Triple fault. KVM may have reset the vCPU's registers already.
-    Shutdown,
-    /// The guest asked for a reset by a port.
-    Reset {
-        /// Which port.
-        port: u16,
-    },
-    /// KVM could not go on.
-    InternalError {
-        /// KVM's kind of error; 1: an instruction that its emulator does not know.
-        suberror: u32,
-        /// KVM's details; their meaning depends on the kind.
-        details: Vec<u64>,
-        /// The address of the instruction, as far as registers tell.
-        pc: u64,
-        /// The instruction's bytes, as far as they are known.
-        code: Vec<u8>,
-    },
-    /// The CPU refused to enter the guest: its state is invalid.
-    FailEntry {
-        /// The CPU's reason.
-        reason: u64,
-        /// The host CPU it happened on.
-        cpu: u32,
-    },
-    /// A shutdown, reset or crash that the guest told KVM about.
-    SystemEvent {
-        /// KVM's kind of event.
-        kind: u32,
-        /// Details.
-        data: Vec<u64>,
-    },
-    /// `hlt` where KVM does not wait for an interrupt itself.
-    Halted,
-    /// Something this VMM does not know.
-    Unhandled {
-        /// What it was.
-        exit: String,
-    },
-    /// The vCPU's thread is gone; the vCPU cannot be used any more.
-    ThreadDied {
-        /// Why, where it is known.
-        reason: String,
-    },
-}
-
-/// How the guest leaves KVM for something that this VMM answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AccessKind {
-    /// It reads a port that KVM does not answer itself.
-    In,
-    /// It writes one, other than a doorbell.
-    Out,
-    /// It reads physical memory that is none, and no device of KVM's.
-    MmioRead,
-    /// It writes some.
-    MmioWrite,
-    /// It reads a synthetic counter's MSR.
-    Rdmsr,
-    /// It writes one.
-    Wrmsr,
-    /// It reads a synthetic counter.
-    Rdpmc,
-}
-
-/// One of the guest's accesses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Access {
-    /// How.
-    pub kind: AccessKind,
-    /// Port, physical address, MSR or counter.
-    pub number: u64,
-}
-
-/// Accesses to watch for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Watched {
-    /// How.
-    pub kind: AccessKind,
-    /// Only of this one.
-    pub number: Option<u64>,
-}
-
-impl Watched {
-    pub(crate) fn covers(&self, access: Access) -> bool {
-        self.kind == access.kind && self.number.is_none_or(|number| number == access.number)
-    }
-}
-
-/// What one `KVM_RUN` came to.
+/// Result of one `KVM_RUN`.
 #[derive(Debug)]
 pub(crate) enum Exit {
-    /// Answered: run on.
-    Again(Access),
-    /// A signal, or the request to return: see whether the vCPU is to stop.
+    /// An access that was answered: the vCPU can run on.
+    Answered(Access),
+    /// A signal, or the request to return: the vCPU may have to stop.
     Interrupted,
     /// A debug exception, ours or the guest's.
     Debug(kvm_debug_exit_arch),
@@ -151,15 +24,15 @@ pub(crate) enum Exit {
     Doorbell(Stop),
     /// A write to the port of planted traps, which KVM has yet to complete.
     Trap,
-    /// A reason to stop.
+    /// Any other reason to stop.
     Stop(Stop),
 }
 
-/// Runs the vCPU until it leaves the guest, and serves the devices and the counters.
+/// Runs the vCPU until it leaves the guest, and answers an access to a device or counter.
 pub(crate) fn run_once(fd: &mut VcpuFd, ports: &Ports, counters: Option<&mut Counters>) -> Exit {
     let exit = match fd.run() {
         Ok(exit) => exit,
-        // EAGAIN: a vCPU that waits for its start-up signal was woken.
+        // EAGAIN: a vCPU that waits for its start-up IPI was woken.
         Err(error) if matches!(error.errno(), libc::EINTR | libc::EAGAIN) => {
             return Exit::Interrupted;
         }
@@ -177,10 +50,10 @@ pub(crate) fn run_once(fd: &mut VcpuFd, ports: &Ports, counters: Option<&mut Cou
             write_msr(fd, counters, index, data)
         }
         VcpuExit::IoOut(port, data) => {
-            // The borrow of the data ends before its size is read from the shared page.
+            // Copied, because reading the size borrows the shared page too.
             let data = data.to_vec();
             let size = io_size(fd);
-            written(ports, port, size, &data)
+            write_port(ports, port, size, &data)
         }
         VcpuExit::IoIn(port, data) => {
             ports.read(port, data);
@@ -208,8 +81,8 @@ pub(crate) fn run_once(fd: &mut VcpuFd, ports: &Ports, counters: Option<&mut Cou
     }
 }
 
-/// The guest executed what stands for `RDPMC`: the counter that ECX names goes into EDX:EAX. KVM
-/// completes the `out` when the vCPU is next run, and leaves these registers alone.
+/// The guest executed the `out` that replaces `RDPMC`: returns the counter that ECX names in
+/// EDX:EAX. KVM completes the `out` when the vCPU next runs, and does not change these registers.
 fn read_counter(fd: &mut VcpuFd, counters: Option<&mut Counters>) -> Exit {
     let read = || {
         let mut regs = fd.get_regs()?;
@@ -225,11 +98,11 @@ fn read_counter(fd: &mut VcpuFd, counters: Option<&mut Counters>) -> Exit {
         Ok(answered(AccessKind::Rdpmc, ecx))
     };
     read().unwrap_or_else(|error: vmm_sys_util::errno::Error| {
-        unhandled(format!("RDPMC, and KVM refused its registers: {error}"))
+        unhandled(format!("RDPMC: failed to access the registers: {error}"))
     })
 }
 
-/// The guest reads an MSR that KVM was told not to answer for.
+/// The guest reads an MSR that KVM forwards.
 fn read_msr(fd: &mut VcpuFd, counters: Option<&mut Counters>, index: u32) -> Exit {
     let value = counters
         .zip(msr::tsc(fd).ok())
@@ -244,7 +117,7 @@ fn read_msr(fd: &mut VcpuFd, counters: Option<&mut Counters>, index: u32) -> Exi
     }
 }
 
-/// The guest writes one.
+/// The guest writes an MSR that KVM forwards.
 fn write_msr(fd: &mut VcpuFd, counters: Option<&mut Counters>, index: u32, data: u64) -> Exit {
     let written = counters
         .zip(msr::tsc(fd).ok())
@@ -260,25 +133,26 @@ fn write_msr(fd: &mut VcpuFd, counters: Option<&mut Counters>, index: u32, data:
 
 fn answered(kind: AccessKind, number: impl Into<u64>) -> Exit {
     let number = number.into();
-    Exit::Again(Access { kind, number })
+    Exit::Answered(Access { kind, number })
 }
 
 fn unhandled(exit: String) -> Exit {
     Exit::Stop(Stop::Unhandled { exit })
 }
 
-/// Bytes of one item of the port access that just made `KVM_RUN` return.
+/// Bytes of one item of the port access that made `KVM_RUN` return.
 fn io_size(fd: &mut VcpuFd) -> u8 {
     // SAFETY: KVM fills this member of the union for KVM_EXIT_IO, which is the exit the
     // caller has just matched; any bytes are a valid value of it.
     unsafe { fd.get_kvm_run().__bindgen_anon_1.io }.size
 }
 
-fn written(ports: &Ports, port: u16, size: u8, data: &[u8]) -> Exit {
+/// The guest writes a port.
+fn write_port(ports: &Ports, port: u16, size: u8, data: &[u8]) -> Exit {
     match ports.write(port, size, data) {
-        Written::Done => answered(AccessKind::Out, port),
-        Written::Reset => Exit::Stop(Stop::Reset { port }),
-        Written::Doorbell => match data.len() == usize::from(size) {
+        WriteEffect::Done => answered(AccessKind::Out, port),
+        WriteEffect::Reset => Exit::Stop(Stop::Reset { port }),
+        WriteEffect::Doorbell => match data.len() == usize::from(size) {
             true => {
                 let value = data
                     .iter()
@@ -291,7 +165,7 @@ fn written(ports: &Ports, port: u16, size: u8, data: &[u8]) -> Exit {
     }
 }
 
-/// Reads KVM's own description of the error from the vCPU's shared page.
+/// Reads KVM's description of the error from the vCPU's shared page.
 fn internal_error(fd: &mut VcpuFd) -> Stop {
     // SAFETY: KVM fills this member of the union for KVM_EXIT_INTERNAL_ERROR, which is the
     // exit the caller has just matched; any bytes are a valid value of it.
@@ -310,8 +184,8 @@ fn internal_error(fd: &mut VcpuFd) -> Stop {
     }
 }
 
-/// The instruction KVM's emulator gave up on: flags in the first word say whether the next
-/// two hold a length byte and up to 15 bytes (Documentation/virt/kvm/api.rst, 5.).
+/// The instruction that KVM's emulator does not know: a flag in the first word says whether the
+/// next two hold a length byte and up to 15 bytes (Documentation/virt/kvm/api.rst, 5.).
 fn instruction_bytes(details: &[u64]) -> Vec<u8> {
     let flag = u64::from(KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES);
     let [flags, words @ ..] = details else {

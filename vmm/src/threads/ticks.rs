@@ -1,4 +1,4 @@
-//! A timer of the calling thread that gets it out of `KVM_RUN`.
+//! A timer of the calling thread that interrupts `KVM_RUN`.
 
 use std::cell::OnceCell;
 use std::io;
@@ -6,38 +6,39 @@ use std::time::Duration;
 
 use vmm_sys_util::signal::unblock_signal;
 
-use crate::kick::kick_signal;
+use crate::vcpu::kick::kick_signal;
 
-/// A signal that comes right before `KVM_RUN` does not end it: another comes so much later.
-const AGAIN: Duration = Duration::from_millis(10);
+/// Period after the first tick: a signal right before `KVM_RUN` does not interrupt it, so another
+/// one follows.
+const PERIOD: Duration = Duration::from_millis(10);
 
-/// A POSIX timer (`timer_create(2)`) that sends the kick signal to the thread that made it.
+/// A POSIX timer (`timer_create(2)`) that sends the kick signal to the thread that created it.
 struct Timer(libc::timer_t);
 
 impl Timer {
     fn new() -> io::Result<Self> {
-        // A mask inherited from the caller must not keep the signal out.
+        // The thread's signal mask may block it.
         unblock_signal(kick_signal()).map_err(|error| io::Error::other(format!("{error:?}")))?;
-        // SAFETY: the structure is plain data, of which all zeros is a valid value.
+        // SAFETY: the structure is plain data, for which all zeros is a valid value.
         let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
         event.sigev_notify = libc::SIGEV_THREAD_ID;
         event.sigev_signo = kick_signal();
         event.sigev_notify_thread_id = rustix::thread::gettid().as_raw_nonzero().get();
         let mut timer: libc::timer_t = std::ptr::null_mut();
-        // SAFETY: both point to values that live through the call, and the result is checked.
+        // SAFETY: both pointers are to values that outlive the call; the result is checked.
         match unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) } {
             0 => Ok(Self(timer)),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    /// Lets it tick first after `first`, then every `then`; never where `first` is nothing.
-    fn set(&self, first: Duration, then: Duration) -> io::Result<()> {
+    /// Starts it: first tick after `first`, then one every `period`. Zero for `first` stops it.
+    fn set(&self, first: Duration, period: Duration) -> io::Result<()> {
         let spec = libc::itimerspec {
-            it_interval: timespec(then),
+            it_interval: timespec(period),
             it_value: timespec(first),
         };
-        // SAFETY: the timer is there as long as `self`, and the new value lives through the call.
+        // SAFETY: the timer exists as long as `self`, and the new value outlives the call.
         match unsafe { libc::timer_settime(self.0, 0, &spec, std::ptr::null_mut()) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -47,7 +48,7 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        // SAFETY: exactly the timer made in `new`, once.
+        // SAFETY: the timer created in `new`, deleted once.
         unsafe { libc::timer_delete(self.0) };
     }
 }
@@ -63,27 +64,27 @@ thread_local! {
     static TIMER: OnceCell<Timer> = const { OnceCell::new() };
 }
 
-/// Ticks, until it is dropped.
+/// The timer ticks until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Ticks(());
 
-/// Has the calling thread interrupted when the time is over, and again and again from then on.
+/// Interrupts the calling thread after this time, and periodically from then on.
 pub(crate) fn start(after: Duration) -> io::Result<Ticks> {
-    // A value of zero would be no timer at all.
+    // Zero would stop the timer.
     let after = after.max(Duration::from_nanos(1));
     TIMER.with(|timer| {
         if timer.get().is_none() {
-            // Nobody else is in this thread.
+            // It is empty: no other thread can have filled it.
             let _ = timer.set(Timer::new()?);
         }
-        timer.get().map_or(Ok(()), |timer| timer.set(after, AGAIN))
+        timer.get().map_or(Ok(()), |timer| timer.set(after, PERIOD))
     })?;
     Ok(Ticks(()))
 }
 
 impl Drop for Ticks {
     fn drop(&mut self) {
-        // It was set a moment ago: only a timer that is not there cannot be.
+        // Setting an existing timer cannot fail.
         let stop = |timer: &Timer| timer.set(Duration::ZERO, Duration::ZERO);
         let _ = TIMER.try_with(|timer| timer.get().map(stop));
     }

@@ -1,7 +1,15 @@
-//! One vCPU as an object: making it, and looking at it while it is stopped.
+//! One vCPU: its registers and memory while it is stopped, and running it until it stops.
 //!
-//! A [`Vcpu`] has one owner at a time, and travels by message: to its thread to run, back to
-//! the controller when it stops. So nothing can be asked of a running one.
+//! A [`Vcpu`] has one owner at a time. It moves by message: to its thread to run, back to the
+//! controller when it stops. So the controller cannot access a running one.
+
+mod exit;
+pub(crate) mod kick;
+mod overflow;
+mod run;
+mod step;
+mod stop;
+mod timer;
 
 use std::io;
 use std::sync::Arc;
@@ -11,74 +19,62 @@ use kvm_bindings::{kvm_regs, kvm_sregs};
 use kvm_ioctls::{VcpuFd, VmFd};
 use vmm_sys_util::errno;
 
-use crate::debug::{Armed, Wanted};
-use crate::exit::Watched;
-use crate::kick::RunPage;
-use crate::memory::{Memory, as_usize};
-use crate::msr;
+use crate::debug::DebugState;
+use crate::kvm::msr;
+use crate::memory::{Memory, Translation, as_usize, translate};
 use crate::pmu::Counters;
-use crate::translate::{Translation, translate};
+use crate::x86::PAGE;
+use kick::RunPage;
 
-/// Why a vCPU could not be looked at.
+pub use overflow::{OverflowError, OverflowReceipt};
+pub use run::Run;
+pub(crate) use run::run_until_stop;
+pub use stop::{Access, AccessKind, Stop, Watched};
+
+/// Why the state of a vCPU could not be read or written.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum InspectError {
-    /// Only a stopped vCPU can be looked at.
+    /// Only the state of a stopped vCPU is accessible.
     #[error("vCPU {vcpu} is not stopped: pause it first")]
-    NotStopped {
-        /// Which.
-        vcpu: u8,
-    },
+    NotStopped { vcpu: u8 },
     /// KVM refused.
     #[error("failed to {what} of vCPU {vcpu}: {source}")]
     Kvm {
-        /// Which.
         vcpu: u8,
-        /// What was asked for.
         what: &'static str,
-        /// The kernel's reason.
         source: errno::Error,
     },
-    /// There is no such register.
+    /// The vCPU lacks this register.
     #[error("vCPU {vcpu} has no MSR {index:#x}")]
-    NoSuchMsr {
-        /// Which vCPU.
-        vcpu: u8,
-        /// Which register.
-        index: u32,
-    },
+    NoSuchMsr { vcpu: u8, index: u32 },
     /// Nothing is mapped there, or no RAM.
     #[error("virtual address {address:#x} of vCPU {vcpu} does not lead to guest memory")]
-    Unmapped {
-        /// Which vCPU.
-        vcpu: u8,
-        /// The address.
-        address: u64,
-    },
+    Unmapped { vcpu: u8, address: u64 },
 }
 
-/// A vCPU and all that goes with it.
+/// A vCPU and its settings.
 #[derive(Debug)]
 pub(crate) struct Vcpu {
     pub(crate) index: u8,
     pub(crate) fd: VcpuFd,
     pub(crate) run_page: Arc<RunPage>,
-    pub(crate) memory: Memory,
-    pub(crate) wanted: Wanted,
-    pub(crate) armed: Armed,
-    /// When it is to stop, where it runs on its caller's thread.
+    memory: Memory,
+    pub(crate) debug: DebugState,
+    /// Deadline of a run on the caller's thread.
     pub(crate) until: Option<Instant>,
-    /// Its synthetic performance counters, where the machine has them.
+    /// Its synthetic performance counters, if the machine has them.
     pub(crate) counters: Option<Counters>,
-    /// The accesses at which it is to stop.
+    /// The accesses that stop it.
     pub(crate) watched: Vec<Watched>,
     /// The addresses of planted traps.
     pub(crate) traps: Vec<u64>,
-    /// It is about to execute an instruction it stopped at for a breakpoint.
+    /// A breakpoint stopped it at the instruction that it is about to execute.
     pub(crate) at_breakpoint: bool,
 }
-
-/// Bytes that one translation covers: the smallest page.
-const PAGE: u64 = 4096;
 
 impl Vcpu {
     pub(crate) fn new(vm: &VmFd, index: u8, memory: Memory) -> io::Result<Self> {
@@ -91,8 +87,7 @@ impl Vcpu {
             fd,
             run_page,
             memory,
-            wanted: Wanted::default(),
-            armed: Armed::default(),
+            debug: DebugState::default(),
             until: None,
             counters: None,
             watched: Vec::new(),
@@ -101,8 +96,8 @@ impl Vcpu {
         })
     }
 
-    /// Whether it is to leave the guest.
-    pub(crate) fn is_to_stop(&self) -> bool {
+    /// Whether it has to leave the guest.
+    fn must_stop(&self) -> bool {
         self.run_page.requested() || self.until.is_some_and(|until| Instant::now() >= until)
     }
 
@@ -140,7 +135,7 @@ impl Vcpu {
         }
     }
 
-    /// The guest-physical address behind `address`, as the vCPU's own page tables have it now.
+    /// The guest-physical address behind `address`, by the vCPU's current page tables.
     pub(crate) fn translate(&self, address: u64) -> Result<Option<u64>, InspectError> {
         self.translate_with(&self.sregs()?, address)
     }
@@ -163,7 +158,7 @@ impl Vcpu {
         self.read_virt_with(&self.sregs()?, address, into)
     }
 
-    /// Reads page by page; neighbours in virtual memory need not be in physical memory.
+    /// Reads page by page: adjacent virtual pages need not be adjacent in physical memory.
     pub(crate) fn read_virt_with(
         &self,
         sregs: &kvm_sregs,
@@ -185,7 +180,7 @@ impl Vcpu {
         Ok(())
     }
 
-    /// The same for writing. Whether the guest might write there is not asked.
+    /// Writes page by page, even if the guest itself may not write there.
     pub(crate) fn write_virt_with(
         &self,
         sregs: &kvm_sregs,
@@ -223,7 +218,7 @@ impl Vcpu {
     }
 }
 
-/// How many of `len` bytes at `address` lie in its page.
+/// How many of `len` bytes at `address` are in its page.
 fn in_page(address: u64, len: usize) -> usize {
     len.min(as_usize(PAGE - address % PAGE))
 }

@@ -1,5 +1,6 @@
-//! A vCPU as the controller sees it: running, stopped and here, or lost.
+//! A vCPU as the controller sees it: stopped, running, or lost with its thread.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, JoinHandle};
@@ -8,92 +9,65 @@ use std::time::{Duration, Instant};
 use vmm_sys_util::errno;
 use vmm_sys_util::signal::Killable;
 
-use crate::debug::BreakpointError;
+use super::thread::{self, Command, Notice};
+use crate::debug::TrapError;
 use crate::devices::ports::Ports;
-use crate::exit::Stop;
-use crate::kick::{self, RunPage};
-use crate::machine::BuildError;
-use crate::thread::{self, Command, Notice, Run};
-use crate::vcpu::Vcpu;
+use crate::vcpu::kick::{self, RunPage};
+use crate::vcpu::{Run, Stop, Vcpu};
 
-/// How long a vCPU may take to leave the guest when it is told to. KVM answers in
-/// microseconds; a vCPU that does not within this is stuck in the kernel.
-pub(crate) const KICK_LIMIT: Duration = Duration::from_secs(10);
+/// Time limit for a vCPU to leave the guest after a kick. KVM needs microseconds; a vCPU that
+/// takes longer is stuck in the kernel.
+pub(super) const KICK_LIMIT: Duration = Duration::from_secs(10);
 
-/// After a stop of this length the guest is told that it was stopped, so that its watchdogs
-/// do not take it for a lock-up of its own.
+/// After a stop of this length KVM tells the guest that it was stopped, so that its watchdogs do
+/// not report a lockup.
 const LONG_STOP: Duration = Duration::from_secs(1);
 
 /// Why a vCPU could not be paused.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum PauseError {
-    /// Its thread is gone.
+    /// Its thread has ended.
     #[error("the thread of vCPU {vcpu} is gone: {reason}")]
-    Dead {
-        /// Which.
-        vcpu: u8,
-        /// Why.
-        reason: String,
-    },
+    Dead { vcpu: u8, reason: String },
     /// It did not leave the guest in time.
     #[error("vCPU {vcpu} does not leave the guest: KVM did not react for {} s", KICK_LIMIT.as_secs())]
-    Stuck {
-        /// Which.
-        vcpu: u8,
-    },
-    /// Its thread could not be sent a signal.
+    Stuck { vcpu: u8 },
+    /// Its thread cannot be signalled.
     #[error("failed to signal vCPU {vcpu}: {source}")]
-    Signal {
-        /// Which.
-        vcpu: u8,
-        /// The kernel's reason.
-        source: errno::Error,
-    },
+    Signal { vcpu: u8, source: errno::Error },
 }
 
 /// Why a vCPU could not be resumed.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum ResumeError {
     /// It runs.
     #[error("vCPU {vcpu} is not stopped")]
-    NotStopped {
-        /// Which.
-        vcpu: u8,
-    },
+    NotStopped { vcpu: u8 },
     /// It stopped for a reason that the caller has not seen: resuming would lose it.
     #[error(
         "vCPU {vcpu} stopped for {stop:?}, which next_event has not delivered yet: take it first"
     )]
-    NotSeen {
-        /// Which.
-        vcpu: u8,
-        /// The reason.
-        stop: Stop,
-    },
-    /// Its thread is gone.
+    NotSeen { vcpu: u8, stop: Stop },
+    /// Its thread has ended.
     #[error("the thread of vCPU {vcpu} is gone: {reason}")]
-    Dead {
-        /// Which.
-        vcpu: u8,
-        /// Why.
-        reason: String,
-    },
-    /// The thread that was to run it has no timer.
-    #[error("failed to set a timer to run vCPU {vcpu} with: {source}")]
-    Timer {
-        /// Which.
-        vcpu: u8,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// It stands at a planted trap, and does not get past it.
-    #[error("vCPU {vcpu} cannot be led past a trap: {source}")]
-    Trap {
-        /// Which.
-        vcpu: u8,
-        /// Why.
-        source: Box<BreakpointError>,
-    },
+    Dead { vcpu: u8, reason: String },
+    /// The calling thread, which was to run it, has no timer.
+    #[error("failed to set a timer for the run of vCPU {vcpu}: {source}")]
+    Timer { vcpu: u8, source: io::Error },
+    /// It is at a planted trap, which cannot be removed or written again.
+    #[error("failed to step vCPU {vcpu} over a trap: {source}")]
+    Trap { vcpu: u8, source: TrapError },
+    /// Another vCPU cannot be stopped, as a step over a trap needs.
+    #[error(transparent)]
+    Pause(#[from] PauseError),
 }
 
 /// A vCPU as the controller sees it.
@@ -106,9 +80,10 @@ pub(crate) struct Slot {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where it is.
+/// Whether it runs.
 #[derive(Debug)]
 pub(crate) enum State {
+    /// The controller owns it.
     Stopped {
         vcpu: Box<Vcpu>,
         stop: Stop,
@@ -116,7 +91,9 @@ pub(crate) enum State {
         seen: bool,
         since: Instant,
     },
+    /// Its thread owns it.
     Running,
+    /// Its thread has ended, for this reason.
     Dead(String),
 }
 
@@ -132,23 +109,19 @@ impl State {
 }
 
 impl Slot {
-    pub(crate) fn spawn(
+    /// Starts the vCPU's thread.
+    pub(super) fn spawn(
         vcpu: Vcpu,
         notices: &Sender<Notice>,
         ports: &Arc<Ports>,
-    ) -> Result<Self, BuildError> {
+    ) -> io::Result<Self> {
         let index = vcpu.index;
         let run_page = Arc::clone(&vcpu.run_page);
         let (commands, inbox) = channel();
         let (notices, ports) = (notices.clone(), Arc::clone(ports));
         let thread = Builder::new()
             .name(format!("vcpu{index}"))
-            .spawn(move || thread::main(index, inbox, notices, ports))
-            .map_err(|source| BuildError::Vcpu {
-                vcpu: index,
-                step: "start the thread of",
-                source,
-            })?;
+            .spawn(move || thread::main(index, inbox, notices, ports))?;
         Ok(Self {
             state: State::stopped(Box::new(vcpu), Stop::Paused, true),
             index,
@@ -158,8 +131,17 @@ impl Slot {
         })
     }
 
+    /// The vCPU, if it is stopped.
     pub(crate) fn stopped(&self) -> Option<&Vcpu> {
         match &self.state {
+            State::Stopped { vcpu, .. } => Some(vcpu),
+            _ => None,
+        }
+    }
+
+    /// The vCPU, if it is stopped.
+    pub(crate) fn stopped_mut(&mut self) -> Option<&mut Vcpu> {
+        match &mut self.state {
             State::Stopped { vcpu, .. } => Some(vcpu),
             _ => None,
         }
@@ -169,7 +151,7 @@ impl Slot {
         matches!(self.state, State::Running)
     }
 
-    /// Makes a vCPU that runs leave the guest, or not enter it.
+    /// Makes a running vCPU leave the guest, or not enter it.
     pub(crate) fn kick(&self) -> Result<(), PauseError> {
         match &self.thread {
             Some(thread) if self.is_running() => {
@@ -191,7 +173,7 @@ impl Slot {
         let command = Command { vcpu, run };
         let sent = self.commands.as_ref().map(|it| it.send(command).is_ok());
         if sent != Some(true) {
-            let reason = "it does not take commands any more".to_owned();
+            let reason = "it no longer takes commands".to_owned();
             self.state = State::Dead(reason.clone());
             return Err(ResumeError::Dead {
                 vcpu: self.index,
@@ -201,8 +183,8 @@ impl Slot {
         Ok(())
     }
 
-    /// Takes the vCPU, to have it run.
-    pub(crate) fn take_over(&mut self) -> Result<Box<Vcpu>, ResumeError> {
+    /// Takes the vCPU, to run it.
+    pub(super) fn take_over(&mut self) -> Result<Box<Vcpu>, ResumeError> {
         let vcpu = self.index;
         let dead = |reason: &str| ResumeError::Dead {
             vcpu,
@@ -228,7 +210,7 @@ impl Slot {
             return Err(ResumeError::NotStopped { vcpu });
         };
         if since.elapsed() > LONG_STOP {
-            // A guest without kvmclock has no way to be told.
+            // Fails for a guest without kvmclock, which cannot be told.
             let _ = owned.fd.kvmclock_ctrl();
         }
         self.run_page.clear();
@@ -241,9 +223,9 @@ impl Drop for Slot {
         if let Err(error) = self.kick() {
             tracing::error!("{error}");
         }
-        // The thread ends when no command can come any more.
+        // The thread ends when the channel closes.
         self.commands = None;
-        // A panic of the thread has been caught and reported by the thread itself.
+        // The thread has caught and reported its own panic.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -1,4 +1,4 @@
-//! What the guest's CPUID says: all KVM supports, with each vCPU's place in the machine.
+//! The guest's CPUID: what KVM supports, with each vCPU's place in the topology.
 
 use kvm_bindings::{
     CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, KVM_MAX_CPUID_ENTRIES, kvm_cpuid_entry2,
@@ -6,30 +6,31 @@ use kvm_bindings::{
 use kvm_ioctls::{Cap, Kvm};
 use vmm_sys_util::errno;
 
-/// Leaf 1 ECX: the timer of the local APIC takes a TSC value; then nothing need be calibrated.
+/// Leaf 1 ECX: the timer of the local APIC takes a TSC value, and needs no calibration.
 const TSC_DEADLINE: u32 = 1 << 24;
 /// Leaf 1 ECX: runs under a hypervisor.
 const HYPERVISOR: u32 = 1 << 31;
-/// Leaf 1 ECX: Intel's virtualisation, which the guest is not to use.
+/// Leaf 1 ECX: Intel's virtualisation, which the guest must not use.
 const VMX: u32 = 1 << 5;
 /// Leaf 1 EDX: more than one logical CPU in a package.
 const HTT: u32 = 1 << 28;
 /// Leaf 0x8000_0001 ECX: AMD's virtualisation.
 const SVM: u32 = 1 << 2;
 
-/// Leaf 0x8000_0001 ECX: AMD's performance counters beyond those of the K7: the core's, the
-/// northbridge's, the third-level cache's.
+/// Leaf 0x8000_0001 ECX: AMD's performance counters beyond those of the K7, of the core...
 pub(crate) const PERF_CTR_EXT_CORE: u32 = 1 << 23;
+/// ... of the northbridge...
 const PERF_CTR_EXT_NB: u32 = 1 << 24;
+/// ... and of the third-level cache.
 const PERF_CTR_EXT_LLC: u32 = 1 << 28;
 
-/// What KVM supports.
+/// The leaves that KVM supports.
 pub(crate) fn supported(kvm: &Kvm) -> Result<CpuId, errno::Error> {
     kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
 }
 
-/// Takes out all that tells of performance counters: Intel's leaf, and AMD's extensions. What is
-/// left to an AMD guest are the counters of the K7, of which no bit tells.
+/// Removes everything that announces performance counters: Intel's leaf, and AMD's extensions. An
+/// AMD guest is left with the counters of the K7, which no bit announces.
 pub(crate) fn hide_counters(supported: &mut CpuId) {
     for leaf in supported.as_mut_slice() {
         match leaf.function {
@@ -44,16 +45,16 @@ pub(crate) fn hide_counters(supported: &mut CpuId) {
     }
 }
 
-/// Makes the tables: one package of `count` cores with one thread each.
+/// Creates each vCPU's table: one package of `count` cores with one thread each.
 pub(crate) fn tables(kvm: &Kvm, supported: &CpuId, count: u8) -> Result<Vec<CpuId>, errno::Error> {
     let deadline = kvm.check_extension(Cap::TscDeadlineTimer);
     (0..count)
         .map(|id| {
-            let place = Place {
+            let topology = Topology {
                 id: u32::from(id),
                 count: u32::from(count),
             };
-            let entries = for_vcpu(supported.as_slice(), place, deadline);
+            let entries = for_vcpu(supported.as_slice(), topology, deadline);
             CpuId::from_entries(&entries).map_err(|_| errno::Error::new(libc::E2BIG))
         })
         .collect()
@@ -61,29 +62,56 @@ pub(crate) fn tables(kvm: &Kvm, supported: &CpuId, count: u8) -> Result<Vec<CpuI
 
 /// A vCPU's place in its package.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Topology {
     /// Its APIC id.
     id: u32,
     /// vCPUs in the package.
     count: u32,
 }
 
-impl Place {
+impl Topology {
     /// Bits of an APIC id that number the cores of a package.
     fn core_bits(self) -> u32 {
         self.count.next_power_of_two().trailing_zeros()
     }
+
+    /// The leaves of extended topology: one thread a core, `count` cores a package, and the end
+    /// of the list.
+    fn leaves(self, function: u32) -> [kvm_cpuid_entry2; 3] {
+        const THREADS: u32 = 1;
+        const CORES: u32 = 2;
+        const END: u32 = 0;
+        let level = |index: u32, kind: u32, shift: u32, cpus: u32| kvm_cpuid_entry2 {
+            function,
+            index,
+            flags: KVM_CPUID_FLAG_SIGNIFCANT_INDEX,
+            eax: shift,
+            ebx: cpus,
+            ecx: kind << 8 | index,
+            edx: self.id,
+            ..Default::default()
+        };
+        [
+            level(0, THREADS, 0, 1),
+            level(1, CORES, self.core_bits(), self.count),
+            level(2, END, 0, 0),
+        ]
+    }
 }
 
-fn for_vcpu(supported: &[kvm_cpuid_entry2], place: Place, deadline: bool) -> Vec<kvm_cpuid_entry2> {
+fn for_vcpu(
+    supported: &[kvm_cpuid_entry2],
+    topology: Topology,
+    deadline: bool,
+) -> Vec<kvm_cpuid_entry2> {
     let mut entries: Vec<_> = supported
         .iter()
-        // Extended topology is written anew; AMD's newer form of it is left out.
+        // Extended topology is rewritten; AMD's newer form of it is left out.
         .filter(|entry| !matches!(entry.function, 0xb | 0x1f | 0x8000_0026))
         .copied()
         .collect();
     for entry in &mut entries {
-        set_place(entry, place, deadline);
+        set_topology(entry, topology, deadline);
     }
     let highest = supported
         .iter()
@@ -93,13 +121,13 @@ fn for_vcpu(supported: &[kvm_cpuid_entry2], place: Place, deadline: bool) -> Vec
         .into_iter()
         .filter(|function| *function <= highest)
     {
-        entries.extend(topology(function, place));
+        entries.extend(topology.leaves(function));
     }
     entries
 }
 
-fn set_place(entry: &mut kvm_cpuid_entry2, place: Place, deadline: bool) {
-    let Place { id, count } = place;
+fn set_topology(entry: &mut kvm_cpuid_entry2, topology: Topology, deadline: bool) {
+    let Topology { id, count } = topology;
     match entry.function {
         1 => {
             entry.ebx = entry.ebx & 0xffff | count << 16 | id << 24;
@@ -113,7 +141,7 @@ fn set_place(entry: &mut kvm_cpuid_entry2, place: Place, deadline: bool) {
                 entry.edx & !HTT
             };
         }
-        // Intel's caches: cores in the package, and who shares the cache. Only the third
+        // Intel's caches: cores in the package, and how many share the cache. Only the third
         // level is shared.
         4 if entry.eax & 0x1f != 0 => {
             let level = entry.eax >> 5 & 7;
@@ -121,7 +149,7 @@ fn set_place(entry: &mut kvm_cpuid_entry2, place: Place, deadline: bool) {
             entry.eax = entry.eax & 0x3fff | sharing << 14 | (count - 1) << 26;
         }
         0x8000_0001 => entry.ecx &= !SVM,
-        0x8000_0008 => entry.ecx = entry.ecx & !0xf0ff | (count - 1) | place.core_bits() << 12,
+        0x8000_0008 => entry.ecx = entry.ecx & !0xf0ff | (count - 1) | topology.core_bits() << 12,
         // AMD's caches, likewise.
         0x8000_001d if entry.eax & 0x1f != 0 => {
             let level = entry.eax >> 5 & 7;
@@ -136,28 +164,6 @@ fn set_place(entry: &mut kvm_cpuid_entry2, place: Place, deadline: bool) {
         }
         _ => {}
     }
-}
-
-/// Extended topology: one thread a core, `count` cores a package, and the end of the list.
-fn topology(function: u32, place: Place) -> [kvm_cpuid_entry2; 3] {
-    let level = |index: u32, kind: u32, shift: u32, cpus: u32| kvm_cpuid_entry2 {
-        function,
-        index,
-        flags: KVM_CPUID_FLAG_SIGNIFCANT_INDEX,
-        eax: shift,
-        ebx: cpus,
-        ecx: kind << 8 | index,
-        edx: place.id,
-        ..Default::default()
-    };
-    const THREADS: u32 = 1;
-    const CORES: u32 = 2;
-    const END: u32 = 0;
-    [
-        level(0, THREADS, 0, 1),
-        level(1, CORES, place.core_bits(), place.count),
-        level(2, END, 0, 0),
-    ]
 }
 
 /// Whether this machine's CPU is emulated by QEMU's TCG, by the hypervisor leaf of CPUID.
@@ -205,7 +211,7 @@ mod tests {
             leaf(0xb, 99),
             leaf(0x8000_0008, 0),
         ];
-        let entries = for_vcpu(&supported, Place { id: 2, count: 3 }, true);
+        let entries = for_vcpu(&supported, Topology { id: 2, count: 3 }, true);
         let find = |function, index| {
             *entries
                 .iter()

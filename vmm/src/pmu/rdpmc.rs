@@ -1,9 +1,9 @@
-//! The `RDPMC` instructions of a kernel, which a KVM without performance counters answers with
-//! #GP, and what stands in for them.
+//! Finds the `RDPMC` instructions of a kernel and replaces them. A KVM without performance
+//! counters answers them with #GP.
 //!
-//! `RDPMC` has two bytes (0F 33), as has `out imm8, al` (E6), which leaves the guest on every
-//! KVM. The sites are found by decoding each function from its start: the two bytes occur in
-//! the middle of other instructions too, some thirty times in a distribution's kernel.
+//! `RDPMC` has two bytes (0F 33), as has `out imm8, al` (E6), which leaves the guest on every KVM.
+//! Functions are decoded from their start, because these two bytes occur within other
+//! instructions too, some thirty times in a distribution's kernel.
 
 use std::io::{self, Read as _, Seek as _};
 
@@ -14,48 +14,50 @@ use object::elf::{FileHeader64, PF_X, PT_LOAD};
 use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::boot::Kernel;
+use crate::devices::ports::RDPMC_PORT;
 use crate::memory::{AccessError, Memory};
 
-/// The port of the `out` that stands for `RDPMC`: no device of a PC has it, and Linux uses none
-/// near it.
-pub(crate) const RDPMC_PORT: u16 = 0xf6;
 const RDPMC: [u8; 2] = [0x0f, 0x33];
-const OUT: [u8; 2] = [0xe6, 0xf6];
+/// `out imm8, al`.
+const OUT: [u8; 2] = [0xe6, RDPMC_PORT.to_le_bytes()[0]];
 
 /// Why the `RDPMC` instructions of a kernel cannot be found or replaced.
 #[derive(Debug, thiserror::Error)]
 pub enum SiteError {
-    /// Not an ELF file.
-    #[error("the kernel's ELF headers cannot be read: {0}")]
+    /// It is not an ELF file.
+    #[error("failed to read the kernel's ELF headers: {0}")]
     Elf(#[from] object::read::Error),
     /// Its file cannot be read.
-    #[error("the kernel's file cannot be read: {0}")]
+    #[error("failed to read the kernel's file: {0}")]
     File(#[from] io::Error),
-    /// The address is not one of an RDPMC instruction in the kernel's text.
+    /// The kernel's text has no `RDPMC` instruction at this address.
     #[error("there is no RDPMC at {0:#x} in the kernel")]
     NotThere(u64),
-    /// The kernel is not where it should be in guest memory.
+    /// The kernel is not at this address in guest memory.
     #[error("failed to replace an RDPMC: {0}")]
     Write(#[from] AccessError),
 }
 
-/// A run of the kernel's text.
-struct Text<'a> {
+/// An executable segment of the kernel.
+struct TextSegment<'a> {
     virt: u64,
     phys: u64,
     bytes: &'a [u8],
 }
 
-impl Text<'_> {
-    /// Where an address lies in it.
+impl TextSegment<'_> {
+    /// Offset of an address in it.
     fn offset(&self, address: u64) -> Option<usize> {
         let offset = usize::try_from(address.checked_sub(self.virt)?).ok()?;
         (offset < self.bytes.len()).then_some(offset)
     }
 }
 
-/// The runs of a kernel's text; `read` holds that of a file.
-fn text<'a>(kernel: &'a Kernel<'_>, read: &'a mut Vec<u8>) -> Result<Vec<Text<'a>>, SiteError> {
+/// The executable segments of a kernel. `read` holds the contents of a file.
+fn text<'a>(
+    kernel: &'a Kernel<'_>,
+    read: &'a mut Vec<u8>,
+) -> Result<Vec<TextSegment<'a>>, SiteError> {
     let elf = match kernel {
         Kernel::Elf(elf) => elf.as_ref(),
         Kernel::File(file) => {
@@ -65,7 +67,7 @@ fn text<'a>(kernel: &'a Kernel<'_>, read: &'a mut Vec<u8>) -> Result<Vec<Text<'a
             read.as_slice()
         }
         Kernel::Flat { address, code } => {
-            return Ok(vec![Text {
+            return Ok(vec![TextSegment {
                 virt: *address,
                 phys: *address,
                 bytes: code.as_ref(),
@@ -82,7 +84,7 @@ fn text<'a>(kernel: &'a Kernel<'_>, read: &'a mut Vec<u8>) -> Result<Vec<Text<'a
         let bytes = segment
             .data(endian, elf)
             .map_err(|()| SiteError::NotThere(segment.p_vaddr(endian)))?;
-        found.push(Text {
+        found.push(TextSegment {
             virt: segment.p_vaddr(endian),
             phys: segment.p_paddr(endian),
             bytes,
@@ -91,13 +93,12 @@ fn text<'a>(kernel: &'a Kernel<'_>, read: &'a mut Vec<u8>) -> Result<Vec<Text<'a
     Ok(found)
 }
 
-/// The virtual addresses of the `RDPMC` instructions in a kernel, in order. `symbols` are the addresses
-/// of its symbols, and whether a function starts there. A function ends at the next symbol, whatever
-/// that is: a segment that can be executed holds tables too (Linux has its read-only data in it), and
-/// what looks like an instruction there is none.
+/// The virtual addresses of the `RDPMC` instructions in a kernel, in order. `symbols` are the
+/// addresses of its symbols, and whether each is a function. A function ends at the next symbol
+/// of any kind: executable segments contain tables too (Linux keeps its read-only data there).
 ///
 /// # Errors
-/// Where the kernel is no ELF file.
+/// The kernel is not an ELF file, or its file cannot be read.
 pub fn rdpmc_sites(kernel: &Kernel<'_>, symbols: &[(u64, bool)]) -> Result<Vec<u64>, SiteError> {
     let mut symbols = symbols.to_vec();
     symbols.sort_unstable();
@@ -117,8 +118,8 @@ pub fn rdpmc_sites(kernel: &Kernel<'_>, symbols: &[(u64, bool)]) -> Result<Vec<u
     Ok(sites)
 }
 
-/// Whether an `RDPMC` is executed at `address` by the function at `start`.
-fn is_rdpmc(text: &Text<'_>, start: u64, address: u64) -> bool {
+/// Whether the function at `start` has an `RDPMC` at `address`.
+fn is_rdpmc(text: &TextSegment<'_>, start: u64, address: u64) -> bool {
     let code = text
         .offset(start)
         .and_then(|offset| text.bytes.get(offset..));
@@ -130,7 +131,7 @@ fn is_rdpmc(text: &Text<'_>, start: u64, address: u64) -> bool {
         .any(|it| it.ip() == address && it.mnemonic() == Mnemonic::Rdpmc && it.len() == RDPMC.len())
 }
 
-/// Replaces the `RDPMC` instructions of a kernel that is loaded already.
+/// Replaces the `RDPMC` instructions of a loaded kernel.
 pub(crate) fn replace(
     memory: &Memory,
     kernel: &Kernel<'_>,

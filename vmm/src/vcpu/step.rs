@@ -1,31 +1,21 @@
-//! Single steps over the few instructions that a CPU's trap flag does not step over.
+//! Single steps over the few instructions for which the trap flag is not enough.
 //!
-//! A step is the trap flag, set by KVM. `syscall` and `sysret` replace the flags as they run,
-//! so that the step would end somewhere behind them: those are stepped by a breakpoint where
-//! they lead. And `pushf` would leave the flag on the guest's stack: it is taken off there.
+//! KVM steps by the trap flag. `syscall` and `sysret` replace the flags, so the step would end
+//! some instructions later: they are stepped by a breakpoint at their target. `pushf` would leave
+//! the flag on the guest's stack, so it is cleared there.
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
 
-use crate::debug::RFLAGS_TRAP;
-use crate::vcpu::{InspectError, Vcpu};
+use super::{InspectError, Vcpu};
+use crate::debug::StepMethod;
+use crate::x86::RFLAGS_TRAP;
 
-/// Where `syscall` of 64-bit code leads.
+/// Target of `syscall` in 64-bit code.
 const MSR_LSTAR: u32 = 0xc000_0082;
-/// Where `syscall` of 32-bit code leads.
+/// Target of `syscall` in 32-bit code.
 const MSR_CSTAR: u32 = 0xc000_0083;
 
-/// How the next instruction is stepped over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// By the trap flag.
-    Trap,
-    /// By the trap flag, which is cleared on the stack afterwards.
-    TrapOnStack,
-    /// By a breakpoint here.
-    Landing(u64),
-}
-
-/// An instruction that needs care.
+/// An instruction, as far as steps depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Instruction {
     PushFlags,
@@ -49,42 +39,42 @@ fn decode(code: &[u8]) -> Instruction {
     }
 }
 
-/// Looks at the instruction that comes next.
-pub(crate) fn plan(vcpu: &Vcpu) -> Result<Way, InspectError> {
+/// How to step over the next instruction.
+pub(crate) fn method(vcpu: &Vcpu) -> Result<StepMethod, InspectError> {
     let (regs, sregs) = (vcpu.regs()?, vcpu.sregs()?);
     let mut code = [0; 3];
-    // Where nothing can be read the instruction faults; fewer bytes may be before the end of
-    // what is mapped, and are enough for a short instruction.
+    // A short instruction may end right before an unmapped page, so fewer bytes do. If there are
+    // none, the instruction faults.
     let length = (1..=code.len()).rev().find(|length| {
         let part = code.get_mut(..*length);
         part.is_some_and(|part| vcpu.read_virt_with(&sregs, regs.rip, part).is_ok())
     });
     let code = code.get(..length.unwrap_or(0)).unwrap_or_default();
     Ok(match decode(code) {
-        Instruction::Other => Way::Trap,
+        Instruction::Other => StepMethod::TrapFlag,
         Instruction::PushFlags => push_flags(&regs, &sregs),
         Instruction::Syscall => match sregs.cs.l {
-            0 => Way::Landing(vcpu.msr(MSR_CSTAR)?),
-            _ => Way::Landing(vcpu.msr(MSR_LSTAR)?),
+            0 => StepMethod::Landing(vcpu.msr(MSR_CSTAR)?),
+            _ => StepMethod::Landing(vcpu.msr(MSR_LSTAR)?),
         },
-        Instruction::Sysret64 => Way::Landing(regs.rcx),
-        Instruction::Sysret32 => Way::Landing(regs.rcx & 0xffff_ffff),
+        Instruction::Sysret64 => StepMethod::Landing(regs.rcx),
+        Instruction::Sysret32 => StepMethod::Landing(regs.rcx & 0xffff_ffff),
     })
 }
 
-/// A guest that steps itself has the flag on its stack by right.
-fn push_flags(regs: &kvm_regs, sregs: &kvm_sregs) -> Way {
+/// A guest that steps itself expects the flag on its stack.
+fn push_flags(regs: &kvm_regs, sregs: &kvm_sregs) -> StepMethod {
     match regs.rflags & RFLAGS_TRAP == 0 && sregs.ss.base == 0 {
-        true => Way::TrapOnStack,
-        false => Way::Trap,
+        true => StepMethod::TrapFlagOnStack,
+        false => StepMethod::TrapFlag,
     }
 }
 
-/// Takes the trap flag off the flags that the guest has just pushed.
+/// Clears the trap flag in the flags that the guest has just pushed.
 pub(crate) fn clear_pushed_trap_flag(vcpu: &Vcpu) -> Result<(), InspectError> {
     let sregs = vcpu.sregs()?;
     let flags = vcpu.regs()?.rsp;
-    // The flag is bit 8: the lowest of the second byte.
+    // The flag is bit 8, the lowest of the second byte.
     let address = flags.wrapping_add(1);
     let mut byte = [0];
     vcpu.read_virt_with(&sregs, address, &mut byte)?;
@@ -96,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instructions_that_need_care_are_known() {
+    fn instructions_that_need_care_are_recognised() {
         assert_eq!(decode(&[0x9c]), Instruction::PushFlags);
         assert_eq!(decode(&[0x66, 0x9c]), Instruction::PushFlags);
         assert_eq!(decode(&[0x0f, 0x05, 0]), Instruction::Syscall);

@@ -1,5 +1,7 @@
 //! Guest RAM: one memfd, mapped once, read and written by guest-physical address.
 
+mod address_space;
+
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -13,48 +15,45 @@ use vm_memory::{
     MmapRegion,
 };
 
-use crate::checkpoint::pages_of;
+use crate::x86::PAGE;
 
-/// Where RAM below 4 GiB ends at the latest: above it lie the I/O APIC, the local APICs and
-/// what KVM itself needs.
+pub use address_space::AddressSpace;
+pub(crate) use address_space::{Translation, translate};
+
+/// End of the RAM below 4 GiB. Above it lie the I/O APIC, the local APICs and the pages that KVM
+/// itself needs.
 pub(crate) const LOW_END: u64 = 0xc000_0000;
-/// Where RAM that does not fit below goes on.
+/// Start of the RAM that does not fit below [`LOW_END`].
 pub(crate) const HIGH_START: u64 = 1 << 32;
-/// The least RAM a machine may have, in MiB: what lies below 1 MiB, and a small guest.
-pub const MIN_MEMORY_MIB: u32 = 4;
-/// The most RAM a machine may have, in MiB.
-pub const MAX_MEMORY_MIB: u32 = 64 * 1024;
+/// Minimum RAM of a machine in MiB: the first MiB, and a small guest.
+pub(crate) const MIN_MEMORY_MIB: u32 = 4;
+/// Maximum RAM of a machine in MiB.
+const MAX_MEMORY_MIB: u32 = 64 * 1024;
 
-/// Why guest RAM could not be had.
+/// Why guest RAM could not be allocated.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum MemoryError {
-    /// A size out of range.
-    #[error("{mib} MiB of guest memory asked for: choose {MIN_MEMORY_MIB} to {MAX_MEMORY_MIB} MiB")]
-    Size {
-        /// What was asked for.
-        mib: u32,
-    },
-    /// The kernel gave no memory file.
-    #[error("no memory file of {mib} MiB for the guest's memory: {source}")]
-    File {
-        /// What was asked for.
-        mib: u32,
-        /// The kernel's reason.
-        source: io::Error,
-    },
+    /// The size is out of range.
+    #[error("{mib} MiB of guest memory requested: choose {MIN_MEMORY_MIB} to {MAX_MEMORY_MIB} MiB")]
+    Size { mib: u32 },
+    /// The kernel did not create the memory file.
+    #[error("failed to create a memory file of {mib} MiB for the guest: {source}")]
+    File { mib: u32, source: io::Error },
     /// The memory file could not be mapped.
     #[error("failed to map {mib} MiB of guest memory, choose less: {source}")]
     Map {
-        /// What was asked for.
         mib: u32,
-        /// The reason.
         source: vm_memory::mmap::FromRangesError,
     },
 }
 
 /// An access outside of guest RAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{len} bytes at guest-physical {address:#x} do not lie in guest memory")]
+#[error("{len} bytes at guest-physical {address:#x} are not guest memory")]
 pub struct AccessError {
     /// First guest-physical address of the access.
     pub address: u64,
@@ -64,27 +63,26 @@ pub struct AccessError {
 
 /// Guest RAM. Cheap to clone; all clones are the same memory.
 ///
-/// Accesses go on while the guest runs and writes: each is a plain copy without any order,
-/// except [`load_u64`](Self::load_u64) and [`store_u64`](Self::store_u64), which are atomic.
+/// The guest may run and write at the same time: each access is a plain, unordered copy, except [`load_u64`](Self::load_u64) and [`store_u64`](Self::store_u64), which are atomic.
 #[derive(Debug, Clone)]
 pub struct Memory {
     map: GuestMemoryMmap<AtomicBitmap>,
     size: u64,
 }
 
-/// A run of guest-physical addresses with RAM behind it.
+/// A contiguous range of guest-physical addresses that is RAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Range {
+pub(crate) struct RamRange {
     /// First guest-physical address.
     pub start: u64,
     /// Bytes.
     pub len: u64,
-    /// Where it is mapped in this process.
+    /// Address of its mapping in this process.
     pub host: u64,
 }
 
-impl Range {
-    /// All of its addresses.
+impl RamRange {
+    /// Its guest-physical addresses.
     pub(crate) fn addresses(&self) -> std::ops::Range<u64> {
         self.start..self.start + self.len
     }
@@ -115,9 +113,9 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Asks for huge pages, where the kernel has any for memory files (`advise` in
-    /// /sys/kernel/mm/transparent_hugepage/shmem_enabled): a guest touches its memory in half
-    /// the time then when page faults are slow, as under nested paging in the emulated host.
+    /// Asks for huge pages, which the kernel may have for memory files (`advise` in
+    /// /sys/kernel/mm/transparent_hugepage/shmem_enabled). With slow page faults, as under
+    /// nested paging in an emulated host, a guest then touches its memory in half the time.
     fn prefer_huge_pages(&self) {
         for region in self.map.iter() {
             let (start, len) = (region.as_ptr().cast(), as_usize(region.len()));
@@ -152,15 +150,15 @@ impl Memory {
             })
     }
 
-    /// Loads the aligned word at guest-physical `address`; what the guest wrote before it
-    /// stored that word is seen by reads that follow.
+    /// Loads the aligned word at guest-physical `address`. Later reads see what the guest wrote
+    /// before it stored that word.
     pub fn load_u64(&self, address: u64) -> Result<u64, AccessError> {
         self.map
             .load(GuestAddress(address), Ordering::Acquire)
             .map_err(|_| AccessError { address, len: 8 })
     }
 
-    /// Stores the aligned word at guest-physical `address`; a guest that sees it sees what
+    /// Stores the aligned word at guest-physical `address`. A guest that sees it also sees what
     /// was written before.
     pub fn store_u64(&self, address: u64, value: u64) -> Result<(), AccessError> {
         self.map
@@ -168,12 +166,12 @@ impl Memory {
             .map_err(|_| AccessError { address, len: 8 })
     }
 
-    /// The memory as the crates of the VMM family see it.
+    /// The memory as other rust-vmm crates take it.
     pub(crate) fn map(&self) -> &GuestMemoryMmap<AtomicBitmap> {
         &self.map
     }
 
-    /// Whether the bytes from guest-physical `address` on are these, in one range of RAM.
+    /// Whether RAM from guest-physical `address` on equals `bytes`, within one range.
     pub(crate) fn holds(&self, address: u64, bytes: &[u8]) -> Result<bool, AccessError> {
         let len = bytes.len();
         let slice = self
@@ -181,14 +179,14 @@ impl Memory {
             .get_slice(GuestAddress(address), len)
             .map_err(|_| AccessError { address, len })?;
         let guard = slice.ptr_guard();
-        // SAFETY: the slice's `len` bytes are mapped while the guard lives. Whoever writes them
-        // meanwhile makes the answer wrong, and nothing else: `memcmp` has no other effect.
+        // SAFETY: the slice's `len` bytes are mapped while the guard lives. A concurrent write
+        // can only make the answer wrong: `memcmp` has no other effect.
         let order = unsafe { libc::memcmp(guard.as_ptr().cast(), bytes.as_ptr().cast(), len) };
         Ok(order == 0)
     }
 
-    /// The pages that were written through this type (by any clone) since the last call, as
-    /// guest-physical addresses.
+    /// The pages written through this type (by any clone) since the last call, as guest-physical
+    /// addresses.
     pub(crate) fn take_written(&self) -> Vec<u64> {
         let written = |region: &MmapRegion<AtomicBitmap>| region.bitmap().get_and_reset();
         self.map
@@ -200,7 +198,7 @@ impl Memory {
             .collect()
     }
 
-    /// Puts pages back among the written ones.
+    /// Adds `pages` to those that [`take_written`](Self::take_written) returns next.
     pub(crate) fn mark_written(&self, pages: &[u64]) {
         for page in pages {
             if let Some((region, at)) = self.map.to_region_addr(GuestAddress(*page)) {
@@ -209,11 +207,11 @@ impl Memory {
         }
     }
 
-    /// The runs of RAM, in order of their guest-physical addresses.
-    pub(crate) fn ranges(&self) -> Vec<Range> {
+    /// The ranges of RAM, in order of their guest-physical addresses.
+    pub(crate) fn ranges(&self) -> Vec<RamRange> {
         self.map
             .iter()
-            .map(|region| Range {
+            .map(|region| RamRange {
                 start: region.start_addr().0,
                 len: region.len(),
                 host: region.as_ptr() as u64,
@@ -228,12 +226,25 @@ fn memory_file(size: u64) -> io::Result<File> {
     Ok(file)
 }
 
+/// Addresses of the pages whose bits are set in `words`, a bitmap with a bit for each page from
+/// guest-physical `start` on.
+pub(crate) fn pages_of(words: &[u64], start: u64) -> impl Iterator<Item = u64> {
+    (0_u64..)
+        .zip(words)
+        .filter(|(_, word)| **word != 0)
+        .flat_map(move |(at, &word)| {
+            (0..u64::from(u64::BITS))
+                .filter(move |bit| word >> bit & 1 == 1)
+                .map(move |bit| start + (at * u64::from(u64::BITS) + bit) * PAGE)
+        })
+}
+
 /// Sizes here are at most 64 GiB and this crate is for 64-bit hosts only.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "usize has 64 bits on x86-64"
 )]
-pub(crate) fn as_usize(value: u64) -> usize {
+pub(crate) const fn as_usize(value: u64) -> usize {
     value as usize
 }
 
@@ -273,6 +284,15 @@ mod tests {
         assert_eq!((ranges[1].start, ranges[1].len), (HIGH_START, 16 << 20));
         assert!(memory.write(LOW_END, &[1]).is_err());
         memory.write(HIGH_START + (16 << 20) - 1, &[1]).unwrap();
+    }
+
+    #[test]
+    fn bits_are_pages() {
+        let found: Vec<u64> = pages_of(&[1 << 63 | 1, 0, 2], 0x10_0000).collect();
+        assert_eq!(
+            found,
+            [0x10_0000, 0x10_0000 + 63 * 4096, 0x10_0000 + 129 * 4096]
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Model-specific registers: one at a time, and as firmware leaves them.
+//! Model-specific registers: access to single ones, and the values that firmware leaves.
 
 use std::io;
 
@@ -6,14 +6,13 @@ use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::VcpuFd;
 use vmm_sys_util::errno;
 
-/// IA32_TIME_STAMP_COUNTER, the guest's.
+/// IA32_TIME_STAMP_COUNTER.
 pub(crate) const TSC: u32 = 0x10;
 
 /// IA32_MISC_ENABLE: fast string operations.
 const MISC_ENABLE: u32 = 0x1a0;
 const FAST_STRINGS: u64 = 1;
-/// IA32_MTRR_DEF_TYPE: memory type ranges are on, and memory is write-back unless one says
-/// otherwise.
+/// IA32_MTRR_DEF_TYPE: memory type ranges are on, and the default type is write-back.
 const MTRR_DEF_TYPE: u32 = 0x2ff;
 const MTRR_ENABLE: u64 = 1 << 11;
 const MTRR_WRITE_BACK: u64 = 6;
@@ -30,7 +29,7 @@ fn one(entry: kvm_msr_entry) -> Result<Msrs, errno::Error> {
     Msrs::from_entries(&[entry]).map_err(|_| errno::Error::new(libc::EINVAL))
 }
 
-/// The value of one; none where the vCPU has no such register.
+/// Value of an MSR; `None` if the vCPU lacks it.
 pub(crate) fn get(fd: &VcpuFd, index: u32) -> Result<Option<u64>, errno::Error> {
     let mut msrs = one(entry(index, 0))?;
     Ok(match fd.get_msrs(&mut msrs)? {
@@ -39,7 +38,7 @@ pub(crate) fn get(fd: &VcpuFd, index: u32) -> Result<Option<u64>, errno::Error> 
     })
 }
 
-/// Sets one; whether the vCPU has it, and takes that.
+/// Sets an MSR. False if the vCPU lacks it, or KVM refuses the value.
 pub(crate) fn set(fd: &VcpuFd, index: u32, data: u64) -> Result<bool, errno::Error> {
     Ok(fd.set_msrs(&one(entry(index, data))?)? == 1)
 }
@@ -49,7 +48,7 @@ pub(crate) fn tsc(fd: &VcpuFd) -> Result<u64, errno::Error> {
     get(fd, TSC)?.ok_or_else(|| errno::Error::new(libc::EINVAL))
 }
 
-/// Sets what a kernel expects firmware to have set. All else is right after reset.
+/// Sets the MSRs that a kernel expects firmware to have set. All others are right after reset.
 pub(crate) fn set_boot(vcpu: &VcpuFd) -> io::Result<()> {
     let entries = [
         entry(MISC_ENABLE, FAST_STRINGS),

@@ -1,42 +1,40 @@
-//! From a virtual address of the guest to a guest-physical one, by the guest's page tables.
+//! Translates a virtual address of the guest to a guest-physical one, by the guest's page tables.
 //!
-//! `KVM_TRANSLATE` is no help for user addresses: it asks as the kernel would, so that SMAP
-//! refuses it every user page. The tables are the guest's, thus hostile: the walk has a fixed
-//! number of levels, and each entry is read from checked guest memory.
+//! `KVM_TRANSLATE` does not work for user addresses: it translates as the kernel would, and SMAP
+//! denies the kernel every user page. The tables are the guest's, thus hostile: the walk has a
+//! fixed number of levels, and reads each entry from checked guest memory.
 
 use kvm_bindings::kvm_sregs;
 
-use crate::memory::Memory;
+use super::Memory;
+use crate::x86::{CR0_PAGING, EFER_LONG_MODE_ACTIVE, ENTRY_LARGE, ENTRY_PRESENT};
 
-const CR0_PAGING: u64 = 1 << 31;
 const CR4_FIVE_LEVELS: u64 = 1 << 12;
-const EFER_LONG_MODE_ACTIVE: u64 = 1 << 10;
 
-const PRESENT: u64 = 1;
-const LARGE: u64 = 1 << 7;
 /// The physical address in an entry (bits 12 to 51).
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// Bits of an address within the smallest page, and bits that one level translates.
+/// Bits of an address within the smallest page.
 const PAGE_BITS: u32 = 12;
+/// Bits that one level translates.
 const LEVEL_BITS: u32 = 9;
 /// The highest level whose entries may be pages: 1 is 4 KiB, 2 is 2 MiB, 3 is 1 GiB.
 const HIGHEST_PAGE_LEVEL: u32 = 3;
 
-/// The address space that a vCPU used when it was looked at: good for as long as it stays
-/// stopped, and needs only the guest's memory.
+/// The address space that a vCPU used when its registers were read. It stays valid while the vCPU
+/// is stopped, and needs only the guest's memory.
 #[derive(Debug, Clone, Copy)]
 pub struct AddressSpace(kvm_sregs);
 
 impl AddressSpace {
-    /// That of a vCPU with these registers.
+    /// The address space of a vCPU with these registers.
     #[must_use]
     pub fn of(sregs: &kvm_sregs) -> Self {
         Self(*sregs)
     }
 
-    /// The guest-physical address behind a virtual one; `None` where nothing is mapped, the
-    /// tables lead out of the RAM, or are those of a 32-bit kernel.
+    /// The guest-physical address behind a virtual one. `None` if nothing is mapped there, or the
+    /// tables lead out of RAM or are those of a 32-bit kernel.
     #[must_use]
     pub fn translate(&self, memory: &Memory, address: u64) -> Option<u64> {
         match translate(memory, &self.0, address) {
@@ -46,18 +44,18 @@ impl AddressSpace {
     }
 }
 
-/// What an address leads to.
+/// Result of a translation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Translation {
     /// This guest-physical address.
     To(u64),
     /// Nothing is mapped there.
     Nowhere,
-    /// The vCPU uses a kind of paging that is not walked here (32-bit kernels).
+    /// The vCPU uses a kind of paging that this walk does not know (32-bit kernels).
     OtherPaging,
 }
 
-/// Translates `address` with the tables that `sregs` point to. Permissions are not looked at.
+/// Translates `address` with the tables that `sregs` point to. Ignores permissions.
 pub(crate) fn translate(memory: &Memory, sregs: &kvm_sregs, address: u64) -> Translation {
     if sregs.cr0 & CR0_PAGING == 0 {
         return Translation::To(address);
@@ -76,7 +74,7 @@ pub(crate) fn translate(memory: &Memory, sregs: &kvm_sregs, address: u64) -> Tra
     walk(memory, sregs.cr3 & ADDRESS, address, levels).map_or(Translation::Nowhere, Translation::To)
 }
 
-/// All bits above those that are translated are the same.
+/// Whether all bits above those that are translated equal the highest of them.
 fn is_canonical(address: u64, levels: u32) -> bool {
     let unused = u64::BITS - (PAGE_BITS + LEVEL_BITS * levels);
     (address << unused).cast_signed() >> unused == address.cast_signed()
@@ -90,8 +88,8 @@ fn walk(memory: &Memory, root: u64, address: u64, levels: u32) -> Option<u64> {
         let entry = memory
             .load_u64(table + 8 * index)
             .ok()
-            .filter(|entry| entry & PRESENT != 0)?;
-        let is_page = level == 1 || (level <= HIGHEST_PAGE_LEVEL && entry & LARGE != 0);
+            .filter(|entry| entry & ENTRY_PRESENT != 0)?;
+        let is_page = level == 1 || (level <= HIGHEST_PAGE_LEVEL && entry & ENTRY_LARGE != 0);
         if is_page {
             let in_page = (1 << shift) - 1;
             return Some(entry & ADDRESS & !in_page | address & in_page);
@@ -116,7 +114,9 @@ mod tests {
             } else {
                 at + 4096
             };
-            memory.store_u64(at + 8 * index, next | PRESENT).unwrap();
+            memory
+                .store_u64(at + 8 * index, next | ENTRY_PRESENT)
+                .unwrap();
         }
         let sregs = kvm_sregs {
             cr0: CR0_PAGING,
@@ -144,12 +144,12 @@ mod tests {
             translate(&memory, &sregs, small + 0x1000),
             Translation::Nowhere
         );
-        let (memory, sregs) = tables(&indices[..3], 0x60_0000 | LARGE);
+        let (memory, sregs) = tables(&indices[..3], 0x60_0000 | ENTRY_LARGE);
         assert_eq!(
             translate(&memory, &sregs, small),
             Translation::To(0x60_4123)
         );
-        let (memory, sregs) = tables(&indices[..2], 0x8000_0000 | LARGE);
+        let (memory, sregs) = tables(&indices[..2], 0x8000_0000 | ENTRY_LARGE);
         assert_eq!(
             translate(&memory, &sregs, small),
             Translation::To(0x8060_4123)
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn hostile_tables_lead_nowhere() {
-        let (memory, mut sregs) = tables(&[0, 0], !LARGE);
+        let (memory, mut sregs) = tables(&[0, 0], !ENTRY_LARGE);
         assert_eq!(
             translate(&memory, &sregs, 0),
             Translation::Nowhere,

@@ -1,0 +1,298 @@
+//! Hardware breakpoints and single steps, kept apart from the guest's own.
+//!
+//! While KVM debugs a guest for us, every debug exception (#DB) of the guest exits to us first.
+//! The guest gets back those that no breakpoint or step of ours explains. KVM has two limits:
+//! while a breakpoint of ours is set, the guest's own debug registers have no effect (so
+//! [`crate::traps`] uses none once the guest does); and a guest that single-steps itself while we
+//! single-step it loses its steps to us.
+
+use kvm_bindings::{
+    KVM_GUESTDBG_BLOCKIRQ, KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_INJECT_DB, KVM_GUESTDBG_SINGLESTEP,
+    KVM_GUESTDBG_USE_HW_BP, kvm_debug_exit_arch, kvm_guest_debug,
+};
+use kvm_ioctls::VcpuFd;
+use vmm_sys_util::errno;
+
+use crate::inject::NmiState;
+use crate::x86::RFLAGS_TRAP;
+
+/// Hardware breakpoints of an x86 CPU.
+pub(crate) const MAX_BREAKPOINTS: usize = 4;
+
+/// Vector of the debug exception.
+const DEBUG_VECTOR: u32 = 1;
+/// DR6: the exception is a single step's.
+const DR6_STEP: u64 = 1 << 14;
+/// DR7: the enable bits, two for each breakpoint.
+pub(crate) const DR7_ENABLED: u64 = 0xff;
+/// DR7: bits that read as one, and exact-match bits for old CPUs.
+const DR7_FIXED: u64 = 0x600;
+/// RFLAGS.RF: no instruction breakpoints for one instruction.
+const RFLAGS_RESUME: u64 = 1 << 16;
+
+/// Addresses of hardware breakpoints, one for each register.
+pub(crate) type Breakpoints = [Option<u64>; MAX_BREAKPOINTS];
+
+/// The registers for these addresses; `None` if they are too many.
+pub(crate) fn breakpoints(addresses: &[u64]) -> Option<Breakpoints> {
+    let mut registers = Breakpoints::default();
+    for (at, address) in addresses.iter().enumerate() {
+        *registers.get_mut(at)? = Some(*address);
+    }
+    Some(registers)
+}
+
+/// How to single-step over an instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StepMethod {
+    /// By the trap flag.
+    TrapFlag,
+    /// By the trap flag, which is then cleared on the guest's stack.
+    TrapFlagOnStack,
+    /// By a breakpoint at this address.
+    Landing(u64),
+}
+
+/// Breakpoints and step of a vCPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct DebugConfig {
+    breakpoints: Breakpoints,
+    step: Option<StepMethod>,
+}
+
+/// The origin of a debug exception.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Our single step.
+    Step,
+    /// Our breakpoint.
+    Breakpoint,
+    /// The guest, or KVM.
+    NotOurs,
+}
+
+impl DebugConfig {
+    /// Contents of the debug registers. A step to a landing can meet no breakpoint before it.
+    fn registers(&self) -> Breakpoints {
+        match self.step {
+            Some(StepMethod::Landing(address)) => [Some(address), None, None, None],
+            _ => self.breakpoints,
+        }
+    }
+
+    /// The value for `KVM_SET_GUEST_DEBUG`.
+    fn to_kvm(self) -> kvm_guest_debug {
+        let mut debug = kvm_guest_debug::default();
+        debug.control |= match self.step {
+            Some(StepMethod::Landing(_)) => KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_BLOCKIRQ,
+            Some(_) => KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP | KVM_GUESTDBG_BLOCKIRQ,
+            None => 0,
+        };
+        let addresses = self.registers();
+        if addresses.iter().all(Option::is_none) {
+            return debug;
+        }
+        debug.control |= KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
+        let [dr0, dr1, dr2, dr3, .., dr7] = &mut debug.arch.debugreg;
+        *dr7 = DR7_FIXED;
+        let registers = [dr0, dr1, dr2, dr3];
+        for ((index, register), address) in (0..).zip(registers).zip(addresses) {
+            if let Some(address) = address {
+                *register = address;
+                // Global enable; type and length 0: execution of one instruction.
+                *dr7 |= 2 << (2 * index);
+            }
+        }
+        debug
+    }
+
+    fn cause(&self, exit: &kvm_debug_exit_arch) -> Cause {
+        if exit.exception != DEBUG_VECTOR {
+            return Cause::NotOurs;
+        }
+        let hit = (0..)
+            .zip(self.registers())
+            .any(|(index, address)| address == Some(exit.pc) && exit.dr6 & (1 << index) != 0);
+        match self.step {
+            Some(StepMethod::Landing(_)) if hit => Cause::Step,
+            Some(StepMethod::TrapFlag | StepMethod::TrapFlagOnStack)
+                if exit.dr6 & DR6_STEP != 0 =>
+            {
+                Cause::Step
+            }
+            _ if hit => Cause::Breakpoint,
+            _ => Cause::NotOurs,
+        }
+    }
+
+    /// DR6 for the guest if our step also met breakpoints of its own, which are in effect while
+    /// we have none.
+    fn guests_dr6(&self, exit: &kvm_debug_exit_arch) -> Option<u64> {
+        let mut met = (0..4).filter(|index| {
+            let enabled = exit.dr7 >> (2 * index) & 3 != 0;
+            enabled && exit.dr6 >> index & 1 != 0
+        });
+        let guests = self.registers().iter().all(Option::is_none);
+        (guests && met.next().is_some()).then_some(exit.dr6 & !DR6_STEP)
+    }
+}
+
+/// The debug hardware of a vCPU: what it is to do, and what KVM was last told.
+#[derive(Debug, Default)]
+pub(crate) struct DebugState {
+    config: DebugConfig,
+    armed: DebugConfig,
+}
+
+impl DebugState {
+    /// Replaces all breakpoints.
+    pub(crate) fn set_breakpoints(&mut self, breakpoints: Breakpoints) {
+        self.config.breakpoints = breakpoints;
+    }
+
+    /// Whether any breakpoints are set.
+    pub(crate) fn has_breakpoints(&self) -> bool {
+        self.config.breakpoints.iter().any(Option::is_some)
+    }
+
+    /// Sets or removes the single step.
+    pub(crate) fn set_step(&mut self, step: Option<StepMethod>) {
+        self.config.step = step;
+    }
+
+    /// The single step.
+    pub(crate) fn step(&self) -> Option<StepMethod> {
+        self.config.step
+    }
+
+    /// Tells KVM, if something changed. A step is armed each time: KVM sets the trap flag then.
+    pub(crate) fn arm(&mut self, fd: &VcpuFd) -> Result<(), errno::Error> {
+        if self.config != self.armed || self.config.step.is_some() {
+            fd.set_guest_debug(&self.config.to_kvm())?;
+            self.armed = self.config;
+        }
+        Ok(())
+    }
+
+    /// The origin of a debug exception.
+    pub(crate) fn cause(&self, exit: &kvm_debug_exit_arch) -> Cause {
+        self.config.cause(exit)
+    }
+
+    /// Gives the guest a debug exception that is not ours, unless it is KVM's.
+    pub(crate) fn give_to_guest(
+        &self,
+        fd: &VcpuFd,
+        exit: &kvm_debug_exit_arch,
+    ) -> Result<(), errno::Error> {
+        match is_kvms(fd, exit)? {
+            true => Ok(()),
+            false => self.inject(fd, exit.dr6),
+        }
+    }
+
+    /// After our own debug exception, gives the guest the breakpoints of its own that it met.
+    pub(crate) fn give_guest_its_part(
+        &self,
+        fd: &VcpuFd,
+        exit: &kvm_debug_exit_arch,
+    ) -> Result<(), errno::Error> {
+        match self.config.guests_dr6(exit) {
+            Some(dr6) => self.inject(fd, dr6),
+            None => Ok(()),
+        }
+    }
+
+    fn inject(&self, fd: &VcpuFd, dr6: u64) -> Result<(), errno::Error> {
+        let mut registers = fd.get_debug_regs()?;
+        registers.dr6 = dr6;
+        fd.set_debug_regs(&registers)?;
+        let mut debug = self.armed.to_kvm();
+        debug.control |= KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_INJECT_DB;
+        fd.set_guest_debug(&debug)
+    }
+}
+
+/// Whether a debug exception is KVM's. On AMD CPUs without virtual NMIs, KVM single-steps the
+/// guest out of an NMI handler while another NMI is pending, and with breakpoints set it reports
+/// that step to us (Linux 7.2, `db_interception` in arch/x86/kvm/svm/svm.c). A guest that steps
+/// itself has the trap flag set. A guest that has just cleared it, with an NMI pending, is
+/// misjudged here.
+fn is_kvms(fd: &VcpuFd, exit: &kvm_debug_exit_arch) -> Result<bool, errno::Error> {
+    if exit.dr6 & DR6_STEP == 0 || fd.get_regs()?.rflags & RFLAGS_TRAP != 0 {
+        return Ok(false);
+    }
+    Ok(NmiState::of(fd)?.is_waiting())
+}
+
+/// Lets the vCPU execute the instruction at which a breakpoint stopped it, and would stop it
+/// again.
+pub(crate) fn pass_breakpoint(fd: &VcpuFd) -> Result<(), errno::Error> {
+    let mut regs = fd.get_regs()?;
+    regs.rflags |= RFLAGS_RESUME;
+    fd.set_regs(&regs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(dr6: u64, pc: u64) -> kvm_debug_exit_arch {
+        kvm_debug_exit_arch {
+            exception: 1,
+            pc,
+            dr6,
+            ..Default::default()
+        }
+    }
+
+    fn config(addresses: &[u64], step: Option<StepMethod>) -> DebugConfig {
+        let breakpoints = breakpoints(addresses).unwrap();
+        DebugConfig { breakpoints, step }
+    }
+
+    #[test]
+    fn ours_are_told_from_the_guests() {
+        let c = config(&[0x1000, 0x2000], None);
+        assert_eq!(c.cause(&exit(0xffff_0ff2, 0x2000)), Cause::Breakpoint);
+        assert_eq!(
+            c.cause(&exit(0xffff_0ff1, 0x2000)),
+            Cause::NotOurs,
+            "not the register's address"
+        );
+        assert_eq!(
+            c.cause(&exit(0xffff_4ff0, 0x2000)),
+            Cause::NotOurs,
+            "the guest steps itself"
+        );
+        assert_eq!(
+            c.cause(&exit(0xffff_0ff4, 0)),
+            Cause::NotOurs,
+            "a register we do not use"
+        );
+        let c = config(&[0x1000], Some(StepMethod::TrapFlag));
+        assert_eq!(c.cause(&exit(0xffff_4ff0, 0x30)), Cause::Step);
+        assert_eq!(c.cause(&exit(0xffff_4ff1, 0x1000)), Cause::Step);
+        assert_eq!(c.cause(&exit(0xffff_0ff1, 0x1000)), Cause::Breakpoint);
+    }
+
+    #[test]
+    fn a_landing_is_a_step() {
+        let c = config(&[0x1000, 0x2000], Some(StepMethod::Landing(0x3000)));
+        assert_eq!(c.cause(&exit(0xffff_0ff1, 0x3000)), Cause::Step);
+        assert_eq!(c.cause(&exit(0xffff_0ff1, 0x1000)), Cause::NotOurs);
+        assert_eq!(c.to_kvm().control & KVM_GUESTDBG_SINGLESTEP, 0);
+    }
+
+    #[test]
+    fn registers_are_laid_out_as_the_cpu_wants_them() {
+        let debug = config(&[0x10, 0x20, 0x30, 0x40], None).to_kvm();
+        assert_eq!(
+            debug.arch.debugreg,
+            [0x10, 0x20, 0x30, 0x40, 0, 0, 0, 0x6aa]
+        );
+        assert_eq!(debug.control, KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP);
+        assert_eq!(DebugConfig::default().to_kvm().control, 0);
+        assert!(breakpoints(&[0; 5]).is_none());
+    }
+}

@@ -1,0 +1,10 @@
+//! Breakpoints and single steps of one vCPU, and traps as bytes in the guest's code.
+
+mod hardware;
+mod trap;
+
+pub(crate) use hardware::{
+    Cause, DR7_ENABLED, DebugState, MAX_BREAKPOINTS, StepMethod, breakpoints, pass_breakpoint,
+};
+pub use trap::TrapError;
+pub(crate) use trap::{Trap, TrapFit};

@@ -1,0 +1,101 @@
+//! Saving and restoring a machine.
+
+use super::Machine;
+use crate::checkpoint::{self, Checkpoint, CheckpointError, Chips, CpuState, Restored};
+use crate::threads::State;
+use crate::vcpu::Stop;
+
+impl Machine {
+    /// Saves the machine. Stops all vCPUs; they stay stopped.
+    ///
+    /// # Errors
+    /// [`CheckpointError`].
+    pub fn checkpoint(&mut self) -> Result<Checkpoint, CheckpointError> {
+        self.vcpus.pause_all()?;
+        let cpus = (0..self.vcpu_count()).map(|index| self.cpu_state(index));
+        let cpus = cpus.collect::<Result<_, _>>()?;
+        let chips = Chips::of(&self.vm, self.ports.uart())?;
+        self.traps.lift(&self.memory)?;
+        let pages = self.ram.save(&self.vm, &self.memory)?;
+        self.traps.put_back(&self.memory)?;
+        Ok(Checkpoint { cpus, chips, pages })
+    }
+
+    /// Restores the machine to a checkpoint. Stops all vCPUs; they stay stopped, and undelivered
+    /// events are dropped.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]. The machine is unusable then.
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<Restored, CheckpointError> {
+        self.vcpus.pause_all()?;
+        if checkpoint.cpus.len() != usize::from(self.vcpu_count()) {
+            return Err(CheckpointError::Foreign);
+        }
+        checkpoint.chips.restore(&self.vm, self.ports.uart())?;
+        let now = checkpoint::host_tsc();
+        for (index, state) in (0..).zip(&checkpoint.cpus) {
+            let slot = self.vcpus.get_mut(index);
+            let Some(State::Stopped {
+                vcpu, stop, seen, ..
+            }) = slot.map(|slot| &mut slot.state)
+            else {
+                return Err(CheckpointError::Gone(index));
+            };
+            state.restore(vcpu, now)?;
+            (*stop, *seen) = (Stop::Paused, true);
+        }
+        self.vcpus.forget_events();
+        // Last, because KVM writes to RAM when some MSRs are set (the wall clock's, for one).
+        let restored = self
+            .ram
+            .restore(&self.vm, &self.memory, &checkpoint.pages)?;
+        self.traps.after_restore(&mut self.vcpus, &self.memory)?;
+        Ok(restored)
+    }
+
+    /// Makes this machine, which was built alike and has never run, a twin of the checkpoint's
+    /// machine: it can be restored to this checkpoint, and to all later ones of the other machine
+    /// that are nested in the same first one.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]. The machine is unusable then.
+    pub fn adopt(&mut self, checkpoint: &Checkpoint) -> Result<Restored, CheckpointError> {
+        self.vcpus.pause_all()?;
+        self.ram.adopt(&self.vm, &self.memory, &checkpoint.pages)?;
+        self.restore(checkpoint)
+    }
+
+    /// Describes how the machine differs from a checkpoint: empty right after
+    /// [`restore`](Self::restore). Ignores the clocks, which continue by themselves. Reads all of
+    /// RAM. Stops all vCPUs; they stay stopped.
+    ///
+    /// # Errors
+    /// [`CheckpointError`].
+    pub fn differences(&mut self, checkpoint: &Checkpoint) -> Result<Vec<String>, CheckpointError> {
+        self.vcpus.pause_all()?;
+        let mut found = checkpoint.pages.differences(&self.memory)?;
+        let chips = Chips::of(&self.vm, self.ports.uart())?;
+        found.extend(chips.differences(&checkpoint.chips));
+        for (index, saved) in (0..).zip(&checkpoint.cpus) {
+            let of_cpu = self.cpu_state(index)?.differences(saved).into_iter();
+            found.extend(of_cpu.map(|what| format!("vCPU {index}: {what}")));
+        }
+        Ok(found)
+    }
+
+    /// The words of RAM that differ from a checkpoint that was taken of this machine, or adopted by
+    /// it: their guest-physical addresses in order, with their values now (little-endian). Stops
+    /// all vCPUs; they stay stopped.
+    ///
+    /// # Errors
+    /// [`CheckpointError`].
+    pub fn changed(&mut self, since: &Checkpoint) -> Result<Vec<(u64, u64)>, CheckpointError> {
+        self.vcpus.pause_all()?;
+        self.ram.changed(&self.vm, &self.memory, &since.pages)
+    }
+
+    fn cpu_state(&self, index: u8) -> Result<CpuState, CheckpointError> {
+        let vcpu = self.vcpus.stopped(index);
+        CpuState::of(vcpu.ok_or(CheckpointError::Gone(index))?, &self.msrs)
+    }
+}

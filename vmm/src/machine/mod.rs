@@ -1,0 +1,194 @@
+//! A whole machine, controlled by one thread: start, stop, inspect, resume.
+
+mod build;
+mod checkpoints;
+mod handle;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvm_ioctls::VmFd;
+
+use crate::checkpoint::Ram;
+use crate::devices::ports::Ports;
+use crate::devices::serial::Console;
+use crate::memory::Memory;
+use crate::threads::{Pause, PauseError, ResumeError, State, VcpuEvent, Vcpus};
+use crate::traps::{BreakpointError, Traps};
+use crate::vcpu::{InspectError, Run};
+
+pub use build::{BuildError, MachineConfig};
+pub use handle::VcpuHandle;
+
+/// Maximum number of vCPUs of a machine.
+const MAX_VCPUS: u8 = 8;
+
+/// A virtual machine.
+///
+/// [`build`](Self::build) creates it with all vCPUs stopped before their first instruction.
+/// Dropping it stops and joins all vCPU threads, closes every file and unmaps the guest's memory
+/// (unless a clone of [`Memory`] keeps it).
+#[derive(Debug)]
+pub struct Machine {
+    vcpus: Vcpus,
+    console: Console,
+    memory: Memory,
+    ports: Arc<Ports>,
+    ram: Ram,
+    traps: Traps,
+    /// The MSRs of a checkpoint.
+    msrs: Vec<u32>,
+    // Last: the VM must outlive its vCPUs.
+    vm: VmFd,
+}
+
+impl Machine {
+    /// Starts the machine: resumes all stopped vCPUs except those with an undelivered event.
+    pub fn start(&mut self) -> Result<(), ResumeError> {
+        (0..self.vcpu_count()).try_for_each(|index| {
+            match self.vcpus.get(index).map(|slot| &slot.state) {
+                Some(State::Stopped { seen: true, .. }) => self.resume(index, Run::Continue),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// Number of vCPUs.
+    pub fn vcpu_count(&self) -> u8 {
+        u8::try_from(self.vcpus.count()).unwrap_or(MAX_VCPUS)
+    }
+
+    /// The guest's RAM.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// The serial console's output.
+    pub fn console(&self) -> &Console {
+        &self.console
+    }
+
+    /// vCPU `index`; `None` if the machine has fewer.
+    pub fn vcpu(&mut self, index: u8) -> Option<VcpuHandle<'_>> {
+        let known = usize::from(index) < self.vcpus.count();
+        known.then(|| VcpuHandle::new(self, index))
+    }
+
+    /// Waits up to `timeout` for a vCPU to stop by itself, and delivers each such stop once. The
+    /// vCPU stays stopped until it is resumed.
+    pub fn next_event(&mut self, timeout: Duration) -> Option<VcpuEvent> {
+        self.vcpus.next_event(timeout)
+    }
+
+    /// Stops all vCPUs. Returns what [`VcpuHandle::pause`] found for each.
+    pub fn pause_all(&mut self) -> Result<Vec<Pause>, PauseError> {
+        self.vcpus.pause_all()
+    }
+
+    /// Resumes one vCPU and waits until it stops by itself or the time is over; it is stopped in
+    /// either case. The same as [`resume`](VcpuHandle::resume), [`next_event`](Self::next_event)
+    /// and [`pause`](VcpuHandle::pause), but on the calling thread. The event may be another
+    /// vCPU's.
+    ///
+    /// KVM waits for an RCU grace period when a vCPU changes its thread: keep to one.
+    ///
+    /// # Errors
+    /// [`ResumeError`]: it is not stopped, its last stop was not delivered, or there is no timer
+    /// for it.
+    pub fn run_here(
+        &mut self,
+        index: u8,
+        run: Run,
+        timeout: Duration,
+    ) -> Result<Option<VcpuEvent>, ResumeError> {
+        if self.traps.is_empty() {
+            return self.vcpus.run_here(index, run, timeout, &self.ports);
+        }
+        // A step over a trap needs the vCPU's own thread.
+        self.resume(index, run)?;
+        if let Some(event) = self.next_event(timeout) {
+            return Ok(Some(event));
+        }
+        // If it cannot be stopped, the next operation on it reports that.
+        let _ = self.vcpus.pause(index);
+        Ok(self.next_event(Duration::ZERO))
+    }
+
+    /// Replaces the breakpoints of all vCPUs, at virtual addresses of instructions of the kernel
+    /// and of user mode. Running vCPUs are stopped meanwhile.
+    ///
+    /// The CPU has four breakpoints of its own, which are used first. For more, traps are planted in
+    /// the kernel's code, at instructions of two bytes or more. Once the guest has breakpoints of its
+    /// own, only traps are used: ours would disable the guest's. An address keeps its kind of
+    /// breakpoint as long as it is wanted.
+    ///
+    /// # Errors
+    /// [`BreakpointError`]. Then only some of the breakpoints are set.
+    pub fn set_breakpoints(&mut self, kernel: &[u64], user: &[u64]) -> Result<(), BreakpointError> {
+        self.traps
+            .set_breakpoints(&mut self.vcpus, &self.memory, kernel, user)
+    }
+
+    /// Postpones the timers of the LAPICs: none of them fires before `by` of the guest's time has
+    /// passed, as on a host that is that late. (This applies to armed timers in TSC-deadline mode;
+    /// an interrupt that is pending stays so.)
+    ///
+    /// # Errors
+    /// [`InspectError`]: all vCPUs must be stopped.
+    pub fn postpone_timers(&mut self, by: Duration) -> Result<(), InspectError> {
+        for vcpu in 0..self.vcpu_count() {
+            let stopped = self.vcpus.stopped(vcpu);
+            let stopped = stopped.ok_or(InspectError::NotStopped { vcpu })?;
+            stopped.postpone_timer(by)?;
+        }
+        Ok(())
+    }
+
+    fn resume(&mut self, index: u8, run: Run) -> Result<(), ResumeError> {
+        self.traps.resume(&mut self.vcpus, &self.memory, index, run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::boot::Kernel;
+    use crate::kvm::open_kvm;
+    use crate::pmu::Pmu;
+    use crate::threads::PauseError;
+    use crate::vcpu::Stop;
+
+    #[test]
+    fn a_lost_thread_is_reported_once_and_everything_else_refused() {
+        let config = MachineConfig {
+            vcpus: 2,
+            memory_mib: 4,
+            kernel: Kernel::Flat {
+                address: 0x10_0000,
+                code: [0xeb, 0xfe].as_slice().into(),
+            },
+            initrd: &[],
+            cmdline: "",
+            doorbell_ports: 0xe0..=0xe0,
+            pmu: Pmu::None,
+        };
+        let mut machine = Machine::build(&open_kvm().unwrap(), &config).unwrap();
+        machine.vcpus.lose(1, "for a test");
+        let stop = Stop::ThreadDied {
+            reason: "for a test".to_owned(),
+        };
+        let event = machine.next_event(Duration::ZERO);
+        assert_eq!(event, Some(VcpuEvent { vcpu: 1, stop }));
+        assert_eq!(machine.next_event(Duration::ZERO), None);
+        let mut vcpu = machine.vcpu(1).unwrap();
+        assert!(matches!(
+            vcpu.pause(),
+            Err(PauseError::Dead { vcpu: 1, .. })
+        ));
+        let resumed = vcpu.resume(Run::Continue);
+        assert!(matches!(resumed, Err(ResumeError::Dead { vcpu: 1, .. })));
+        assert!(vcpu.regs().is_err());
+        machine.start().unwrap();
+        assert_eq!(machine.vcpu(0).unwrap().pause().unwrap(), Pause::Paused);
+    }
+}

@@ -1,0 +1,213 @@
+//! Runs a vCPU on the current thread until it stops.
+
+use std::num::NonZeroU32;
+
+use kvm_bindings::{KVM_VCPUEVENT_VALID_SHADOW, kvm_debug_exit_arch};
+use vmm_sys_util::errno;
+
+use super::exit::{Exit, run_once};
+use super::step;
+use super::{InspectError, Stop, Vcpu};
+use crate::debug::{Cause, StepMethod, pass_breakpoint};
+use crate::devices::ports::Ports;
+use crate::x86::LONGEST_INSTRUCTION;
+
+/// How far a resumed vCPU runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Run {
+    /// Until it stops by itself, or is paused.
+    Continue,
+    /// One instruction, with interrupts and NMIs held back: pending ones stay pending. An
+    /// instruction that faults is done when its handler has returned to it (as is `int`).
+    Step,
+    /// This many instructions, or until it stops at a breakpoint or for another reason.
+    Steps(NonZeroU32),
+    /// Until it arrives at this address, with interrupts and NMIs held back. Breakpoints on the
+    /// way have no effect.
+    To(u64),
+}
+
+impl Run {
+    /// Number of steps; 0 if unlimited.
+    fn steps(self) -> u32 {
+        match self {
+            Self::Continue => 0,
+            Self::Step | Self::To(_) => 1,
+            Self::Steps(count) => count.get(),
+        }
+    }
+}
+
+/// Runs the vCPU on the current thread.
+pub(crate) fn run_until_stop(vcpu: &mut Vcpu, run: Run, ports: &Ports) -> Stop {
+    let mut steps = run.steps();
+    loop {
+        if let Err(error) = prepare(vcpu, run) {
+            return Stop::Unhandled {
+                exit: format!("failed to set up breakpoints and steps: {error}"),
+            };
+        }
+        let stop = run_as_set_up(vcpu, ports);
+        steps = steps.saturating_sub(1);
+        match stop {
+            // A request to pause may arrive between two steps.
+            Stop::Stepped { .. } if steps > 0 && vcpu.must_stop() => return Stop::Paused,
+            Stop::Stepped { .. } if steps > 0 => {}
+            stop => return stop,
+        }
+    }
+}
+
+fn run_as_set_up(vcpu: &mut Vcpu, ports: &Ports) -> Stop {
+    loop {
+        match run_once(&mut vcpu.fd, ports, vcpu.counters.as_mut()) {
+            Exit::Answered(access) if vcpu.watched.iter().any(|it| it.covers(access)) => {
+                return complete_output(vcpu, ports).unwrap_or(Stop::Access(access));
+            }
+            Exit::Answered(_) => {}
+            Exit::Interrupted if vcpu.must_stop() => return Stop::Paused,
+            Exit::Interrupted => {}
+            Exit::Debug(debug) => match on_debug(vcpu, &debug) {
+                Some(stop) => return stop,
+                None => continue,
+            },
+            Exit::Doorbell(stop) => return complete_output(vcpu, ports).unwrap_or(stop),
+            Exit::Trap => match stop_at_trap(vcpu, ports) {
+                Ok(Some(stop)) => return stop,
+                // The guest's own output, to a port without a device.
+                Ok(None) => {}
+                Err(error) => {
+                    return Stop::Unhandled {
+                        exit: format!("planted trap: failed to access the registers: {error}"),
+                    };
+                }
+            },
+            Exit::Stop(stop) => return with_code(vcpu, stop),
+        }
+    }
+}
+
+fn prepare(vcpu: &mut Vcpu, run: Run) -> Result<(), InspectError> {
+    let step = match run {
+        Run::Continue => None,
+        Run::Step | Run::Steps(_) => Some(step::method(vcpu)?),
+        Run::To(address) => Some(StepMethod::Landing(address)),
+    };
+    vcpu.debug.set_step(step);
+    let refused = |source| InspectError::Kvm {
+        vcpu: vcpu.index,
+        what: "set the debug state",
+        source,
+    };
+    if std::mem::take(&mut vcpu.at_breakpoint) {
+        pass_breakpoint(&vcpu.fd).map_err(refused)?;
+    }
+    vcpu.debug.arm(&vcpu.fd).map_err(refused)
+}
+
+/// Handles a debug exception. `None` if the vCPU can run on.
+fn on_debug(vcpu: &mut Vcpu, exit: &kvm_debug_exit_arch) -> Option<Stop> {
+    let pc = exit.pc;
+    let stop = match vcpu.debug.cause(exit) {
+        Cause::Step => Some(Stop::Stepped { pc }),
+        Cause::Breakpoint => Some(Stop::Breakpoint { pc }),
+        Cause::NotOurs => None,
+    };
+    let guest_has_its_own = match &stop {
+        Some(stop) => {
+            vcpu.at_breakpoint = matches!(stop, Stop::Breakpoint { .. });
+            vcpu.debug.give_guest_its_part(&vcpu.fd, exit)
+        }
+        None => vcpu.debug.give_to_guest(&vcpu.fd, exit),
+    };
+    match guest_has_its_own {
+        Ok(()) => stop.map(|stop| stepped(vcpu, stop)),
+        Err(error) => Some(Stop::Unhandled {
+            exit: format!("failed to hand a debug exception back to the guest: {error}"),
+        }),
+    }
+}
+
+/// Cleans up after a step.
+fn stepped(vcpu: &Vcpu, stop: Stop) -> Stop {
+    match (&stop, vcpu.debug.step()) {
+        (Stop::Stepped { .. }, Some(StepMethod::TrapFlagOnStack)) => {
+            match step::clear_pushed_trap_flag(vcpu) {
+                Ok(()) => stop,
+                Err(error) => Stop::Unhandled {
+                    exit: format!("failed to clear a pushed trap flag: {error}"),
+                },
+            }
+        }
+        _ => stop,
+    }
+}
+
+/// Completes an access, which KVM does only when the vCPU next runs: until then the instruction
+/// pointer is still on it. With the request to return set, `KVM_RUN` does nothing else.
+fn complete_output(vcpu: &mut Vcpu, ports: &Ports) -> Option<Stop> {
+    vcpu.run_page.request();
+    loop {
+        match run_once(&mut vcpu.fd, ports, vcpu.counters.as_mut()) {
+            // KVM reports a single step here; then both are done.
+            Exit::Interrupted | Exit::Debug(_) => return None,
+            // KVM splits some accesses: the next part.
+            Exit::Answered(_) => {}
+            Exit::Stop(stop) => return Some(stop),
+            other => {
+                return Some(Stop::Unhandled {
+                    exit: format!("{other:?} while completing an access"),
+                });
+            }
+        }
+    }
+}
+
+/// The guest executed a trap, and KVM has yet to complete the `out`. Lets KVM complete it, then
+/// moves the vCPU back to before the instruction. `None` if no trap of ours is at that address.
+fn stop_at_trap(vcpu: &mut Vcpu, ports: &Ports) -> Result<Option<Stop>, errno::Error> {
+    let regs = vcpu.fd.get_regs()?;
+    if !vcpu.traps.contains(&regs.rip) {
+        return Ok(None);
+    }
+    let shadow = vcpu.fd.get_vcpu_events()?.interrupt.shadow;
+    if let Some(stop) = complete_output(vcpu, ports) {
+        return Ok(Some(stop));
+    }
+    vcpu.fd.set_regs(&regs)?;
+    // After `sti`: KVM considers the completion the end of the interrupt shadow.
+    if shadow != 0 {
+        let mut events = vcpu.fd.get_vcpu_events()?;
+        events.flags |= KVM_VCPUEVENT_VALID_SHADOW;
+        events.interrupt.shadow = shadow;
+        vcpu.fd.set_vcpu_events(&events)?;
+    }
+    vcpu.at_breakpoint = true;
+    Ok(Some(Stop::Breakpoint { pc: regs.rip }))
+}
+
+/// Adds the address to an internal error, and the code there unless KVM reported it.
+fn with_code(vcpu: &Vcpu, stop: Stop) -> Stop {
+    let Stop::InternalError {
+        suberror,
+        details,
+        mut code,
+        ..
+    } = stop
+    else {
+        return stop;
+    };
+    let pc = vcpu.regs().map_or(0, |regs| regs.rip);
+    if code.is_empty() {
+        let mut bytes = [0; LONGEST_INSTRUCTION];
+        if vcpu.read_virt(pc, &mut bytes).is_ok() {
+            code = bytes.to_vec();
+        }
+    }
+    Stop::InternalError {
+        suberror,
+        details,
+        pc,
+        code,
+    }
+}

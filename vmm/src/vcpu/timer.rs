@@ -1,0 +1,27 @@
+//! Delays the guest's timer ticks.
+
+use std::time::Duration;
+
+use super::{InspectError, Vcpu};
+use crate::kvm::msr;
+
+/// `IA32_TSC_DEADLINE`: the guest's TSC at which the LAPIC's timer fires; 0 when it is not armed
+/// (Intel SDM vol. 3, 12.5.4.1).
+const MSR_TSC_DEADLINE: u32 = 0x6e0;
+
+impl Vcpu {
+    /// Postpones the timer of the LAPIC, if it is armed in TSC-deadline mode: it does not fire
+    /// before `by` of the guest's time has passed.
+    pub(crate) fn postpone_timer(&self, by: Duration) -> Result<(), InspectError> {
+        let deadline = self.msr(MSR_TSC_DEADLINE)?;
+        if deadline == 0 {
+            return Ok(());
+        }
+        let khz = self.fd.get_tsc_khz();
+        let khz = khz.map_err(|source| self.failed("get the TSC's rate", source))?;
+        let ticks = by.as_nanos() * u128::from(khz) / 1_000_000;
+        let ticks = u64::try_from(ticks).unwrap_or(u64::MAX);
+        let earliest = self.msr(msr::TSC)?.saturating_add(ticks);
+        self.set_msr(MSR_TSC_DEADLINE, deadline.max(earliest))
+    }
+}
