@@ -1,4 +1,4 @@
-//! The folders of `src/` use each other in one direction only: that of the list in `src/lib.rs`.
+//! The folders of a crate use each other in one direction only: that of the list in its `lib.rs`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
@@ -6,9 +6,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The sources of the crates that have such a list.
+const CRATES: [&str; 2] = ["src", "vmm/src"];
+
 /// The list: name to rank, lowest first.
 fn order(lib: &str) -> BTreeMap<String, usize> {
-    let named = lib.lines().filter_map(|line| line.strip_prefix("//! - [`"));
+    let items = lib.lines().filter_map(|line| line.strip_prefix("//! - "));
+    // Modules that are not public have no links.
+    let named = items.filter_map(|item| item.trim_start_matches('[').strip_prefix('`'));
     let name = |line: &str| {
         let (name, _) = line.split_once('`').expect("a name between backticks");
         name.trim_start_matches("mod@").to_owned()
@@ -47,15 +52,18 @@ fn named(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-#[test]
-fn folders_use_each_other_in_the_order_of_the_list() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+/// The uses in a crate of a folder that is further down its list.
+fn wrong_uses(sources_of: &str) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(sources_of);
     let lib = fs::read_to_string(root.join("lib.rs")).unwrap();
     let order = order(&lib);
     let modules = lib.lines().filter_map(|line| line.trim().strip_suffix(';'));
     let modules = modules.filter_map(|line| line.split_once("mod ").map(|(_, name)| name));
     for module in modules {
-        assert!(order.contains_key(module), "{module} is not in the list");
+        assert!(
+            order.contains_key(module),
+            "{module} is not in the list of {sources_of}"
+        );
     }
 
     let mut files = Vec::new();
@@ -67,7 +75,7 @@ fn folders_use_each_other_in_the_order_of_the_list() {
         let Some(own) = order.get(first.trim_end_matches(".rs")) else {
             assert!(
                 ["lib.rs", "main.rs"].contains(&first),
-                "{first} is not in the list"
+                "{first} is not in the list of {sources_of}"
             );
             continue;
         };
@@ -78,9 +86,16 @@ fn folders_use_each_other_in_the_order_of_the_list() {
                 file.display()
             );
             let above = named(line).filter(|name| order.get(*name).is_some_and(|it| it > own));
-            wrong.extend(above.map(|name| format!("src/{}:{number}: {name}", inside.display())));
+            let inside = inside.display();
+            wrong.extend(above.map(|name| format!("{sources_of}/{inside}:{number}: {name}")));
         }
     }
+    wrong
+}
+
+#[test]
+fn folders_use_each_other_in_the_order_of_the_list() {
+    let wrong: Vec<String> = CRATES.into_iter().flat_map(wrong_uses).collect();
     assert!(wrong.is_empty(), "used from below:\n{}", wrong.join("\n"));
 }
 
