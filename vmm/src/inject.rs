@@ -99,15 +99,15 @@ impl NmiState {
     }
 }
 
+/// The NMI state of a stopped vCPU.
+pub(crate) fn nmi_state(fd: &VcpuFd) -> Result<NmiState, InjectError> {
+    let what = "read the event state";
+    NmiState::of(fd).map_err(|source| InjectError::Kvm { what, source })
+}
+
 /// Injects one NMI.
 pub(crate) fn nmi(fd: &VcpuFd) -> Result<NmiReceipt, InjectError> {
-    let state = || {
-        NmiState::of(fd).map_err(|source| InjectError::Kvm {
-            what: "read the event state",
-            source,
-        })
-    };
-    let before = state()?;
+    let before = nmi_state(fd)?;
     if before.is_waiting() {
         return Err(InjectError::AlreadyPending { state: before });
     }
@@ -115,7 +115,7 @@ pub(crate) fn nmi(fd: &VcpuFd) -> Result<NmiReceipt, InjectError> {
         what: "inject an NMI",
         source,
     })?;
-    let after = state()?;
+    let after = nmi_state(fd)?;
     match after.waiting() {
         1 => Ok(NmiReceipt { before, after }),
         _ => Err(InjectError::NotConfirmed { before, after }),

@@ -55,9 +55,9 @@ pub(crate) enum StepMethod {
 
 /// Breakpoints and step of a vCPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct DebugConfig {
-    breakpoints: Breakpoints,
-    step: Option<StepMethod>,
+pub(crate) struct DebugConfig {
+    pub(crate) breakpoints: Breakpoints,
+    pub(crate) step: Option<StepMethod>,
 }
 
 /// The origin of a debug exception.
@@ -106,7 +106,8 @@ impl DebugConfig {
         debug
     }
 
-    fn cause(&self, exit: &kvm_debug_exit_arch) -> Cause {
+    /// The origin of a debug exception.
+    pub(crate) fn cause(&self, exit: &kvm_debug_exit_arch) -> Cause {
         if exit.exception != DEBUG_VECTOR {
             return Cause::NotOurs;
         }
@@ -140,31 +141,11 @@ impl DebugConfig {
 /// The debug hardware of a vCPU: what it is to do, and what KVM was last told.
 #[derive(Debug, Default)]
 pub(crate) struct DebugState {
-    config: DebugConfig,
+    pub(crate) config: DebugConfig,
     armed: DebugConfig,
 }
 
 impl DebugState {
-    /// Replaces all breakpoints.
-    pub(crate) fn set_breakpoints(&mut self, breakpoints: Breakpoints) {
-        self.config.breakpoints = breakpoints;
-    }
-
-    /// Whether any breakpoints are set.
-    pub(crate) fn has_breakpoints(&self) -> bool {
-        self.config.breakpoints.iter().any(Option::is_some)
-    }
-
-    /// Sets or removes the single step.
-    pub(crate) fn set_step(&mut self, step: Option<StepMethod>) {
-        self.config.step = step;
-    }
-
-    /// The single step.
-    pub(crate) fn step(&self) -> Option<StepMethod> {
-        self.config.step
-    }
-
     /// Tells KVM, if something changed. A step is armed each time: KVM sets the trap flag then.
     pub(crate) fn arm(&mut self, fd: &VcpuFd) -> Result<(), errno::Error> {
         if self.config != self.armed || self.config.step.is_some() {
@@ -172,11 +153,6 @@ impl DebugState {
             self.armed = self.config;
         }
         Ok(())
-    }
-
-    /// The origin of a debug exception.
-    pub(crate) fn cause(&self, exit: &kvm_debug_exit_arch) -> Cause {
-        self.config.cause(exit)
     }
 
     /// Gives the guest a debug exception that is not ours, unless it is KVM's.

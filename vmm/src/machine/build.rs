@@ -152,10 +152,10 @@ impl Machine {
         Ok(Self {
             vcpus,
             console,
+            traps: Traps::new(memory.clone()),
             memory,
             ports,
             ram: Ram::default(),
-            traps: Traps::default(),
             msrs: msrs.as_slice().to_vec(),
             vm,
         })

@@ -15,9 +15,9 @@ impl Machine {
         let cpus = (0..self.vcpu_count()).map(|index| self.cpu_state(index));
         let cpus = cpus.collect::<Result<_, _>>()?;
         let chips = Chips::of(&self.vm, self.ports.uart())?;
-        self.traps.lift(&self.memory)?;
+        self.traps.lift()?;
         let pages = self.ram.save(&self.vm, &self.memory)?;
-        self.traps.put_back(&self.memory)?;
+        self.traps.put_back()?;
         Ok(Checkpoint { cpus, chips, pages })
     }
 
@@ -49,7 +49,7 @@ impl Machine {
         let restored = self
             .ram
             .restore(&self.vm, &self.memory, &checkpoint.pages)?;
-        self.traps.after_restore(&mut self.vcpus, &self.memory)?;
+        self.traps.after_restore(&mut self.vcpus)?;
         Ok(restored)
     }
 

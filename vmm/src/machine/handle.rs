@@ -57,7 +57,7 @@ impl<'m> VcpuHandle<'m> {
         let vcpu = vcpu.ok_or(not_stopped)?;
         let asked = addresses.len();
         let registers = breakpoints(addresses).ok_or(BreakpointError::TooMany { asked })?;
-        vcpu.debug.set_breakpoints(registers);
+        vcpu.debug.config.breakpoints = registers;
         Ok(())
     }
 
@@ -72,19 +72,14 @@ impl<'m> VcpuHandle<'m> {
     /// Injects one NMI. The guest takes it at the next instruction boundary after the vCPU is
     /// resumed with [`Run::Continue`] (see [`NmiReceipt`] for the exception).
     pub fn inject_nmi(&mut self) -> Result<NmiReceipt, InjectError> {
-        match self.stopped() {
-            Some(vcpu) => inject::nmi(&vcpu.fd),
-            None => Err(InjectError::NotStopped { vcpu: self.index }),
-        }
+        inject::nmi(&self.for_injection()?.fd)
     }
 
     /// Makes interrupt `vector` pending in the vCPU's local APIC (fixed, edge). The resumed vCPU
     /// takes it when it has interrupts enabled and none of a higher priority in service.
     pub fn inject_irq(&mut self, vector: u8) -> Result<(), InjectError> {
-        match self.stopped() {
-            Some(vcpu) => inject::irq(&self.machine.vm, &vcpu.fd, self.index, vector),
-            None => Err(InjectError::NotStopped { vcpu: self.index }),
-        }
+        let vcpu = self.for_injection()?;
+        inject::irq(&self.machine.vm, &vcpu.fd, self.index, vector)
     }
 
     /// Lets a synthetic performance counter overflow: `counter`, or the lowest that may interrupt
@@ -123,13 +118,7 @@ impl<'m> VcpuHandle<'m> {
 
     /// The pending NMIs, and whether the guest handles one.
     pub fn nmi_state(&self) -> Result<NmiState, InjectError> {
-        match self.stopped() {
-            Some(vcpu) => NmiState::of(&vcpu.fd).map_err(|source| InjectError::Kvm {
-                what: "read the event state",
-                source,
-            }),
-            None => Err(InjectError::NotStopped { vcpu: self.index }),
-        }
+        inject::nmi_state(&self.for_injection()?.fd)
     }
 
     /// Whether an interrupt is pending in the vCPU's LAPIC, or taken from there and not delivered
@@ -174,12 +163,13 @@ impl<'m> VcpuHandle<'m> {
         vcpu.write_virt_with(&vcpu.sregs()?, address, bytes)
     }
 
-    fn stopped(&self) -> Option<&Vcpu> {
-        self.machine.vcpus.stopped(self.index)
+    fn for_injection(&self) -> Result<&Vcpu, InjectError> {
+        let vcpu = self.machine.vcpus.stopped(self.index);
+        vcpu.ok_or(InjectError::NotStopped { vcpu: self.index })
     }
 
     fn inspect(&self) -> Result<&Vcpu, InspectError> {
-        self.stopped()
-            .ok_or(InspectError::NotStopped { vcpu: self.index })
+        let vcpu = self.machine.vcpus.stopped(self.index);
+        vcpu.ok_or(InspectError::NotStopped { vcpu: self.index })
     }
 }

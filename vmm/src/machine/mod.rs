@@ -125,8 +125,7 @@ impl Machine {
     /// # Errors
     /// [`BreakpointError`]. Then only some of the breakpoints are set.
     pub fn set_breakpoints(&mut self, kernel: &[u64], user: &[u64]) -> Result<(), BreakpointError> {
-        self.traps
-            .set_breakpoints(&mut self.vcpus, &self.memory, kernel, user)
+        self.traps.set_breakpoints(&mut self.vcpus, kernel, user)
     }
 
     /// Postpones the timers of the LAPICs: none of them fires before `by` of the guest's time has
@@ -145,7 +144,7 @@ impl Machine {
     }
 
     fn resume(&mut self, index: u8, run: Run) -> Result<(), ResumeError> {
-        self.traps.resume(&mut self.vcpus, &self.memory, index, run)
+        self.traps.resume(&mut self.vcpus, index, run)
     }
 }
 

@@ -9,7 +9,7 @@ mod ticks;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use crate::devices::ports::Ports;
@@ -158,22 +158,16 @@ impl Vcpus {
             }
             let left =
                 deadline.map_or(timeout, |end| end.saturating_duration_since(Instant::now()));
-            match self.notices.recv_timeout(left) {
-                Ok(notice) => self.take(notice),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
+            if !self.take_within(left) {
+                return None;
             }
         }
     }
 
     /// Waits until `end` for a vCPU to stop by itself, and takes the notices of the others.
     pub(crate) fn wait_until_stopped(&mut self, index: u8, end: Instant) {
-        while self.get(index).is_some_and(Slot::is_running) {
-            let left = end.saturating_duration_since(Instant::now());
-            match self.notices.recv_timeout(left) {
-                Ok(notice) => self.take(notice),
-                Err(_) => return,
-            }
-        }
+        let left = || end.saturating_duration_since(Instant::now());
+        while self.get(index).is_some_and(Slot::is_running) && self.take_within(left()) {}
     }
 
     /// Withdraws the undelivered stops of a vCPU.
@@ -191,6 +185,13 @@ impl Vcpus {
         if let Some(State::Stopped { seen, .. }) = self.get_mut(index).map(|slot| &mut slot.state) {
             *seen = true;
         }
+    }
+
+    /// Waits for the message of a thread and takes it. False if none came in time, or all threads
+    /// have ended.
+    fn take_within(&mut self, left: Duration) -> bool {
+        let notice = self.notices.recv_timeout(left);
+        notice.map(|notice| self.take(notice)).is_ok()
     }
 
     /// Takes a message of a vCPU's thread. Every stop but a pause makes an event.
@@ -235,10 +236,8 @@ impl Vcpus {
                 Some(State::Stopped { seen: false, .. }) => return Ok(Pause::StoppedItself),
                 _ => return Ok(Pause::WasStopped),
             }
-            let left = end.saturating_duration_since(Instant::now());
-            match self.notices.recv_timeout(left) {
-                Ok(notice) => self.take(notice),
-                Err(_) => return Err(PauseError::Stuck { vcpu: index }),
+            if !self.take_within(end.saturating_duration_since(Instant::now())) {
+                return Err(PauseError::Stuck { vcpu: index });
             }
         }
     }

@@ -49,23 +49,13 @@ pub(crate) struct ExpectedReturns(Vec<ExpectedReturn>);
 #[derive(Debug, Clone, Copy)]
 struct ExpectedReturn {
     context: TrapContext,
-    /// The handler of a fault interrupted its single step: the flags that it comes back with
-    /// contain the trap flag.
     stepped: bool,
 }
 
 impl ExpectedReturns {
-    /// Expects code that was resumed at a trap.
-    pub(crate) fn expect(&mut self, context: TrapContext) {
-        self.push(context, false);
-    }
-
-    /// Expects code whose single step at a trap was interrupted by the handler of a fault.
-    pub(crate) fn expect_stepped(&mut self, context: TrapContext) {
-        self.push(context, true);
-    }
-
-    fn push(&mut self, context: TrapContext, stepped: bool) {
+    /// Expects code that was resumed at a trap; `stepped` if the handler of a fault interrupted its
+    /// single step, so that the flags that it comes back with contain the trap flag.
+    pub(crate) fn expect(&mut self, context: TrapContext, stepped: bool) {
         self.0.push(ExpectedReturn { context, stepped });
     }
 

@@ -186,35 +186,35 @@ impl Slot {
     /// Takes the vCPU, to run it.
     pub(super) fn take_over(&mut self) -> Result<Box<Vcpu>, ResumeError> {
         let vcpu = self.index;
-        let dead = |reason: &str| ResumeError::Dead {
-            vcpu,
-            reason: reason.to_owned(),
-        };
-        match &self.state {
-            State::Running => return Err(ResumeError::NotStopped { vcpu }),
-            State::Dead(reason) => return Err(dead(reason)),
+        let refused = match std::mem::replace(&mut self.state, State::Running) {
             State::Stopped {
-                seen: false, stop, ..
+                vcpu: owned,
+                seen: true,
+                since,
+                ..
             } => {
-                return Err(ResumeError::NotSeen {
-                    vcpu,
-                    stop: stop.clone(),
-                });
+                if since.elapsed() > LONG_STOP {
+                    // Fails for a guest without kvmclock, which cannot be told.
+                    let _ = owned.fd.kvmclock_ctrl();
+                }
+                self.run_page.clear();
+                return Ok(owned);
             }
-            State::Stopped { .. } => {}
-        }
-        let State::Stopped {
-            vcpu: owned, since, ..
-        } = std::mem::replace(&mut self.state, State::Running)
-        else {
-            return Err(ResumeError::NotStopped { vcpu });
+            refused => refused,
         };
-        if since.elapsed() > LONG_STOP {
-            // Fails for a guest without kvmclock, which cannot be told.
-            let _ = owned.fd.kvmclock_ctrl();
-        }
-        self.run_page.clear();
-        Ok(owned)
+        let error = match &refused {
+            State::Running => ResumeError::NotStopped { vcpu },
+            State::Stopped { stop, .. } => ResumeError::NotSeen {
+                vcpu,
+                stop: stop.clone(),
+            },
+            State::Dead(reason) => ResumeError::Dead {
+                vcpu,
+                reason: reason.clone(),
+            },
+        };
+        self.state = refused;
+        Err(error)
     }
 }
 

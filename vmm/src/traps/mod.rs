@@ -59,8 +59,9 @@ pub enum BreakpointError {
 }
 
 /// The breakpoints of a machine.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Traps {
+    memory: Memory,
     planted: Vec<Trap>,
     /// The addresses that have a hardware breakpoint.
     hardware: Vec<u64>,
@@ -70,6 +71,16 @@ pub(crate) struct Traps {
 }
 
 impl Traps {
+    /// No breakpoints.
+    pub(crate) fn new(memory: Memory) -> Self {
+        Self {
+            memory,
+            planted: Vec::new(),
+            hardware: Vec::new(),
+            guests_own: false,
+        }
+    }
+
     /// Whether no trap is planted.
     pub(crate) fn is_empty(&self) -> bool {
         self.planted.is_empty()
@@ -90,12 +101,11 @@ impl Traps {
     pub(crate) fn set_breakpoints(
         &mut self,
         vcpus: &mut Vcpus,
-        memory: &Memory,
         kernel: &[u64],
         user: &[u64],
     ) -> Result<(), BreakpointError> {
         let stopped = vcpus.stop_running()?;
-        let set = self.set_while_stopped(vcpus, memory, kernel, user);
+        let set = self.set_while_stopped(vcpus, kernel, user);
         vcpus.resume_all(&stopped)?;
         set
     }
@@ -104,19 +114,18 @@ impl Traps {
     pub(crate) fn resume(
         &mut self,
         vcpus: &mut Vcpus,
-        memory: &Memory,
         index: u8,
         run: Run,
     ) -> Result<(), ResumeError> {
         match (self.stop_at_trap(vcpus, index), run) {
             (Some(Stop::Breakpoint { .. }), Run::Continue) => {
                 if let Some(context) = vcpus.stopped(index).and_then(TrapContext::at) {
-                    vcpus.returns.expect(context);
+                    vcpus.returns.expect(context, false);
                 }
                 vcpus.resume(index, run)
             }
             (Some(Stop::Breakpoint { .. } | Stop::BackAtBreakpoint { .. }), _) => {
-                self.step_over(vcpus, memory, index, run)
+                self.step_over(vcpus, index, run)
             }
             // It has not executed the trap yet.
             (Some(_) | None, _) => vcpus.resume(index, run),
@@ -144,25 +153,24 @@ impl Traps {
     fn set_while_stopped(
         &mut self,
         vcpus: &mut Vcpus,
-        memory: &Memory,
         kernel: &[u64],
         user: &[u64],
     ) -> Result<(), BreakpointError> {
         let guests_own = self.guests_own(vcpus)?;
-        let hardware = self.choose_hardware(vcpus, memory, kernel, user, guests_own)?;
+        let hardware = self.choose_hardware(vcpus, kernel, user, guests_own)?;
         let wanted: Vec<u64> = { kernel.iter().copied() }
             .filter(|address| !hardware.contains(address))
             .collect();
         let none_left = kernel.is_empty() && user.is_empty();
-        let lifted = self.lift_unwanted(vcpus, memory, &wanted, none_left);
+        let lifted = self.lift_unwanted(vcpus, &wanted, none_left);
         let mut addresses = wanted.iter();
-        let planted = addresses.try_for_each(|&address| self.plant(vcpus, memory, address));
+        let planted = addresses.try_for_each(|&address| self.plant(vcpus, address));
         let asked = hardware.len();
         let registers = breakpoints(&hardware).ok_or(BreakpointError::TooMany { asked })?;
         self.hardware = hardware;
         let traps: Vec<u64> = self.planted.iter().map(|it| it.address).collect();
         for vcpu in vcpus.all_stopped_mut() {
-            vcpu.debug.set_breakpoints(registers);
+            vcpu.debug.config.breakpoints = registers;
             vcpu.traps.clone_from(&traps);
         }
         lifted.and(planted).map_err(BreakpointError::from)
@@ -181,7 +189,7 @@ impl Traps {
             if registers.dr7 & DR7_ENABLED == 0 {
                 continue;
             }
-            if vcpu.debug.has_breakpoints() {
+            if vcpu.debug.config.breakpoints.iter().any(Option::is_some) {
                 return Err(BreakpointError::GuestsOwn { vcpu: index });
             }
             self.guests_own = true;
@@ -193,7 +201,6 @@ impl Traps {
     fn choose_hardware(
         &self,
         vcpus: &Vcpus,
-        memory: &Memory,
         kernel: &[u64],
         user: &[u64],
         guests_own: bool,
@@ -207,7 +214,7 @@ impl Traps {
             match self.is_planted(address) {
                 true => {}
                 false if all_fit => others.push((!has_one, TrapFit::Good, address)),
-                false => match self.fit(vcpus, memory, address)? {
+                false => match self.fit(vcpus, address)? {
                     TrapFit::OneByte => chosen.push(address),
                     fit => others.push((!has_one, fit, address)),
                 },
@@ -227,14 +234,14 @@ impl Traps {
     }
 
     /// How well the instruction at an address takes a trap.
-    fn fit(&self, vcpus: &Vcpus, memory: &Memory, address: u64) -> Result<TrapFit, TrapError> {
+    fn fit(&self, vcpus: &Vcpus, address: u64) -> Result<TrapFit, TrapError> {
         let mut code = [0; LONGEST_INSTRUCTION];
         let in_page = as_usize(PAGE - address % PAGE).min(LONGEST_INSTRUCTION);
         let (first, rest) = code.split_at_mut(in_page);
         let unmapped = |_| TrapError::Unmapped { address };
         let read = |address, bytes: &mut [u8]| {
             let physical = physical(vcpus, address)?;
-            memory.read(physical, bytes).map_err(unmapped)
+            self.memory.read(physical, bytes).map_err(unmapped)
         };
         read(address, first)?;
         // The instruction may end before an unmapped page.
@@ -254,7 +261,6 @@ impl Traps {
     fn lift_unwanted(
         &mut self,
         vcpus: &mut Vcpus,
-        memory: &Memory,
         wanted: &[u64],
         none_left: bool,
     ) -> Result<(), TrapError> {
@@ -277,12 +283,12 @@ impl Traps {
                 continue;
             }
             vcpus.returns.forget(trap.address);
-            all = all.and(trap.take_out(memory));
+            all = all.and(trap.take_out(&self.memory));
         }
         all
     }
 
-    fn plant(&mut self, vcpus: &Vcpus, memory: &Memory, address: u64) -> Result<(), TrapError> {
+    fn plant(&mut self, vcpus: &Vcpus, address: u64) -> Result<(), TrapError> {
         if self.is_planted(address) {
             return Ok(());
         }
@@ -290,32 +296,28 @@ impl Traps {
             physical(vcpus, address)?,
             physical(vcpus, address.wrapping_add(1))?,
         ];
-        let trap = Trap::new(address, bytes, memory)?;
-        trap.put_in(memory)?;
+        let trap = Trap::new(address, bytes, &self.memory)?;
+        trap.put_in(&self.memory)?;
         self.planted.push(trap);
         Ok(())
     }
 
     /// Removes all traps from memory for the time of a checkpoint.
-    pub(crate) fn lift(&self, memory: &Memory) -> Result<(), TrapError> {
-        { self.planted.iter() }.try_for_each(|trap| trap.take_out(memory))
+    pub(crate) fn lift(&self) -> Result<(), TrapError> {
+        { self.planted.iter() }.try_for_each(|trap| trap.take_out(&self.memory))
     }
 
     /// Writes all traps to memory again.
-    pub(crate) fn put_back(&self, memory: &Memory) -> Result<(), TrapError> {
-        { self.planted.iter() }.try_for_each(|trap| trap.put_in(memory))
+    pub(crate) fn put_back(&self) -> Result<(), TrapError> {
+        { self.planted.iter() }.try_for_each(|trap| trap.put_in(&self.memory))
     }
 
     /// The machine was restored: writes all traps to its memory, and forgets the code that was
     /// about to come back to one.
-    pub(crate) fn after_restore(
-        &mut self,
-        vcpus: &mut Vcpus,
-        memory: &Memory,
-    ) -> Result<(), TrapError> {
+    pub(crate) fn after_restore(&mut self, vcpus: &mut Vcpus) -> Result<(), TrapError> {
         vcpus.returns.clear();
         self.guests_own = false;
-        self.put_back(memory)
+        self.put_back()
     }
 }
 

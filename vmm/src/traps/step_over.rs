@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use super::Traps;
-use crate::memory::Memory;
 use crate::threads::{ResumeError, Slot, State, TrapContext, Vcpus};
 use crate::vcpu::{Run, Stop};
 
@@ -27,18 +26,15 @@ impl Traps {
     pub(super) fn step_over(
         &mut self,
         vcpus: &mut Vcpus,
-        memory: &Memory,
         index: u8,
         run: Run,
     ) -> Result<(), ResumeError> {
         let stopped = vcpus.stop_running()?;
-        let resumed = match (self.step_original(vcpus, memory, index)?, run) {
-            (StepOutcome::Done, Run::Continue) => {
-                self.resume_unseen(vcpus, memory, index, Run::Continue)
-            }
+        let resumed = match (self.step_original(vcpus, index)?, run) {
+            (StepOutcome::Done, Run::Continue) => self.resume_unseen(vcpus, index, Run::Continue),
             (StepOutcome::Done, Run::Steps(count)) if count.get() > 1 => {
                 match count.get().checked_sub(1).and_then(|it| it.try_into().ok()) {
-                    Some(left) => self.resume_unseen(vcpus, memory, index, Run::Steps(left)),
+                    Some(left) => self.resume_unseen(vcpus, index, Run::Steps(left)),
                     None => Ok(()),
                 }
             }
@@ -52,12 +48,7 @@ impl Traps {
     }
 
     /// Steps over the original instruction, with the trap removed meanwhile.
-    fn step_original(
-        &mut self,
-        vcpus: &mut Vcpus,
-        memory: &Memory,
-        index: u8,
-    ) -> Result<StepOutcome, ResumeError> {
+    fn step_original(&mut self, vcpus: &mut Vcpus, index: u8) -> Result<StepOutcome, ResumeError> {
         let failed = |source| ResumeError::Trap {
             vcpu: index,
             source,
@@ -69,26 +60,20 @@ impl Traps {
         let Some(trap) = planted.find(|trap| trap.address == context.address) else {
             return Ok(StepOutcome::OtherStop);
         };
-        trap.take_out(memory).map_err(failed)?;
+        trap.take_out(&self.memory).map_err(failed)?;
         let stepped = step(vcpus, index);
-        trap.put_in(memory).map_err(failed)?;
+        trap.put_in(&self.memory).map_err(failed)?;
         let stepped = stepped?;
         if stepped == StepOutcome::InFaultHandler {
-            vcpus.returns.expect_stepped(context);
+            vcpus.returns.expect(context, true);
         }
         Ok(stepped)
     }
 
     /// Resumes a vCPU whose stop was internal, and must not be an event.
-    fn resume_unseen(
-        &mut self,
-        vcpus: &mut Vcpus,
-        memory: &Memory,
-        index: u8,
-        run: Run,
-    ) -> Result<(), ResumeError> {
+    fn resume_unseen(&mut self, vcpus: &mut Vcpus, index: u8, run: Run) -> Result<(), ResumeError> {
         vcpus.drop_events(index);
-        self.resume(vcpus, memory, index, run)
+        self.resume(vcpus, index, run)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Runs a vCPU on the current thread until it stops.
 
+use std::fmt::Display;
 use std::num::NonZeroU32;
 
 use kvm_bindings::{KVM_VCPUEVENT_VALID_SHADOW, kvm_debug_exit_arch};
@@ -43,9 +44,7 @@ pub(crate) fn run_until_stop(vcpu: &mut Vcpu, run: Run, ports: &Ports) -> Stop {
     let mut steps = run.steps();
     loop {
         if let Err(error) = prepare(vcpu, run) {
-            return Stop::Unhandled {
-                exit: format!("failed to set up breakpoints and steps: {error}"),
-            };
+            return unhandled("failed to set up breakpoints and steps", error);
         }
         let stop = run_as_set_up(vcpu, ports);
         steps = steps.saturating_sub(1);
@@ -67,19 +66,18 @@ fn run_as_set_up(vcpu: &mut Vcpu, ports: &Ports) -> Stop {
             Exit::Answered(_) => {}
             Exit::Interrupted if vcpu.must_stop() => return Stop::Paused,
             Exit::Interrupted => {}
-            Exit::Debug(debug) => match on_debug(vcpu, &debug) {
-                Some(stop) => return stop,
-                None => continue,
-            },
+            Exit::Debug(debug) => {
+                if let Some(stop) = on_debug(vcpu, &debug) {
+                    return stop;
+                }
+            }
             Exit::Doorbell(stop) => return complete_output(vcpu, ports).unwrap_or(stop),
             Exit::Trap => match stop_at_trap(vcpu, ports) {
                 Ok(Some(stop)) => return stop,
                 // The guest's own output, to a port without a device.
                 Ok(None) => {}
                 Err(error) => {
-                    return Stop::Unhandled {
-                        exit: format!("planted trap: failed to access the registers: {error}"),
-                    };
+                    return unhandled("planted trap: failed to access the registers", error);
                 }
             },
             Exit::Stop(stop) => return with_code(vcpu, stop),
@@ -93,7 +91,7 @@ fn prepare(vcpu: &mut Vcpu, run: Run) -> Result<(), InspectError> {
         Run::Step | Run::Steps(_) => Some(step::method(vcpu)?),
         Run::To(address) => Some(StepMethod::Landing(address)),
     };
-    vcpu.debug.set_step(step);
+    vcpu.debug.config.step = step;
     let refused = |source| InspectError::Kvm {
         vcpu: vcpu.index,
         what: "set the debug state",
@@ -108,39 +106,32 @@ fn prepare(vcpu: &mut Vcpu, run: Run) -> Result<(), InspectError> {
 /// Handles a debug exception. `None` if the vCPU can run on.
 fn on_debug(vcpu: &mut Vcpu, exit: &kvm_debug_exit_arch) -> Option<Stop> {
     let pc = exit.pc;
-    let stop = match vcpu.debug.cause(exit) {
+    let cause = vcpu.debug.config.cause(exit);
+    vcpu.at_breakpoint = cause == Cause::Breakpoint;
+    let handed_back = match cause {
+        Cause::Step | Cause::Breakpoint => vcpu.debug.give_guest_its_part(&vcpu.fd, exit),
+        Cause::NotOurs => vcpu.debug.give_to_guest(&vcpu.fd, exit),
+    };
+    if let Err(error) = handed_back {
+        let what = "failed to hand a debug exception back to the guest";
+        return Some(unhandled(what, error));
+    }
+    match cause {
+        Cause::Step if vcpu.debug.config.step == Some(StepMethod::TrapFlagOnStack) => {
+            Some(match step::clear_pushed_trap_flag(vcpu) {
+                Ok(()) => Stop::Stepped { pc },
+                Err(error) => unhandled("failed to clear a pushed trap flag", error),
+            })
+        }
         Cause::Step => Some(Stop::Stepped { pc }),
         Cause::Breakpoint => Some(Stop::Breakpoint { pc }),
         Cause::NotOurs => None,
-    };
-    let guest_has_its_own = match &stop {
-        Some(stop) => {
-            vcpu.at_breakpoint = matches!(stop, Stop::Breakpoint { .. });
-            vcpu.debug.give_guest_its_part(&vcpu.fd, exit)
-        }
-        None => vcpu.debug.give_to_guest(&vcpu.fd, exit),
-    };
-    match guest_has_its_own {
-        Ok(()) => stop.map(|stop| stepped(vcpu, stop)),
-        Err(error) => Some(Stop::Unhandled {
-            exit: format!("failed to hand a debug exception back to the guest: {error}"),
-        }),
     }
 }
 
-/// Cleans up after a step.
-fn stepped(vcpu: &Vcpu, stop: Stop) -> Stop {
-    match (&stop, vcpu.debug.step()) {
-        (Stop::Stepped { .. }, Some(StepMethod::TrapFlagOnStack)) => {
-            match step::clear_pushed_trap_flag(vcpu) {
-                Ok(()) => stop,
-                Err(error) => Stop::Unhandled {
-                    exit: format!("failed to clear a pushed trap flag: {error}"),
-                },
-            }
-        }
-        _ => stop,
-    }
+fn unhandled(what: &str, error: impl Display) -> Stop {
+    let exit = format!("{what}: {error}");
+    Stop::Unhandled { exit }
 }
 
 /// Completes an access, which KVM does only when the vCPU next runs: until then the instruction
