@@ -1,4 +1,4 @@
-//! Boots a Linux kernel and shows what comes of it: console, doorbells, times.
+//! Boots a Linux kernel and prints its console, doorbells and times.
 //!
 //! `boot VMLINUX INITRD VCPUS MIB SECONDS CMDLINE`: runs until SECONDS have passed since the
 //! last event, the machine ends, or the guest's doorbell 0x510 has rung twice.
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use unwindlab_vmm::{Kernel, Machine, MachineConfig, Pmu, Run, Stop, open_kvm};
 
-/// The guest's init tells its progress here.
+/// The port to which the guest's init reports its progress.
 const PROGRESS: u16 = 0x510;
 
 fn main() -> Result<(), Box<dyn Error>> {

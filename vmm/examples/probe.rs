@@ -1,4 +1,4 @@
-//! Says whether this machine's KVM can run an unmodified kernel.
+//! Prints whether this machine's KVM can run an unmodified kernel.
 
 use std::error::Error;
 

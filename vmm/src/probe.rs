@@ -323,7 +323,7 @@ global_asm!(
     "    cmp eax, 0x81001000",
     "    jne vmm_probe_wrong",
     "    vmm_probe_step 5",
-    // BMI2 is leaf 7, EBX bit 8; CPUID's highest leaf is at least 7 where it is offered.
+    // BMI2 is leaf 7, EBX bit 8; CPUID's highest leaf is at least 7 if it is offered.
     "    xor eax, eax",
     "    cpuid",
     "    cmp eax, 7",

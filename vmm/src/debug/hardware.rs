@@ -138,7 +138,7 @@ impl DebugConfig {
     }
 }
 
-/// The debug hardware of a vCPU: what it is to do, and what KVM was last told.
+/// The debug hardware of a vCPU: its configuration, and the one that KVM has.
 #[derive(Debug, Default)]
 pub(crate) struct DebugState {
     pub(crate) config: DebugConfig,

@@ -63,7 +63,8 @@ pub struct AccessError {
 
 /// Guest RAM. Cheap to clone; all clones are the same memory.
 ///
-/// The guest may run and write at the same time: each access is a plain, unordered copy, except [`load_u64`](Self::load_u64) and [`store_u64`](Self::store_u64), which are atomic.
+/// The guest may run and write at the same time: each access is a plain, unordered copy.
+/// [`load_u64`](Self::load_u64) and [`store_u64`](Self::store_u64) are atomic.
 #[derive(Debug, Clone)]
 pub struct Memory {
     map: GuestMemoryMmap<AtomicBitmap>,
