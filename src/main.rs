@@ -1,12 +1,13 @@
 //! The `unwindlab` command; see [`unwindlab::cli`]. As pid 1 of the emulated KVM host's outer
-//! machine, the same binary is its init; see [`unwindlab::host::init`]. `bench` starts it as one machine; see
-//! [`unwindlab::bench::ours`].
+//! machine, the same binary is its init; see [`unwindlab::host::emulated::init`]. `bench` starts it
+//! as one machine; see [`unwindlab::bench::vmm::ours`].
 
 use std::process::ExitCode;
 
-use unwindlab::bench::ours;
+use unwindlab::bench::vmm::ours;
 use unwindlab::cli;
-use unwindlab::host::{init, this_machine::ThisMachine};
+use unwindlab::host::emulated::init;
+use unwindlab::host::this_machine::ThisMachine;
 
 fn main() -> ExitCode {
     if init::is_outer_init() {

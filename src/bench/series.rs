@@ -1,8 +1,10 @@
-//! Numbers of several rounds: median and spread, and the ratio of two of them.
+//! Numbers of several rounds: median and spread, and the ratio of two series.
+
+use std::error::Error;
 
 use serde::Serialize;
 
-/// One number a round, or why there is none: what failed once is not tried again.
+/// One number a round, or why there is none: a measurement that failed once is not tried again.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Series {
@@ -25,28 +27,40 @@ pub struct Spread {
 }
 
 impl Series {
-    /// One that cannot be measured.
+    /// One that cannot be measured, for this reason.
     #[must_use]
-    pub fn impossible(why: &str) -> Self {
+    pub fn impossible(why: impl ToString) -> Self {
         Self {
             values: Vec::new(),
-            failed: Some(why.to_owned()),
+            failed: Some(why.to_string()),
         }
     }
 
-    /// Measures once more, unless that failed before. What is no number above 0 is no measurement.
-    pub fn take(&mut self, measure: impl FnOnce() -> Result<f64, String>) {
+    /// Measures once more, unless that failed before.
+    pub fn take<E: Error>(&mut self, measure: impl FnOnce() -> Result<f64, E>) {
         if self.failed.is_some() {
             return;
         }
         match measure() {
-            Ok(value) if value.is_finite() && value > 0.0 => self.values.push(value),
-            Ok(value) => self.failed = Some(format!("{value} is no measurement")),
-            Err(why) => self.failed = Some(why),
+            Ok(value) => self.add(value),
+            Err(error) => self.fail(&error),
         }
     }
 
-    /// Its spread, where each round could be measured.
+    /// Adds a number; one that is not above 0 is no measurement.
+    pub fn add(&mut self, value: f64) {
+        match value.is_finite() && value > 0.0 {
+            true => self.values.push(value),
+            false => self.failed = Some(format!("{value} is no measurement")),
+        }
+    }
+
+    /// Notes why it could not be measured; the first reason stays.
+    pub fn fail(&mut self, why: &dyn Error) {
+        self.failed.get_or_insert_with(|| why.to_string());
+    }
+
+    /// Its spread, if every round could be measured.
     #[must_use]
     pub fn spread(&self) -> Option<Spread> {
         match self.failed {
@@ -55,8 +69,8 @@ impl Series {
         }
     }
 
-    /// The spread of the ratios of both numbers of each round, which were measured one right after the
-    /// other: what slows both down does not count.
+    /// The spread of the ratios of each round's two numbers. They were measured one right after the
+    /// other, so that what slows both down cancels out.
     #[must_use]
     pub fn ratio_to(&self, other: &Self) -> Option<Spread> {
         self.spread()?;
@@ -86,6 +100,8 @@ impl Spread {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     fn series(values: &[f64]) -> Series {
@@ -115,8 +131,8 @@ mod tests {
     #[test]
     fn what_failed_once_is_neither_a_number_nor_tried_again() {
         let mut broken = series(&[1.0]);
-        broken.take(|| Err("gone".to_owned()));
-        broken.take(|| panic!("it was tried again"));
+        broken.take(|| Err(io::Error::other("gone")));
+        broken.take(|| -> Result<f64, io::Error> { panic!("it was tried again") });
         assert_eq!(
             (broken.spread(), broken.failed.as_deref()),
             (None, Some("gone"))
@@ -124,7 +140,7 @@ mod tests {
         assert_eq!(series(&[1.0]).ratio_to(&broken), None);
         for no_number in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             let mut empty = Series::default();
-            empty.take(|| Ok(no_number));
+            empty.take(|| Ok::<_, io::Error>(no_number));
             assert_eq!(empty.spread(), None);
         }
     }

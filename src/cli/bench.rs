@@ -66,7 +66,7 @@ pub fn bench(
         kvm_host = executor.host();
         let mut bench = Bench {
             executor: executor.as_mut(),
-            peer: peer.as_ref().map(|_| ()).map_err(ToString::to_string),
+            missing_peer: peer.as_ref().err().map(ToString::to_string),
             rounds: args.rounds,
             machine: MachineSpec::of(&sweep.trial),
             sweep,

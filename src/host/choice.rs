@@ -1,8 +1,8 @@
 //! Which KVM host is used: what the user asks for, and what the probe says.
 
 use clap::ValueEnum;
-use unwindlab_vmm::Kvm;
-use unwindlab_vmm::probe::probe;
+use unwindlab_vmm::probe::{ProbeReport, probe};
+use unwindlab_vmm::{BuildError, Kvm, OpenKvmError};
 
 /// Where KVM comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -16,58 +16,58 @@ pub enum KvmHost {
     Emulated,
 }
 
-/// The choice, with the reason in one line.
+/// The KVM host that is used, and why, in one line.
 #[derive(Debug)]
-pub enum Choice {
-    /// This kernel's /dev/kvm.
-    Native {
-        /// It, opened.
-        kvm: Kvm,
-        /// Why.
-        why: String,
-    },
+#[expect(missing_docs, reason = "the variant's line says what its fields are")]
+pub enum HostChoice {
+    /// This kernel's /dev/kvm, opened.
+    Native { kvm: Kvm, why: String },
     /// A Linux with KVM in QEMU.
-    Emulated {
-        /// Why.
-        why: String,
-    },
-    /// The user asked for what this machine does not have.
-    Impossible {
-        /// Why, and what to do.
-        why: String,
-    },
+    Emulated { why: String },
+}
+
+/// Why this machine's /dev/kvm cannot run guests.
+#[derive(Debug, thiserror::Error)]
+pub enum NativeError {
+    /// It cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenKvmError),
+    /// The machine for the probe cannot be built on it.
+    #[error("cannot build the probe's machine: {0}")]
+    Build(#[from] BuildError),
+    /// The probe guest does not run on it as it should.
+    #[error("{0}")]
+    Probe(ProbeReport),
 }
 
 /// Chooses. `auto` asks the probe, never a version or a vendor.
-#[must_use]
-pub fn choose(asked: KvmHost) -> Choice {
+///
+/// # Errors
+/// [`NativeError`] where the user asks for the native host and there is none.
+pub fn choose(asked: KvmHost) -> Result<HostChoice, NativeError> {
     if asked == KvmHost::Emulated {
-        return Choice::Emulated {
+        return Ok(HostChoice::Emulated {
             why: "asked for by --kvm-host".to_owned(),
-        };
+        });
     }
-    match (native(), asked) {
-        (Ok(kvm), _) => Choice::Native {
+    match (open_native(), asked) {
+        (Ok(kvm), _) => Ok(HostChoice::Native {
             kvm,
             why: "the probe guest ran on /dev/kvm".to_owned(),
-        },
-        (Err(why), KvmHost::Native) => Choice::Impossible {
-            why: format!("no native KVM host: {why}; --kvm-host emulated needs none"),
-        },
-        (Err(why), _) => Choice::Emulated { why },
+        }),
+        (Err(error), KvmHost::Native) => Err(error),
+        (Err(error), _) => Ok(HostChoice::Emulated {
+            why: error.to_string(),
+        }),
     }
 }
 
 /// Opens /dev/kvm if it can run a kernel.
-///
-/// # Errors
-/// Why it cannot, in one line.
-pub fn native() -> Result<Kvm, String> {
-    let kvm = unwindlab_vmm::open_kvm().map_err(|e| e.to_string())?;
-    let report = probe(&kvm).map_err(|e| format!("the probe guest cannot be made: {e}"))?;
-    if report.is_usable() {
-        Ok(kvm)
-    } else {
-        Err(report.to_string())
+fn open_native() -> Result<Kvm, NativeError> {
+    let kvm = unwindlab_vmm::open_kvm()?;
+    let report = probe(&kvm)?;
+    match report.is_usable() {
+        true => Ok(kvm),
+        false => Err(NativeError::Probe(report)),
     }
 }

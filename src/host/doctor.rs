@@ -1,56 +1,82 @@
-//! `unwindlab doctor`: what would be used on this machine, and why. Nothing is fetched.
+//! `unwindlab doctor`: what would be used on this machine, why, what is missing, and which command
+//! gets it. Nothing is fetched.
 
-use std::fmt::Write as _;
+use std::fmt::Display;
 
 use unwindlab_guest_kernel as kernels;
 use unwindlab_guest_kernel::{Cache, KernelSpec};
 
-use super::choice::KvmHost;
-use super::choice::{Choice, choose};
+use super::choice::{HostChoice, KvmHost, choose};
 
-/// The report, some lines of `what: which (why)`.
+/// The command that downloads what an emulated KVM host needs.
+const RUN: &str = "unwindlab run";
+/// The command that downloads the stock kernel.
+const FETCH: &str = "unwindlab kernel fetch stock";
+
+/// The report, a line for each part.
 #[must_use]
 pub fn report(cache: &Cache) -> String {
-    let mut text = String::new();
-    let mut line = |what: &str, which: String| {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{what:<13} {which}");
+    let mut lines = Vec::new();
+    let emulated = match choose(KvmHost::Auto) {
+        Ok(HostChoice::Native { why, .. }) => {
+            lines.push(line("KVM host", &format!("native, because {why}")));
+            false
+        }
+        Ok(HostChoice::Emulated { why }) => {
+            lines.push(line("KVM host", "emulated, because the native one fails:"));
+            lines.push(line("", &why));
+            true
+        }
+        Err(error) => {
+            lines.push(line("KVM host", &unusable(&error)));
+            false
+        }
     };
-    let choice = choose(KvmHost::Auto);
-    line(
-        "KVM host",
-        match &choice {
-            Choice::Native { why, .. } => format!("native: {why}"),
-            Choice::Emulated { why } => format!("emulated: {why}"),
-            Choice::Impossible { why } => format!("none: {why}"),
-        },
-    );
-    if matches!(choice, Choice::Emulated { .. }) {
-        line(
-            "QEMU",
-            match kernels::qemu::find(cache) {
-                Ok(Some(qemu)) => format!("{} ({})", qemu.version, qemu.origin),
-                Ok(None) => "none yet; the first run gets one into the cache".to_owned(),
-                Err(error) => format!("unusable: {error}"),
-            },
-        );
-        line(
-            "outer kernel",
-            match kernels::outer::find(cache) {
-                Ok(Some(outer)) => format!("{} ({})", outer.release, outer.origin),
-                Ok(None) => "none yet; the first run gets one into the cache".to_owned(),
-                Err(error) => format!("unusable: {error}"),
-            },
-        );
+    if emulated {
+        let qemu = kernels::qemu::find(cache);
+        let qemu = part(qemu, RUN, |it| format!("{} ({})", it.version, it.origin));
+        let outer = kernels::outer::find(cache);
+        let outer = part(outer, RUN, |it| format!("{} ({})", it.release, it.origin));
+        lines.extend([line("QEMU", &qemu), line("outer kernel", &outer)]);
     }
-    line(
-        "kernel",
-        match kernels::path(&KernelSpec::stock(), cache) {
-            Ok(Some(image)) => format!("{} ({})", image.release, image.origin),
-            Ok(None) => "none yet; the first run gets the newest stock one".to_owned(),
-            Err(error) => format!("unusable: {error}"),
-        },
-    );
-    line("cache", cache.root().display().to_string());
-    text
+    let stock = kernels::path(&KernelSpec::stock(), cache);
+    let stock = part(stock, FETCH, |it| format!("{} ({})", it.release, it.origin));
+    lines.push(line("kernel", &stock));
+    lines.push(line("cache", &cache.root().display().to_string()));
+    lines.concat()
+}
+
+fn line(what: &str, state: &str) -> String {
+    format!("{what:<13} {state}\n")
+}
+
+/// What is there, or how to get it.
+fn part<T, E: Display>(
+    found: Result<Option<T>, E>,
+    command: &str,
+    describe: impl FnOnce(&T) -> String,
+) -> String {
+    match found {
+        Ok(Some(part)) => describe(&part),
+        Ok(None) => format!("missing: `{command}` downloads it"),
+        Err(error) => unusable(&error),
+    }
+}
+
+fn unusable(error: &dyn Display) -> String {
+    format!("unusable: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_part_names_its_command() {
+        let state = |found: Result<Option<&str>, &str>| part(found, RUN, |it| (*it).to_owned());
+        assert_eq!(state(Ok(Some("10.0.13"))), "10.0.13");
+        assert_eq!(state(Ok(None)), "missing: `unwindlab run` downloads it");
+        assert_eq!(state(Err("too old")), "unusable: too old");
+        assert_eq!(line("QEMU", "x"), "QEMU          x\n");
+    }
 }

@@ -1,27 +1,24 @@
 //! Choosing and starting the KVM host: where a trial's machine gets its KVM from, and what is put
 //! into the machines.
+//!
+//! [`choice`] asks the probe, [`this_machine`] starts the host that it names: [`native`], which
+//! runs trials in this process, or [`emulated`], which sends them to a Linux in QEMU.
 
-pub mod channel;
+mod cached_kernel;
 pub mod choice;
-pub mod closure;
-pub mod console;
-pub mod deterministic;
-pub mod doctor;
+mod closure;
+mod doctor;
 pub mod emulated;
-pub mod first_cpu;
-pub mod init;
-pub mod initramfs;
 pub mod kernel_request;
 pub mod native;
-mod outbox;
-pub mod perf_tool;
+mod perf_tool;
 pub mod provider;
 pub mod this_machine;
 
 use crate::plan::TrialProgress;
 
 /// A running trial's progress in a few words.
-fn told(scenario: &str, progress: &TrialProgress) -> String {
+fn progress_line(scenario: &str, progress: &TrialProgress) -> String {
     let TrialProgress {
         stage,
         injected,

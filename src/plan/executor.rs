@@ -1,7 +1,7 @@
 //! Who carries out a trial: the seam between the command line and the KVM host.
 
 use super::TrialPlan;
-use super::measurement::{Figures, Order};
+use super::measurement::{Measured, MeasurementError, Order};
 use super::sweep::{Message, SweepPlan};
 use unwindlab_oracle::trace::Recording;
 
@@ -29,14 +29,13 @@ pub trait Executor {
         take: &mut dyn FnMut(Message) -> bool,
     ) -> Result<(), InfraError>;
 
-    /// Carries out one measurement; its figures, or in one line why it could not be made.
+    /// Carries out one measurement.
     ///
     /// # Errors
-    /// [`InfraError`] where the harness or the KVM host failed.
-    fn bench(&mut self, _order: &Order) -> Result<Result<Figures, String>, InfraError> {
-        Err(InfraError {
+    /// [`MeasurementError`] where it could not be made.
+    fn bench(&mut self, _order: &Order) -> Result<Measured, MeasurementError> {
+        Err(MeasurementError {
             reason: "nothing can be measured on this KVM host".to_owned(),
-            console: String::new(),
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{MachineSpec, TrialPlan};
+use super::{InfraError, MachineSpec, TrialPlan};
 
 /// A VMM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,7 +13,8 @@ pub enum Vmm {
     Qemu,
 }
 
-/// One measurement, to be carried out on the KVM host. Answered by [`Figures`], or in one line why not.
+/// One measurement, to be carried out on the KVM host. Answered by [`Measured`] or
+/// [`MeasurementError`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
     /// Start a VMM, wait for the agent's first word, look at the process's memory, end it.
@@ -41,7 +42,7 @@ pub enum Order {
 
 /// What was measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Figures {
+pub enum Measured {
     /// Of [`Order::Start`].
     Started {
         /// From the start of the process to the agent's first word, in microseconds.
@@ -68,4 +69,20 @@ pub enum Figures {
         /// From nothing to the end of the trial, in microseconds.
         micros: u64,
     },
+}
+
+/// A measurement could not be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{reason}")]
+pub struct MeasurementError {
+    /// Why, in one line.
+    pub reason: String,
+}
+
+impl From<InfraError> for MeasurementError {
+    fn from(error: InfraError) -> Self {
+        Self {
+            reason: error.reason,
+        }
+    }
 }

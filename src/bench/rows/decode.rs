@@ -1,38 +1,37 @@
-//! How fast recorded ring buffers become events. It is done by the command, not in the KVM host.
+//! How fast the command decodes recorded ring buffers into events.
 
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use super::{Bench, Line, Row, number};
+use super::{Bench, Line, Row, RowError, number};
 use crate::bench::series::Series;
-use crate::plan::Progress;
-use unwindlab_oracle::trace::recording::TrialEnd;
 use unwindlab_oracle::trace::{Recording, Trace};
 
-/// How long a round decodes, again and again.
+/// How long a round repeats what it measures.
 const ROUND: Duration = Duration::from_millis(300);
 
 impl Bench<'_> {
-    pub(super) fn decode(&mut self) -> [Line; 2] {
+    pub(super) fn decode(&self, recording: &Result<Recording, RowError>) -> [Line; 2] {
         let mut bytes = Series::default();
         let mut records = Series::default();
         let mut notes = Vec::new();
-        match self.recording() {
+        match recording {
             Ok(recording) => {
-                let (size, count) = (size(&recording), Trace::decode(&recording).events.len());
+                let (size, count) = (size(recording), Trace::decode(recording).events.len());
                 notes.push(format!(
                     "{}: {count} records, {size} bytes; no peer: none reads rings out of guest memory",
                     self.recorded.scenario
                 ));
                 for round in 0..self.rounds {
                     self.tell("decoding", round);
-                    let times = times_a_second(&recording);
-                    bytes.take(|| Ok(times * number(size) / 1e6));
-                    records.take(|| Ok(times * number(count as u64) / 1e3));
+                    let times = 1.0 / seconds(|| Trace::decode(black_box(recording)));
+                    bytes.add(times * number(size) / 1e6);
+                    records.add(times * number(count as u64) / 1e3);
                 }
             }
             Err(why) => {
-                bytes = Series::impossible(&why);
-                records = Series::impossible(&why);
+                bytes.fail(why);
+                records.fail(why);
             }
         }
         let line = |what, unit, ours, notes| Line {
@@ -49,16 +48,6 @@ impl Bench<'_> {
             line("records decoded", "thousand a second", records, Vec::new()),
         ]
     }
-
-    fn recording(&mut self) -> Result<Recording, String> {
-        let progress: &dyn Progress = self.progress;
-        let recording = self.executor.run(&self.recorded, progress);
-        let recording = recording.map_err(|error| error.reason)?;
-        match recording.end {
-            TrialEnd::Completed => Ok(recording),
-            end => Err(format!("the trial to be decoded ended with {end:?}")),
-        }
-    }
 }
 
 fn size(recording: &Recording) -> u64 {
@@ -66,12 +55,13 @@ fn size(recording: &Recording) -> u64 {
     sizes.sum::<usize>() as u64
 }
 
-fn times_a_second(recording: &Recording) -> f64 {
+/// How long something takes, repeated for a round.
+pub(super) fn seconds<T>(what: impl Fn() -> T) -> f64 {
     let begin = Instant::now();
     let mut times = 0.0;
     while begin.elapsed() < ROUND {
-        std::hint::black_box(Trace::decode(std::hint::black_box(recording)));
+        black_box(what());
         times += 1.0;
     }
-    times / begin.elapsed().as_secs_f64()
+    begin.elapsed().as_secs_f64() / times
 }

@@ -1,7 +1,8 @@
-//! The whole library, as `unwindlab run` runs it: a command of its own, from nothing to its exit.
+//! The whole library: `unwindlab run` as a command of its own, from its start to its exit.
 
 use std::ffi::OsString;
-use std::process::{Command, Stdio};
+use std::io;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 use unwindlab_guest_kernel::child::end_with_us;
@@ -25,21 +26,36 @@ pub fn library(arguments: &[OsString]) -> Line {
     }
 }
 
-fn run(arguments: &[OsString]) -> Result<f64, String> {
+/// Why the run is no measurement.
+#[derive(Debug, thiserror::Error)]
+enum LibraryError {
+    /// The command cannot be started.
+    #[error(transparent)]
+    Start(#[from] io::Error),
+    /// It did not succeed: it takes another time than one that does.
+    #[error("it ended with {status}: {last_line}")]
+    Failed {
+        status: ExitStatus,
+        last_line: String,
+    },
+}
+
+fn run(arguments: &[OsString]) -> Result<f64, LibraryError> {
     let mut command = Command::new("/proc/self/exe");
     command.arg("run").args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     end_with_us(&mut command);
     let begin = Instant::now();
-    let output = command.output().map_err(|error| error.to_string())?;
+    let output = command.output()?;
     let took = begin.elapsed();
-    // A run in which something broke is over sooner or later than one that is to be measured.
     match output.status.success() {
         true => Ok(took.as_secs_f64()),
         false => {
             let text = String::from_utf8_lossy(&output.stdout);
-            let last = text.lines().last().unwrap_or_default();
-            Err(format!("it ended with {}: {last}", output.status))
+            Err(LibraryError::Failed {
+                status: output.status,
+                last_line: text.lines().last().unwrap_or_default().to_owned(),
+            })
         }
     }
 }

@@ -1,12 +1,11 @@
-//! The rows: each is one promise, or figure, with its peer.
+//! The rows: each measures a promise of docs/specification.md, or another figure, and its peer.
 
 mod decode;
+mod judge;
 mod library;
 mod restore;
 mod starts;
 mod trials;
-
-use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -14,17 +13,15 @@ use serde::Serialize;
 use super::series::Series;
 use crate::judge::MatchFinding;
 use crate::plan::MachineSpec;
-use crate::plan::measurement::{Figures, Order, Vmm};
+use crate::plan::measurement::{Measured, MeasurementError, Vmm};
 use crate::plan::sweep::SweepPlan;
-use crate::plan::{Executor, Progress, TrialPlan};
+use crate::plan::{Executor, InfraError, Progress, TrialPlan};
 use crate::scenario::KernelSymbols;
 use unwindlab_oracle::invariant::Invariant;
+use unwindlab_oracle::trace::Recording;
+use unwindlab_oracle::trace::recording::TrialEnd;
 
 pub use library::library;
-
-/// From a process's start to its guest's first word, at the longest; an emulated KVM host beside other
-/// work takes ten times what it does alone.
-pub const BOOT_LIMIT: Duration = Duration::from_secs(60);
 
 /// The peer's name, as it is shown.
 pub const QEMU: &str = "QEMU microvm";
@@ -43,6 +40,8 @@ pub enum Row {
     Trials,
     /// Decoding of ring buffers.
     Decode,
+    /// All invariants on one trace.
+    Judge,
     /// The whole library; takes more than a minute.
     Library,
 }
@@ -57,6 +56,7 @@ impl Row {
             Self::Restore => "restore",
             Self::Trials => "trials",
             Self::Decode => "decode",
+            Self::Judge => "judge",
             Self::Library => "library",
         }
     }
@@ -74,41 +74,41 @@ pub struct Line {
     pub unit: &'static str,
     /// Ours.
     pub ours: Series,
-    /// The peer's; nothing where there is no peer.
+    /// The peer's, if there is a peer.
     pub peer: Option<PeerSeries>,
     /// What is promised.
     pub promises: Vec<Promise>,
-    /// What is to be known besides.
+    /// What the numbers do not say.
     pub notes: Vec<String>,
 }
 
-/// The numbers of a peer.
+/// A peer's numbers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct PeerSeries {
-    /// Who it is.
+    /// The peer's name.
     pub name: &'static str,
     /// Its numbers, each of the same round as ours.
     #[serde(flatten)]
     pub series: Series,
 }
 
-/// A promise of docs/specification.md. Never asserted.
+/// A promise of docs/specification.md. It is shown whether it is kept, never asserted.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Promise {
-    /// Of our number.
+    /// Our number is at most this.
     AtMost(f64),
-    /// Of our number.
+    /// Our number is at least this.
     AtLeast(f64),
-    /// Of the ratio to the peer's number.
+    /// The ratio to the peer's number is at most this.
     RatioAtMost(f64),
-    /// Of the ratio to the peer's number.
+    /// The ratio to the peer's number is at least this.
     RatioAtLeast(f64),
 }
 
 impl Line {
-    /// Whether there are all numbers that there should be.
+    /// Whether no number is missing.
     #[must_use]
     pub fn is_measured(&self) -> bool {
         let of_peer = self.peer.as_ref().map(|peer| peer.series.spread());
@@ -121,28 +121,57 @@ impl Line {
 pub struct Bench<'a> {
     /// The KVM host.
     pub executor: &'a mut dyn Executor,
-    /// Whether it was given QEMU, or why not.
-    pub peer: Result<(), String>,
+    /// Why it was not given QEMU, if so.
+    pub missing_peer: Option<String>,
     /// How often each number is measured.
     pub rounds: u32,
     /// The machine.
     pub machine: MachineSpec,
     /// A sweep, whose scenario is also the trial that is made by reboot.
     pub sweep: SweepPlan,
-    /// A trial with many records.
+    /// A trial with many records, to be decoded and judged.
     pub recorded: TrialPlan,
-    /// What a sweep's trials are judged by, as the command does.
+    /// The invariants that judge.
     pub invariants: &'a [&'a dyn Invariant],
-    /// See there.
+    /// The findings that violations may match.
     pub findings: &'a dyn MatchFinding,
-    /// The kernel's.
+    /// The kernel's symbols.
     pub symbols: &'a dyn KernelSymbols,
-    /// Who is told what is done.
+    /// Shows what is measured.
     pub progress: &'a dyn Progress,
 }
 
+/// Why a number could not be measured.
+#[derive(Debug, thiserror::Error)]
+enum RowError {
+    /// The KVM host could not make the measurement.
+    #[error(transparent)]
+    Measurement(#[from] MeasurementError),
+    /// The KVM host failed.
+    #[error(transparent)]
+    KvmHost(#[from] InfraError),
+    /// The KVM host answered another order.
+    #[error("the KVM host answered with {0:?}")]
+    OtherOrder(Measured),
+    /// No restore was made.
+    #[error("nothing was restored")]
+    NoRestore,
+    /// The sweep failed, for this reason.
+    #[error("{0}")]
+    Sweep(String),
+    /// The sweep broke off.
+    #[error("the sweep did not end")]
+    SweepUnended,
+    /// The sweep did not come to its path.
+    #[error("the sweep has no path")]
+    NoPath,
+    /// The trial with many records did not come to its end.
+    #[error("the trial to be decoded ended with {0:?}")]
+    Trial(TrialEnd),
+}
+
 impl Bench<'_> {
-    /// Measures rows; a line or more for each, told as soon as they are there.
+    /// Measures rows; `tell` gets a line or more for each as soon as it is measured.
     ///
     /// # Errors
     /// Those of `tell`.
@@ -165,23 +194,33 @@ impl Bench<'_> {
         if wanted(Row::Trials) {
             self.trials().into_iter().try_for_each(&mut *tell)?;
         }
-        if wanted(Row::Decode) {
-            self.decode().into_iter().try_for_each(&mut *tell)?;
+        if wanted(Row::Decode) || wanted(Row::Judge) {
+            let recording = self.recording();
+            if wanted(Row::Decode) {
+                self.decode(&recording)
+                    .into_iter()
+                    .try_for_each(&mut *tell)?;
+            }
+            if wanted(Row::Judge) {
+                tell(self.judge(&recording))?;
+            }
         }
         Ok(())
     }
 
-    fn order(&mut self, order: &Order) -> Result<Figures, String> {
-        let figures = self.executor.bench(order);
-        figures.unwrap_or_else(|error| Err(error.reason))
+    /// What the trial with many records leaves behind.
+    fn recording(&mut self) -> Result<Recording, RowError> {
+        let recording = self.executor.run(&self.recorded, self.progress)?;
+        match recording.end {
+            TrialEnd::Completed => Ok(recording),
+            end => Err(RowError::Trial(end)),
+        }
     }
 
-    /// An empty series of the peer's, unless it is known that there will be none.
+    /// An empty series for the peer, or one that cannot be measured where it is missing.
     fn series_of_peer(&self) -> Series {
-        match &self.peer {
-            Ok(()) => Series::default(),
-            Err(why) => Series::impossible(why),
-        }
+        let missing = self.missing_peer.as_ref();
+        missing.map_or_else(Series::default, Series::impossible)
     }
 
     /// Both VMMs, in an order that changes from round to round.
@@ -197,11 +236,6 @@ impl Bench<'_> {
         self.progress
             .step(&format!("{what}, round {} of {rounds}", round + 1));
     }
-}
-
-/// The order was answered as another one.
-fn other_figures(figures: &Figures) -> String {
-    format!("the KVM host answered with {figures:?}")
 }
 
 #[expect(

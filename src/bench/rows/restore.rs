@@ -1,15 +1,15 @@
-//! Putting a machine back to what it was at the agent's first word, after it ran for a while.
+//! Putting a machine back to its state at the agent's first word, after it ran for a while.
 
-use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, number, other_figures};
+use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, RowError, number};
 use crate::bench::series::{Series, Spread};
-use crate::plan::measurement::{Figures, Order, Vmm};
+use crate::plan::measurement::{Measured, Order, Vmm};
 
-/// Milliseconds that a machine runs before it is stopped and put back; one runs about as long in a trial of
-/// a sweep.
+/// Milliseconds that a machine runs before it is stopped and put back, about as long as in a trial
+/// of a sweep.
 const RUN_MS: u64 = 2;
-/// Restores a round of ours.
+/// Restores of ours in a round.
 const OURS: u32 = 100;
-/// Of QEMU's, each of which reads the whole RAM.
+/// Restores of QEMU's in a round; each reads the whole RAM.
 const QEMUS: u32 = 5;
 
 impl Bench<'_> {
@@ -32,8 +32,8 @@ impl Bench<'_> {
                     times,
                     run_ms: RUN_MS,
                 };
-                series.take(|| match self.order(&order)? {
-                    Figures::Restored {
+                series.take(|| match self.executor.bench(&order)? {
+                    Measured::Restored {
                         micros,
                         copied,
                         asking,
@@ -42,10 +42,10 @@ impl Bench<'_> {
                         askings.extend(asking.map(|micros| number(micros) / 1e3));
                         let millis: Vec<f64> =
                             micros.into_iter().map(|it| number(it) / 1e3).collect();
-                        let spread = Spread::of(&millis).ok_or("nothing was restored")?;
+                        let spread = Spread::of(&millis).ok_or(RowError::NoRestore)?;
                         Ok(spread.median)
                     }
-                    other => Err(other_figures(&other)),
+                    other => Err(RowError::OtherOrder(other)),
                 });
             }
         }

@@ -1,8 +1,8 @@
-//! Machine start to agent ready, and the memory of the VMM at that moment: one start gives both.
+//! The time from machine start to agent ready, and the VMM's memory then: one start gives both.
 
-use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, number, other_figures};
+use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, RowError, number};
 use crate::bench::series::{Series, Spread};
-use crate::plan::measurement::{Figures, Order, Vmm};
+use crate::plan::measurement::{Measured, MeasurementError, Order, Vmm};
 
 /// The numbers of one VMM.
 struct Starts {
@@ -22,34 +22,33 @@ impl Starts {
         }
     }
 
-    fn take(&mut self, start: impl FnOnce() -> Result<Figures, String>) {
-        let started = start().and_then(|figures| match figures {
-            Figures::Started {
+    fn take(&mut self, started: Result<Measured, MeasurementError>) {
+        let error = match started {
+            Ok(Measured::Started {
                 micros,
                 beyond_kib,
                 guest_kib,
                 anonymous_kib,
-            } => Ok((micros, [beyond_kib, guest_kib, anonymous_kib].map(mib))),
-            other => Err(other_figures(&other)),
-        });
-        let (seconds, beyond) = match started {
-            Ok((micros, [beyond, guest, anonymous])) => {
-                self.guest_mib.push(guest);
-                self.anonymous_mib.push(anonymous);
-                (Ok(number(micros) / 1e6), Ok(beyond))
+            }) => {
+                self.seconds.add(number(micros) / 1e6);
+                self.beyond_mib.add(mib(beyond_kib));
+                self.guest_mib.push(mib(guest_kib));
+                self.anonymous_mib.push(mib(anonymous_kib));
+                return;
             }
-            Err(why) => (Err(why.clone()), Err(why)),
+            Ok(other) => RowError::OtherOrder(other),
+            Err(error) => error.into(),
         };
-        self.seconds.take(|| seconds);
-        self.beyond_mib.take(|| beyond);
+        self.seconds.fail(&error);
+        self.beyond_mib.fail(&error);
     }
 
-    /// What the memory is, in words.
+    /// What the memory consists of, in words.
     fn memory(&self, who: &str) -> Option<String> {
         let guest = Spread::of(&self.guest_mib)?.median;
         let anonymous = Spread::of(&self.anonymous_mib)?.median;
         Some(format!(
-            "{who}: {anonymous:.1} MiB of it are of no file; of the guest's RAM {guest:.0} MiB are resident"
+            "{who}: {anonymous:.1} MiB of it belong to no file; {guest:.0} MiB of the guest's RAM are resident"
         ))
     }
 }
@@ -72,7 +71,7 @@ impl Bench<'_> {
                     Vmm::Qemu => &mut peer,
                 };
                 if starts.seconds.failed.is_none() {
-                    starts.take(|| self.order(&Order::Start { vmm, machine }));
+                    starts.take(self.executor.bench(&Order::Start { vmm, machine }));
                 }
             }
         }

@@ -1,13 +1,12 @@
-//! Trials a second: those of a sweep, against one boot for each.
+//! Trials a second: those of a sweep, against a boot for each.
 
 use std::time::Instant;
 
-use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, number, other_figures};
+use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, RowError, number};
 use crate::bench::series::{Series, Spread};
 use crate::judge::sweep::Verdicts;
-use crate::plan::measurement::{Figures, Order, Vmm};
-use crate::plan::sweep::Effort;
-use crate::plan::sweep::Message;
+use crate::plan::measurement::{Measured, Order, Vmm};
+use crate::plan::sweep::{Effort, Message};
 
 /// A sweep that came to its end.
 struct Swept {
@@ -27,7 +26,7 @@ impl Bench<'_> {
         let mut copied = Vec::new();
         for round in 0..self.rounds {
             self.tell("trials of a sweep", round);
-            swept.take(|| {
+            swept.take(|| -> Result<f64, RowError> {
                 let swept = self.swept()?;
                 trials = swept.trials;
                 let count = |counts: &[u32]| -> Vec<f64> {
@@ -35,7 +34,10 @@ impl Bench<'_> {
                 };
                 copied.extend(count(&swept.effort.copied));
                 let millis = Spread::of(&count(&swept.effort.restores_us));
-                restores.take(|| Ok(millis.ok_or("nothing was restored")?.median / 1e3));
+                match millis {
+                    Some(millis) => restores.add(millis.median / 1e3),
+                    None => restores.fail(&RowError::NoRestore),
+                }
                 Ok(swept.rate)
             });
             self.tell("a boot for each trial", round);
@@ -59,7 +61,7 @@ impl Bench<'_> {
             notes,
         };
         let of_sweep = format!(
-            "a sweep of {trials} trials, {} machines, judged meanwhile; QEMU only boots, it makes no trial",
+            "a sweep of {trials} trials on {} machines, judged meanwhile; QEMU only boots, it runs no trial",
             self.sweep.jobs
         );
         let pages = Spread::of(&copied).map(|it| format!("{:.0} pages copied", it.median));
@@ -97,13 +99,13 @@ impl Bench<'_> {
         ]
     }
 
-    fn swept(&mut self) -> Result<Swept, String> {
+    fn swept(&mut self) -> Result<Swept, RowError> {
         let mut verdicts = None;
         let mut begin = None;
         let mut ended = None;
         let (invariants, findings, symbols) = (self.invariants, self.findings, self.symbols);
         let plan = self.sweep.clone();
-        let told = self.executor.sweep(&plan, &mut |message| {
+        self.executor.sweep(&plan, &mut |message| {
             match message {
                 Message::Path { common, path } => {
                     verdicts = Some(Verdicts::new(invariants, findings, symbols, *common, path));
@@ -115,18 +117,17 @@ impl Bench<'_> {
                     }
                 }
                 Message::Done(effort) => ended = Some(Ok((effort, Instant::now()))),
-                Message::Failed { reason } => ended = Some(Err(reason)),
+                Message::Failed { reason } => ended = Some(Err(RowError::Sweep(reason))),
                 Message::Missed { .. }
                 | Message::Again { .. }
                 | Message::Alike { .. }
                 | Message::Changed { .. } => {}
             }
             true
-        });
-        told.map_err(|error| error.reason)?;
-        let (effort, end) = ended.ok_or("the sweep did not end")??;
+        })?;
+        let (effort, end) = ended.ok_or(RowError::SweepUnended)??;
         let (Some(verdicts), Some(begin)) = (verdicts, begin) else {
-            return Err("the sweep has no path".to_owned());
+            return Err(RowError::NoPath);
         };
         let trials = verdicts.tried.len();
         Ok(Swept {
@@ -136,19 +137,19 @@ impl Bench<'_> {
         })
     }
 
-    fn rebooted(&mut self) -> Result<f64, String> {
+    fn rebooted(&mut self) -> Result<f64, RowError> {
         let trial = Box::new(self.sweep.trial.clone());
-        match self.order(&Order::Trial(trial))? {
-            Figures::Tried { micros } => Ok(1e6 / number(micros)),
-            other => Err(other_figures(&other)),
+        match self.executor.bench(&Order::Trial(trial))? {
+            Measured::Tried { micros } => Ok(1e6 / number(micros)),
+            other => Err(RowError::OtherOrder(other)),
         }
     }
 
-    fn booted_by_qemu(&mut self) -> Result<f64, String> {
+    fn booted_by_qemu(&mut self) -> Result<f64, RowError> {
         let (vmm, machine) = (Vmm::Qemu, self.machine.clone());
-        match self.order(&Order::Start { vmm, machine })? {
-            Figures::Started { micros, .. } => Ok(1e6 / number(micros)),
-            other => Err(other_figures(&other)),
+        match self.executor.bench(&Order::Start { vmm, machine })? {
+            Measured::Started { micros, .. } => Ok(1e6 / number(micros)),
+            other => Err(RowError::OtherOrder(other)),
         }
     }
 }

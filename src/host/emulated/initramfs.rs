@@ -8,18 +8,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{MemfdFlags, memfd_create};
 use unwindlab_guest_kernel::qemu;
 
-use super::{closure, perf_tool};
 use crate::driver::cpio::Archive;
+use crate::host::{closure, perf_tool};
 
 /// Folder of the kernels under test, each named by its content hash.
 pub const KERNELS: &str = "/kernels";
 /// File that lists the modules to load, a path a line, in order.
 pub const MODULE_ORDER: &str = "/modules/order";
-
 /// Folder of the QEMU that measurements are compared with.
 pub const PEER: &str = "/peer";
 
-/// What goes in.
+/// What the initramfs contains.
 #[derive(Debug)]
 pub struct Contents<'a> {
     /// The program that becomes `/init`: this one.

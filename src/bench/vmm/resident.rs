@@ -1,4 +1,4 @@
-//! How much memory a process has resident, by what is mapped (`/proc/PID/smaps`, proc_pid_smaps(5)).
+//! A process's resident memory by mapping (`/proc/PID/smaps`, proc_pid_smaps(5)).
 
 use std::fs;
 use std::io;
@@ -10,23 +10,24 @@ pub struct Resident {
     pub guest_kib: u64,
     /// Of everything else: code, heap, stacks, pages of libraries.
     pub beyond_kib: u64,
-    /// Part of that which is of no file: heap, stacks, data that was written to.
+    /// The part of `beyond_kib` without a file: heap, stacks, data that was written to.
     pub anonymous_kib: u64,
 }
 
-/// Of a process whose guest has so many MiB of RAM: one mapping of this size.
+/// The memory of a process whose guest has so many MiB of RAM, which is one mapping of this size.
 ///
 /// # Errors
-/// Where the process is gone, does not let itself be looked at, or has not one such mapping.
+/// When the process is gone or not readable, or the number of such mappings is not one.
 pub fn of(pid: u32, guest_mib: u32) -> io::Result<Resident> {
     let smaps = fs::read_to_string(format!("/proc/{pid}/smaps"))?;
     let found = parse(&smaps, u64::from(guest_mib) * 1024);
-    found.ok_or_else(|| io::Error::other("not one mapping has the size of its guest's RAM"))
+    found.ok_or_else(|| {
+        io::Error::other("no mapping, or more than one, has the size of its guest's RAM")
+    })
 }
 
-/// A mapping's first line has its addresses and name; the others are `Key: value`, `Size: N kB` before
-/// `Rss: N kB` and
-/// `Anonymous: N kB`.
+/// A mapping's first line has its addresses and name; the others are `Key: value`, `Size: N kB`
+/// before `Rss: N kB` and `Anonymous: N kB`.
 fn parse(smaps: &str, guest_kib: u64) -> Option<Resident> {
     let mut resident = Resident::default();
     let mut size = 0;

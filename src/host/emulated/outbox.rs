@@ -1,5 +1,6 @@
-//! The messages of a sweep, several in one write: each write to the channel takes the outer machine two notifications of
-//! its device and two interrupts, which is a good part of a trial's time.
+//! Collects the messages of a sweep, to send several in one write: each write to the channel costs
+//! the outer machine two notifications of its device and two interrupts, a good part of a trial's
+//! time.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -7,12 +8,12 @@ use std::time::{Duration, Instant};
 use super::channel::{self, ChannelError, FromHost};
 use crate::plan::sweep::Message;
 
-/// How long what is told of a trial may wait for the next one.
+/// How long a message about a trial may wait for the next one.
 const DELAY: Duration = Duration::from_millis(20);
-/// How much is kept back.
+/// Bytes that may wait.
 const LIMIT: usize = 64 * 1024;
 
-/// Messages that are kept back for a moment.
+/// Messages that wait for a moment.
 #[derive(Debug)]
 pub(super) struct Outbox<'s, S> {
     stream: &'s mut S,
@@ -21,7 +22,7 @@ pub(super) struct Outbox<'s, S> {
 }
 
 impl<'s, S: Write> Outbox<'s, S> {
-    /// Nothing yet, for this stream.
+    /// An empty one, for this stream.
     pub(super) fn new(stream: &'s mut S) -> Self {
         Self {
             stream,
@@ -30,7 +31,7 @@ impl<'s, S: Write> Outbox<'s, S> {
         }
     }
 
-    /// Takes a message. All but what comes of trials goes out at once, with what waits.
+    /// Takes a message. One that is not about a trial goes out at once, with those that wait.
     ///
     /// # Errors
     /// [`ChannelError`] where the stream fails.

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
 use std::os::fd::AsRawFd as _;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,14 +13,47 @@ use unwindlab_guest_kernel::child::end_with_us;
 
 use super::resident::{self, Resident};
 
-/// Lines of what a VMM said that are told when it fails.
+/// Limit from a process's start to its guest's first word; an emulated KVM host beside other work
+/// takes ten times what it does alone.
+pub const BOOT_LIMIT: Duration = Duration::from_secs(60);
+
+/// Lines of a VMM's output that are shown when it fails.
 const LAST_LINES: usize = 3;
+
+/// Why a VMM's process could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// It cannot be started.
+    #[error("cannot be started: {0}")]
+    Start(#[source] io::Error),
+    /// It was started without a pipe for its output.
+    #[error("has no standard output")]
+    NoOutput,
+    /// Its output or its end cannot be waited for.
+    #[error("cannot be waited for: {0}")]
+    Wait(#[source] io::Error),
+    /// The user wants to stop.
+    #[error("interrupted")]
+    Interrupted,
+    /// It printed nothing in time.
+    #[error("said nothing for {seconds} s{last_words}")]
+    Silent { seconds: u64, last_words: String },
+    /// It ended.
+    #[error("ended ({status}){last_words}")]
+    Ended {
+        status: ExitStatus,
+        last_words: String,
+    },
+    /// The memory that it uses cannot be determined.
+    #[error("its memory cannot be looked at: {0}")]
+    Memory(#[source] io::Error),
+}
 
 /// A running VMM. It is killed and waited for when this is dropped.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
-    /// What the guest says by its port, then whatever else the VMM has to say.
+    /// The guest's first word, then whatever else the VMM prints.
     pub words: ChildStdout,
     errors: File,
     started: Instant,
@@ -30,18 +63,17 @@ impl Process {
     /// Starts it. Its standard output is where the guest's first word comes from.
     ///
     /// # Errors
-    /// Why it cannot be started, in one line.
-    pub fn start(mut command: Command) -> Result<Self, String> {
-        let cannot = |error: io::Error| format!("cannot be started: {error}");
-        let errors = memory_file("bench-errors").map_err(cannot)?;
-        let console = errors.try_clone().map_err(cannot)?;
+    /// [`ProcessError`] where it cannot be started.
+    pub fn start(mut command: Command) -> Result<Self, ProcessError> {
+        let errors = memory_file("bench-errors").map_err(ProcessError::Start)?;
+        let console = errors.try_clone().map_err(ProcessError::Start)?;
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(console);
         end_with_us(&mut command);
         let started = Instant::now();
-        let mut child = command.spawn().map_err(cannot)?;
+        let mut child = command.spawn().map_err(ProcessError::Start)?;
         match child.stdout.take() {
             Some(words) => Ok(Self {
                 child,
@@ -49,15 +81,19 @@ impl Process {
                 errors,
                 started,
             }),
-            None => Err("has no standard output".to_owned()),
+            None => Err(ProcessError::NoOutput),
         }
     }
 
     /// Waits for the guest's first word; the time since the process was started.
     ///
     /// # Errors
-    /// Where it ends instead, or does not come for so long: with the last it said.
-    pub fn ready(&mut self, limit: Duration, go_on: &dyn Fn() -> bool) -> Result<Duration, String> {
+    /// [`ProcessError`] where the process ends instead, or the word does not come in time.
+    pub fn ready(
+        &mut self,
+        limit: Duration,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<Duration, ProcessError> {
         self.wait(limit, go_on)?;
         let after = self.started.elapsed();
         match self.words.read(&mut [0]) {
@@ -66,8 +102,8 @@ impl Process {
         }
     }
 
-    /// Waits until there is a word, or the end.
-    pub(super) fn wait(&mut self, limit: Duration, go_on: &dyn Fn() -> bool) -> Result<(), String> {
+    /// Waits until there is output, or the process's end.
+    pub fn wait(&mut self, limit: Duration, go_on: &dyn Fn() -> bool) -> Result<(), ProcessError> {
         let begin = Instant::now();
         loop {
             let look_up = Timespec {
@@ -80,14 +116,16 @@ impl Process {
             ) {
                 Ok(0) | Err(Errno::INTR) => {}
                 Ok(_) => return Ok(()),
-                Err(error) => return Err(format!("cannot be waited for: {error}")),
+                Err(error) => return Err(ProcessError::Wait(error.into())),
             }
             if !go_on() {
-                return Err("interrupted".to_owned());
+                return Err(ProcessError::Interrupted);
             }
             if begin.elapsed() > limit {
-                let seconds = limit.as_secs();
-                return Err(format!("said nothing for {seconds} s{}", self.last_words()));
+                return Err(ProcessError::Silent {
+                    seconds: limit.as_secs(),
+                    last_words: self.last_words(),
+                });
             }
         }
     }
@@ -95,21 +133,24 @@ impl Process {
     /// Its resident memory; its guest has so many MiB of RAM.
     ///
     /// # Errors
-    /// Why it cannot be told, in one line.
-    pub fn resident(&self, guest_mib: u32) -> Result<Resident, String> {
-        resident::of(self.child.id(), guest_mib)
-            .map_err(|error| format!("its memory cannot be looked at: {error}"))
+    /// [`ProcessError::Memory`].
+    pub fn resident(&self, guest_mib: u32) -> Result<Resident, ProcessError> {
+        resident::of(self.child.id(), guest_mib).map_err(ProcessError::Memory)
     }
 
     /// How it ended, which it did or is about to.
-    pub(super) fn ended(&mut self) -> String {
+    pub fn ended(&mut self) -> ProcessError {
         let _ = self.child.kill();
         match self.child.wait() {
-            Ok(status) => format!("ended ({status}){}", self.last_words()),
-            Err(error) => format!("ended ({error}){}", self.last_words()),
+            Ok(status) => ProcessError::Ended {
+                status,
+                last_words: self.last_words(),
+            },
+            Err(error) => ProcessError::Wait(error),
         }
     }
 
+    /// The last lines of what it printed, to be added to a message.
     fn last_words(&mut self) -> String {
         let mut bytes = Vec::new();
         let read = self.errors.rewind();
@@ -140,15 +181,15 @@ impl Drop for Process {
     }
 }
 
-/// A file in memory, to be written at its end by whoever writes.
-pub(super) fn memory_file(name: &str) -> io::Result<File> {
+/// A file in memory, to which every writer appends.
+pub fn memory_file(name: &str) -> io::Result<File> {
     let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
     fcntl_setfl(&file, OFlags::APPEND)?;
     Ok(file)
 }
 
-/// By which path a process that is started from here can open a file of ours.
-pub(super) fn path_of(file: &File) -> String {
+/// The path by which a process that is started from here can open a file of ours.
+pub fn path_of(file: &File) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
 }
 
@@ -177,16 +218,18 @@ mod tests {
         let always = || true;
         let limit = Duration::from_secs(30);
         let ended = shell("echo no such machine >&2; exit 3").ready(limit, &always);
-        let ended = ended.unwrap_err();
+        let ended = ended.unwrap_err().to_string();
         assert!(
             ended.contains("no such machine") && ended.contains('3'),
             "{ended}"
         );
         let silent = shell("echo thinking >&2; sleep 60").ready(Duration::ZERO, &always);
-        assert!(silent.unwrap_err().contains("said nothing for 0 s"));
+        let silent = silent.unwrap_err().to_string();
+        assert!(silent.contains("said nothing for 0 s"));
         let stopped = shell("sleep 60").ready(limit, &|| false);
-        assert_eq!(stopped.unwrap_err(), "interrupted");
+        assert_eq!(stopped.unwrap_err().to_string(), "interrupted");
         let missing = Process::start(Command::new("/nonexistent/vmm"));
-        assert!(missing.unwrap_err().contains("cannot be started"));
+        let missing = missing.unwrap_err().to_string();
+        assert!(missing.contains("cannot be started"));
     }
 }

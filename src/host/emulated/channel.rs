@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::plan::measurement::{Figures, Order};
+use crate::plan::measurement::{Measured, MeasurementError, Order};
 use crate::plan::sweep::{Message, SweepPlan};
 use crate::plan::{TrialPlan, TrialProgress};
 use unwindlab_oracle::trace::Recording;
@@ -23,11 +23,11 @@ pub const MAX_BODY: usize = 1 << 30;
 pub enum ToHost {
     /// Run one trial. Answered by any number of `Progress`, then one `Recording`.
     Run(Box<TrialPlan>),
-    /// Run one trial, deterministically: vCPUs take turns as the seed has it. Answered as `Run`.
+    /// Run one trial, deterministically: the seed decides which vCPU runs when. Answered as `Run`.
     RunInTurns {
         /// What to run.
         plan: Box<TrialPlan>,
-        /// Of the turns.
+        /// Decides the turns.
         seed: u64,
     },
     /// Carry out a sweep. Answered by `Sweep` messages, the last of which is `Done` or `Failed`.
@@ -39,7 +39,7 @@ pub enum ToHost {
 /// From the outer machine's init to the command.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromHost {
-    /// /dev/kvm is there and the probe guest ran. First message.
+    /// /dev/kvm is there and the machine takes orders. First message.
     Hello {
         /// The crate's version, to refuse anything else.
         version: String,
@@ -48,7 +48,7 @@ pub enum FromHost {
     },
     /// The outer machine cannot be a KVM host. Nothing follows.
     Unfit {
-        /// One line.
+        /// Why, in one line.
         reason: String,
     },
     /// The running trial got somewhere.
@@ -58,13 +58,13 @@ pub enum FromHost {
     /// The sweep got somewhere.
     Sweep(Box<Message>),
     /// The measurement, or why it could not be made.
-    Bench(Result<Figures, String>),
+    Bench(Result<Measured, MeasurementError>),
 }
 
 /// Why a message did not get through.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// The other end is gone.
+    /// The other end closed it.
     #[error("the channel to the KVM host closed")]
     Closed,
     /// Nothing came for too long.
@@ -76,8 +76,8 @@ pub enum ChannelError {
     /// The stream failed.
     #[error("the channel to the KVM host failed: {0}")]
     Io(#[source] std::io::Error),
-    /// What arrived is no message.
-    #[error("the KVM host sent something that is no message ({0})")]
+    /// Something other than a message arrived, or a message cannot be encoded.
+    #[error("the KVM host sent something other than a message ({0})")]
     Garbled(&'static str),
 }
 

@@ -1,9 +1,9 @@
-//! QEMU as the peer: its machine type `microvm`, made for a fast boot, with the options that make it
-//! fastest here, and only what the guest needs.
+//! QEMU as the peer: its machine type `microvm`, made for a fast boot, with the options that make
+//! it fastest here, and only the devices that the guest needs.
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use unwindlab_abi::MAILBOX_PORT;
 use unwindlab_guest_kernel::closure::{LIBRARIES, LOADER};
 use unwindlab_guest_kernel::qemu::{FIRMWARE, PROGRAM};
 
+use super::VmmError;
 use super::process::{Process, memory_file, path_of};
-use super::qmp::Qmp;
-use super::rows::BOOT_LIMIT;
+use super::qmp::{Qmp, QmpError};
 use crate::driver::agent;
 use crate::plan::MachineSpec;
-use crate::plan::measurement::Figures;
+use crate::plan::measurement::Measured;
 
 /// A QEMU with its libraries and firmware, in one folder of the KVM host's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,53 +30,41 @@ pub struct Peer {
     pub dir: PathBuf,
 }
 
-/// A QEMU that runs, with what has to stay as long as it does.
+/// A running QEMU, with what has to stay as long as it does.
 #[derive(Debug)]
-pub struct Running {
-    /// It.
+pub struct RunningQemu {
+    /// Its process.
     pub process: Process,
-    /// Its monitor, where there is one.
-    monitor: Option<UnixStream>,
     /// The initial file system, which it reads from here.
     _initrd: File,
 }
 
 impl Peer {
-    /// Starts it. It has a monitor only where that is asked for: waiting for a connection takes time.
+    /// Starts it. It has a monitor only where it is given one end of a connection for that: waiting
+    /// for a connection takes time.
     ///
     /// # Errors
-    /// Why it cannot be started, in one line.
+    /// [`VmmError`] where it cannot be started.
     pub fn start(
         &self,
         spec: &MachineSpec,
         kernel: &Path,
         cmdline: &str,
-        with_monitor: bool,
-    ) -> Result<Running, String> {
-        let cannot = |error: std::io::Error| format!("cannot be started: {error}");
-        let initrd = agent::guest_initrd().and_then(|archive| {
-            let mut file = memory_file("bench-initrd")?;
-            file.write_all(&archive)?;
-            Ok(file)
-        });
-        let initrd = initrd.map_err(cannot)?;
+        monitor: Option<UnixStream>,
+    ) -> Result<RunningQemu, VmmError> {
+        let initrd = initrd().map_err(VmmError::Prepare)?;
         let mut command = self.command();
         command.args(arguments(spec, kernel, &path_of(&initrd), cmdline));
-        let (monitor, theirs) = match with_monitor {
-            true => UnixStream::pair().map(|(ours, theirs)| (Some(ours), Some(theirs))),
-            false => Ok((None, None)),
-        }
-        .map_err(cannot)?;
-        if let Some(theirs) = &theirs {
-            fcntl_setfd(theirs.as_fd(), FdFlags::empty()).map_err(|e| cannot(e.into()))?;
-            let fd = theirs.as_raw_fd();
+        if let Some(monitor) = &monitor {
+            fcntl_setfd(monitor.as_fd(), FdFlags::empty())
+                .map_err(|error| VmmError::Prepare(error.into()))?;
+            let fd = monitor.as_raw_fd();
             command.arg("-chardev");
             command.arg(format!("socket,id=monitor,fd={fd}"));
             command.args(["-mon", "chardev=monitor,mode=control"]);
         }
-        Ok(Running {
+        Ok(RunningQemu {
             process: Process::start(command)?,
-            monitor,
             _initrd: initrd,
         })
     }
@@ -94,47 +82,52 @@ impl Peer {
     }
 }
 
-impl Running {
-    /// Saves the machine, which has said its first word, lets it run and puts it back, again and again.
-    ///
-    /// # Errors
-    /// What did not work, in one line.
-    pub fn restores(&mut self, times: u32, run: Duration) -> Result<Figures, String> {
-        let stream = self.monitor.take().ok_or("has no monitor")?;
-        let disk = memory_file("bench-snapshots").map_err(|e| e.to_string())?;
-        let mut qmp = Qmp::open(stream)?;
-        qmp.add_snapshot_disk(&path_of(&disk))?;
-        qmp.human("savevm ready")?;
+/// The guest's initial file system as a file.
+fn initrd() -> io::Result<File> {
+    let mut file = memory_file("bench-initrd")?;
+    file.write_all(&agent::guest_initrd()?)?;
+    Ok(file)
+}
+
+/// Saves a machine that has said its first word, through its monitor, then lets it run and puts it
+/// back, again and again.
+///
+/// # Errors
+/// [`VmmError`].
+pub fn restores(monitor: UnixStream, times: u32, run: Duration) -> Result<Measured, VmmError> {
+    let disk = memory_file("bench-snapshots").map_err(VmmError::Prepare)?;
+    let mut qmp = Qmp::open(monitor)?;
+    qmp.add_snapshot_disk(&path_of(&disk))?;
+    qmp.human("savevm ready")?;
+    let begin = Instant::now();
+    qmp.human("info status")?;
+    let asking = micros(begin);
+    let mut took = || -> Result<u64, QmpError> {
+        thread::sleep(run);
+        qmp.human("stop")?;
         let begin = Instant::now();
-        qmp.human("info status")?;
-        let asking = micros(begin);
-        let mut took = Vec::new();
-        for _ in 0..times {
-            thread::sleep(run);
-            qmp.human("stop")?;
-            let begin = Instant::now();
-            qmp.human("loadvm ready")?;
-            took.push(micros(begin));
-            qmp.human("cont")?;
-        }
-        Ok(Figures::Restored {
-            micros: took,
-            copied: Vec::new(),
-            asking: Some(asking),
-        })
-    }
+        qmp.human("loadvm ready")?;
+        let took = micros(begin);
+        qmp.human("cont")?;
+        Ok(took)
+    };
+    Ok(Measured::Restored {
+        micros: (0..times).map(|_| took()).collect::<Result<_, _>>()?,
+        copied: Vec::new(),
+        asking: Some(asking),
+    })
 }
 
 fn micros(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The agent's first word is an `out` to [`MAILBOX_PORT`]; the debug console there hands its lowest byte on
-/// to standard output.
+/// The agent's first word is an `out` to [`MAILBOX_PORT`]; the debug console there passes its lowest
+/// byte on to standard output.
 ///
-/// A stock kernel needs neither the interrupt controller nor the timer of a PC. It does look for the real-time
-/// clock, which ACPI does not deny here: without one it waits 4 s for an answer. RAM in a file in memory, as
-/// our VMM has it, makes this one slower.
+/// A stock kernel needs neither the interrupt controller nor the timer of a PC. It does look for the
+/// real-time clock, which ACPI does not deny here: without one it waits 4 s for an answer. RAM in a
+/// file in memory, as our VMM has it, makes this one slower.
 fn arguments(spec: &MachineSpec, kernel: &Path, initrd: &str, cmdline: &str) -> Vec<OsString> {
     let (mib, vcpus) = (spec.memory_mib, spec.vcpus);
     let mut arguments: Vec<OsString> = [
@@ -167,6 +160,3 @@ fn arguments(spec: &MachineSpec, kernel: &Path, initrd: &str, cmdline: &str) -> 
     add("-append", cmdline.into());
     arguments
 }
-
-/// How long a monitor's answer may take.
-pub(super) const ANSWER_LIMIT: Duration = BOOT_LIMIT;

@@ -1,6 +1,7 @@
 //! The outer machine's init: this binary as pid 1 of an emulated KVM host.
 //!
-//! It makes /dev/kvm, tells the command that it is fit, and runs trials until the channel closes.
+//! It makes /dev/kvm available, tells the command so, and carries out orders until the channel
+//! closes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -16,9 +17,11 @@ use super::deterministic::region::Inside;
 use super::deterministic::turns::take_turns;
 use super::first_cpu;
 use super::initramfs::{KERNELS, MODULE_ORDER, PEER};
-use super::native::Native;
 use super::outbox::Outbox;
-use super::perf_tool;
+use crate::host::native::{MachineBuilder, Native};
+use crate::host::perf_tool;
+use crate::plan::TrialPlan;
+use crate::plan::measurement::MeasurementError;
 
 /// The first virtio port of the first controller.
 const PORT: &str = "/dev/vport0p1";
@@ -29,7 +32,7 @@ pub fn is_outer_init() -> bool {
     rustix::process::getpid().is_init() && Path::new(MODULE_ORDER).exists()
 }
 
-/// Serves trials; powers the machine off at the end, whatever that is.
+/// Carries out orders; then powers the machine off, whatever ended them.
 pub fn main() {
     if let Err(error) = serve() {
         // stderr is the outer console, which the command attaches to its own error.
@@ -52,66 +55,67 @@ fn serve_at(mut port: impl Read + Write) -> anyhow::Result<()> {
     let mut native = match prepare_kvm() {
         Ok(native) => native,
         Err(error) => {
-            channel::send(
-                &mut port,
-                &FromHost::Unfit {
-                    reason: format!("{error:#}"),
-                },
-            )?;
-            return Ok(());
+            let reason = format!("{error:#}");
+            return Ok(channel::send(&mut port, &FromHost::Unfit { reason })?);
         }
     };
-    channel::send(
-        &mut port,
-        &FromHost::Hello {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            release: rustix::system::uname()
-                .release()
-                .to_string_lossy()
-                .into_owned(),
-        },
-    )?;
+    let release = rustix::system::uname();
+    let hello = FromHost::Hello {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        release: release.release().to_string_lossy().into_owned(),
+    };
+    channel::send(&mut port, &hello)?;
     loop {
-        let mut in_turns = None;
-        let plan = match channel::receive(&mut port) {
-            Ok(ToHost::Run(plan)) => plan,
-            Ok(ToHost::RunInTurns { plan, seed }) => {
-                in_turns = Some(ExitAfterInterrupt::begin()?);
-                take_turns(seed, plan.vcpus)?;
-                plan
-            }
-            Ok(ToHost::Sweep(plan)) => {
-                let mut lost = None;
-                let mut outbox = Outbox::new(&mut port);
-                native.sweep(&plan, &mut |message| {
-                    lost = outbox.put(message).err();
-                    lost.is_none()
-                });
-                match lost {
-                    Some(error) => return Err(error.into()),
-                    None => continue,
-                }
-            }
-            Ok(ToHost::Bench(order)) => {
-                // Whoever does not want to wait any more ends the whole machine.
-                let answer = native.bench(&order, &|| true);
-                channel::send(&mut port, &FromHost::Bench(answer))?;
-                continue;
-            }
+        match channel::receive(&mut port) {
+            Ok(order) => carry_out(order, &mut native, &mut port)?,
             Err(ChannelError::Closed) => return Ok(()),
             Err(error) => return Err(error.into()),
-        };
-        let mut lost = None;
-        let recording = native.run(&plan, &mut |progress| {
-            lost = channel::send(&mut port, &FromHost::Progress(progress.clone())).err();
-            lost.is_none()
-        });
-        drop(in_turns);
-        if let Some(error) = lost {
-            return Err(error.into());
         }
-        channel::send(&mut port, &FromHost::Recording(Box::new(recording)))?;
     }
+}
+
+/// Carries out an order and sends its answers.
+fn carry_out(order: ToHost, native: &mut Native, port: &mut impl Write) -> anyhow::Result<()> {
+    let last = match order {
+        ToHost::Run(plan) => trial(&plan, native, port)?,
+        ToHost::RunInTurns { plan, seed } => {
+            let exits = ExitAfterInterrupt::begin()?;
+            take_turns(seed, plan.vcpus)?;
+            let last = trial(&plan, native, port)?;
+            drop(exits);
+            last
+        }
+        ToHost::Sweep(plan) => {
+            let mut sent = Ok(());
+            let mut outbox = Outbox::new(port);
+            native.sweep(&plan, &mut |message| {
+                sent = outbox.put(message);
+                sent.is_ok()
+            });
+            return Ok(sent?);
+        }
+        // A command that does not want to wait ends the whole machine.
+        ToHost::Bench(order) => FromHost::Bench(
+            native
+                .bench(&order, &|| true)
+                .map_err(MeasurementError::from),
+        ),
+    };
+    Ok(channel::send(port, &last)?)
+}
+
+/// Runs a trial and sends its progress; its last answer.
+fn trial(
+    plan: &TrialPlan,
+    native: &mut Native,
+    port: &mut impl Write,
+) -> Result<FromHost, ChannelError> {
+    let mut sent = Ok(());
+    let recording = native.run(plan, &mut |progress| {
+        sent = channel::send(port, &FromHost::Progress(progress.clone()));
+        sent.is_ok()
+    });
+    sent.map(|()| FromHost::Recording(Box::new(recording)))
 }
 
 fn mount_kernel_filesystems() -> std::io::Result<()> {
@@ -135,8 +139,8 @@ fn open_port() -> std::io::Result<File> {
 }
 
 fn prepare_kvm() -> anyhow::Result<Native> {
-    // Guest RAM in huge pages: some 50 page faults a boot instead of tens of thousands. Where the
-    // outer kernel has no such switch, it is only slower.
+    // Guest RAM in huge pages: some 50 page faults a boot instead of tens of thousands. An outer
+    // kernel without this switch is only slower.
     let _ = fs::write(
         "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
         "advise",
@@ -159,10 +163,7 @@ fn prepare_kvm() -> anyhow::Result<Native> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         other => Some(other?),
     };
+    let builder = MachineBuilder::new(unwindlab_vmm::open_kvm()?, kernels, perf_tool)?;
     let peer = Path::new(PEER);
-    let native = Native::new(unwindlab_vmm::open_kvm()?, kernels, perf_tool)?;
-    Ok(match peer.exists() {
-        true => native.with_peer(peer),
-        false => native,
-    })
+    Ok(Native::new(builder, peer.exists().then_some(peer)))
 }

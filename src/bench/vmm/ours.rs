@@ -1,8 +1,8 @@
 //! Our own VMM as a process: this program once more, which does nothing but boot one machine.
 //!
-//! `unwindlab --bench-machine KERNEL VCPUS MIB TIMES MILLISECONDS CMDLINE`. It says `r` when the agent has
-//! said its first word. Where it is to restore, a line `MICROSECONDS PAGES` follows for each time. Then it
-//! waits to be killed.
+//! `unwindlab --bench-machine KERNEL VCPUS MIB TIMES MILLISECONDS CMDLINE` prints `r` when the agent
+//! has said its first word, and then, TIMES times, lets the machine run for MILLISECONDS, puts it
+//! back, and prints a line `MICROSECONDS PAGES`. Then it waits to be killed.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,22 +15,22 @@ use anyhow::{Context as _, anyhow, bail};
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT};
 use unwindlab_vmm::{Kernel, Machine, MachineConfig, Pmu, Stop};
 
-use super::process::Process;
-use super::rows::BOOT_LIMIT;
+use super::VmmError;
+use super::process::{BOOT_LIMIT, Process};
 use crate::driver::agent;
 use crate::plan::MachineSpec;
-use crate::plan::measurement::Figures;
+use crate::plan::measurement::Measured;
 
 /// The first argument of the process.
-const WORD: &str = "--bench-machine";
+const OPTION: &str = "--bench-machine";
 
-/// Whether this process is to be one machine.
+/// Whether this process was started to be one machine.
 #[must_use]
 pub fn is_machine() -> bool {
-    std::env::args_os().nth(1).as_deref() == Some(OsStr::new(WORD))
+    std::env::args_os().nth(1).as_deref() == Some(OsStr::new(OPTION))
 }
 
-/// The command that starts one; with how often it is to be put back, and after how long.
+/// The command that starts one, with how often it is put back, and how long it runs each time.
 #[must_use]
 pub fn command(
     spec: &MachineSpec,
@@ -39,7 +39,7 @@ pub fn command(
     (times, run): (u32, Duration),
 ) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.arg(WORD).arg(kernel);
+    command.arg(OPTION).arg(kernel);
     command.args([
         spec.vcpus.to_string(),
         spec.memory_mib.to_string(),
@@ -50,43 +50,43 @@ pub fn command(
     command
 }
 
-/// The figures of a process that restores, after its first word.
+/// Reads the times of a process that restores, after its first word.
 ///
 /// # Errors
-/// What it says instead, in one line.
+/// [`VmmError`] where it prints something else.
 pub fn restores(
     process: &mut Process,
     times: u32,
     go_on: &dyn Fn() -> bool,
-) -> Result<Figures, String> {
+) -> Result<Measured, VmmError> {
     let (mut micros, mut copied) = (Vec::new(), Vec::new());
-    // All come in one piece: nothing is to disturb the process meanwhile.
+    // All come in one piece, so that nothing disturbs the process meanwhile.
     process.wait(BOOT_LIMIT, go_on)?;
     for line in BufReader::new(&mut process.words)
         .lines()
         .take(times as usize)
     {
-        let line = line.map_err(|error| error.to_string())?;
+        let line = line.map_err(VmmError::Read)?;
         let numbers = line
             .split_once(' ')
             .and_then(|(took, pages)| Some((took.parse().ok()?, pages.parse().ok()?)));
         let Some((took, pages)) = numbers else {
-            return Err(format!("said `{}`", crate::text::printable(&line)));
+            return Err(VmmError::NoTime(crate::text::printable(&line)));
         };
         micros.push(took);
         copied.push(pages);
     }
     if micros.len() < times as usize {
-        return Err(process.ended());
+        return Err(process.ended().into());
     }
-    Ok(Figures::Restored {
+    Ok(Measured::Restored {
         micros,
         copied,
         asking: None,
     })
 }
 
-/// Is one machine, until it is killed.
+/// Runs as one machine, until the process is killed.
 pub fn main() {
     if let Err(error) = run() {
         eprintln!("unwindlab: {error:#}");
@@ -100,7 +100,7 @@ pub fn main() {
 fn run() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(2).collect();
     let [kernel, vcpus, memory_mib, times, run_ms, cmdline] = arguments.as_slice() else {
-        bail!("{WORD} is for `unwindlab bench` itself");
+        bail!("{OPTION} is for `unwindlab bench` itself");
     };
     let mut machine = build(kernel, vcpus.parse()?, memory_mib.parse()?, cmdline)?;
     machine.start()?;
@@ -122,7 +122,7 @@ fn run() -> anyhow::Result<()> {
     out.write_all(restored.as_bytes())?;
     out.flush()?;
     drop(out);
-    // It stays as it is: its memory is looked at.
+    // The process's memory is measured from now on: the machine stays.
     std::mem::forget(machine);
     Ok(())
 }
@@ -142,7 +142,7 @@ fn build(kernel: &str, vcpus: u8, memory_mib: u32, cmdline: &str) -> anyhow::Res
     Ok(Machine::build(&unwindlab_vmm::open_kvm()?, &config)?)
 }
 
-/// A line for each time.
+/// Runs the machine and puts it back, so often; a line for each time.
 fn restore(machine: &mut Machine, times: u32, run_ms: u64) -> anyhow::Result<String> {
     let mut lines = String::new();
     if times == 0 {
@@ -151,7 +151,7 @@ fn restore(machine: &mut Machine, times: u32, run_ms: u64) -> anyhow::Result<Str
     let saved = machine.checkpoint()?;
     for _ in 0..times {
         machine.start()?;
-        // Nobody answers the agent; what it has to say about that is not of interest.
+        // Nobody answers the agent, and what it says about that is ignored.
         let until = Instant::now() + Duration::from_millis(run_ms);
         while let Some(event) = machine.next_event(until.saturating_duration_since(Instant::now()))
         {

@@ -1,12 +1,12 @@
-//! The outer machine's console: kept, bounded, for the day it dies.
+//! The outer machine's console, whose end is shown when the machine dies.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Bytes kept: the beginning of a boot is never as telling as its end.
-const KEEP: usize = 256 << 10;
+/// Bytes kept, from the end: that is where the reason is.
+const LIMIT: usize = 256 << 10;
 
 /// Collects what the outer machine prints, on a thread that ends when the machine does.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl OuterConsole {
                 while let Ok(n @ 1..) = stream.read(&mut chunk) {
                     let mut text = sink.lock().unwrap_or_else(PoisonError::into_inner);
                     text.extend_from_slice(chunk.get(..n).unwrap_or_default());
-                    let excess = text.len().saturating_sub(KEEP);
+                    let excess = text.len().saturating_sub(LIMIT);
                     text.drain(..excess);
                 }
             })?;

@@ -1,0 +1,207 @@
+//! The part of QEMU's monitor protocol that snapshots need (docs/interop/qmp-spec.rst of QEMU): a
+//! JSON object a line, one answer for each command, events between them.
+
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::process::BOOT_LIMIT;
+use crate::text::printable;
+
+/// How long a monitor's answer may take.
+const ANSWER_LIMIT: Duration = BOOT_LIMIT;
+/// Size in bytes of the disk, which is there only for snapshots; they do not count.
+const DISK: u64 = 1 << 20;
+/// The job that makes the disk.
+const JOB: &str = "make";
+
+/// Why the monitor did not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum QmpError {
+    /// The connection failed, or no answer came in time.
+    #[error("its monitor: {0}")]
+    Io(#[from] io::Error),
+    /// QEMU closed the connection.
+    #[error("its monitor is gone")]
+    Closed,
+    /// A line is no JSON.
+    #[error("its monitor says `{0}`")]
+    Garbled(String),
+    /// The first line is no greeting.
+    #[error("greets with {0}")]
+    Greeting(Value),
+    /// A command or a job failed.
+    #[error("{command}: {reason}")]
+    Refused { command: String, reason: String },
+    /// The job is not in the list of jobs.
+    #[error("no job {JOB}")]
+    NoJob,
+    /// The job does not end.
+    #[error("{JOB} takes too long")]
+    Slow,
+}
+
+impl QmpError {
+    fn refused(command: &str, reason: &str) -> Self {
+        Self::Refused {
+            command: command.to_owned(),
+            reason: printable(reason),
+        }
+    }
+}
+
+/// A connection to a monitor.
+#[derive(Debug)]
+pub struct Qmp {
+    stream: BufReader<UnixStream>,
+}
+
+impl Qmp {
+    /// Takes the greeting, and answers it.
+    ///
+    /// # Errors
+    /// [`QmpError`].
+    pub fn open(stream: UnixStream) -> Result<Self, QmpError> {
+        stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+        let mut qmp = Self {
+            stream: BufReader::new(stream),
+        };
+        let greeting = qmp.line()?;
+        if greeting.get("QMP").is_none() {
+            return Err(QmpError::Greeting(greeting));
+        }
+        qmp.ask("qmp_capabilities", &json!({}))?;
+        Ok(qmp)
+    }
+
+    /// Carries out a command; its `return`.
+    fn ask(&mut self, command: &str, arguments: &Value) -> Result<Value, QmpError> {
+        let text = json!({ "execute": command, "arguments": arguments }).to_string();
+        self.stream
+            .get_mut()
+            .write_all(format!("{text}\n").as_bytes())?;
+        loop {
+            let answer = self.line()?;
+            if let Some(value) = answer.get("return") {
+                return Ok(value.clone());
+            }
+            if let Some(error) = answer.get("error") {
+                let text = error.get("desc").and_then(Value::as_str);
+                return Err(QmpError::refused(command, text.unwrap_or("refused")));
+            }
+        }
+    }
+
+    /// Carries out a command of the monitor for people, which answers in text.
+    ///
+    /// # Errors
+    /// [`QmpError`]; text that contains `Error` is one.
+    pub fn human(&mut self, line: &str) -> Result<String, QmpError> {
+        let said = self.ask("human-monitor-command", &json!({ "command-line": line }))?;
+        let said = said.as_str().unwrap_or_default().trim();
+        match said.contains("Error") {
+            true => Err(QmpError::refused(line, said)),
+            false => Ok(said.to_owned()),
+        }
+    }
+
+    /// Turns an empty file into an image that takes snapshots, and adds it.
+    ///
+    /// # Errors
+    /// [`QmpError`].
+    pub fn add_snapshot_disk(&mut self, file: &str) -> Result<(), QmpError> {
+        let node = json!({ "driver": "file", "node-name": "file", "filename": file });
+        self.ask("blockdev-add", &node)?;
+        let options = json!({ "driver": "qcow2", "file": "file", "size": DISK });
+        let job = json!({ "job-id": JOB, "options": options });
+        self.ask("blockdev-create", &job)?;
+        self.wait_for_job()?;
+        let node = json!({ "driver": "qcow2", "node-name": "snapshots", "file": "file" });
+        self.ask("blockdev-add", &node)?;
+        Ok(())
+    }
+
+    fn wait_for_job(&mut self) -> Result<(), QmpError> {
+        let begin = Instant::now();
+        while begin.elapsed() < ANSWER_LIMIT {
+            let jobs = self.ask("query-jobs", &json!({}))?;
+            let jobs = jobs.as_array().map(Vec::as_slice).unwrap_or_default();
+            fn text<'a>(job: &'a Value, key: &str) -> Option<&'a str> {
+                job.get(key).and_then(Value::as_str)
+            }
+            let job = jobs.iter().find(|job| text(job, "id") == Some(JOB));
+            let job = job.ok_or(QmpError::NoJob)?;
+            if let Some(error) = text(job, "error") {
+                return Err(QmpError::refused(JOB, error));
+            }
+            if text(job, "status") == Some("concluded") {
+                self.ask("job-dismiss", &json!({ "id": JOB }))?;
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Err(QmpError::Slow)
+    }
+
+    fn line(&mut self) -> Result<Value, QmpError> {
+        let mut line = String::new();
+        match self.stream.read_line(&mut line)? {
+            0 => Err(QmpError::Closed),
+            _ => serde_json::from_str(&line).map_err(|_| QmpError::Garbled(printable(&line))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A monitor that answers with these lines, whatever the command.
+    fn monitor(lines: &[&str]) -> UnixStream {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let text = lines.iter().map(|line| format!("{line}\n"));
+        theirs
+            .write_all(text.collect::<String>().as_bytes())
+            .unwrap();
+        // Stays open, so that commands can be written.
+        std::mem::forget(theirs);
+        ours
+    }
+
+    const GREETING: &str = r#"{"QMP": {"version": {}}}"#;
+    const DONE: &str = r#"{"return": {}}"#;
+
+    #[test]
+    fn answers_are_told_from_events() {
+        let event = r#"{"event": "STOP"}"#;
+        let lines = [GREETING, DONE, event, r#"{"return": ""}"#];
+        let mut qmp = Qmp::open(monitor(&lines)).unwrap();
+        assert_eq!(qmp.human("loadvm ready").unwrap(), "");
+    }
+
+    #[test]
+    fn what_went_wrong_is_said() {
+        let refused = r#"{"error": {"class": "GenericError", "desc": "no such node"}}"#;
+        let mut qmp = Qmp::open(monitor(&[GREETING, DONE, refused])).unwrap();
+        let error = qmp.add_snapshot_disk("/x").unwrap_err().to_string();
+        assert_eq!(error, "blockdev-add: no such node");
+
+        let said = r#"{"return": "Error: Device has no medium\r\n"}"#;
+        let mut qmp = Qmp::open(monitor(&[GREETING, DONE, said])).unwrap();
+        let error = qmp.human("savevm ready").unwrap_err().to_string();
+        assert!(error.contains("Device has no medium"), "{error}");
+
+        assert!(
+            Qmp::open(monitor(&["hello"]))
+                .unwrap_err()
+                .to_string()
+                .contains("hello")
+        );
+        let (ours, _) = UnixStream::pair().unwrap();
+        let error = Qmp::open(ours).unwrap_err().to_string();
+        assert_eq!(error, "its monitor is gone");
+    }
+}

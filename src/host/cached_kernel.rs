@@ -1,0 +1,149 @@
+//! A kernel of the cache: its image, symbols and source lines.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use unwindlab_guest_kernel as kernels;
+use unwindlab_guest_kernel::lines::NO_LINES;
+use unwindlab_guest_kernel::{Cache, KeptLines, KernelImage, Lines, Symbols};
+use unwindlab_vmm::Kernel;
+
+use super::provider::{LabError, TestKernel};
+use super::this_machine::unavailable;
+use crate::scenario::{KernelSymbols, SourceLines};
+
+/// A kernel of the cache with its symbols loaded.
+#[derive(Debug)]
+pub struct CachedKernel {
+    image: KernelImage,
+    symbols: LoadedSymbols,
+}
+
+impl CachedKernel {
+    /// Loads the symbols of an image.
+    ///
+    /// # Errors
+    /// [`LabError`].
+    pub fn load(image: KernelImage, cache: &Cache) -> Result<Self, LabError> {
+        let symbols = LoadedSymbols {
+            symbols: Symbols::load(&image.symbols).map_err(unavailable)?,
+            vmlinux: image.vmlinux.clone(),
+            kept: KeptLines::find(&image.id, cache).map_err(unavailable)?,
+            lines: OnceLock::new(),
+        };
+        Ok(Self { image, symbols })
+    }
+}
+
+impl TestKernel for CachedKernel {
+    fn hash(&self) -> &str {
+        &self.image.id
+    }
+
+    fn release(&self) -> &str {
+        &self.image.release
+    }
+
+    fn path(&self) -> &Path {
+        &self.image.vmlinux
+    }
+
+    fn symbols(&self) -> &dyn KernelSymbols {
+        &self.symbols
+    }
+}
+
+#[derive(Debug)]
+struct LoadedSymbols {
+    symbols: Symbols,
+    vmlinux: PathBuf,
+    /// None of a kernel without DWARF.
+    kept: Option<KeptLines>,
+    /// Read when they are first asked for.
+    lines: OnceLock<Option<Lines>>,
+}
+
+impl LoadedSymbols {
+    fn loaded(&self) -> Option<&Lines> {
+        let load = || self.kept.as_ref()?.load();
+        self.lines.get_or_init(load).as_ref()
+    }
+}
+
+impl KernelSymbols for LoadedSymbols {
+    fn addresses(&self, name: &str) -> Vec<u64> {
+        self.symbols
+            .iter()
+            .filter(|&(_, _, other)| other == name)
+            .map(|(at, _, _)| at)
+            .collect()
+    }
+
+    fn size(&self, name: &str) -> Option<u64> {
+        self.symbols.size(name)
+    }
+
+    fn similar(&self, name: &str) -> Vec<String> {
+        self.symbols.similar(name)
+    }
+
+    fn current_task_offset(&self) -> Option<u64> {
+        self.symbols.current_task_offset()
+    }
+
+    fn percpu_offset(&self, name: &str) -> Option<u64> {
+        self.symbols.percpu_offset(name)
+    }
+
+    fn code(&self, address: u64, length: usize) -> Option<Vec<u8>> {
+        kernels::text::read(&self.vmlinux, address, length)
+            .inspect_err(|error| tracing::debug!(%error, "failed to read the kernel's code"))
+            .ok()
+            .flatten()
+    }
+
+    fn resolve(&self, address: u64) -> Option<(String, u64)> {
+        self.symbols
+            .resolve(address)
+            .map(|(name, offset)| (name.to_owned(), offset))
+    }
+
+    fn lines(&self) -> Option<&dyn SourceLines> {
+        self.loaded()?;
+        Some(self)
+    }
+
+    fn rdpmc_sites(&self) -> Result<Vec<u64>, String> {
+        let path = &self.vmlinux;
+        let elf = fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        // nm(1)'s letters for text: global, local or weak.
+        let symbols = self.symbols.iter();
+        let symbols: Vec<(u64, bool)> = symbols
+            .map(|(at, letter, _)| (at, matches!(letter, 'T' | 't' | 'W' | 'w')))
+            .collect();
+        unwindlab_vmm::rdpmc_sites(&Kernel::Elf(elf.into()), &symbols).map_err(|e| e.to_string())
+    }
+}
+
+impl SourceLines for LoadedSymbols {
+    fn place(&self, file: &str, line: u32) -> Result<Vec<u64>, String> {
+        let lines = self.loaded().ok_or_else(|| NO_LINES.to_owned())?;
+        let found = lines.place(file, line, &self.symbols);
+        found.map_err(|error| error.to_string())
+    }
+
+    fn at(&self, address: u64) -> Vec<(&str, u32)> {
+        self.loaded().map(|it| it.at(address)).unwrap_or_default()
+    }
+
+    fn with_code(&self, file: &str) -> BTreeSet<u32> {
+        let lines = self.loaded().map(|it| it.with_code(file));
+        lines.unwrap_or_default()
+    }
+
+    fn text(&self, file: &str) -> Option<String> {
+        self.kept.as_ref()?.source(file)
+    }
+}

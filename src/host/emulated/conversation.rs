@@ -1,0 +1,98 @@
+//! One order to the outer machine: it is sent, then its answers are taken until the last.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::process::ExitStatus;
+
+use unwindlab_oracle::trace::Recording;
+
+use super::channel::{ChannelError, FromHost};
+use crate::host::progress_line;
+use crate::plan::{InfraError, Progress};
+
+/// What an answer means for its order: more follow, or this was the last.
+pub type Answer<T> = ControlFlow<Result<T, OuterError>>;
+
+/// Why an order has no last answer.
+#[derive(Debug, thiserror::Error)]
+pub enum OuterError {
+    /// QEMU does not start.
+    #[error("cannot start QEMU: {0}")]
+    Start(#[source] io::Error),
+    /// QEMU's process cannot be watched.
+    #[error("cannot watch the outer machine: {0}")]
+    Watch(#[source] io::Error),
+    /// QEMU ended.
+    #[error("the outer machine died ({0})")]
+    Died(ExitStatus),
+    /// No first message came.
+    #[error("the outer machine did not come up: {0}")]
+    Boot(#[source] ChannelError),
+    /// The order did not get through.
+    #[error(transparent)]
+    Send(ChannelError),
+    /// An answer did not get through.
+    #[error("the outer machine died or hangs: {0}")]
+    Lost(#[source] ChannelError),
+    /// The outer machine has no KVM that can run guests, for this reason.
+    #[error("{0}")]
+    Unfit(String),
+    /// The first message comes from another version.
+    #[error("the outer machine's init is not this program")]
+    OtherProgram,
+    /// The answer belongs to no order.
+    #[error("the outer machine started over")]
+    StartedOver,
+    /// The user wants to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl OuterError {
+    /// With everything that the outer machine printed.
+    pub fn with_console(&self, console: String) -> InfraError {
+        InfraError {
+            reason: self.to_string(),
+            console,
+        }
+    }
+}
+
+/// Receives answers and hands them on until the last.
+///
+/// # Errors
+/// What `receive` fails with, or the last answer.
+pub fn until_last<T>(
+    mut receive: impl FnMut() -> Result<FromHost, OuterError>,
+    mut take: impl FnMut(FromHost) -> Answer<T>,
+) -> Result<T, OuterError> {
+    loop {
+        if let ControlFlow::Break(last) = take(receive()?) {
+            return last;
+        }
+    }
+}
+
+/// Takes an answer to the order to run a trial: progress is shown, the recording is the last.
+pub fn trial_answer(
+    message: FromHost,
+    scenario: &str,
+    progress: &dyn Progress,
+) -> Answer<Recording> {
+    match message {
+        FromHost::Progress(trial) => {
+            progress.step(&progress_line(scenario, &trial));
+            ControlFlow::Continue(())
+        }
+        FromHost::Recording(recording) => ControlFlow::Break(Ok(*recording)),
+        other => out_of_turn(other),
+    }
+}
+
+/// An answer that does not belong to the order.
+pub fn out_of_turn<T>(message: FromHost) -> Answer<T> {
+    ControlFlow::Break(Err(match message {
+        FromHost::Unfit { reason } => OuterError::Unfit(reason),
+        _ => OuterError::StartedOver,
+    }))
+}

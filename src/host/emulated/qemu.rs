@@ -1,0 +1,90 @@
+//! QEMU's command line, as far as every outer machine has it, and the start of its process.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use unwindlab_guest_kernel::Qemu;
+use unwindlab_guest_kernel::child::end_with_us;
+
+/// The outer machine's command line. `tsc=reliable`: without it the outer kernel does not trust
+/// TCG's TSC, KVM has no master clock, and the guest's perf timestamps of two CPUs disagree.
+/// The rest only saves boot time.
+const CMDLINE: &str = "console=ttyS0 loglevel=4 tsc=reliable clocksource=tsc nokaslr \
+    mitigations=off random.trust_cpu=on nowatchdog nmi_watchdog=0 audit=0 apparmor=0 selinux=0 \
+    rcupdate.rcu_expedited=1 no_timer_check panic=-1 cryptomgr.notests";
+
+/// What an outer machine is made of.
+#[derive(Debug)]
+pub struct OuterMachine {
+    /// QEMU.
+    pub qemu: Qemu,
+    /// The outer kernel, an ELF with a PVH note.
+    pub vmlinux: PathBuf,
+    /// Its initramfs (see [`super::initramfs`]).
+    pub initramfs: OwnedFd,
+    /// RAM in MiB: the initramfs twice, the guests, and some to live on.
+    pub memory_mib: u32,
+    /// CPUs.
+    pub cpus: u32,
+}
+
+impl OuterMachine {
+    /// Starts QEMU with these options besides [`Self::common_arguments`], and with these files open
+    /// under their numbers. It ends with us.
+    pub(super) fn start(
+        &self,
+        options: &[(&str, String)],
+        inherited: [BorrowedFd<'_>; 3],
+        errors: OwnedFd,
+    ) -> io::Result<Child> {
+        // Nothing else is started meanwhile that could inherit them too.
+        for fd in inherited {
+            fcntl_setfd(fd, FdFlags::empty())?;
+        }
+        let mut command = self.qemu.command();
+        command.args(self.common_arguments());
+        for (option, value) in options {
+            command.args([option, value.as_str()]);
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(errors);
+        end_with_us(&mut command);
+        command.spawn()
+    }
+
+    /// Its console is the chardev `console`, which the other options have to define.
+    fn common_arguments(&self) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = [
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-machine",
+            "pc",
+            "-cpu",
+            "EPYC,+svm,+npt",
+            "-serial",
+            "chardev:console",
+            "-append",
+            CMDLINE,
+        ]
+        .map(OsString::from)
+        .to_vec();
+        arguments.extend(["-m".into(), self.memory_mib.to_string().into()]);
+        arguments.extend(["-kernel".into(), self.vmlinux.clone().into()]);
+        arguments
+    }
+}
+
+/// By which path QEMU opens a file that it inherits.
+pub(super) fn inherited_path(fd: BorrowedFd<'_>) -> String {
+    use std::os::fd::AsRawFd as _;
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}

@@ -1,0 +1,38 @@
+//! Machines that ran a trial and wait for the next of their kind.
+
+use crate::runner::boot::{Booted, MachineKind};
+
+/// MiB that they may take: six machines of the usual size, all kinds of the library.
+const LIMIT_MIB: u32 = 3072;
+
+/// In the order in which they were used, the latest at the end.
+#[derive(Debug, Default)]
+pub struct IdleMachines(Vec<(MachineKind, Booted)>);
+
+impl IdleMachines {
+    /// Takes out the machine of this kind.
+    pub fn take(&mut self, kind: &MachineKind) -> Option<Booted> {
+        let index = self.0.iter().position(|(idle, _)| idle == kind)?;
+        Some(self.0.remove(index).1)
+    }
+
+    /// Adds a machine that ran a trial.
+    pub fn add(&mut self, kind: MachineKind, machine: Booted) {
+        self.0.push((kind, machine));
+    }
+
+    /// Drops machines, those first that have been idle longest, until one of this kind fits.
+    pub fn make_room(&mut self, kind: &MachineKind) {
+        let taken = |machines: &[(MachineKind, Booted)]| -> u32 {
+            machines.iter().map(|(kind, _)| kind.weight_mib()).sum()
+        };
+        while !self.0.is_empty() && taken(&self.0) + kind.weight_mib() > LIMIT_MIB {
+            self.0.remove(0);
+        }
+    }
+
+    /// Drops them all.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}

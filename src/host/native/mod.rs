@@ -1,0 +1,221 @@
+//! The native KVM host: this process on this kernel's /dev/kvm. Also what runs inside the
+//! emulated one.
+
+mod builder;
+mod idle_machines;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use unwindlab_oracle::trace::Recording;
+use unwindlab_oracle::trace::recording::TrialEnd;
+
+pub use self::builder::MachineBuilder;
+use self::builder::{MachineError, cmdline};
+use self::idle_machines::IdleMachines;
+use super::progress_line;
+use crate::bench::vmm::qemu::Peer;
+use crate::bench::vmm::{VmmBench, VmmError};
+use crate::interrupt::Interrupt;
+use crate::plan::measurement::{Measured, MeasurementError, Order};
+use crate::plan::sweep::{Message, SweepPlan};
+use crate::plan::{Executor, InfraError, MachineSpec, Progress, TrialPlan, TrialProgress};
+use crate::runner::boot::{Booted, MachineKind};
+use crate::sweep::engine::{self, Purpose};
+
+/// Runs trials on this kernel's KVM.
+#[derive(Debug)]
+pub struct Native {
+    builder: MachineBuilder,
+    idle: IdleMachines,
+    /// What measurements are compared with.
+    peer: Option<Peer>,
+}
+
+/// Why a measurement failed.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The KVM host was started for another kernel.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The VMM's process could not be measured.
+    #[error(transparent)]
+    Vmm(#[from] VmmError),
+    /// The trial did not come to its end.
+    #[error("the trial ended with {0:?}")]
+    Trial(TrialEnd),
+}
+
+impl From<BenchError> for MeasurementError {
+    fn from(error: BenchError) -> Self {
+        Self {
+            reason: error.to_string(),
+        }
+    }
+}
+
+impl Native {
+    /// A host that runs these machines, whose KVM is known to be fit (see
+    /// [`unwindlab_vmm::probe`]); `peer` is the folder of the QEMU that measurements compare with.
+    #[must_use]
+    pub fn new(builder: MachineBuilder, peer: Option<&Path>) -> Self {
+        Self {
+            builder,
+            idle: IdleMachines::default(),
+            peer: peer.map(|dir| Peer {
+                dir: dir.to_path_buf(),
+            }),
+        }
+    }
+
+    /// Runs one trial. All that can go wrong is an end of the recording.
+    pub fn run(
+        &mut self,
+        plan: &TrialPlan,
+        tell: &mut dyn FnMut(&TrialProgress) -> bool,
+    ) -> Recording {
+        let kind = MachineKind::of(plan);
+        let machine = match self.idle.take(&kind) {
+            Some(machine) => machine,
+            None => {
+                self.idle.make_room(&kind);
+                match self.boot(plan, tell) {
+                    Ok(machine) => machine,
+                    Err(recording) => return *recording,
+                }
+            }
+        };
+        let (recording, machine) = machine.run(plan, tell);
+        if let Some(machine) = machine {
+            self.idle.add(kind, machine);
+        }
+        recording
+    }
+
+    fn boot(
+        &self,
+        plan: &TrialPlan,
+        tell: &mut dyn FnMut(&TrialProgress) -> bool,
+    ) -> Result<Booted, Box<Recording>> {
+        let machine = self.builder.machine(plan).map_err(|error| Recording {
+            end: error.into(),
+            ..Recording::default()
+        })?;
+        Booted::boot(plan, machine, tell)
+    }
+
+    /// Carries out a sweep.
+    pub fn sweep(&mut self, plan: &SweepPlan, tell: &mut dyn FnMut(Message) -> bool) {
+        // It makes machines of its own.
+        self.idle.clear();
+        let builder = &self.builder;
+        let make = |purpose| {
+            let machine = match purpose {
+                Purpose::Boot => builder.machine(&plan.trial),
+                Purpose::Twin => builder.twin(&plan.trial),
+            };
+            machine.map_err(|error| error.to_string())
+        };
+        engine::run(plan, &make, tell);
+    }
+
+    /// Makes one measurement; `go_on` is asked while something is waited for.
+    ///
+    /// # Errors
+    /// [`BenchError`].
+    pub fn bench(
+        &mut self,
+        order: &Order,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<Measured, BenchError> {
+        // Nothing else takes memory meanwhile.
+        self.idle.clear();
+        match order {
+            Order::Start { vmm, machine } => {
+                self.bench_vmm(machine, go_on, |bench| bench.start(*vmm))
+            }
+            Order::Restore {
+                vmm,
+                machine,
+                times,
+                run_ms,
+            } => self.bench_vmm(machine, go_on, |bench| {
+                bench.restore(*vmm, *times, Duration::from_millis(*run_ms))
+            }),
+            Order::Trial(plan) => {
+                let begin = Instant::now();
+                let recording = self.run(plan, &mut |_| go_on());
+                self.idle.clear();
+                let micros = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
+                match recording.end {
+                    TrialEnd::Completed => Ok(Measured::Tried { micros }),
+                    end => Err(BenchError::Trial(end)),
+                }
+            }
+        }
+    }
+
+    fn bench_vmm(
+        &self,
+        machine: &MachineSpec,
+        go_on: &dyn Fn() -> bool,
+        measure: impl FnOnce(&VmmBench<'_>) -> Result<Measured, VmmError>,
+    ) -> Result<Measured, BenchError> {
+        Ok(measure(&VmmBench {
+            machine,
+            kernel: self.builder.kernel(&machine.kernel)?,
+            cmdline: &cmdline(&machine.cmdline),
+            peer: self.peer.as_ref(),
+            go_on,
+        })?)
+    }
+}
+
+/// The native host as an executor: trials run in this process.
+#[derive(Debug)]
+pub struct InProcess {
+    native: Native,
+    description: String,
+    interrupt: Interrupt,
+}
+
+impl InProcess {
+    /// `why` it was chosen, in one line.
+    #[must_use]
+    pub fn new(native: Native, why: &str, interrupt: &Interrupt) -> Self {
+        Self {
+            native,
+            description: format!("native ({why})"),
+            interrupt: interrupt.clone(),
+        }
+    }
+}
+
+impl Executor for InProcess {
+    fn host(&self) -> String {
+        self.description.clone()
+    }
+
+    fn run(&mut self, plan: &TrialPlan, progress: &dyn Progress) -> Result<Recording, InfraError> {
+        Ok(self.native.run(plan, &mut |trial| {
+            progress.step(&progress_line(&plan.scenario, trial));
+            !self.interrupt.is_set()
+        }))
+    }
+
+    fn sweep(
+        &mut self,
+        plan: &SweepPlan,
+        take: &mut dyn FnMut(Message) -> bool,
+    ) -> Result<(), InfraError> {
+        let interrupt = &self.interrupt;
+        self.native
+            .sweep(plan, &mut |message| take(message) && !interrupt.is_set());
+        Ok(())
+    }
+
+    fn bench(&mut self, order: &Order) -> Result<Measured, MeasurementError> {
+        let interrupt = &self.interrupt;
+        Ok(self.native.bench(order, &|| !interrupt.is_set())?)
+    }
+}
