@@ -1,8 +1,8 @@
-//! Builds the guest's agent and tells `src/host/agent.rs` where it is.
+//! Builds the guest's agent and tells `src/driver/agent.rs` where it is.
 //!
-//! The agent is a program of its own, static and at fixed addresses, so it cannot be a
-//! dependency: the same cargo builds it here, in a target directory of its own (this build holds
-//! the lock of the usual one), with flags of its own.
+//! The agent is a separate program, static and at fixed addresses, so it cannot be a dependency.
+//! The same cargo builds it here, with other flags, and in another target directory because this
+//! build holds the lock of the usual one.
 
 use std::env;
 use std::error::Error;
@@ -42,11 +42,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         .arg("--target-dir")
         .arg(&target_dir)
         .env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS)
-        // Set where this runs under `cargo clippy`, which would then check instead of build.
+        // `cargo clippy` sets this, and cargo would then check instead of build.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .status()?;
     if !status.success() {
-        return Err(format!("building the guest's agent failed: {status}").into());
+        return Err(format!("failed to build the guest's agent: {status}").into());
     }
     let agent = target_dir
         .join(TARGET)

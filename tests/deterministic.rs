@@ -1,4 +1,6 @@
-//! `unwindlab run --deterministic`: one seed, one trace; another seed, another one.
+//! `unwindlab run --deterministic`: the same seed gives the same trace, another seed another one.
+//!
+//! Needs the stock kernel, QEMU and the outer kernel; a trial takes minutes.
 
 #![allow(
     clippy::tests_outside_test_module,

@@ -1,4 +1,7 @@
-//! The whole library on the stock kernel: real kernels, real KVM, one run of the command.
+//! `unwindlab run` passes the whole library on the stock kernel, as the snapshots have it.
+//!
+//! Needs the stock kernel and a KVM host, native or emulated. `INSTA_UPDATE=always` renews the
+//! snapshots.
 
 #![allow(
     clippy::tests_outside_test_module,
@@ -15,7 +18,7 @@ use std::path::Path;
 
 use common::{said, scratch, unwindlab};
 
-/// One line of `run --json`, as far as it matters here.
+/// The fields of a line of `run --json` that matter here.
 #[derive(serde::Deserialize)]
 struct Record {
     schema: String,
@@ -45,8 +48,9 @@ fn the_library_passes_as_in_its_snapshots() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
 
-    // The emulated KVM host dies now and then (docs/specification.md, "Stability"), which says nothing
-    // of the kernel: such a scenario is run once more, and this is shown. No other outcome is.
+    // The emulated KVM host dies now and then (docs/specification.md, "Stability"), which says
+    // nothing about the kernel: such a scenario runs once more, and this is shown. No other
+    // outcome does.
     let mut code = output.status.code();
     for record in records.iter_mut().filter(|it| it.outcome == "infra-error") {
         eprintln!(
@@ -78,7 +82,7 @@ fn the_library_passes_as_in_its_snapshots() {
         for record in &records {
             assert_eq!(record.schema, "unwindlab.result/1");
             if needs_client(&record.name) {
-                // The stock kernel has no lab client, and says so.
+                // The stock kernel lacks the lab client, and the scenario says so.
                 assert_eq!(record.outcome, "skip", "{}", said(&output));
                 continue;
             }
@@ -108,12 +112,12 @@ fn the_library_passes_as_in_its_snapshots() {
     }
 }
 
-/// Scenarios of the kernel's lab client, which a stock kernel does not have.
+/// Whether a scenario needs the lab client, which a stock kernel lacks.
 fn needs_client(name: &str) -> bool {
     name.starts_with("lab-")
 }
 
-/// Names of the files with this ending, without it.
+/// The names of the files with this extension, without it.
 fn stems(folder: &Path, ending: &str) -> BTreeSet<String> {
     std::fs::read_dir(folder)
         .unwrap()

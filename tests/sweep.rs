@@ -1,5 +1,8 @@
-//! `unwindlab sweep`: the finding that is hard to hit is hit each time, and a kernel that is wrong on
-//! purpose is told without a scenario that was made for it.
+//! `unwindlab sweep` hits a finding with a window of three instructions every time, catches broken
+//! kernels without a scenario made for them, restores machines exactly, and resumes.
+//!
+//! Needs the stock kernel, a KVM host, native or emulated, and for some tests Debian's kernel source
+//! and a compiler.
 
 #![allow(
     clippy::tests_outside_test_module,
@@ -10,6 +13,12 @@
 mod common;
 
 use common::{said, unwindlab};
+
+/// The replay file that a sweep's output names.
+fn replay_file(told: &str) -> &str {
+    let file = told.lines().find_map(|line| line.strip_prefix("replay: "));
+    file.expect("a replay file is named")
+}
 
 #[test]
 fn a_window_of_three_instructions_is_found_on_the_stock_kernel() {
@@ -27,8 +36,7 @@ fn a_window_of_three_instructions_is_found_on_the_stock_kernel() {
     assert!(!told.contains("FAIL"), "{told}");
     assert!(!told.contains("were not tried"), "{told}");
 
-    let file = told.lines().find_map(|line| line.strip_prefix("replay: "));
-    let file = file.expect("a replay file is named");
+    let file = replay_file(&told);
     let again = unwindlab(&["replay", file, "--trace", "--instructions", "2"]);
     let shown = said(&again);
     assert_eq!(again.status.code(), Some(1), "{shown}");
@@ -80,7 +88,7 @@ fn a_mutant_is_told_without_a_scenario_of_its_own() {
     assert!(told.contains("M1 violated"), "{told}");
 }
 
-/// The number with which the line begins that has these words, or the one right before them.
+/// The number right before these words.
 fn number_before(told: &str, words: &str) -> u64 {
     let line = told.lines().find(|line| line.contains(words));
     let line = line.expect("a line with these words");
@@ -127,8 +135,7 @@ fn pairs_that_are_alike_are_left_out_and_no_others() {
     assert_eq!(tried(&every), number_before(&every, " pairs so far"));
     assert_eq!(number_before(&some, " pairs so far"), tried(&every));
 
-    let file = some.lines().find_map(|line| line.strip_prefix("replay: "));
-    let again = unwindlab(&["replay", file.expect("a replay file is named")]);
+    let again = unwindlab(&["replay", replay_file(&some)]);
     assert_eq!(again.status.code(), Some(1), "{}", said(&again));
     assert!(said(&again).contains(" and then "), "{}", said(&again));
 }
@@ -240,7 +247,7 @@ fn a_warning_from_an_nmi_is_told_of_the_points_that_have_it() {
         told.contains("W0 violated: the kernel says: WARNING: "),
         "{told}"
     );
-    // Not of those where the request still waits, though others came before them on the same machine.
+    // Points where the request still waits pass, though others ran before on the same machine.
     let passed = number_before(&told, " pass, ");
     assert!(passed > 0 && passed < tried(&told), "{told}");
 }

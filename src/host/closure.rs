@@ -1,4 +1,4 @@
-//! A program of the distribution's with its libraries, as a part of an initial file system.
+//! A program of the distribution with its libraries, as a part of an initial file system.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use unwindlab_guest_kernel::closure::LIBRARIES;
 use crate::driver::cpio::Archive;
 
 /// Adds the folder `root` with these programs of `dir`, their libraries, and everything in these
-/// other folders. A library that others are linked with by another name goes in once, by that name.
+/// other folders. A library with several names goes in once, by the name that programs look for.
 ///
 /// # Errors
 /// When a file cannot be read, named in the error.
@@ -36,7 +36,7 @@ pub fn add(
     Ok(archive)
 }
 
-/// The names in a folder but for those that others are links to.
+/// The names in a folder, except files that another name links to.
 fn names(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = BTreeSet::new();
     let mut targets = BTreeSet::new();

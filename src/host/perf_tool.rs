@@ -1,5 +1,5 @@
-//! The distribution's perf as a part of the guest's initial file system: a second archive behind that
-//! of the agent, for the scenarios that use it.
+//! The distribution's perf as a part of the guest's initial file system: a second archive behind the
+//! agent's, for the scenarios that use it.
 
 use std::io;
 use std::path::Path;
@@ -10,11 +10,10 @@ use unwindlab_guest_kernel::perf_tool;
 use super::closure;
 use crate::driver::cpio::Archive;
 
-/// Where the outer machine's initramfs has it.
+/// Its path in the outer machine's initramfs.
 pub const FILE: &str = "/perf-tool.cpio";
 
-/// Makes the archive of an unpacked perf. A library that others are linked with by another name
-/// goes in once, by that name.
+/// Makes the archive of an unpacked perf.
 ///
 /// # Errors
 /// When a file cannot be read, named in the error.
@@ -23,8 +22,9 @@ pub fn archive(dir: &Path) -> io::Result<Vec<u8>> {
     closure::add(Archive::default(), PERF_TOOL_DIR, dir, &programs, &[])?.finish()
 }
 
-/// An initial file system with another one behind it: archives start at multiples of four bytes, and
-/// zeros between them are skipped (Documentation/driver-api/early-userspace/buffer-format.rst).
+/// An initial file system with another one behind it. Archives start at multiples of four bytes; the
+/// kernel skips zeros between them
+/// (Documentation/driver-api/early-userspace/buffer-format.rst).
 #[must_use]
 pub fn behind(first: &[u8], second: &[u8]) -> Vec<u8> {
     let mut both = first.to_vec();

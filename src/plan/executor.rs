@@ -1,7 +1,7 @@
-//! Who carries out a trial: the seam between the command line and the KVM host.
+//! The trait through which the command line uses a KVM host.
 
 use super::TrialPlan;
-use super::measurement::{Measured, MeasurementError, Order};
+use super::measurement::{MeasuredFigures, Measurement, NotMeasured};
 use super::sweep::{Message, SweepPlan};
 use unwindlab_oracle::trace::Recording;
 
@@ -9,43 +9,47 @@ pub use unwindlab_guest_kernel::Progress;
 
 /// Carries out trials, one after the other, on one KVM host.
 pub trait Executor {
-    /// One line on which KVM host is used, and why.
+    /// One line that names the KVM host and says why it was chosen.
     fn host(&self) -> String;
 
     /// Carries out one trial. Whatever the *guest* does, a panic or a hang included, is a
     /// [`Recording`].
     ///
     /// # Errors
-    /// [`InfraError`] where the harness or the KVM host failed.
+    /// [`InfraError`] if the harness or the KVM host failed.
     fn run(&mut self, plan: &TrialPlan, progress: &dyn Progress) -> Result<Recording, InfraError>;
 
-    /// Carries out a sweep. `take` gets its messages, and says whether to go on.
+    /// Carries out a sweep. `take` gets its messages and returns whether to go on.
     ///
     /// # Errors
-    /// [`InfraError`] where the harness or the KVM host failed, or `take` did not want more.
+    /// [`InfraError`] if the harness or the KVM host failed, or `take` returned false.
     fn sweep(
         &mut self,
         plan: &SweepPlan,
         take: &mut dyn FnMut(Message) -> bool,
     ) -> Result<(), InfraError>;
 
-    /// Carries out one measurement.
+    /// Carries out one measurement. The inner result tells what was measured, or why nothing was.
     ///
     /// # Errors
-    /// [`MeasurementError`] where it could not be made.
-    fn bench(&mut self, _order: &Order) -> Result<Measured, MeasurementError> {
-        Err(MeasurementError {
-            reason: "nothing can be measured on this KVM host".to_owned(),
+    /// [`InfraError`] if the harness or the KVM host failed.
+    fn bench(
+        &mut self,
+        _measurement: &Measurement,
+    ) -> Result<Result<MeasuredFigures, NotMeasured>, InfraError> {
+        Err(InfraError {
+            reason: "this KVM host cannot make measurements".to_owned(),
+            console: String::new(),
         })
     }
 }
 
-/// The harness or the KVM host failed; nothing can be said about the kernel.
+/// The harness or the KVM host failed; this says nothing about the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct InfraError {
-    /// One line: what failed, and what to do.
+    /// One line: what failed, and what to do about it.
     pub reason: String,
-    /// The outer machine's console, where there is one.
+    /// The outer machine's console, if there is an outer machine.
     pub console: String,
 }

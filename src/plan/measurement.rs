@@ -1,8 +1,8 @@
-//! What crosses to the KVM host for a measurement, and what comes back.
+//! Measurements: what the command asks of the KVM host, and what the KVM host answers.
 
 use serde::{Deserialize, Serialize};
 
-use super::{InfraError, MachineSpec, TrialPlan};
+use super::{MachineSpec, TrialPlan};
 
 /// A VMM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,76 +13,64 @@ pub enum Vmm {
     Qemu,
 }
 
-/// One measurement, to be carried out on the KVM host. Answered by [`Measured`] or
-/// [`MeasurementError`].
+/// One measurement to make on the KVM host. The answer is [`MeasuredFigures`] or [`NotMeasured`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Order {
-    /// Start a VMM, wait for the agent's first word, look at the process's memory, end it.
+pub enum Measurement {
+    /// Start a VMM, wait for the agent's first word, read the process's memory use, end it.
     Start {
-        /// Which.
+        /// The VMM.
         vmm: Vmm,
-        /// With which machine.
+        /// The machine it runs.
         machine: MachineSpec,
     },
-    /// Start a VMM, save the machine at the agent's first word, and then again and again let it run for a
-    /// while, stop it, and put it back.
+    /// Start a VMM and save the machine at the agent's first word. Then, repeatedly, let the
+    /// machine run for a while, stop it, and restore it.
     Restore {
-        /// Which.
+        /// The VMM.
         vmm: Vmm,
-        /// With which machine.
+        /// The machine it runs.
         machine: MachineSpec,
-        /// How often.
+        /// Number of restores.
         times: u32,
-        /// Milliseconds that it runs each time.
+        /// Milliseconds that the machine runs before each restore.
         run_ms: u64,
     },
-    /// Boot a machine for one trial, make that, and drop the machine.
+    /// Boot a machine for one trial, run the trial, and drop the machine.
     Trial(Box<TrialPlan>),
 }
 
 /// What was measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Measured {
-    /// Of [`Order::Start`].
+pub enum MeasuredFigures {
+    /// Of [`Measurement::Start`].
     Started {
-        /// From the start of the process to the agent's first word, in microseconds.
+        /// Microseconds from the start of the process to the agent's first word.
         micros: u64,
-        /// Resident memory of the process but for the guest's RAM, in KiB.
+        /// Resident memory of the process without the guest's RAM, in KiB.
         beyond_kib: u64,
         /// Resident memory that is the guest's RAM, in KiB.
         guest_kib: u64,
-        /// Part of `beyond_kib` that is of no file.
+        /// The part of `beyond_kib` that no file backs.
         anonymous_kib: u64,
     },
-    /// Of [`Order::Restore`].
+    /// Of [`Measurement::Restore`].
     Restored {
-        /// Of each restore, in microseconds.
+        /// Microseconds of each restore.
         micros: Vec<u64>,
-        /// Pages that each copied, where the VMM tells.
+        /// Pages that each restore copied, if the VMM reports them.
         copied: Vec<u64>,
-        /// What asking costs, in microseconds, where the VMM is asked through a channel; part of
-        /// `micros`.
+        /// The part of `micros` that one request takes, in microseconds, for a VMM that is
+        /// controlled through a channel.
         asking: Option<u64>,
     },
-    /// Of [`Order::Trial`].
+    /// Of [`Measurement::Trial`].
     Tried {
-        /// From nothing to the end of the trial, in microseconds.
+        /// Microseconds from the start of the boot to the end of the trial.
         micros: u64,
     },
 }
 
-/// A measurement could not be made.
+/// Why a measurement was not made, in one line. Text, because it crosses the channel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{reason}")]
-pub struct MeasurementError {
-    /// Why, in one line.
-    pub reason: String,
-}
-
-impl From<InfraError> for MeasurementError {
-    fn from(error: InfraError) -> Self {
-        Self {
-            reason: error.reason,
-        }
-    }
-}
+#[error("{0}")]
+pub struct NotMeasured(pub String);

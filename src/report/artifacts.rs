@@ -1,4 +1,5 @@
-//! Files that outlive a run: whole or not at all, and known to be writable before anything runs.
+//! Files that outlive a run. They are complete or absent, and checked to be writable before anything
+//! runs.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -16,10 +17,9 @@ use unwindlab_oracle::trace::Recording;
 /// A file cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {path}: {source}", path = path.display())]
+#[expect(missing_docs, reason = "the message says what the fields are")]
 pub struct WriteError {
-    /// The file.
     pub path: PathBuf,
-    /// Why.
     pub source: io::Error,
 }
 
@@ -32,7 +32,7 @@ impl WriteError {
     }
 }
 
-/// A file that appears under its name when it is complete.
+/// A file that gets its name when it is complete.
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,
@@ -41,14 +41,14 @@ pub struct OutputFile {
 
 #[derive(Debug)]
 enum Target {
-    /// Beside the final file; gone if this is dropped.
+    /// Beside the final file; removed if this is dropped.
     Fresh(NamedTempFile),
-    /// A pipe or a device: nothing to replace.
+    /// A pipe or a device, which cannot be replaced.
     Stream(File),
 }
 
 impl OutputFile {
-    /// Makes sure that the file can be written.
+    /// Checks that the file can be written.
     ///
     /// # Errors
     /// [`WriteError`].
@@ -70,7 +70,7 @@ impl OutputFile {
     /// Writes it and gives it its name.
     ///
     /// # Errors
-    /// [`WriteError`]; the file is as it was then.
+    /// [`WriteError`]; the file is then unchanged.
     pub fn finish(self, contents: &str) -> Result<(), WriteError> {
         let error = WriteError::of(&self.path);
         match self.target {
@@ -86,13 +86,13 @@ impl OutputFile {
     }
 }
 
-/// An unnamed sibling, with the permissions that a plain `open` would give (less the umask).
+/// An unnamed sibling, with the permissions that a plain `open` would give (minus the umask).
 fn fresh_beside(path: &Path) -> io::Result<NamedTempFile> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    // Asked for first because errors of tempfile also name its file, which says nothing to users.
+    // First, because tempfile's errors name its own file, which means nothing to users.
     access(folder, Access::WRITE_OK)?;
     tempfile::Builder::new()
         .prefix(".unwindlab-")
@@ -100,23 +100,23 @@ fn fresh_beside(path: &Path) -> io::Result<NamedTempFile> {
         .tempfile_in(folder)
 }
 
-/// The folder that keeps what is known of scenarios, one folder each.
+/// The folder for the logs of scenarios, one folder each.
 #[derive(Debug, Clone)]
 pub struct Artifacts {
     root: PathBuf,
-    /// Also of those that passed.
+    /// Whether scenarios that pass have one too.
     of_all: bool,
 }
 
-/// The folder where the user names none.
+/// The folder if the user names none.
 const DEFAULT_ROOT: &str = "unwindlab-out";
 
 impl Artifacts {
-    /// The folder that the user named, made and writable; or the default one, which is only made
-    /// when something did not pass.
+    /// The folder that the user named, created and writable; or the default one, which is created
+    /// only when a scenario does not pass.
     ///
     /// # Errors
-    /// [`WriteError`] where the user's folder cannot be made or written.
+    /// [`WriteError`] if the user's folder cannot be created or written.
     pub fn open(root: Option<&Path>) -> Result<Self, WriteError> {
         let Some(root) = root else {
             return Ok(Self {
@@ -132,7 +132,7 @@ impl Artifacts {
         })
     }
 
-    /// Keeps a trial's logs, and notes where in the result.
+    /// Writes a trial's logs, and adds their paths to the result.
     ///
     /// # Errors
     /// [`WriteError`].
@@ -177,7 +177,7 @@ impl Artifacts {
         Ok(())
     }
 
-    /// Keeps a replay file beside a trial's logs, and notes where in the result.
+    /// Writes a replay file beside a trial's logs, and adds its path to the result.
     ///
     /// # Errors
     /// [`WriteError`].
@@ -194,10 +194,10 @@ impl Artifacts {
     }
 }
 
-/// A replay file beside a trial's logs.
+/// Name of the replay file.
 const REPLAY: &str = "replay.json";
 
-/// A file of an earlier run must not be taken for one of this.
+/// Removes a file of an earlier run, which could be mistaken for one of this run.
 fn remove_stale(path: &Path) -> Result<(), WriteError> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(WriteError::of(path)(error)),

@@ -1,4 +1,4 @@
-//! What `unwindlab bench` prints, and writes as JSON Lines.
+//! The output of `unwindlab bench`: text, and JSON Lines.
 
 use std::fmt::Write as _;
 
@@ -12,10 +12,10 @@ use crate::text::printable;
 /// Names the shape of a record.
 pub const SCHEMA: &str = "unwindlab.bench/1";
 
-/// Width of the column that says whose number it is.
+/// Width of the column that names whose number it is.
 const WHO: usize = 14;
 
-/// A line of the table: the figure's own, and one each for the numbers, the ratio, the promises and
+/// The text of one figure: a heading, then a line each for the numbers, the ratio, the promises and
 /// the notes.
 #[must_use]
 pub fn block(line: &Line) -> String {
@@ -64,7 +64,7 @@ fn row(text: &mut String, who: &str, spread: Spread, unit: &str) {
     );
 }
 
-/// Three digits, or all before the point.
+/// Three significant digits, and all digits before the point.
 fn short(value: f64) -> String {
     match value {
         _ if value >= 100.0 => format!("{value:.0}"),
@@ -76,7 +76,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// What is promised, and whether the median keeps it.
+/// The promise in words, and whether the median keeps it.
 fn promised(
     promise: Promise,
     unit: &str,
@@ -121,7 +121,7 @@ struct Record<'a> {
 /// The record of one figure, newline included.
 ///
 /// # Errors
-/// [`serde_json::Error`] should a value not be JSON, which the types here always are.
+/// [`serde_json::Error`] if a value cannot be serialized, which no type here causes.
 pub fn record(setting: &Setting, line: &Line) -> Result<String, serde_json::Error> {
     let peer = line.peer.as_ref().map(|peer| &peer.series);
     let mut text = serde_json::to_string(&Record {

@@ -1,4 +1,4 @@
-//! Which lines of the kernel's source a path executes, and at which of them an NMI was tried.
+//! The lines of the kernel's source that a path executes, and at which an NMI was tried.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,21 +14,21 @@ pub struct LineCoverage {
     pub executed: BTreeSet<u64>,
     /// Those at which an NMI was tried.
     pub tried: BTreeSet<u64>,
-    /// How often the path comes by one of them.
+    /// How often the path executes one of them.
     pub times: usize,
 }
 
 /// A source file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileCoverage {
-    /// As in the source tree.
+    /// Its path in the source tree.
     pub file: String,
     /// Every line that has code.
     pub lines: BTreeMap<u32, LineCoverage>,
 }
 
 impl FileCoverage {
-    /// Lines with code, those of them that were executed, and those at which an NMI was tried.
+    /// How many lines have code, how many of them were executed, and at how many an NMI was tried.
     #[must_use]
     pub fn counts(&self) -> [usize; 3] {
         let count = |of: fn(&LineCoverage) -> bool| self.lines.values().filter(|it| of(it)).count();
@@ -40,8 +40,8 @@ impl FileCoverage {
     }
 }
 
-/// The files of deferred unwinding, of the ways into the kernel and out of it, and of perf that are on the
-/// path. `tried` holds numbers of steps.
+/// The files on the path that belong to deferred unwinding, to perf, and to kernel entry and exit.
+/// `tried` holds numbers of steps.
 #[must_use]
 pub fn by_line(path: &[Step], tried: &BTreeSet<u32>, lines: &dyn SourceLines) -> Vec<FileCoverage> {
     let mut files: BTreeMap<String, BTreeMap<u32, LineCoverage>> = BTreeMap::new();
@@ -117,7 +117,7 @@ mod tests {
             step(9, false),
             step(2, true),
         ];
-        // The second time of instruction 1, and the one in user mode, which is no line of the kernel.
+        // Steps 2 and 3, and step 5 in user mode, which is no line of the kernel.
         let found = by_line(&path, &BTreeSet::from([2, 3, 5]), &Source);
         let [file] = found.as_slice() else {
             panic!("{found:?}");

@@ -1,5 +1,5 @@
-//! What is shown of a scenario that is not a pass: why, the events that show it, and where to
-//! look further.
+//! What is shown of a scenario that did not pass: why, the events that prove it, and the files with
+//! more.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use crate::judge::snapshot::Comparison;
 use crate::text::printable;
 use unwindlab_oracle::trace::{Event, EventKind, LabEvent, LabKind, Trace};
 
-/// Violations that are shown in full; the rest are in the files.
+/// Violations that are shown in full; the files have all of them.
 const MAX_VIOLATIONS: usize = 3;
 /// Reasons besides violations that are shown.
 const MAX_REASONS: usize = 10;
@@ -31,7 +31,7 @@ pub fn block(result: &ScenarioResult, names: Names<'_>) -> String {
         .reasons
         .iter()
         .filter(|reason| !told.contains(reason));
-    // The first reason of what never came to a verdict is in the table already.
+    // Except for a fail, the table already shows the first reason.
     let in_table = usize::from(result.outcome != Outcome::Fail);
     for reason in others.skip(in_table).take(MAX_REASONS) {
         let _ = writeln!(out, "  {}", printable(reason));
@@ -114,7 +114,7 @@ pub fn all_events(trace: &Trace, names: Names<'_>) -> String {
     out
 }
 
-/// Each event with the one before and the one after it, in order.
+/// These events and the one before and after each, in order.
 fn with_neighbours(events: &[usize], len: usize) -> Vec<usize> {
     let mut around: Vec<usize> = events
         .iter()
@@ -126,7 +126,7 @@ fn with_neighbours(events: &[usize], len: usize) -> Vec<usize> {
     around
 }
 
-/// One record of the lab client's log in a line: slot, CPU, task and entry, and what it says.
+/// A line for a record of the lab client's log: slot, CPU, task, entry, and content.
 #[must_use]
 pub fn log_line(event: &LabEvent, names: Names<'_>) -> String {
     let client = event
@@ -155,7 +155,7 @@ pub fn log_line(event: &LabEvent, names: Names<'_>) -> String {
     )
 }
 
-/// One event in a line: index, time in seconds, CPU, pid/tid, and what it says.
+/// A line for an event: index, time in seconds, CPU, pid/tid, and content.
 #[must_use]
 pub fn event_line(event: &Event, names: Names<'_>) -> String {
     let time = event.time.map_or_else(String::new, |ns| {

@@ -1,4 +1,4 @@
-//! What tells one design from another, in numbers: taken from the traces of a whole library.
+//! Figures that distinguish designs, from the traces of the whole library.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,13 +6,13 @@ use crate::judge::result::ScenarioResult;
 use unwindlab_oracle::trace::Trace;
 use unwindlab_oracle::trace::lab::{LabKind, LabTrace};
 
-/// The scenario under whose storm progress is measured: NMIs at a fixed rate in guest time, each
-/// of which asks for a stack of 300 frames.
+/// The scenario in which progress under a storm is measured: NMIs at a fixed rate in guest time, each
+/// of which requests a stack of 300 frames.
 pub const STORM: &str = "nmi-storm-300-frames";
-/// The scenario that goes through the way out of a system call, one instruction further with each
-/// iteration: how many it found is how many there are.
+/// The scenario that steps through the exit from a system call, one instruction further with each
+/// iteration, and so counts the instructions.
 pub const WAY_OUT: &str = "nmi-on-the-way-out";
-/// The same from the beginning of the system call.
+/// The scenario that does so from the entry to the system call.
 pub const WHOLE_CALL: &str = "nmi-all-through-a-call";
 
 /// The figures of one kernel.
@@ -20,26 +20,26 @@ pub const WHOLE_CALL: &str = "nmi-all-through-a-call";
 pub struct Figures {
     /// Requests of the lab's clients that were not refused.
     pub requests: u64,
-    /// Callbacks that a client got again for a stay in the kernel.
+    /// Callbacks of a client after its first for one stay in the kernel.
     pub duplicates: u64,
-    /// Stays in the kernel in which a client was called.
+    /// Stays in the kernel with a callback.
     pub entries: u64,
-    /// Stacks with a cookie of their own that these got: unwinds.
+    /// Different cookies that these stays had, each of which is an unwind.
     pub unwinds: u64,
-    /// Cookies that two tasks had, in one boot.
+    /// Cookies that two tasks had in one boot.
     pub shared_cookies: u64,
     /// Different cookies.
     pub cookies: u64,
-    /// Iterations of the workload during [`STORM`]; none where it was not run to its end.
+    /// Iterations of the workload during [`STORM`]; `None` if it did not run to its end.
     pub storm_progress: Option<u64>,
-    /// Instructions from the system call's function to user mode, nothing asked for before.
+    /// Instructions from the system call's function to user mode, without an earlier request.
     pub way_out: Option<u64>,
-    /// Instructions before the system call's function, since the C code of the entry began.
+    /// Instructions from the start of the entry's C code to the system call's function.
     pub way_in: Option<u64>,
 }
 
 impl Figures {
-    /// Takes them from the results of one kernel.
+    /// Computes them from the results of one kernel.
     #[must_use]
     pub fn of(results: &[ScenarioResult]) -> Self {
         let mut figures = Self::default();
@@ -104,21 +104,20 @@ impl Figures {
         self.shared_cookies += owners.values().filter(|tids| tids.len() > 1).count() as u64;
     }
 
-    /// Callbacks too many, for each request.
+    /// Duplicate callbacks for each request.
     #[must_use]
     pub fn duplicates_per_request(&self) -> Option<f64> {
         ratio(self.duplicates, self.requests)
     }
 
-    /// Unwinds for each stay in the kernel that had one.
+    /// Unwinds for each stay in the kernel with a callback.
     #[must_use]
     pub fn unwinds_per_entry(&self) -> Option<f64> {
         ratio(self.unwinds, self.entries)
     }
 }
 
-/// How many instructions of the kernel a sweep went through; none where it did not get to user
-/// mode.
+/// How many instructions of the kernel the scenario stepped through; `None` if there was none.
 fn kernel_instructions(trace: &Trace) -> Option<u64> {
     let kernel = trace.injections.iter().filter(|it| it.cpl == 0).count();
     (kernel > 0).then_some(kernel as u64)

@@ -1,4 +1,4 @@
-//! A stretch of a path, instruction by instruction, as `objdump -d` writes them (AT&T syntax).
+//! A part of a path, instruction by instruction, in the syntax of `objdump -d` (AT&T).
 
 use std::fmt::Write as _;
 
@@ -13,8 +13,8 @@ const LONGEST: usize = 15;
 /// Width of the column with the names.
 const NAMES: usize = 40;
 
-/// Up to `count` instructions before a boundary of a path and as many behind it: number, place, instruction, and the
-/// line of the source where the kernel has them.
+/// Up to `count` instructions before and after a boundary of a path. Each line has the number, the
+/// place, the instruction, and the line of the source if the kernel has DWARF.
 #[must_use]
 pub fn around(path: &[Step], number: u32, count: u32, names: Names<'_>) -> String {
     let mut out = String::new();
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use crate::scenario::KernelSymbols;
 
-    /// A kernel of one function: `nop`, `jmp` to itself, and nothing that is an instruction.
+    /// A kernel of one function: `nop`, `jmp` to itself, and a byte that is no instruction.
     struct Kernel;
 
     const BASE: u64 = 0xffff_ffff_8100_0000;

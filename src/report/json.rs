@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use crate::judge::result::ScenarioResult;
 
-/// Names the shape of a record. Raised with every change that a reader could trip over; added
-/// keys are none.
+/// Names the format of a record. The number rises with every change that may break a reader; an
+/// added key is no such change.
 pub const SCHEMA: &str = "unwindlab.result/1";
 
-/// What was tested, and where: the same for every scenario of a run.
+/// The kernel and the KVM host, the same for every scenario of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Setting {
@@ -38,7 +38,7 @@ struct Record<'a> {
 /// The line of one scenario, newline included.
 ///
 /// # Errors
-/// [`serde_json::Error`] should a value not be JSON, which the types here always are.
+/// [`serde_json::Error`] if a value cannot be serialized, which no type here causes.
 pub fn line(setting: &Setting, result: &ScenarioResult) -> Result<String, serde_json::Error> {
     let mut text = serde_json::to_string(&Record {
         schema: SCHEMA,

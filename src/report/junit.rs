@@ -1,8 +1,8 @@
 //! `--junit`: the results for CI servers.
 //!
-//! A kernel that is wrong is a `failure`, what could not be tested is an `error`, except that a
-//! skip is `skipped`. JUnit knows no expected failures: they succeed, and say which finding they
-//! met in their output.
+//! A wrong kernel is a `failure`, a skipped scenario is `skipped`, and one that could not be tested
+//! otherwise is an `error`. JUnit has no expected failures: they succeed, and their output names the
+//! finding that they met.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::judge::result::ScenarioResult;
 /// The XML of a run.
 ///
 /// # Errors
-/// [`SerializeError`] should the XML not be writable to memory.
+/// [`SerializeError`] if the XML cannot be written to memory.
 pub fn xml(
     setting: &Setting,
     results: &[ScenarioResult],

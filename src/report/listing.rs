@@ -1,4 +1,4 @@
-//! What a sweep did with each line of the source, as one HTML file that needs no other.
+//! A sweep's coverage of each line of the source, as one HTML file that needs no other.
 
 use std::fmt::Write as _;
 
@@ -6,20 +6,20 @@ use crate::report::coverage::{FileCoverage, LineCoverage};
 use crate::scenario::SourceLines;
 use crate::text::printable;
 
-/// What stands above the files.
+/// The text above the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heading {
     /// The scenario's name.
     pub scenario: String,
     /// `uname -r` of the kernel.
     pub release: String,
-    /// Boundaries of the path that were tried, and all.
+    /// How many boundaries of the path were tried, and how many it has.
     pub points: (usize, usize),
 }
 
-/// Of a longer file only what is near executed lines is shown: perf's are of many thousand lines.
+/// A longer file is shown only near executed lines: perf's files have many thousand lines.
 const WHOLE: usize = 1000;
-/// Lines that are near.
+/// So many lines before and after an executed one are near.
 const NEAR: u32 = 20;
 
 const STYLE: &str = "\
@@ -48,8 +48,8 @@ pub fn html(heading: &Heading, files: &[FileCoverage], lines: &dyn SourceLines) 
          <p class=\"key\"><span class=\"tried\">executed on the path, and an NMI tried there</span> \
          <span class=\"executed\">executed, not tried</span> \
          <span class=\"code\">has code, not executed</span></p>\n\
-         <p>Columns: how often the path comes by; instructions at which an NMI was tried, of those \
-         executed; line.</p>\n"
+         <p>Columns: how often the path executes the line; instructions at which an NMI was tried, of \
+         those executed; line number.</p>\n"
     );
     for file in files {
         let _ = write!(out, "{}", one_file(file, lines));
@@ -85,7 +85,7 @@ fn one_file(file: &FileCoverage, lines: &dyn SourceLines) -> String {
                 let _ = write!(
                     out,
                     "{}",
-                    row(*number, Some(covered), "(source not at hand)")
+                    row(*number, Some(covered), "(source not available)")
                 );
             }
         }
@@ -116,7 +116,7 @@ fn row(number: u32, covered: Option<&LineCoverage>, text: &str) -> String {
             (class, line.times.to_string(), share)
         }
     };
-    // A tab is as wide as it is in the kernel's source.
+    // Tabs are 8 wide, as in the kernel's source.
     let text = escaped(&text.replace('\t', "        "));
     format!(
         "<tr class=\"{class}\"><td class=\"n\">{times}</td><td class=\"n\">{share}</td>\
@@ -223,7 +223,7 @@ mod tests {
     fn of_a_long_file_what_is_far_from_the_path_is_left_out() {
         let page = page(Some(&"x\n".repeat(WHOLE + 1)));
         let rows = rows(&page);
-        // 1 and 2 were executed.
+        // Lines 1 and 2 were executed.
         assert_eq!(rows.len(), 23);
         assert!(
             rows[21].contains(">22<") && rows[22].contains("..."),
@@ -238,7 +238,7 @@ mod tests {
         assert!(
             rows(&page)
                 .iter()
-                .all(|row| row.contains("(source not at hand)"))
+                .all(|row| row.contains("(source not available)"))
         );
     }
 }

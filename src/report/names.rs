@@ -1,4 +1,4 @@
-//! Addresses as they are shown to people.
+//! Addresses as text: symbol and offset.
 
 use unwindlab_abi::message::UserSymbol;
 
@@ -11,12 +11,12 @@ use crate::text::printable;
 pub struct Names<'a> {
     /// The kernel's symbols.
     pub kernel: &'a dyn KernelSymbols,
-    /// The workload's.
+    /// The workload's symbols.
     pub user: &'a [UserSymbol],
 }
 
 impl Names<'_> {
-    /// `symbol+0x12`, or the bare address where it has no name.
+    /// `symbol+0x12`, or the address if no symbol contains it.
     #[must_use]
     pub fn name(&self, address: u64) -> String {
         let user = self

@@ -1,4 +1,4 @@
-//! A sweep for people: the distinct failures, which code was tried, and what it cost.
+//! A sweep as text: the distinct failures, the code that was tried, and the cost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,16 +13,16 @@ use unwindlab_oracle::trace::recording::TrialEnd;
 /// Violations of a failure that are shown.
 const MAX_MESSAGES: usize = 64;
 
-/// What is to be told.
+/// A sweep to report.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]
 pub struct Summary<'a> {
-    /// Of all trials.
+    /// The verdicts of all trials.
     pub verdicts: &'a Verdicts<'a>,
-    /// What it cost; nothing where the sweep did not come to its end.
+    /// The cost; `None` if the sweep did not come to its end.
     pub effort: Option<&'a Effort>,
     /// From the path's recording to the last verdict.
     pub elapsed: Duration,
-    /// The budget was used up.
+    /// Whether the budget was used up.
     pub cut: bool,
 }
 
@@ -92,7 +92,7 @@ fn what(symptom: &Symptom) -> String {
     died.into_iter().chain(fell).collect::<Vec<_>>().join(" ")
 }
 
-/// Instructions of each function on the path, and how many of them an NMI was tried at.
+/// A table of the functions on the path: instructions, how many of them were tried, executions.
 fn coverage(verdicts: &Verdicts<'_>, names: Names<'_>) -> String {
     let mut functions: BTreeMap<String, (BTreeSet<u64>, BTreeSet<u64>, usize)> = BTreeMap::new();
     let numbers = verdicts.numbers();
@@ -152,15 +152,15 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
     if let Some(pairs) = &verdicts.pairs {
         let _ = writeln!(
             out,
-            "{} boundaries for the first NMI, {} of which leave different machines behind: they stand for \
-             all, {} pairs so far",
+            "{} boundaries for the first NMI, of which {} leave different machines behind and represent \
+             the others: {} pairs so far",
             pairs.firsts, pairs.stand_for_all, pairs.stood_for,
         );
     }
     if !verdicts.missed.is_empty() {
         let _ = writeln!(
             out,
-            "{} points were not tried, the way to them was another each time: {}",
+            "{} points were not tried, because each attempt took another path: {}",
             verdicts.missed.len(),
             verdicts
                 .missed
@@ -173,7 +173,7 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
     for (point, reason) in &verdicts.failed {
         let _ = writeln!(
             out,
-            "the trial at point {point} was made once more: {}",
+            "the trial at point {point} was repeated: {}",
             printable(reason)
         );
     }
@@ -189,8 +189,8 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
         };
         let _ = writeln!(
             out,
-            "UNSTEADY: the trial at point {point} {how}, and was made once more; if it failed again, it \
-             is above"
+            "UNSTEADY: the trial at point {point} {how} and was repeated; if it failed again, it is \
+             listed above"
         );
     }
     let exercised: Vec<&str> = verdicts.exercised.keys().copied().collect();
@@ -198,7 +198,7 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
     if let Some(effort) = summary.effort {
         let _ = writeln!(
             out,
-            "restore: {} us median, {} us at the 99th percentile; {} pages copied of {} looked at, \
+            "restore: {} us median, {} us at the 99th percentile; {} of {} pages examined were copied, \
              median",
             quantile(&effort.restores_us, 0.5),
             quantile(&effort.restores_us, 0.99),
@@ -207,7 +207,7 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
         );
         let _ = writeln!(
             out,
-            "medians of a trial: {} us of steps, {} us from the NMI to its end, {} us of reading",
+            "medians of a trial: {} us of single steps, {} us from the NMI to the end, {} us of reading",
             quantile(&effort.steps_us, 0.5),
             quantile(&effort.runs_us, 0.5),
             quantile(&effort.tells_us, 0.5),
@@ -221,7 +221,7 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::cast_precision_loss,
-    reason = "an index near the right one will do"
+    reason = "an index near the right one is good enough"
 )]
 fn quantile(values: &[u32], share: f64) -> u32 {
     let mut sorted = values.to_vec();

@@ -1,4 +1,4 @@
-//! The table that `run` prints: one line per scenario, and one for all of them.
+//! The table that `run` prints: a line per scenario, and a summary.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::text::printable;
 /// Width of the longest outcome, `expected-failure`.
 const OUTCOME_WIDTH: usize = 16;
 
-/// The line of one scenario. `width` is that of the longest name. Styled; the stream strips
-/// styles where nobody would see them.
+/// The line of one scenario. `width` is that of the longest name. It has styles, which the stream
+/// strips if it is no terminal.
 #[must_use]
 pub fn row(result: &ScenarioResult, width: usize) -> String {
     let style = style(result.outcome);
@@ -39,7 +39,7 @@ pub fn row(result: &ScenarioResult, width: usize) -> String {
     line
 }
 
-/// Numbers for what ran to its end, else the reason why it did not.
+/// Numbers if the scenario ran to its end, else the reason why it did not.
 fn detail(result: &ScenarioResult) -> String {
     let numbers = short(&result.counts);
     match result.outcome {
@@ -69,7 +69,7 @@ const fn style(outcome: Outcome) -> Style {
     colour.on_default().bold()
 }
 
-/// The last line: how many of each outcome there are, in how much time.
+/// The last line: how many scenarios have each outcome, and the time they took.
 #[must_use]
 pub fn summary(results: &[ScenarioResult], elapsed: Duration) -> String {
     let parts: Vec<String> = Outcome::ALL

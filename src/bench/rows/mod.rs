@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::series::Series;
 use crate::judge::MatchFinding;
 use crate::plan::MachineSpec;
-use crate::plan::measurement::{Measured, MeasurementError, Vmm};
+use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured, Vmm};
 use crate::plan::sweep::SweepPlan;
 use crate::plan::{Executor, InfraError, Progress, TrialPlan};
 use crate::scenario::KernelSymbols;
@@ -146,13 +146,13 @@ pub struct Bench<'a> {
 enum RowError {
     /// The KVM host could not make the measurement.
     #[error(transparent)]
-    Measurement(#[from] MeasurementError),
+    NotMeasured(#[from] NotMeasured),
     /// The KVM host failed.
     #[error(transparent)]
     KvmHost(#[from] InfraError),
-    /// The KVM host answered another order.
+    /// The KVM host answered with the figures of another measurement.
     #[error("the KVM host answered with {0:?}")]
-    OtherOrder(Measured),
+    OtherAnswer(MeasuredFigures),
     /// No restore was made.
     #[error("nothing was restored")]
     NoRestore,
@@ -206,6 +206,10 @@ impl Bench<'_> {
             }
         }
         Ok(())
+    }
+
+    fn bench(&mut self, measurement: &Measurement) -> Result<MeasuredFigures, RowError> {
+        Ok(self.executor.bench(measurement)??)
     }
 
     /// What the trial with many records leaves behind.

@@ -2,7 +2,7 @@
 
 use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, RowError, number};
 use crate::bench::series::{Series, Spread};
-use crate::plan::measurement::{Measured, Order, Vmm};
+use crate::plan::measurement::{MeasuredFigures, Measurement, Vmm};
 
 /// Milliseconds that a machine runs before it is stopped and put back, about as long as in a trial
 /// of a sweep.
@@ -26,14 +26,14 @@ impl Bench<'_> {
                     Vmm::Ours => (&mut ours, OURS),
                     Vmm::Qemu => (&mut peer, QEMUS),
                 };
-                let order = Order::Restore {
+                let measurement = Measurement::Restore {
                     vmm,
                     machine,
                     times,
                     run_ms: RUN_MS,
                 };
-                series.take(|| match self.executor.bench(&order)? {
-                    Measured::Restored {
+                series.take(|| match self.bench(&measurement)? {
+                    MeasuredFigures::Restored {
                         micros,
                         copied,
                         asking,
@@ -45,7 +45,7 @@ impl Bench<'_> {
                         let spread = Spread::of(&millis).ok_or(RowError::NoRestore)?;
                         Ok(spread.median)
                     }
-                    other => Err(RowError::OtherOrder(other)),
+                    other => Err(RowError::OtherAnswer(other)),
                 });
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, RowError, number};
 use crate::bench::series::{Series, Spread};
-use crate::plan::measurement::{Measured, MeasurementError, Order, Vmm};
+use crate::plan::measurement::{MeasuredFigures, Measurement, Vmm};
 
 /// The numbers of one VMM.
 struct Starts {
@@ -22,9 +22,9 @@ impl Starts {
         }
     }
 
-    fn take(&mut self, started: Result<Measured, MeasurementError>) {
+    fn take(&mut self, started: Result<MeasuredFigures, RowError>) {
         let error = match started {
-            Ok(Measured::Started {
+            Ok(MeasuredFigures::Started {
                 micros,
                 beyond_kib,
                 guest_kib,
@@ -36,8 +36,8 @@ impl Starts {
                 self.anonymous_mib.push(mib(anonymous_kib));
                 return;
             }
-            Ok(other) => RowError::OtherOrder(other),
-            Err(error) => error.into(),
+            Ok(other) => RowError::OtherAnswer(other),
+            Err(error) => error,
         };
         self.seconds.fail(&error);
         self.beyond_mib.fail(&error);
@@ -71,7 +71,7 @@ impl Bench<'_> {
                     Vmm::Qemu => &mut peer,
                 };
                 if starts.seconds.failed.is_none() {
-                    starts.take(self.executor.bench(&Order::Start { vmm, machine }));
+                    starts.take(self.bench(&Measurement::Start { vmm, machine }));
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, RowError, number};
 use crate::bench::series::{Series, Spread};
 use crate::judge::sweep::Verdicts;
-use crate::plan::measurement::{Measured, Order, Vmm};
+use crate::plan::measurement::{MeasuredFigures, Measurement, Vmm};
 use crate::plan::sweep::{Effort, Message};
 
 /// A sweep that came to its end.
@@ -139,17 +139,17 @@ impl Bench<'_> {
 
     fn rebooted(&mut self) -> Result<f64, RowError> {
         let trial = Box::new(self.sweep.trial.clone());
-        match self.executor.bench(&Order::Trial(trial))? {
-            Measured::Tried { micros } => Ok(1e6 / number(micros)),
-            other => Err(RowError::OtherOrder(other)),
+        match self.bench(&Measurement::Trial(trial))? {
+            MeasuredFigures::Tried { micros } => Ok(1e6 / number(micros)),
+            other => Err(RowError::OtherAnswer(other)),
         }
     }
 
     fn booted_by_qemu(&mut self) -> Result<f64, RowError> {
         let (vmm, machine) = (Vmm::Qemu, self.machine.clone());
-        match self.executor.bench(&Order::Start { vmm, machine })? {
-            Measured::Started { micros, .. } => Ok(1e6 / number(micros)),
-            other => Err(RowError::OtherOrder(other)),
+        match self.bench(&Measurement::Start { vmm, machine })? {
+            MeasuredFigures::Started { micros, .. } => Ok(1e6 / number(micros)),
+            other => Err(RowError::OtherAnswer(other)),
         }
     }
 }

@@ -16,7 +16,7 @@ use self::qemu::{Peer, RunningQemu};
 use self::qmp::QmpError;
 use self::resident::Resident;
 use crate::plan::MachineSpec;
-use crate::plan::measurement::{Measured, Vmm};
+use crate::plan::measurement::{MeasuredFigures, Vmm};
 
 /// What VMMs are measured with on this KVM host.
 #[expect(missing_debug_implementations, reason = "holds a closure")]
@@ -62,7 +62,7 @@ impl VmmBench<'_> {
     ///
     /// # Errors
     /// [`VmmError`].
-    pub fn start(&self, vmm: Vmm) -> Result<Measured, VmmError> {
+    pub fn start(&self, vmm: Vmm) -> Result<MeasuredFigures, VmmError> {
         let (after, resident) = match vmm {
             Vmm::Ours => self.ready(&mut self.ours(0, Duration::ZERO)?),
             Vmm::Qemu => self.ready(&mut self.qemu(None)?.process),
@@ -72,7 +72,7 @@ impl VmmBench<'_> {
             beyond_kib,
             anonymous_kib,
         } = resident;
-        Ok(Measured::Started {
+        Ok(MeasuredFigures::Started {
             micros: u64::try_from(after.as_micros()).unwrap_or(u64::MAX),
             beyond_kib,
             guest_kib,
@@ -84,7 +84,12 @@ impl VmmBench<'_> {
     ///
     /// # Errors
     /// [`VmmError`].
-    pub fn restore(&self, vmm: Vmm, times: u32, run: Duration) -> Result<Measured, VmmError> {
+    pub fn restore(
+        &self,
+        vmm: Vmm,
+        times: u32,
+        run: Duration,
+    ) -> Result<MeasuredFigures, VmmError> {
         match vmm {
             Vmm::Ours => {
                 let mut process = self.ours(times, run)?;

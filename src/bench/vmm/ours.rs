@@ -19,7 +19,7 @@ use super::VmmError;
 use super::process::{BOOT_LIMIT, Process};
 use crate::driver::agent;
 use crate::plan::MachineSpec;
-use crate::plan::measurement::Measured;
+use crate::plan::measurement::MeasuredFigures;
 
 /// The first argument of the process.
 const OPTION: &str = "--bench-machine";
@@ -58,7 +58,7 @@ pub fn restores(
     process: &mut Process,
     times: u32,
     go_on: &dyn Fn() -> bool,
-) -> Result<Measured, VmmError> {
+) -> Result<MeasuredFigures, VmmError> {
     let (mut micros, mut copied) = (Vec::new(), Vec::new());
     // All come in one piece, so that nothing disturbs the process meanwhile.
     process.wait(BOOT_LIMIT, go_on)?;
@@ -79,7 +79,7 @@ pub fn restores(
     if micros.len() < times as usize {
         return Err(process.ended().into());
     }
-    Ok(Measured::Restored {
+    Ok(MeasuredFigures::Restored {
         micros,
         copied,
         asking: None,

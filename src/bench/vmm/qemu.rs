@@ -21,7 +21,7 @@ use super::process::{Process, memory_file, path_of};
 use super::qmp::{Qmp, QmpError};
 use crate::driver::agent;
 use crate::plan::MachineSpec;
-use crate::plan::measurement::Measured;
+use crate::plan::measurement::MeasuredFigures;
 
 /// A QEMU with its libraries and firmware, in one folder of the KVM host's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,7 +94,11 @@ fn initrd() -> io::Result<File> {
 ///
 /// # Errors
 /// [`VmmError`].
-pub fn restores(monitor: UnixStream, times: u32, run: Duration) -> Result<Measured, VmmError> {
+pub fn restores(
+    monitor: UnixStream,
+    times: u32,
+    run: Duration,
+) -> Result<MeasuredFigures, VmmError> {
     let disk = memory_file("bench-snapshots").map_err(VmmError::Prepare)?;
     let mut qmp = Qmp::open(monitor)?;
     qmp.add_snapshot_disk(&path_of(&disk))?;
@@ -111,7 +115,7 @@ pub fn restores(monitor: UnixStream, times: u32, run: Duration) -> Result<Measur
         qmp.human("cont")?;
         Ok(took)
     };
-    Ok(Measured::Restored {
+    Ok(MeasuredFigures::Restored {
         micros: (0..times).map(|_| took()).collect::<Result<_, _>>()?,
         copied: Vec::new(),
         asking: Some(asking),

@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::plan::measurement::{Measured, MeasurementError, Order};
+use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
 use crate::plan::sweep::{Message, SweepPlan};
 use crate::plan::{TrialPlan, TrialProgress};
 use unwindlab_oracle::trace::Recording;
@@ -33,7 +33,7 @@ pub enum ToHost {
     /// Carry out a sweep. Answered by `Sweep` messages, the last of which is `Done` or `Failed`.
     Sweep(Box<SweepPlan>),
     /// Make one measurement. Answered by `Bench`.
-    Bench(Order),
+    Bench(Measurement),
 }
 
 /// From the outer machine's init to the command.
@@ -58,7 +58,7 @@ pub enum FromHost {
     /// The sweep got somewhere.
     Sweep(Box<Message>),
     /// The measurement, or why it could not be made.
-    Bench(Result<Measured, MeasurementError>),
+    Bench(Result<MeasuredFigures, NotMeasured>),
 }
 
 /// Why a message did not get through.

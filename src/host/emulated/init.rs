@@ -21,7 +21,7 @@ use super::outbox::Outbox;
 use crate::host::native::{MachineBuilder, Native};
 use crate::host::perf_tool;
 use crate::plan::TrialPlan;
-use crate::plan::measurement::MeasurementError;
+use crate::plan::measurement::NotMeasured;
 
 /// The first virtio port of the first controller.
 const PORT: &str = "/dev/vport0p1";
@@ -95,11 +95,9 @@ fn carry_out(order: ToHost, native: &mut Native, port: &mut impl Write) -> anyho
             return Ok(sent?);
         }
         // A command that does not want to wait ends the whole machine.
-        ToHost::Bench(order) => FromHost::Bench(
-            native
-                .bench(&order, &|| true)
-                .map_err(MeasurementError::from),
-        ),
+        ToHost::Bench(order) => {
+            FromHost::Bench(native.bench(&order, &|| true).map_err(NotMeasured::from))
+        }
     };
     Ok(channel::send(port, &last)?)
 }

@@ -34,7 +34,7 @@ use self::console::OuterConsole;
 use self::conversation::{Answer, OuterError, out_of_turn, trial_answer, until_last};
 use self::qemu::{OuterMachine, inherited_path};
 use crate::interrupt::Interrupt;
-use crate::plan::measurement::{Measured, MeasurementError, Order};
+use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
 use crate::plan::sweep::{Message, SweepPlan};
 use crate::plan::{Executor, InfraError, Progress, TrialPlan};
 
@@ -202,12 +202,15 @@ impl Executor for Emulated {
         })
     }
 
-    fn bench(&mut self, order: &Order) -> Result<Measured, MeasurementError> {
-        let order = ToHost::Bench(order.clone());
+    fn bench(
+        &mut self,
+        measurement: &Measurement,
+    ) -> Result<Result<MeasuredFigures, NotMeasured>, InfraError> {
+        let order = ToHost::Bench(measurement.clone());
         self.order(&order, BENCH_SILENCE_LIMIT, |message| match message {
             FromHost::Bench(answer) => Break(Ok(answer)),
             other => out_of_turn(other),
-        })?
+        })
     }
 }
 

@@ -17,7 +17,7 @@ use super::progress_line;
 use crate::bench::vmm::qemu::Peer;
 use crate::bench::vmm::{VmmBench, VmmError};
 use crate::interrupt::Interrupt;
-use crate::plan::measurement::{Measured, MeasurementError, Order};
+use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
 use crate::plan::sweep::{Message, SweepPlan};
 use crate::plan::{Executor, InfraError, MachineSpec, Progress, TrialPlan, TrialProgress};
 use crate::runner::boot::{Booted, MachineKind};
@@ -46,11 +46,9 @@ pub enum BenchError {
     Trial(TrialEnd),
 }
 
-impl From<BenchError> for MeasurementError {
+impl From<BenchError> for NotMeasured {
     fn from(error: BenchError) -> Self {
-        Self {
-            reason: error.to_string(),
-        }
+        Self(error.to_string())
     }
 }
 
@@ -125,16 +123,16 @@ impl Native {
     /// [`BenchError`].
     pub fn bench(
         &mut self,
-        order: &Order,
+        measurement: &Measurement,
         go_on: &dyn Fn() -> bool,
-    ) -> Result<Measured, BenchError> {
+    ) -> Result<MeasuredFigures, BenchError> {
         // Nothing else takes memory meanwhile.
         self.idle.clear();
-        match order {
-            Order::Start { vmm, machine } => {
+        match measurement {
+            Measurement::Start { vmm, machine } => {
                 self.bench_vmm(machine, go_on, |bench| bench.start(*vmm))
             }
-            Order::Restore {
+            Measurement::Restore {
                 vmm,
                 machine,
                 times,
@@ -142,13 +140,13 @@ impl Native {
             } => self.bench_vmm(machine, go_on, |bench| {
                 bench.restore(*vmm, *times, Duration::from_millis(*run_ms))
             }),
-            Order::Trial(plan) => {
+            Measurement::Trial(plan) => {
                 let begin = Instant::now();
                 let recording = self.run(plan, &mut |_| go_on());
                 self.idle.clear();
                 let micros = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
                 match recording.end {
-                    TrialEnd::Completed => Ok(Measured::Tried { micros }),
+                    TrialEnd::Completed => Ok(MeasuredFigures::Tried { micros }),
                     end => Err(BenchError::Trial(end)),
                 }
             }
@@ -159,8 +157,8 @@ impl Native {
         &self,
         machine: &MachineSpec,
         go_on: &dyn Fn() -> bool,
-        measure: impl FnOnce(&VmmBench<'_>) -> Result<Measured, VmmError>,
-    ) -> Result<Measured, BenchError> {
+        measure: impl FnOnce(&VmmBench<'_>) -> Result<MeasuredFigures, VmmError>,
+    ) -> Result<MeasuredFigures, BenchError> {
         Ok(measure(&VmmBench {
             machine,
             kernel: self.builder.kernel(&machine.kernel)?,
@@ -214,8 +212,12 @@ impl Executor for InProcess {
         Ok(())
     }
 
-    fn bench(&mut self, order: &Order) -> Result<Measured, MeasurementError> {
+    fn bench(
+        &mut self,
+        measurement: &Measurement,
+    ) -> Result<Result<MeasuredFigures, NotMeasured>, InfraError> {
         let interrupt = &self.interrupt;
-        Ok(self.native.bench(order, &|| !interrupt.is_set())?)
+        let measured = self.native.bench(measurement, &|| !interrupt.is_set());
+        Ok(measured.map_err(NotMeasured::from))
     }
 }

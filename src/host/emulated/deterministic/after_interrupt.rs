@@ -1,15 +1,17 @@
 //! Works around a fault of QEMU's SVM that instruction-counted time brings out.
 //!
-//! `VMRUN` with an injected interrupt (`helper_vmrun`, `SVM_EVTINJ_TYPE_INTR`, in target/i386/tcg/system/svm_helper.c;
-//! QEMU 10.0, and later sources) delivers it, but leaves its vector in `exception_index`. The next exit from the
-//! guest wipes that out. Where QEMU leaves its CPU loop before (with `-icount` whenever a timer of the outer
-//! machine is due), the vector is delivered a second time, whether the guest has interrupts enabled or not: its
-//! timer tick interrupts itself and waits for a lock that it holds.
+//! `VMRUN` with an injected interrupt (`helper_vmrun`, `SVM_EVTINJ_TYPE_INTR`, in
+//! target/i386/tcg/system/svm_helper.c; QEMU 10.0 and later sources) delivers it, but leaves its
+//! vector in `exception_index`. The next exit from the guest clears that. If QEMU leaves its CPU loop
+//! before (with `-icount`, whenever a timer of the outer machine is due), the vector is delivered a
+//! second time, whether the guest has interrupts enabled or not: its timer tick interrupts itself and
+//! waits for a lock that it holds.
 //!
-//! So each injected interrupt is followed by an exit before the guest's next instruction, by an interrupt of the
-//! outer machine's own that is pending when `VMRUN` is executed. It is perf that raises it: an event on a probe of
-//! the function that enters the guest, where interrupts are off, has its owner's wake-up put off by an interrupt
-//! of the CPU to itself (`irq_work`). KVM uses the same way when it wants an exit at once.
+//! So each injected interrupt is followed by an exit before the guest's next instruction. The exit
+//! comes from an interrupt of the outer machine's own that is pending when `VMRUN` is executed. perf
+//! raises it: an event on a probe of the function that enters the guest, where interrupts are off,
+//! defers its owner's wake-up to an interrupt of the CPU to itself (`irq_work`). KVM does the same
+//! when it wants an exit at once.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -25,12 +27,13 @@ use rustix::mount::{MountFlags, mount};
 
 /// Where tracefs is mounted.
 const TRACEFS: &str = "/tracing";
-/// KVM's own note that the entry to come carries an interrupt.
+/// Reads KVM's own note that the next entry carries an interrupt.
 const PROBE: &str = "p:unwindlab/entry svm_vcpu_run injected=vcpu->arch.interrupt.injected";
 /// `O_ASYNC` of asm-generic/fcntl.h, which rustix leaves out.
 const ASYNC: OFlags = OFlags::from_bits_retain(0o20000);
 
-/// While this lives, the guest is left right after each interrupt that KVM injects on the first CPU.
+/// While this lives, an exit from the guest follows each interrupt that KVM injects on the first
+/// CPU.
 pub struct ExitAfterInterrupt {
     _counter: Counter,
 }
@@ -54,7 +57,7 @@ impl ExitAfterInterrupt {
             .append(true)
             .open(tracefs.join("kprobe_events"))
             .and_then(|mut probes| probes.write_all(PROBE.as_bytes()))
-            .context("the outer kernel takes no probe of svm_vcpu_run")?;
+            .context("the outer kernel accepts no probe of svm_vcpu_run")?;
         let id = fs::read_to_string(tracefs.join("events/unwindlab/entry/id"))?;
         let event = Tracepoint {
             id: id.trim().parse()?,
@@ -66,7 +69,7 @@ impl ExitAfterInterrupt {
         let counter = Counter::new(event, (Proc::ALL, Cpu(0)), every)
             .context("no perf event on svm_vcpu_run")?;
         counter.with_ftrace_filter(c"injected == 1")?;
-        // With this flag perf wakes somebody up at each event; that there is nobody is as good.
+        // With this flag perf sends a wake-up at each event, which needs no recipient.
         fcntl_setfl(counter.file(), ASYNC)?;
         counter.enable()?;
         Ok(Self { _counter: counter })

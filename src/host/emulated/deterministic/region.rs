@@ -1,9 +1,9 @@
-//! Memory that the command and a deterministic outer machine share: how a plan gets in and a recording out
-//! without anything that happens at a time.
+//! Memory that the command and a deterministic outer machine share: a plan gets in and a recording
+//! out without anything that happens at a certain time.
 //!
-//! The command writes its message before power-on. What the machine writes, the command reads whenever
-//! it likes: reading leaves no trace. To the machine it is the BAR of a PCI device (QEMU's ivshmem-plain), to the
-//! command a memfd.
+//! The command writes its message before power-on. It reads what the machine writes whenever it
+//! likes: reading leaves no trace. To the machine the memory is the BAR of a PCI device (QEMU's
+//! ivshmem-plain), to the command a memfd.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-/// Bytes in all; only what is written takes memory.
+/// Size in bytes; only what is written takes memory.
 pub const SIZE: usize = 256 << 20;
-/// From here on lies what the machine says, behind the number of its bytes (a `u64`); before, what it is told,
-/// likewise.
+/// Where the machine's answer starts, with its number of bytes (a `u64`). The command's message, at
+/// the start of the region, has the same form.
 const ANSWER: usize = 32 << 20;
-/// The numbers' own size.
+/// Size of such a number.
 const WORD: usize = 8;
 /// Vendor and device of ivshmem (docs/specs/ivshmem-spec.rst of QEMU).
 const IVSHMEM: [&str; 2] = ["0x1af4", "0x1110"];
@@ -29,15 +29,15 @@ const IVSHMEM: [&str; 2] = ["0x1af4", "0x1110"];
 #[derive(Debug)]
 pub struct Outside {
     file: File,
-    /// Bytes of the answer that were read.
+    /// Bytes of the answer that have been read.
     read: usize,
 }
 
 impl Outside {
-    /// A new region that tells the machine `message`.
+    /// A new region that holds `message` for the machine.
     ///
     /// # Errors
-    /// When memory cannot be had, or the message is too long.
+    /// When the memory cannot be allocated, or the message is too long.
     pub fn new(message: &[u8]) -> io::Result<Self> {
         if message.len() > ANSWER - WORD {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -56,10 +56,10 @@ impl Outside {
         &self.file
     }
 
-    /// What the machine said since this was last asked: whole messages.
+    /// What the machine wrote since the last call: whole messages.
     ///
     /// # Errors
-    /// When the machine claims to have said more than fits.
+    /// When the machine claims to have written more than fits.
     pub fn news(&mut self) -> io::Result<Vec<u8>> {
         let mut said = [0; WORD];
         self.file.read_exact_at(&mut said, ANSWER as u64)?;
@@ -75,21 +75,21 @@ impl Outside {
     }
 }
 
-/// The machine's end. Reading ends where the command's message does; what is written is seen when
-/// it is flushed.
+/// The machine's end. Reading ends where the command's message does; the command sees what is
+/// written once it is flushed.
 #[derive(Debug)]
 pub struct Inside {
     start: *mut u8,
     /// Where the command's message ends.
     told: usize,
-    /// How far it is read.
+    /// How far it has been read.
     read: usize,
     /// Bytes of the answer.
     written: usize,
 }
 
 impl Inside {
-    /// Maps the region; none where this machine has no such device.
+    /// Maps the region; `None` where this machine has no such device.
     ///
     /// # Errors
     /// When it cannot be mapped.
@@ -97,7 +97,7 @@ impl Inside {
         let Some(device) = device()? else {
             return Ok(None);
         };
-        // Without a driver nobody else has its memory decoded.
+        // The device has no driver that would enable its memory.
         fs::write(device.join("enable"), "1")?;
         let bar = OpenOptions::new()
             .read(true)
@@ -129,8 +129,9 @@ impl Read for Inside {
         let from = self
             .at(self.read, length)
             .ok_or(io::ErrorKind::UnexpectedEof)?;
-        // SAFETY: `from` is in the mapping with all `length` bytes, which lives as long as the process; the
-        // command does not write while the machine runs, nor do we write here; the buffer is at least as long.
+        // SAFETY: all `length` bytes at `from` are in the mapping, which lives as long as the
+        // process; the command does not write while the machine runs, nor do we write here; the
+        // buffer is at least as long.
         unsafe { ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), length) };
         self.read += length;
         Ok(length)
@@ -141,7 +142,7 @@ impl Write for Inside {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let to = self.at(ANSWER + WORD + self.written, bytes.len());
         let to = to.ok_or(io::ErrorKind::FileTooLarge)?;
-        // SAFETY: as in `read`; the command does not read here before the number says so.
+        // SAFETY: as in `read`; the command does not read here before the number covers it.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         self.written += bytes.len();
         Ok(bytes.len())
@@ -150,7 +151,8 @@ impl Write for Inside {
     fn flush(&mut self) -> io::Result<()> {
         let number = self.at(ANSWER, WORD);
         let number = number.ok_or(io::ErrorKind::FileTooLarge)?;
-        // SAFETY: in the mapping, aligned (pages are, and `ANSWER` is a multiple of 8), and only accessed so.
+        // SAFETY: in the mapping, aligned (pages are, and `ANSWER` is a multiple of 8), and only
+        // accessed atomically.
         let number = unsafe { AtomicU64::from_ptr(number.cast()) };
         number.store((self.written as u64).to_le(), Ordering::Release);
         Ok(())
@@ -160,8 +162,8 @@ impl Write for Inside {
 /// Maps a region: all its bytes, for as long as the process lives.
 fn map(file: &File) -> io::Result<*mut u8> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: no address is asked for, so that no mapping of ours is replaced. What is beyond the end of
-    // a file that is too short is not accessed: the BAR, and the memfd, have this size.
+    // SAFETY: no address is asked for, so that no mapping of ours is replaced. The BAR and the memfd
+    // have this size, so that nothing beyond the end of a file is accessed.
     let start = unsafe { mmap(ptr::null_mut(), SIZE, access, MapFlags::SHARED, file, 0) }?;
     Ok(start.cast())
 }

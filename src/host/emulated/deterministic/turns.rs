@@ -1,7 +1,7 @@
 //! Which vCPU gets the outer machine's one CPU, and for how long, as a seed has it.
 //!
-//! All vCPUs may run at any time; the favoured one by far the most. A host that is busy does the same to its
-//! guests, so whatever comes of it is an interleaving that could be.
+//! All vCPUs may run at any time; the favoured one gets by far the most. A busy host does the same
+//! to its guests, so every interleaving that results is one that can occur there.
 
 use std::fs;
 use std::io;
@@ -11,15 +11,16 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use rustix::process::{Pid, setpriority_process};
 
-/// Length of a turn in microseconds: at most the time slice of the outer kernel's scheduler, about.
+/// Length of a turn in microseconds: at most about the time slice of the outer kernel's scheduler.
 const TURN_US: std::ops::Range<u64> = 200..3_000;
-/// How long nobody runs between two turns, at most, in microseconds: what makes a difference to one vCPU.
+/// Pause between two turns in microseconds, in which no vCPU runs: it makes seeds differ with one
+/// vCPU too.
 const PAUSE_US: std::ops::Range<u64> = 0..50;
-/// Nice values: of 70 parts of the CPU the favoured vCPU gets all but one.
+/// Nice values: the favoured vCPU gets 69 of 70 parts of the CPU.
 const FAVOURED: i32 = 0;
 const OTHERS: i32 = 19;
 
-/// Has the machine that is about to be made, of this process, run its vCPUs in turns from now on.
+/// Makes the machine that this process is about to build run its vCPUs in turns.
 ///
 /// # Errors
 /// When no thread can be started.
@@ -28,7 +29,7 @@ pub fn take_turns(seed: u64, vcpus: u8) -> io::Result<()> {
         .name("turns".to_owned())
         .spawn(move || {
             if let Err(error) = turns(seed, usize::from(vcpus)) {
-                // The threads are gone with their machine, or the console tells.
+                // The threads ended with their machine; else the console shows this.
                 eprintln!("unwindlab: no more turns: {error}");
             }
         })
