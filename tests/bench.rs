@@ -1,7 +1,8 @@
-//! `unwindlab bench` measures every row, and names a peer that it cannot measure. No time is asserted.
+//! `unwindlab bench` measures every row, and names a peer that it cannot measure. No time is
+//! asserted.
 //!
-//! Needs the stock kernel and, unless this machine's /dev/kvm can run it, QEMU and the outer kernel;
-//! the first test needs Debian's QEMU as the peer.
+//! Needs the stock kernel and, unless this machine's /dev/kvm can run it, QEMU and the outer
+//! kernel; the first test needs Debian's QEMU as the peer.
 
 #![allow(
     clippy::tests_outside_test_module,

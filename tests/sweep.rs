@@ -1,8 +1,8 @@
 //! `unwindlab sweep` hits a finding with a window of three instructions every time, catches broken
 //! kernels without a scenario made for them, restores machines exactly, and resumes.
 //!
-//! Needs the stock kernel, a KVM host, native or emulated, and for some tests Debian's kernel source
-//! and a compiler.
+//! Needs the stock kernel, a KVM host, native or emulated, and for some tests Debian's kernel
+//! source and a compiler.
 
 #![allow(
     clippy::tests_outside_test_module,

@@ -23,7 +23,10 @@ pub fn report(cache: &Cache) -> String {
             false
         }
         Ok(HostChoice::Emulated { why }) => {
-            lines.push(line("KVM host", "emulated, because the native one fails:"));
+            lines.push(line(
+                "KVM host",
+                "emulated, because there is no usable native one:",
+            ));
             lines.push(line("", &why));
             true
         }

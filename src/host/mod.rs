@@ -10,7 +10,7 @@ mod closure;
 mod doctor;
 pub mod emulated;
 pub mod kernel_request;
-pub mod native;
+mod native;
 mod perf_tool;
 pub mod provider;
 pub mod this_machine;

@@ -1,5 +1,5 @@
-//! The distribution's perf as a part of the guest's initial file system: a second archive behind the
-//! agent's, for the scenarios that use it.
+//! The distribution's perf as a part of the guest's initial file system: a second archive behind
+//! the agent's, for the scenarios that use it.
 
 use std::io;
 use std::path::Path;
@@ -22,8 +22,8 @@ pub fn archive(dir: &Path) -> io::Result<Vec<u8>> {
     closure::add(Archive::default(), PERF_TOOL_DIR, dir, &programs, &[])?.finish()
 }
 
-/// An initial file system with another one behind it. Archives start at multiples of four bytes; the
-/// kernel skips zeros between them
+/// An initial file system with another one behind it. Archives start at multiples of four bytes;
+/// the kernel skips zeros between them
 /// (Documentation/driver-api/early-userspace/buffer-format.rst).
 #[must_use]
 pub fn behind(first: &[u8], second: &[u8]) -> Vec<u8> {

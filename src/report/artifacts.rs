@@ -1,5 +1,5 @@
-//! Files that outlive a run. They are complete or absent, and checked to be writable before anything
-//! runs.
+//! Files that outlive a run. They are complete or absent, and checked to be writable before
+//! anything runs.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write as _};

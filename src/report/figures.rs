@@ -6,8 +6,8 @@ use crate::judge::result::ScenarioResult;
 use unwindlab_oracle::trace::Trace;
 use unwindlab_oracle::trace::lab::{LabKind, LabTrace};
 
-/// The scenario in which progress under a storm is measured: NMIs at a fixed rate in guest time, each
-/// of which requests a stack of 300 frames.
+/// The scenario in which progress under a storm is measured: NMIs at a fixed rate in guest time,
+/// each of which requests a stack of 300 frames.
 pub const STORM: &str = "nmi-storm-300-frames";
 /// The scenario that steps through the exit from a system call, one instruction further with each
 /// iteration, and so counts the instructions.

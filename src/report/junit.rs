@@ -1,8 +1,8 @@
 //! `--junit`: the results for CI servers.
 //!
 //! A wrong kernel is a `failure`, a skipped scenario is `skipped`, and one that could not be tested
-//! otherwise is an `error`. JUnit has no expected failures: they succeed, and their output names the
-//! finding that they met.
+//! otherwise is an `error`. JUnit has no expected failures: they succeed, and their output names
+//! the finding that they met.
 
 use std::time::Duration;
 

@@ -1,10 +1,11 @@
 //! Results as text, JSON, JUnit and HTML.
 //!
-//! - `run`: [`table`] and [`failure`] for people, [`json`] and [`junit`] for machines, [`artifacts`]
-//!   for the files that stay
+//! - `run`: [`table`] and [`failure`] for people, [`json`] and [`junit`] for machines,
+//!   [`artifacts`] for the files that stay
 //! - `sweep`: [`mod@sweep`], with [`coverage`] of the source and its [`listing`]
 //! - `replay`: [`replay`], with the [`instructions`] around a point
-//! - `variants`: [`figures`] and their [`comparison`]; `mutants`: [`matrix`]; `bench`: [`mod@bench`]
+//! - `variants`: [`figures`] and their [`comparison`]; `mutants`: [`matrix`]; `bench`:
+//!   [`mod@bench`]
 //!
 //! [`names`] gives addresses their symbols in all of them.
 

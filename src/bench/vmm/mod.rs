@@ -1,8 +1,8 @@
-//! The KVM host's part of a measurement: a VMM is started as a process, looked at, and ended.
+//! The KVM host's part of a measurement: a VMM is started as a process, measured, and ended.
 
 pub mod ours;
 mod process;
-pub mod qemu;
+pub(crate) mod qemu;
 mod qmp;
 mod resident;
 
@@ -58,7 +58,7 @@ pub enum VmmError {
 }
 
 impl VmmBench<'_> {
-    /// Starts a VMM, and looks at it when its guest is ready.
+    /// Starts a VMM, and measures it when its guest is ready.
     ///
     /// # Errors
     /// [`VmmError`].
@@ -80,7 +80,7 @@ impl VmmBench<'_> {
         })
     }
 
-    /// Puts a machine back so often, each time after it ran for a while.
+    /// Puts a machine back `times` times, each time after it ran for a while.
     ///
     /// # Errors
     /// [`VmmError`].

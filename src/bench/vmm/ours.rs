@@ -1,8 +1,8 @@
 //! Our own VMM as a process: this program once more, which does nothing but boot one machine.
 //!
-//! `unwindlab --bench-machine KERNEL VCPUS MIB TIMES MILLISECONDS CMDLINE` prints `r` when the agent
-//! has said its first word, and then, TIMES times, lets the machine run for MILLISECONDS, puts it
-//! back, and prints a line `MICROSECONDS PAGES`. Then it waits to be killed.
+//! `unwindlab --bench-machine KERNEL VCPUS MIB TIMES MILLISECONDS CMDLINE` prints `r` when the
+//! agent has said its first word, and then, TIMES times, lets the machine run for MILLISECONDS,
+//! puts it back, and prints a line `MICROSECONDS PAGES`. Then it waits to be killed.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -142,7 +142,7 @@ fn build(kernel: &str, vcpus: u8, memory_mib: u32, cmdline: &str) -> anyhow::Res
     Ok(Machine::build(&unwindlab_vmm::open_kvm()?, &config)?)
 }
 
-/// Runs the machine and puts it back, so often; a line for each time.
+/// Runs the machine and puts it back `times` times; a line for each.
 fn restore(machine: &mut Machine, times: u32, run_ms: u64) -> anyhow::Result<String> {
     let mut lines = String::new();
     if times == 0 {

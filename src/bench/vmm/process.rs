@@ -45,7 +45,7 @@ pub enum ProcessError {
         last_words: String,
     },
     /// The memory that it uses cannot be determined.
-    #[error("its memory cannot be looked at: {0}")]
+    #[error("its memory cannot be read: {0}")]
     Memory(#[source] io::Error),
 }
 

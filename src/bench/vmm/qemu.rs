@@ -126,12 +126,12 @@ fn micros(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The agent's first word is an `out` to [`MAILBOX_PORT`]; the debug console there passes its lowest
-/// byte on to standard output.
+/// The agent's first word is an `out` to [`MAILBOX_PORT`]; the debug console there passes its
+/// lowest byte on to standard output.
 ///
-/// A stock kernel needs neither the interrupt controller nor the timer of a PC. It does look for the
-/// real-time clock, which ACPI does not deny here: without one it waits 4 s for an answer. RAM in a
-/// file in memory, as our VMM has it, makes this one slower.
+/// A stock kernel needs neither the interrupt controller nor the timer of a PC. It does look for
+/// the real-time clock, which ACPI does not deny here: without one it waits 4 s for an answer. RAM
+/// in a file in memory, as our VMM has it, makes this one slower.
 fn arguments(spec: &MachineSpec, kernel: &Path, initrd: &str, cmdline: &str) -> Vec<OsString> {
     let (mib, vcpus) = (spec.memory_mib, spec.vcpus);
     let mut arguments: Vec<OsString> = [

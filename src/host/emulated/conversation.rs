@@ -96,3 +96,61 @@ pub fn out_of_turn<T>(message: FromHost) -> Answer<T> {
         _ => OuterError::StartedOver,
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use unwindlab_guest_kernel::Silent;
+
+    use super::*;
+    use crate::plan::{Stage, TrialProgress};
+
+    /// What comes of a trial that is answered with these messages.
+    fn trial(messages: Vec<FromHost>) -> Result<Recording, OuterError> {
+        let mut messages = messages.into_iter();
+        let closed = || OuterError::Lost(ChannelError::Closed);
+        until_last(
+            || messages.next().ok_or_else(closed),
+            |message| trial_answer(message, "x", &Silent),
+        )
+    }
+
+    fn progress() -> FromHost {
+        FromHost::Progress(TrialProgress {
+            stage: Stage::Booting,
+            elapsed_ms: 1,
+            injected: 0,
+            planned: 2,
+        })
+    }
+
+    #[test]
+    fn a_trial_ends_with_its_recording() {
+        let recording = FromHost::Recording(Box::new(Recording {
+            console: "hello".to_owned(),
+            ..Recording::default()
+        }));
+        let unfit = FromHost::Unfit {
+            reason: "not received".to_owned(),
+        };
+        let answered = trial(vec![progress(), recording, unfit]).unwrap();
+        assert_eq!(answered.console, "hello");
+    }
+
+    #[test]
+    fn without_a_recording_the_reason_is_given() {
+        let reason = |messages| trial(messages).unwrap_err().to_string();
+        let unfit = FromHost::Unfit {
+            reason: "no KVM".to_owned(),
+        };
+        assert_eq!(reason(vec![progress(), unfit]), "no KVM");
+        let hello = FromHost::Hello {
+            version: String::new(),
+            release: String::new(),
+        };
+        assert_eq!(reason(vec![hello]), "the outer machine started over");
+        assert_eq!(
+            reason(vec![progress()]),
+            "the outer machine died or hangs: the channel to the KVM host closed"
+        );
+    }
+}

@@ -11,12 +11,12 @@
 mod channel;
 mod console;
 mod conversation;
-pub mod deterministic;
-pub mod first_cpu;
+pub(super) mod deterministic;
+pub(super) mod first_cpu;
 pub mod init;
-pub mod initramfs;
+pub(super) mod initramfs;
 mod outbox;
-pub mod qemu;
+pub(super) mod qemu;
 
 use std::io;
 use std::ops::ControlFlow::{Break, Continue};

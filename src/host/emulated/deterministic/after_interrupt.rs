@@ -2,16 +2,16 @@
 //!
 //! `VMRUN` with an injected interrupt (`helper_vmrun`, `SVM_EVTINJ_TYPE_INTR`, in
 //! target/i386/tcg/system/svm_helper.c; QEMU 10.0 and later sources) delivers it, but leaves its
-//! vector in `exception_index`. The next exit from the guest clears that. If QEMU leaves its CPU loop
-//! before (with `-icount`, whenever a timer of the outer machine is due), the vector is delivered a
-//! second time, whether the guest has interrupts enabled or not: its timer tick interrupts itself and
-//! waits for a lock that it holds.
+//! vector in `exception_index`. The next exit from the guest clears that. If QEMU leaves its CPU
+//! loop before (with `-icount`, whenever a timer of the outer machine is due), the vector is
+//! delivered a second time, whether the guest has interrupts enabled or not: its timer tick
+//! interrupts itself and waits for a lock that it holds.
 //!
 //! So each injected interrupt is followed by an exit before the guest's next instruction. The exit
-//! comes from an interrupt of the outer machine's own that is pending when `VMRUN` is executed. perf
-//! raises it: an event on a probe of the function that enters the guest, where interrupts are off,
-//! defers its owner's wake-up to an interrupt of the CPU to itself (`irq_work`). KVM does the same
-//! when it wants an exit at once.
+//! comes from an interrupt of the outer machine's own that is pending when `VMRUN` is executed.
+//! perf raises it: an event on a probe of the function that enters the guest, where interrupts are
+//! off, defers its owner's wake-up to an interrupt of the CPU to itself (`irq_work`). KVM does the
+//! same when it wants an exit at once.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};

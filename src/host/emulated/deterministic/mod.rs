@@ -6,9 +6,9 @@
 //! a second one would depend on when it was asked for. What is left open (which vCPU runs when)
 //! follows from the seed: see [`turns`].
 
-pub mod after_interrupt;
-pub mod region;
-pub mod turns;
+pub(super) mod after_interrupt;
+pub(super) mod region;
+pub(super) mod turns;
 
 use std::collections::VecDeque;
 use std::fs::File;

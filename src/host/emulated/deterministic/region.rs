@@ -162,8 +162,8 @@ impl Write for Inside {
 /// Maps a region: all its bytes, for as long as the process lives.
 fn map(file: &File) -> io::Result<*mut u8> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: no address is asked for, so that no mapping of ours is replaced. The BAR and the memfd
-    // have this size, so that nothing beyond the end of a file is accessed.
+    // SAFETY: no address is asked for, so that no mapping of ours is replaced. The BAR and the
+    // memfd have this size, so that nothing beyond the end of a file is accessed.
     let start = unsafe { mmap(ptr::null_mut(), SIZE, access, MapFlags::SHARED, file, 0) }?;
     Ok(start.cast())
 }
