@@ -1,7 +1,7 @@
 //! Choosing and starting the KVM host: where a trial's machine gets its KVM from, and what is put
 //! into the machines.
 //!
-//! [`choice`] asks the probe, [`this_machine`] starts the host that it names: [`native`], which
+//! [`choice`] asks the probe, [`this_machine`] starts the host that it names: `native`, which
 //! runs trials in this process, or [`emulated`], which sends them to a Linux in QEMU.
 
 mod cached_kernel;

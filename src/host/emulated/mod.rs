@@ -1,9 +1,9 @@
 //! The emulated KVM host: QEMU's TCG emulates an AMD CPU with SVM, the outer Linux's `kvm_amd`
 //! gives /dev/kvm on it, and this same binary is its init.
 //!
-//! The command's side: [`qemu`] is the command line, [`initramfs`] what the machine boots into,
-//! [`conversation`] an order and its answers, [`console`] what the machine prints. The machine's
-//! side: [`init`], with [`outbox`] and [`first_cpu`]. Both speak the language of [`channel`].
+//! The command's side: `qemu` is the command line, `initramfs` what the machine boots into,
+//! `conversation` an order and its answers, `console` what the machine prints. The machine's
+//! side: `init`, with `outbox` and `first_cpu`. Both speak the language of `channel`.
 //!
 //! Nothing is left on disk: the initramfs is a memfd, console and channel are socket pairs, and
 //! QEMU dies with us, however we die.
