@@ -6,7 +6,7 @@ use unwindlab_oracle::trace::ring::{GuestRead, NotGuestMemory};
 
 /// The machine's RAM, by guest-physical address.
 #[derive(Debug)]
-pub struct Ram<'a>(pub &'a Memory);
+pub(crate) struct Ram<'a>(pub &'a Memory);
 
 impl GuestRead for Ram<'_> {
     fn read(&self, gpa: u64, into: &mut [u8]) -> Result<(), NotGuestMemory> {

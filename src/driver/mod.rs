@@ -1,8 +1,304 @@
 //! A guest and its agent, driven from outside: what trials and sweeps have in common.
+//!
+//! A [`Driver`] owns the machine, the session with the agent, and the breakpoints. It says what
+//! happens in the guest, one thing at a time, and answers the agent on its own; what an event calls
+//! for is up to the caller. The vCPU to which something happened stands still until the caller
+//! resumes it.
 
-pub mod agent;
-pub mod cpio;
+mod error;
 mod guest_memory;
-pub mod session;
-pub mod vcpu;
-pub mod watch;
+mod held;
+pub(crate) mod image;
+mod look;
+pub(crate) mod session;
+mod shared;
+mod watch;
+
+use std::time::Instant;
+
+use unwindlab_abi::{MAILBOX_PORT, MARK_PORT, mark};
+use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
+use unwindlab_vmm::{
+    Access, AddressSpace, Checkpoint, Machine, Pause, Run, Stop, VcpuEvent, VcpuHandle, Watched,
+};
+
+pub(crate) use self::error::DriverError;
+use self::held::Held;
+pub(crate) use self::look::{place, word};
+use self::session::{AgentSession, Consequence};
+pub(crate) use self::watch::host_may_have;
+use crate::plan::{KernelAddresses, TrialPlan};
+
+/// What happened in a guest, and to which vCPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Happening {
+    /// The agent calls for the first time: it asks for its plan. [`Driver::answer`] answers it.
+    Hello(Call),
+    /// The agent is about to start; it is answered.
+    Ready { vcpu: u8 },
+    /// A workload thread, or the agent's helper on its behalf, says where it is.
+    Mark { vcpu: u8, what: u8, thread: u32 },
+    /// The vCPU stands at a breakpoint.
+    Breakpoint { vcpu: u8, pc: u64 },
+    /// The vCPU is back at a breakpoint at which it stopped before: nothing new.
+    Again { vcpu: u8 },
+    /// The vCPU executed what it was to execute; the next instruction is at `pc`.
+    Stepped { vcpu: u8, pc: u64 },
+    /// The vCPU made an access that is waited for.
+    Access { vcpu: u8, access: Access },
+    /// The guest is over.
+    Ended(TrialEnd),
+    /// Nothing happened in time.
+    Nothing,
+}
+
+/// A call of the agent's that waits for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// The vCPU that rang.
+    pub vcpu: u8,
+    /// The frame of the mailbox.
+    frame: u32,
+}
+
+/// A guest with its agent.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    /// The machine. Breakpoints are set, and vCPUs resumed, by the driver.
+    pub machine: Machine,
+    /// The session with the agent.
+    pub session: AgentSession,
+    symbols: KernelAddresses,
+    breakpoints: Vec<u64>,
+    held: Held,
+    /// The only vCPU runs on the thread that waits for it.
+    runs_here: bool,
+    /// How it is to run then.
+    next_run: Option<Run>,
+}
+
+impl Driver {
+    /// Drives a machine whose agent was not answered yet. It must have no breakpoints.
+    pub fn new(plan: &TrialPlan, machine: Machine) -> Self {
+        let session = AgentSession::new(&plan.guest, plan.vcpus);
+        Self::with_session(plan, machine, session)
+    }
+
+    /// Drives a machine whose agent has said so much. It must have no breakpoints.
+    pub fn with_session(plan: &TrialPlan, machine: Machine, session: AgentSession) -> Self {
+        Self {
+            machine,
+            session,
+            symbols: plan.symbols,
+            breakpoints: Vec::new(),
+            held: Held::default(),
+            runs_here: false,
+            next_run: None,
+        }
+    }
+
+    /// Has a machine with one vCPU run on the thread that waits for it in [`Self::next`], and only
+    /// meanwhile. That saves two switches of threads for each stop.
+    pub fn running_here(mut self) -> Self {
+        self.runs_here = self.machine.vcpu_count() == 1;
+        self
+    }
+
+    /// Starts all vCPUs that stand still and whose stops were seen.
+    pub fn start(&mut self) -> Result<(), DriverError> {
+        if self.runs_here {
+            self.next_run = Some(Run::Continue);
+            return Ok(());
+        }
+        Ok(self.machine.start()?)
+    }
+
+    /// Resumes a vCPU. One that is held runs when it is released.
+    pub fn resume(&mut self, index: u8, run: Run) -> Result<(), DriverError> {
+        if self.held.keep(index, run) {
+            return Ok(());
+        }
+        if self.runs_here {
+            self.next_run = Some(run);
+            return Ok(());
+        }
+        Ok(self.vcpu(index)?.resume(run)?)
+    }
+
+    /// Has a vCPU that is resumed from now on stand still until it is released. `run`: how it is to
+    /// run then, unless it is resumed otherwise before; `None` for a vCPU whose stop is still to be
+    /// dealt with.
+    pub fn hold(&mut self, index: u8, run: Option<Run>) {
+        self.held.hold(index, run);
+    }
+
+    /// Holds a vCPU no longer. Returns how it is to run, where it was resumed meanwhile: the caller
+    /// resumes it.
+    pub fn release(&mut self, index: u8) -> Option<Run> {
+        self.held.release(index)
+    }
+
+    /// Waits until something happens. The vCPU to which it happened stands still then.
+    pub fn next(&mut self, until: Instant) -> Result<Happening, DriverError> {
+        loop {
+            let wait = until.saturating_duration_since(Instant::now());
+            let event = match self.next_run.take() {
+                Some(run) => {
+                    let event = self.machine.run_here(0, run, wait)?;
+                    if event.is_none() {
+                        self.next_run = Some(run);
+                    }
+                    event
+                }
+                None => self.machine.next_event(wait),
+            };
+            let Some(event) = event else {
+                return Ok(Happening::Nothing);
+            };
+            if let Some(happening) = self.understand(event)? {
+                return Ok(happening);
+            }
+        }
+    }
+
+    /// What a stop means to the caller; nothing where it was the driver's to deal with.
+    fn understand(&mut self, event: VcpuEvent) -> Result<Option<Happening>, DriverError> {
+        let vcpu = event.vcpu;
+        Ok(Some(match event.stop {
+            Stop::Port {
+                port: MAILBOX_PORT,
+                value: frame,
+                ..
+            } => {
+                let call = Call { vcpu, frame };
+                if !self.session.has_begun() {
+                    return Ok(Some(Happening::Hello(call)));
+                }
+                let happening = self.answer(call)?;
+                if happening.is_none() {
+                    self.resume(vcpu, Run::Continue)?;
+                }
+                return Ok(happening);
+            }
+            Stop::Port {
+                port: MARK_PORT,
+                value,
+                ..
+            } => {
+                let (what, thread) = mark::unpack(value);
+                Happening::Mark { vcpu, what, thread }
+            }
+            Stop::Access(access) => Happening::Access { vcpu, access },
+            Stop::Breakpoint { pc } => Happening::Breakpoint { vcpu, pc },
+            Stop::BackAtBreakpoint { .. } => Happening::Again { vcpu },
+            Stop::Stepped { pc } => Happening::Stepped { vcpu, pc },
+            Stop::Paused => {
+                self.resume(vcpu, Run::Continue)?;
+                return Ok(None);
+            }
+            other => Happening::Ended(self.ended_by(vcpu, &other)?),
+        }))
+    }
+
+    /// Answers a call of the agent's. The vCPU stands still afterwards. Returns what the call means
+    /// beyond the answer.
+    pub fn answer(&mut self, call: Call) -> Result<Option<Happening>, DriverError> {
+        let Call { vcpu, frame } = call;
+        let space = AddressSpace::of(&self.vcpu(vcpu)?.sregs()?);
+        let memory = self.machine.memory();
+        Ok(match self.session.answer(memory, &space, frame)? {
+            Consequence::None => None,
+            Consequence::Ready => Some(Happening::Ready { vcpu }),
+            Consequence::Finished => {
+                self.drain();
+                None
+            }
+            Consequence::End(end) => Some(Happening::Ended(end)),
+        })
+    }
+
+    /// The vCPU of this number.
+    pub fn vcpu(&mut self, index: u8) -> Result<VcpuHandle<'_>, DriverError> {
+        self.machine.vcpu(index).ok_or(DriverError::Missing(index))
+    }
+
+    /// Does something to a vCPU while it stands still. One that runs is stopped for that, and runs
+    /// on afterwards.
+    pub fn while_stopped<T>(
+        &mut self,
+        index: u8,
+        what: impl FnOnce(&mut VcpuHandle<'_>) -> Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
+        let mut handle = self.vcpu(index)?;
+        let paused = handle.pause()?;
+        let done = what(&mut handle);
+        if paused == Pause::Paused {
+            handle.resume(Run::Continue)?;
+        }
+        done
+    }
+
+    /// Does something while all vCPUs stand still. Those that run are stopped for that, and run on
+    /// afterwards.
+    pub fn while_all_stopped<T, E: From<DriverError>>(
+        &mut self,
+        what: impl FnOnce(&mut Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let paused = self.machine.pause_all().map_err(DriverError::from)?;
+        let done = what(self);
+        for (index, paused) in (0..).zip(paused) {
+            if paused == Pause::Paused {
+                let resumed = self.vcpu(index)?.resume(Run::Continue);
+                resumed.map_err(DriverError::from)?;
+            }
+        }
+        done
+    }
+
+    /// Sets the breakpoints of all vCPUs.
+    pub fn break_at(&mut self, places: &[u64]) -> Result<(), DriverError> {
+        if places == self.breakpoints {
+            return Ok(());
+        }
+        // The kernel's addresses are those of the upper half.
+        let (kernel, user): (Vec<u64>, Vec<u64>) =
+            places.iter().partition(|place| **place >> 63 == 1);
+        self.machine.set_breakpoints(&kernel, &user)?;
+        self.breakpoints = places.to_vec();
+        Ok(())
+    }
+
+    /// Has all vCPUs stop at these accesses.
+    pub fn stop_at(&mut self, accesses: &[Watched]) -> Result<(), DriverError> {
+        (0..self.machine.vcpu_count())
+            .try_for_each(|index| self.while_stopped(index, |vcpu| Ok(vcpu.watch(accesses)?)))
+    }
+
+    /// Puts the machine back to a checkpoint, with so much of its console and nothing to stop at.
+    pub fn begin_at(&mut self, checkpoint: &Checkpoint, console: u64) -> Result<(), DriverError> {
+        self.machine.restore(checkpoint)?;
+        self.machine.console().cut(console);
+        self.stop_at(&[])?;
+        self.machine.set_breakpoints(&[], &[])?;
+        self.breakpoints.clear();
+        Ok(())
+    }
+
+    /// Reads what is new in every ring.
+    pub fn drain(&mut self) {
+        self.session.drain(self.machine.memory());
+    }
+
+    /// The progress counters of all workload threads.
+    pub fn progress(&self) -> Vec<u64> {
+        self.session.progress(self.machine.memory())
+    }
+
+    /// The recording of all that the agent announced and the guest has put out, and the machine as
+    /// it is now.
+    pub fn close(self) -> (Recording, Machine) {
+        let mut recording = self.session.into_recording();
+        recording.console = watch::console_text(&self.machine);
+        (recording, self.machine)
+    }
+}

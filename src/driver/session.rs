@@ -1,16 +1,14 @@
-//! The conversation with the guest's agent: what it announces is kept, what it asks is answered.
+//! The conversation with the guest's agent: keeps what it announces, and answers what it asks.
 
-use unwindlab_abi::command::Words;
+use unwindlab_abi::ABI_VERSION;
 use unwindlab_abi::mailbox::{self, Header, MailboxError, PAGE_SIZE};
 use unwindlab_abi::message::{AgentMessage, HostReply, MAX_LOCATE, RingAnnounce, UserSymbol};
 use unwindlab_abi::plan::GuestPlan;
-use unwindlab_abi::{ABI_VERSION, shared};
-
 use unwindlab_vmm::{AccessError, AddressSpace, Memory};
 
 use super::guest_memory::Ram;
-use crate::plan::EventPlan;
-use crate::plan::Stage;
+use super::shared::SharedArea;
+use crate::plan::{EventPlan, Stage};
 use unwindlab_oracle::trace::framing::Records;
 use unwindlab_oracle::trace::lab::LabLog;
 use unwindlab_oracle::trace::lab::reader::{self, may_be_log};
@@ -24,23 +22,23 @@ const SCRIPT_LIMIT: usize = 8 << 20;
 /// Most rings, events, threads and symbols that an agent may announce.
 const ANNOUNCE_LIMIT: usize = 4096;
 
-/// What a message means for the trial.
+/// What a message of the agent calls for, once it is answered.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// Answer sent; let the vCPU run on.
-    Go,
-    /// The agent is about to start: arm everything, then let it run on.
+pub(super) enum Consequence {
+    /// Nothing: the vCPU may run on.
+    None,
+    /// The agent is about to start: arm everything before the vCPU runs on.
     Ready,
-    /// No more records will come: read the rings to their end.
+    /// No more records will come: read the rings to their end before the vCPU runs on.
     Finished,
     /// The trial is over.
     End(TrialEnd),
 }
 
 /// A guest that does not keep to the protocol. Its agent is ours, so this is the harness's fault
-/// or the sign of a guest whose memory is broken; it ends the trial.
+/// or the sign of a guest whose memory is broken.
 #[derive(Debug, thiserror::Error)]
-pub enum SessionError {
+pub(crate) enum SessionError {
     /// The mailbox is no mailbox.
     #[error("the agent's mailbox: {0}")]
     Mailbox(#[from] MailboxError),
@@ -50,10 +48,10 @@ pub enum SessionError {
     /// The agent was built from another tree.
     #[error("agent speaks ABI version {0}, not {ABI_VERSION}")]
     Version(u32),
-    /// A ring that cannot be one.
+    /// What the agent announced as a ring is none.
     #[error("the agent announced a ring that cannot be read: {0}")]
     Ring(#[from] RingError),
-    /// A page it asks for is not in its page tables.
+    /// The agent asks for a page that its page tables do not have.
     #[error("nothing is mapped at the agent's address {0:#x}")]
     Unmapped(u64),
     /// More of something than any plan can need.
@@ -61,27 +59,35 @@ pub enum SessionError {
     TooMany(&'static str),
 }
 
+/// How far the output of a guest was looked at.
+#[derive(Debug, Default)]
+pub(crate) struct OutputCursor {
+    /// By ring, in bytes.
+    rings: Vec<usize>,
+    /// In slots of the lab client's log.
+    lab: u64,
+}
+
 /// The state of one conversation.
 #[derive(Debug, Clone)]
-pub struct Session {
+pub(crate) struct AgentSession {
     plan: GuestPlan,
     /// All that was announced and read so far.
     pub recording: Recording,
     /// The rings.
     pub rings: Vec<RingReader>,
-    /// Pages of the shared area; empty before they are announced.
-    shared_pages: Vec<u64>,
+    /// The memory that the agent shares with the host.
+    pub shared: SharedArea,
     /// Pages of the lab client's log; empty where there is none.
     lab_pages: Vec<u64>,
     /// How far the agent is.
     pub stage: Stage,
-    /// The agent said that no more records will come.
-    pub finished: bool,
+    /// The agent was answered at least once.
+    begun: bool,
 }
 
-impl Session {
+impl AgentSession {
     /// A conversation that has not begun.
-    #[must_use]
     pub fn new(plan: &GuestPlan, vcpus: u8) -> Self {
         Self {
             plan: plan.clone(),
@@ -91,25 +97,27 @@ impl Session {
                 ..Recording::default()
             },
             rings: Vec::new(),
-            shared_pages: Vec::new(),
+            shared: SharedArea::default(),
             lab_pages: Vec::new(),
             stage: Stage::Booting,
-            finished: false,
+            begun: false,
         }
     }
 
-    /// Handles the mailbox whose header page has this frame number; `space` is that of the vCPU
-    /// that rang; the answer is in place when it
-    /// returns.
-    ///
-    /// # Errors
-    /// [`SessionError`] when the guest does not keep to the protocol.
-    pub fn mailbox(
+    /// Whether the agent was answered before.
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// Reads the mailbox whose header page has this frame number, and writes the answer into it.
+    /// `space` is that of the vCPU that rang.
+    pub(super) fn answer(
         &mut self,
         memory: &Memory,
         space: &AddressSpace,
         frame: u32,
-    ) -> Result<Turn, SessionError> {
+    ) -> Result<Consequence, SessionError> {
+        self.begun = true;
         let at = u64::from(frame) * PAGE_SIZE as u64;
         let mut page = [0; PAGE_SIZE];
         memory.read(at, &mut page)?;
@@ -119,10 +127,10 @@ impl Session {
             memory.read(gpa, chunk)?;
         }
         let message = mailbox::decode(&body)?;
-        let (reply, turn) = match message {
+        let (reply, consequence) = match message {
             AgentMessage::Locate { start, pages } => {
                 let found = locate(memory, space, start, pages)?;
-                (HostReply::Located(found), Turn::Go)
+                (HostReply::Located(found), Consequence::None)
             }
             message => self.message(message)?,
         };
@@ -143,12 +151,12 @@ impl Session {
             ..header
         };
         memory.write(at, &header.to_bytes())?;
-        Ok(turn)
+        Ok(consequence)
     }
 
-    fn message(&mut self, message: AgentMessage) -> Result<(HostReply, Turn), SessionError> {
+    fn message(&mut self, message: AgentMessage) -> Result<(HostReply, Consequence), SessionError> {
         let recording = &mut self.recording;
-        let mut turn = Turn::Go;
+        let mut consequence = Consequence::None;
         match message {
             AgentMessage::Hello {
                 abi_version,
@@ -160,14 +168,15 @@ impl Session {
                 }
                 recording.release = release;
                 self.stage = Stage::Preparing;
-                return Ok((HostReply::Plan(Box::new(self.plan.clone())), turn));
+                let plan = Box::new(self.plan.clone());
+                return Ok((HostReply::Plan(plan), consequence));
             }
             AgentMessage::Unsupported { reason } => {
-                turn = Turn::End(TrialEnd::Unsupported { reason });
+                consequence = Consequence::End(TrialEnd::Unsupported { reason });
             }
             AgentMessage::Failed { what } => {
                 let reason = format!("the guest's agent: {what}");
-                turn = Turn::End(if self.stage == Stage::Running {
+                consequence = Consequence::End(if self.stage == Stage::Running {
                     TrialEnd::Infra { reason }
                 } else {
                     TrialEnd::BootError {
@@ -184,22 +193,19 @@ impl Session {
             AgentMessage::Thread(thread) => keep(&mut recording.threads, thread, "threads")?,
             AgentMessage::Lab { pages } if may_be_log(pages.len()) => self.lab_pages = pages,
             AgentMessage::Lab { .. } => return Err(SessionError::TooMany("pages of a lab log")),
-            AgentMessage::Shared { pages } if pages.len() <= shared::PAGES => {
-                self.shared_pages = pages;
+            AgentMessage::Shared { pages } => {
+                let area = SharedArea::announced(pages);
+                self.shared = area.ok_or(SessionError::TooMany("shared pages"))?;
             }
-            AgentMessage::Shared { .. } => return Err(SessionError::TooMany("shared pages")),
             AgentMessage::Symbols(symbols) if symbols.len() <= ANNOUNCE_LIMIT => {
                 recording.user_symbols = symbols;
             }
             AgentMessage::Symbols(_) => return Err(SessionError::TooMany("symbols")),
             AgentMessage::Ready => {
                 self.stage = Stage::Running;
-                turn = Turn::Ready;
+                consequence = Consequence::Ready;
             }
-            AgentMessage::Finished { .. } => {
-                self.finished = true;
-                turn = Turn::Finished;
-            }
+            AgentMessage::Finished { .. } => consequence = Consequence::Finished,
             AgentMessage::Observed(seen) => {
                 keep(&mut recording.observations, seen, "observations")?;
             }
@@ -211,27 +217,26 @@ impl Session {
                 script.push_str(&text);
             }
             AgentMessage::PerfToolFailed { what } => {
-                turn = Turn::End(TrialEnd::Infra { reason: what });
+                consequence = Consequence::End(TrialEnd::Infra { reason: what });
             }
             AgentMessage::KernelLog(text) => {
                 let room = LOG_LIMIT.saturating_sub(recording.kernel_log.len());
                 recording.kernel_log.extend(text.chars().take(room));
             }
-            // Answered from guest memory, in `mailbox`.
+            // Answered from guest memory, in `answer`.
             AgentMessage::Locate { .. } => {}
-            AgentMessage::Bye => turn = Turn::End(TrialEnd::Completed),
+            AgentMessage::Bye => consequence = Consequence::End(TrialEnd::Completed),
         }
-        Ok((HostReply::Ok, turn))
+        Ok((HostReply::Ok, consequence))
     }
 
-    /// Looks up a user symbol; only after the agent announced them.
-    #[must_use]
+    /// Looks up a user symbol, once the agent has announced them.
     pub fn user_symbol(&self, name: &str) -> Option<&UserSymbol> {
         self.recording.user_symbols.iter().find(|s| s.name == name)
     }
 
-    /// Reads what is new in every ring. A ring that stops making sense marks itself; the others
-    /// go on.
+    /// Reads what is new in every ring. A ring that stops making sense marks itself as corrupt;
+    /// the others are read on.
     pub fn drain(&mut self, memory: &Memory) {
         for ring in &mut self.rings {
             if let Err(error) = ring.drain(&Ram(memory)) {
@@ -240,18 +245,13 @@ impl Session {
         }
     }
 
-    /// What is new in the rings and in the lab client's log since they were last looked at, with
-    /// the CPU: `rings` and `lab` say how far that was.
-    pub fn seen(
-        &self,
-        memory: &Memory,
-        rings: &mut Vec<usize>,
-        lab: &mut u64,
-    ) -> Vec<(EventPlan, u8)> {
-        rings.resize(self.rings.len(), 0);
+    /// What is new behind the cursor in the rings as far as they were drained, and in the lab
+    /// client's log; each with its CPU.
+    pub fn seen(&self, memory: &Memory, cursor: &mut OutputCursor) -> Vec<(EventPlan, u8)> {
+        cursor.rings.resize(self.rings.len(), 0);
         let mut seen = Vec::new();
         let cpus = self.recording.rings.iter().map(|ring| ring.cpu);
-        for ((ring, from), cpu) in self.rings.iter().zip(rings).zip(cpus) {
+        for ((ring, from), cpu) in self.rings.iter().zip(&mut cursor.rings).zip(cpus) {
             let cpu = u8::try_from(cpu).unwrap_or(0);
             let mut records = Records::new(ring.bytes().get(*from..).unwrap_or_default());
             seen.extend(
@@ -261,115 +261,54 @@ impl Session {
             );
             *from += records.offset();
         }
-        while let Some((kind, cpu)) = reader::slot(&Ram(memory), &self.lab_pages, *lab) {
-            *lab += 1;
+        while let Some((kind, cpu)) = reader::slot(&Ram(memory), &self.lab_pages, cursor.lab) {
+            cursor.lab += 1;
             seen.push((EventPlan::Lab(kind), cpu));
         }
         seen
     }
 
-    /// Reads the lab client's log, which is never read before the trial's end: it is not written
-    /// over.
+    /// Reads the lab client's log into the recording. The end of the trial is early enough: the
+    /// log is never written over.
     pub fn read_lab(&mut self, memory: &Memory) {
         self.recording.lab = self.lab_from(memory, 0);
     }
 
-    /// The lab client's log from this slot on, where there is one.
-    #[must_use]
+    /// The lab client's log from this slot on; `None` where the kernel has no lab client.
     pub fn lab_from(&self, memory: &Memory, first: u64) -> Option<LabLog> {
         let announced = !self.lab_pages.is_empty();
         announced.then(|| LabLog::read_from(&Ram(memory), &self.lab_pages, first))
     }
 
-    /// Pages that the kernel fills for readers: the data of all rings, the slots of the lab client's
-    /// log.
+    /// Pages that the kernel fills for readers: the data of all rings, and the slots of the lab
+    /// client's log.
     pub fn output_pages(&self) -> impl Iterator<Item = u64> {
         let rings = self.recording.rings.iter().flat_map(|it| &it.data_pages);
         rings.chain(self.lab_pages.iter().skip(1)).copied()
     }
 
     /// `data_head` of every ring.
-    #[must_use]
     pub fn heads(&self, memory: &Memory) -> Vec<u64> {
         let head = |ring: &RingAnnounce| memory.load_u64(ring.control_page + DATA_HEAD);
         let rings = self.recording.rings.iter();
         rings.map(|ring| head(ring).unwrap_or(0)).collect()
     }
 
-    /// Tells every workload thread to end at its next iteration.
-    ///
-    /// # Errors
-    /// When the announced page is not RAM.
-    pub fn stop_workload(&self, memory: &Memory) -> Result<(), AccessError> {
-        match self.shared_pages.first() {
-            Some(&page) => memory.write(page + shared::STOP_OFFSET as u64, &1_u32.to_le_bytes()),
-            None => Ok(()),
-        }
-    }
-
     /// Records in every ring so far.
-    #[must_use]
     pub fn ring_records(&self) -> Vec<usize> {
         let records = |ring: &RingReader| Records::new(ring.bytes()).map_while(Result::ok).count();
         self.rings.iter().map(records).collect()
     }
 
-    /// Writes a command for the agent's helper; its number last.
-    ///
-    /// # Errors
-    /// When the announced page is not RAM.
-    pub fn give_command(
-        &self,
-        memory: &Memory,
-        number: u64,
-        words: Words,
-    ) -> Result<(), AccessError> {
-        let at = self
-            .shared_word(shared::COMMAND_OFFSET)
-            .unwrap_or(u64::MAX - 64);
-        let all = [words.what, words.thread, words.argument];
-        for (at, word) in (at + 8..).step_by(8).zip(all) {
-            memory.write(at, &word.to_le_bytes())?;
-        }
-        memory.store_u64(at, number)
-    }
-
-    /// The errno of command `number`, 0 where it did what it says; none where the helper is not
-    /// done with it.
-    #[must_use]
-    pub fn command_errno(&self, memory: &Memory, number: u64) -> Option<u64> {
-        let at = self.shared_word(shared::ANSWER_OFFSET)?;
-        let done = memory.load_u64(at).ok()? == number;
-        done.then(|| memory.load_u64(at + 8).ok())?
-    }
-
-    /// Where a word of the shared area is in guest-physical memory.
-    fn shared_word(&self, offset: usize) -> Option<u64> {
-        let page = self.shared_pages.get(offset / PAGE_SIZE)?;
-        Some(page + (offset % PAGE_SIZE) as u64)
-    }
-
-    /// Every workload thread's progress counter, by thread, as it stands in guest memory.
-    #[must_use]
+    /// The progress counters of all workload threads as they stand in guest memory.
     pub fn progress(&self, memory: &Memory) -> Vec<u64> {
-        let counter = |thread: u32| -> Option<u64> {
-            let offset = shared::progress_offset(thread);
-            let page = self.shared_pages.get(offset / PAGE_SIZE)?;
-            let mut word = [0; 8];
-            memory
-                .read(page + (offset % PAGE_SIZE) as u64, &mut word)
-                .ok()?;
-            Some(u64::from_le_bytes(word))
-        };
-        self.recording
-            .threads
-            .iter()
-            .map(|t| counter(t.thread).unwrap_or(0))
+        let threads = self.recording.threads.iter();
+        threads
+            .map(|it| self.shared.progress(memory, it.thread).unwrap_or(0))
             .collect()
     }
 
-    /// Closes the conversation: the recording with everything the rings held.
-    #[must_use]
+    /// Closes the conversation: the recording, with everything that the rings held.
     pub fn into_recording(self) -> Recording {
         let mut recording = self.recording;
         recording.ring_bytes = self.rings.into_iter().map(RingReader::finish).collect();

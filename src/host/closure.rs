@@ -7,7 +7,7 @@ use std::path::Path;
 
 use unwindlab_guest_kernel::closure::LIBRARIES;
 
-use crate::driver::cpio::Archive;
+use crate::driver::image::cpio::Archive;
 
 /// Adds the folder `root` with these programs of `dir`, their libraries, and everything in these
 /// other folders. A library with several names goes in once, by the name that programs look for.

@@ -8,7 +8,7 @@ use unwindlab_abi::PERF_TOOL_DIR;
 use unwindlab_guest_kernel::perf_tool;
 
 use super::closure;
-use crate::driver::cpio::Archive;
+use crate::driver::image::cpio::Archive;
 
 /// Its path in the outer machine's initramfs.
 pub const FILE: &str = "/perf-tool.cpio";

@@ -1,17 +1,14 @@
-//! A machine that is booted once and then runs one trial after the other, each from the moment at which
-//! its agent says hello.
+//! A machine that is booted once and then runs one trial after the other, each from the moment at
+//! which its agent says hello.
 
+use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
 use unwindlab_vmm::{Checkpoint, Machine};
 
-use super::error::TrialError;
-use super::exits;
 use super::trial::Trial;
-use crate::driver::vcpu::set_breakpoints;
-use crate::plan::TrialProgress;
-use crate::plan::{MachineSpec, PmuPlan, TrialPlan};
-use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
+use crate::driver::{Call, Driver};
+use crate::plan::{MachineSpec, PmuPlan, TrialPlan, TrialProgress};
 
-/// What a machine is made from: trials that have all of it in common can run on one.
+/// What a machine is made from. Trials of the same kind can run on one machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineKind {
     machine: MachineSpec,
@@ -30,7 +27,7 @@ impl MachineKind {
         }
     }
 
-    /// MiB of this process's memory that a machine takes: the guest's RAM, and its checkpoint.
+    /// MiB of this process's memory that a machine takes: the guest's RAM and its checkpoint.
     #[must_use]
     pub const fn weight_mib(&self) -> u32 {
         self.machine.memory_mib.saturating_mul(2)
@@ -41,11 +38,10 @@ impl MachineKind {
 #[derive(Debug)]
 pub struct Booted {
     machine: Machine,
-    hello: Checkpoint,
-    /// The vCPU that rang.
-    vcpu: u8,
-    /// The frame of the mailbox.
-    frame: u32,
+    /// The machine as it was then.
+    checkpoint: Checkpoint,
+    /// The agent's first call.
+    hello: Call,
     /// How much the console had by then.
     console: u64,
 }
@@ -60,50 +56,40 @@ impl Booted {
         machine: Machine,
         tell: &mut dyn FnMut(&TrialProgress) -> bool,
     ) -> Result<Self, Box<Recording>> {
-        let mut trial = Trial::new(plan, machine);
-        match trial.boot(tell) {
-            Ok((vcpu, frame)) => match trial.machine.checkpoint() {
-                Ok(hello) => Ok(Self {
-                    console: trial.machine.console().len(),
-                    machine: trial.machine,
-                    hello,
-                    vcpu,
-                    frame,
-                }),
-                Err(error) => {
-                    let reason = error.to_string();
-                    Err(Box::new(trial.close(TrialEnd::Infra { reason }).0))
-                }
-            },
-            Err(end) => Err(Box::new(trial.close(end).0)),
+        let trial = Trial::new(plan, Driver::new(plan, machine));
+        let (mut driver, hello) = trial.boot(tell)?;
+        match driver.machine.checkpoint() {
+            Ok(checkpoint) => Ok(Self {
+                console: driver.machine.console().len(),
+                machine: driver.machine,
+                checkpoint,
+                hello,
+            }),
+            Err(error) => {
+                let reason = error.to_string();
+                let trial = Trial::new(plan, driver);
+                Err(Box::new(trial.close(TrialEnd::Infra { reason }).0))
+            }
         }
     }
 
-    /// Runs a trial, and gives the machine back for the next one unless it is of no more use. `tell` is
-    /// told of the progress and says whether to go on.
+    /// Runs a trial, and gives the machine back for the next one unless it is of no more use.
+    /// `tell` is told of the progress and says whether to go on.
     pub fn run(
-        mut self,
+        self,
         plan: &TrialPlan,
         tell: &mut dyn FnMut(&TrialProgress) -> bool,
     ) -> (Recording, Option<Self>) {
-        if let Err(error) = self.restore() {
-            let end = TrialEnd::Infra {
-                reason: error.to_string(),
-            };
-            return (Trial::new(plan, self.machine).close(end).0, None);
+        let mut driver = Driver::new(plan, self.machine);
+        let restored = driver.begin_at(&self.checkpoint, self.console);
+        let trial = Trial::new(plan, driver);
+        if let Err(error) = restored {
+            let reason = error.to_string();
+            return (trial.close(TrialEnd::Infra { reason }).0, None);
         }
-        let mut trial = Trial::new(plan, self.machine);
-        let end = trial.go_on((self.vcpu, self.frame), tell);
-        let usable = !matches!(end, TrialEnd::Infra { .. });
-        let (recording, machine) = trial.close(end);
+        let (recording, machine) = trial.run(self.hello, tell);
+        let usable = !matches!(recording.end, TrialEnd::Infra { .. });
         let again = usable.then_some(Self { machine, ..self });
         (recording, again)
-    }
-
-    fn restore(&mut self) -> Result<(), TrialError> {
-        self.machine.restore(&self.hello)?;
-        self.machine.console().cut(self.console);
-        exits::watch(&mut self.machine, &[])?;
-        set_breakpoints(&mut self.machine, &[]).map_err(TrialError::from)
     }
 }

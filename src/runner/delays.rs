@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// One that is on its way.
+/// An injection that waits for its time.
 #[derive(Debug)]
 struct Pending {
     due: Instant,
@@ -17,13 +17,12 @@ pub struct Delays {
 }
 
 impl Delays {
-    /// Injection `spec` is due at `due`, for want of another target into `vcpu`.
+    /// Injection `spec` is due at `due`, into `vcpu` where it has no target of its own.
     pub fn add(&mut self, spec: u32, vcpu: u8, due: Instant) {
         self.pending.push(Pending { due, spec, vcpu });
     }
 
     /// When the next one is due.
-    #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.pending.iter().map(|it| it.due).min()
     }
@@ -38,7 +37,6 @@ impl Delays {
 }
 
 /// When something that is so many microseconds away is due.
-#[must_use]
 pub fn later(now: Instant, micros: u64) -> Instant {
     now + Duration::from_micros(micros)
 }

@@ -1,39 +1,37 @@
-//! What can fail in the controller of a trial.
+//! Why a trial cannot go on.
 
-use crate::driver::vcpu::VcpuError;
+use unwindlab_oracle::trace::recording::VcpuPlace;
 
-/// The controller's own failure, as against the guest's: ends in infra-error.
+use crate::driver::DriverError;
+
+/// A failure of the harness or the KVM host, not of the guest: the trial ends in infra-error.
+/// Messages number injections from 1.
 #[derive(Debug, thiserror::Error)]
 pub enum TrialError {
-    /// A vCPU does not do what KVM promises.
+    /// The guest cannot be driven.
     #[error(transparent)]
-    Vcpu(#[from] VcpuError),
-    /// The machine cannot be put back to where its agent said hello.
-    #[error(transparent)]
-    Checkpoint(#[from] unwindlab_vmm::CheckpointError),
+    Driver(DriverError),
     /// Two injections of a kind that goes from instruction to instruction, on one vCPU.
     #[error("two bursts, sweeps or points of a schedule lead vCPU {0} on at the same time")]
     TwoLead(u8),
     /// A thaw without a freeze.
     #[error("vCPU {target} is to be thawed (by what vCPU {by} met) but is not frozen")]
-    NotFrozen {
-        /// Which.
-        target: u8,
-        /// Where the trigger was met.
-        by: u8,
-    },
-    /// A variable that does not hold what was written into it.
+    NotFrozen { target: u8, by: u8 },
+    /// A variable does not hold what was written into it.
     #[error("the variable at {address:#x} does not hold what was written into it")]
-    NotPoked {
-        /// Where.
-        address: u64,
-    },
-    /// A frame pointer of nobody.
+    NotPoked { address: u64 },
+    /// There is no frame pointer to corrupt.
     #[error(
         "no workload thread is in user mode on vCPU {0}, whose frame pointer could be corrupted"
     )]
     NotInUserMode(u8),
-    /// A command for nobody.
+    /// The KVM host does not deliver an NMI, though no handler of another one holds it back.
+    #[error(
+        "the KVM host has kept an NMI from vCPU {vcpu} for {millis} ms, which is in user mode at \
+         {rip:#x}"
+    )]
+    NmiKept { vcpu: u8, millis: u128, rip: u64 },
+    /// A command does not say for which thread it is.
     #[error("injection {} is for a thread that is not known: give `of`", .0 + 1)]
     NoThread(u32),
     /// The command words are not in guest memory.
@@ -42,15 +40,32 @@ pub enum TrialError {
     /// The helper did not answer.
     #[error("injection {}: the guest's helper did not carry it out in time", .0 + 1)]
     NoAnswer(u32),
-    /// The helper could not do it.
+    /// The helper could not do it; the source is what the guest's kernel said.
     #[error("injection {}: the guest's helper could not carry it out: {source}", .spec + 1)]
-    Command {
-        /// The injection.
-        spec: u32,
-        /// What the guest's kernel said.
-        source: std::io::Error,
+    Command { spec: u32, source: std::io::Error },
+    /// The helper did not do it while a vCPU stood still.
+    #[error(
+        "{injection} was not made while vCPU {frozen} stood still: the helper's CPU waits for it, \
+         most likely ({})", listed(.places)
+    )]
+    HelperWaits {
+        injection: String,
+        frozen: u8,
+        places: Vec<VcpuPlace>,
     },
     /// A symbol that the agent did not announce.
     #[error("the workload has no symbol {0:?}")]
     NoUserSymbol(String),
+}
+
+impl<E: Into<DriverError>> From<E> for TrialError {
+    fn from(error: E) -> Self {
+        Self::Driver(error.into())
+    }
+}
+
+fn listed(places: &[VcpuPlace]) -> String {
+    let places = places.iter();
+    let places = places.map(|it| format!("vCPU {} at {:#x}", it.vcpu, it.rip));
+    places.collect::<Vec<_>>().join(", ")
 }

@@ -1,5 +1,6 @@
 //! Periodic injections: when the next one is due on which vCPU.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// One periodic injection on one vCPU.
@@ -16,6 +17,8 @@ struct Timer {
 #[derive(Debug, Default)]
 pub struct Rates {
     timers: Vec<Timer>,
+    /// By vCPU: since when an NMI waits to be taken.
+    untaken: BTreeMap<u8, Instant>,
 }
 
 impl Rates {
@@ -31,13 +34,11 @@ impl Rates {
     }
 
     /// All injections are made.
-    #[must_use]
     pub fn complete(&self) -> bool {
         self.timers.iter().all(|t| t.left == 0)
     }
 
     /// When the next injection is due.
-    #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.timers
             .iter()
@@ -60,6 +61,7 @@ impl Rates {
 
     /// Counts an injection that was really made.
     pub fn made(&mut self, spec: u32, vcpu: u8) {
+        self.untaken.remove(&vcpu);
         if let Some(timer) = self
             .timers
             .iter_mut()
@@ -67,6 +69,12 @@ impl Rates {
         {
             timer.left = timer.left.saturating_sub(1);
         }
+    }
+
+    /// An injection was not made because the last NMI still waits. Returns for how long it has.
+    pub fn not_taken(&mut self, vcpu: u8, now: Instant) -> Duration {
+        let since = *self.untaken.entry(vcpu).or_insert(now);
+        now.saturating_duration_since(since)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Injections at an event that is seen from outside: a record in a ring, one in the log of the lab
 //! client, a mark of a workload thread, an exit of a vCPU.
 //!
-//! Marks and exits stop the vCPU, and are seen at once. Rings and log are looked at when a vCPU stops and
-//! else every millisecond: what an injection finds is what the guest has become by then.
+//! Marks and exits stop the vCPU, and are seen at once. The rings and the log are looked at every
+//! millisecond: an injection finds the guest as it is by then.
 
+use crate::driver::session::OutputCursor;
 use crate::plan::EventPlan;
 
 /// One injection.
@@ -24,10 +25,8 @@ struct Watcher {
 #[derive(Debug, Default)]
 pub struct Sightings {
     watchers: Vec<Watcher>,
-    /// How far each ring was looked at, in bytes.
-    pub rings: Vec<usize>,
-    /// How far the log of the lab client was, in slots.
-    pub lab: u64,
+    /// How far the rings and the log were looked at.
+    pub cursor: OutputCursor,
 }
 
 impl Sightings {
@@ -52,13 +51,11 @@ impl Sightings {
     }
 
     /// All are made.
-    #[must_use]
     pub fn complete(&self) -> bool {
         self.watchers.iter().all(|it| it.made >= it.repeat)
     }
 
     /// Whether the rings and the log are of interest.
-    #[must_use]
     pub fn reads_rings(&self) -> bool {
         self.watchers.iter().any(|it| {
             it.made < it.repeat && matches!(it.event, EventPlan::Record(_) | EventPlan::Lab(_))

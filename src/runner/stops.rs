@@ -3,146 +3,158 @@
 use unwindlab_abi::mark;
 use unwindlab_vmm::{Access, Run};
 
-use super::actions::NOBODY;
-use super::arrivals::{Due, Standing, Who};
+use super::actions::Stepping;
+use super::arrivals::{Due, Standing, ThreadIteration};
+use super::blocks;
 use super::error::TrialError;
-use super::trial::Trial;
-use crate::driver::vcpu::{VcpuError, vcpu};
-use crate::driver::watch;
-use crate::plan::EventPlan;
-use crate::plan::ExitPlan;
+use super::injector::Injector;
+use super::triggers::DueInjection;
+use crate::driver::Driver;
+use crate::plan::{EventPlan, ExitPlan};
 
-/// Why a vCPU executes single instructions right now.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Stepping {
-    /// On the way of a burst or a sweep.
-    Lead {
-        spec: u32,
-        who: Who,
-        /// How many are left.
-        steps: u64,
-    },
-    /// Past a point of a schedule with so many.
-    Pass { of: u32 },
+/// A vCPU that stopped of its own. Each method deals with one reason to stop, and then lets the
+/// vCPU go on.
+#[derive(Debug)]
+pub struct StoppedVcpu<'a, 'p> {
+    pub injector: &'a mut Injector<'p>,
+    pub driver: &'a mut Driver,
+    pub vcpu: u8,
 }
 
-impl Trial<'_> {
-    /// A workload thread, or the agent's helper, says something.
-    pub(super) fn mark(&mut self, index: u8, value: u32) -> Result<(), TrialError> {
-        let (what, thread) = mark::unpack(value);
+impl StoppedVcpu<'_, '_> {
+    /// A workload thread, or the agent's helper, says where it is.
+    pub fn at_mark(self, what: u8, thread: u32) -> Result<(), TrialError> {
+        let Self {
+            injector,
+            driver,
+            vcpu,
+        } = self;
         if what == mark::DONE {
-            self.restore(index, thread)?;
+            injector.actions.corrupted.restore(driver, vcpu, thread)?;
         }
-        if self.stopping {
-            return Ok(());
+        if !injector.is_closed() {
+            see_mark(injector, driver, vcpu, what, thread)?;
         }
-        match what {
-            mark::ARM => {
-                let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
-                self.arrivals.arm(thread, task);
-            }
-            mark::DONE => self.arrivals.disarm(thread),
-            mark::COMMANDED => self.commanded()?,
-            mark::BLOCKED => self.begin_block(thread),
-            _ => return Ok(()),
-        }
-        let who = Who {
-            thread: Some(thread),
-            iteration: None,
-        };
-        for spec in self.sightings.see(EventPlan::Mark(what)) {
-            self.act(spec, index, who)?;
-        }
-        self.note_completion();
-        self.refresh_breakpoints()
+        Ok(driver.resume(vcpu, Run::Continue)?)
     }
 
-    /// The guest made an access that is waited for.
-    pub(super) fn accessed(&mut self, index: u8, access: Access) -> Result<(), TrialError> {
-        if !self.stopping {
-            for spec in self.sightings.see(EventPlan::Exit(ExitPlan::of(access))) {
-                self.act(spec, index, NOBODY)?;
-            }
-            self.note_completion();
+    /// It made an access that is waited for.
+    pub fn at_access(self, access: Access) -> Result<(), TrialError> {
+        if !self.injector.is_closed() {
+            let event = EventPlan::Exit(ExitPlan::of(access));
+            let nobody = ThreadIteration::default();
+            self.injector.see(self.driver, event, self.vcpu, nobody)?;
+            self.injector.note_completion(self.driver);
         }
-        if !self.stepping.contains_key(&index) {
-            return self.resume(index, Run::Continue);
+        if !self.injector.actions.stepping.contains_key(&self.vcpu) {
+            return self.go_on(Run::Continue);
         }
         // The access was the step.
-        let handle = vcpu(&mut self.machine, index)?;
-        let (pc, _) = watch::place(&handle).map_err(VcpuError::from)?;
-        self.stepped(index, pc)
+        let pc = self.driver.place(self.vcpu)?.rip;
+        self.after_step(pc)
     }
 
-    /// The vCPU stands at a place of ours, or at the boundary after one.
-    pub(super) fn breakpoint(&mut self, index: u8, pc: u64) -> Result<(), TrialError> {
-        if self.stopping {
-            return self.resume(index, Run::Continue);
+    /// It stands at a place of an injection, or at the boundary after one.
+    pub fn at_breakpoint(self, pc: u64) -> Result<(), TrialError> {
+        let Self {
+            injector,
+            driver,
+            vcpu,
+        } = self;
+        if injector.is_closed() {
+            return Ok(driver.resume(vcpu, Run::Continue)?);
         }
         // An NMI's handler comes by places too (perf's asks for the task's pid, as getppid does):
         // unless a scenario says so, the place is meant in the entry itself, and an NMI would
         // not be taken here anyway.
-        let in_nmi = self.in_nmi(index)?;
-        let task = watch::current_task(&mut self.machine, index, &self.plan.symbols)?;
-        let next = watch::successors(&mut self.machine, index, pc)?;
+        let in_nmi = driver.nmi_state(vcpu)?.masked;
+        let task = driver.current_task(vcpu)?;
+        let next = driver.successors(vcpu, pc)?;
         let standing = Standing {
             pc,
-            vcpu: index,
+            vcpu,
             task,
             in_nmi,
             leads_on: !next.is_empty(),
         };
-        for due in self.arrivals.hit(&standing) {
+        for due in injector.triggers.arrivals.hit(&standing) {
             match due {
-                Due::StepFirst { spec, who, steps } => {
-                    let lead = Stepping::Lead { spec, who, steps };
-                    if self.stepping.insert(index, lead).is_some() {
-                        return Err(TrialError::TwoLead(index));
+                Due::StepFirst { spec, by, steps } => {
+                    let lead = Stepping::Lead { spec, by, steps };
+                    if injector.actions.stepping.insert(vcpu, lead).is_some() {
+                        return Err(TrialError::TwoLead(vcpu));
                     }
                 }
-                Due::Inject { spec, who, again } => {
+                Due::Inject { spec, by, again } => {
                     if again {
-                        self.arrivals.go_on_at(spec, who, next.clone());
+                        injector.triggers.arrivals.go_on_at(spec, by, next.clone());
                     }
-                    self.act(spec, index, who)?;
+                    injector.act(driver, DueInjection { spec, vcpu, by })?;
                 }
             }
         }
-        self.resume_as_led(index)
+        injector.actions.resume_as_led(driver, vcpu)
     }
 
-    /// Lets a vCPU go on: by one instruction, where something leads it.
-    pub(super) fn resume_as_led(&mut self, index: u8) -> Result<(), TrialError> {
-        let run = match self.stepping.contains_key(&index) {
-            true => Run::Step,
-            false => Run::Continue,
-        };
-        self.resume(index, run)
+    /// It is back at a place where it stopped before: it goes on as it was to go on then.
+    pub fn again(self) -> Result<(), TrialError> {
+        self.injector.actions.resume_as_led(self.driver, self.vcpu)
     }
 
-    /// The vCPU executed an instruction: on the way of a burst or a sweep, which goes on here, or
-    /// past a point of a schedule.
-    pub(super) fn stepped(&mut self, index: u8, pc: u64) -> Result<(), TrialError> {
-        match self.stepping.remove(&index) {
+    /// It executed an instruction: on the way of a burst or a sweep, which goes on here, or past a
+    /// point of a schedule.
+    pub fn after_step(self, pc: u64) -> Result<(), TrialError> {
+        let stepping = &mut self.injector.actions.stepping;
+        match stepping.remove(&self.vcpu) {
             Some(Stepping::Lead {
                 spec,
-                who,
+                by,
                 steps: steps @ 2..,
             }) => {
                 let steps = steps - 1;
-                self.stepping
-                    .insert(index, Stepping::Lead { spec, who, steps });
-                self.resume(index, Run::Step)
+                stepping.insert(self.vcpu, Stepping::Lead { spec, by, steps });
+                self.go_on(Run::Step)
             }
-            Some(Stepping::Lead { spec, who, .. }) => {
-                self.arrivals.go_on_at(spec, who, vec![pc]);
-                self.breakpoint(index, pc)
+            Some(Stepping::Lead { spec, by, .. }) => {
+                self.injector.triggers.arrivals.go_on_at(spec, by, vec![pc]);
+                self.at_breakpoint(pc)
             }
             Some(Stepping::Pass { of }) => {
-                self.passed(of)?;
-                self.resume(index, Run::Continue)
+                self.injector.actions.passed(self.driver, of)?;
+                self.go_on(Run::Continue)
             }
-            None => self.resume(index, Run::Continue),
+            None => self.go_on(Run::Continue),
         }
     }
+
+    fn go_on(self, run: Run) -> Result<(), TrialError> {
+        Ok(self.driver.resume(self.vcpu, run)?)
+    }
+}
+
+/// Notes what a mark says, and makes the injections that wait for it.
+fn see_mark(
+    injector: &mut Injector<'_>,
+    driver: &mut Driver,
+    vcpu: u8,
+    what: u8,
+    thread: u32,
+) -> Result<(), TrialError> {
+    let arrivals = &mut injector.triggers.arrivals;
+    match what {
+        mark::ARM => {
+            let task = driver.current_task(vcpu)?;
+            arrivals.arm(thread, task);
+        }
+        mark::DONE => arrivals.disarm(thread),
+        mark::COMMANDED => injector.commanded(driver)?,
+        mark::BLOCKED => blocks::begin(driver, thread, arrivals.in_iteration(thread)),
+        _ => return Ok(()),
+    }
+    let by = ThreadIteration {
+        thread: Some(thread),
+        iteration: None,
+    };
+    injector.see(driver, EventPlan::Mark(what), vcpu, by)?;
+    injector.settle(driver)
 }

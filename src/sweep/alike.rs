@@ -25,11 +25,11 @@ use std::sync::atomic::Ordering;
 
 use unwindlab_vmm::Regs;
 
-use super::guest::SweepError;
+use super::error::SweepError;
 use super::job::Job;
 use super::track::{STRIDE, Track};
-use super::trial::Way;
-use crate::driver::vcpu::{VcpuError, vcpu, word};
+use super::trial::Approach;
+use crate::driver::word;
 use crate::plan::sweep::Pairs;
 
 /// How often two boundaries are compared before they count as different: each time shows more of the
@@ -50,7 +50,7 @@ const STEPPED: u64 = 1 << 8 | 1 << 16;
 
 /// The machine at a boundary, as far as it counts.
 #[derive(Debug, Clone, PartialEq)]
-struct Look {
+struct MachineState {
     regs: Regs,
     /// Words that are not as they were where the path begins.
     words: Vec<(u64, Value)>,
@@ -67,15 +67,15 @@ enum Value {
 }
 
 /// An NMI's boundary, seen from behind.
-struct Seen {
+struct Aftermath {
     /// When its instruction has been executed.
-    behind: Look,
+    behind: MachineState,
     /// When the next one has.
-    further: Option<Look>,
+    further: Option<MachineState>,
 }
 
 /// The addresses of words in which two machines differ; nothing where their registers do.
-fn differing(a: &Look, b: &Look) -> Option<BTreeSet<u64>> {
+fn differing(a: &MachineState, b: &MachineState) -> Option<BTreeSet<u64>> {
     if a.regs != b.regs {
         return None;
     }
@@ -138,8 +138,8 @@ impl Job<'_> {
         &mut self,
         track: &Track,
         number: u32,
-        before: &Seen,
-        seen: &Seen,
+        before: &Aftermath,
+        seen: &Aftermath,
         pairs: &Pairs,
     ) -> Result<bool, SweepError> {
         let Some(further) = &before.further else {
@@ -179,7 +179,7 @@ impl Job<'_> {
     }
 
     /// Takes note of what differs when the same is done twice.
-    fn learn(&self, first: &Look, second: &Look) {
+    fn learn(&self, first: &MachineState, second: &MachineState) {
         if let (Some(different), Ok(mut unsteady)) =
             (differing(first, second), self.common.unsteady.lock())
         {
@@ -193,14 +193,21 @@ impl Job<'_> {
         track: &Track,
         number: u32,
         pairs: &Pairs,
-    ) -> Result<Option<Seen>, SweepError> {
+    ) -> Result<Option<Aftermath>, SweepError> {
         let Some(next) = track.after(number) else {
             return Ok(None);
         };
         let Some(&step) = track.step(next) else {
             return Ok(None);
         };
-        if step.user || !self.go(track, track.block(number), number, Way::StepByStep)? {
+        if step.user
+            || !self.go(
+                track,
+                track.checkpoint_before(number),
+                number,
+                Approach::BySteps,
+            )?
+        {
             return Ok(None);
         }
         self.nmi()?;
@@ -213,34 +220,33 @@ impl Job<'_> {
             return Ok(None);
         }
         let here = track.step(number).map_or(0, |step| step.rip);
-        let behind = self.look(here, &dead)?;
+        let behind = self.state(here, &dead)?;
         let further = track.step(next + 1).filter(|it| !it.user).map(|it| it.rip);
         let stepped = self.walk.steps(1)?;
         let further = match further {
-            Some(rip) if stepped && self.walk.rip()? == rip => Some(self.look(here, &dead)?),
+            Some(rip) if stepped && self.walk.rip()? == rip => Some(self.state(here, &dead)?),
             _ => None,
         };
-        Ok(Some(Seen { behind, further }))
+        Ok(Some(Aftermath { behind, further }))
     }
 
     /// The machine as it is, the NMI of which came at this instruction.
-    fn look(&mut self, here: u64, dead: &[Range<u64>]) -> Result<Look, SweepError> {
-        let guest = &mut self.walk.guest;
-        let handle = vcpu(&mut guest.machine, self.walk.start.vcpu)?;
-        let mut regs = handle.regs().map_err(VcpuError::from)?;
+    fn state(&mut self, here: u64, dead: &[Range<u64>]) -> Result<MachineState, SweepError> {
+        let vcpu = self.walk.driver.vcpu(self.walk.start.vcpu)?;
+        let mut regs = vcpu.regs()?;
         regs.rflags &= !STEPPED;
         let mut dead = dead.to_vec();
         dead.extend(self.pages(regs.rsp & !(STACK - 1)..regs.rsp)?);
-        let guest = &mut self.walk.guest;
-        dead.extend(guest.session.output_pages().map(|page| page..page + PAGE));
+        let driver = &mut self.walk.driver;
+        dead.extend(driver.session.output_pages().map(|page| page..page + PAGE));
         dead.sort_unstable_by_key(|it| it.start);
-        let heads = guest.session.heads(guest.machine.memory());
+        let heads = driver.session.heads(driver.machine.memory());
         let value = |word: u64| match heads.iter().position(|head| *head == word) {
             _ if word == here => Value::Here,
             Some(ring) if word != 0 => Value::Head(ring),
             _ => Value::Other(word),
         };
-        let changed = guest.machine.changed(&self.walk.start.behind)?;
+        let changed = driver.machine.changed(&self.walk.start.behind)?;
         let is_alive = |at: &u64| {
             // Ranges may lie in one another, so all that begin before are looked at.
             let before = dead.partition_point(|it| it.start <= *at);
@@ -248,13 +254,12 @@ impl Job<'_> {
         };
         let alive = changed.into_iter().filter(|(at, _)| is_alive(at));
         let words = alive.map(|(at, word)| (at, value(word))).collect();
-        Ok(Look { regs, words })
+        Ok(MachineState { regs, words })
     }
 
     /// The stack of an NMI whose handler is about to begin.
     fn nmi_stack(&mut self) -> Result<Vec<Range<u64>>, SweepError> {
-        let handle = vcpu(&mut self.walk.guest.machine, self.walk.start.vcpu)?;
-        let rsp = handle.regs().map_err(VcpuError::from)?.rsp;
+        let rsp = self.walk.driver.vcpu(self.walk.start.vcpu)?.regs()?.rsp;
         let top = (rsp & !(PAGE - 1)).saturating_add(PAGE);
         self.pages(top.saturating_sub(NMI_STACK_PAGES * PAGE)..top)
     }
@@ -265,23 +270,23 @@ impl Job<'_> {
             return Ok(Vec::new());
         };
         let index = self.walk.start.vcpu;
-        let handle = vcpu(&mut self.walk.guest.machine, index)?;
-        let entries = word(&handle, variable)?;
+        let vcpu = self.walk.driver.vcpu(index)?;
+        let entries = word(&vcpu, variable)?;
         if entries == 0 {
             return Ok(Vec::new());
         }
-        let buffers = word(&handle, entries + CPU_ENTRIES + 8 * u64::from(index))?;
+        let buffers = word(&vcpu, entries + CPU_ENTRIES + 8 * u64::from(index))?;
         self.pages(buffers..buffers.saturating_add(CALLCHAINS))
     }
 
     /// Where a range of virtual addresses lies in guest-physical memory, as far as it is mapped.
     fn pages(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, SweepError> {
-        let handle = vcpu(&mut self.walk.guest.machine, self.walk.start.vcpu)?;
+        let vcpu = self.walk.driver.vcpu(self.walk.start.vcpu)?;
         let mut found = Vec::new();
         let mut at = range.start;
         while at < range.end {
             let end = range.end.min((at & !(PAGE - 1)).saturating_add(PAGE));
-            if let Some(gpa) = handle.translate(at).map_err(VcpuError::from)? {
+            if let Some(gpa) = vcpu.translate(at)? {
                 found.push(gpa..gpa + (end - at));
             }
             at = end;
@@ -294,8 +299,8 @@ impl Job<'_> {
 mod tests {
     use super::*;
 
-    fn look(words: &[(u64, u64)]) -> Look {
-        Look {
+    fn state(words: &[(u64, u64)]) -> MachineState {
+        MachineState {
             regs: Regs::default(),
             words: words
                 .iter()
@@ -306,16 +311,16 @@ mod tests {
 
     #[test]
     fn words_that_only_one_has_and_other_values_differ() {
-        let a = look(&[(8, 1), (16, 2), (24, 3)]);
-        let b = look(&[(8, 1), (16, 4), (32, 5)]);
+        let a = state(&[(8, 1), (16, 2), (24, 3)]);
+        let b = state(&[(8, 1), (16, 4), (32, 5)]);
         assert_eq!(differing(&a, &a), Some(BTreeSet::new()));
         assert_eq!(differing(&a, &b), Some(BTreeSet::from([16, 24, 32])));
     }
 
     #[test]
     fn other_registers_are_never_alike() {
-        let mut b = look(&[]);
+        let mut b = state(&[]);
         b.regs.rax = 1;
-        assert_eq!(differing(&look(&[]), &b), None);
+        assert_eq!(differing(&state(&[]), &b), None);
     }
 }

@@ -1,6 +1,7 @@
 //! A sweep on one machine or several side by side.
 
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,7 +10,7 @@ use std::thread;
 
 use unwindlab_vmm::Machine;
 
-use super::guest::SweepError;
+use super::error::SweepError;
 use super::job::Job;
 use super::walk::Walk;
 use crate::plan::sweep::{Boundary, Effort, Message, Step, SweepPlan, boundaries};
@@ -23,13 +24,15 @@ pub enum Purpose {
     Twin,
 }
 
+/// Why a machine cannot be made: the KVM host's own error.
+pub type MachineError = Box<dyn Error + Send + Sync>;
 /// How a machine is made.
-type Make<'a> = &'a (dyn Fn(Purpose) -> Result<Machine, String> + Sync);
+type Make<'a> = &'a (dyn Fn(Purpose) -> Result<Machine, MachineError> + Sync);
 
 /// Carries out a sweep. `make` makes a machine; `tell` gets the messages, and says whether to go on.
 pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bool) {
-    let walk = make(Purpose::Boot).map_err(SweepError::Other);
-    let (walk, path) = match walk.and_then(|machine| Walk::with_path(plan, machine)) {
+    let machine = make(Purpose::Boot).map_err(SweepError::NoMachine);
+    let (walk, path) = match machine.and_then(|machine| Walk::with_path(plan, machine)) {
         Ok(found) => found,
         Err(error) => {
             tell(Message::Failed {
@@ -38,7 +41,7 @@ pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bo
             return;
         }
     };
-    let recording = Box::new(walk.guest.session.recording.clone());
+    let recording = Box::new(walk.driver.session.recording.clone());
     let told = Message::Path {
         common: recording,
         path: path.clone(),
@@ -53,8 +56,8 @@ pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bo
         for _ in 1..plan.jobs {
             let (send, common, start) = (send.clone(), &common, start.clone());
             scope.spawn(move || {
-                let twin = make(Purpose::Twin).map_err(SweepError::Other);
-                let twin = twin.and_then(|machine| Walk::twin(plan, machine, start));
+                let machine = make(Purpose::Twin).map_err(SweepError::NoMachine);
+                let twin = machine.and_then(|machine| Walk::twin(plan, machine, start));
                 let ended = twin.and_then(|it| Job::new(plan, common, it, &send).run());
                 common.finish(&send, ended);
             });
@@ -65,7 +68,7 @@ pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bo
     });
 }
 
-/// Tells on what the machines say, and at last how they ended.
+/// Passes on what the machines tell, and tells last how they ended.
 fn gather(receive: Receiver<FromJob>, common: &Common, tell: &mut dyn FnMut(Message) -> bool) {
     let mut ended: Result<Effort, SweepError> = Ok(Effort::default());
     for message in receive {
@@ -90,7 +93,7 @@ fn gather(receive: Receiver<FromJob>, common: &Common, tell: &mut dyn FnMut(Mess
     });
 }
 
-/// Numbers that go to whoever is free, in order.
+/// Numbers for whoever is free, in order.
 #[derive(Debug, Default)]
 pub(super) struct Queue(AtomicU32);
 
@@ -150,7 +153,7 @@ impl Common {
 
 /// From a machine to the one who gathers.
 pub(super) enum FromJob {
-    /// To be told on.
+    /// To be passed on.
     Tell(Message),
     /// It is done, or cannot go on.
     Ended(Result<Effort, SweepError>),

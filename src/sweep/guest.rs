@@ -1,235 +1,78 @@
-//! A guest under the control of a sweep: its stops, one at a time, with the agent answered meanwhile.
+//! What a sweep does with its guest everywhere: lets it go on, makes NMIs and checkpoints.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use unwindlab_abi::{MAILBOX_PORT, MARK_PORT, mark};
-use unwindlab_vmm::{AddressSpace, CheckpointError, Machine, Run, Stop, VcpuEvent};
+use unwindlab_oracle::trace::recording::Injection;
+use unwindlab_vmm::{Checkpoint, Run};
 
-use crate::driver::session::{Session, Turn};
-use crate::driver::vcpu::{VcpuError, nmi_state, set_breakpoints, vcpu};
-use crate::driver::watch;
-use crate::plan::TrialPlan;
-use unwindlab_oracle::trace::recording::{Injection, TrialEnd};
-
-/// Why a sweep cannot go on: the harness's fault or the KVM host's.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum SweepError {
-    /// A vCPU does not do what KVM promises.
-    #[error(transparent)]
-    Vcpu(#[from] VcpuError),
-    /// The machine cannot be saved or put back.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// A path does not come to user mode.
-    #[error("{0}")]
-    NoPath(String),
-    /// Anything else, in one line.
-    #[error("{0}")]
-    Other(String),
-}
-
-/// What a vCPU stopped for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Happening {
-    /// A workload thread begins an iteration.
-    Arm { vcpu: u8, thread: u32 },
-    /// It has ended it.
-    Done { vcpu: u8, thread: u32 },
-    /// A vCPU stands at a breakpoint.
-    Breakpoint { vcpu: u8, pc: u64 },
-    /// A vCPU has executed what it was to.
-    Stepped { vcpu: u8, pc: u64 },
-    /// The guest is over.
-    End(TrialEnd),
-    /// Nothing happened in time.
-    Nothing,
-}
-
-/// A machine with its agent.
-pub(super) struct Guest<'p> {
-    pub(super) plan: &'p TrialPlan,
-    pub(super) machine: Machine,
-    pub(super) session: Session,
-    breakpoints: Vec<u64>,
-    /// How the only vCPU is to go on, with the next look at what happens.
-    alone: Option<Run>,
-}
-
-impl<'p> Guest<'p> {
-    /// Of a machine that is built but not started.
-    pub(super) fn new(plan: &'p TrialPlan, machine: Machine) -> Self {
-        Self::with(plan, machine, Session::new(&plan.guest, plan.vcpus))
-    }
-
-    /// Of a machine whose agent has said something.
-    pub(super) fn with(plan: &'p TrialPlan, machine: Machine, session: Session) -> Self {
-        Self {
-            session,
-            plan,
-            machine,
-            breakpoints: Vec::new(),
-            alone: None,
-        }
-    }
-
-    /// Lets all vCPUs run that stand still.
-    pub(super) fn start(&mut self) -> Result<(), SweepError> {
-        if self.is_alone() {
-            self.alone = Some(Run::Continue);
-            return Ok(());
-        }
-        Ok(self.machine.start().map_err(VcpuError::from)?)
-    }
-
-    /// Lets one vCPU go on.
-    pub(super) fn resume(&mut self, index: u8, run: Run) -> Result<(), SweepError> {
-        if self.is_alone() {
-            self.alone = Some(run);
-            return Ok(());
-        }
-        let mut handle = vcpu(&mut self.machine, index)?;
-        Ok(handle.resume(run).map_err(VcpuError::from)?)
-    }
-
-    /// A machine with one vCPU runs while somebody waits for what happens, and on that thread.
-    fn is_alone(&self) -> bool {
-        self.plan.vcpus == 1
-    }
-
-    /// Waits for a vCPU to stop of its own.
-    fn next_stop(&mut self, wait: Duration) -> Result<Option<VcpuEvent>, SweepError> {
-        let Some(run) = self.alone.take() else {
-            return Ok(self.machine.next_event(wait));
-        };
-        let event = self.machine.run_here(0, run, wait);
-        let event = event.map_err(VcpuError::from)?;
-        if event.is_none() {
-            self.alone = Some(run);
-        }
-        Ok(event)
-    }
-
-    /// Waits for the next thing to happen. The vCPU that it happened to stands still then.
-    pub(super) fn next(&mut self, until: Instant) -> Result<Happening, SweepError> {
-        loop {
-            let wait = until.saturating_duration_since(Instant::now());
-            let Some(event) = self.next_stop(wait)? else {
-                return Ok(Happening::Nothing);
-            };
-            let index = event.vcpu;
-            match event.stop {
-                Stop::Port {
-                    port: MAILBOX_PORT,
-                    value,
-                    ..
-                } => {
-                    if let Some(end) = self.mailbox(index, value)? {
-                        return Ok(Happening::End(end));
-                    }
-                    self.resume(index, Run::Continue)?;
-                }
-                Stop::Port {
-                    port: MARK_PORT,
-                    value,
-                    ..
-                } => match mark::unpack(value) {
-                    (mark::ARM, thread) => {
-                        return Ok(Happening::Arm {
-                            vcpu: index,
-                            thread,
-                        });
-                    }
-                    (mark::DONE, thread) => {
-                        return Ok(Happening::Done {
-                            vcpu: index,
-                            thread,
-                        });
-                    }
-                    _ => self.resume(index, Run::Continue)?,
-                },
-                Stop::Breakpoint { pc } => {
-                    return Ok(Happening::Breakpoint { vcpu: index, pc });
-                }
-                Stop::Stepped { pc } => return Ok(Happening::Stepped { vcpu: index, pc }),
-                Stop::Paused => self.resume(index, Run::Continue)?,
-                other => {
-                    let end = watch::ended_by(&mut self.machine, index, &other);
-                    return Ok(Happening::End(end?));
-                }
-            }
-        }
-    }
-
-    fn mailbox(&mut self, index: u8, frame: u32) -> Result<Option<TrialEnd>, SweepError> {
-        let sregs = vcpu(&mut self.machine, index)?.sregs();
-        let space = AddressSpace::of(&sregs.map_err(VcpuError::from)?);
-        match self.session.mailbox(self.machine.memory(), &space, frame) {
-            Ok(Turn::Go | Turn::Ready | Turn::Finished) => Ok(None),
-            Ok(Turn::End(end)) => Ok(Some(end)),
-            Err(error) => Err(SweepError::Other(error.to_string())),
-        }
-    }
-
-    /// Sets the breakpoints of all vCPUs.
-    pub(super) fn break_at(&mut self, places: &[u64]) -> Result<(), SweepError> {
-        if places == self.breakpoints {
-            return Ok(());
-        }
-        set_breakpoints(&mut self.machine, places)?;
-        self.breakpoints = places.to_vec();
-        Ok(())
-    }
-
-    /// The task that is current on a vCPU that stands still.
-    pub(super) fn task(&mut self, index: u8) -> Result<u64, SweepError> {
-        let symbols = &self.plan.symbols;
-        Ok(watch::current_task(&mut self.machine, index, symbols)?)
-    }
-
-    /// Whether a vCPU that stands still handles an NMI.
-    pub(super) fn in_nmi(&mut self, index: u8) -> Result<bool, SweepError> {
-        Ok(nmi_state(&mut self.machine, index)?.masked)
-    }
-
-    /// Injects an NMI into a vCPU that stands still.
-    pub(super) fn nmi(
-        &mut self,
-        index: u8,
-        spec: u32,
-        iteration: u64,
-    ) -> Result<Injection, SweepError> {
-        let mut handle = vcpu(&mut self.machine, index)?;
-        let (rip, cpl) = watch::place(&handle).map_err(VcpuError::from)?;
-        let state = handle.inject_nmi().map_err(VcpuError::from)?.before;
-        Ok(Injection {
-            spec,
-            vcpu: u32::from(index),
-            rip,
-            cpl,
-            thread: Some(THREAD),
-            iteration: Some(iteration),
-            exact: cpl == 0 && state.takes_one_here(),
-        })
-    }
-
-    /// The end that means the guest stands still.
-    pub(super) fn hang(&mut self) -> Result<TrialEnd, SweepError> {
-        if let Some(panic) = watch::panicked(&self.machine) {
-            return Ok(panic);
-        }
-        if let Some(lost) = watch::lost(&mut self.machine)? {
-            return Ok(lost);
-        }
-        Ok(TrialEnd::Hang {
-            places: watch::places(&mut self.machine)?,
-        })
-    }
-}
+use super::error::{Phase, SweepError};
+use crate::driver::{Driver, Happening};
 
 /// The workload thread whose path is swept.
 pub(super) const THREAD: u32 = 0;
+/// Longest time between two stops of a guest that is well.
+pub(super) const LEG: Duration = Duration::from_secs(10);
+/// How late a tick is in a trial.
+const TICKS_LATE: Duration = Duration::from_millis(100);
 
-/// How long the boot may take.
-pub(super) fn boot_limit(plan: &TrialPlan) -> Duration {
-    Duration::from_millis(plan.limits.boot_ms)
+/// Lets the guest go on after something that the sweep has no interest in.
+pub(super) fn pass(
+    driver: &mut Driver,
+    happening: Happening,
+    phase: Phase,
+) -> Result<(), SweepError> {
+    match happening {
+        Happening::Hello(call) => match driver.answer(call)? {
+            Some(happening) => pass(driver, happening, phase),
+            None => Ok(driver.resume(call.vcpu, Run::Continue)?),
+        },
+        Happening::Ready { vcpu }
+        | Happening::Mark { vcpu, .. }
+        | Happening::Breakpoint { vcpu, .. }
+        | Happening::Again { vcpu }
+        | Happening::Stepped { vcpu, .. }
+        | Happening::Access { vcpu, .. } => Ok(driver.resume(vcpu, Run::Continue)?),
+        Happening::Ended(end) => Err(SweepError::GuestEnded { end, phase }),
+        Happening::Nothing => Err(SweepError::Silent { phase }),
+    }
+}
+
+/// Injects an NMI into a vCPU that stands still, in an iteration of the swept thread.
+pub(super) fn nmi(
+    driver: &mut Driver,
+    index: u8,
+    spec: u32,
+    iteration: u64,
+) -> Result<Injection, SweepError> {
+    let place = driver.place(index)?;
+    let state = driver.vcpu(index)?.inject_nmi()?.before;
+    Ok(Injection {
+        spec,
+        vcpu: place.vcpu,
+        rip: place.rip,
+        cpl: place.cpl,
+        thread: Some(THREAD),
+        iteration: Some(iteration),
+        exact: place.cpl == 0 && state.takes_one_here(),
+    })
+}
+
+/// Whether a task stands on a vCPU, outside of an NMI's handler.
+pub(super) fn stands(driver: &mut Driver, index: u8, task: u64) -> Result<bool, SweepError> {
+    Ok(driver.current_task(index)? == task && !driver.nmi_state(index)?.masked)
+}
+
+/// A checkpoint to make trials from.
+pub(super) fn checkpoint(driver: &mut Driver) -> Result<Checkpoint, SweepError> {
+    without_ticks(driver)?;
+    Ok(driver.machine.checkpoint()?)
+}
+
+/// Makes the ticks of a guest that stands still late, for what is done with it next. A trial takes
+/// about as long as it is from one tick to the next: each would have one or two, which take a third
+/// of its time and would mask a missing self-IPI. What waits for a timer waits so much longer.
+pub(super) fn without_ticks(driver: &mut Driver) -> Result<(), SweepError> {
+    driver.machine.pause_all()?;
+    driver.machine.postpone_timers(TICKS_LATE)?;
+    Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 
 use super::engine::{Common, FromJob};
-use super::guest::SweepError;
+use super::error::SweepError;
 use super::track::{STRIDE, Track};
 use super::walk::Walk;
 use crate::plan::sweep::{Effort, Message, Point, Step, SweepPlan};
@@ -14,7 +14,7 @@ use crate::plan::sweep::{Effort, Message, Point, Step, SweepPlan};
 pub(super) struct Job<'p> {
     pub(super) plan: &'p SweepPlan,
     pub(super) common: &'p Common,
-    pub(super) walk: Walk<'p>,
+    pub(super) walk: Walk,
     pub(super) send: &'p Sender<FromJob>,
     pub(super) effort: Effort,
     /// Points in a row that were not met again.
@@ -22,7 +22,7 @@ pub(super) struct Job<'p> {
 }
 
 /// So many points in a row that are not met again are the machine's fault, not the path's.
-const MAX_MISSED: u32 = 32;
+pub(super) const MAX_MISSED: u32 = 32;
 
 /// How the NMIs of a trial come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl<'p> Job<'p> {
     pub(super) fn new(
         plan: &'p SweepPlan,
         common: &'p Common,
-        walk: Walk<'p>,
+        walk: Walk,
         send: &'p Sender<FromJob>,
     ) -> Self {
         Self {
@@ -111,10 +111,7 @@ impl<'p> Job<'p> {
     pub(super) fn miss(&mut self, point: Point) -> Result<bool, SweepError> {
         self.missed += 1;
         if self.missed > MAX_MISSED {
-            return Err(SweepError::Other(format!(
-                "{MAX_MISSED} points in a row were not met again, the last is {point}: the machine is not \
-                 what it was; go on with --resume"
-            )));
+            return Err(SweepError::TooManyMissed { last: point });
         }
         Ok(self.tell(Message::Missed { point }))
     }

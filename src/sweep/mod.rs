@@ -12,10 +12,12 @@
 
 mod alike;
 pub mod engine;
+mod error;
 mod guest;
 mod job;
 mod pairs;
 mod printk;
+mod start;
 mod track;
 mod trial;
 mod walk;

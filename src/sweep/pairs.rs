@@ -7,12 +7,11 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use super::guest::SweepError;
+use super::error::SweepError;
+use super::guest::checkpoint;
 use super::job::{Job, Nmis};
 use super::track::{STRIDE, Track};
-use super::trial::{TRIES, Way};
-use super::walk::checkpoint;
-use crate::driver::vcpu::{VcpuError, vcpu};
+use super::trial::{Approach, TRIES};
 use crate::plan::sweep::{Boundary, Message, Pairs, Point, Then, boundaries};
 
 /// The instruction `sti`.
@@ -55,10 +54,9 @@ impl Job<'_> {
         let before = number.checked_sub(1).and_then(|it| track.step(it));
         let opcode = match before {
             Some(step) => {
-                let handle = vcpu(&mut self.walk.guest.machine, self.walk.start.vcpu)?;
                 let mut opcode = [0];
-                let read = handle.read_virt(step.rip, &mut opcode);
-                read.map_err(VcpuError::from)?;
+                let vcpu = self.walk.driver.vcpu(self.walk.start.vcpu)?;
+                vcpu.read_virt(step.rip, &mut opcode)?;
                 opcode
             }
             None => [0],
@@ -200,7 +198,12 @@ impl Job<'_> {
         let Some(next) = track.after(number).and_then(|it| track.step(it)) else {
             return Ok(None);
         };
-        if !self.go(track, track.block(number), number, Way::StepByStep)? {
+        if !self.go(
+            track,
+            track.checkpoint_before(number),
+            number,
+            Approach::BySteps,
+        )? {
             return Ok(None);
         }
         let mut made = track.made.clone();
@@ -208,9 +211,9 @@ impl Job<'_> {
         if !self.walk.run_to(entry)? || !self.walk.leave_handler(next.rip)? {
             return Ok(None);
         }
-        let behind = checkpoint(&mut self.walk.guest.machine)?;
-        // What counts is the way from the machine put back: where that is in the middle of reading the guest's clock,
-        // the reading starts over (see `extend`).
+        let behind = checkpoint(&mut self.walk.driver)?;
+        // What counts is the way from there once the machine is put back: in the middle of reading
+        // the guest's clock the reading starts over (see `extend`).
         self.restore(&behind)?;
         match self.walk.path_from_here(self.plan.longest) {
             Ok(path) => Ok(Some(Track::new(path.into(), made, behind))),

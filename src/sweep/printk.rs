@@ -1,7 +1,7 @@
 //! The kernel's own messages, read from the ring in its memory.
 //!
-//! In a trial nobody is there to read `/dev/kmsg`, and the console is quiet: an NMI that nobody claims is reported at the
-//! highest urgency, and each character would cost an exit.
+//! In a trial nobody reads `/dev/kmsg`, and the console is quiet: an NMI that nobody claims is
+//! reported at the highest urgency, and each character would cost an exit.
 //!
 //! Layouts, all of kernel/printk/printk_ringbuffer.h (7.3), little-endian:
 //!
@@ -19,8 +19,8 @@
 
 use unwindlab_vmm::{Memory, VcpuHandle};
 
-use super::guest::{Guest, SweepError};
-use crate::driver::vcpu::{VcpuError, vcpu, word};
+use super::error::SweepError;
+use crate::driver::{Driver, word};
 
 /// Bytes of a `printk_ringbuffer` that are looked at.
 const HEAD: usize = 88;
@@ -71,43 +71,48 @@ impl Ring {
 }
 
 impl Printed {
-    /// That of a guest of which this vCPU stands in the kernel; nothing where the kernel's symbols do not tell where the ring
-    /// is.
-    pub(super) fn of(guest: &mut Guest<'_>, index: u8) -> Result<Option<Self>, SweepError> {
-        let Some(pointer) = guest.plan.symbols.printk else {
+    /// The ring of a guest of which this vCPU stands in the kernel. `pointer` leads to it; nothing
+    /// where the kernel's symbols do not tell it.
+    pub(super) fn of(
+        driver: &mut Driver,
+        index: u8,
+        pointer: Option<u64>,
+    ) -> Result<Option<Self>, SweepError> {
+        let Some(pointer) = pointer else {
             return Ok(None);
         };
-        let handle = vcpu(&mut guest.machine, index)?;
-        let ring = word(&handle, pointer)?;
-        let at = handle.translate(ring).map_err(VcpuError::from)?;
+        let vcpu = driver.vcpu(index)?;
+        let ring = word(&vcpu, pointer)?;
+        let at = vcpu.translate(ring)?;
         let at = at.filter(|at| at % PAGE + HEAD as u64 <= PAGE);
-        let memory = guest.machine.memory();
+        let memory = driver.machine.memory();
         Ok(at.and_then(|at| {
             let ring = Ring::read(memory, at)?;
             Some(Self { at, ring })
         }))
     }
 
-    /// What was printed since, a line each as in `/dev/kmsg` put out by dmesg: `<level>[seconds] text`. A vCPU must stand in
-    /// the kernel. What cannot be read is left out.
-    pub(super) fn since(&self, guest: &mut Guest<'_>, index: u8) -> Result<String, SweepError> {
-        let ring = Ring::read(guest.machine.memory(), self.at);
+    /// What was printed since, a line each as dmesg prints it: `<level>[seconds] text`. The vCPU
+    /// must stand in the kernel. What cannot be read is left out.
+    pub(super) fn since(&self, driver: &mut Driver, index: u8) -> Result<String, SweepError> {
+        let ring = Ring::read(driver.machine.memory(), self.at);
         let Some(ring) = ring.filter(|ring| ring.head != self.ring.head) else {
             return Ok(String::new());
         };
-        let handle = vcpu(&mut guest.machine, index)?;
+        let vcpu = driver.vcpu(index)?;
         let new = ring.head.wrapping_sub(self.ring.head);
         let new = new.min(ring.count).min(MAX_MESSAGES);
         let ids = (0..new).rev().map(|back| ring.head.wrapping_sub(back));
-        let read = info_size(&handle, &ring).map(|size| {
-            let lines = ids.filter_map(|id| message(&handle, &ring, id, size));
+        let read = info_size(&vcpu, &ring).map(|size| {
+            let lines = ids.filter_map(|id| message(&vcpu, &ring, id, size));
             lines.collect::<String>()
         });
         Ok(read.unwrap_or_default())
     }
 }
 
-/// The size with which the newest message has the sequence number behind that of the one before.
+/// The size with which the newest message's sequence number is one more than that of the message
+/// before.
 fn info_size(handle: &VcpuHandle<'_>, ring: &Ring) -> Option<u64> {
     INFO_SIZES.into_iter().find(|size| {
         let number = |id: u64| word(handle, info(ring, id, *size)).ok();

@@ -13,7 +13,7 @@ pub(super) const STRIDE: u32 = 24;
 
 /// A checkpoint on a path.
 #[derive(Clone)]
-pub(super) struct Block {
+pub(super) struct PathCheckpoint {
     /// The boundary's number.
     pub(super) at: u32,
     pub(super) checkpoint: Checkpoint,
@@ -27,15 +27,15 @@ pub(super) struct Track {
     pub(super) made: Vec<Injection>,
     /// The first boundary in user mode; the path's end where there is none.
     pub(super) user_mode: u32,
-    first: Block,
-    last: Block,
-    before: Option<Block>,
+    first: PathCheckpoint,
+    last: PathCheckpoint,
+    before: Option<PathCheckpoint>,
 }
 
 impl Track {
     /// A path that begins at this checkpoint.
     pub(super) fn new(path: Arc<[Step]>, made: Vec<Injection>, behind: Checkpoint) -> Self {
-        let first = Block {
+        let first = PathCheckpoint {
             at: 0,
             checkpoint: behind,
         };
@@ -51,9 +51,9 @@ impl Track {
         }
     }
 
-    /// The checkpoint to go to a point from: the last one may be beyond it. To user mode the whole path is gone
-    /// at once.
-    pub(super) fn block(&self, point: u32) -> &Block {
+    /// The checkpoint to go to a point from: the last one may be beyond it. To user mode the whole
+    /// path is gone at once.
+    pub(super) fn checkpoint_before(&self, point: u32) -> &PathCheckpoint {
         match &self.before {
             _ if point > self.user_mode => &self.first,
             Some(before) if point < self.last.at => before,
@@ -62,13 +62,13 @@ impl Track {
     }
 
     /// The furthest checkpoint.
-    pub(super) fn last(&self) -> &Block {
+    pub(super) fn last(&self) -> &PathCheckpoint {
         &self.last
     }
 
     /// Takes one further along the path.
-    pub(super) fn push(&mut self, block: Block) {
-        self.before = Some(std::mem::replace(&mut self.last, block));
+    pub(super) fn push(&mut self, next: PathCheckpoint) {
+        self.before = Some(std::mem::replace(&mut self.last, next));
     }
 
     /// The step at a boundary.

@@ -2,17 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use unwindlab_abi::mark;
+use unwindlab_oracle::trace::recording::{Injection, TrialEnd};
 use unwindlab_vmm::{Checkpoint, Run};
 
 use super::engine::FromJob;
-use super::guest::{Happening, SweepError, THREAD};
+use super::error::{Phase, SweepError};
+use super::guest::{THREAD, checkpoint, nmi, pass, stands};
 use super::job::{Job, Nmis};
-use super::track::{Block, STRIDE, Track};
-use super::walk::{checkpoint, pass};
-use crate::driver::vcpu::VcpuError;
-use crate::driver::watch;
+use super::track::{PathCheckpoint, STRIDE, Track};
+use crate::driver::{Happening, host_may_have};
 use crate::plan::sweep::{Message, Point, Step, SweptTrial};
-use unwindlab_oracle::trace::recording::{Injection, TrialEnd};
 
 /// After so long without a stop a trial's machine is looked at: the host may have lost it.
 const SILENCE: Duration = Duration::from_millis(200);
@@ -25,18 +25,19 @@ fn micros(since: Instant) -> u32 {
 
 /// How to go from a checkpoint to a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Approach {
     /// To a breakpoint, where that takes fewer stops than stepping.
-    InOneGo,
+    ToBreakpoint,
     /// By single steps, with interrupts held back.
-    StepByStep,
+    BySteps,
 }
 
 /// Steps that take as long as one stop at a breakpoint.
 const STEPS_A_STOP: usize = 4;
 
-/// How often a breakpoint at an instruction is met on a way that ends there, where that is the faster way to go. Not where
-/// the way begins or stands still (`rep`) at the instruction: whether such a breakpoint is met depends on what was before.
+/// How often a breakpoint at an instruction is met on a way that ends there, where that is the faster
+/// way to go. `None` where the way begins or stands still (`rep`) at the instruction: whether such a
+/// breakpoint is met depends on what was before.
 fn hits(way: &[Step], rip: u64) -> Option<usize> {
     let is_there = |step: Option<&Step>| step.is_some_and(|step| step.rip == rip);
     let hits = 1 + way.iter().filter(|step| step.rip == rip).count();
@@ -60,14 +61,14 @@ impl Job<'_> {
         let old = track.last().clone();
         let last = track.user_mode.min(track.len().saturating_sub(1));
         for at in wanted..(wanted + STRIDE).min(last) {
-            if !self.go(track, &old, at, Way::StepByStep)? {
+            if !self.go(track, &old, at, Approach::BySteps)? {
                 continue;
             }
-            let new = Block {
+            let new = PathCheckpoint {
                 at,
-                checkpoint: checkpoint(&mut self.walk.guest.machine)?,
+                checkpoint: checkpoint(&mut self.walk.driver)?,
             };
-            if self.go(track, &new, (at + 2 * STRIDE).min(last), Way::StepByStep)? {
+            if self.go(track, &new, (at + 2 * STRIDE).min(last), Approach::BySteps)? {
                 track.push(new);
                 return Ok(());
             }
@@ -79,9 +80,9 @@ impl Job<'_> {
     pub(super) fn go(
         &mut self,
         track: &Track,
-        from: &Block,
+        from: &PathCheckpoint,
         point: u32,
-        how: Way,
+        how: Approach,
     ) -> Result<bool, SweepError> {
         self.restore(&from.checkpoint)?;
         let begin = Instant::now();
@@ -92,7 +93,7 @@ impl Job<'_> {
             // Beyond the first user instruction the way is gone at full speed: stepping holds interrupts
             // back, so that it would come before what the kernel sent itself, and a tick would wait.
             (_, Some(rip)) if point > track.user_mode => self.walk.run_to(rip)?,
-            (way, Some(rip)) if how == Way::InOneGo => match hits(way, rip) {
+            (way, Some(rip)) if how == Approach::ToBreakpoint => match hits(way, rip) {
                 Some(hits) => self.walk.run_to_hit(rip, hits)?,
                 None => self.walk.steps(point.saturating_sub(from.at))?,
             },
@@ -107,10 +108,10 @@ impl Job<'_> {
 
     pub(super) fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), SweepError> {
         let begin = Instant::now();
-        let restored = self.walk.guest.machine.restore(checkpoint)?;
+        let restored = self.walk.driver.machine.restore(checkpoint)?;
         self.effort.restores_us.push(micros(begin));
         // What was printed is not taken back.
-        self.walk.console = self.walk.guest.machine.console().len();
+        self.walk.console = self.walk.driver.machine.console().len();
         let count = |pages| u32::try_from(pages).unwrap_or(u32::MAX);
         self.effort.copied.push(count(restored.copied));
         self.effort.looked_at.push(count(restored.looked_at));
@@ -125,19 +126,19 @@ impl Job<'_> {
         nmis: Nmis,
         point: Point,
     ) -> Result<Option<SweptTrial>, SweepError> {
-        let block = track.block(number);
+        let from = track.checkpoint_before(number);
         // In user mode an interrupt that waited for the kernel to be left would come first.
         let in_user = track.step(number).is_some_and(|it| it.user);
         for attempt in 0..TRIES {
             let how = match attempt {
-                0 if !in_user => Way::InOneGo,
-                _ => Way::StepByStep,
+                0 if !in_user => Approach::ToBreakpoint,
+                _ => Approach::BySteps,
             };
             if self.plan.check_restores {
-                self.restore(&block.checkpoint)?;
-                self.check_restored(block, point)?;
+                self.restore(&from.checkpoint)?;
+                self.check_restored(from, point)?;
             }
-            if !self.go(track, block, number, how)? {
+            if !self.go(track, from, number, how)? {
                 continue;
             }
             let mut injections = track.made.clone();
@@ -152,28 +153,25 @@ impl Job<'_> {
             // A kernel that hangs or panics there does so each time. One that does not is told of, and
             // so is a failure of the KVM host.
             if died && attempt + 1 < TRIES {
-                let end = watch::host_may_have(&trial.end).unwrap_or(trial.end);
+                let end = host_may_have(&trial.end).unwrap_or(trial.end);
                 let again = Message::Again { point, end };
                 let _ = self.send.send(FromJob::Tell(again));
                 continue;
             }
             return match trial.end {
-                TrialEnd::Infra { reason } => Err(SweepError::Other(reason)),
+                TrialEnd::Infra { reason } => Err(SweepError::TrialFailed { reason }),
                 _ => Ok(Some(trial)),
             };
         }
         Ok(None)
     }
 
-    fn check_restored(&mut self, block: &Block, point: Point) -> Result<(), SweepError> {
-        let left = self.walk.guest.machine.differences(&block.checkpoint)?;
-        if left.is_empty() {
-            return Ok(());
+    fn check_restored(&mut self, to: &PathCheckpoint, point: Point) -> Result<(), SweepError> {
+        let differences = self.walk.driver.machine.differences(&to.checkpoint)?;
+        match differences.is_empty() {
+            true => Ok(()),
+            false => Err(SweepError::NotRestored { point, differences }),
         }
-        Err(SweepError::Other(format!(
-            "point {point}: put back, the machine is not what it was: {}",
-            left.join(", ")
-        )))
     }
 
     /// Makes the NMIs of a trial where the machine stands; false where the way to the second was another.
@@ -214,7 +212,7 @@ impl Job<'_> {
     pub(super) fn nmi(&mut self) -> Result<Injection, SweepError> {
         let spec = u32::try_from(self.plan.trial.injections.len()).unwrap_or(u32::MAX);
         let start = &self.walk.start;
-        self.walk.guest.nmi(start.vcpu, spec, start.iteration)
+        nmi(&mut self.walk.driver, start.vcpu, spec, start.iteration)
     }
 
     /// The trial whose NMIs are made.
@@ -223,26 +221,25 @@ impl Job<'_> {
         point: Point,
         mut injections: Vec<Injection>,
     ) -> Result<SweptTrial, SweepError> {
-        self.walk.guest.session.rings = self.walk.start.rings.clone();
+        self.walk.driver.session.rings = self.walk.start.rings.clone();
         let iteration = self.walk.start.iteration;
         let begin = Instant::now();
-        self.walk.guest.break_at(&[self.walk.start.place])?;
-        self.walk.guest.start()?;
+        self.walk.driver.break_at(&[self.walk.start.place])?;
+        self.walk.driver.start()?;
         let end = self.rest(&mut injections, iteration)?;
         self.effort.runs_us.push(micros(begin));
         let begin = Instant::now();
-        let guest = &mut self.walk.guest;
-        guest.machine.pause_all().map_err(VcpuError::from)?;
-        guest.session.drain(guest.machine.memory());
-        let lab = guest
-            .session
-            .lab_from(guest.machine.memory(), self.walk.start.slots);
-        let rings = std::mem::take(&mut guest.session.rings);
-        let kernel_log = match &self.walk.start.printed {
-            Some(printed) => printed.since(guest, self.walk.start.vcpu)?,
+        let (driver, start) = (&mut self.walk.driver, &self.walk.start);
+        driver.machine.pause_all()?;
+        driver.drain();
+        let memory = driver.machine.memory();
+        let lab = driver.session.lab_from(memory, start.slots);
+        let rings = std::mem::take(&mut driver.session.rings);
+        let kernel_log = match &start.printed {
+            Some(printed) => printed.since(driver, start.vcpu)?,
             None => String::new(),
         };
-        let console = guest.machine.console().since(self.walk.console);
+        let console = driver.machine.console().since(self.walk.console);
         self.effort.tells_us.push(micros(begin));
         Ok(SweptTrial {
             point,
@@ -264,36 +261,34 @@ impl Job<'_> {
     ) -> Result<TrialEnd, SweepError> {
         let until = Instant::now() + Duration::from_millis(self.plan.limit_ms);
         let mut requests = 0;
+        let (driver, start) = (&mut self.walk.driver, &self.walk.start);
         loop {
-            let happening = self.walk.guest.next(until.min(Instant::now() + SILENCE))?;
-            match happening {
-                Happening::Arm { vcpu, thread } => {
+            match driver.next(until.min(Instant::now() + SILENCE))? {
+                Happening::Mark {
+                    vcpu,
+                    what: mark::ARM,
+                    thread,
+                } => {
                     iteration += u64::from(thread == THREAD);
-                    self.walk.guest.resume(vcpu, Run::Continue)?;
+                    driver.resume(vcpu, Run::Continue)?;
                 }
-                Happening::Breakpoint { vcpu, .. } if self.is_ours(vcpu)? => {
+                Happening::Breakpoint { vcpu, .. } if stands(driver, vcpu, start.task)? => {
                     requests += 1;
-                    let guest = &mut self.walk.guest;
                     if requests > 1 {
                         return Ok(TrialEnd::Completed);
                     }
-                    injections.push(guest.nmi(vcpu, self.plan.request, iteration)?);
-                    guest.resume(vcpu, Run::Continue)?;
+                    injections.push(nmi(driver, vcpu, self.plan.request, iteration)?);
+                    driver.resume(vcpu, Run::Continue)?;
                 }
-                Happening::End(end) => return Ok(end),
+                Happening::Ended(end) => return Ok(end),
                 Happening::Nothing if Instant::now() < until => {
-                    if let Some(lost) = watch::lost(&mut self.walk.guest.machine)? {
+                    if let Some(lost) = driver.lost()? {
                         return Ok(lost);
                     }
                 }
-                Happening::Nothing => return self.walk.guest.hang(),
-                other => pass(&mut self.walk.guest, &other, "in a trial")?,
+                Happening::Nothing => return Ok(driver.stands_still()?),
+                other => pass(driver, other, Phase::Trial)?,
             }
         }
-    }
-
-    fn is_ours(&mut self, vcpu: u8) -> Result<bool, SweepError> {
-        let guest = &mut self.walk.guest;
-        Ok(guest.task(vcpu)? == self.walk.start.task && !guest.in_nmi(vcpu)?)
     }
 }

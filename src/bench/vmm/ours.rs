@@ -17,7 +17,7 @@ use unwindlab_vmm::{Kernel, Machine, MachineConfig, Pmu, Stop};
 
 use super::VmmError;
 use super::process::{BOOT_LIMIT, Process};
-use crate::driver::agent;
+use crate::driver::image::guest_initrd;
 use crate::plan::MachineSpec;
 use crate::plan::measurement::MeasuredFigures;
 
@@ -129,7 +129,7 @@ fn run() -> anyhow::Result<()> {
 
 fn build(kernel: &str, vcpus: u8, memory_mib: u32, cmdline: &str) -> anyhow::Result<Machine> {
     let image = File::open(kernel).with_context(|| format!("cannot read {kernel}"))?;
-    let initrd = agent::guest_initrd()?;
+    let initrd = guest_initrd()?;
     let config = MachineConfig {
         vcpus,
         memory_mib,

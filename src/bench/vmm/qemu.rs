@@ -19,7 +19,7 @@ use unwindlab_guest_kernel::qemu::{FIRMWARE, PROGRAM};
 use super::VmmError;
 use super::process::{Process, memory_file, path_of};
 use super::qmp::{Qmp, QmpError};
-use crate::driver::agent;
+use crate::driver::image::guest_initrd;
 use crate::plan::MachineSpec;
 use crate::plan::measurement::MeasuredFigures;
 
@@ -85,7 +85,7 @@ impl Peer {
 /// The guest's initial file system as a file.
 fn initrd() -> io::Result<File> {
     let mut file = memory_file("bench-initrd")?;
-    file.write_all(&agent::guest_initrd()?)?;
+    file.write_all(&guest_initrd()?)?;
     Ok(file)
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{MemfdFlags, memfd_create};
 use unwindlab_guest_kernel::qemu;
 
-use crate::driver::cpio::Archive;
+use crate::driver::image::cpio::Archive;
 use crate::host::{closure, perf_tool};
 
 /// Folder of the kernels under test, each named by its content hash.

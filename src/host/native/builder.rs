@@ -12,7 +12,7 @@ use unwindlab_vmm::{
     BuildError, Kernel, Kvm, LINUX_CMDLINE, Machine, MachineConfig, Pmu, PmuError,
 };
 
-use crate::driver::agent;
+use crate::driver::image::guest_initrd;
 use crate::host::perf_tool;
 use crate::plan::{PmuPlan, TrialPlan};
 
@@ -78,7 +78,7 @@ impl MachineBuilder {
         Ok(Self {
             kvm,
             kernels,
-            initrd: agent::guest_initrd()?,
+            initrd: guest_initrd()?,
             perf_tool,
         })
     }

@@ -112,7 +112,7 @@ impl Native {
                 Purpose::Boot => builder.machine(&plan.trial),
                 Purpose::Twin => builder.twin(&plan.trial),
             };
-            machine.map_err(|error| error.to_string())
+            machine.map_err(Into::into)
         };
         engine::run(plan, &make, tell);
     }

@@ -1,8 +1,8 @@
 //! Injections at an instruction: which breakpoint hits count, and what is due at each.
 //!
-//! A breakpoint is passed by every task. Unless every task is meant, only a workload thread
-//! between its arm mark and its next mark counts, told by the kernel's own `current_task`;
-//! everything else goes on.
+//! Every task passes a breakpoint. Unless every task is meant, only a workload thread between its
+//! arm mark and its next mark counts, which is recognised by the kernel's own `current_task`.
+//! Everything else goes on.
 //!
 //! Several NMIs of one arrival (`times`) go to consecutive instruction boundaries, beginning at
 //! the place: each is taken, its handler returns to the boundary it came from, that instruction
@@ -10,8 +10,8 @@
 //! instruction on every host: TCG pushes RF with an NMI, as hardware does not, and `iretq` then
 //! passes the breakpoint.)
 //!
-//! An injection that follows another one (`after`) is let go once each time that one is made, and
-//! counts arrivals from there.
+//! An injection that follows another one (`after`) is released once each time that one is made, and
+//! counts arrivals from then on.
 
 mod one;
 
@@ -36,9 +36,9 @@ pub struct Standing {
     pub leads_on: bool,
 }
 
-/// Who is at a place: a workload thread in its n-th iteration, or a task of which no more is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Who {
+/// Which workload thread met a trigger, and in which of its iterations, as far as that is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ThreadIteration {
     /// The workload thread.
     pub thread: Option<u32>,
     /// Its iteration.
@@ -52,19 +52,19 @@ pub enum Due {
     Inject {
         /// Index of the injection in the scenario.
         spec: u32,
-        /// For whom.
-        who: Who,
+        /// Whose arrival it is.
+        by: ThreadIteration,
         /// More are due at the boundaries that follow: [`Arrivals::go_on_at`] wants to know
         /// where they are.
         again: bool,
     },
-    /// Ours, but nothing is due yet, or the instruction can lead anywhere and more than one NMI is
-    /// due: execute it without one, and go on where it led.
+    /// The arrival counts, but nothing is due yet, or the instruction can lead anywhere and more
+    /// than one NMI is due: execute it without one, and go on where it leads.
     StepFirst {
         /// Index of the injection in the scenario.
         spec: u32,
-        /// For whom.
-        who: Who,
+        /// Whose arrival it is.
+        by: ThreadIteration,
         /// How many instructions to execute so.
         steps: u64,
     },
@@ -81,7 +81,6 @@ pub struct Arrivals {
 
 impl Arrivals {
     /// Those of a plan; from now on arrivals of any task count.
-    #[must_use]
     pub fn new(list: Vec<Arrival>) -> Self {
         let mut arrivals = Self {
             list,
@@ -93,9 +92,8 @@ impl Arrivals {
         arrivals
     }
 
-    /// The distinct addresses to stop at: only those of iterations that are under way, so that
-    /// a place that is passed a million times costs nothing before and after.
-    #[must_use]
+    /// The distinct addresses to stop at. Only those of iterations that are under way: a place that
+    /// is passed a million times costs nothing before and after.
     pub fn addresses(&self) -> Vec<u64> {
         let mut places: Vec<u64> = self.list.iter().flat_map(Arrival::addresses).collect();
         places.sort_unstable();
@@ -104,7 +102,6 @@ impl Arrivals {
     }
 
     /// All injections are made.
-    #[must_use]
     pub fn complete(&self) -> bool {
         self.list.iter().all(Arrival::complete)
     }
@@ -130,7 +127,6 @@ impl Arrivals {
     }
 
     /// Whether a thread is in an iteration.
-    #[must_use]
     pub fn in_iteration(&self, thread: u32) -> bool {
         self.current.contains_key(&thread)
     }
@@ -165,19 +161,18 @@ impl Arrivals {
 
     /// The arrival for which [`Due::Inject`] said `again`, or [`Due::StepFirst`] was said, goes on
     /// at one of `next`.
-    pub fn go_on_at(&mut self, spec: u32, who: Who, next: Vec<u64>) {
+    pub fn go_on_at(&mut self, spec: u32, by: ThreadIteration, next: Vec<u64>) {
         let armed = self
             .list
             .iter_mut()
             .filter(|arrival| arrival.spec == spec)
-            .find_map(|arrival| arrival.armed_mut(who.thread));
+            .find_map(|arrival| arrival.armed_mut(by.thread));
         if let Some(armed) = armed {
             armed.go_on_at(next);
         }
     }
 
     /// What became of each.
-    #[must_use]
     pub fn points(&self) -> Vec<Point> {
         self.list.iter().map(Arrival::point).collect()
     }

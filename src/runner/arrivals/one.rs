@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Due, Standing, Who};
+use super::{Due, Standing, ThreadIteration};
 use crate::plan::{ArrivalPlan, By};
 use unwindlab_oracle::trace::recording::Point;
 
@@ -24,7 +24,7 @@ pub struct Arrival {
     point: Point,
 }
 
-/// Somebody whose arrival would count.
+/// A thread, or any task, whose arrival would count.
 #[derive(Debug)]
 pub(super) struct Armed {
     /// The task; `None` until a task of any kind has begun.
@@ -60,7 +60,6 @@ impl Armed {
 
 impl Arrival {
     /// One that has not begun. `follows`: it waits for another injection.
-    #[must_use]
     pub fn new(spec: u32, address: u64, plan: &ArrivalPlan, follows: bool) -> Self {
         Self {
             spec,
@@ -78,7 +77,6 @@ impl Arrival {
     }
 
     /// All its injections are made.
-    #[must_use]
     pub fn complete(&self) -> bool {
         self.plan.optional || self.swept || self.done >= self.plan.repeat
     }
@@ -183,7 +181,7 @@ impl Arrival {
         }
         let begun = self.begun();
         let (plan, armed) = (&self.plan, self.armed.get_mut(&thread)?);
-        let who = Who {
+        let by = ThreadIteration {
             thread,
             iteration: armed.iteration,
         };
@@ -210,7 +208,7 @@ impl Arrival {
         if steps {
             return Some(Due::StepFirst {
                 spec: self.spec,
-                who,
+                by,
                 steps: pass.max(1),
             });
         }
@@ -225,7 +223,7 @@ impl Arrival {
         }
         Some(Due::Inject {
             spec: self.spec,
-            who,
+            by,
             again,
         })
     }

@@ -32,8 +32,8 @@ fn sweep(repeat: u64) -> Arrivals {
     })
 }
 
-const fn who(thread: u32, iteration: u64) -> Who {
-    Who {
+const fn by(thread: u32, iteration: u64) -> ThreadIteration {
+    ThreadIteration {
         thread: Some(thread),
         iteration: Some(iteration),
     }
@@ -63,7 +63,7 @@ fn only_the_armed_task_counts() {
         arrivals.at(0x10, TASK, true),
         [Due::Inject {
             spec: 0,
-            who: who(0, 1),
+            by: by(0, 1),
             again: false
         }]
     );
@@ -77,15 +77,15 @@ fn a_burst_goes_from_boundary_to_boundary() {
     arrivals.arm(0, TASK);
     let due = |iteration, again| Due::Inject {
         spec: 0,
-        who: who(0, iteration),
+        by: by(0, iteration),
         again,
     };
     assert_eq!(arrivals.at(0x10, TASK, true), [due(1, true)]);
-    arrivals.go_on_at(0, who(0, 1), vec![0x14]);
+    arrivals.go_on_at(0, by(0, 1), vec![0x14]);
     assert_eq!(arrivals.addresses(), [0x10, 0x14]);
     assert_eq!(arrivals.at(0x14, OTHER, true), [], "another task");
     assert_eq!(arrivals.at(0x14, TASK, true), [due(1, true)]);
-    arrivals.go_on_at(0, who(0, 1), vec![0x16, 0x30]);
+    arrivals.go_on_at(0, by(0, 1), vec![0x16, 0x30]);
     assert_eq!(arrivals.addresses(), [0x10, 0x16, 0x30]);
     assert_eq!(arrivals.at(0x30, TASK, true), [due(1, false)]);
     assert!(arrivals.addresses().is_empty(), "nothing is armed");
@@ -100,18 +100,18 @@ fn a_burst_that_was_broken_off_begins_again_at_its_place() {
     arrivals.arm(0, TASK);
     let due = |again| Due::Inject {
         spec: 0,
-        who: who(0, 1),
+        by: by(0, 1),
         again,
     };
     assert_eq!(arrivals.at(0x10, TASK, true), [due(true)]);
-    arrivals.go_on_at(0, who(0, 1), vec![0x14]);
+    arrivals.go_on_at(0, by(0, 1), vec![0x14]);
     assert_eq!(arrivals.at(0x14, TASK, true), [due(true)]);
-    arrivals.go_on_at(0, who(0, 1), vec![0x16]);
+    arrivals.go_on_at(0, by(0, 1), vec![0x16]);
     // The boundary at 0x16 was passed by without a stop, and the next system call is made.
     for (pc, again) in [(0x10, true), (0x14, true), (0x16, false)] {
         assert_eq!(arrivals.at(pc, TASK, true), [due(again)]);
         if again {
-            arrivals.go_on_at(0, who(0, 1), vec![if pc == 0x10 { 0x14 } else { 0x16 }]);
+            arrivals.go_on_at(0, by(0, 1), vec![if pc == 0x10 { 0x14 } else { 0x16 }]);
         }
     }
     assert!(arrivals.complete());
@@ -123,18 +123,18 @@ fn a_burst_steps_over_what_leads_anywhere() {
     arrivals.arm(0, TASK);
     let step = Due::StepFirst {
         spec: 0,
-        who: who(0, 1),
+        by: by(0, 1),
         steps: 1,
     };
     assert_eq!(arrivals.at(0x10, TASK, false), [step]);
-    arrivals.go_on_at(0, who(0, 1), vec![0x50]);
+    arrivals.go_on_at(0, by(0, 1), vec![0x50]);
     let due = |again| Due::Inject {
         spec: 0,
-        who: who(0, 1),
+        by: by(0, 1),
         again,
     };
     assert_eq!(arrivals.at(0x50, TASK, true), [due(true)]);
-    arrivals.go_on_at(0, who(0, 1), vec![0x52]);
+    arrivals.go_on_at(0, by(0, 1), vec![0x52]);
     assert_eq!(
         arrivals.at(0x52, TASK, false),
         [due(false)],
@@ -157,7 +157,7 @@ fn hits_and_iterations_are_counted_from_one() {
         arrivals.at(0x10, TASK, true),
         [Due::Inject {
             spec: 0,
-            who: who(0, 2),
+            by: by(0, 2),
             again: false
         }]
     );
@@ -172,16 +172,16 @@ fn a_sweep_goes_one_boundary_further_each_time() {
         if let steps @ 1.. = iteration - 1 {
             let step = Due::StepFirst {
                 spec: 0,
-                who: who(0, iteration),
+                by: by(0, iteration),
                 steps,
             };
             assert_eq!(arrivals.at(pc, TASK, true), [step]);
             pc += 4 * steps;
-            arrivals.go_on_at(0, who(0, 1), vec![pc]);
+            arrivals.go_on_at(0, by(0, 1), vec![pc]);
         }
         let due = Due::Inject {
             spec: 0,
-            who: who(0, iteration),
+            by: by(0, iteration),
             again: false,
         };
         assert_eq!(arrivals.at(pc, TASK, true), [due]);
@@ -222,7 +222,7 @@ fn an_iteration_that_never_gets_there_is_made_up_for() {
         arrivals.at(0x10, TASK, true),
         [Due::Inject {
             spec: 0,
-            who: who(0, 2),
+            by: by(0, 2),
             again: false
         }]
     );
@@ -237,7 +237,7 @@ fn threads_share_the_repeats() {
         arrivals.at(0x10, OTHER, true),
         [Due::Inject {
             spec: 0,
-            who: who(1, 1),
+            by: by(1, 1),
             again: false
         }],
         "the first to come takes the one there is"

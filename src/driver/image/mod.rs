@@ -1,18 +1,20 @@
-//! The guest's agent, inside this binary.
+//! What a guest boots into: the agent, which is inside this binary, in an initial file system.
+
+pub(crate) mod cpio;
 
 use std::io;
 
-use super::cpio::Archive;
+use self::cpio::Archive;
 
 /// The agent: a static ELF at fixed addresses, built by `build.rs`.
-pub static AGENT: &[u8] = include_bytes!(env!("UNWINDLAB_AGENT"));
+static AGENT: &[u8] = include_bytes!(env!("UNWINDLAB_AGENT"));
 
-/// The guest's whole initial file system: the agent as `/init`, its mount points, and the nodes
-/// it needs before it has mounted anything.
+/// The guest's whole initial file system: the agent as `/init`, its mount points, and the device
+/// nodes that it needs before it mounts anything.
 ///
 /// # Errors
 /// As [`Archive::file`].
-pub fn guest_initrd() -> io::Result<Vec<u8>> {
+pub(crate) fn guest_initrd() -> io::Result<Vec<u8>> {
     Archive::default()
         .standard_devices()?
         .directory("proc")?

@@ -1,16 +1,16 @@
 //! Initial RAM file systems: "newc" cpio archives
-//! (Documentation/driver-api/early-userspace/buffer-format.rst), uncompressed, because whoever
-//! unpacks them does so once and under emulation.
+//! (Documentation/driver-api/early-userspace/buffer-format.rst), uncompressed, because an archive is
+//! unpacked only once, and on an emulated CPU.
 
 use std::io::{self, Write};
 
 use cpio::newc::{self, ModeFileType};
 
-/// An archive in the making. Parents must be added before what is in them.
+/// An archive under construction. Add a directory before what it contains.
 #[derive(Debug, Default)]
 pub struct Archive {
     bytes: Vec<u8>,
-    /// The kernel takes entries of one inode number for hard links.
+    /// Entries need different inode numbers: the kernel takes those of one number for hard links.
     inodes: u32,
 }
 
@@ -39,9 +39,9 @@ impl Archive {
         self.entry(path, ModeFileType::Char, 0o600, (major, minor), &[])
     }
 
-    /// Adds the nodes that a Rust program needs before `/dev` is mounted: the kernel opens
-    /// `/dev/console` for its init, and where it could not, the standard library aborts unless
-    /// it can open `/dev/null` in its place.
+    /// Adds the nodes that a Rust program needs before `/dev` is mounted. The kernel opens
+    /// `/dev/console` for its init; where that fails, the standard library aborts unless it can
+    /// open `/dev/null` instead.
     ///
     /// # Errors
     /// As [`Archive::file`].
@@ -54,7 +54,7 @@ impl Archive {
     /// The finished archive.
     ///
     /// # Errors
-    /// None that memory could not give; the writer's interface has them.
+    /// None in practice: it writes to memory, but the writer's interface has errors.
     pub fn finish(self) -> io::Result<Vec<u8>> {
         newc::trailer(self.bytes)
     }

@@ -1,0 +1,112 @@
+//! Why a sweep cannot go on.
+
+use std::fmt;
+
+use unwindlab_oracle::trace::recording::TrialEnd;
+
+use super::engine::MachineError;
+use super::job::MAX_MISSED;
+use crate::driver::{DriverError, Happening};
+use crate::plan::sweep::Point;
+
+/// A path does not come to user mode.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoPath {
+    /// It is longer than any path may be.
+    #[error("more than {longest} instructions from the request, and still in the kernel")]
+    TooLong { longest: u32 },
+    /// It ends somewhere else.
+    #[error("the emulated KVM host lost the machine in the middle of the path")]
+    Lost,
+}
+
+/// What the guest is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Come to the beginning of an iteration.
+    BeforePath,
+    /// Come to where the path begins.
+    ToPath,
+    /// Execute the path, step by step.
+    OnPath,
+    /// Come to an instruction.
+    To(u64),
+    /// Complete a trial.
+    Trial,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BeforePath => write!(out, "before the path begins"),
+            Self::ToPath => write!(out, "on the way to the path"),
+            Self::OnPath => write!(out, "in the middle of the path"),
+            Self::To(address) => write!(out, "on the way to {address:#x}"),
+            Self::Trial => write!(out, "in a trial"),
+        }
+    }
+}
+
+/// A sweep cannot go on: the fault of the harness, the KVM host, or what was asked for.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SweepError {
+    /// The guest cannot be driven.
+    #[error(transparent)]
+    Driver(DriverError),
+    /// There is no machine.
+    #[error(transparent)]
+    NoMachine(MachineError),
+    /// There is no path.
+    #[error(transparent)]
+    NoPath(#[from] NoPath),
+    /// The path is to begin at the request of a scenario that has none.
+    #[error("the scenario has no NMI at an instruction to begin at")]
+    NoBeginning,
+    /// The path is to begin in user mode.
+    #[error("a sweep begins at an instruction of the kernel")]
+    BeginsInUserMode,
+    /// The first instruction of the path is a return or an indirect branch.
+    #[error("the instruction at {place:#x} can lead anywhere: begin the sweep at another")]
+    LeadsAnywhere { place: u64 },
+    /// The iteration was over too early.
+    #[error("the thread's iteration ended before it came to {places:#x?}")]
+    IterationEnded { places: Vec<u64> },
+    /// The thread does not stay on its vCPU.
+    #[error("the thread went to another vCPU: give it one of its own")]
+    OtherVcpu,
+    /// Something happened that has no place there.
+    #[error("{happening:?} {phase}")]
+    Stray {
+        happening: Box<Happening>,
+        phase: Phase,
+    },
+    /// The guest is over.
+    #[error("the guest ended {phase}: {end:?}")]
+    GuestEnded { end: TrialEnd, phase: Phase },
+    /// Nothing happens any more.
+    #[error("the guest is silent {phase}")]
+    Silent { phase: Phase },
+    /// A trial failed each time, and not because of the guest.
+    #[error("{reason}")]
+    TrialFailed { reason: String },
+    /// A restore did not put back all of the machine.
+    #[error(
+        "point {point}: put back, the machine is not what it was: {}", .differences.join(", ")
+    )]
+    NotRestored {
+        point: Point,
+        differences: Vec<String>,
+    },
+    /// Point after point is not met again: that is the fault of the machine, not of the path.
+    #[error(
+        "{MAX_MISSED} points in a row were not met again, the last is {last}: the machine is not \
+         what it was; go on with --resume"
+    )]
+    TooManyMissed { last: Point },
+}
+
+impl<E: Into<DriverError>> From<E> for SweepError {
+    fn from(error: E) -> Self {
+        Self::Driver(error.into())
+    }
+}
