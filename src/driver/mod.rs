@@ -1,6 +1,6 @@
 //! A guest and its agent, driven from outside: what trials and sweeps have in common.
 //!
-//! A [`Driver`] owns the machine, the session with the agent, and the breakpoints. It says what
+//! A `Driver` owns the machine, the session with the agent, and the breakpoints. It says what
 //! happens in the guest, one thing at a time, and answers the agent on its own; what an event calls
 //! for is up to the caller. The vCPU to which something happened stands still until the caller
 //! resumes it.

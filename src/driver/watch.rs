@@ -59,7 +59,7 @@ impl Driver {
     /// The end that the console tells of, if it tells of one.
     pub fn panicked(&self) -> Option<TrialEnd> {
         let text = console_text(&self.machine);
-        // A line that is still being written does not count: what ends it is what one wants to read.
+        // A line that is still being written does not count: its end says what went wrong.
         let (lines, _partial) = text.rsplit_once('\n')?;
         let line = lines
             .lines()
@@ -74,8 +74,8 @@ impl Driver {
     ///
     /// QEMU's TCG (seen with 10.0.13) now and then leaves the state of the outer kernel in the
     /// guest's control block: CR3, the stack pointer and the instruction pointer (in the code that
-    /// enters the guest) are the outer ones, and the vCPU faults for ever. No other host is known to
-    /// do so; there it counts as the guest's.
+    /// enters the guest) are the outer ones, and the vCPU faults for ever. No other host is known
+    /// to do so; there it counts as the guest's.
     pub fn lost(&mut self) -> Result<Option<TrialEnd>, DriverError> {
         if !unwindlab_vmm::on_tcg() {
             return Ok(None);

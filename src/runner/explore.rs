@@ -1,8 +1,9 @@
-//! The random preemptions of a trial: which they are follows from a seed and the trial's number alone.
+//! The random preemptions of a trial. A seed and the trial's number alone determine them.
 //!
-//! After "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs" (Burckhardt and others,
-//! ASPLOS 2010): most bugs of concurrency need a few preemptions only, at the right places. There a
-//! scheduler runs one thread at a time; here all vCPUs run, and a preempted one stands still.
+//! After "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs" (Burckhardt and
+//! others, ASPLOS 2010): most bugs of concurrency need a few preemptions only, at the right places.
+//! There a scheduler runs one thread at a time; here all vCPUs run, and a preempted one stands
+//! still.
 
 use crate::plan::{
     ActionPlan, ArrivalPlan, By, ExplorePlan, InjectionPlan, Place, Token, TrialPlan, TriggerPlan,

@@ -45,8 +45,8 @@ impl Helper {
         self.under_way.as_ref().map(|(given, _)| given.due.spec)
     }
 
-    /// Gives a command, or has it wait for those before it. `thread`: the one that it is for, if not
-    /// the one that met the trigger.
+    /// Gives a command, or has it wait for those before it. `thread`: the one that it is for, if
+    /// not the one that met the trigger.
     pub fn give(
         &mut self,
         driver: &mut Driver,

@@ -90,9 +90,9 @@ impl<'p> Injector<'p> {
         Ok(())
     }
 
-    /// An NMI waits on a vCPU. If it does so for long, and the vCPU is in user mode, where no handler
-    /// of another NMI runs, then the KVM host does not deliver it: seen in the emulated one, with a
-    /// guest that went on.
+    /// An NMI waits on a vCPU. If it does so for long, and the vCPU is in user mode, where no
+    /// handler of another NMI runs, then the KVM host does not deliver it: seen in the emulated
+    /// one, with a guest that went on.
     fn not_taken(&mut self, driver: &mut Driver, vcpu: u8, now: Instant) -> Result<(), TrialError> {
         let time = self.triggers.rates.not_taken(vcpu, now);
         if time <= UNTAKEN {
@@ -166,7 +166,8 @@ impl<'p> Injector<'p> {
         self.settle(driver)
     }
 
-    /// The helper says that it is done with its command. Makes what follows, and gives the next one.
+    /// The helper says that it is done with its command. Makes what follows, and gives the next
+    /// one.
     pub fn commanded(&mut self, driver: &mut Driver) -> Result<(), TrialError> {
         let Some((due, place)) = self.helper.done(driver)? else {
             return Ok(());

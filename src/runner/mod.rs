@@ -1,8 +1,8 @@
 //! Plan to recording: boots the machine, makes the injections, reads the rings.
 //!
-//! A [`trial::Trial`] asks the guest's driver what happens and knows when to give up. What happens
-//! goes to the [`injector`], which knows by its [`triggers`] when an injection is due, carries it out
-//! by its [`actions`] (or the [`helper`] in the guest), and notes it in its [`books`].
+//! `trial` asks the guest's driver what happens, and gives up by its `clock`. `stops` tells what a
+//! stop of a vCPU calls for. The `injector` makes what is due by its `triggers`, with its `actions`
+//! or the `helper` in the guest, and notes it in its `books`.
 
 mod actions;
 mod arrivals;

@@ -23,19 +23,34 @@ pub struct StoppedVcpu<'a, 'p> {
 
 impl StoppedVcpu<'_, '_> {
     /// A workload thread, or the agent's helper, says where it is.
-    pub fn at_mark(self, what: u8, thread: u32) -> Result<(), TrialError> {
-        let Self {
-            injector,
-            driver,
-            vcpu,
-        } = self;
+    pub fn at_mark(mut self, what: u8, thread: u32) -> Result<(), TrialError> {
         if what == mark::DONE {
-            injector.actions.corrupted.restore(driver, vcpu, thread)?;
+            let corrupted = &mut self.injector.actions.corrupted;
+            corrupted.restore(self.driver, self.vcpu, thread)?;
         }
-        if !injector.is_closed() {
-            see_mark(injector, driver, vcpu, what, thread)?;
+        if !self.injector.is_closed() {
+            self.see_mark(what, thread)?;
         }
-        Ok(driver.resume(vcpu, Run::Continue)?)
+        self.go_on(Run::Continue)
+    }
+
+    /// Notes what a mark says, and makes the injections that wait for it.
+    fn see_mark(&mut self, what: u8, thread: u32) -> Result<(), TrialError> {
+        let arrivals = &mut self.injector.triggers.arrivals;
+        match what {
+            mark::ARM => arrivals.arm(thread, self.driver.current_task(self.vcpu)?),
+            mark::DONE => arrivals.disarm(thread),
+            mark::COMMANDED => self.injector.commanded(self.driver)?,
+            mark::BLOCKED => blocks::begin(self.driver, thread, arrivals.in_iteration(thread)),
+            _ => return Ok(()),
+        }
+        let by = ThreadIteration {
+            thread: Some(thread),
+            iteration: None,
+        };
+        let event = EventPlan::Mark(what);
+        self.injector.see(self.driver, event, self.vcpu, by)?;
+        self.injector.settle(self.driver)
     }
 
     /// It made an access that is waited for.
@@ -56,14 +71,10 @@ impl StoppedVcpu<'_, '_> {
 
     /// It stands at a place of an injection, or at the boundary after one.
     pub fn at_breakpoint(self, pc: u64) -> Result<(), TrialError> {
-        let Self {
-            injector,
-            driver,
-            vcpu,
-        } = self;
-        if injector.is_closed() {
-            return Ok(driver.resume(vcpu, Run::Continue)?);
+        if self.injector.is_closed() {
+            return self.go_on(Run::Continue);
         }
+        let (injector, driver, vcpu) = (self.injector, self.driver, self.vcpu);
         // An NMI's handler comes by places too (perf's asks for the task's pid, as getppid does):
         // unless a scenario says so, the place is meant in the entry itself, and an NMI would
         // not be taken here anyway.
@@ -130,31 +141,4 @@ impl StoppedVcpu<'_, '_> {
     fn go_on(self, run: Run) -> Result<(), TrialError> {
         Ok(self.driver.resume(self.vcpu, run)?)
     }
-}
-
-/// Notes what a mark says, and makes the injections that wait for it.
-fn see_mark(
-    injector: &mut Injector<'_>,
-    driver: &mut Driver,
-    vcpu: u8,
-    what: u8,
-    thread: u32,
-) -> Result<(), TrialError> {
-    let arrivals = &mut injector.triggers.arrivals;
-    match what {
-        mark::ARM => {
-            let task = driver.current_task(vcpu)?;
-            arrivals.arm(thread, task);
-        }
-        mark::DONE => arrivals.disarm(thread),
-        mark::COMMANDED => injector.commanded(driver)?,
-        mark::BLOCKED => blocks::begin(driver, thread, arrivals.in_iteration(thread)),
-        _ => return Ok(()),
-    }
-    let by = ThreadIteration {
-        thread: Some(thread),
-        iteration: None,
-    };
-    injector.see(driver, EventPlan::Mark(what), vcpu, by)?;
-    injector.settle(driver)
 }

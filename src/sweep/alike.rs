@@ -1,23 +1,24 @@
 //! Which boundaries of a path are alike for the first of two NMIs.
 //!
-//! An NMI at boundary i, the instruction there executed behind it, and one more; and an NMI at boundary i + 1, with the
-//! instruction there executed behind it: both end at boundary i + 2. Where the machine is the same
-//! then, whatever a second NMI does from there on is the same, and the pairs (i, j) with j from i + 2 on need not be
-//! tried: they are the pairs (i + 1, j). By induction the last of a run of such boundaries stands for all of it. What
-//! remains of each other one are (i, i) and (i, i + 1).
+//! An NMI at boundary i and the two instructions behind it end at boundary i + 2; so do an NMI at
+//! boundary i + 1 and the one instruction behind that. Where the machine is the same then, a second
+//! NMI does the same from there on, and the pairs (i, j) with j from i + 2 on need not be tried:
+//! they are the pairs (i + 1, j). By induction the last of a run of such boundaries stands for all
+//! of it. Each other one has the pairs (i, i) and (i, i + 1) left.
 //!
-//! "The same" is compared word by word in all of RAM, and the general registers. Left out is what nothing
-//! reads afterwards, or what is not the same when the same is done twice:
+//! "The same" means: the general registers, and every word of RAM. What nothing reads afterwards is
+//! left out, and so is what differs when the same is done twice:
 //! - the records themselves, in the rings of perf and the lab client's log (their heads count);
 //! - the stack below the stack pointer, and the NMI's own, which is not in use;
 //! - perf's buffers for call chains, which each sample begins anew;
-//! - words that were different when the same NMI was made again: clocks, and what follows from them.
+//! - words that were different when the same NMI was made again: clocks, and what follows from
+//!   them.
 //!
-//! Two values count as the same though they are not: the boundary's own address, where it is noted down that the NMI
-//! came there; and how far a ring is filled (`data_head`, and the kernel's own copies of it), because a sample is a
-//! word longer for each caller.
+//! Two values count as the same though they are not: the boundary's own address, where the kernel
+//! notes that the NMI came there; and how far a ring is filled (`data_head`, and the kernel's own
+//! copies of it), because a sample is a word longer for each caller.
 //!
-//! What is left out wrongly loses pairs, what is not left out costs time.
+//! What is left out wrongly loses pairs. What is not left out costs time.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -32,18 +33,20 @@ use super::trial::Approach;
 use crate::driver::word;
 use crate::plan::sweep::Pairs;
 
-/// How often two boundaries are compared before they count as different: each time shows more of the
-/// words that are not steady.
+/// How often two boundaries are compared before they count as different: each time shows more of
+/// the words that are not steady.
 const LOOKS: u32 = 3;
 const PAGE: u64 = 4096;
-/// `THREAD_SIZE`, which a kernel stack is aligned to; twice as much with KASAN, where less is left out.
+/// `THREAD_SIZE`, to which a kernel stack is aligned. It is twice as much with KASAN: less is left
+/// out there.
 const STACK: u64 = 16 << 10;
 /// Pages of the NMI's stack, `EXCEPTION_STKSZ`.
 const NMI_STACK_PAGES: u64 = 2;
-/// Bytes of `rcu_head` in `struct callchain_cpus_entries`, before the pointers (kernel/events/callchain.c).
+/// Bytes of `rcu_head` in `struct callchain_cpus_entries`, before the pointers
+/// (kernel/events/callchain.c).
 const CPU_ENTRIES: u64 = 16;
-/// Bytes of a CPU's buffers for call chains: for 4 contexts, each a count, 127 addresses and 8 marks
-/// (`sysctl_perf_event_max_stack`, `..._max_contexts_per_stack`).
+/// Bytes of a CPU's buffers for call chains: for 4 contexts, each a count, 127 addresses and 8
+/// marks (`sysctl_perf_event_max_stack`, `..._max_contexts_per_stack`).
 const CALLCHAINS: u64 = 4 * 8 * (1 + 127 + 8);
 /// Flags that stepping and landing leave behind: TF and RF.
 const STEPPED: u64 = 1 << 8 | 1 << 16;
@@ -66,11 +69,11 @@ enum Value {
     Other(u64),
 }
 
-/// An NMI's boundary, seen from behind.
+/// What an NMI at a boundary leaves behind.
 struct Aftermath {
-    /// When its instruction has been executed.
+    /// When the boundary's instruction has been executed.
     behind: MachineState,
-    /// When the next one has.
+    /// When the next one has been, too.
     further: Option<MachineState>,
 }
 
@@ -187,7 +190,8 @@ impl Job<'_> {
         }
     }
 
-    /// Makes an NMI at a boundary and looks what it leaves; nothing where the way leads elsewhere.
+    /// Makes an NMI at a boundary and looks at what it leaves; `None` where the way leads
+    /// elsewhere.
     fn see(
         &mut self,
         track: &Track,
@@ -200,14 +204,7 @@ impl Job<'_> {
         let Some(&step) = track.step(next) else {
             return Ok(None);
         };
-        if step.user
-            || !self.go(
-                track,
-                track.checkpoint_before(number),
-                number,
-                Approach::BySteps,
-            )?
-        {
+        if step.user || !self.go(track, track.nearest(number), number, Approach::Steps)? {
             return Ok(None);
         }
         self.nmi()?;
@@ -230,7 +227,7 @@ impl Job<'_> {
         Ok(Some(Aftermath { behind, further }))
     }
 
-    /// The machine as it is, the NMI of which came at this instruction.
+    /// The machine as it is now, where its NMI came at this instruction.
     fn state(&mut self, here: u64, dead: &[Range<u64>]) -> Result<MachineState, SweepError> {
         let vcpu = self.walk.driver.vcpu(self.walk.start.vcpu)?;
         let mut regs = vcpu.regs()?;

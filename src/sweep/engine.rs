@@ -29,7 +29,8 @@ pub type MachineError = Box<dyn Error + Send + Sync>;
 /// How a machine is made.
 type Make<'a> = &'a (dyn Fn(Purpose) -> Result<Machine, MachineError> + Sync);
 
-/// Carries out a sweep. `make` makes a machine; `tell` gets the messages, and says whether to go on.
+/// Carries out a sweep. `make` makes a machine. `tell` gets the messages, and says whether to go
+/// on.
 pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bool) {
     let machine = make(Purpose::Boot).map_err(SweepError::NoMachine);
     let (walk, path) = match machine.and_then(|machine| Walk::with_path(plan, machine)) {

@@ -52,7 +52,7 @@ impl<'p> Job<'p> {
         }
     }
 
-    /// Trials, as long as there are any.
+    /// Makes trials as long as there are any.
     pub(super) fn run(mut self) -> Result<Effort, SweepError> {
         match &self.plan.pairs {
             None => self.singles()?,
@@ -90,7 +90,7 @@ impl<'p> Job<'p> {
         Track::new(path, start.made.clone(), start.behind.clone())
     }
 
-    /// Makes a trial and tells of it; whether to go on.
+    /// Makes a trial and tells its result; false where the sweep is to stop.
     pub(super) fn try_point(
         &mut self,
         track: &Track,
@@ -107,7 +107,7 @@ impl<'p> Job<'p> {
         }
     }
 
-    /// Tells of a point that was not met again; whether to go on.
+    /// Tells that a point was not met again; false where the sweep is to stop.
     pub(super) fn miss(&mut self, point: Point) -> Result<bool, SweepError> {
         self.missed += 1;
         if self.missed > MAX_MISSED {

@@ -1,10 +1,11 @@
 //! Sweeps: one trial for every instruction boundary of a path, from checkpoints.
 //!
-//! The path begins behind the instruction at which a scenario makes its first request, and ends a few
-//! instructions into user mode. It is recorded once, by single steps with interrupts held back.
-//! Then, for every boundary of it: the machine is put back, an NMI comes there, the entry ends, and
-//! one more follows with the scenario's own request in it, so that what the NMI left behind shows;
-//! the trial ends where the entry after that would make its request. Every invariant is checked on every trial.
+//! The path begins behind the instruction at which a scenario makes its first request, and ends a
+//! few instructions into user mode. It is recorded once, by single steps with interrupts held back.
+//! Then one trial for each boundary: the machine is put back, an NMI comes there, and the entry
+//! ends. One more entry follows, with the scenario's own request in it, so that what the NMI left
+//! behind shows. The trial ends where the entry after that would make its request. Every invariant
+//! is checked on every trial.
 //!
 //! ```text
 //! plan ──> [KVM host: guest ─> walk (path) ─> trials] ──> messages ──> verdicts ──> report

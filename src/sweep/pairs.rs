@@ -1,7 +1,7 @@
 //! Two NMIs a trial: one at each boundary of the path, and one at each boundary from there on.
 //!
-//! The second one's boundaries are those of the path as the first NMI changed it: it is recorded anew
-//! behind each first NMI that stands for itself. Many do not have to: see [`super::alike`].
+//! The second one's boundaries are those of the path as the first NMI changed it. That path is
+//! recorded anew behind each first NMI that stands for itself; many do not have to (see `alike`).
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -49,7 +49,8 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// An NMI in user mode is in an entry of its own, and one behind `sti` is taken at the next boundary.
+    /// Whether a first NMI may come at a boundary: in user mode it is in an entry of its own, and
+    /// behind `sti` it is taken at the next boundary.
     fn may_be_first(&mut self, track: &Track, number: u32) -> Result<bool, SweepError> {
         let before = number.checked_sub(1).and_then(|it| track.step(it));
         let opcode = match before {
@@ -105,7 +106,8 @@ impl Job<'_> {
         alike.is_some_and(|it| it.load(Ordering::Relaxed))
     }
 
-    /// The two pairs that no other boundary's stand for: a second NMI at the same boundary, and at the next.
+    /// The two pairs that no other boundary stands for: a second NMI at the same boundary, and at
+    /// the next.
     fn near(&mut self, track: &Track, number: u32, pairs: &Pairs) -> Result<bool, SweepError> {
         let next = track.after(number);
         let steps = [Some(number), next].into_iter().flatten();
@@ -162,8 +164,8 @@ impl Job<'_> {
         Ok(true)
     }
 
-    /// One trial: `number` is the first NMI's boundary, `how` which boundary of the track to go to and what
-    /// to do there, `second` that of the second NMI.
+    /// One trial. `number` is the boundary of the first NMI, `second` that of the second one; `how`
+    /// says to which boundary of the track to go, and what to do there.
     fn second(
         &mut self,
         track: &Track,
@@ -188,7 +190,8 @@ impl Job<'_> {
         self.try_point(track, how.0, how.1, point)
     }
 
-    /// The path behind an NMI at a boundary, from the next one on; nothing where the way there was another.
+    /// The path behind an NMI at a boundary, from the next boundary on; `None` where the way led
+    /// elsewhere.
     fn changed(
         &mut self,
         track: &Track,
@@ -198,12 +201,7 @@ impl Job<'_> {
         let Some(next) = track.after(number).and_then(|it| track.step(it)) else {
             return Ok(None);
         };
-        if !self.go(
-            track,
-            track.checkpoint_before(number),
-            number,
-            Approach::BySteps,
-        )? {
+        if !self.go(track, track.nearest(number), number, Approach::Steps)? {
             return Ok(None);
         }
         let mut made = track.made.clone();
@@ -222,8 +220,8 @@ impl Job<'_> {
         }
     }
 
-    /// How many pairs those behind a first NMI are: its own, and those of the boundaries before it that are
-    /// like it.
+    /// How many pairs are tried by those behind a first NMI: its own, and those of the boundaries
+    /// before it that are like it.
     fn stands_for(&self, track: &Track, number: u32, changed: &Track, pairs: &Pairs) -> u64 {
         let alike = (0..number).rev().take_while(|it| self.is_alike(*it));
         let all = [number].into_iter().chain(alike);

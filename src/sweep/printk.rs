@@ -11,7 +11,7 @@
 //! | | 8, 16 | addresses of the descriptors and of the `printk_info`s |
 //! | | 24 | ID of the newest descriptor; each message has the next one |
 //! | | 48, 56 | `u32` binary logarithm of the text's size, and its address |
-//! | `prb_desc` (24) | 8 | where the text's block begins, in bytes ever written; odd where there is none |
+//! | `prb_desc` (24) | 8 | where the text's block begins, in bytes ever written; odd: no text |
 //! | | 16 | where the next one does |
 //! | block | 0 | the descriptor's ID; the text follows |
 //! | `printk_info` | 0, 8 | sequence number, time in ns |

@@ -18,8 +18,8 @@ use crate::plan::sweep::SweepPlan;
 use crate::plan::{Place, TriggerPlan};
 
 /// Requests before the one whose path is swept. A kernel complains about the first ten NMIs in five
-/// seconds that nobody claims (`pr_emerg_ratelimited` in `unknown_nmi_error`, arch/x86/kernel/nmi.c):
-/// a trial that prints takes many times as long.
+/// seconds that nobody claims (`pr_emerg_ratelimited` in `unknown_nmi_error`,
+/// arch/x86/kernel/nmi.c): a trial that prints takes many times as long.
 const WARM_UP: u64 = 24;
 /// Iterations that are let pass because an interrupt is under way where the path would begin.
 const UNQUIET: u64 = 32;
@@ -70,8 +70,8 @@ impl PathStart {
         Self::find(driver, plan, self.iteration, Instant::now() + LEG)
     }
 
-    /// Goes behind the request of an iteration after number `done`. Skips those where an interrupt is
-    /// under way at the request, if there are others.
+    /// Goes behind the request of an iteration after number `done`. Skips those where an interrupt
+    /// is under way at the request, if there are others.
     fn find(
         driver: &mut Driver,
         plan: &SweepPlan,

@@ -53,7 +53,7 @@ impl Track {
 
     /// The checkpoint to go to a point from: the last one may be beyond it. To user mode the whole
     /// path is gone at once.
-    pub(super) fn checkpoint_before(&self, point: u32) -> &PathCheckpoint {
+    pub(super) fn nearest(&self, point: u32) -> &PathCheckpoint {
         match &self.before {
             _ if point > self.user_mode => &self.first,
             Some(before) if point < self.last.at => before,

@@ -1,4 +1,4 @@
-//! One trial: the machine is put back, goes to its boundary, takes its NMIs, and runs to the trial's end.
+//! One trial: puts the machine back, goes to the boundary, makes the NMIs, and runs to the end.
 
 use std::time::{Duration, Instant};
 
@@ -27,17 +27,17 @@ fn micros(since: Instant) -> u32 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Approach {
     /// To a breakpoint, where that takes fewer stops than stepping.
-    ToBreakpoint,
+    Breakpoint,
     /// By single steps, with interrupts held back.
-    BySteps,
+    Steps,
 }
 
 /// Steps that take as long as one stop at a breakpoint.
 const STEPS_A_STOP: usize = 4;
 
-/// How often a breakpoint at an instruction is met on a way that ends there, where that is the faster
-/// way to go. `None` where the way begins or stands still (`rep`) at the instruction: whether such a
-/// breakpoint is met depends on what was before.
+/// How often a breakpoint at an instruction is met on a way that ends there, where that is the
+/// faster way to go. `None` where the way begins or stands still (`rep`) at the instruction:
+/// whether such a breakpoint is met depends on what was before.
 fn hits(way: &[Step], rip: u64) -> Option<usize> {
     let is_there = |step: Option<&Step>| step.is_some_and(|step| step.rip == rip);
     let hits = 1 + way.iter().filter(|step| step.rip == rip).count();
@@ -50,10 +50,10 @@ fn hits(way: &[Step], rip: u64) -> Option<usize> {
 }
 
 impl Job<'_> {
-    /// Has a checkpoint not far before the boundary, if it is beyond the last one and there can be one.
-    /// Putting a machine back has KVM write the guest's clock anew, and code that is reading it starts
-    /// over: where a checkpoint does not lead along the path, one a few instructions further does.
-    /// Where none does, the old one has to do.
+    /// Makes a checkpoint not far before the boundary, if that is far enough behind the last one.
+    /// Putting a machine back has KVM write the guest's clock anew, and code that is reading it
+    /// starts over: where a checkpoint does not lead along the path, one a few instructions further
+    /// does. Where none does, the old one has to do.
     pub(super) fn extend(&mut self, track: &mut Track, wanted: u32) -> Result<(), SweepError> {
         if wanted < track.last().at + STRIDE {
             return Ok(());
@@ -61,14 +61,14 @@ impl Job<'_> {
         let old = track.last().clone();
         let last = track.user_mode.min(track.len().saturating_sub(1));
         for at in wanted..(wanted + STRIDE).min(last) {
-            if !self.go(track, &old, at, Approach::BySteps)? {
+            if !self.go(track, &old, at, Approach::Steps)? {
                 continue;
             }
             let new = PathCheckpoint {
                 at,
                 checkpoint: checkpoint(&mut self.walk.driver)?,
             };
-            if self.go(track, &new, (at + 2 * STRIDE).min(last), Approach::BySteps)? {
+            if self.go(track, &new, (at + 2 * STRIDE).min(last), Approach::Steps)? {
                 track.push(new);
                 return Ok(());
             }
@@ -76,7 +76,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Puts the machine back and goes to a point; whether it is there.
+    /// Puts the machine back and goes to a point; false where it came elsewhere.
     pub(super) fn go(
         &mut self,
         track: &Track,
@@ -90,10 +90,11 @@ impl Job<'_> {
         let there = track.step(point).map(|step| step.rip);
         let came = match (way.unwrap_or_default(), there) {
             ([], _) => true,
-            // Beyond the first user instruction the way is gone at full speed: stepping holds interrupts
-            // back, so that it would come before what the kernel sent itself, and a tick would wait.
+            // Beyond the first user instruction the way is gone at full speed: stepping holds
+            // interrupts back, so that it would come before what the kernel sent itself, and a tick
+            // would wait.
             (_, Some(rip)) if point > track.user_mode => self.walk.run_to(rip)?,
-            (way, Some(rip)) if how == Approach::ToBreakpoint => match hits(way, rip) {
+            (way, Some(rip)) if how == Approach::Breakpoint => match hits(way, rip) {
                 Some(hits) => self.walk.run_to_hit(rip, hits)?,
                 None => self.walk.steps(point.saturating_sub(from.at))?,
             },
@@ -118,7 +119,8 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Tries a point until the way there is that of the path: code that reads a clock may go another.
+    /// Tries a point until the way there is that of the path: code that reads a clock may take
+    /// another.
     pub(super) fn try_often(
         &mut self,
         track: &Track,
@@ -126,13 +128,13 @@ impl Job<'_> {
         nmis: Nmis,
         point: Point,
     ) -> Result<Option<SweptTrial>, SweepError> {
-        let from = track.checkpoint_before(number);
+        let from = track.nearest(number);
         // In user mode an interrupt that waited for the kernel to be left would come first.
         let in_user = track.step(number).is_some_and(|it| it.user);
         for attempt in 0..TRIES {
             let how = match attempt {
-                0 if !in_user => Approach::ToBreakpoint,
-                _ => Approach::BySteps,
+                0 if !in_user => Approach::Breakpoint,
+                _ => Approach::Steps,
             };
             if self.plan.check_restores {
                 self.restore(&from.checkpoint)?;
@@ -150,8 +152,8 @@ impl Job<'_> {
                 trial.end,
                 TrialEnd::Hang { .. } | TrialEnd::Panic { .. } | TrialEnd::Infra { .. }
             );
-            // A kernel that hangs or panics there does so each time. One that does not is told of, and
-            // so is a failure of the KVM host.
+            // A kernel that hangs or panics at a point does so each time. The report names those
+            // that do not, and failures of the KVM host.
             if died && attempt + 1 < TRIES {
                 let end = host_may_have(&trial.end).unwrap_or(trial.end);
                 let again = Message::Again { point, end };
@@ -174,7 +176,8 @@ impl Job<'_> {
         }
     }
 
-    /// Makes the NMIs of a trial where the machine stands; false where the way to the second was another.
+    /// Makes the NMIs of a trial where the machine stands; false where the way to the second led
+    /// elsewhere.
     fn inject(
         &mut self,
         track: &Track,

@@ -12,8 +12,8 @@ use super::start::PathStart;
 use crate::driver::{Driver, Happening};
 use crate::plan::sweep::{Step, SweepPlan};
 
-/// Boundaries in user mode at the end of a path: behind the first of them an NMI is in another entry
-/// for certain.
+/// Boundaries in user mode at the end of a path: behind the first of them an NMI is in another
+/// entry for certain.
 const USER_STEPS: usize = 3;
 /// Iterations whose path is looked at.
 const ATTEMPTS: u32 = 16;
@@ -68,8 +68,8 @@ impl Walk {
         })
     }
 
-    /// Records the path, from behind the request to the first instructions in user mode; the machine
-    /// stands behind them afterwards.
+    /// Records the path, from behind the request to the first instructions in user mode; the
+    /// machine stands behind them afterwards.
     fn path(&mut self, longest: u32) -> Result<Vec<Step>, SweepError> {
         self.driver.machine.restore(&self.start.behind)?;
         self.path_from_here(longest)
@@ -125,8 +125,8 @@ impl Walk {
     pub(super) fn leave_handler(&mut self, to: u64) -> Result<bool, SweepError> {
         let vcpu = self.start.vcpu;
         let until = Instant::now() + LEG;
-        // What the handler calls may come by there too, and a guest that the host lost may do so for
-        // ever.
+        // What the handler calls may come by there too, and a guest that the host lost may do so
+        // for ever.
         while Instant::now() < until {
             self.driver.resume(vcpu, Run::To(to))?;
             match self.next(until)? {

@@ -1,6 +1,6 @@
 //! Initial RAM file systems: "newc" cpio archives
-//! (Documentation/driver-api/early-userspace/buffer-format.rst), uncompressed, because an archive is
-//! unpacked only once, and on an emulated CPU.
+//! (Documentation/driver-api/early-userspace/buffer-format.rst), uncompressed, because an archive
+//! is unpacked only once, and on an emulated CPU.
 
 use std::io::{self, Write};
 
