@@ -41,7 +41,7 @@ pub(crate) enum Happening {
     /// The vCPU stands at a breakpoint.
     Breakpoint { vcpu: u8, pc: u64 },
     /// The vCPU is back at a breakpoint at which it stopped before: nothing new.
-    Again { vcpu: u8 },
+    BackAtBreakpoint { vcpu: u8 },
     /// The vCPU executed what it was to execute; the next instruction is at `pc`.
     Stepped { vcpu: u8, pc: u64 },
     /// The vCPU made an access that is waited for.
@@ -190,7 +190,7 @@ impl Driver {
             }
             Stop::Access(access) => Happening::Access { vcpu, access },
             Stop::Breakpoint { pc } => Happening::Breakpoint { vcpu, pc },
-            Stop::BackAtBreakpoint { .. } => Happening::Again { vcpu },
+            Stop::BackAtBreakpoint { .. } => Happening::BackAtBreakpoint { vcpu },
             Stop::Stepped { pc } => Happening::Stepped { vcpu, pc },
             Stop::Paused => {
                 self.resume(vcpu, Run::Continue)?;

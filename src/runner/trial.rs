@@ -153,7 +153,7 @@ impl<'p> Trial<'p> {
             Happening::Access { vcpu, access } => self.stopped(vcpu).at_access(access)?,
             Happening::Breakpoint { vcpu, pc } => self.stopped(vcpu).at_breakpoint(pc)?,
             Happening::Stepped { vcpu, pc } => self.stopped(vcpu).after_step(pc)?,
-            Happening::Again { vcpu } => self.stopped(vcpu).again()?,
+            Happening::BackAtBreakpoint { vcpu } => self.stopped(vcpu).again()?,
             Happening::Ended(end) => self.end = Some(host_may_have(&end).unwrap_or(end)),
             Happening::Nothing => {}
         }

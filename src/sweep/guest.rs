@@ -29,7 +29,7 @@ pub(super) fn pass(
         Happening::Ready { vcpu }
         | Happening::Mark { vcpu, .. }
         | Happening::Breakpoint { vcpu, .. }
-        | Happening::Again { vcpu }
+        | Happening::BackAtBreakpoint { vcpu }
         | Happening::Stepped { vcpu, .. }
         | Happening::Access { vcpu, .. } => Ok(driver.resume(vcpu, Run::Continue)?),
         Happening::Ended(end) => Err(SweepError::GuestEnded { end, phase }),

@@ -185,8 +185,10 @@ impl Walk {
     /// False where the guest came to another end on a way that was gone before, which is the KVM
     /// host's doing.
     fn stray(&mut self, happening: Happening, phase: Phase) -> Result<bool, SweepError> {
-        if matches!(happening, Happening::Ended(_) | Happening::Again { .. })
-            || self.driver.lost()?.is_some()
+        if matches!(
+            happening,
+            Happening::Ended(_) | Happening::BackAtBreakpoint { .. }
+        ) || self.driver.lost()?.is_some()
         {
             return Ok(false);
         }
