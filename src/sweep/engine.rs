@@ -25,9 +25,9 @@ pub enum Purpose {
 }
 
 /// Why a machine cannot be made: the KVM host's own error.
-pub type MachineError = Box<dyn Error + Send + Sync>;
+pub type NoMachine = Box<dyn Error + Send + Sync>;
 /// How a machine is made.
-type Make<'a> = &'a (dyn Fn(Purpose) -> Result<Machine, MachineError> + Sync);
+type Make<'a> = &'a (dyn Fn(Purpose) -> Result<Machine, NoMachine> + Sync);
 
 /// Carries out a sweep. `make` makes a machine. `tell` gets the messages, and says whether to go
 /// on.

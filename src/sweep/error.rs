@@ -4,7 +4,7 @@ use std::fmt;
 
 use unwindlab_oracle::trace::recording::TrialEnd;
 
-use super::engine::MachineError;
+use super::engine::NoMachine;
 use super::job::MAX_MISSED;
 use crate::driver::{DriverError, Happening};
 use crate::plan::sweep::Point;
@@ -55,7 +55,7 @@ pub(super) enum SweepError {
     Driver(DriverError),
     /// There is no machine.
     #[error(transparent)]
-    NoMachine(MachineError),
+    NoMachine(NoMachine),
     /// There is no path.
     #[error(transparent)]
     NoPath(#[from] NoPath),
