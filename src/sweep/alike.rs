@@ -27,9 +27,9 @@ use std::sync::atomic::Ordering;
 use unwindlab_vmm::Regs;
 
 use super::error::SweepError;
-use super::job::Job;
 use super::track::{STRIDE, Track};
 use super::trial::Approach;
+use super::worker::Worker;
 use crate::driver::word;
 use crate::plan::sweep::Pairs;
 
@@ -107,7 +107,7 @@ fn differing(a: &MachineState, b: &MachineState) -> Option<BTreeSet<u64>> {
     }
 }
 
-impl Job<'_> {
+impl Worker<'_> {
     /// Compares the boundaries of stretches that nobody else has taken.
     pub(super) fn compare(&mut self, firsts: &[u32], pairs: &Pairs) -> Result<(), SweepError> {
         let mut track = self.whole();

@@ -11,8 +11,8 @@ use std::thread;
 use unwindlab_vmm::Machine;
 
 use super::error::SweepError;
-use super::job::Job;
 use super::walk::Walk;
+use super::worker::Worker;
 use crate::plan::sweep::{Boundary, Effort, Message, Step, SweepPlan, boundaries};
 
 /// Which machine is to be made.
@@ -52,38 +52,38 @@ pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bo
     }
     let common = Common::new(path, plan.jobs);
     thread::scope(|scope| {
-        let (send, receive) = channel::<FromJob>();
+        let (send, receive) = channel::<FromWorker>();
         let start = walk.start.clone();
         for _ in 1..plan.jobs {
             let (send, common, start) = (send.clone(), &common, start.clone());
             scope.spawn(move || {
                 let machine = make(Purpose::Twin).map_err(SweepError::NoMachine);
                 let twin = machine.and_then(|machine| Walk::twin(plan, machine, start));
-                let ended = twin.and_then(|it| Job::new(plan, common, it, &send).run());
+                let ended = twin.and_then(|it| Worker::new(plan, common, it, &send).run());
                 common.finish(&send, ended);
             });
         }
         let common = &common;
-        scope.spawn(move || common.finish(&send, Job::new(plan, common, walk, &send).run()));
+        scope.spawn(move || common.finish(&send, Worker::new(plan, common, walk, &send).run()));
         gather(receive, common, tell);
     });
 }
 
 /// Passes on what the machines tell, and tells last how they ended.
-fn gather(receive: Receiver<FromJob>, common: &Common, tell: &mut dyn FnMut(Message) -> bool) {
+fn gather(receive: Receiver<FromWorker>, common: &Common, tell: &mut dyn FnMut(Message) -> bool) {
     let mut ended: Result<Effort, SweepError> = Ok(Effort::default());
     for message in receive {
         match (message, &mut ended) {
-            (FromJob::Tell(message), _) => {
+            (FromWorker::Tell(message), _) => {
                 if !tell(message) {
                     common.stopped.store(true, Ordering::Relaxed);
                     return;
                 }
             }
-            (FromJob::Ended(Ok(effort)), Ok(all)) => all.add(effort),
-            (FromJob::Ended(Err(error)), all @ Ok(_)) => *all = Err(error),
+            (FromWorker::Ended(Ok(effort)), Ok(all)) => all.add(effort),
+            (FromWorker::Ended(Err(error)), all @ Ok(_)) => *all = Err(error),
             // The first reason is told.
-            (FromJob::Ended(_), Err(_)) => {}
+            (FromWorker::Ended(_), Err(_)) => {}
         }
     }
     tell(match ended {
@@ -143,17 +143,17 @@ impl Common {
         }
     }
 
-    fn finish(&self, send: &Sender<FromJob>, result: Result<Effort, SweepError>) {
+    fn finish(&self, send: &Sender<FromWorker>, result: Result<Effort, SweepError>) {
         if result.is_err() {
             self.stopped.store(true, Ordering::Relaxed);
         }
         // Nobody listens any more where the sweep was broken off.
-        let _ = send.send(FromJob::Ended(result));
+        let _ = send.send(FromWorker::Ended(result));
     }
 }
 
 /// From a machine to the one who gathers.
-pub(super) enum FromJob {
+pub(super) enum FromWorker {
     /// To be passed on.
     Tell(Message),
     /// It is done, or cannot go on.

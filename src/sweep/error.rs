@@ -5,7 +5,7 @@ use std::fmt;
 use unwindlab_oracle::trace::recording::TrialEnd;
 
 use super::engine::NoMachine;
-use super::job::MAX_MISSED;
+use super::worker::MAX_MISSED;
 use crate::driver::{DriverError, Happening};
 use crate::plan::sweep::Point;
 

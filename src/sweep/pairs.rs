@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use super::error::SweepError;
 use super::guest::checkpoint;
-use super::job::{Job, Nmis};
 use super::track::{STRIDE, Track};
 use super::trial::{Approach, TRIES};
+use super::worker::{Nmis, Worker};
 use crate::plan::sweep::{Boundary, Message, Pairs, Point, Then, boundaries};
 
 /// The instruction `sti`.
@@ -19,7 +19,7 @@ const STI: u8 = 0xfb;
 /// How often a machine that is done with comparing looks whether the others are.
 const WAIT: Duration = Duration::from_millis(2);
 
-impl Job<'_> {
+impl Worker<'_> {
     /// All pairs, together with the other machines.
     pub(super) fn pairs(&mut self, pairs: &Pairs) -> Result<(), SweepError> {
         let mut track = self.whole();

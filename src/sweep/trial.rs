@@ -6,11 +6,11 @@ use unwindlab_abi::mark;
 use unwindlab_oracle::trace::recording::{Injection, TrialEnd};
 use unwindlab_vmm::{Checkpoint, Run};
 
-use super::engine::FromJob;
+use super::engine::FromWorker;
 use super::error::{Phase, SweepError};
 use super::guest::{THREAD, checkpoint, nmi, pass, stands};
-use super::job::{Job, Nmis};
 use super::track::{PathCheckpoint, STRIDE, Track};
+use super::worker::{Nmis, Worker};
 use crate::driver::{Happening, host_may_have};
 use crate::plan::sweep::{Message, Point, Step, SweptTrial};
 
@@ -49,7 +49,7 @@ fn hits(way: &[Step], rip: u64) -> Option<usize> {
     (passed && hits * STEPS_A_STOP <= way.len() + STEPS_A_STOP).then_some(hits)
 }
 
-impl Job<'_> {
+impl Worker<'_> {
     /// Makes a checkpoint not far before the boundary, if that is far enough behind the last one.
     /// Putting a machine back has KVM write the guest's clock anew, and code that is reading it
     /// starts over: where a checkpoint does not lead along the path, one a few instructions further
@@ -157,7 +157,7 @@ impl Job<'_> {
             if died && attempt + 1 < TRIES {
                 let end = host_may_have(&trial.end).unwrap_or(trial.end);
                 let again = Message::Again { point, end };
-                let _ = self.send.send(FromJob::Tell(again));
+                let _ = self.send.send(FromWorker::Tell(again));
                 continue;
             }
             return match trial.end {

@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 
-use super::engine::{Common, FromJob};
+use super::engine::{Common, FromWorker};
 use super::error::SweepError;
 use super::track::{STRIDE, Track};
 use super::walk::Walk;
 use crate::plan::sweep::{Effort, Message, Point, Step, SweepPlan};
 
 /// One machine.
-pub(super) struct Job<'p> {
+pub(super) struct Worker<'p> {
     pub(super) plan: &'p SweepPlan,
     pub(super) common: &'p Common,
     pub(super) walk: Walk,
-    pub(super) send: &'p Sender<FromJob>,
+    pub(super) send: &'p Sender<FromWorker>,
     pub(super) effort: Effort,
     /// Points in a row that were not met again.
     missed: u32,
@@ -35,12 +35,12 @@ pub(super) enum Nmis {
     AndAt(u32),
 }
 
-impl<'p> Job<'p> {
+impl<'p> Worker<'p> {
     pub(super) fn new(
         plan: &'p SweepPlan,
         common: &'p Common,
         walk: Walk,
-        send: &'p Sender<FromJob>,
+        send: &'p Sender<FromWorker>,
     ) -> Self {
         Self {
             plan,
@@ -118,7 +118,7 @@ impl<'p> Job<'p> {
 
     /// Whether anybody listens.
     pub(super) fn tell(&self, message: Message) -> bool {
-        let told = self.send.send(FromJob::Tell(message)).is_ok();
+        let told = self.send.send(FromWorker::Tell(message)).is_ok();
         told && !self.common.stopped.load(Ordering::Relaxed)
     }
 }
