@@ -2,13 +2,13 @@
 
 use crate::judge::MatchFinding;
 use unwindlab_oracle::invariant::finding::{Findings, FindingsError};
-use unwindlab_oracle::invariant::{Invariant, registry};
+use unwindlab_oracle::invariant::{INVARIANTS, Invariant};
 
 /// What verdicts are made of.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]
 pub struct Analysis {
     /// All invariants.
-    pub invariants: &'static [&'static dyn Invariant],
+    pub invariants: &'static [Invariant],
     /// All findings.
     pub findings: Box<dyn MatchFinding>,
 }
@@ -20,7 +20,7 @@ impl Analysis {
     /// [`FindingsError`], which a test rules out.
     pub fn embedded() -> Result<Self, FindingsError> {
         Ok(Self {
-            invariants: registry(),
+            invariants: INVARIANTS,
             findings: Box::new(Findings::embedded()?),
         })
     }
@@ -28,6 +28,6 @@ impl Analysis {
     /// IDs of all invariants.
     #[must_use]
     pub fn invariant_ids(&self) -> Vec<&'static str> {
-        self.invariants.iter().map(|it| it.id()).collect()
+        self.invariants.iter().map(|it| it.id).collect()
     }
 }

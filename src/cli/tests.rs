@@ -22,29 +22,12 @@ use crate::host::provider::{Lab, LabError, TestKernel};
 use crate::interrupt::Interrupt;
 use crate::plan::{Executor, InfraError, Progress, TrialPlan};
 use crate::scenario::KernelSymbols;
+use unwindlab_oracle::invariant::Invariant;
 use unwindlab_oracle::invariant::finding::Findings;
-use unwindlab_oracle::invariant::{Check, Invariant};
+use unwindlab_oracle::trace::Recording;
 use unwindlab_oracle::trace::recording::TrialEnd;
-use unwindlab_oracle::trace::{Recording, Trace};
 
-struct Holds;
-
-impl Invariant for Holds {
-    fn id(&self) -> &'static str {
-        "H1"
-    }
-
-    fn title(&self) -> &'static str {
-        "for tests"
-    }
-
-    fn check(&self, _: &Trace) -> Check {
-        Check::Holds {
-            evidence: 1,
-            excused: Vec::new(),
-        }
-    }
-}
+const HOLDS: Invariant = Invariant::new("H1", "for tests", "nothing", |_, tally| tally.holds());
 
 /// A kernel with or without the feature.
 pub(super) struct Kernel {
@@ -254,7 +237,7 @@ fn run_in(folder: &TempDir, more: &[&str], bench: &Bench) -> Result<u8, CommandE
         panic!("no run");
     };
     let analysis = Analysis {
-        invariants: &[&Holds],
+        invariants: &[HOLDS],
         findings: Box::new(Findings::default()),
     };
     run(args, bench, &analysis, &bench.interrupt)

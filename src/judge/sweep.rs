@@ -7,7 +7,7 @@ use crate::judge::result::JudgedViolation;
 use crate::judge::{MatchFinding, Outcome, ScenarioResult};
 use crate::plan::sweep::{Boundary, Point, Step, SweptTrial, boundaries};
 use crate::scenario::KernelSymbols;
-use unwindlab_oracle::invariant::{Check, Invariant, Violation};
+use unwindlab_oracle::invariant::{Check, Evidence, Invariant, Violation};
 use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
 use unwindlab_oracle::trace::{LabLog, Trace};
 
@@ -57,7 +57,7 @@ pub struct Failure {
 /// All verdicts of a sweep so far.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]
 pub struct Verdicts<'a> {
-    invariants: &'a [&'a dyn Invariant],
+    invariants: &'a [Invariant],
     findings: &'a dyn MatchFinding,
     symbols: &'a dyn KernelSymbols,
     common: Recording,
@@ -88,7 +88,7 @@ impl<'a> Verdicts<'a> {
     /// Of a sweep whose path is known.
     #[must_use]
     pub fn new(
-        invariants: &'a [&'a dyn Invariant],
+        invariants: &'a [Invariant],
         findings: &'a dyn MatchFinding,
         symbols: &'a dyn KernelSymbols,
         mut common: Recording,
@@ -158,8 +158,8 @@ impl<'a> Verdicts<'a> {
                 .insert(Symptom { died, fell }, Failure { points, messages });
         }
         for invariant in self.invariants {
-            if let Some(&points) = kept.exercised.get(invariant.id()) {
-                self.exercised.insert(invariant.id(), points);
+            if let Some(&points) = kept.exercised.get(invariant.id) {
+                self.exercised.insert(invariant.id, points);
             }
         }
     }
@@ -222,15 +222,16 @@ impl<'a> Verdicts<'a> {
             let last = lines.iter().rev().take(CONSOLE_LINES).rev();
             messages.extend(last.map(|line| (*line).to_owned()));
         }
+        let evidence = Evidence::new(&trace);
         for invariant in self.invariants {
-            match invariant.check(&trace) {
+            match invariant.check(&evidence) {
                 Check::Violated(list) => {
                     for violation in list {
-                        violations.extend(self.note(violation, &trace, &mut symptom));
+                        violations.extend(self.note(violation, &evidence, &mut symptom));
                     }
                 }
                 Check::Holds { .. } => {
-                    *self.exercised.entry(invariant.id()).or_default() += 1;
+                    *self.exercised.entry(invariant.id).or_default() += 1;
                 }
                 Check::NotExercised { .. } => {}
             }
@@ -269,13 +270,13 @@ impl<'a> Verdicts<'a> {
     fn note(
         &self,
         violation: Violation,
-        trace: &Trace,
+        evidence: &Evidence<'_>,
         symptom: &mut Symptom,
     ) -> Option<JudgedViolation> {
         if symptom.died.is_some() {
             return None;
         }
-        let finding = self.findings.matching(&violation, trace, self.symbols);
+        let finding = self.findings.matching(&violation, evidence, self.symbols);
         let fell = (violation.invariant.clone(), finding.clone());
         symptom.fell.insert(fell);
         Some(JudgedViolation { violation, finding })

@@ -16,7 +16,7 @@ use super::snapshot::{Comparison, compare};
 use crate::plan::TrialPlan;
 use crate::scenario::{KernelSymbols, Loaded, Scenario};
 use unwindlab_oracle::invariant::finding::{Findings, Resolver};
-use unwindlab_oracle::invariant::{Check, Invariant, Violation};
+use unwindlab_oracle::invariant::{Check, Evidence, Invariant, Violation};
 use unwindlab_oracle::trace::Trace;
 use unwindlab_oracle::trace::canonical::canonical;
 use unwindlab_oracle::trace::recording::{Point, TrialEnd, VcpuPlace};
@@ -27,7 +27,7 @@ pub trait MatchFinding {
     fn matching(
         &self,
         violation: &Violation,
-        trace: &Trace,
+        evidence: &Evidence<'_>,
         symbols: &dyn KernelSymbols,
     ) -> Option<String>;
 }
@@ -36,10 +36,10 @@ impl MatchFinding for Findings {
     fn matching(
         &self,
         violation: &Violation,
-        trace: &Trace,
+        evidence: &Evidence<'_>,
         symbols: &dyn KernelSymbols,
     ) -> Option<String> {
-        let found = self.match_finding(violation, trace, &Kernel(symbols))?;
+        let found = self.match_finding(violation, evidence, &Kernel(symbols))?;
         Some(found.as_str().to_owned())
     }
 }
@@ -62,7 +62,7 @@ impl Resolver for Kernel<'_> {
 #[derive(Clone, Copy)]
 pub struct Judge<'a> {
     /// All invariants.
-    pub invariants: &'a [&'a dyn Invariant],
+    pub invariants: &'a [Invariant],
     /// All findings.
     pub findings: &'a dyn MatchFinding,
     /// The symbols of the kernel under test.
@@ -182,17 +182,18 @@ impl Judge<'_> {
 
     fn check_invariants(&self, case: &Case<'_>, result: &mut ScenarioResult) {
         let chosen = case.loaded.scenario.invariants.as_deref();
+        let evidence = Evidence::new(&case.trace);
         for invariant in self.invariants {
-            let id = invariant.id();
+            let id = invariant.id;
             if chosen.is_some_and(|chosen| !chosen.iter().any(|it| it.as_str() == id)) {
                 continue;
             }
-            let check = invariant.check(&case.trace);
+            let check = invariant.check(&evidence);
             if let Check::Violated(violations) = &check {
                 result
                     .violations
                     .extend(violations.iter().map(|violation| JudgedViolation {
-                        finding: self.findings.matching(violation, &case.trace, self.symbols),
+                        finding: self.findings.matching(violation, &evidence, self.symbols),
                         violation: violation.clone(),
                     }));
             }

@@ -1,83 +1,42 @@
-//! The invariants: each a property of a [`Trace`], one file each.
+//! The invariants: what must hold of a trace.
 //!
 //! An invariant answers one of three things: it holds (and on how much evidence), it is violated
 //! (where), or the trace has nothing to judge it by. Only the first may be counted as checked.
+//!
+//! Each is a row of [`INVARIANTS`] and a file: `cookie/c1_stability.rs` is C1. To add one, write a
+//! function that goes through the [`Evidence`] and tells a [`Tally`] what it finds, add its row to
+//! `table.rs`, and describe it in docs/invariants.md.
+//!
+//! - `cookie/` (C), `matching/` (M), `stack/` (S), `delivery/` (D, P), `task/` (X), `abi/` (A),
+//!   `user/` (U), `client/` (R), `world/` (W): the invariants by theme. `lab_log.rs` in them judges
+//!   the log of the kernel's lab client.
+//! - `evidence/`: what a trace proves, derived once for all of them
+//! - [`finding`]: whether a violation is a kernel bug that is understood
 
-mod a1_marker;
-mod a2_layout;
-mod a3_receivers;
-mod a4_max_stack;
-mod a5_counted;
-mod a7_own_buffer;
-mod c1_stability;
-mod c2_freshness;
-mod c3_uniqueness;
-mod c4_format;
-mod c5_birth;
-mod c6_order;
-mod c7_origin;
-mod d1_one_walk;
-mod d2_one_callback;
-mod d3_no_repeat;
-mod entries;
-mod excuse;
-mod facts;
+mod abi;
+mod client;
+mod cookie;
+mod delivery;
+mod evidence;
 pub mod finding;
-#[cfg(test)]
-mod hostile_tests;
-mod lab;
-mod m1_completeness;
-mod m2_once;
-mod m3_soundness;
-mod m4_identity;
-mod m5_later;
-mod m6_place;
-mod m7_inline;
 mod matching;
-#[cfg(test)]
-mod model_kernel;
-mod p1_runs;
-mod p2_entry_ends;
-mod p3_user_mode;
-mod p4_at_once;
-mod p5_only_that_task;
-mod r1_first_is_zero;
-mod r2_cancelled_is_refused;
-mod r3_limited;
-mod r4_none_after_cancel;
-mod r5_none_unasked;
-mod s1_identity;
-mod s2_no_stale_cache;
-mod s3_identical;
-mod s4_no_user_code;
-mod signature;
 mod stack;
-mod tasks;
+mod table;
+mod tally;
+mod task;
 #[cfg(test)]
 mod testkit;
-mod u1_ends;
-mod u2_stops;
-mod u3_no_signal;
-mod u4_missing_pages;
-mod u5_word_size;
-mod u6_frame_zero;
-mod verdict;
-mod w0_console;
-mod w1_rings;
-mod w2_exact;
-mod x1_exit_answered;
-mod x2_exiting_refused;
-mod x3_fork_clean;
-mod x4_exec;
-mod x5_kernel_threads;
-mod x6_early_answer;
-mod x7_no_leak;
+mod user;
+mod world;
 
-pub use p3_user_mode::progress;
+pub use delivery::p3_user_mode::progress;
+pub use evidence::Evidence;
+pub use table::INVARIANTS;
+pub use tally::Tally;
 
 use serde::{Deserialize, Serialize};
 
-use crate::trace::Trace;
+use evidence::lab::Lab;
 
 /// What an invariant says of a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,89 +82,107 @@ impl Violation {
     }
 }
 
-/// A property of a trace.
-pub trait Invariant: Sync {
+/// Judges what a trace proves.
+type Judge = fn(&Evidence<'_>, &mut Tally);
+/// Judges what the lab client's log proves.
+type JudgeLog = fn(&Lab<'_>, &mut Tally);
+
+/// A property of a trace: one row of [`INVARIANTS`].
+#[derive(Debug, Clone, Copy)]
+pub struct Invariant {
     /// Stable ID (`C1`).
-    fn id(&self) -> &'static str;
+    pub id: &'static str,
     /// One line: what must hold.
-    fn title(&self) -> &'static str;
-    /// Judges a trace.
-    fn check(&self, trace: &Trace) -> Check;
+    pub title: &'static str,
+    /// What a trace lacks in which nothing can be judged: the reason of [`Check::NotExercised`].
+    lacking: &'static str,
+    /// That reason also says why injections are not known.
+    of_injections: bool,
+    judge: Option<Judge>,
+    judge_log: Option<JudgeLog>,
 }
 
-/// All invariants, in the order of the catalogue (docs/invariants.md).
-#[must_use]
-pub fn registry() -> &'static [&'static dyn Invariant] {
-    &[
-        &c1_stability::Stability,
-        &c2_freshness::Freshness,
-        &c3_uniqueness::Uniqueness,
-        &c4_format::Format,
-        &c5_birth::Birth,
-        &c6_order::Order,
-        &c7_origin::Origin,
-        &m1_completeness::Completeness,
-        &m2_once::Once,
-        &m3_soundness::Soundness,
-        &m4_identity::Identity,
-        &m5_later::Later,
-        &m6_place::Place,
-        &m7_inline::Inline,
-        &s1_identity::Identity,
-        &s2_no_stale_cache::NoStaleCache,
-        &s3_identical::Identical,
-        &s4_no_user_code::NoUserCode,
-        &d1_one_walk::OneWalk,
-        &d2_one_callback::OneCallback,
-        &d3_no_repeat::NoRepeat,
-        &p1_runs::Runs,
-        &p2_entry_ends::EntryEnds,
-        &p3_user_mode::UserMode,
-        &p4_at_once::AtOnce,
-        &p5_only_that_task::OnlyThatTask,
-        &x1_exit_answered::ExitAnswered,
-        &x2_exiting_refused::ExitingRefused,
-        &x3_fork_clean::ForkClean,
-        &x4_exec::Exec,
-        &x5_kernel_threads::KernelThreads,
-        &x6_early_answer::EarlyAnswer,
-        &x7_no_leak::NoLeak,
-        &a1_marker::Marker,
-        &a2_layout::Layout,
-        &a3_receivers::Receivers,
-        &a4_max_stack::MaxStack,
-        &a5_counted::Counted,
-        &a7_own_buffer::OwnBuffer,
-        &u1_ends::Ends,
-        &u2_stops::Stops,
-        &u3_no_signal::NoSignal,
-        &u4_missing_pages::MissingPages,
-        &u5_word_size::WordSize,
-        &u6_frame_zero::FrameZero,
-        &r1_first_is_zero::FirstIsZero,
-        &r2_cancelled_is_refused::CancelledIsRefused,
-        &r3_limited::Limited,
-        &r4_none_after_cancel::NoneAfterCancel,
-        &r5_none_unasked::NoneUnasked,
-        &w0_console::Console,
-        &w1_rings::Rings,
-        &w2_exact::Exact,
-    ]
+impl Invariant {
+    /// An invariant that `judge` finds evidence and violations of. `lacking` says what a trace
+    /// lacks in which it finds neither.
+    #[must_use]
+    pub const fn new(
+        id: &'static str,
+        title: &'static str,
+        lacking: &'static str,
+        judge: fn(&Evidence<'_>, &mut Tally),
+    ) -> Self {
+        Self {
+            id,
+            title,
+            lacking,
+            of_injections: false,
+            judge: Some(judge),
+            judge_log: None,
+        }
+    }
+
+    /// One that only the lab client's log can show.
+    const fn of_log(
+        id: &'static str,
+        title: &'static str,
+        lacking: &'static str,
+        judge: JudgeLog,
+    ) -> Self {
+        Self {
+            id,
+            title,
+            lacking,
+            of_injections: false,
+            judge: None,
+            judge_log: Some(judge),
+        }
+    }
+
+    /// The lab client's log shows it too, if there is one.
+    const fn and_log(mut self, judge: JudgeLog) -> Self {
+        self.judge_log = Some(judge);
+        self
+    }
+
+    /// It needs to know which injection raised which sample.
+    const fn of_injections(mut self) -> Self {
+        self.of_injections = true;
+        self
+    }
+
+    /// Judges a trace.
+    #[must_use]
+    pub fn check(&self, evidence: &Evidence<'_>) -> Check {
+        let mut tally = Tally::new(self.id, self.lacking);
+        if self.of_injections {
+            let why = evidence.facts().matching.why_none(evidence.trace());
+            tally.lacks(format!("{} ({why})", self.lacking));
+        }
+        if let Some(judge) = self.judge {
+            judge(evidence, &mut tally);
+        }
+        if let (Some(judge), Some(lab)) = (self.judge_log, evidence.lab()) {
+            judge(lab, &mut tally);
+        }
+        tally.finish()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::Trace;
 
     #[test]
     fn ids_are_unique_and_nothing_is_judged_on_an_empty_trace() {
         let mut ids = std::collections::BTreeSet::new();
-        for invariant in registry() {
-            assert!(ids.insert(invariant.id()), "{} twice", invariant.id());
-            assert!(!invariant.title().is_empty());
-            let check = invariant.check(&Trace::default());
+        for invariant in INVARIANTS {
+            assert!(ids.insert(invariant.id), "{} twice", invariant.id);
+            assert!(!invariant.title.is_empty());
+            let check = invariant.check(&Evidence::new(&Trace::default()));
             let exercised = !matches!(check, Check::NotExercised { .. });
-            assert!(!exercised, "{}: {check:?}", invariant.id());
+            assert!(!exercised, "{}: {check:?}", invariant.id);
         }
     }
 
@@ -234,11 +211,12 @@ mod tests {
     #[test]
     fn nothing_is_violated_on_recorded_rings() {
         let trace = recorded();
+        let shared = Evidence::new(&trace);
         let mut evidence = std::collections::BTreeMap::new();
-        for invariant in registry() {
-            match invariant.check(&trace) {
+        for invariant in INVARIANTS {
+            match invariant.check(&shared) {
                 Check::Holds { evidence: n, .. } => {
-                    evidence.insert(invariant.id(), n);
+                    evidence.insert(invariant.id, n);
                 }
                 Check::NotExercised { .. } => {}
                 Check::Violated(list) => panic!("{list:?}"),
@@ -269,8 +247,9 @@ mod tests {
                 _ => None,
             });
             change({ chains }.next_back().unwrap());
-            let violated = registry().iter().any(|invariant| {
-                matches!(invariant.check(&trace), Check::Violated(_)) && invariant.id() == id
+            let evidence = Evidence::new(&trace);
+            let violated = INVARIANTS.iter().any(|invariant| {
+                matches!(invariant.check(&evidence), Check::Violated(_)) && invariant.id == id
             });
             assert!(violated, "{id}");
         }
@@ -279,8 +258,8 @@ mod tests {
     #[test]
     fn the_catalogue_has_every_invariant() {
         let catalogue = include_str!("../../../docs/invariants.md");
-        for invariant in registry() {
-            let heading = format!("### {} ", invariant.id());
+        for invariant in INVARIANTS {
+            let heading = format!("### {} ", invariant.id);
             assert!(catalogue.contains(&heading), "{heading} is missing");
         }
     }

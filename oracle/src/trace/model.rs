@@ -216,6 +216,13 @@ impl Sample {
         self.part(CONTEXT_USER)
     }
 
+    /// Whether the chain has a user part of its own, instead of or besides a cookie.
+    #[must_use]
+    pub fn is_inline(&self) -> bool {
+        let chain = self.chain.as_deref().unwrap_or_default();
+        chain.contains(&CONTEXT_USER)
+    }
+
     fn part(&self, marker: u64) -> &[u64] {
         let Some(chain) = self.chain.as_deref() else {
             return &[];
@@ -272,6 +279,25 @@ impl Event {
         match &self.kind {
             EventKind::CallchainDeferred(d) => Some(d),
             _ => None,
+        }
+    }
+
+    /// The cookie of an S(c) or D(c).
+    #[must_use]
+    pub fn cookie(&self) -> Option<u64> {
+        match &self.kind {
+            EventKind::Sample(sample) => sample.cookie(),
+            EventKind::CallchainDeferred(d) => Some(d.cookie),
+            _ => None,
+        }
+    }
+
+    /// The kernel addresses of a sample, innermost first.
+    #[must_use]
+    pub fn kernel_chain(&self) -> &[u64] {
+        match &self.kind {
+            EventKind::Sample(sample) => sample.kernel_chain(),
+            _ => &[],
         }
     }
 }

@@ -132,7 +132,7 @@ pub struct Bench<'a> {
     /// A trial with many records, to be decoded and judged.
     pub recorded: TrialPlan,
     /// The invariants that judge.
-    pub invariants: &'a [&'a dyn Invariant],
+    pub invariants: &'a [Invariant],
     /// The findings that violations may match.
     pub findings: &'a dyn MatchFinding,
     /// The kernel's symbols.

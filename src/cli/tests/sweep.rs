@@ -2,7 +2,7 @@
 
 use clap::Parser as _;
 
-use super::{Analysis, Bench, Cli, Command, CommandError, Findings, Holds, Interrupt, folder};
+use super::{Analysis, Bench, Cli, Command, CommandError, Findings, HOLDS, Interrupt, folder};
 use crate::cli::sweep::sweep;
 
 fn refused(html: &str, bench: &Bench) -> CommandError {
@@ -19,7 +19,7 @@ fn refused(html: &str, bench: &Bench) -> CommandError {
         panic!("no sweep");
     };
     let analysis = Analysis {
-        invariants: &[&Holds],
+        invariants: &[HOLDS],
         findings: Box::new(Findings::default()),
     };
     let error = sweep(&args, bench, &analysis, &Interrupt::default()).unwrap_err();

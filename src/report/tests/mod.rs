@@ -14,7 +14,7 @@ use crate::plan::TrialPlan;
 use crate::scenario::check::check;
 use crate::scenario::parse::parse;
 use crate::scenario::{KernelSymbols, Loaded, resolve};
-use unwindlab_oracle::invariant::{Check, Invariant, Violation};
+use unwindlab_oracle::invariant::{Evidence, Invariant, Violation};
 use unwindlab_oracle::trace::model::{
     CONTEXT_KERNEL, CONTEXT_USER_DEFERRED, CallchainDeferred, Event, EventKind, Sample, Trace,
 };
@@ -127,47 +127,22 @@ fn chain(cookie: u64) -> EventKind {
     })
 }
 
-/// An invariant that always says the same.
-struct Says(&'static str, fn() -> Check);
-
-impl Invariant for Says {
-    fn id(&self) -> &'static str {
-        self.0
-    }
-
-    fn title(&self) -> &'static str {
-        "for tests"
-    }
-
-    fn check(&self, _: &Trace) -> Check {
-        (self.1)()
-    }
-}
-
-const HOLDS: Says = Says("H1", || Check::Holds {
-    evidence: 2,
-    excused: Vec::new(),
+const HOLDS: Invariant = Invariant::new("H1", "for tests", "nothing", |_, tally| tally.holds_on(2));
+const NOT_EXERCISED: Invariant = Invariant::new("N1", "for tests", "nothing to see", |_, _| {});
+const VIOLATED: Invariant = Invariant::new("V1", "for tests", "nothing", |_, tally| {
+    tally.violated("two cookies".to_owned(), [2], Some(KERNEL_IP));
 });
-const NOT_EXERCISED: Says = Says("N1", || Check::NotExercised {
-    reason: "nothing to see".to_owned(),
-});
-const VIOLATED: Says = Says("V1", || Check::Violated(vec![violation("two cookies")]));
-
-fn violation(message: &str) -> Violation {
-    Violation {
-        invariant: "V1".to_owned(),
-        message: message.to_owned(),
-        events: vec![2],
-        log: Vec::new(),
-        instruction: Some(KERNEL_IP),
-    }
-}
 
 /// Knows one violation, by its message.
 struct Known(&'static str);
 
 impl MatchFinding for Known {
-    fn matching(&self, violation: &Violation, _: &Trace, _: &dyn KernelSymbols) -> Option<String> {
+    fn matching(
+        &self,
+        violation: &Violation,
+        _: &Evidence<'_>,
+        _: &dyn KernelSymbols,
+    ) -> Option<String> {
         (violation.message == self.0).then(|| "F-1".to_owned())
     }
 }
@@ -201,7 +176,7 @@ impl KernelSymbols for Kernel {
 /// A trial to be judged.
 struct Trial {
     loaded: Loaded,
-    invariants: Vec<Says>,
+    invariants: Vec<Invariant>,
     finding: &'static str,
     end: TrialEnd,
     trace: Trace,
@@ -224,13 +199,8 @@ impl Trial {
     }
 
     fn judged(&self) -> ScenarioResult {
-        let invariants: Vec<&dyn Invariant> = self
-            .invariants
-            .iter()
-            .map(|it| it as &dyn Invariant)
-            .collect();
         let judge = Judge {
-            invariants: &invariants,
+            invariants: &self.invariants,
             findings: &Known(self.finding),
             symbols: &Kernel,
             compare_snapshots: true,

@@ -355,9 +355,9 @@ mod folders {
 /// The library that is in the binary: all of it is right, for the invariants there are.
 #[test]
 fn library() {
-    let ids: Vec<&str> = unwindlab_oracle::invariant::registry()
+    let ids: Vec<&str> = unwindlab_oracle::invariant::INVARIANTS
         .iter()
-        .map(|it| it.id())
+        .map(|it| it.id)
         .collect();
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
     let in_tree = Library::open(&[folder], &ids).unwrap();

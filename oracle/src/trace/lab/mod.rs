@@ -167,6 +167,15 @@ impl LabEvent {
             _ => None,
         }
     }
+
+    /// The instruction that the interrupt of a request hit.
+    #[must_use]
+    pub const fn interrupted(&self) -> Option<u64> {
+        match self.kind {
+            LabKind::Request { ip, .. } if ip != 0 => Some(ip),
+            _ => None,
+        }
+    }
 }
 
 impl LabTrace {

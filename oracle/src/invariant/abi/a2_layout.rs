@@ -1,0 +1,100 @@
+//! A2: the layout of record 22.
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{Evidence, spec};
+use crate::trace::model::MAX_DEFERRED_FRAMES;
+use crate::trace::{Event, Trace};
+
+/// `PERF_RECORD_MISC_USER`, the record's whole `misc`.
+const MISC_USER: u16 = 2;
+/// Header, cookie and `nr`, in bytes.
+const FIXED: usize = 24;
+/// Bits of `sample_type` that sample_id has 8 bytes for: TID, TIME, ID, CPU, STREAM_ID,
+/// IDENTIFIER (`perf_event__id_header_size`, kernel/events/core.c).
+const SAMPLE_ID: u64 = (1 << 1) | (1 << 2) | (1 << 6) | (1 << 7) | (1 << 9) | (1 << 16);
+
+/// A2. `misc` is user, the size is 24 + 8 * nr + sample_id, and nr <= 510; the harness always asks
+/// for `sample_id_all`. On 7.2 `ips` holds the unwinder's entries alone, so nr counts frames: no
+/// context marker comes first, and 510 is what fits a page behind `struct unwind_cache`.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let trace = evidence.trace();
+    let facts = evidence.facts();
+    for answer in &facts.answers {
+        let (event, chain) = (answer.event, answer.chain);
+        let frames = chain.ips.len();
+        let wrong = if event.misc != MISC_USER {
+            format!("has misc {:#x}", event.misc)
+        } else if chain.nr > MAX_DEFERRED_FRAMES as u64 {
+            format!("claims {} frames", chain.nr)
+        } else if chain.nr != frames as u64 {
+            format!("claims {} frames and has {frames}", chain.nr)
+        } else if let Some(wanted) = size(trace, event, frames)
+            && usize::from(event.size) != wanted
+        {
+            format!("is {} bytes long, not {wanted}", event.size)
+        } else {
+            tally.holds();
+            continue;
+        };
+        let message = format!("record 22 of cookie {:#x} {wrong}", chain.cookie);
+        tally.violated(message, [event.index], None);
+    }
+}
+
+/// The size that a record with so many frames must have, if the event's attributes are known.
+fn size(trace: &Trace, event: &Event, frames: usize) -> Option<usize> {
+    let bits = (spec(trace, event)?.sample_type & SAMPLE_ID).count_ones();
+    Some(FIXED + 8 * frames + 8 * usize::try_from(bits).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariant::Check;
+    use crate::invariant::testkit::check;
+    use crate::invariant::testkit::{Kit, holds, not_exercised};
+    use crate::trace::EventKind;
+
+    fn one(frames: usize) -> Trace {
+        let mut kit = Kit::new(1);
+        kit.deferred(0, 1001, 3 << 32 | 1, &vec![0x40; frames]);
+        kit.trace()
+    }
+
+    #[test]
+    fn the_kernels_layout_holds() {
+        let mut kit = Kit::new(1);
+        kit.deferred(0, 1001, 3 << 32 | 1, &[0x40; 510]);
+        kit.deferred(0, 1001, 5 << 32 | 1, &[]);
+        assert_eq!(holds("A2", &kit).0, 2);
+    }
+
+    #[test]
+    fn anything_else_does_not() {
+        let changes: [fn(&mut Event); 4] = [
+            |e| e.misc = 1,
+            |e| e.size -= 8,
+            |e| {
+                if let EventKind::CallchainDeferred(d) = &mut e.kind {
+                    d.nr -= 1;
+                }
+            },
+            |e| {
+                if let EventKind::CallchainDeferred(d) = &mut e.kind {
+                    d.ips.pop();
+                }
+            },
+        ];
+        for change in changes {
+            let mut trace = one(3);
+            change(&mut trace.events[0]);
+            assert!(matches!(check("A2", &trace), Check::Violated(_)));
+        }
+        assert!(matches!(check("A2", &one(511)), Check::Violated(_)));
+    }
+
+    #[test]
+    fn a_trace_without_answers_does_not_exercise_it() {
+        not_exercised("A2", &Kit::new(1));
+    }
+}

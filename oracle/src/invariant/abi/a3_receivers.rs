@@ -1,0 +1,122 @@
+//! A3: record 22 goes to every event that asked for it, and to no other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{Evidence, receivers, spec};
+
+/// A3. The callback writes to every enabled event with `defer_output` of the CPU it runs on
+/// (`perf_iterate_sb_cpu`, kernel/events/core.c, 7.2): k events give k copies, all on that CPU.
+/// No other event gets one.
+///
+/// An event with `defer_output` but no side-band bit (mmap, comm, task, context_switch) is no
+/// side-band event and gets none; that is documented behaviour and not judged either way.
+/// A copy that is missing is excused by a loss around it (XA).
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let trace = evidence.trace();
+    let facts = evidence.facts();
+    let mut of_cpu: BTreeMap<u32, BTreeSet<usize>> = BTreeMap::new();
+    for (at, open) in receivers(trace) {
+        of_cpu.entry(open.cpu).or_default().insert(at);
+    }
+    for answer in &facts.answers {
+        if spec(trace, answer.event).is_some_and(|spec| !spec.defer_output) {
+            let cookie = answer.chain.cookie;
+            let message = format!("an event that did not ask for it got record 22 of {cookie:#x}");
+            tally.violated(message, [answer.event.index], None);
+        }
+    }
+    for (cookie, exchange) in facts.cookies() {
+        let mut got: BTreeMap<u32, Vec<_>> = BTreeMap::new();
+        for answer in &exchange.answers {
+            got.entry(answer.event.cpu).or_default().push(answer);
+        }
+        for (cpu, answers) in got {
+            // Without the event of each copy nothing can be said.
+            let all: Option<BTreeSet<usize>> = answers.iter().map(|a| a.event.event).collect();
+            let (Some(all), Some(first)) = (all, answers.first()) else {
+                continue;
+            };
+            let wanted = of_cpu.get(&cpu);
+            let mut missing = wanted.into_iter().flatten().filter(|at| !all.contains(at));
+            let Some(missing) = missing.next().and_then(|&at| trace.session.get(at)) else {
+                tally.holds();
+                continue;
+            };
+            let time = first.event.time;
+            if let Some(why) = facts.losses.between(time, time) {
+                tally.excuse(format!("cookie {cookie:#x}: {why}"));
+                continue;
+            }
+            let message = format!(
+                "record 22 of {cookie:#x} did not go to event {} on CPU {cpu}",
+                missing.id
+            );
+            tally.violated(message, answers.iter().map(|a| a.event.index), None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unwindlab_abi::plan::EventSource;
+
+    use crate::invariant::testkit::{Kit, holds, not_exercised, spec, violations};
+
+    const C: u64 = 3 << 32 | 1;
+
+    fn second() -> unwindlab_abi::plan::EventSpec {
+        unwindlab_abi::plan::EventSpec {
+            defer_output: true,
+            task: true,
+            ..spec("second", EventSource::Dummy)
+        }
+    }
+
+    #[test]
+    fn a_copy_for_each_holds() {
+        let mut kit = Kit::new(1);
+        let at = kit.open(second());
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.deferred_to(at, 0, 1001, C, &[0x40]);
+        assert_eq!(holds("A3", &kit).0, 1);
+    }
+
+    #[test]
+    fn a_missing_copy_does_not() {
+        let mut kit = Kit::new(2);
+        let at = kit.open(second());
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.deferred_to(at, 1, 1001, C, &[0x40]);
+        assert_eq!(violations("A3", &kit).len(), 2);
+    }
+
+    #[test]
+    fn a_copy_for_another_event_does_not() {
+        let mut kit = Kit::new(1);
+        kit.deferred(0, 1001, C, &[0x40]);
+        let at = kit.deferred_to(1, 0, 1001, C, &[0x40]);
+        assert_eq!(violations("A3", &kit)[0].events, [at]);
+    }
+
+    #[test]
+    fn no_side_band_bit_no_copy() {
+        let mut kit = Kit::new(1);
+        let spec = unwindlab_abi::plan::EventSpec {
+            task: false,
+            ..second()
+        };
+        kit.open(spec);
+        kit.deferred(0, 1001, C, &[0x40]);
+        assert_eq!(holds("A3", &kit).0, 1);
+    }
+
+    #[test]
+    fn a_loss_where_the_copy_should_be_excuses() {
+        let mut kit = Kit::new(1);
+        kit.open(second());
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.lost(0, 1);
+        assert!(not_exercised("A3", &kit).contains("XA"));
+    }
+}

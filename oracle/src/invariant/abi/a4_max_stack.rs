@@ -1,0 +1,96 @@
+//! A4: `max_stack` limits only the kernel part.
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{Evidence, kernel_limit, spec};
+
+/// A4. The kernel part of a deferred sample has at most `sample_max_stack` addresses (127 by
+/// default), and the D that answers it is not cut there.
+///
+/// Evidence for the first half is every deferred sample of an event with a limit; one whose
+/// kernel part reaches the limit and still has marker and cookie shows that these are not
+/// counted. For the second half it is a D longer than the limit of the event that asked. That a
+/// D cut there is wrong S1 shows, on a stack known by construction.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let trace = evidence.trace();
+    let facts = evidence.facts();
+    let mut full = 0;
+    let mut beyond = 0;
+    for request in &facts.requests {
+        let Some(spec) = spec(trace, request.event).filter(|spec| spec.max_stack > 0) else {
+            continue;
+        };
+        let (limit, found) = (kernel_limit(spec), request.sample.kernel_chain().len());
+        if found > limit {
+            let message = format!(
+                "the sample with cookie {:#x} has {found} kernel addresses, max_stack is {limit}",
+                request.cookie
+            );
+            let instruction = facts.instruction(request.event);
+            tally.violated(message, [request.event.index], instruction);
+            continue;
+        }
+        full += usize::from(found == limit);
+        tally.holds();
+        let answer = facts.exchanges.get(&request.cookie);
+        let answer = answer.and_then(|exchange| exchange.answers.first());
+        let Some(answer) = answer else { continue };
+        let depth = facts.stacks_at_leaf(answer);
+        let depth = depth.iter().map(|stack| stack.depth()).min();
+        let frames = answer.chain.ips.len();
+        beyond += usize::from(frames > limit);
+        if frames == limit && depth.is_some_and(|depth| depth > limit as u64) {
+            let message = format!(
+                "record 22 of cookie {:#x} is cut at max_stack {limit}",
+                request.cookie
+            );
+            let events = [request.event.index, answer.event.index];
+            tally.violated(message, events, facts.instruction(request.event));
+        }
+    }
+    tally.note(full, "kernel parts as long as max_stack");
+    tally.note(beyond, "records 22 longer than max_stack");
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+
+    const C: u64 = 3 << 32 | 1;
+
+    fn limited(to: u16) -> Kit {
+        let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        kit.spec("nmi", |spec| spec.max_stack = to);
+        kit.nmi(0, 1001, C);
+        kit
+    }
+
+    #[test]
+    fn a_full_kernel_part_and_a_longer_answer_hold() {
+        let mut kit = limited(4);
+        kit.deferred(0, 1001, C, &[0x40; 5]);
+        let (evidence, notes) = holds("A4", &kit);
+        assert_eq!((evidence, notes.len()), (1, 2));
+    }
+
+    #[test]
+    fn a_kernel_part_beyond_the_limit_does_not() {
+        violations("A4", &limited(3));
+    }
+
+    #[test]
+    fn an_answer_cut_at_the_limit_does_not() {
+        let mut kit = limited(4);
+        kit.deep_thread(1, 1002, 9);
+        kit.nmi(0, 1002, C + (2 << 32));
+        kit.deferred(0, 1002, C + (2 << 32), &[0x1004, 0x2000, 0x2000, 0x2000]);
+        violations("A4", &kit);
+    }
+
+    #[test]
+    fn events_without_a_limit_do_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        not_exercised("A4", &kit);
+    }
+}

@@ -1,0 +1,97 @@
+//! A5: what is missing is counted as lost.
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{Evidence, Role, announced_spec, loses, spec_role};
+use crate::trace::EventKind;
+
+/// A5. Every NMI gives at least one sample of each `nmi:nmi_handler` event of its CPU, or the ring
+/// says that something was lost, or the event was throttled.
+///
+/// Counted are the injections that a workload thread armed: they are made one at a time, each
+/// after the handler of the one before has returned, so that none is merged with another. Those
+/// made at a rate are not: one that comes while another is pending is merged by the hardware,
+/// rightly. More samples than injections are no violation; any of them may be of an NMI that is
+/// in no log. Missing D are M1's.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let trace = evidence.trace();
+    for (at, open) in trace.session.iter().enumerate() {
+        if announced_spec(trace, open).is_none_or(|spec| spec_role(spec) != Role::Nmi) {
+            continue;
+        }
+        let armed = trace.injections.iter();
+        let armed = armed.filter(|i| i.vcpu == open.cpu && i.thread.is_some());
+        let armed = armed.count();
+        let samples = trace.events.iter();
+        let samples = samples
+            .filter(|e| e.event == Some(at) && matches!(e.kind, EventKind::Sample(_)))
+            .count();
+        if armed == 0 {
+            continue;
+        }
+        if samples >= armed {
+            tally.holds();
+            continue;
+        }
+        let lost = trace
+            .events
+            .iter()
+            .find(|e| e.ring == open.ring && loses(e));
+        if let Some(lost) = lost {
+            tally.excuse(format!(
+                "XA event {} counts what CPU {} lost",
+                lost.index, open.cpu
+            ));
+            continue;
+        }
+        let message = format!(
+            "CPU {} has {samples} samples for {armed} NMIs, and none is counted as lost",
+            open.cpu
+        );
+        tally.violated(message, [], None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::{Kit, holds, kernel, not_exercised, user, violations};
+
+    const C: u64 = 3 << 32 | 1;
+
+    fn two(kit: &mut Kit) {
+        let hit = kernel(0xffff_ffff_8100_0000).iteration(0, 1);
+        kit.inject(0, 1001, C, hit);
+        kit.inject(0, 1001, C, hit);
+    }
+
+    #[test]
+    fn a_sample_for_each_holds() {
+        let mut kit = Kit::new(2);
+        two(&mut kit);
+        assert_eq!(holds("A5", &kit).0, 1);
+    }
+
+    #[test]
+    fn one_too_few_does_not() {
+        let mut kit = Kit::new(1);
+        two(&mut kit);
+        kit.drop_last();
+        violations("A5", &kit);
+    }
+
+    #[test]
+    fn a_counted_loss_excuses() {
+        let mut kit = Kit::new(1);
+        two(&mut kit);
+        kit.drop_last();
+        kit.lost(0, 1);
+        assert!(not_exercised("A5", &kit).contains("XA"));
+    }
+
+    #[test]
+    fn injections_at_a_rate_do_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, user(0x1004));
+        kit.drop_last();
+        not_exercised("A5", &kit);
+    }
+}

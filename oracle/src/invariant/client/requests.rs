@@ -1,0 +1,229 @@
+//! R1 to R3: what `unwind_deferred_request()` and `unwind_deferred_init()` return.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::lab::{Lab, task};
+use crate::trace::LabEvent;
+use crate::trace::lab::{LabClient, LabKind};
+
+/// `-EBUSY`.
+const EBUSY: i32 = -16;
+/// Bits of the kernel's mask, less the two that are no client's (kernel/unwind/deferred.c).
+const PLACES: usize = 62;
+/// Places that something other than the lab client may have: perf has one.
+const OTHERS: usize = 2;
+
+fn ret(event: &LabEvent) -> Option<(i32, u64)> {
+    match event.kind {
+        LabKind::Request { ret, begin, .. } => Some((ret, begin)),
+        _ => None,
+    }
+}
+
+/// R1: of the requests of a client in one entry exactly one returns 0, and none that ended before
+/// it began returns 1 or more. What a cancelled client gets is R2's.
+pub fn first_is_zero(lab: &Lab<'_>, tally: &mut Tally) {
+    for stay in &lab.stays {
+        let mut groups: BTreeMap<(LabClient, u64), Vec<&LabEvent>> = BTreeMap::new();
+        for (request, client, cookie) in stay.accepted() {
+            if lab.cancel(client).is_some_and(|slot| slot < request.slot) {
+                continue;
+            }
+            let key = (client, if stay.leaving { cookie } else { 0 });
+            groups.entry(key).or_default().push(request);
+        }
+        for ((client, _), requests) in groups {
+            match wrong_order(&requests) {
+                None => tally.holds(),
+                Some((what, mut slots)) => {
+                    let about = requests.first().map_or_else(String::new, |r| task(r));
+                    let message = format!("client {client}, {about}: {what}");
+                    // What was accepted last before may be why.
+                    let first = slots.first().copied().unwrap_or_default();
+                    let before = stay
+                        .accepted()
+                        .filter(|&(r, c, _)| c == client && r.slot < first);
+                    if let (1, Some((earlier, ..))) = (slots.len(), before.last()) {
+                        slots.insert(0, earlier.slot);
+                    }
+                    let hit = |slot: &u64| lab.log.at(*slot)?.interrupted();
+                    let ip = slots.iter().rev().find_map(hit);
+                    tally.violated_in_log(message, slots, ip);
+                }
+            }
+        }
+    }
+}
+
+fn wrong_order(requests: &[&LabEvent]) -> Option<(String, Vec<u64>)> {
+    let zeros: Vec<_> = requests
+        .iter()
+        .filter(|r| ret(r).is_some_and(|(ret, _)| ret == 0))
+        .collect();
+    let first = requests.first()?;
+    match zeros.as_slice() {
+        [] => {
+            let ret = ret(first)?.0;
+            Some((
+                format!("its first request of the entry returned {ret}, expected 0"),
+                vec![first.slot],
+            ))
+        }
+        [zero] => {
+            let begin = ret(zero)?.1;
+            let earlier = requests.iter().find(|r| r.slot < begin)?;
+            Some((
+                format!(
+                    "a request returned {} before the one that returned 0",
+                    ret(earlier)?.0
+                ),
+                vec![earlier.slot, zero.slot],
+            ))
+        }
+        [one, two, ..] => Some((
+            "two requests of one entry returned 0".to_owned(),
+            vec![one.slot, two.slot],
+        )),
+    }
+}
+
+/// R2: what a client asks for after it was cancelled is refused.
+pub fn cancelled_is_refused(lab: &Lab<'_>, tally: &mut Tally) {
+    let mut told = BTreeSet::new();
+    for event in &lab.log.events {
+        let (Some((ret, begin)), Some(client)) = (ret(event), event.client) else {
+            continue;
+        };
+        let done = lab.lives.get(&client).and_then(|life| life.cancelled);
+        if done.is_none_or(|slot| slot >= begin) {
+            continue;
+        }
+        if ret < 0 {
+            tally.holds();
+        } else if told.insert(client) {
+            let message = format!(
+                "client {client} was cancelled, asked for {}, and got {ret}",
+                task(event)
+            );
+            let slots = done.into_iter().chain([event.slot]);
+            tally.violated_in_log(message, slots, None);
+        }
+    }
+}
+
+/// R3: the kernel takes as many clients as it has places, and refuses the next with -EBUSY.
+pub fn limited(lab: &Lab<'_>, tally: &mut Tally) {
+    let mut active: BTreeSet<LabClient> = BTreeSet::new();
+    let mut refused = 0;
+    for event in &lab.log.events {
+        let Some(client) = event.client else { continue };
+        match event.kind {
+            LabKind::Registered { ret: 0 } => {
+                active.insert(client);
+                if active.len() > PLACES {
+                    let message = format!("{} clients at once, of {PLACES} places", active.len());
+                    tally.violated_in_log(message, [event.slot], None);
+                    return;
+                }
+            }
+            LabKind::Registered { ret } => {
+                refused += 1;
+                if ret == EBUSY && active.len() + OTHERS >= PLACES {
+                    tally.holds();
+                    continue;
+                }
+                let message = format!(
+                    "client {client} was refused with {ret} beside {} others",
+                    active.len()
+                );
+                tally.violated_in_log(message, [event.slot], None);
+            }
+            LabKind::Cancelled => {
+                active.remove(&client);
+            }
+            _ => {}
+        }
+    }
+    tally.note(refused, "registrations refused");
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::lab::{
+        C, LabKit, NEXT, STACK, client, holds, not_exercised, violated,
+    };
+
+    #[test]
+    fn r1_orders_of_answers() {
+        let first = "R1";
+        let mut kit = LabKit::new();
+        let a = kit.ask(1, client(0), 1, C);
+        assert_eq!(violated(first, &kit), [a]);
+        let b = kit.ask(1, client(0), 0, C);
+        assert_eq!(violated(first, &kit), [a, b]);
+
+        let mut kit = LabKit::new();
+        let a = kit.ask(1, client(0), 0, C);
+        let b = kit.ask(1, client(0), 0, C);
+        assert_eq!(violated(first, &kit), [a, b]);
+
+        // The reset cleared the cookie of a request that was pending: the next one is not the first.
+        let mut kit = LabKit::new();
+        let late = kit.nmi().with(|f| f.leaving = true).ask(1, client(0), 0, C);
+        kit.leave(1);
+        let a = kit.ask(1, client(0), 1, NEXT);
+        kit.call(1, client(0), NEXT, &STACK);
+        kit.leave_from(1, 0x40, true);
+        assert_eq!(violated(first, &kit), [late, a]);
+
+        // The second began before the first one ended: it was interrupted by it.
+        let mut kit = LabKit::new();
+        let begin = kit.ask(1, client(1), 0, C);
+        kit.ask(1, client(0), 1, C);
+        kit.ask_since(1, client(0), 0, C, begin);
+        holds(first, &kit);
+    }
+
+    #[test]
+    fn r2_a_cancelled_client_that_is_not_refused() {
+        let refused = "R2";
+        let mut kit = LabKit::new();
+        let [_, done] = kit.cancel(client(0));
+        let mut good = kit.clone();
+        let a = kit.ask(1, client(0), 0, C);
+        assert_eq!(violated(refused, &kit), [done, a]);
+        good.ask(1, client(0), -22, 0);
+        holds(refused, &good);
+        // Under way meanwhile.
+        let mut kit = LabKit::new();
+        let [begin, _] = kit.cancel(client(0));
+        kit.ask_since(1, client(0), 0, C, begin);
+        not_exercised(refused, &kit);
+    }
+
+    #[test]
+    fn r3_limits() {
+        let limited = "R3";
+        let mut kit = LabKit::empty();
+        for number in 0..61 {
+            kit.registered(client(number), 0);
+        }
+        let mut wrong = kit.clone();
+        let a = wrong.registered(client(61), -12);
+        assert_eq!(violated(limited, &wrong), [a]);
+        let mut endless = kit.clone();
+        endless.registered(client(61), 0);
+        let a = endless.registered(client(62), 0);
+        assert_eq!(violated(limited, &endless), [a]);
+        kit.registered(client(61), -16);
+        kit.cancel(client(7));
+        kit.registered(client(62), 0);
+        kit.registered(client(63), -16);
+        assert_eq!(holds(limited, &kit).0, 2);
+
+        let mut few = LabKit::new();
+        let a = few.registered(client(2), -16);
+        assert_eq!(violated(limited, &few), [a]);
+    }
+}

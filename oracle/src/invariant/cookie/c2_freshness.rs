@@ -1,0 +1,93 @@
+//! C2: two entries with a user instruction between them have different cookies.
+
+use std::collections::BTreeMap;
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{Evidence, Request, Task};
+
+/// C2. Oracle: requests that the system call markers or the injection log prove to lie on two
+/// sides of a retired user instruction ([`Facts::separated`]).
+///
+/// Two NMIs at one user instruction are not such a pair: the second may be taken before the
+/// self-IPI of the first, and then rightly carries its cookie. Nor is an NMI in user mode after
+/// one in the kernel: the first may lie behind the exit path's reset. It is one where the first was
+/// answered before.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let facts = evidence.facts();
+    let mut of_cookie: BTreeMap<(Task, u64), Vec<Request<'_>>> = BTreeMap::new();
+    for request in &facts.requests {
+        let Some(task) = request.task else { continue };
+        let key = (task, request.cookie);
+        of_cookie.entry(key).or_default().push(*request);
+    }
+    for (_, requests) in facts.by_task() {
+        for pair in requests.windows(2) {
+            let [a, b] = pair else { continue };
+            if a.cookie != b.cookie && facts.separated(a.event, b.event).is_some() {
+                tally.holds();
+            }
+        }
+    }
+    for ((task, cookie), requests) in &of_cookie {
+        let Some((a, b, proof)) = facts.separated_among(requests) else {
+            continue;
+        };
+        let message = format!(
+            "two entries of task {} share cookie {cookie:#x}: {}",
+            task.tid, proof.why
+        );
+        let events = [a.event.index, b.event.index]
+            .into_iter()
+            .chain(proof.events);
+        tally.violated(message, events, facts.instruction(b.event));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::{Kit, holds, kernel, not_exercised, user, violations};
+
+    const C: u64 = 3 << 32 | 1;
+
+    #[test]
+    fn another_cookie_after_user_mode_holds() {
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, user(0x1000));
+        kit.inject(0, 1001, C + (2 << 32), user(0x1004));
+        assert_eq!(holds("C2", &kit).0, 1);
+    }
+
+    #[test]
+    fn the_same_cookie_after_user_mode_does_not() {
+        let mut kit = Kit::new(1);
+        let a = kit.inject(0, 1001, C, user(0x1000));
+        let b = kit.inject(0, 1001, C, user(0x1004));
+        let found = violations("C2", &kit);
+        assert_eq!(found[0].events, [a, b]);
+        assert_eq!(found[0].instruction, Some(0x1004));
+
+        let rip = kernel(0xffff_ffff_8100_0000);
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, rip.iteration(0, 1));
+        kit.inject(0, 1001, C, kernel(0xffff_ffff_8100_0008));
+        kit.inject(0, 1001, C, rip.iteration(0, 2));
+        assert_eq!(violations("C2", &kit).len(), 1);
+
+        let mut kit = Kit::new(1);
+        let a = kit.nmi(0, 1001, C);
+        let leave = kit.sys_exit(0, 1001);
+        let enter = kit.sys_enter(0, 1001);
+        let b = kit.nmi(0, 1001, C);
+        let found = violations("C2", &kit);
+        assert_eq!(found[0].events, [a, leave, enter, b]);
+    }
+
+    #[test]
+    fn the_same_cookie_at_one_user_instruction_is_not_judged() {
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, user(0x1000));
+        kit.inject(0, 1001, C, user(0x1000));
+        kit.inject(0, 1001, C, kernel(0xffff_ffff_8100_0000));
+        not_exercised("C2", &kit);
+    }
+}

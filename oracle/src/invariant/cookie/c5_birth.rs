@@ -1,0 +1,78 @@
+//! C5: a cookie names the CPU on which it was born.
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{Evidence, before};
+
+/// C5. The low word less one is the CPU of the first S(c): `get_cookie` writes
+/// `smp_processor_id() + 1` with interrupts off (kernel/unwind/deferred.c, 7.2), and perf writes
+/// the sample on that CPU with preemption off.
+///
+/// The first S(c) in the trace is the first there was only if no sample was lost before it: the
+/// request is made while the sample is prepared, before space for it is found. A loss before it
+/// excuses (XA). Where two CPUs' clocks do not tell which S(c) was first, nothing is judged.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let facts = evidence.facts();
+    for (cookie, exchange) in facts
+        .cookies()
+        .filter(|&(cookie, _)| !evidence.given(cookie))
+    {
+        let Some(first) = exchange.birth() else {
+            continue;
+        };
+        let cpu = u64::from(first.event.cpu);
+        if (cookie & u64::from(u32::MAX)) == cpu + 1 {
+            tally.holds();
+            continue;
+        }
+        // A request before the first one can only have been made since the task's previous
+        // record with another cookie.
+        let since = first.task.and_then(|task| {
+            let earlier = facts.records.get(&task)?;
+            let at = earlier.partition_point(|e| e.index < first.event.index);
+            let mut earlier = earlier.get(..at)?.iter().rev();
+            earlier
+                .find(|e| e.deferred_sample().is_some() && before(e, first.event))?
+                .time
+        });
+        if let Some(why) = facts.losses.between(since, first.event.time) {
+            tally.excuse(format!("cookie {cookie:#x}: {why}"));
+            continue;
+        }
+        let message = format!("cookie {cookie:#x} was first requested on CPU {cpu}");
+        let instruction = facts.instruction(first.event);
+        tally.violated(message, [first.event.index], instruction);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+
+    #[test]
+    fn born_here_and_used_there_holds() {
+        let mut kit = Kit::new(2);
+        kit.nmi(1, 1001, 3 << 32 | 2);
+        kit.nmi(0, 1001, 3 << 32 | 2);
+        assert_eq!(holds("C5", &kit).0, 1);
+    }
+
+    #[test]
+    fn born_elsewhere_does_not() {
+        let mut kit = Kit::new(2);
+        let at = kit.nmi(1, 1001, 3 << 32 | 1);
+        assert_eq!(violations("C5", &kit)[0].events, [at]);
+    }
+
+    #[test]
+    fn a_lost_sample_may_have_been_the_first() {
+        let mut kit = Kit::new(2);
+        kit.lost(0, 1);
+        kit.nmi(1, 1001, 3 << 32 | 1);
+        assert!(not_exercised("C5", &kit).contains("XA"));
+    }
+
+    #[test]
+    fn a_trace_without_cookies_does_not_exercise_it() {
+        not_exercised("C5", &Kit::new(1));
+    }
+}

@@ -1,0 +1,93 @@
+//! C6: the count of a CPU never goes back.
+
+use std::collections::BTreeMap;
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::Evidence;
+
+/// C6. In the ring of the CPU that cookies name, the high words of cookies that appear there for
+/// the first time never decrease, mod 2^32. The order is that of the ring, not of the clock.
+///
+/// Samples that nest on one CPU are of one task in one entry, so they share a cookie, and the
+/// order of births is the order of first samples. Only births are compared: a task that comes
+/// back to the CPU carries an old cookie rightly. A birth on another CPU than the one named is
+/// C5's business and left out; so is a cookie whose first S may have been lost, which would look
+/// like a late birth: it is left out where the first S is not known ([`crate::invariant::evidence::Exchange::birth`])
+/// or a loss lies before it.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let facts = evidence.facts();
+    let mut births: BTreeMap<u32, Vec<(u64, usize, &crate::trace::Event)>> = BTreeMap::new();
+    for (cookie, exchange) in facts
+        .cookies()
+        .filter(|&(cookie, _)| !evidence.given(cookie))
+    {
+        let Some(first) = exchange.birth() else {
+            continue;
+        };
+        let event = first.event;
+        if (cookie & u64::from(u32::MAX)) == u64::from(event.cpu) + 1 {
+            let list = births.entry(event.ring).or_default();
+            list.push((cookie >> 32, event.position, event));
+        }
+    }
+    for list in births.values_mut() {
+        list.sort_by_key(|&(_, position, _)| position);
+        for pair in list.windows(2) {
+            let [(a, _, first), (b, _, second)] = pair else {
+                continue;
+            };
+            // Forward by less than half the circle is forward.
+            if b.wrapping_sub(*a) & u64::from(u32::MAX) < 1 << 31 {
+                tally.holds();
+                continue;
+            }
+            if let Some(why) = facts.losses.between(None, second.time) {
+                tally.excuse(why);
+                continue;
+            }
+            let message = format!("CPU {} gave out count {b:#x} after {a:#x}", second.cpu);
+            let events = [first.index, second.index];
+            tally.violated(message, events, facts.instruction(second));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+
+    #[test]
+    fn growing_counts_hold_over_the_wrap_too() {
+        let mut kit = Kit::new(2);
+        kit.nmi(0, 1001, 0xffff_fffd_0000_0001);
+        kit.nmi(0, 1001, 0xffff_ffff_0000_0001);
+        kit.nmi(0, 1001, 0x0000_0001_0000_0001);
+        assert_eq!(holds("C6", &kit).0, 2);
+    }
+
+    #[test]
+    fn a_count_that_goes_back_does_not() {
+        let mut kit = Kit::new(1);
+        let a = kit.nmi(0, 1001, 5 << 32 | 1);
+        let b = kit.nmi(0, 1002, 3 << 32 | 1);
+        assert_eq!(violations("C6", &kit)[0].events, [a, b]);
+    }
+
+    #[test]
+    fn an_old_cookie_that_comes_back_is_no_birth() {
+        let mut kit = Kit::new(2);
+        kit.nmi(0, 1001, 3 << 32 | 1);
+        kit.nmi(0, 1002, 5 << 32 | 1);
+        kit.nmi(1, 1001, 3 << 32 | 1);
+        kit.nmi(0, 1001, 3 << 32 | 1);
+        assert_eq!(holds("C6", &kit).0, 1);
+    }
+
+    #[test]
+    fn one_birth_does_not_exercise_it() {
+        let mut kit = Kit::new(2);
+        kit.nmi(0, 1001, 3 << 32 | 1);
+        kit.nmi(1, 1002, 3 << 32 | 2);
+        not_exercised("C6", &kit);
+    }
+}

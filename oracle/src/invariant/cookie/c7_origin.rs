@@ -1,0 +1,67 @@
+//! C7: the cookie of an answer is one that some request carried.
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::Evidence;
+
+/// C7. For every D(c) there is an S(c), of whatever task and at whatever time: who and when is
+/// for M3, M4 and M5.
+///
+/// The S(c) may have been lost though its request was made: perf asks for the cookie while it
+/// prepares the sample, before it finds space for it. A loss before the D excuses (XA). Other
+/// perf users than the session there are none in the guest.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let facts = evidence.facts();
+    for (&cookie, exchange) in &facts.exchanges {
+        for answer in &exchange.answers {
+            if !exchange.requests.is_empty() {
+                tally.holds();
+                continue;
+            }
+            if let Some(why) = facts.losses.between(None, answer.event.time) {
+                tally.excuse(format!("cookie {cookie:#x}: {why}"));
+                continue;
+            }
+            let (events, instruction) = facts.story(answer);
+            let message = format!("no sample carries cookie {cookie:#x} of a record 22");
+            tally.violated(message, events, instruction);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+
+    const C: u64 = 3 << 32 | 1;
+
+    #[test]
+    fn a_cookie_that_was_asked_for_holds() {
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        kit.deferred(0, 1001, C, &[0x40]);
+        assert_eq!(holds("C7", &kit).0, 1);
+    }
+
+    #[test]
+    fn one_that_was_not_does_not() {
+        let mut kit = Kit::new(1);
+        let asked = kit.nmi(0, 1001, C);
+        let stray = kit.deferred(0, 1001, 0, &[0x40]);
+        assert_eq!(violations("C7", &kit)[0].events, [asked, stray]);
+    }
+
+    #[test]
+    fn a_lost_sample_may_have_carried_it() {
+        let mut kit = Kit::new(1);
+        kit.lost(0, 1);
+        kit.deferred(0, 1001, C, &[0x40]);
+        assert!(not_exercised("C7", &kit).contains("XA"));
+    }
+
+    #[test]
+    fn a_trace_without_answers_does_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        not_exercised("C7", &kit);
+    }
+}

@@ -1,0 +1,308 @@
+//! C1 to C7 on the lab client's log.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::lab::{Lab, Stay, task};
+use crate::trace::LabEvent;
+use crate::trace::lab::LabKind;
+
+/// C1: within one entry all requests of all clients get one cookie. Those made while leaving may
+/// have a new one, and are left out.
+pub fn stability(lab: &Lab<'_>, tally: &mut Tally) {
+    let mut migrated = 0;
+    for stay in &lab.stays {
+        let mut first: BTreeMap<u32, &LabEvent> = BTreeMap::new();
+        for (request, _, cookie) in stay.accepted().filter(|(r, ..)| !r.flags.leaving) {
+            let Some(earlier) = first.get(&request.entry) else {
+                first.insert(request.entry, request);
+                continue;
+            };
+            if earlier.cookie() == Some(cookie) {
+                tally.holds();
+                migrated += usize::from(earlier.cpu != request.cpu);
+                continue;
+            }
+            let message = format!(
+                "{} got cookie {:#x}, then {cookie:#x} in the same entry ({})",
+                task(request),
+                earlier.cookie().unwrap_or_default(),
+                request.context.name()
+            );
+            let slots = [earlier.slot, request.slot];
+            tally.violated_in_log(message, slots, request.interrupted());
+            break;
+        }
+    }
+    tally.note(migrated, "pairs of requests on two CPUs");
+}
+
+/// C2: two entries of a task have different cookies. Cookie 0 is left to C4.
+pub fn freshness(lab: &Lab<'_>, tally: &mut Tally) {
+    let mut seen: BTreeMap<(u32, u64), (usize, u64)> = BTreeMap::new();
+    for (number, stay) in lab.stays.iter().enumerate() {
+        let mut fresh = true;
+        for (request, _, cookie) in stay.accepted().filter(|&(_, _, cookie)| cookie != 0) {
+            let (of, slot) = *seen
+                .entry((stay.task, cookie))
+                .or_insert((number, request.slot));
+            if of != number && fresh {
+                fresh = false;
+                let message = format!("{} got cookie {cookie:#x} in two entries", task(request));
+                tally.violated_in_log(message, [slot, request.slot], request.interrupted());
+            }
+        }
+        if fresh && stay.accepted().next().is_some() {
+            tally.holds();
+        }
+    }
+}
+
+/// C3: no cookie is of two tasks.
+pub fn uniqueness(lab: &Lab<'_>, tally: &mut Tally) {
+    let mut owners: BTreeMap<u64, &LabEvent> = BTreeMap::new();
+    let mut tasks = BTreeSet::new();
+    let mut shared = BTreeSet::new();
+    for (request, _, cookie) in lab.stays.iter().flat_map(Stay::accepted) {
+        tasks.insert(request.task);
+        let owner = *owners.entry(cookie).or_insert(request);
+        if cookie != 0 && owner.task != request.task && shared.insert(cookie) {
+            let message = format!(
+                "cookie {cookie:#x} is of {} and of {}",
+                task(owner),
+                task(request)
+            );
+            let slots = [owner.slot, request.slot];
+            tally.violated_in_log(message, slots, request.interrupted());
+        }
+    }
+    if tasks.len() > 1 && shared.is_empty() {
+        tally.holds_on(owners.len());
+    }
+}
+
+/// C4: a cookie is a CPU and an odd count.
+pub fn format(lab: &Lab<'_>, tally: &mut Tally) {
+    for event in &lab.log.events {
+        let Some(cookie) = event.cookie() else {
+            continue;
+        };
+        let (count, cpu) = (cookie >> 32, cookie & 0xffff_ffff);
+        if (1..=u64::from(lab.trace.vcpus)).contains(&cpu) && count % 2 == 1 {
+            tally.holds();
+            continue;
+        }
+        let what = match event.kind {
+            LabKind::Callback { .. } => "a callback",
+            _ => "a request",
+        };
+        let message = format!("{what} of {} got cookie {cookie:#x}", task(event));
+        let asked = led_to(lab, event);
+        let slots = asked.map(|it| it.slot).into_iter().chain([event.slot]);
+        tally.violated_in_log(message, slots, asked.and_then(LabEvent::interrupted));
+    }
+}
+
+/// The last request of the task before a callback.
+fn led_to<'t>(lab: &Lab<'t>, event: &LabEvent) -> Option<&'t LabEvent> {
+    if !matches!(event.kind, LabKind::Callback { .. }) {
+        return None;
+    }
+    let before = lab.log.events.iter().take_while(|it| it.slot < event.slot);
+    before
+        .filter(|it| it.task == event.task && it.client == event.client)
+        .filter(|it| matches!(it.kind, LabKind::Request { .. }))
+        .last()
+}
+
+/// Requests that were the first to get their cookie, by slot. The client logs a request before its
+/// CPU runs another task, and what interrupts it asks for the same task: the first in the log is of
+/// the CPU on which the cookie was made. Cookies that perf also got may be perf's.
+fn births<'t>(lab: &Lab<'t>) -> Vec<(&'t LabEvent, u64)> {
+    let events = lab.trace.events.iter();
+    let perf: BTreeSet<u64> = events
+        .filter_map(|e| Some(e.deferred_sample()?.1))
+        .collect();
+    let mut first: BTreeMap<u64, &'t LabEvent> = BTreeMap::new();
+    for event in &lab.log.events {
+        if let (LabKind::Request { .. }, Some(cookie)) = (&event.kind, event.cookie()) {
+            first.entry(cookie).or_insert(event);
+        }
+    }
+    let mut births: Vec<_> = first
+        .into_iter()
+        .filter(|(cookie, _)| *cookie != 0 && !perf.contains(cookie))
+        .map(|(cookie, event)| (event, cookie))
+        .collect();
+    births.sort_by_key(|(event, _)| event.slot);
+    births
+}
+
+/// C5: the cookie names the CPU of the first request.
+pub fn birth(lab: &Lab<'_>, tally: &mut Tally) {
+    for (event, cookie) in births(lab) {
+        if cookie & 0xffff_ffff == u64::from(event.cpu) + 1 {
+            tally.holds();
+            continue;
+        }
+        let message = format!(
+            "cookie {cookie:#x} was first given on CPU {}, to {}",
+            event.cpu,
+            task(event)
+        );
+        tally.violated_in_log(message, [event.slot], event.interrupted());
+    }
+}
+
+/// C6: the counts of a CPU do not go back.
+pub fn order(lab: &Lab<'_>, tally: &mut Tally) {
+    let mut last: BTreeMap<u16, (&LabEvent, u32)> = BTreeMap::new();
+    for (event, cookie) in births(lab) {
+        let count = u32::try_from(cookie >> 32).unwrap_or_default();
+        if let Some((earlier, before)) = last.insert(event.cpu, (event, count)) {
+            // A u32 that wraps: what is less than half its range ahead is ahead.
+            if count.wrapping_sub(before) < 1 << 31 {
+                tally.holds();
+            } else {
+                let message = format!(
+                    "CPU {} gave count {count} after {before} (cookie {cookie:#x})",
+                    event.cpu
+                );
+                tally.violated_in_log(message, [earlier.slot, event.slot], None);
+            }
+        }
+    }
+}
+
+/// C7: the cookie of a callback is one that the task was given.
+pub fn origin(lab: &Lab<'_>, tally: &mut Tally) {
+    let events = lab.trace.events.iter();
+    let samples = events.filter_map(|e| Some((e.tid?, e.deferred_sample()?.1)));
+    let perf: BTreeSet<(u32, u64)> = samples.collect();
+    let mut given: BTreeSet<(u32, u64)> = BTreeSet::new();
+    for event in &lab.log.events {
+        let Some(cookie) = event.cookie() else {
+            continue;
+        };
+        if let LabKind::Request { .. } = event.kind {
+            given.insert((event.task, cookie));
+            continue;
+        }
+        if given.contains(&(event.task, cookie)) || perf.contains(&(event.tid, cookie)) {
+            tally.holds();
+            continue;
+        }
+        let message = format!(
+            "{} was called for cookie {cookie:#x}, given to nobody",
+            task(event)
+        );
+        let asked = led_to(lab, event);
+        let slots = asked.map(|it| it.slot).into_iter().chain([event.slot]);
+        tally.violated_in_log(message, slots, asked.and_then(LabEvent::interrupted));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::lab::{
+        C, LabKit, NEXT, STACK, client, holds, not_exercised, violated,
+    };
+
+    #[test]
+    fn c1_two_cookies_in_one_entry() {
+        let mut kit = LabKit::new();
+        let a = kit.ask(1, client(0), 0, C);
+        let b = kit.on(1).ask(1, client(1), 0, NEXT);
+        assert_eq!(violated("C1", &kit), [a, b]);
+    }
+
+    #[test]
+    fn c1_a_new_cookie_while_leaving_is_the_exception() {
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, C);
+        kit.call(1, client(0), C, &STACK);
+        let late = kit
+            .nmi()
+            .with(|f| f.leaving = true)
+            .ask(1, client(0), 0, NEXT);
+        let left = kit.leave(1);
+        let mut unrelated = kit.clone();
+        // The self-interrupt.
+        kit.ask(1, client(1), 0, NEXT);
+        kit.call(1, client(0), NEXT, &STACK);
+        kit.call(1, client(1), NEXT, &STACK);
+        kit.leave_from(1, 0x40, true);
+        // A system call answers nothing of before.
+        unrelated.call(1, client(0), NEXT, &STACK);
+        unrelated.leave(1);
+        let completeness = "M1";
+        assert_eq!(violated(completeness, &unrelated), [late, left]);
+        not_exercised("C1", &kit);
+        for invariant in ["M1", "D2", "R1", "R5", "C2"] {
+            holds(invariant, &kit);
+        }
+    }
+
+    #[test]
+    fn c2_one_cookie_in_two_entries() {
+        let mut kit = LabKit::new();
+        let a = kit.ask(1, client(0), 0, C);
+        kit.leave(1);
+        let b = kit.ask(1, client(0), 0, C);
+        assert_eq!(violated("C2", &kit), [a, b]);
+    }
+
+    #[test]
+    fn c3_one_cookie_of_two_tasks() {
+        let mut kit = LabKit::new();
+        let a = kit.ask(1, client(0), 0, C);
+        let b = kit.ask(2, client(0), 0, C);
+        assert_eq!(violated("C3", &kit), [a, b]);
+    }
+
+    #[test]
+    fn c4_cookies_that_are_none() {
+        for cookie in [0, 3 << 32, 4 << 32 | 1, 3 << 32 | 3] {
+            let mut kit = LabKit::new();
+            let a = kit.ask(1, client(0), 0, cookie);
+            assert_eq!(violated("C4", &kit), [a]);
+        }
+        let mut kit = LabKit::new();
+        let a = kit.ask(1, client(0), 0, C);
+        let b = kit.call(1, client(0), 0, &STACK);
+        assert_eq!(violated("C4", &kit), [a, b]);
+    }
+
+    #[test]
+    fn c5_a_cookie_of_another_cpu() {
+        let mut kit = LabKit::new();
+        let a = kit.on(1).ask(1, client(0), 0, C);
+        assert_eq!(violated("C5", &kit), [a]);
+        // perf may have been first, on the other CPU.
+        kit.perf.nmi(0, 1001, C);
+        not_exercised("C5", &kit);
+    }
+
+    #[test]
+    fn c6_a_count_that_goes_back() {
+        let mut kit = LabKit::new();
+        let a = kit.ask(1, client(0), 0, NEXT);
+        let b = kit.ask(2, client(0), 0, C);
+        assert_eq!(violated("C6", &kit), [a, b]);
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, 0xffff_ffff << 32 | 1);
+        kit.ask(2, client(0), 0, 1 << 32 | 1);
+        holds("C6", &kit);
+    }
+
+    #[test]
+    fn c7_a_callback_for_a_cookie_of_nobody() {
+        let mut kit = LabKit::new();
+        let a = kit.ask(1, client(0), 0, C);
+        let b = kit.call(1, client(0), NEXT, &STACK);
+        assert_eq!(violated("C7", &kit), [a, b]);
+        // perf asked.
+        kit.perf.nmi(0, 1001, NEXT);
+        holds("C7", &kit);
+    }
+}

@@ -1,0 +1,162 @@
+//! D2, P1 and P2 on the lab client's log: what an entry calls, and that it ends.
+
+use std::collections::BTreeMap;
+
+use unwindlab_abi::lab::LabContext;
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::lab::{Lab, task};
+use crate::trace::LabEvent;
+use crate::trace::lab::{LabClient, LabKind};
+
+/// Callbacks of one client in a stay that has not ended, from which on it is taken not to end:
+/// beyond all that a stay with leaving requests can have.
+const ENDLESS: usize = 64;
+
+/// D2: a client is called at most once in an entry. In stays that a leaving request joins, once for
+/// each cookie.
+pub fn one_callback(lab: &Lab<'_>, tally: &mut Tally) {
+    for stay in &lab.stays {
+        let mut first: BTreeMap<(LabClient, u64), &LabEvent> = BTreeMap::new();
+        for (event, client, cookie) in stay.called() {
+            let key = (client, if stay.leaving { cookie } else { 0 });
+            match first.insert(key, event) {
+                None => tally.holds(),
+                Some(earlier) => {
+                    let message = format!(
+                        "client {client} was called twice in one entry of {}",
+                        task(event)
+                    );
+                    tally.violated_in_log(message, [earlier.slot, event.slot], None);
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// P1: the task work runs once, and once more at most for each client that joins later.
+///
+/// A run calls the clients in the order of the kernel's list, which is that of registration
+/// backwards. A call that goes against it starts another run; so many runs there were at least.
+///
+/// Who joins later asks behind the moment at which a run takes note of who has asked (`process_unwind_deferred` fetches
+/// the bits and then walks, kernel/unwind/deferred.c, 7.3). The log does not have that moment. Behind the first call it is
+/// over for certain; before that, an interrupt may have hit the walk, but the task itself asks nobody in it. So what is
+/// asked in an interrupt counts as later unless it is the entry's first request, without which nothing would run.
+pub fn runs(lab: &Lab<'_>, tally: &mut Tally) {
+    let mut registered: BTreeMap<LabClient, u64> = BTreeMap::new();
+    for event in &lab.log.events {
+        if let (LabKind::Registered { ret: 0 }, Some(client)) = (&event.kind, event.client) {
+            registered.insert(client, event.slot);
+        }
+    }
+    for stay in lab.stays.iter().filter(|stay| !stay.leaving) {
+        let calls: Vec<_> = stay.called().collect();
+        let Some((first, ..)) = calls.first() else {
+            continue;
+        };
+        let place = |client: &LabClient| registered.get(client).copied().unwrap_or(u64::MAX);
+        let pairs = calls.iter().zip(calls.iter().skip(1));
+        let again = pairs.filter(|((_, a, _), (_, b, _))| place(b) >= place(a));
+        let runs = 1 + again.count();
+        let joined = stay
+            .accepted()
+            .enumerate()
+            .filter(|(number, (request, ..))| {
+                let interrupts = *number > 0 && request.context != LabContext::Task;
+                let later = request.slot > first.slot || interrupts;
+                later && matches!(request.kind, LabKind::Request { ret: 0, .. })
+            });
+        let allowed = 1 + joined.count();
+        if runs <= allowed {
+            tally.holds();
+            continue;
+        }
+        let message = format!(
+            "the task work of {} ran {runs} times in one entry, expected at most {allowed}",
+            task(first)
+        );
+        let slots: Vec<u64> = calls.iter().take(8).map(|(event, ..)| event.slot).collect();
+        tally.violated_in_log(message, slots, None);
+    }
+}
+
+/// P2: an entry with callbacks ends. One that calls a client again and again has not, whether or
+/// not the log's end cut it.
+pub fn ends(lab: &Lab<'_>, tally: &mut Tally) {
+    for stay in lab.stays.iter().filter(|stay| !stay.callbacks.is_empty()) {
+        let mut calls: BTreeMap<LabClient, Vec<u64>> = BTreeMap::new();
+        for (event, client, _) in stay.called() {
+            calls.entry(client).or_default().push(event.slot);
+        }
+        match calls.into_iter().find(|(_, slots)| slots.len() > ENDLESS) {
+            Some((client, slots)) => {
+                let message = format!(
+                    "one entry of task number {} called client {client} {} times",
+                    stay.task,
+                    slots.len()
+                );
+                tally.violated_in_log(message, slots.into_iter().take(8), None);
+            }
+            None if lab.is_over(stay) => tally.holds(),
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::lab::{C, LabKit, NEXT, STACK, client, holds, violated};
+
+    #[test]
+    fn d2_two_callbacks_in_an_entry() {
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, C);
+        let a = kit.call(1, client(0), C, &STACK);
+        kit.ask(1, client(0), 0, NEXT);
+        let b = kit.call(1, client(0), NEXT, &STACK);
+        assert_eq!(violated("D2", &kit), [a, b]);
+    }
+
+    #[test]
+    fn p1_a_run_more_than_clients_that_joined() {
+        // The list is backwards: client 1 is called first.
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, C);
+        kit.ask(1, client(1), 0, C);
+        let a = kit.call(1, client(0), C, &STACK);
+        let mut joined = kit.clone();
+        let b = kit.call(1, client(1), C, &STACK);
+        assert_eq!(violated("P1", &kit), [a, b]);
+        joined.ask(1, client(1), 0, C);
+        joined.call(1, client(1), C, &STACK);
+        holds("P1", &joined);
+    }
+
+    #[test]
+    fn p1_who_asks_in_an_interrupt_may_have_hit_the_walk() {
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, C);
+        kit.nmi().ask(1, client(1), 0, C);
+        kit.call(1, client(0), C, &STACK);
+        kit.call(1, client(1), C, &STACK);
+        holds("P1", &kit);
+        // Nothing runs before the first has asked.
+        let mut kit = LabKit::new();
+        kit.nmi().ask(1, client(0), 0, C);
+        kit.ask(1, client(1), 0, C);
+        let a = kit.call(1, client(0), C, &STACK);
+        let b = kit.call(1, client(1), C, &STACK);
+        assert_eq!(violated("P1", &kit), [a, b]);
+    }
+
+    #[test]
+    fn p2_an_entry_that_calls_on_and_on() {
+        let mut kit = LabKit::new();
+        for _ in 0..65 {
+            kit.call(1, client(0), C, &STACK);
+        }
+        assert_eq!(violated("P2", &kit).len(), 8);
+    }
+}

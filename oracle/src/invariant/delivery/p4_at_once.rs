@@ -1,0 +1,83 @@
+//! P4: a request from an NMI in user mode is answered before the next user instruction.
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{Evidence, before};
+
+/// P4. Such an NMI returns without exit work; a self-IPI, pending when it returns, brings the
+/// task into the kernel before another user instruction (`TWA_NMI_CURRENT`, kernel/task_work.c;
+/// the bug it fixed: commit a38a64712e74). So the first D(c) behind it has the interrupted
+/// instruction as frame 0.
+///
+/// Nothing else moves the user instruction pointer first: signals are set up after the task work
+/// (`get_signal` runs it), and an interrupt or a fault that KVM had to deliver before the NMI
+/// still returns to the instruction at which the vCPU stood. Whether the D comes at all is M1's.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let facts = evidence.facts();
+    for (cookie, exchange) in facts.cookies() {
+        for request in &exchange.requests {
+            let Some(ip) = facts.user_ip(request.event) else {
+                continue;
+            };
+            let mut answers = exchange.answers.iter();
+            let Some(answer) = answers.find(|a| before(request.event, a.event)) else {
+                continue;
+            };
+            let frame0 = answer.chain.ips.first().copied();
+            if frame0 == Some(ip) {
+                tally.holds();
+                continue;
+            }
+            let went = frame0.map_or_else(|| "nowhere".into(), |to| format!("{to:#x}"));
+            let message = format!(
+                "the NMI of cookie {cookie:#x} hit user mode at {ip:#x} and was answered at {went}"
+            );
+            let events = [request.event.index, answer.event.index];
+            tally.violated(message, events, Some(ip));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::{Kit, holds, kernel, not_exercised, user, violations};
+
+    const C: u64 = 3 << 32 | 1;
+
+    #[test]
+    fn answered_at_the_interrupted_instruction_holds() {
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, user(0x1004));
+        kit.inject(0, 1001, C, user(0x1004));
+        kit.deferred(0, 1001, C, &[0x1004]);
+        assert_eq!(holds("P4", &kit).0, 2);
+    }
+
+    #[test]
+    fn answered_further_on_does_not() {
+        let mut kit = Kit::new(1);
+        let a = kit.inject(0, 1001, C, user(0x1004));
+        let b = kit.deferred(0, 1001, C, &[0x1010]);
+        let found = violations("P4", &kit);
+        assert_eq!(found[0].events, [a, b]);
+        assert_eq!(found[0].instruction, Some(0x1004));
+
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, user(0x1004));
+        kit.deferred(0, 1001, C, &[]);
+        violations("P4", &kit);
+    }
+
+    #[test]
+    fn kernel_mode_and_unmatched_injections_do_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, kernel(0xffff_ffff_8100_0000));
+        kit.deferred(0, 1001, C, &[0x1010]);
+        not_exercised("P4", &kit);
+
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, user(0x1004));
+        kit.nmi(0, 1001, C);
+        kit.deferred(0, 1001, C, &[0x1010]);
+        assert!(not_exercised("P4", &kit).contains("not matched"));
+    }
+}

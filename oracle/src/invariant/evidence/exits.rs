@@ -1,0 +1,31 @@
+//! What a task's exit record says of its other records.
+
+use super::facts::Facts;
+use super::order::before;
+use super::role::is_marker;
+use crate::trace::Event;
+
+impl<'t> Facts<'t> {
+    /// The exit record of the task of `event`, if it came before.
+    pub fn behind_exit(&self, event: &Event) -> Option<&'t Event> {
+        let exit = self.exit(self.tasks.of(event)?)?;
+        before(exit, event).then_some(exit)
+    }
+
+    /// Whether the task of `event` was behind its exit record, or so close before it that it may
+    /// have been exiting already.
+    pub fn exiting(&self, event: &'t Event) -> bool {
+        let Some(task) = self.tasks.of(event) else {
+            return false;
+        };
+        let Some(exit) = self.exit(task) else {
+            return false;
+        };
+        if before(exit, event) {
+            return true;
+        }
+        let alive =
+            |later: &Event| later.deferred_sample().is_some() || is_marker(self.trace, later);
+        before(event, exit) && !self.after(task, event).any(alive)
+    }
+}

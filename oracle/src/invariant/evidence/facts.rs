@@ -1,0 +1,306 @@
+//! What several invariants need to know of a trace: which records are requests (S) and answers
+//! (D), which cookie joins them, which came first, and what the interrupted context was.
+
+use std::collections::BTreeMap;
+
+use super::injections::Matching;
+use super::losses::Losses;
+use super::order::{NESTING, before};
+use super::syscalls::Syscalls;
+use super::tasks::{Task, Tasks};
+use crate::trace::model::{CallchainDeferred, Sample};
+use crate::trace::recording::Injection;
+use crate::trace::{Event, EventKind, Trace};
+
+/// S(c).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request<'t> {
+    pub event: &'t Event,
+    pub sample: &'t Sample,
+    pub cookie: u64,
+    pub task: Option<Task>,
+}
+
+/// D(c).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answer<'t> {
+    pub event: &'t Event,
+    pub chain: &'t CallchainDeferred,
+    pub task: Option<Task>,
+}
+
+/// Everything that carries one cookie, in trace order.
+#[derive(Debug, Default)]
+pub(crate) struct Exchange<'t> {
+    pub requests: Vec<Request<'t>>,
+    pub answers: Vec<Answer<'t>>,
+}
+
+impl<'t> Exchange<'t> {
+    /// The first request, unless it is not certain which one that is: every other one must be
+    /// later for sure, or of the same CPU.
+    pub fn birth(&self) -> Option<Request<'t>> {
+        let first = *self.requests.first()?;
+        let certain = self
+            .requests
+            .iter()
+            .all(|r| r.event.cpu == first.event.cpu || before(first.event, r.event));
+        certain.then_some(first)
+    }
+}
+
+/// A trace, and what follows from it.
+#[derive(Debug)]
+pub(crate) struct Facts<'t> {
+    pub trace: &'t Trace,
+    pub tasks: Tasks,
+    /// All records of every task, in trace order.
+    pub records: BTreeMap<Task, Vec<&'t Event>>,
+    /// All S, in trace order.
+    pub requests: Vec<Request<'t>>,
+    /// The same of every task.
+    requests_of: BTreeMap<Task, Vec<Request<'t>>>,
+    /// All D, in trace order.
+    pub answers: Vec<Answer<'t>>,
+    /// S and D by cookie, 0 included.
+    pub exchanges: BTreeMap<u64, Exchange<'t>>,
+    pub syscalls: Syscalls,
+    pub matching: Matching,
+    pub losses: Losses,
+    /// By cookie: the first user instruction that an NMI of its requests hit, and the index of its
+    /// sample. Kept, because an entry without end has very many of each.
+    entry_ips: BTreeMap<u64, (u64, usize)>,
+    /// Comm records of exec, in trace order.
+    execs: Vec<&'t Event>,
+    /// By process: the other one that forked it during the session.
+    forked_by: BTreeMap<u32, u32>,
+}
+
+impl<'t> Facts<'t> {
+    pub fn new(trace: &'t Trace) -> Self {
+        let tasks = Tasks::new(trace);
+        let losses = Losses::new(trace);
+        let mut facts = Self {
+            trace,
+            records: BTreeMap::new(),
+            requests: Vec::new(),
+            requests_of: BTreeMap::new(),
+            answers: Vec::new(),
+            exchanges: BTreeMap::new(),
+            syscalls: Syscalls::new(trace, &tasks, &losses),
+            matching: Matching::new(trace),
+            tasks,
+            losses,
+            entry_ips: BTreeMap::new(),
+            execs: Vec::new(),
+            forked_by: BTreeMap::new(),
+        };
+        for event in &trace.events {
+            facts.add(event);
+        }
+        facts
+    }
+
+    /// Sorts a record in.
+    fn add(&mut self, event: &'t Event) {
+        let task = self.tasks.of(event);
+        if let Some(task) = task {
+            self.records.entry(task).or_default().push(event);
+        }
+        match &event.kind {
+            EventKind::Sample(sample) => {
+                let Some(cookie) = sample.cookie() else {
+                    return;
+                };
+                self.add_request(Request {
+                    event,
+                    sample,
+                    cookie,
+                    task,
+                });
+            }
+            EventKind::CallchainDeferred(chain) => {
+                let answer = Answer { event, chain, task };
+                self.answers.push(answer);
+                let exchange = self.exchanges.entry(chain.cookie).or_default();
+                exchange.answers.push(answer);
+            }
+            EventKind::Comm { exec: true, .. } => self.execs.push(event),
+            EventKind::Fork { pid, ppid, .. } if pid != ppid => {
+                self.forked_by.entry(*pid).or_insert(*ppid);
+            }
+            _ => {}
+        }
+    }
+
+    fn add_request(&mut self, request: Request<'t>) {
+        self.requests.push(request);
+        if let Some(task) = request.task {
+            self.requests_of.entry(task).or_default().push(request);
+        }
+        let exchange = self.exchanges.entry(request.cookie).or_default();
+        exchange.requests.push(request);
+        if let Some(ip) = self.user_ip(request.event) {
+            let found = (ip, request.event.index);
+            self.entry_ips.entry(request.cookie).or_insert(found);
+        }
+    }
+
+    /// The requests of a task, in trace order.
+    pub fn requests_of(&self, task: Task) -> &[Request<'t>] {
+        self.requests_of.get(&task).map_or(&[], Vec::as_slice)
+    }
+
+    /// The requests of every task, each in trace order.
+    pub fn by_task(&self) -> impl Iterator<Item = (Task, &[Request<'t>])> {
+        let tasks = self.requests_of.iter();
+        tasks.map(|(&task, requests)| (task, requests.as_slice()))
+    }
+
+    /// The user instruction at which the entry of these requests was made, from the injections
+    /// that hit user mode, with the index of the sample that shows it.
+    pub fn entry_ip(&self, exchange: &Exchange<'t>) -> Option<(u64, usize)> {
+        let cookie = exchange.requests.first()?.cookie;
+        self.entry_ips.get(&cookie).copied()
+    }
+
+    /// The process that forked this one during the session.
+    pub fn parent(&self, pid: u32) -> Option<u32> {
+        self.forked_by.get(&pid).copied()
+    }
+
+    /// The exit record of a task.
+    pub fn exit(&self, task: Task) -> Option<&'t Event> {
+        self.trace.events.get(self.tasks.exit(task)?)
+    }
+
+    /// The records of `task` that are certainly later than `event`, in trace order.
+    pub fn after(&self, task: Task, event: &'t Event) -> impl Iterator<Item = &'t Event> {
+        let list = self.records.get(&task).map_or(&[][..], Vec::as_slice);
+        // Where one record was written in the middle of another, their times and their
+        // positions disagree: start a little early and let `before` decide.
+        let from = list.partition_point(|e| e.index <= event.index);
+        list.get(from.saturating_sub(NESTING)..)
+            .unwrap_or_default()
+            .iter()
+            .copied()
+            .filter(|later| before(event, later))
+    }
+
+    /// The injection that raised the NMI in which `event` was written.
+    pub fn injection(&self, event: &Event) -> Option<&'t Injection> {
+        self.trace
+            .injections
+            .get(self.matching.injection(event.index)?)
+    }
+
+    /// The instruction that the NMI of `event` interrupted. Its chain knows best: an interrupt
+    /// that KVM had to deliver first, or a handler of another NMI that ran, lies between the
+    /// instruction of the injection and that one.
+    pub fn instruction(&self, event: &Event) -> Option<u64> {
+        if let Some(ip) = self.matching.interrupted(event) {
+            return Some(ip);
+        }
+        let injection = self.injection(event)?;
+        let EventKind::Sample(_) = &event.kind else {
+            return None;
+        };
+        let at = injection.rip;
+        (injection.cpl == 3 || event.kernel_chain().contains(&at)).then_some(at)
+    }
+
+    /// The user instruction at which the NMI of `event` came, where the vCPU was in user mode: if
+    /// an interrupt had to be delivered first, its entry was made there.
+    pub fn user_ip(&self, event: &Event) -> Option<u64> {
+        let injection = self.injection(event)?;
+        (injection.cpl == 3).then_some(injection.rip)
+    }
+
+    /// The exchanges of real cookies: 0 is none (C4 reports it), so what carries it belongs to
+    /// nothing and to nobody.
+    pub fn cookies(&self) -> impl Iterator<Item = (u64, &Exchange<'t>)> {
+        self.exchanges
+            .iter()
+            .filter(|&(&cookie, _)| cookie != 0)
+            .map(|(&cookie, exchange)| (cookie, exchange))
+    }
+
+    /// Whether a process may have changed the tid of one of its tasks between two records: both
+    /// are of one process, and it called exec in between, which gives the caller the leader's
+    /// tid. Needs comm records; without them an exec is never assumed.
+    pub fn exec_between(&self, first: &Event, second: &Event) -> bool {
+        let pid = first.pid;
+        let leader = second.tid.is_some() && second.tid == pid && second.pid == pid;
+        let within = |e: &&Event| e.pid == pid && before(first, e) && before(e, second);
+        leader && pid.is_some() && self.execs.iter().any(within)
+    }
+
+    /// What led to an answer that nothing asked for, in trace order: the first record with the
+    /// cookie that the task's last request before it carried, the first answer to that, the last
+    /// request itself, and the answer. Shorter where some of these are the same or absent.
+    pub fn story(&self, answer: &Answer<'_>) -> (Vec<usize>, Option<u64>) {
+        let mut events = vec![answer.event.index];
+        let earlier = self
+            .requests
+            .partition_point(|r| r.event.index < answer.event.index);
+        let mut earlier = self
+            .requests
+            .get(..earlier)
+            .unwrap_or_default()
+            .iter()
+            .rev();
+        let Some(last) = earlier.find(|r| r.task.is_some() && r.task == answer.task) else {
+            return (events, None);
+        };
+        events.push(last.event.index);
+        if let Some(exchange) = self.exchanges.get(&last.cookie) {
+            let requested = exchange.requests.first().map(|r| r.event.index);
+            let answered = exchange.answers.first().map(|a| a.event.index);
+            let earlier = requested.into_iter().chain(answered);
+            events.extend(earlier.filter(|&at| at < answer.event.index));
+        }
+        events.sort_unstable();
+        events.dedup();
+        (events, self.instruction(last.event))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::evidence::Facts;
+    use crate::invariant::testkit::Kit;
+
+    #[test]
+    fn a_birth_that_a_tie_hides_is_not_known() {
+        let mut kit = Kit::new(2);
+        kit.nmi(0, 1001, 3 << 32 | 1);
+        kit.nmi(1, 1001, 3 << 32 | 1);
+        let mut trace = kit.trace();
+        assert!(
+            Facts::new(&trace).exchanges[&(3 << 32 | 1)]
+                .birth()
+                .is_some()
+        );
+        trace.events[1].time = trace.events[0].time;
+        assert!(
+            Facts::new(&trace).exchanges[&(3 << 32 | 1)]
+                .birth()
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn the_story_of_an_answer_nobody_asked_for() {
+        let cookie = 3 << 32 | 1;
+        let mut kit = Kit::new(1);
+        let first = kit.nmi(0, 1001, cookie);
+        kit.nmi(0, 1001, cookie);
+        let answered = kit.deferred(0, 1001, cookie, &[0x40]);
+        let late = kit.nmi(0, 1001, cookie);
+        let stray = kit.deferred(0, 1001, 0, &[0x40]);
+        let trace = kit.trace();
+        let facts = Facts::new(&trace);
+        let (events, _) = facts.story(&facts.exchanges[&0].answers[0]);
+        assert_eq!(events, [first, answered, late, stray]);
+    }
+}

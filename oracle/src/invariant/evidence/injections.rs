@@ -1,0 +1,310 @@
+//! Which injection raised which sample.
+//!
+//! The k-th NMI injected into a vCPU is the k-th sample of `nmi:nmi_handler` on that CPU, if the
+//! kernel has one NMI handler registered (a stock kernel without a PMU driver: the "arch_bt"
+//! one), if no NMI came from elsewhere, and if nothing was lost. None of this is assumed: the
+//! numbers must agree, every sample must be of the thread that the injection names, and the
+//! instruction at which an injection into kernel mode was made must be in the sample's kernel
+//! chain. Where a CPU's injections do not fit so, none of that CPU's is used.
+//!
+//! Where no `nmi:nmi_handler` is open, the same goes for a counter of the CPU's, of which each
+//! injected overflow is a sample.
+//!
+//! One kind of injection need not show its instruction: one made at a rate may find the vCPU in
+//! the handler of the NMI before. NMIs are masked there, so it is taken when that handler
+//! returns, and the instruction it interrupts is that of its predecessor. Most must show it all
+//! the same: with one sample too many and one too few hardly any would.
+
+use std::collections::BTreeMap;
+
+use super::losses::loses;
+use super::role::{Role, announced_spec, kernel_limit, spec, spec_role};
+use crate::trace::recording::Injection;
+use crate::trace::{Event, EventKind, Trace};
+
+/// Injections by the event that they raised.
+#[derive(Debug, Default)]
+pub(crate) struct Matching {
+    /// Index into `Trace::injections` by index into `Trace::events`.
+    injections: BTreeMap<usize, usize>,
+    /// vCPUs with injections that could not be matched, and why.
+    unmatched: BTreeMap<u32, String>,
+    /// The return address that comes right before the interrupted instruction in the chain of an
+    /// NMI that hit the kernel: into the entry code, learned from the matched samples.
+    nmi_entry: Option<u64>,
+}
+
+impl Matching {
+    pub fn new(trace: &Trace) -> Self {
+        let mut of_cpu: BTreeMap<u32, Vec<(usize, &Injection)>> = BTreeMap::new();
+        for (index, injection) in trace.injections.iter().enumerate() {
+            let list = of_cpu.entry(injection.vcpu).or_default();
+            list.push((index, injection));
+        }
+        let mut matching = Self::default();
+        for (cpu, injections) in of_cpu {
+            if let Err(why) = matching.match_cpu(trace, cpu, &injections) {
+                matching.unmatched.insert(cpu, why);
+            }
+        }
+        matching.learn(trace);
+        matching
+    }
+
+    fn match_cpu(
+        &mut self,
+        trace: &Trace,
+        cpu: u32,
+        injections: &[(usize, &Injection)],
+    ) -> Result<(), String> {
+        let mut found = Vec::new();
+        let role_of = |open| announced_spec(trace, open).map_or(Role::Other, spec_role);
+        let raised = match trace.session.iter().any(|open| role_of(open) == Role::Nmi) {
+            true => Role::Nmi,
+            false => Role::Overflow,
+        };
+        for (open_index, open) in trace.session.iter().enumerate() {
+            if role_of(open) != raised || open.cpu != cpu {
+                continue;
+            }
+            let mut samples: Vec<&Event> = trace
+                .events
+                .iter()
+                .filter(|e| e.event == Some(open_index) && matches!(e.kind, EventKind::Sample(_)))
+                .collect();
+            samples.sort_by_key(|e| e.position);
+            if trace.events.iter().any(|e| e.ring == open.ring && loses(e)) {
+                return Err(format!("the ring of CPU {cpu} lost records"));
+            }
+            if samples.len() != injections.len() {
+                return Err(format!(
+                    "CPU {cpu} has {} NMI samples for {} injections",
+                    samples.len(),
+                    injections.len()
+                ));
+            }
+            let mut shown = Shown::default();
+            for (sample, &(index, injection)) in samples.into_iter().zip(injections) {
+                shown
+                    .check(trace, sample, injection)
+                    .map_err(|why| format!("event {} {why} of injection {index}", sample.index))?;
+                found.push((sample.index, index));
+            }
+            if shown.no > shown.yes {
+                let total = shown.no + shown.yes;
+                return Err(format!(
+                    "CPU {cpu} shows the instruction of {} of {total} injections only",
+                    shown.yes
+                ));
+            }
+        }
+        self.injections.extend(found);
+        Ok(())
+    }
+
+    /// Almost every matched sample says the same; an injection made inside the NMI handler, at
+    /// what happens to be a return address, says something else.
+    fn learn(&mut self, trace: &Trace) {
+        let mut said: BTreeMap<u64, usize> = BTreeMap::new();
+        for (&event, &injection) in &self.injections {
+            let (Some(event), Some(injection)) =
+                (trace.events.get(event), trace.injections.get(injection))
+            else {
+                continue;
+            };
+            if injection.cpl != 0 {
+                continue;
+            }
+            let chain = event.kernel_chain();
+            let at = chain.iter().position(|&ip| ip == injection.rip);
+            if let Some(&entry) = at.and_then(|at| chain.get(at.checked_sub(1)?)) {
+                *said.entry(entry).or_default() += 1;
+            }
+        }
+        let total: usize = said.values().sum();
+        let most = said.into_iter().max_by_key(|&(_, times)| times);
+        self.nmi_entry = most
+            .filter(|&(_, times)| 2 * times > total)
+            .map(|(entry, _)| entry);
+    }
+
+    /// Index of the injection that raised the NMI in which the event was written.
+    pub fn injection(&self, event: usize) -> Option<usize> {
+        self.injections.get(&event).copied()
+    }
+
+    /// The kernel instruction that the NMI of a sample interrupted: the address behind the NMI
+    /// entry in its chain, where matched samples have shown which that is.
+    pub fn interrupted(&self, event: &Event) -> Option<u64> {
+        let entry = self.nmi_entry?;
+        let mut chain = event.kernel_chain().iter();
+        chain.find(|&&ip| ip == entry)?;
+        chain.next().copied()
+    }
+
+    /// Why injections could not be matched, one line a CPU.
+    pub fn unmatched(&self) -> impl Iterator<Item = &str> {
+        self.unmatched.values().map(String::as_str)
+    }
+
+    /// The reason that goes with "not exercised" of an invariant that needs matched injections.
+    pub fn why_none(&self, trace: &Trace) -> String {
+        if trace.injections.is_empty() {
+            return "no injections".into();
+        }
+        let reasons: Vec<&str> = self.unmatched().collect();
+        if reasons.is_empty() {
+            return "no injection of the kind it needs".into();
+        }
+        format!("injections not matched: {}", reasons.join(", "))
+    }
+}
+
+/// Whether the injections of a CPU at a rate into the kernel show their instruction.
+#[derive(Debug, Default)]
+struct Shown {
+    yes: usize,
+    no: usize,
+}
+
+impl Shown {
+    /// Whether a sample can be of this injection; what is not it, if it cannot.
+    fn check(
+        &mut self,
+        trace: &Trace,
+        event: &Event,
+        injection: &Injection,
+    ) -> Result<(), &'static str> {
+        let announced = injection
+            .thread
+            .and_then(|thread| trace.threads.iter().find(|t| t.thread == thread));
+        if let Some(thread) = announced {
+            // Threads that are made anew every iteration have no tid to compare.
+            if thread.tid != 0 && event.tid.is_some_and(|tid| tid != thread.tid) {
+                return Err("is not of the thread");
+            }
+            if event.pid.is_some_and(|pid| pid != thread.pid) {
+                return Err("is not of the process");
+            }
+        }
+        // The unwinder steps over the NMI's own frame and shows the interrupted address exactly
+        // (arch/x86/kernel/unwind_orc.c, ORC_TYPE_REGS). It is missing where the chain was cut.
+        let chain = event.kernel_chain();
+        let limit = spec(trace, event).map_or(0, kernel_limit);
+        let whole = !chain.is_empty() && chain.len() < limit;
+        if injection.cpl != 0 || !whole {
+            return Ok(());
+        }
+        match (chain.contains(&injection.rip), injection.thread) {
+            (true, _) => self.yes += 1,
+            (false, None) => self.no += 1,
+            (false, Some(_)) => return Err("has another interrupted instruction than that"),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unwindlab_abi::plan::EventSource;
+
+    use super::*;
+    use crate::invariant::testkit::{Kit, NMI_FRAMES, kernel, user};
+
+    const C: u64 = 3 << 32 | 1;
+    const RIP: u64 = 0xffff_ffff_8100_1234;
+
+    #[test]
+    fn in_order_per_cpu() {
+        let mut kit = Kit::new(2);
+        let a = kit.inject(0, 1001, C, user(0x1000));
+        let b = kit.inject(1, 1002, C + 1, kernel(RIP));
+        let c = kit.inject(0, 1001, C, user(0x1004));
+        let matching = Matching::new(&kit.trace());
+        assert_eq!(matching.injection(a), Some(0));
+        assert_eq!(matching.injection(b), Some(1));
+        assert_eq!(matching.injection(c), Some(2));
+    }
+
+    #[test]
+    fn a_wrong_number_matches_nothing_on_that_cpu_only() {
+        let mut kit = Kit::new(2);
+        let a = kit.inject(0, 1001, C, user(0x1000));
+        kit.nmi(0, 1001, C);
+        let b = kit.inject(1, 1002, C + 1, user(0x1000));
+        let trace = kit.trace();
+        let matching = Matching::new(&trace);
+        assert_eq!(matching.injection(a), None);
+        assert_eq!(matching.injection(b), Some(1));
+        assert!(matching.why_none(&trace).contains("2 NMI samples for 1"));
+    }
+
+    #[test]
+    fn overflows_are_matched_where_no_sample_is_of_every_nmi() {
+        let mut kit = Kit::new(1);
+        kit.spec("nmi", |spec| spec.source = EventSource::Hardware(0));
+        let a = kit.inject(0, 1001, C, user(0x1000));
+        let b = kit.inject(0, 1001, C, kernel(RIP));
+        let matching = Matching::new(&kit.trace());
+        assert_eq!(matching.injection(a), Some(0));
+        assert_eq!(matching.injection(b), Some(1));
+        kit.nmi(0, 1001, C);
+        let trace = kit.trace();
+        assert_eq!(Matching::new(&trace).injection(a), None, "one too many");
+    }
+
+    #[test]
+    fn a_lossy_ring_matches_nothing() {
+        let mut kit = Kit::new(1);
+        let a = kit.inject(0, 1001, C, user(0x1000));
+        kit.lost(0, 1);
+        assert_eq!(Matching::new(&kit.trace()).injection(a), None);
+    }
+
+    #[test]
+    fn another_thread_or_instruction_matches_nothing() {
+        let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        let a = kit.inject(0, 1002, C, user(0x1000).iteration(0, 1));
+        assert_eq!(Matching::new(&kit.trace()).injection(a), None);
+
+        let mut kit = Kit::new(1);
+        let a = kit.inject(0, 1001, C, kernel(RIP).iteration(0, 1));
+        let mut trace = kit.trace();
+        trace.injections[0].rip += 1;
+        assert_eq!(Matching::new(&trace).injection(a), None);
+    }
+
+    #[test]
+    fn injections_into_the_handler_need_not_show_their_instruction_but_most_must() {
+        let mut kit = Kit::new(1);
+        let a = kit.inject(0, 1001, C, kernel(RIP));
+        let b = kit.inject(0, 1001, C, kernel(RIP));
+        let mut trace = kit.trace();
+        trace.injections[1].rip = NMI_FRAMES[1];
+        let matching = Matching::new(&trace);
+        assert_eq!(matching.injection(b), Some(1));
+        assert_eq!(matching.interrupted(&trace.events[b]), None, "a tie");
+
+        trace.injections[1].rip = RIP + 1;
+        let matching = Matching::new(&trace);
+        assert_eq!(matching.injection(b), Some(1));
+        assert_eq!(matching.interrupted(&trace.events[b]), Some(RIP));
+
+        trace.injections[0].rip = RIP + 1;
+        assert_eq!(Matching::new(&trace).injection(a), None);
+    }
+
+    #[test]
+    fn the_nmi_entry_is_learned_from_matched_samples() {
+        let mut kit = Kit::new(2);
+        kit.inject(0, 1001, C, kernel(RIP));
+        // Two samples for one injection: CPU 1 stays unmatched.
+        let stray = kit.inject(1, 1002, C + 1, kernel(RIP + 8));
+        kit.nmi(1, 1002, C + 1);
+        let trace = kit.trace();
+        let matching = Matching::new(&trace);
+        assert_eq!(matching.injection(stray), None);
+        assert_eq!(matching.interrupted(&trace.events[stray]), Some(RIP + 8));
+    }
+}

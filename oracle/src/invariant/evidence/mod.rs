@@ -1,0 +1,87 @@
+//! What a trace proves, derived once for all invariants.
+//!
+//! Each file uses only those above it in this list:
+//!
+//! - [`order`]: which of two records came first; [`role`]: what an event is there for
+//! - [`tasks`]: which task a record speaks of; [`losses`]: when rings lost records
+//! - [`injections`]: which injection raised which sample
+//! - [`syscalls`]: the system calls of every task
+//! - [`facts`]: requests and answers, joined by cookie, and all of the above
+//! - [`exits`], [`stacks`], [`entries`], [`unanswered`]: what follows from the facts about exits,
+//!   user stacks, kernel entries and missing answers
+//! - [`lab`]: what the log of the kernel's lab client proves; it needs none of the above
+
+mod entries;
+mod exits;
+mod facts;
+mod injections;
+pub(super) mod lab;
+mod losses;
+mod order;
+mod role;
+mod stacks;
+mod syscalls;
+mod tasks;
+mod unanswered;
+
+use std::cell::OnceCell;
+
+use entries::OneEntry;
+pub(super) use facts::{Answer, Exchange, Facts, Request};
+use lab::Lab;
+pub(super) use losses::loses;
+pub(super) use order::before;
+pub(super) use role::{Role, announced_spec, kernel_limit, receivers, role, spec, spec_role};
+pub(super) use stacks::{at_leaf, difference, expected, flaw};
+pub(super) use tasks::Task;
+
+use crate::trace::Trace;
+
+/// A trace and what it proves. Everything is derived when it is first needed, and once.
+#[derive(Debug)]
+pub struct Evidence<'t> {
+    trace: &'t Trace,
+    facts: OnceCell<Facts<'t>>,
+    one_entry: OnceCell<Vec<OneEntry<'t>>>,
+    lab: OnceCell<Option<Lab<'t>>>,
+}
+
+impl<'t> Evidence<'t> {
+    /// Of a trace. Derives nothing yet.
+    #[must_use]
+    pub const fn new(trace: &'t Trace) -> Self {
+        Self {
+            trace,
+            facts: OnceCell::new(),
+            one_entry: OnceCell::new(),
+            lab: OnceCell::new(),
+        }
+    }
+
+    /// The trace itself.
+    #[must_use]
+    pub const fn trace(&self) -> &'t Trace {
+        self.trace
+    }
+
+    /// What perf's records prove.
+    pub(super) fn facts(&self) -> &Facts<'t> {
+        self.facts.get_or_init(|| Facts::new(self.trace))
+    }
+
+    /// The requests that are known to be of one entry, at least two in each group.
+    pub(super) fn one_entry(&self) -> &[OneEntry<'t>] {
+        self.one_entry.get_or_init(|| self.facts().one_entry())
+    }
+
+    /// Whether a client of the lab client got this cookie, so that its first request need not be
+    /// perf's.
+    pub(super) fn given(&self, cookie: u64) -> bool {
+        self.lab().is_some_and(|lab| lab.given.contains(&cookie))
+    }
+
+    /// What the lab client's log proves; `None` for a trial without one.
+    pub(super) fn lab(&self) -> Option<&Lab<'t>> {
+        self.lab.get_or_init(|| Lab::of(self.trace)).as_ref()
+    }
+}

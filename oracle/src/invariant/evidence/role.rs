@@ -1,0 +1,81 @@
+//! What a perf event of the session is there for, by the spec that it was opened with.
+
+use unwindlab_abi::message::EventAnnounce;
+use unwindlab_abi::plan::{EventSource, EventSpec};
+
+use crate::trace::{Event, Trace};
+
+/// What a perf event of the session is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// `nmi:nmi_handler`: fires in every NMI, once per registered handler.
+    Nmi,
+    /// A counter of the CPU's: fires in the NMI of its overflow.
+    Overflow,
+    /// `raw_syscalls:sys_enter`.
+    SyscallEnter,
+    /// `raw_syscalls:sys_exit`: written before the exit work, in which the task work runs.
+    SyscallExit,
+    /// Anything else, or not known.
+    Other,
+}
+
+/// The spec that the event which wrote a record was opened with.
+pub(crate) fn spec<'t>(trace: &'t Trace, event: &Event) -> Option<&'t EventSpec> {
+    announced_spec(trace, trace.session.get(event.event?)?)
+}
+
+/// The spec of an open event.
+pub(crate) fn announced_spec<'t>(trace: &'t Trace, open: &EventAnnounce) -> Option<&'t EventSpec> {
+    let at = usize::try_from(open.spec).ok()?;
+    trace.tracing.as_ref()?.events.get(at)
+}
+
+/// What the event that wrote a record is there for.
+pub(crate) fn role(trace: &Trace, event: &Event) -> Role {
+    spec(trace, event).map_or(Role::Other, spec_role)
+}
+
+/// What an event opened with `spec` is there for.
+pub(crate) fn spec_role(spec: &EventSpec) -> Role {
+    let (system, name) = match &spec.source {
+        EventSource::Tracepoint { system, name } => (system, name),
+        EventSource::Hardware(_) => return Role::Overflow,
+        _ => return Role::Other,
+    };
+    match (system.as_str(), name.as_str()) {
+        ("nmi", "nmi_handler") => Role::Nmi,
+        ("raw_syscalls", "sys_enter") => Role::SyscallEnter,
+        ("raw_syscalls", "sys_exit") => Role::SyscallExit,
+        _ => Role::Other,
+    }
+}
+
+/// Whether an event opened with `spec` gets record 22.
+///
+/// `defer_output` alone is not enough: the record travels with the side-band records, and
+/// `is_sb_event` (kernel/events/core.c, 7.2) does not look at `defer_output`. An event without
+/// any side-band bit gets none; that is documented behaviour, not judged.
+pub(crate) fn receives(spec: &EventSpec) -> bool {
+    spec.defer_output && (spec.task || spec.comm || spec.mmap || spec.context_switch)
+}
+
+/// Open events that receive record 22.
+pub(crate) fn receivers(trace: &Trace) -> impl Iterator<Item = (usize, &EventAnnounce)> {
+    let open = trace.session.iter().enumerate();
+    open.filter(|(_, open)| announced_spec(trace, open).is_some_and(receives))
+}
+
+/// Whether a record is the marker of a system call.
+pub fn is_marker(trace: &Trace, event: &Event) -> bool {
+    matches!(role(trace, event), Role::SyscallEnter | Role::SyscallExit)
+}
+
+/// Kernel addresses that a chain of this event can have (`sysctl_perf_event_max_stack` is 127
+/// unless someone changed it, and the harness does not).
+pub(crate) fn kernel_limit(spec: &unwindlab_abi::plan::EventSpec) -> usize {
+    match spec.max_stack {
+        0 => 127,
+        n => usize::from(n),
+    }
+}

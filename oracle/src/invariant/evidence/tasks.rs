@@ -1,0 +1,201 @@
+//! Which task an event speaks of.
+//!
+//! A tid is not a task: the kernel uses it again after an exit, and a thread that is not the
+//! leader takes the leader's tid over when it calls exec (fs/exec.c, `de_thread`). Fork and exit
+//! records tell one life of a tid from the next. Where they do not suffice, the event has no
+//! task, and no invariant about tasks is judged on it.
+
+use std::collections::BTreeMap;
+
+use super::role::{Role, role};
+use crate::trace::{Event, EventKind, Trace};
+
+/// One life of a tid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Task {
+    /// Thread id as the events' pid namespace has it.
+    pub tid: u32,
+    /// How many forks into this tid the trace shows before.
+    pub life: u32,
+}
+
+/// tid 0 is the idle task of every CPU at once; -1 is what perf writes for a task that has been
+/// taken out of the pid hash already (kernel/events/core.c, `perf_event_pid_type`).
+const NOBODY: [u32; 2] = [0, u32::MAX];
+
+/// The lives of all tids in a trace.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    /// By tid: from which event on which life; `None` where it cannot be told.
+    lives: BTreeMap<u32, Vec<(usize, Option<u32>)>>,
+    /// Exit records by task, in order.
+    exits: BTreeMap<Task, usize>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Mark {
+    Forked,
+    /// By the event of this spec: each event that asked for them writes one.
+    Exited(Option<u32>),
+    /// A record that no task writes after its own exit record.
+    Alive,
+}
+
+impl Tasks {
+    pub fn new(trace: &Trace) -> Self {
+        let mut marks: BTreeMap<u32, Vec<(usize, Mark)>> = BTreeMap::new();
+        for event in &trace.events {
+            if let Some((tid, mark)) = mark_of(trace, event) {
+                marks.entry(tid).or_default().push((event.index, mark));
+            }
+        }
+        let mut tasks = Self::default();
+        for (tid, list) in marks {
+            tasks.live(tid, &list);
+        }
+        tasks
+    }
+
+    fn live(&mut self, tid: u32, marks: &[(usize, Mark)]) {
+        let mut spans = vec![(0, Some(0))];
+        let mut life = 0;
+        let mut exited: Option<(usize, Option<u32>)> = None;
+        for &(index, mark) in marks {
+            match (mark, exited) {
+                (Mark::Forked, _) => {
+                    life += 1;
+                    exited = None;
+                    spans.push((index, Some(life)));
+                }
+                (Mark::Exited(by), None) => {
+                    exited = Some((index, by));
+                    self.exits.insert(Task { tid, life }, index);
+                }
+                // The same exit, as another event wrote it.
+                (Mark::Exited(by), Some((_, first))) if by != first => {}
+                // The tid lives on though it exited and nobody was forked into it: taken over
+                // by exec at some moment after the exit record. Who is who from there on is not
+                // known. The exit record stays what it is: the end of the first owner.
+                (Mark::Exited(_) | Mark::Alive, Some((exit, _))) => {
+                    if spans.last() != Some(&(exit + 1, None)) {
+                        spans.push((exit + 1, None));
+                    }
+                }
+                (Mark::Alive, None) => {}
+            }
+        }
+        self.lives.insert(tid, spans);
+    }
+
+    /// The task that `event` speaks of (the parent of a fork record).
+    pub fn of(&self, event: &Event) -> Option<Task> {
+        self.at(event.tid?, event.index)
+    }
+
+    fn at(&self, tid: u32, index: usize) -> Option<Task> {
+        if NOBODY.contains(&tid) {
+            return None;
+        }
+        let life = match self.lives.get(&tid) {
+            None => Some(0),
+            Some(spans) => {
+                let next = spans.partition_point(|&(from, _)| from <= index);
+                spans.get(next.checked_sub(1)?)?.1
+            }
+        };
+        life.map(|life| Task { tid, life })
+    }
+
+    /// The task that a fork record brings into being.
+    pub fn child(&self, event: &Event) -> Option<Task> {
+        match event.kind {
+            EventKind::Fork { tid, .. } => self.at(tid, event.index),
+            _ => None,
+        }
+    }
+
+    /// Index of the task's exit record.
+    pub fn exit(&self, task: Task) -> Option<usize> {
+        self.exits.get(&task).copied()
+    }
+}
+
+fn mark_of(trace: &Trace, event: &Event) -> Option<(u32, Mark)> {
+    match &event.kind {
+        EventKind::Fork { tid, .. } => Some((*tid, Mark::Forked)),
+        EventKind::Exit { tid, .. } => {
+            let open = event.event.and_then(|at| trace.session.get(at));
+            Some((*tid, Mark::Exited(open.map(|open| open.spec))))
+        }
+        EventKind::Comm { .. } => Some((event.tid?, Mark::Alive)),
+        EventKind::Sample(_) => match role(trace, event) {
+            Role::SyscallEnter | Role::SyscallExit => Some((event.tid?, Mark::Alive)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariant::testkit::Kit;
+
+    #[test]
+    fn a_fork_starts_a_new_life() {
+        let mut kit = Kit::new(1);
+        let first = kit.nmi(0, 1001, 0x3_0000_0001);
+        kit.exit(0, 1001);
+        let flushed = kit.deferred(0, 1001, 0x3_0000_0001, &[0x40]);
+        kit.fork(0, 1000, 1001);
+        let second = kit.nmi(0, 1001, 0x5_0000_0001);
+        let trace = kit.trace();
+        let tasks = Tasks::new(&trace);
+        let of = |index: usize| tasks.of(&trace.events[index]);
+        assert_eq!(of(first), of(flushed));
+        assert_eq!(of(first), Some(Task { tid: 1001, life: 0 }));
+        assert_eq!(of(second), Some(Task { tid: 1001, life: 1 }));
+    }
+
+    #[test]
+    fn a_tid_taken_over_by_exec_has_no_task() {
+        let mut kit = Kit::new(1);
+        let first = kit.nmi(0, 1000, 0x3_0000_0001);
+        kit.exit(0, 1000);
+        let second = kit.nmi(0, 1000, 0x5_0000_0001);
+        kit.sys_exit(0, 1000);
+        let trace = kit.trace();
+        let tasks = Tasks::new(&trace);
+        assert!(tasks.of(&trace.events[first]).is_some());
+        assert_eq!(tasks.of(&trace.events[second]), None);
+    }
+
+    #[test]
+    fn two_copies_of_an_exit_record_are_one_exit() {
+        let mut kit = Kit::new(1);
+        let first = kit.exit(0, 1001);
+        let copy = kit.trace().events[first].kind.clone();
+        kit.push(0, 1001, 1, copy.clone());
+        let flushed = kit.deferred(0, 1001, 0x3_0000_0001, &[0x40]);
+        let trace = kit.trace();
+        let tasks = Tasks::new(&trace);
+        let task = tasks.of(&trace.events[flushed]);
+        assert_eq!(task.and_then(|task| tasks.exit(task)), Some(first));
+
+        // The same event writes a second one only for a second owner.
+        kit.push(0, 1001, 0, copy);
+        let trace = kit.trace();
+        assert_eq!(Tasks::new(&trace).of(&trace.events[flushed]), None);
+    }
+
+    #[test]
+    fn idle_and_the_unhashed_are_nobody() {
+        let mut kit = Kit::new(1);
+        let idle = kit.nmi(0, 0, 1);
+        let gone = kit.nmi(0, u32::MAX, 1);
+        let trace = kit.trace();
+        let tasks = Tasks::new(&trace);
+        assert_eq!(tasks.of(&trace.events[idle]), None);
+        assert_eq!(tasks.of(&trace.events[gone]), None);
+    }
+}

@@ -1,0 +1,327 @@
+//! The event sequence that a finding is known by, and whether a violation shows it.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::Resolver;
+use crate::invariant::evidence::{Evidence, Facts, spec};
+use crate::invariant::{Violation, world};
+use crate::trace::{Event, EventKind, LabEvent, LabKind};
+
+/// What must be so for a violation to be a finding.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Signature {
+    /// Functions; the violation's instruction is in one of them. `None`: whatever it is.
+    instruction: Option<Vec<String>>,
+    /// The violation's events, all of them, in order.
+    #[serde(default)]
+    events: Vec<EventPattern>,
+    /// The violation's records of the lab client's log, all of them, in order.
+    #[serde(default)]
+    log: Vec<LogPattern>,
+    /// Instead of either: how the lines of W0's report begin, the first and those behind it.
+    #[serde(default)]
+    report: Option<Vec<String>>,
+}
+
+/// One record of the lab client's log.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LogPattern {
+    kind: LogKind,
+    /// Name for the task.
+    task: Option<String>,
+    /// Name for the registration of a client.
+    client: Option<String>,
+    /// Name for the cookie, or 0.
+    cookie: Option<CookieName>,
+    /// Whether the task was behind its exit work.
+    leaving: Option<bool>,
+    /// Functions; the interrupt of a request hit one of them.
+    interrupted: Option<Vec<String>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum LogKind {
+    /// A request that was not refused.
+    Request,
+    Callback,
+    Return,
+    Exit,
+    Registered,
+    /// A cancellation begins.
+    Cancel,
+    Cancelled,
+}
+
+/// One event of a sequence.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EventPattern {
+    kind: Kind,
+    /// Name for the task.
+    task: Option<String>,
+    /// Name for the cookie, or 0.
+    cookie: Option<CookieName>,
+    /// Functions; the interrupted instruction is in one of them.
+    interrupted: Option<Vec<String>>,
+    /// Frames of a record 22.
+    frames: Option<usize>,
+    /// Whether the event of perf that wrote it is one that tasks inherit.
+    inherited: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Kind {
+    Sample,
+    PlainSample,
+    Deferred,
+    Fork,
+    Exit,
+    Comm,
+    Mmap,
+    SwitchIn,
+    SwitchOut,
+    Lost,
+    Throttle,
+    Other,
+}
+
+/// A cookie in a pattern: a name for one, or the number 0.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(untagged)]
+enum CookieName {
+    Number(u64),
+    Name(String),
+}
+
+/// The word for an instruction in user mode.
+const USER: &str = "user";
+
+/// Names and what they stand for; two names never stand for one thing.
+#[derive(Debug)]
+struct Bindings<K, V>(BTreeMap<K, V>);
+
+impl<K: Ord, V: PartialEq> Bindings<K, V> {
+    /// Whether `name` is, or now becomes, the name of `value`.
+    fn bind(&mut self, name: K, value: V) -> bool {
+        if let Some(bound) = self.0.get(&name) {
+            return *bound == value;
+        }
+        let free = self.0.values().all(|other| *other != value);
+        free && self.0.insert(name, value).is_none()
+    }
+}
+
+impl Signature {
+    /// What is wrong with it, if anything is.
+    pub fn flaw(&self) -> Option<String> {
+        let empty = self.events.is_empty() && self.log.is_empty();
+        if let Some(lines) = &self.report {
+            let flaw = match () {
+                () if lines.is_empty() || lines.iter().any(String::is_empty) => {
+                    "a line of its report says nothing"
+                }
+                () if !empty || self.instruction.is_some() => {
+                    "a report has no events and no instruction"
+                }
+                () => return None,
+            };
+            return Some(flaw.into());
+        }
+        if empty {
+            return Some("its signature has no events".into());
+        }
+        let asks = |it: &LogPattern| it.kind == LogKind::Request;
+        let carries = |it: &LogPattern| asks(it) || it.kind == LogKind::Callback;
+        if self
+            .log
+            .iter()
+            .any(|it| it.cookie.is_some() && !carries(it))
+        {
+            return Some("a record of the log has no cookie".into());
+        }
+        if self
+            .log
+            .iter()
+            .any(|it| it.interrupted.is_some() && !asks(it))
+        {
+            return Some("a record of the log interrupts nothing".into());
+        }
+        self.events.iter().find_map(|event| {
+            let carries = matches!(event.kind, Kind::Sample | Kind::Deferred);
+            let number = matches!(event.cookie, Some(CookieName::Number(n)) if n != 0);
+            let sampled = matches!(event.kind, Kind::Sample | Kind::PlainSample);
+            let flaw = match () {
+                () if event.task.is_none() && (carries || sampled) => "must name its task",
+                () if event.cookie.is_none() && carries => "must name its cookie",
+                () if event.cookie.is_some() && !carries => "has no cookie",
+                () if number => "has a number other than 0 for a cookie",
+                () if event.interrupted.is_some() && !sampled => "interrupts nothing",
+                () if event.frames.is_some() && event.kind != Kind::Deferred => "has no frames",
+                () => return None,
+            };
+            Some(format!("an event of kind {:?} {flaw}", event.kind))
+        })
+    }
+
+    /// Whether a violation shows it.
+    pub fn matches<K: Resolver + ?Sized>(
+        &self,
+        violation: &Violation,
+        evidence: &Evidence<'_>,
+        kernel: &K,
+    ) -> bool {
+        let trace = evidence.trace();
+        if violation.events.len() != self.events.len() || violation.log.len() != self.log.len() {
+            return false;
+        }
+        if let Some(lines) = &self.report {
+            return world::w0_console::is_of(violation, lines, trace);
+        }
+        if let Some(functions) = &self.instruction
+            && !violation
+                .instruction
+                .is_some_and(|ip| within(ip, functions, kernel))
+        {
+            return false;
+        }
+        let facts = evidence.facts();
+        let mut tasks = Bindings(BTreeMap::new());
+        let mut cookies = Bindings(BTreeMap::new());
+        let mut clients = Bindings(BTreeMap::new());
+        let mut numbers = Bindings(BTreeMap::new());
+        let logged = self.log.iter().zip(&violation.log).all(|(pattern, &slot)| {
+            let Some(event) = trace.lab.as_ref().and_then(|lab| lab.at(slot)) else {
+                return false;
+            };
+            let bound = |name: &Option<String>| name.clone();
+            let task = bound(&pattern.task).is_none_or(|name| numbers.bind(name, event.task));
+            let client = bound(&pattern.client).is_none_or(|name| {
+                event
+                    .client
+                    .is_some_and(|client| clients.bind(name, client))
+            });
+            let cookie = match &pattern.cookie {
+                None => true,
+                Some(CookieName::Number(number)) => event.cookie() == Some(*number),
+                Some(name) => event
+                    .cookie()
+                    .is_some_and(|cookie| cookie != 0 && cookies.bind(name.clone(), cookie)),
+            };
+            task && client && cookie && pattern.fits(event, kernel)
+        });
+        if !logged {
+            return false;
+        }
+        let mut pairs = self.events.iter().zip(&violation.events);
+        pairs.all(|(pattern, &index)| {
+            let Some(event) = trace.events.get(index) else {
+                return false;
+            };
+            let task = match &pattern.task {
+                None => true,
+                Some(name) => facts
+                    .tasks
+                    .of(event)
+                    .is_some_and(|task| tasks.bind(name.clone(), task)),
+            };
+            let cookie = match &pattern.cookie {
+                None => true,
+                Some(CookieName::Number(number)) => event.cookie() == Some(*number),
+                Some(name) => event
+                    .cookie()
+                    .is_some_and(|cookie| cookie != 0 && cookies.bind(name.clone(), cookie)),
+            };
+            task && cookie && pattern.fits(facts, event, kernel)
+        })
+    }
+}
+
+impl LogPattern {
+    /// Whether a record is what the pattern says, names apart.
+    fn fits<K: Resolver + ?Sized>(&self, event: &LabEvent, kernel: &K) -> bool {
+        let (kind, ip) = match event.kind {
+            LabKind::Request { ret, ip, .. } if ret >= 0 => (LogKind::Request, ip),
+            LabKind::Callback { .. } => (LogKind::Callback, 0),
+            LabKind::Return { .. } => (LogKind::Return, 0),
+            LabKind::Exit => (LogKind::Exit, 0),
+            LabKind::Registered { ret: 0 } => (LogKind::Registered, 0),
+            LabKind::Cancel => (LogKind::Cancel, 0),
+            LabKind::Cancelled => (LogKind::Cancelled, 0),
+            _ => return false,
+        };
+        let place = match &self.interrupted {
+            None => true,
+            Some(functions) if event.flags.user => functions.iter().any(|name| name == USER),
+            Some(functions) => within(ip, functions, kernel),
+        };
+        let leaving = self.leaving.is_none_or(|it| it == event.flags.leaving);
+        kind == self.kind && place && leaving
+    }
+}
+
+impl EventPattern {
+    /// Whether an event is what the pattern says, names apart.
+    fn fits<K: Resolver + ?Sized>(&self, facts: &Facts<'_>, event: &Event, kernel: &K) -> bool {
+        let place = match &self.interrupted {
+            None => true,
+            Some(functions) if facts.user_ip(event).is_some() => {
+                functions.iter().any(|name| name == USER)
+            }
+            Some(functions) => facts
+                .instruction(event)
+                .is_some_and(|ip| within(ip, functions, kernel)),
+        };
+        let frames = match (self.frames, event.deferred_chain()) {
+            (None, _) => true,
+            (Some(frames), Some(chain)) => chain.ips.len() == frames,
+            (Some(_), None) => false,
+        };
+        let inherits = spec(facts.trace, event).is_some_and(|spec| spec.inherit);
+        let inherited = self.inherited.is_none_or(|it| it == inherits);
+        kind_of(event) == self.kind && place && frames && inherited
+    }
+}
+
+fn within<K: Resolver + ?Sized>(ip: u64, functions: &[String], kernel: &K) -> bool {
+    kernel
+        .function(ip)
+        .is_some_and(|name| functions.contains(&name))
+}
+
+fn kind_of(event: &Event) -> Kind {
+    match &event.kind {
+        EventKind::Sample(sample) if sample.cookie().is_some() => Kind::Sample,
+        EventKind::Sample(_) => Kind::PlainSample,
+        EventKind::CallchainDeferred(_) => Kind::Deferred,
+        EventKind::Fork { .. } => Kind::Fork,
+        EventKind::Exit { .. } => Kind::Exit,
+        EventKind::Comm { .. } => Kind::Comm,
+        EventKind::Mmap { .. } => Kind::Mmap,
+        EventKind::Switch { out: false, .. } => Kind::SwitchIn,
+        EventKind::Switch { out: true, .. } => Kind::SwitchOut,
+        EventKind::Lost { .. } | EventKind::LostSamples { .. } => Kind::Lost,
+        EventKind::Throttle { .. } => Kind::Throttle,
+        EventKind::Other { .. } => Kind::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_thing_and_a_thing_has_one_name() {
+        let mut names = Bindings(BTreeMap::new());
+        assert!(names.bind("a", 1));
+        assert!(names.bind("a", 1));
+        assert!(!names.bind("a", 2));
+        assert!(!names.bind("b", 1));
+        assert!(names.bind("b", 2));
+    }
+}

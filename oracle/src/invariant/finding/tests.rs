@@ -1,0 +1,333 @@
+use super::*;
+use crate::invariant::testkit::lab::{C, LabKit, NEXT, STACK, client};
+use crate::invariant::testkit::{Kit, kernel, violated};
+use crate::trace::Trace;
+use crate::trace::lab::{LabClient, LabKind};
+
+const EXIT_PATH: u64 = 0xffff_ffff_8100_1234;
+
+/// A bug made up for the test: a request in the exit path is answered for cookie 0.
+const MADE_UP: &str = "
+- id: F001
+  title: a request behind the reset is answered for cookie 0
+  invariants: [C4, C7]
+  kernels:
+    releases: ['7.2.*', '7.3-rc*']
+    symbols: [exit_path]
+  signature:
+    instruction: [exit_path]
+    events:
+      - { kind: sample, task: t, cookie: c }
+      - { kind: deferred, task: t, cookie: c }
+      - { kind: sample, task: t, cookie: c, interrupted: [exit_path, user] }
+      - { kind: deferred, task: t, cookie: 0, frames: 2 }
+";
+
+struct Names;
+
+impl Resolver for Names {
+    fn function(&self, address: u64) -> Option<String> {
+        match address & !0xfff {
+            0xffff_ffff_8100_1000 => Some("exit_path".into()),
+            0xffff_ffff_8100_2000 => Some("elsewhere".into()),
+            _ => None,
+        }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        name == "exit_path"
+    }
+}
+
+fn story(late: u64, other_task: bool) -> Kit {
+    let mut kit = Kit::new(1);
+    let tid = if other_task { 1002 } else { 1001 };
+    kit.inject(0, 1001, C, kernel(0xffff_ffff_8100_2004));
+    kit.deferred(0, 1001, C, &[0x40, 0x80]);
+    kit.inject(0, tid, C, kernel(late));
+    kit.deferred(0, tid, 0, &[0x40, 0x80]);
+    kit
+}
+
+fn found(list: &Findings, kit: &Kit) -> Vec<Option<FindingId>> {
+    let trace = kit.trace();
+    let evidence = Evidence::new(&trace);
+    let violations = ["C4", "C7"].into_iter().flat_map(|id| violated(id, &trace));
+    violations
+        .map(|v| list.match_finding(&v, &evidence, &Names))
+        .collect()
+}
+
+#[test]
+fn the_embedded_list_is_well_formed_and_written_up() {
+    let list = Findings::embedded().expect("well-formed");
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/findings");
+    for finding in list.iter() {
+        let page = root.join(format!("{}.md", finding.id));
+        assert!(page.is_file(), "{} is missing", page.display());
+    }
+}
+
+#[test]
+fn exactly_the_sequence_matches() {
+    let list = Findings::parse(MADE_UP).expect("well-formed");
+    let id = Some(FindingId("F001".into()));
+    assert_eq!(found(&list, &story(EXIT_PATH, false)), [id.clone(), id]);
+}
+
+#[test]
+fn anything_else_does_not() {
+    let list = Findings::parse(MADE_UP).expect("well-formed");
+    let none = |kit: &Kit| {
+        let found = found(&list, kit);
+        assert!(!found.is_empty() && found.iter().all(Option::is_none));
+    };
+    none(&story(0xffff_ffff_8100_2004, false));
+    none(&story(0xffff_ffff_8100_9000, false));
+    none(&story(EXIT_PATH, true));
+    // Another number of events, another cookie of one of them, other frames.
+    let mut kit = Kit::new(1);
+    kit.inject(0, 1001, C, kernel(EXIT_PATH));
+    kit.deferred(0, 1001, 0, &[0x40, 0x80]);
+    none(&kit);
+    let mut kit = story(EXIT_PATH, false);
+    kit.drop_last();
+    kit.deferred(0, 1001, 0, &[0x40]);
+    none(&kit);
+}
+
+#[test]
+fn another_kernel_does_not() {
+    let list = Findings::parse(MADE_UP).expect("well-formed");
+    let mut trace = story(EXIT_PATH, false).trace();
+    trace.release = "7.4.1".into();
+    let violations = violated("C7", &trace);
+    let found = |list: &Findings, trace: &Trace| {
+        list.match_finding(&violations[0], &Evidence::new(trace), &Names)
+    };
+    assert_eq!(found(&list, &trace), None);
+    let probed = MADE_UP.replace("symbols: [exit_path]", "symbols: [other]");
+    let list = Findings::parse(&probed).expect("well-formed");
+    trace.release = "7.2.1".into();
+    assert_eq!(found(&list, &trace), None);
+}
+
+#[test]
+fn malformed_entries_are_refused() {
+    const REPORT: &str = "  also:\n    - report: ['BUG: ', 'Read']\n";
+    let reported = format!("{MADE_UP}{REPORT}");
+    assert!(Findings::parse(&reported).is_ok());
+    for to in [
+        "report: []",
+        "report: ['BUG: ', '']",
+        "report: ['BUG: ']\n      instruction: [exit_path]",
+        "report: ['BUG: ']\n      log: [{ kind: cancel }]",
+        "log: []",
+        "log: [{ kind: cancel, cookie: c }]",
+        "log: [{ kind: cancel, interrupted: [exit_path] }]",
+    ] {
+        let text = reported.replace("report: ['BUG: ', 'Read']", to);
+        assert_ne!(text, reported);
+        assert!(Findings::parse(&text).is_err(), "{to}");
+    }
+    for (from, to) in [
+        ("id: F001", "id: one"),
+        ("[C4, C7]", "[C4, C99]"),
+        ("[C4, C7]", "[]"),
+        ("title:", "headline:"),
+        (
+            "kind: deferred, task: t, cookie: c",
+            "kind: deferred, task: t",
+        ),
+        (
+            "kind: sample, task: t, cookie: c }",
+            "kind: fork, frames: 2 }",
+        ),
+        ("frames: 2", "frame: 2"),
+        ("['7.2.*', '7.3-rc*']", "[]"),
+    ] {
+        let text = MADE_UP.replacen(from, to, 1);
+        assert_ne!(text, MADE_UP);
+        assert!(Findings::parse(&text).is_err(), "{to}");
+    }
+    let twice = format!("{MADE_UP}{MADE_UP}");
+    let error = Findings::parse(&twice).expect_err("a double id");
+    assert_eq!(error.to_string(), "finding F001: the id is used twice");
+}
+
+/// F004 as listed: a thread asks with an inherited event where no way leads back, and exits.
+#[test]
+fn an_exit_with_an_inherited_event_is_f004_and_nothing_else_is() {
+    const SYS_EXIT: u64 = 0xffff_ffff_8100_1000;
+    struct Exits;
+    impl Resolver for Exits {
+        fn function(&self, address: u64) -> Option<String> {
+            (address == SYS_EXIT).then(|| "__x64_sys_exit".into())
+        }
+        fn has(&self, _: &str) -> bool {
+            true
+        }
+    }
+    let list = Findings::embedded().expect("well-formed");
+    let found = |at: u64, inherits: bool, exits: bool| {
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, kernel(at));
+        if exits {
+            kit.exit(0, 1001);
+        }
+        let mut trace = kit.trace();
+        trace.release = "7.3.4-test".into();
+        for spec in { trace.tracing.as_mut() }
+            .into_iter()
+            .flat_map(|it| &mut it.events)
+        {
+            spec.inherit = inherits;
+        }
+        let evidence = Evidence::new(&trace);
+        let violations = ["M1", "X1"].into_iter().flat_map(|id| violated(id, &trace));
+        let ids = violations.map(|v| list.match_finding(&v, &evidence, &Exits));
+        ids.map(|id| id.map_or_else(String::new, |id| id.to_string()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(found(SYS_EXIT, true, true), ["F004", "F004"]);
+    assert_eq!(found(SYS_EXIT, false, true), ["", ""]);
+    assert_eq!(found(SYS_EXIT + 0x1000, true, true), ["", ""]);
+    assert_eq!(found(SYS_EXIT, true, false), [""]);
+}
+
+#[test]
+fn patterns() {
+    assert!(like("7.2.13-cloud", "7.2.13-cloud"));
+    assert!(!like("7.2.1", "7.2.13"));
+    assert!(like("7.2.*", "7.2.13+deb14-cloud-amd64"));
+    assert!(!like("7.2.*", "7.20.1"));
+    assert!(like("7.*-cloud-*", "7.2.13+deb14-cloud-amd64"));
+    assert!(!like("7.*-cloud-*", "7.2.13+deb14-amd64"));
+    assert!(like("*-amd64", "7.2-amd64") && like("*", "") && !like("", "7"));
+}
+
+/// The finding that the first violation of a log is.
+fn finding(id: &str, kit: &LabKit) -> Option<String> {
+    let mut trace = kit.trace();
+    trace.release = "7.3.4-unwindlab".into();
+    let violations = violated(id, &trace);
+    let findings = Findings::embedded().expect("well-formed");
+    let found = findings.match_finding(&violations[0], &Evidence::new(&trace), &Kernel);
+    found.map(|id| id.to_string())
+}
+
+#[test]
+fn f005_is_a_call_in_the_middle_of_the_cancellation_and_nothing_else() {
+    let found = |kit: &LabKit| finding("R5", kit);
+    for task in [0, 1] {
+        let kit = LabKit::unasked(task, &[LabKind::Cancel]);
+        assert_eq!(found(&kit).as_deref(), Some("F005"));
+        // Not cancelled, cancelled later, already cancelled.
+        assert_eq!(found(&LabKit::unasked(task, &[])), None);
+        let mut later = LabKit::unasked(task, &[]);
+        later.cancel(client(1));
+        assert_eq!(found(&later), None);
+        let over = LabKit::unasked(task, &[LabKind::Cancel, LabKind::Cancelled]);
+        assert_eq!(found(&over), None);
+    }
+    // Another client is being cancelled.
+    let mut kit = LabKit::new();
+    kit.ask(1, client(0), 0, C);
+    kit.mark(client(0), LabKind::Cancel);
+    kit.call(1, client(1), C, &STACK);
+    assert_eq!(found(&kit), None);
+    // For a cookie that is none.
+    let mut kit = LabKit::new();
+    kit.mark(client(1), LabKind::Cancel);
+    kit.call(1, client(1), 0, &STACK);
+    assert_eq!(found(&kit), None);
+    assert_eq!(found(&LabKit::taken_place(0, C)).as_deref(), Some("F003"));
+}
+
+#[test]
+fn f005_is_that_report_of_kasan_and_no_other() {
+    const HEAD: &str =
+        "<3>[    2.984907] BUG: KASAN: wild-memory-access in process_unwind_deferred+0x275/0x460";
+    const READ: &str =
+        "<3>[    2.985290] Read of size 8 at addr 1fff888004697d88 by task syscalls-0/41";
+    let found = |lines: &[&str]| {
+        let mut kit = LabKit::new();
+        for line in lines {
+            kit.perf.log(line);
+        }
+        finding("W0", &kit)
+    };
+    assert_eq!(found(&["Linux", HEAD, READ]).as_deref(), Some("F005"));
+    let other = |from: &str, to: &str| {
+        let lines = [HEAD, READ].map(|line| line.replace(from, to));
+        found(&lines.each_ref().map(String::as_str))
+    };
+    for (from, to) in [
+        ("process_unwind_deferred", "unwind_deferred_cancel"),
+        ("process_unwind_deferred", "process_unwind_deferred_late"),
+        ("in process", "in __process"),
+        ("wild-memory-access", "slab-use-after-free"),
+        ("KASAN", "KCSAN"),
+        ("BUG", "WARNING: BUG"),
+        ("Read", "Write"),
+        ("1fff888004697d88", "dead000000000122"),
+    ] {
+        assert_eq!(other(from, to), None, "{to}");
+    }
+    // The address is not known.
+    assert_eq!(found(&[HEAD]), None);
+    assert_eq!(found(&[HEAD, "other", READ]), None);
+    assert_eq!(found(&[READ, HEAD]), None);
+}
+
+#[test]
+fn f003_is_a_place_taken_within_the_entry_and_nothing_else() {
+    let next = LabClient {
+        generation: 2,
+        ..client(0)
+    };
+    let found = |kit: &LabKit| finding("R5", kit);
+    assert_eq!(found(&LabKit::taken_place(0, C)).as_deref(), Some("F003"));
+    // Another place, another cookie.
+    assert_eq!(found(&LabKit::taken_place(1, C)), None);
+    assert_eq!(found(&LabKit::taken_place(0, NEXT)), None);
+    // Registered before the cancellation ended, never cancelled, asked for behind it, asked for
+    // in an entry before.
+    let mut kit = LabKit::new();
+    kit.ask(1, client(0), 0, C);
+    kit.registered(next, 0);
+    kit.cancel(client(0));
+    kit.call(1, next, C, &STACK);
+    assert_eq!(found(&kit), None);
+    let mut kit = LabKit::new();
+    kit.ask(1, client(0), 0, C);
+    kit.registered(next, 0);
+    kit.call(1, next, C, &STACK);
+    assert_eq!(found(&kit), None);
+    let mut kit = LabKit::new();
+    kit.cancel(client(0));
+    kit.ask(1, client(0), 0, C);
+    kit.registered(next, 0);
+    kit.call(1, next, C, &STACK);
+    assert_eq!(found(&kit), None);
+    let mut kit = LabKit::new();
+    kit.ask(1, client(0), 0, C);
+    kit.leave(1);
+    kit.cancel(client(0));
+    kit.registered(next, 0);
+    kit.call(1, next, C, &STACK);
+    assert_eq!(found(&kit), None);
+}
+
+/// A kernel with the feature, of which nothing else is known.
+struct Kernel;
+
+impl Resolver for Kernel {
+    fn function(&self, _: u64) -> Option<String> {
+        None
+    }
+
+    fn has(&self, name: &str) -> bool {
+        name == "unwind_deferred_request"
+    }
+}

@@ -1,0 +1,112 @@
+//! M1 and M2 on the lab client's log: which callbacks answer which requests.
+
+use std::collections::BTreeMap;
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::lab::{Lab, Stay, task};
+use crate::trace::LabEvent;
+use crate::trace::lab::LabClient;
+
+/// M1: every request that was not refused gets a callback in its stay, unless its client was
+/// cancelled before the stay was over.
+pub fn completeness(lab: &Lab<'_>, tally: &mut Tally) {
+    let (mut cancelled, mut inside) = (0, 0);
+    for stay in &lab.stays {
+        let mut judged: BTreeMap<(LabClient, u64), &LabEvent> = BTreeMap::new();
+        for (request, client, cookie) in stay.accepted().filter(|(r, ..)| !r.flags.cancelled) {
+            judged.entry((client, cookie)).or_insert(request);
+        }
+        for ((client, cookie), request) in judged {
+            if stay.called().any(|(_, c, k)| (c, k) == (client, cookie)) {
+                tally.holds();
+                continue;
+            }
+            if lab.cancelled_in(client, stay) {
+                cancelled += 1;
+            } else if !lab.is_over(stay) {
+                inside += 1;
+            } else {
+                let message = format!(
+                    "client {client} asked for {} ({}), cookie {cookie:#x}, and was not called \
+                     before the entry ended",
+                    task(request),
+                    request.context.name()
+                );
+                let slots = [request].into_iter().chain(stay.returned).chain(stay.exit);
+                tally.violated_in_log(message, slots.map(|e| e.slot), request.interrupted());
+            }
+        }
+    }
+    tally.note(cancelled, "requests whose client was cancelled meanwhile");
+    tally.note(
+        inside,
+        "requests of entries that the log does not see the end of (XD)",
+    );
+}
+
+/// M2: a client is called at most once for a cookie, whatever the entry.
+pub fn once(lab: &Lab<'_>, tally: &mut Tally) {
+    let mut first: BTreeMap<(LabClient, u64), &LabEvent> = BTreeMap::new();
+    for (event, client, cookie) in lab.stays.iter().flat_map(Stay::called) {
+        match first.insert((client, cookie), event) {
+            None => tally.holds(),
+            // Two answers to no cookie are no answers to one.
+            Some(_) if cookie == 0 => {}
+            Some(earlier) => {
+                let message = format!(
+                    "client {client} was called twice for cookie {cookie:#x} ({})",
+                    task(event)
+                );
+                tally.violated_in_log(message, [earlier.slot, event.slot], None);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::lab::{C, LabKit, NEXT, STACK, client, not_exercised, violated};
+
+    #[test]
+    fn a_request_with_interrupts_off_that_more_follows_is_of_its_entry() {
+        let mut kit = LabKit::new();
+        let a = kit
+            .nmi()
+            .with(|f| f.irqs_off = true)
+            .ask(1, client(0), 0, C);
+        kit.ask(1, client(1), 0, C);
+        kit.call(1, client(1), C, &STACK);
+        let left = kit.leave(1);
+        kit.call(1, client(0), C, &STACK);
+        kit.leave_from(1, 0x40, true);
+        assert_eq!(violated("M1", &kit), [a, left]);
+    }
+
+    #[test]
+    fn m1_a_request_that_is_not_answered() {
+        let mut kit = LabKit::new();
+        let a = kit.ask(1, client(0), 0, C);
+        let mut open = kit.clone();
+        let b = kit.leave(1);
+        assert_eq!(violated("M1", &kit), [a, b]);
+        // Answered for another client, or for another cookie, is not answered.
+        let mut other = open.clone();
+        other.call(1, client(1), C, &STACK);
+        other.call(1, client(0), NEXT, &STACK);
+        let b = other.leave(1);
+        assert_eq!(violated("M1", &other), [a, b]);
+        not_exercised("M1", &open);
+        open.cancel(client(0));
+        open.leave(1);
+        not_exercised("M1", &open);
+    }
+
+    #[test]
+    fn m2_two_callbacks_of_a_cookie() {
+        let mut kit = LabKit::new();
+        let a = kit.call(1, client(0), C, &STACK);
+        kit.leave(1);
+        let b = kit.call(1, client(0), C, &STACK);
+        assert_eq!(violated("M2", &kit), [a, b]);
+    }
+}

@@ -1,0 +1,151 @@
+//! M1: every request is answered in its entry.
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{Answer, Evidence, Exchange, Facts, Request, before, receivers};
+
+/// M1. Every S(c) has a D(c), in whatever ring, and nothing proves that the two are of different
+/// entries. A late S (after its D) is answered too: the callback ran earlier in its entry and is
+/// not run again (`unwind_completed`, kernel/unwind/deferred.c, 7.2).
+///
+/// Excuses: XA, XC and XD, as [`super::excuse`] proves them. Without an event that receives
+/// record 22 nothing can be judged.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let trace = evidence.trace();
+    let facts = evidence.facts();
+    let received = receivers(trace).next().is_some();
+    for (cookie, exchange) in facts.cookies().filter(|_| received) {
+        if exchange.answers.is_empty() {
+            missing(facts, tally, cookie, exchange);
+        } else {
+            for request in &exchange.requests {
+                elsewhere(facts, tally, request, &exchange.answers);
+            }
+        }
+    }
+    if !received {
+        tally.lacks("no event receives record 22");
+    }
+}
+
+fn missing(facts: &Facts<'_>, tally: &mut Tally, cookie: u64, exchange: &Exchange<'_>) {
+    let (Some(first), Some(last)) = (exchange.requests.first(), exchange.requests.last()) else {
+        return;
+    };
+    let excuse = facts.unanswered(first).or_else(|| facts.unanswered(last));
+    if let Some(why) = excuse {
+        tally.excuse(format!("cookie {cookie:#x}: {why}"));
+        return;
+    }
+    let message = format!(
+        "no record 22 for cookie {cookie:#x} of task {} ({} samples)",
+        first.event.tid.unwrap_or_default(),
+        exchange.requests.len()
+    );
+    let events = [first.event.index, last.event.index];
+    let events = events.into_iter().chain(exit_behind(facts, last));
+    tally.violated(message, events, facts.instruction(last.event));
+}
+
+/// The exit record of the task, if it has not asked again before.
+fn exit_behind(facts: &Facts<'_>, request: &Request<'_>) -> Option<usize> {
+    let task = request.task?;
+    let last = facts.requests_of(task).last()?;
+    let exit = facts.tasks.exit(task)?;
+    (last.cookie == request.cookie).then_some(exit)
+}
+
+fn elsewhere<'t>(
+    facts: &Facts<'t>,
+    tally: &mut Tally,
+    request: &Request<'t>,
+    answers: &[Answer<'t>],
+) {
+    let mut proof = None;
+    for answer in answers {
+        let apart = if before(answer.event, request.event) {
+            facts.separated(answer.event, request.event)
+        } else {
+            facts.separated(request.event, answer.event)
+        };
+        let Some(apart) = apart else {
+            return tally.holds();
+        };
+        proof = Some((answer, apart));
+    }
+    let Some((answer, apart)) = proof else { return };
+    let message = format!(
+        "cookie {:#x} was answered in another entry than it was requested in: {}",
+        request.cookie, apart.why
+    );
+    let events = [request.event.index, answer.event.index];
+    let events = events.into_iter().chain(apart.events);
+    tally.violated(message, events, facts.instruction(request.event));
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+
+    const C: u64 = 3 << 32 | 1;
+
+    #[test]
+    fn answered_on_another_cpu_holds_and_so_does_a_late_sample() {
+        let mut kit = Kit::new(2);
+        kit.nmi(0, 1001, C);
+        kit.deferred(1, 1001, C, &[0x40]);
+        kit.nmi(1, 1001, C);
+        assert_eq!(holds("M1", &kit).0, 2);
+    }
+
+    #[test]
+    fn unanswered_does_not_hold() {
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        kit.deferred(0, 1001, C, &[0x40]);
+        let a = kit.nmi(0, 1001, C + (2 << 32));
+        kit.nmi(0, 1001, C + (2 << 32));
+        let b = kit.nmi(0, 1001, C + (2 << 32));
+        assert_eq!(violations("M1", &kit)[0].events, [a, b]);
+    }
+
+    #[test]
+    fn answered_after_user_mode_does_not_hold() {
+        let mut kit = Kit::new(1);
+        let asked = kit.nmi(0, 1001, C);
+        let leave = kit.sys_exit(0, 1001);
+        let enter = kit.sys_enter(0, 1001);
+        let answered = kit.deferred(0, 1001, C, &[0x40]);
+        assert_eq!(
+            violations("M1", &kit)[0].events,
+            [asked, leave, enter, answered]
+        );
+    }
+
+    #[test]
+    fn an_exiting_task_is_no_excuse() {
+        let mut kit = Kit::new(1);
+        let before = kit.nmi(0, 1001, C);
+        let asked = kit.nmi(0, 1001, C + (2 << 32));
+        let exit = kit.exit(0, 1001);
+        let named: Vec<_> = { violations("M1", &kit).into_iter() }
+            .map(|it| it.events)
+            .collect();
+        assert_eq!(named, [vec![before], vec![asked, exit]]);
+    }
+
+    #[test]
+    fn an_excuse_is_no_evidence() {
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        kit.switch_out(0, 1001);
+        assert!(not_exercised("M1", &kit).contains("XD"));
+    }
+
+    #[test]
+    fn without_a_receiver_nothing_is_judged() {
+        let mut kit = Kit::new(1);
+        kit.spec("track", |spec| spec.defer_output = false);
+        kit.nmi(0, 1001, C);
+        not_exercised("M1", &kit);
+    }
+}

@@ -1,0 +1,90 @@
+//! M3: every answer answers a request of its own entry.
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{Evidence, Request, before, spec};
+
+/// M3. For every D(c) there is an S(c) of an event that defers, and nothing proves that all of
+/// them are of other entries than the D. An S(c) that was lost excuses (XA), as for C7, which
+/// asks for the cookie alone.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let trace = evidence.trace();
+    let facts = evidence.facts();
+    for (&cookie, exchange) in &facts.exchanges {
+        for answer in &exchange.answers {
+            let asked =
+                |r: &&Request<'_>| spec(trace, r.event).is_none_or(|spec| spec.defer_callchain);
+            let mut requests = exchange.requests.iter().filter(asked).peekable();
+            let nobody = requests.peek().is_none();
+            let same_entry = |r: &Request<'_>| {
+                let (a, b) = if before(r.event, answer.event) {
+                    (r.event, answer.event)
+                } else {
+                    (answer.event, r.event)
+                };
+                facts.separated(a, b).is_none()
+            };
+            if requests.any(same_entry) {
+                tally.holds();
+                continue;
+            }
+            if let Some(why) = facts.losses.between(None, answer.event.time) {
+                tally.excuse(format!("cookie {cookie:#x}: {why}"));
+                continue;
+            }
+            let (events, instruction) = facts.story(answer);
+            let what = if nobody {
+                "no sample asked for it"
+            } else {
+                "it was asked for in other entries only"
+            };
+            let message = format!("record 22 with cookie {cookie:#x}: {what}");
+            tally.violated(message, events, instruction);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+
+    const C: u64 = 3 << 32 | 1;
+
+    #[test]
+    fn an_answer_to_a_request_holds() {
+        let mut kit = Kit::new(1);
+        kit.sys_enter(0, 1001);
+        kit.nmi(0, 1001, C);
+        kit.sys_exit(0, 1001);
+        kit.deferred(0, 1001, C, &[0x40]);
+        assert_eq!(holds("M3", &kit).0, 1);
+    }
+
+    #[test]
+    fn an_answer_to_nothing_or_to_an_earlier_entry_does_not() {
+        let mut kit = Kit::new(1);
+        let asked = kit.nmi(0, 1001, C);
+        let stray = kit.deferred(0, 1001, 0, &[0x40]);
+        assert_eq!(violations("M3", &kit)[0].events, [asked, stray]);
+
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        kit.sys_exit(0, 1001);
+        kit.sys_enter(0, 1001);
+        kit.deferred(0, 1001, C, &[0x40]);
+        violations("M3", &kit);
+    }
+
+    #[test]
+    fn an_event_that_does_not_defer_asks_for_nothing() {
+        let mut kit = Kit::new(1);
+        kit.spec("nmi", |spec| spec.defer_callchain = false);
+        kit.nmi(0, 1001, C);
+        kit.deferred(0, 1001, C, &[0x40]);
+        violations("M3", &kit);
+    }
+
+    #[test]
+    fn a_trace_without_answers_does_not_exercise_it() {
+        not_exercised("M3", &Kit::new(1));
+    }
+}

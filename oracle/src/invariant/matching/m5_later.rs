@@ -1,0 +1,96 @@
+//! M5: the answer comes after the first request, and only requests of its entry come after it.
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{Evidence, Request, before};
+
+/// M5. D(c) is later than the first S(c). An S(c) after it is late: legal in the same entry
+/// only, and counted, for perf's own tool cannot merge it with a record that it has passed.
+///
+/// Within a ring the order is that of the ring, between rings that of the clock; where a tie
+/// leaves it open, nothing is judged. A D before all S(c) is excused by a loss before it (XA): the
+/// S(c) that asked for it may be among what was lost.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let facts = evidence.facts();
+    let mut late = 0;
+    for (cookie, exchange) in facts.cookies() {
+        for answer in &exchange.answers {
+            let after = |r: &&Request<'_>| before(answer.event, r.event);
+            let Some(first) = exchange.requests.first() else {
+                continue;
+            };
+            if exchange.requests.iter().all(|r| after(&r)) {
+                if let Some(why) = facts.losses.between(None, answer.event.time) {
+                    tally.excuse(format!("cookie {cookie:#x}: {why}"));
+                    continue;
+                }
+                let message = format!("cookie {cookie:#x} was answered before it was requested");
+                let events = [answer.event.index, first.event.index];
+                tally.violated(message, events, facts.instruction(first.event));
+                continue;
+            }
+            tally.holds();
+            for request in exchange.requests.iter().filter(after) {
+                late += 1;
+                let Some(apart) = facts.separated(answer.event, request.event) else {
+                    continue;
+                };
+                let message = format!(
+                    "cookie {cookie:#x} came back in a later entry than its record 22: {}",
+                    apart.why
+                );
+                let events = [first.event.index, answer.event.index, request.event.index];
+                let events = events.into_iter().chain(apart.events);
+                tally.violated(message, events, facts.instruction(request.event));
+            }
+        }
+    }
+    tally.note(late, "late samples (after their record 22)");
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+
+    const C: u64 = 3 << 32 | 1;
+
+    #[test]
+    fn late_samples_are_counted() {
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.nmi(0, 1001, C);
+        let (evidence, notes) = holds("M5", &kit);
+        assert_eq!(evidence, 1);
+        assert_eq!(notes, ["1 late samples (after their record 22)"]);
+    }
+
+    #[test]
+    fn an_answer_before_the_question_does_not_hold() {
+        let mut kit = Kit::new(1);
+        let a = kit.deferred(0, 1001, C, &[0x40]);
+        let b = kit.nmi(0, 1001, C);
+        assert_eq!(violations("M5", &kit)[0].events, [a, b]);
+    }
+
+    #[test]
+    fn a_late_sample_of_another_entry_does_not_hold() {
+        let mut kit = Kit::new(1);
+        let asked = kit.nmi(0, 1001, C);
+        let answered = kit.deferred(0, 1001, C, &[0x40]);
+        let a = kit.sys_enter(0, 1001);
+        kit.sys_exit(0, 1001);
+        let b = kit.sys_enter(0, 1001);
+        let late = kit.nmi(0, 1001, C);
+        assert_eq!(
+            violations("M5", &kit)[0].events,
+            [asked, answered, a, b, late]
+        );
+    }
+
+    #[test]
+    fn without_pairs_it_is_not_exercised() {
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        not_exercised("M5", &kit);
+    }
+}

@@ -1,0 +1,115 @@
+//! M6: the answer is written on the CPU on which the task leaves.
+
+use std::collections::BTreeMap;
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{Evidence, loses};
+use crate::trace::{Event, EventKind};
+
+/// Who runs on a CPU according to its ring.
+#[derive(Clone, Copy)]
+struct Current {
+    switch: usize,
+    tid: u32,
+}
+
+/// M6. The callback runs in the task on its way out, and `perf_iterate_sb_cpu`
+/// (kernel/events/core.c, 7.2) writes to the events of the CPU it runs on. So the D is in the
+/// ring of the CPU on which the task runs at that moment. Oracle: the last switch record before
+/// it in that ring must have put this very task on the CPU. Needs `context_switch` on the event
+/// that receives; a loss between the two records leaves it open, and so does an exec that
+/// changed the tid.
+///
+/// That the event is one of that CPU's is A7's.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let trace = evidence.trace();
+    let facts = evidence.facts();
+    let mut rings: BTreeMap<u32, Vec<&Event>> = BTreeMap::new();
+    for event in &trace.events {
+        rings.entry(event.ring).or_default().push(event);
+    }
+    for ring in rings.values_mut() {
+        ring.sort_by_key(|e| e.position);
+        let mut current: Option<Current> = None;
+        for event in ring.iter() {
+            match &event.kind {
+                EventKind::Switch { .. } => current = switched(event),
+                _ if loses(event) => current = None,
+                EventKind::CallchainDeferred(chain) => {
+                    let (Some(runs), Some(tid)) = (current, event.tid) else {
+                        continue;
+                    };
+                    let switch = trace.events.get(runs.switch);
+                    if runs.tid == tid {
+                        tally.holds();
+                        continue;
+                    }
+                    if switch.is_some_and(|switch| facts.exec_between(switch, event)) {
+                        continue;
+                    }
+                    let message = format!(
+                        "record 22 with cookie {:#x} of task {tid} was written on CPU {} while task {} ran there",
+                        chain.cookie, event.cpu, runs.tid
+                    );
+                    let asked = facts.exchanges.get(&chain.cookie);
+                    let asked = asked.and_then(|x| x.requests.last());
+                    let instruction = asked.and_then(|r| facts.instruction(r.event));
+                    tally.violated(message, [runs.switch, event.index], instruction);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The task that a switch record leaves on the CPU. perf writes the outgoing record in the old
+/// task before the switch and the incoming one in the new task after it; a CPU-wide outgoing
+/// record names the next task.
+fn switched(event: &Event) -> Option<Current> {
+    let tid = match event.kind {
+        EventKind::Switch { out: false, .. } => event.tid?,
+        EventKind::Switch { other, .. } => other?.1,
+        _ => return None,
+    };
+    Some(Current {
+        switch: event.index,
+        tid,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+
+    const C: u64 = 3 << 32 | 1;
+
+    #[test]
+    fn on_the_cpu_that_it_moved_to_holds() {
+        let mut kit = Kit::new(2);
+        kit.nmi(0, 1001, C);
+        kit.switch_out(0, 1001);
+        kit.switch_in(1, 1001);
+        kit.deferred(1, 1001, C, &[0x40]);
+        assert_eq!(holds("M6", &kit).0, 1);
+    }
+
+    #[test]
+    fn where_another_task_runs_does_not() {
+        let mut kit = Kit::new(2);
+        let switch = kit.switch_in(0, 1002);
+        let wrong = kit.deferred(0, 1001, C, &[0x40]);
+        assert_eq!(violations("M6", &kit)[0].events, [switch, wrong]);
+    }
+
+    #[test]
+    fn without_a_switch_record_or_behind_a_loss_it_is_not_exercised() {
+        let mut kit = Kit::new(2);
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.switch_in(1, 1002);
+        kit.lost(1, 1);
+        kit.deferred(1, 1001, C, &[0x40]);
+        kit.switch_out(0, 1001);
+        kit.deferred(0, 1001, C, &[0x40]);
+        not_exercised("M6", &kit);
+    }
+}

@@ -1,0 +1,190 @@
+//! S1: an answer shows the user stack at the time of the entry.
+
+use unwindlab_abi::message::ExpectedStack;
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{Answer, Evidence, Facts, flaw};
+
+/// S1. Oracles, on the D of workload threads:
+///
+/// * By construction: where frame 0 lies at the thread's leaf, the whole chain is known, and the
+///   D must equal it frame by frame, cut to 510.
+/// * By injection: where an S of the same cookie was raised by an NMI into user mode, frame 0
+///   is the interrupted instruction.
+/// * By system call: where an S of the same cookie lies between `sys_enter` and `sys_exit`, and
+///   frame 0 at the leaf, frame 0 is the instruction behind the leaf's `syscall`.
+///
+/// Frame 0 elsewhere (on the way down to the leaf, at the start and end of a thread) is not
+/// judged by construction, and counted. The guard for NMIs in the system call entry stub is not
+/// needed: it is about the sample's user registers, and a D is unwound on the way out.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let trace = evidence.trace();
+    let facts = evidence.facts();
+    let mut elsewhere = 0;
+    for answer in &facts.answers {
+        if facts.threads(answer.event).is_empty() {
+            continue;
+        }
+        if let Some((message, sample)) = wrong(facts, answer) {
+            let events = sample.into_iter().chain([answer.event.index]);
+            let asked = sample.and_then(|at| trace.events.get(at));
+            let asked = asked.or_else(|| {
+                let exchange = facts.exchanges.get(&answer.chain.cookie)?;
+                Some(exchange.requests.last()?.event)
+            });
+            let instruction = asked.and_then(|event| facts.instruction(event));
+            tally.violated(message, events, instruction);
+        } else if facts.stacks_at_leaf(answer).is_empty() {
+            elsewhere += 1;
+        } else {
+            tally.holds();
+        }
+    }
+    tally.note(
+        elsewhere,
+        "records 22 with frame 0 not at the leaf, not judged",
+    );
+}
+
+/// What is wrong with the chain, and the sample that shows it.
+fn wrong(facts: &Facts<'_>, answer: &Answer<'_>) -> Option<(String, Option<usize>)> {
+    let cookie = answer.chain.cookie;
+    let frame0 = answer.chain.ips.first().copied();
+    let shown = frame0.map_or_else(|| "missing".into(), |ip| format!("{ip:#x}"));
+    let exchange = facts.exchanges.get(&cookie);
+    let interrupted = exchange.and_then(|x| facts.entry_ip(x));
+    if let Some((ip, sample)) = interrupted
+        && frame0 != Some(ip)
+    {
+        let message = format!(
+            "frame 0 of cookie {cookie:#x} is {shown}, but its NMI hit user mode at {ip:#x}"
+        );
+        return Some((message, Some(sample)));
+    }
+    let stacks = facts.stacks_at_leaf(answer);
+    let (first, frame0) = (stacks.first()?, frame0?);
+    let differs = |stack: &ExpectedStack| flaw(&answer.chain.ips, stack, frame0);
+    let Some(stack) = stacks.iter().find(|stack| differs(stack).is_none()) else {
+        let what = differs(first)?;
+        let message = format!("the stack of cookie {cookie:#x} is not the thread's: {what}");
+        return Some((message, None));
+    };
+    let returns_to = stack.syscall_return;
+    if returns_to == 0 || returns_to == frame0 {
+        return None;
+    }
+    let task = answer.task?;
+    let in_syscall = exchange?.requests.iter().find(|r| {
+        let around = facts.syscalls.around(facts.trace, task, r.event);
+        r.task == Some(task) && around.is_some()
+    })?;
+    let message = format!(
+        "frame 0 of cookie {cookie:#x} is {shown}, but its system call returns to {returns_to:#x}"
+    );
+    Some((message, Some(in_syscall.event.index)))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::Check;
+    use crate::invariant::testkit::check;
+    use crate::invariant::testkit::{Kit, holds, not_exercised, user, violations};
+
+    const C: u64 = 3 << 32 | 1;
+    const CALLERS: [u64; 3] = [0x2000, 0x2000, 0x3000];
+
+    fn chain(frame0: u64) -> Vec<u64> {
+        let mut all = vec![frame0];
+        all.extend(CALLERS);
+        all
+    }
+
+    #[test]
+    fn the_stack_by_construction_holds() {
+        let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        kit.inject(0, 1001, C, user(0x1004));
+        kit.deferred(0, 1001, C, &chain(0x1004));
+        kit.deferred(0, 1001, C, &[0x5000, 0x3000]);
+        kit.deferred(0, 1002, C, &[0x1004]);
+        // The second one has another frame 0 than the NMI's, so leave it its own cookie.
+        let mut trace = kit.trace();
+        if let crate::trace::EventKind::CallchainDeferred(d) = &mut trace.events[2].kind {
+            d.cookie += 2 << 32;
+        }
+        let Check::Holds { evidence, excused } = check("S1", &trace) else {
+            panic!("does not hold");
+        };
+        assert_eq!(evidence, 1);
+        assert_eq!(excused.len(), 1);
+    }
+
+    #[test]
+    fn a_wrong_frame_a_missing_one_and_one_too_many_do_not() {
+        for bad in [
+            &[0x1004, 0x2000, 0x2008, 0x3000][..],
+            &[0x1004, 0x2000, 0x3000],
+            &[0x1004, 0x2000, 0x2000, 0x3000, 0x3000],
+        ] {
+            let mut kit = Kit::new(1);
+            kit.thread(0, 1001);
+            kit.nmi(0, 1001, C);
+            let at = kit.deferred(0, 1001, C, bad);
+            assert_eq!(violations("S1", &kit)[0].events, [at]);
+        }
+    }
+
+    #[test]
+    fn deep_stacks_must_be_cut_at_510_exactly() {
+        let mut kit = Kit::new(1);
+        kit.deep_thread(0, 1001, 600);
+        let mut frames = vec![0x2000; 510];
+        frames[0] = 0x1004;
+        kit.deferred(0, 1001, C, &frames);
+        assert_eq!(holds("S1", &kit).0, 1);
+        frames.pop();
+        kit.deferred(0, 1001, C + (2 << 32), &frames);
+        assert!(
+            violations("S1", &kit)[0]
+                .message
+                .contains("509 frames, not 510")
+        );
+    }
+
+    #[test]
+    fn frame_0_is_where_the_nmi_hit_user_mode() {
+        let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        let a = kit.inject(0, 1001, C, user(0x1004));
+        let b = kit.deferred(0, 1001, C, &chain(0x1008));
+        let found = violations("S1", &kit);
+        assert_eq!(found[0].events, [a, b]);
+        assert_eq!(found[0].instruction, Some(0x1004));
+    }
+
+    #[test]
+    fn frame_0_is_where_the_system_call_returns() {
+        for (frame0, right) in [(0x1080, true), (0x1084, false)] {
+            let mut kit = Kit::new(1);
+            kit.thread(0, 1001);
+            kit.sys_enter(0, 1001);
+            kit.nmi(0, 1001, C);
+            kit.sys_exit(0, 1001);
+            kit.deferred(0, 1001, C, &chain(frame0));
+            if right {
+                holds("S1", &kit);
+            } else {
+                violations("S1", &kit);
+            }
+        }
+    }
+
+    #[test]
+    fn other_tasks_and_places_do_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        kit.deferred(0, 1002, C, &chain(0x1004));
+        kit.deferred(0, 1001, C + (2 << 32), &chain(0x5000));
+        not_exercised("S1", &kit);
+    }
+}

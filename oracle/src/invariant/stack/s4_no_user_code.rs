@@ -1,0 +1,92 @@
+//! S4: no user instruction of the task retires between a request and its answer.
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{Answer, Evidence, before};
+
+/// S4. Proofs that one did, for an S(c) and the first D(c) after it:
+///
+/// * the task made a system call between the two;
+/// * the NMI hit user mode and frame 0 of the D is another instruction: the task has gone on.
+///
+/// Evidence is a pair on which one of the two would have shown: the task has system call
+/// markers, or the NMI is known to have hit user mode. A user loop that comes back to the very
+/// instruction before the answer would not be noticed.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let facts = evidence.facts();
+    for (cookie, exchange) in facts.cookies() {
+        for request in &exchange.requests {
+            let later = |a: &&Answer<'_>| before(request.event, a.event);
+            let Some(answer) = exchange.answers.iter().find(later) else {
+                continue;
+            };
+            let mut events = vec![request.event.index, answer.event.index];
+            let ip = facts.user_ip(request.event);
+            let frame0 = answer.chain.ips.first().copied();
+            let why = if let Some(apart) = facts.separated(request.event, answer.event) {
+                events.extend(apart.events);
+                apart.why
+            } else if let (Some(ip), Some(frame0)) = (ip, frame0)
+                && ip != frame0
+            {
+                format!("user mode went from {ip:#x} to {frame0:#x}")
+            } else {
+                let marked = request.task.is_some_and(|t| facts.syscalls.has_markers(t));
+                if marked || ip.is_some() {
+                    tally.holds();
+                }
+                continue;
+            };
+            let message =
+                format!("user code ran between request and answer of cookie {cookie:#x}: {why}");
+            tally.violated(message, events, facts.instruction(request.event));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::{Kit, holds, kernel, not_exercised, user, violations};
+
+    const C: u64 = 3 << 32 | 1;
+
+    #[test]
+    fn answered_at_the_interrupted_instruction_or_on_the_way_out_holds() {
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, user(0x1004));
+        kit.deferred(0, 1001, C, &[0x1004]);
+        assert_eq!(holds("S4", &kit).0, 1);
+
+        let mut kit = Kit::new(1);
+        kit.sys_enter(0, 1001);
+        kit.nmi(0, 1001, C);
+        kit.sys_exit(0, 1001);
+        kit.deferred(0, 1001, C, &[0x1080]);
+        kit.sys_enter(0, 1001);
+        assert_eq!(holds("S4", &kit).0, 1);
+    }
+
+    #[test]
+    fn answered_later_does_not() {
+        let mut kit = Kit::new(1);
+        let a = kit.inject(0, 1001, C, user(0x1004));
+        let b = kit.deferred(0, 1001, C, &[0x1008]);
+        let found = violations("S4", &kit);
+        assert_eq!(found[0].events, [a, b]);
+        assert_eq!(found[0].instruction, Some(0x1004));
+
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        kit.sys_exit(0, 1001);
+        kit.sys_enter(0, 1001);
+        kit.deferred(0, 1001, C, &[0x1080]);
+        violations("S4", &kit);
+    }
+
+    #[test]
+    fn a_pair_on_which_nothing_would_show_does_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, kernel(0xffff_ffff_8100_0000));
+        kit.deferred(0, 1001, C, &[0x1004]);
+        not_exercised("S4", &kit);
+    }
+}

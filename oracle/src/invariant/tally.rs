@@ -1,0 +1,138 @@
+//! What an invariant collects while it judges a trace, and the [`Check`] that follows from it.
+
+use super::{Check, Violation};
+
+/// Evidence, excuses and violations of one invariant.
+#[derive(Debug)]
+pub struct Tally {
+    id: &'static str,
+    /// What the trace lacks if it turns out that nothing in it can be judged.
+    lacking: String,
+    evidence: usize,
+    notes: Vec<String>,
+    violations: Vec<Violation>,
+}
+
+impl Tally {
+    /// Nothing yet, of the invariant `id`. `lacking` says what a trace lacks in which nothing can
+    /// be judged.
+    pub(super) fn new(id: &'static str, lacking: &str) -> Self {
+        Self {
+            id,
+            lacking: lacking.to_owned(),
+            evidence: 0,
+            notes: Vec::new(),
+            violations: Vec::new(),
+        }
+    }
+
+    /// Says more precisely what the trace lacks.
+    pub fn lacks(&mut self, what: impl Into<String>) {
+        self.lacking = what.into();
+    }
+
+    /// One more thing was checked and found right.
+    pub fn holds(&mut self) {
+        self.holds_on(1);
+    }
+
+    /// So many more things were checked and found right.
+    pub fn holds_on(&mut self, things: usize) {
+        self.evidence += things;
+    }
+
+    /// Something was left out for a reason that the trace proves.
+    pub fn excuse(&mut self, why: String) {
+        self.notes.push(why);
+    }
+
+    /// Says how many things there were that are worth knowing though nothing is wrong with them.
+    pub fn note(&mut self, count: usize, what: &str) {
+        if count > 0 {
+            self.notes.push(format!("{count} {what}"));
+        }
+    }
+
+    /// Something is wrong: one line, the events that show it, the interrupted instruction.
+    pub fn violated(
+        &mut self,
+        message: String,
+        events: impl IntoIterator<Item = usize>,
+        instruction: Option<u64>,
+    ) {
+        let mut events: Vec<usize> = events.into_iter().collect();
+        events.sort_unstable();
+        events.dedup();
+        self.violations.push(Violation {
+            invariant: self.id.to_owned(),
+            message,
+            events,
+            log: Vec::new(),
+            instruction,
+        });
+    }
+
+    /// Something is wrong in the lab client's log: one line, the slots that show it.
+    pub fn violated_in_log(
+        &mut self,
+        message: String,
+        slots: impl IntoIterator<Item = u64>,
+        instruction: Option<u64>,
+    ) {
+        let mut log: Vec<u64> = slots.into_iter().collect();
+        log.sort_unstable();
+        log.dedup();
+        self.violations.push(Violation {
+            invariant: self.id.to_owned(),
+            message,
+            events: Vec::new(),
+            log,
+            instruction,
+        });
+    }
+
+    /// What follows from all of it.
+    pub(super) fn finish(self) -> Check {
+        if !self.violations.is_empty() {
+            return Check::Violated(self.violations);
+        }
+        if self.evidence > 0 {
+            return Check::Holds {
+                evidence: self.evidence,
+                excused: self.notes,
+            };
+        }
+        let mut reason = self.lacking;
+        for note in self.notes {
+            reason.push_str("; ");
+            reason.push_str(&note);
+        }
+        Check::NotExercised { reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_violation_outweighs_evidence() {
+        let mut tally = Tally::new("C1", "no samples");
+        tally.holds();
+        tally.violated("wrong".into(), [7, 3, 7], Some(0x40));
+        let Check::Violated(list) = tally.finish() else {
+            panic!("not violated");
+        };
+        assert_eq!(list.len(), 1);
+        assert_eq!(list[0].events, [3, 7]);
+        assert_eq!(list[0].invariant, "C1");
+    }
+
+    #[test]
+    fn without_evidence_nothing_holds() {
+        let mut tally = Tally::new("C1", "no samples");
+        tally.excuse("XA ring 0".into());
+        let reason = "no samples; XA ring 0".to_owned();
+        assert_eq!(tally.finish(), Check::NotExercised { reason });
+    }
+}

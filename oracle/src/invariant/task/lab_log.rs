@@ -1,0 +1,112 @@
+//! X1 and X2 on the lab client's log: what becomes of the requests of an exiting task.
+
+use std::collections::BTreeMap;
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::lab::{Lab, task};
+use crate::trace::LabEvent;
+use crate::trace::lab::{LabClient, LabKind};
+
+/// X1: what was asked for in an entry that ends in exit is answered, and with a stack: the memory
+/// is still there.
+pub fn exit_answered(lab: &Lab<'_>, tally: &mut Tally) {
+    for stay in &lab.stays {
+        let Some(exit) = stay.exit else { continue };
+        for (event, client, cookie) in stay.called().filter(|(e, ..)| e.flags.exiting) {
+            match event.kind {
+                LabKind::Callback { nr: 1.., .. } => tally.holds(),
+                _ => {
+                    let message = format!(
+                        "client {client} got no frame of {}, which exits (cookie {cookie:#x})",
+                        task(event)
+                    );
+                    tally.violated_in_log(message, [exit.slot, event.slot], None);
+                }
+            }
+        }
+        let mut open: BTreeMap<LabClient, &LabEvent> = BTreeMap::new();
+        for (request, client, _) in stay.accepted().filter(|(r, ..)| !r.flags.cancelled) {
+            open.entry(client).or_insert(request);
+        }
+        open.retain(|client, _| !stay.called().any(|(_, called, _)| called == *client));
+        for (client, request) in open {
+            if lab.cancelled_in(client, stay) || !lab.is_over(stay) {
+                continue;
+            }
+            let message = format!(
+                "client {client} asked for {}, which exited without an answer",
+                task(request)
+            );
+            tally.violated_in_log(message, [request.slot, exit.slot], None);
+        }
+    }
+}
+
+/// X2: a request of a task that is marked as exiting is refused, and no cookie is given.
+pub fn exiting_refused(lab: &Lab<'_>, tally: &mut Tally) {
+    for event in lab.log.events.iter().filter(|event| event.flags.exiting) {
+        let LabKind::Request { ret, cookie, .. } = event.kind else {
+            continue;
+        };
+        if ret < 0 && cookie == 0 {
+            tally.holds();
+            continue;
+        }
+        let message = format!(
+            "{} is exiting, and a request for it returned {ret}, cookie {cookie:#x} ({})",
+            task(event),
+            event.context.name()
+        );
+        tally.violated_in_log(message, [event.slot], None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::lab::{
+        C, LabKit, NEXT, STACK, client, holds, not_exercised, violated,
+    };
+
+    #[test]
+    fn x1_exits_without_a_real_answer() {
+        let answered = "X1";
+        let mut kit = LabKit::new();
+        let a = kit.ask(1, client(0), 0, C);
+        let exit = kit.exit(1);
+        let mut good = kit.clone();
+        let mut empty = kit.clone();
+        // Cancelled by the client's end, when all was over, or while the task exited.
+        kit.cancel(client(0));
+        kit.stop();
+        assert_eq!(violated(answered, &kit), [a, exit]);
+        let mut cancelled = good.clone();
+        cancelled.cancel(client(0));
+        cancelled.ask(2, client(1), 0, NEXT);
+        cancelled.stop();
+        not_exercised(answered, &cancelled);
+
+        let b = empty.with(|f| f.exiting = true).call(1, client(0), C, &[]);
+        empty.stop();
+        assert_eq!(violated(answered, &empty), [exit, b]);
+
+        good.with(|f| f.exiting = true)
+            .call(1, client(0), C, &STACK);
+        good.stop();
+        holds(answered, &good);
+    }
+
+    #[test]
+    fn x2_a_request_for_an_exiting_task() {
+        let refused = "X2";
+        for (ret, cookie) in [(0, C), (1, C), (-22, C)] {
+            let mut kit = LabKit::new();
+            let a = kit
+                .with(|f| f.exiting = true)
+                .ask(1, client(0), ret, cookie);
+            assert_eq!(violated(refused, &kit), [a]);
+        }
+        let mut kit = LabKit::new();
+        kit.with(|f| f.exiting = true).ask(1, client(0), -22, 0);
+        holds(refused, &kit);
+    }
+}

@@ -1,0 +1,113 @@
+//! X4: an exec has one cookie before and after.
+
+use unwindlab_abi::plan::{EventSource, EventSpec};
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{Evidence, Request, before, spec};
+use crate::trace::{EventKind, Trace};
+
+/// X4. A task that calls exec stays in its entry: the cookie is reset on the way to user mode alone
+/// (`unwind_reset_info`, include/linux/unwind_deferred.h, 7.2), and `begin_new_exec` (fs/exec.c)
+/// leaves `unwind_task_info` as it is. So what asks behind it gets the cookie of what asked before.
+///
+/// Judged is each comm record of an exec. The last request of its task before it must be of a
+/// sampler of the call of exec (`syscalls:sys_enter_execve`, or a probe of `__x64_sys_execve`): the
+/// one that succeeded, for the record comes after it. The first one behind it must be of
+/// `sched:sched_process_exec`, which fires before exec returns.
+///
+/// The walk is made when exec is over, and shows the new program. That is no invariant; the
+/// scenario pins it.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let trace = evidence.trace();
+    let facts = evidence.facts();
+    for event in &trace.events {
+        let EventKind::Comm { exec: true, .. } = event.kind else {
+            continue;
+        };
+        let Some(task) = facts.tasks.of(event) else {
+            continue;
+        };
+        let mut requests = facts.requests_of(task).iter();
+        let first = requests.clone().rfind(|r| before(r.event, event));
+        let second = requests.find(|r| before(event, r.event));
+        let (Some(first), Some(second)) = (first, second) else {
+            continue;
+        };
+        if !asked_by(trace, first, calls_exec) || !asked_by(trace, second, ends_exec) {
+            continue;
+        }
+        if first.cookie == second.cookie {
+            tally.holds();
+            continue;
+        }
+        let message = format!(
+            "tid {} has cookie {:#x} when it calls exec and {:#x} when exec has succeeded",
+            task.tid, first.cookie, second.cookie
+        );
+        let events = [first.event, event, second.event].map(|event| event.index);
+        tally.violated(message, events, None);
+    }
+}
+
+fn asked_by(trace: &Trace, request: &Request<'_>, what: fn(&EventSpec) -> bool) -> bool {
+    spec(trace, request.event).is_some_and(what)
+}
+
+fn calls_exec(spec: &EventSpec) -> bool {
+    match &spec.source {
+        EventSource::Tracepoint { system, name } => {
+            system == "syscalls" && name == "sys_enter_execve"
+        }
+        EventSource::Probe {
+            function,
+            at_return: false,
+        } => function == "__x64_sys_execve",
+        _ => false,
+    }
+}
+
+fn ends_exec(spec: &EventSpec) -> bool {
+    matches!(
+        &spec.source,
+        EventSource::Tracepoint { system, name }
+            if system == "sched" && name == "sched_process_exec"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::{Kit, holds, not_exercised, spec, tracepoint, violations};
+    use crate::trace::model::CONTEXT_USER_DEFERRED;
+
+    const C: u64 = 3 << 32 | 1;
+    const OTHER: u64 = 5 << 32 | 1;
+
+    fn exec(first: u64, second: u64) -> Kit {
+        let mut kit = Kit::new(1);
+        let call = kit.open(spec("call", tracepoint("syscalls", "sys_enter_execve")));
+        let done = kit.open(spec("done", tracepoint("sched", "sched_process_exec")));
+        kit.sample(0, 1001, call, vec![CONTEXT_USER_DEFERRED, first]);
+        kit.exec(0, 1001);
+        kit.sample(0, 1001, done, vec![CONTEXT_USER_DEFERRED, second]);
+        kit
+    }
+
+    #[test]
+    fn one_cookie_holds() {
+        assert_eq!(holds("X4", &exec(C, C)).0, 1);
+    }
+
+    #[test]
+    fn two_cookies_do_not() {
+        assert_eq!(violations("X4", &exec(C, OTHER))[0].events, [0, 1, 2]);
+    }
+
+    #[test]
+    fn requests_of_other_entries_do_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        kit.exec(0, 1001);
+        kit.nmi(0, 1001, OTHER);
+        not_exercised("X4", &kit);
+    }
+}

@@ -1,0 +1,118 @@
+//! X7: nothing leaks over 10,000 exits.
+
+use std::collections::BTreeSet;
+
+use unwindlab_abi::Observation;
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{Evidence, Facts, before};
+
+/// Exits with a request pending that it takes: fewer are lost in what else the kernel allocates.
+const EXITS: u64 = 10_000;
+/// Bytes of a task's unwind cache: `UNWIND_MAX_ENTRIES` (510) addresses and their count make up a
+/// page (kernel/unwind/deferred.c, 7.2).
+const CACHE: u64 = 4096;
+/// One cache in this many exits is a leak.
+const ONE_IN: u64 = 8;
+
+/// X7. What a task has for its unwinds goes with it: `unwind_task_free` frees the cache
+/// (kernel/unwind/deferred.c, called by `free_task`, kernel/fork.c, 7.2), and a pending task work
+/// holds no reference of the task.
+///
+/// Judged is a trial in which 10,000 tasks or more exited with a request that was answered behind
+/// their exit record: each had a cache, and a task work pending when it exited. The kernel's own
+/// memory (slabs that cannot be reclaimed, of which the caches are, and kernel stacks) may then
+/// have grown by one cache in eight exits at most. What else the kernel allocates meanwhile does
+/// not grow with the exits; a task that leaks leaves more than its cache.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let trace = evidence.trace();
+    let memory = trace.observations.iter().find_map(|seen| match seen {
+        Observation::Memory { before, after } => Some((before.kib(), after.kib())),
+        _ => None,
+    });
+    let Some((earlier, later)) = memory else {
+        return;
+    };
+    let exits = pending_exits(evidence.facts());
+    if exits < EXITS {
+        return tally.lacks(format!(
+            "{exits} exits with a request pending, {EXITS} are needed"
+        ));
+    }
+    let grown = later.saturating_sub(earlier);
+    if grown.saturating_mul(1024) <= exits * CACHE / ONE_IN {
+        tally.holds();
+    } else {
+        let message = format!(
+            "the kernel's memory grew by {grown} KiB, from {earlier}, over {exits} exits with \
+             a request pending: {} bytes each",
+            grown.saturating_mul(1024) / exits
+        );
+        tally.violated(message, [], None);
+    }
+}
+
+/// Tasks that have a D behind their exit record.
+fn pending_exits(facts: &Facts<'_>) -> u64 {
+    let flushed = facts.answers.iter().filter_map(|answer| {
+        let task = answer.task?;
+        let exit = facts.exit(task)?;
+        before(exit, answer.event).then_some(task)
+    });
+    flushed.collect::<BTreeSet<_>>().len() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::Check;
+    use crate::invariant::testkit;
+    use unwindlab_abi::KernelMemory;
+
+    use super::*;
+    use crate::invariant::testkit::Kit;
+
+    fn check(exits: u32, pending: bool, grown_kib: u64) -> Check {
+        let mut kit = Kit::new(1);
+        for n in 0..exits {
+            let (tid, cookie) = (2000 + n, u64::from(2 * n + 1) << 32 | 1);
+            kit.nmi(0, tid, cookie);
+            if !pending {
+                kit.deferred(0, tid, cookie, &[0x40]);
+            }
+            kit.exit(0, tid);
+            if pending {
+                kit.deferred(0, tid, cookie, &[0x40]);
+            }
+        }
+        let mut trace = kit.trace();
+        let memory = |slab_kib| KernelMemory {
+            slab_kib,
+            stack_kib: 1000,
+        };
+        trace.observations.push(Observation::Memory {
+            before: memory(5000),
+            after: memory(5000 + grown_kib),
+        });
+        testkit::check("X7", &trace)
+    }
+
+    #[test]
+    fn memory_that_stays_holds() {
+        let check = check(10_000, true, 4000);
+        assert!(matches!(check, Check::Holds { evidence: 1, .. }));
+    }
+
+    #[test]
+    fn a_cache_of_every_task_or_of_every_sixth_does_not() {
+        for grown in [40_000, 6700] {
+            assert!(matches!(check(10_000, true, grown), Check::Violated(_)));
+        }
+    }
+
+    #[test]
+    fn few_exits_or_none_with_a_request_pending_do_not_exercise_it() {
+        for check in [check(9_999, true, 40_000), check(10_000, false, 40_000)] {
+            assert!(matches!(check, Check::NotExercised { .. }));
+        }
+    }
+}

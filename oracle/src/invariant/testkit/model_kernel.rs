@@ -1,0 +1,509 @@
+//! A model of a kernel with deferred unwinding, to test invariants with: it runs at random and
+//! writes the trace that perf would. Without a [`Bug`] no trace of it may violate anything; with
+//! one, the invariant that is named for it must fall.
+//!
+//! The steps of `unwind_deferred_request`, the task work, the reset and the exit flush are those
+//! of kernel/unwind/deferred.c and include/linux/unwind_deferred.h of 7.2, perf being the only
+//! client. An NMI can come between any two of them but one: between the reset's clearing of the
+//! mask and of the id.
+
+use super::{Hit, Kit, kernel, user};
+
+/// What is wrong with the kernel. Named as the mutants are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bug {
+    ClearBeforeUnwind,
+    CookieWithoutCpu,
+    CounterNotStored,
+    ConstantCount,
+    PerTaskCounter,
+    NoExitFlush,
+    ExitingNotRefused,
+    NmiWithoutSelfIpi,
+    ResetKeepsId,
+    ResetKeepsCache,
+    ResetKeepsCompleted,
+    ResetIgnoresPending,
+    /// The NMI that the right model leaves out: in the reset, between mask and id.
+    RequestInReset,
+    ErrorWithoutCallback,
+    OnlyFirstDeferred,
+    OutputToEveryone,
+}
+
+/// Where a task is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    User,
+    /// In the body of a system call, or of an interrupt.
+    Body {
+        syscall: bool,
+    },
+    /// Behind `sys_exit`; the task work has not run.
+    ExitWork,
+    /// The walk is done, the callback comes.
+    Walked {
+        cookie: u64,
+    },
+    /// The task work has run.
+    Answered,
+    /// Behind the reset.
+    Reset,
+    /// `PF_EXITING` is set, before the exit record or behind it.
+    Exiting {
+        recorded: bool,
+    },
+    Dead,
+}
+
+#[derive(Debug, Clone)]
+struct Task {
+    tid: u32,
+    thread: u32,
+    at: At,
+    ip: u64,
+    iteration: u64,
+    id: u64,
+    pending: bool,
+    requested: bool,
+    completed: bool,
+    self_ipi: bool,
+    /// The frames that a walk left behind.
+    cache: Option<Vec<u64>>,
+    /// A sleeper has no CPU.
+    asleep: bool,
+    /// Cookies it was given.
+    births: u32,
+}
+
+/// A CPU's number as records have it.
+fn number(cpu: usize) -> u32 {
+    u32::try_from(cpu).unwrap()
+}
+
+impl Task {
+    fn new(tid: u32, thread: u32) -> Self {
+        Self {
+            tid,
+            thread,
+            at: At::User,
+            ip: 0x1000,
+            iteration: 1,
+            id: 0,
+            pending: false,
+            requested: false,
+            completed: false,
+            self_ipi: false,
+            cache: None,
+            asleep: false,
+            births: 0,
+        }
+    }
+}
+
+/// A kernel, its CPUs and what runs on them.
+#[derive(Debug)]
+pub struct Model {
+    /// The trace so far.
+    pub kit: Kit,
+    bug: Option<Bug>,
+    random: u64,
+    counters: Vec<u32>,
+    /// Arrivals so far: no two are at one place.
+    arrivals: u64,
+    tasks: Vec<Task>,
+    /// The task on each CPU.
+    on: Vec<usize>,
+}
+
+const THREADS: u32 = 5;
+/// Kernel text from which no address is used elsewhere.
+const TEXT: u64 = 0xffff_ffff_8110_0000;
+const SYSCALL_RETURN: u64 = 0x1080;
+
+impl Model {
+    pub fn new(seed: u64, bug: Option<Bug>) -> Self {
+        let mut kit = Kit::new(2);
+        let mut tasks = Vec::new();
+        for thread in 0..THREADS {
+            let tid = 1001 + thread;
+            kit.deep_thread(thread, tid, thread + 2);
+            tasks.push(Task::new(tid, thread));
+        }
+        // Who sleeps went to sleep in a system call before the session.
+        for task in &mut tasks[2..] {
+            task.asleep = true;
+            task.at = At::Body { syscall: true };
+            task.ip = SYSCALL_RETURN;
+        }
+        kit.switch_in(0, 1001);
+        kit.switch_in(1, 1002);
+        Self {
+            kit,
+            bug,
+            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            counters: vec![1, 1],
+            arrivals: 0,
+            tasks,
+            on: vec![0, 1],
+        }
+    }
+
+    /// Runs so many steps, then lets everybody get back to user mode or sleep.
+    pub fn run(&mut self, steps: usize) {
+        for _ in 0..steps {
+            let cpu = self.below(2);
+            self.step(cpu);
+        }
+        for cpu in 0..2 {
+            while !matches!(self.current(cpu).at, At::User | At::Dead) || self.current(cpu).self_ipi
+            {
+                self.advance(cpu);
+            }
+        }
+    }
+
+    fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    /// xorshift: the trace of a seed is always the same.
+    fn below(&mut self, n: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        usize::try_from(self.random >> 33).unwrap() % n
+    }
+
+    fn current(&mut self, cpu: usize) -> &mut Task {
+        let at = self.on[cpu];
+        &mut self.tasks[at]
+    }
+
+    fn step(&mut self, cpu: usize) {
+        match self.below(10) {
+            0..=3 => self.nmi(cpu),
+            4 if matches!(self.current(cpu).at, At::Body { .. }) => self.switch(cpu),
+            _ => self.advance(cpu),
+        }
+    }
+
+    /// The task on the CPU goes one step further.
+    fn advance(&mut self, cpu: usize) {
+        let (to, choice) = (number(cpu), self.below(8));
+        let task = self.current(cpu).clone();
+        let tid = task.tid;
+        match task.at {
+            // The self-IPI comes before anything else in user mode.
+            At::User if task.self_ipi => {
+                self.current(cpu).self_ipi = false;
+                self.current(cpu).at = At::Body { syscall: false };
+            }
+            At::User => match choice {
+                0 => self.current(cpu).at = At::Body { syscall: false },
+                1..=3 => {
+                    self.kit.sys_enter(to, tid);
+                    let task = self.current(cpu);
+                    task.ip = SYSCALL_RETURN;
+                    task.at = At::Body { syscall: true };
+                }
+                _ => {
+                    let task = self.current(cpu);
+                    task.ip = 0x1004 + (task.ip + 4) % 0x40;
+                    task.iteration += u64::from(choice == 4);
+                }
+            },
+            At::Body { syscall: true } if choice == 0 => {
+                self.current(cpu).at = At::Exiting { recorded: false };
+            }
+            At::Body { syscall } => {
+                if syscall {
+                    self.kit.sys_exit(to, tid);
+                }
+                self.current(cpu).at = At::ExitWork;
+            }
+            At::ExitWork if task.pending => self.walk(cpu),
+            At::ExitWork => self.current(cpu).at = At::Answered,
+            At::Walked { cookie } => {
+                self.callback(cpu, cookie);
+                let pending = self.current(cpu).pending;
+                self.current(cpu).at = if pending { At::ExitWork } else { At::Answered };
+            }
+            At::Answered => {
+                self.reset(cpu);
+                self.current(cpu).at = At::Reset;
+            }
+            At::Reset => self.current(cpu).at = At::User,
+            At::Exiting { recorded: false } => {
+                self.kit.exit(to, tid);
+                self.current(cpu).at = At::Exiting { recorded: true };
+            }
+            At::Exiting { recorded: true } => self.exit(cpu),
+            At::Dead => self.revive(cpu),
+        }
+    }
+
+    /// An injection that a thread armed, made once or twice at its arrival, or one at a rate.
+    fn nmi(&mut self, cpu: usize) {
+        let armed = self.below(2) == 0;
+        let task = self.current(cpu).clone();
+        self.arrivals += 1;
+        let mut hit = match task.at {
+            At::User => user(task.ip),
+            _ => kernel(TEXT + 4 * self.arrivals),
+        };
+        if armed {
+            hit = hit.iteration(task.thread, task.iteration);
+        }
+        let in_user = task.at == At::User;
+        for _ in 0..if armed && !in_user { 2 } else { 1 } {
+            self.sample(cpu, hit);
+        }
+    }
+
+    /// An NMI: one injection, one sample.
+    fn sample(&mut self, cpu: usize, hit: Hit) {
+        let on = number(cpu);
+        let &mut Task {
+            tid,
+            at,
+            ip,
+            requested,
+            ..
+        } = self.current(cpu);
+        if at == At::Dead {
+            return self.kit.inject_kernel_only(on, tid, hit);
+        }
+        let refused = matches!(at, At::Exiting { .. }) && !self.has(Bug::ExitingNotRefused);
+        if refused || (requested && self.has(Bug::OnlyFirstDeferred)) {
+            return self.kit.inject_inline(on, tid, hit, &[ip]);
+        }
+        let cookie = self.request(cpu);
+        self.kit.inject(on, tid, cookie, hit);
+    }
+
+    /// `unwind_deferred_request`, from an NMI.
+    fn request(&mut self, cpu: usize) -> u64 {
+        if self.current(cpu).id == 0 {
+            let id = self.cookie(cpu);
+            self.current(cpu).id = id;
+        }
+        let silent = self.has(Bug::NmiWithoutSelfIpi);
+        let task = self.current(cpu);
+        if !task.requested {
+            task.requested = true;
+            task.pending = true;
+            task.self_ipi = !silent && matches!(task.at, At::User | At::Answered | At::Reset);
+        }
+        task.id
+    }
+
+    /// `get_cookie`.
+    fn cookie(&mut self, cpu: usize) -> u64 {
+        let births = self.current(cpu).births;
+        self.current(cpu).births += 1;
+        let mut count = self.counters[cpu] + 2;
+        if self.has(Bug::ConstantCount) {
+            count = 3;
+        } else if self.has(Bug::PerTaskCounter) {
+            count = 2 * births + 3;
+        } else if !self.has(Bug::CounterNotStored) {
+            self.counters[cpu] = count;
+        }
+        let cpu = if self.has(Bug::CookieWithoutCpu) {
+            0
+        } else {
+            u64::from(number(cpu))
+        };
+        (u64::from(count) << 32) | (cpu + 1)
+    }
+
+    /// `process_unwind_deferred` up to the end of the walk.
+    fn walk(&mut self, cpu: usize) {
+        let (clear, fail) = (
+            self.has(Bug::ClearBeforeUnwind),
+            self.has(Bug::ErrorWithoutCallback) && self.below(4) == 0,
+        );
+        let task = self.current(cpu);
+        task.pending = false;
+        let cookie = task.id;
+        if clear {
+            (task.id, task.requested) = (0, false);
+        }
+        if task.cache.is_none() {
+            let mut frames = vec![task.ip];
+            frames.extend(vec![0x2000; task.thread as usize + 2]);
+            frames.push(0x3000);
+            task.cache = Some(frames);
+        }
+        task.at = if fail {
+            At::Answered
+        } else {
+            At::Walked { cookie }
+        };
+    }
+
+    /// perf's callback.
+    fn callback(&mut self, cpu: usize, cookie: u64) {
+        let everyone = self.has(Bug::OutputToEveryone);
+        let task = self.current(cpu);
+        if task.completed {
+            return;
+        }
+        task.completed = true;
+        let (tid, frames) = (task.tid, task.cache.clone().unwrap_or_default());
+        self.kit.deferred(number(cpu), tid, cookie, &frames);
+        if everyone {
+            self.kit.deferred_to(1, number(cpu), tid, cookie, &frames);
+        }
+    }
+
+    /// `unwind_reset_info`.
+    fn reset(&mut self, cpu: usize) {
+        let keeps_id = self.has(Bug::ResetKeepsId);
+        let keeps_cache = self.has(Bug::ResetKeepsCache);
+        let keeps_completed = self.has(Bug::ResetKeepsCompleted);
+        let ignores_pending = self.has(Bug::ResetIgnoresPending);
+        let task = self.current(cpu);
+        if !task.requested && task.cache.is_none() || task.pending && !ignores_pending {
+            return;
+        }
+        task.requested = false;
+        task.pending = false;
+        task.completed &= keeps_completed;
+        if self.has(Bug::RequestInReset) && self.below(4) == 0 {
+            self.arrivals += 1;
+            let hit = kernel(TEXT + 4 * self.arrivals);
+            self.sample(cpu, hit);
+        }
+        let task = self.current(cpu);
+        if !keeps_id {
+            task.id = 0;
+        }
+        if !keeps_cache {
+            task.cache = None;
+        }
+    }
+
+    /// From the exit record to the end: `unwind_deferred_task_exit`, `exit_mm`.
+    fn exit(&mut self, cpu: usize) {
+        let flush = !self.has(Bug::NoExitFlush);
+        if self.current(cpu).pending {
+            self.walk(cpu);
+            if !flush {
+                self.current(cpu).cache = Some(Vec::new());
+            }
+            if let At::Walked { cookie } = self.current(cpu).at {
+                self.callback(cpu, cookie);
+            }
+        }
+        self.current(cpu).at = At::Dead;
+    }
+
+    /// The dead task's tid goes to a new task, forked by somebody.
+    fn revive(&mut self, cpu: usize) {
+        let (tid, thread) = (self.current(cpu).tid, self.current(cpu).thread);
+        self.kit.fork(number(cpu), 1000, tid);
+        self.kit.switch_in(number(cpu), tid);
+        *self.current(cpu) = Task::new(tid, thread);
+    }
+
+    /// The task on the CPU goes to sleep, a sleeper comes in its place.
+    fn switch(&mut self, cpu: usize) {
+        let sleepers: Vec<usize> = (0..self.tasks.len())
+            .filter(|&at| self.tasks[at].asleep)
+            .collect();
+        let next = sleepers[self.below(sleepers.len())];
+        let out = self.current(cpu).tid;
+        self.current(cpu).asleep = true;
+        self.kit.switch_out(number(cpu), out);
+        self.on[cpu] = next;
+        self.current(cpu).asleep = false;
+        let tid = self.current(cpu).tid;
+        self.kit.switch_in(number(cpu), tid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::invariant::{Check, Evidence, INVARIANTS, Violation};
+
+    const STEPS: usize = 400;
+
+    /// The first violation of each invariant, and the evidence for each that held.
+    fn judge(
+        seed: u64,
+        bug: Option<Bug>,
+    ) -> (BTreeMap<&'static str, Violation>, Vec<&'static str>) {
+        let mut model = Model::new(seed, bug);
+        model.run(STEPS);
+        let trace = model.kit.trace();
+        let evidence = Evidence::new(&trace);
+        let (mut violated, mut held) = (BTreeMap::new(), Vec::new());
+        for invariant in INVARIANTS {
+            match invariant.check(&evidence) {
+                Check::Violated(mut list) => {
+                    violated.insert(invariant.id, list.swap_remove(0));
+                }
+                Check::Holds { .. } => held.push(invariant.id),
+                Check::NotExercised { .. } => {}
+            }
+        }
+        (violated, held)
+    }
+
+    #[test]
+    fn a_right_kernel_violates_nothing() {
+        let mut evidence: BTreeMap<&str, usize> = BTreeMap::new();
+        for seed in 1..=200 {
+            let (violated, held) = judge(seed, None);
+            assert!(violated.is_empty(), "seed {seed}: {violated:#?}");
+            for id in held {
+                *evidence.entry(id).or_default() += 1;
+            }
+        }
+        for id in [
+            "C1", "C2", "C3", "C4", "C5", "C6", "C7", "M1", "M2", "M3", "M4", "M5", "M6", "M7",
+            "S1", "S2", "S4", "D1", "D3", "P3", "P4", "X1", "X2", "X3", "A1", "A2", "A3", "A5",
+            "A7", "U1", "U2", "U6", "W1",
+        ] {
+            let seeds = evidence.get(id).copied().unwrap_or_default();
+            assert!(seeds >= 20, "{id} was exercised by {seeds} of 200 seeds");
+        }
+    }
+
+    #[test]
+    fn every_bug_falls_by_the_invariants_named_for_it() {
+        for (bug, named) in [
+            (Bug::ClearBeforeUnwind, &["C1"][..]),
+            (Bug::CookieWithoutCpu, &["C3", "C5"]),
+            (Bug::CounterNotStored, &["C2", "M2"]),
+            (Bug::ConstantCount, &["C2", "M2"]),
+            (Bug::PerTaskCounter, &["C3"]),
+            (Bug::NoExitFlush, &["X1"]),
+            (Bug::ExitingNotRefused, &["X2"]),
+            (Bug::NmiWithoutSelfIpi, &["P4", "S4"]),
+            (Bug::ResetKeepsId, &["C2", "M2"]),
+            (Bug::ResetKeepsCache, &["S1", "S2"]),
+            (Bug::ResetKeepsCompleted, &["M1"]),
+            (Bug::ResetIgnoresPending, &["M1"]),
+            (Bug::RequestInReset, &["C4", "C7", "M3"]),
+            (Bug::ErrorWithoutCallback, &["M1"]),
+            (Bug::OnlyFirstDeferred, &["M7"]),
+            (Bug::OutputToEveryone, &["A3"]),
+        ] {
+            let mut caught: BTreeMap<&str, usize> = BTreeMap::new();
+            for seed in 1..=20 {
+                for id in judge(seed, Some(bug)).0.into_keys() {
+                    *caught.entry(id).or_default() += 1;
+                }
+            }
+            for id in named {
+                assert!(caught.contains_key(id), "{bug:?}: {caught:?}");
+            }
+        }
+    }
+}

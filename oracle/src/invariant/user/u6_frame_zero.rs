@@ -1,0 +1,78 @@
+//! U6: frame 0 is always the user instruction pointer.
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::Evidence;
+
+/// The vsyscall page, the one part of the kernel half that user mode can execute in.
+const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
+
+/// U6. Every D has a frame 0, and it is an address that user mode can be at: `unwind_user_start`
+/// takes it from the user registers (kernel/unwind/user.c, 7.2). Where the instruction itself is
+/// known (an NMI into user mode), it is that. A D is empty only where the task has no mm any
+/// more (X1) or the kernel no memory for the cache (`unwind_user_faultable`); neither is right.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let facts = evidence.facts();
+    for answer in &facts.answers {
+        let cookie = answer.chain.cookie;
+        let exchange = facts.exchanges.get(&cookie);
+        let known = exchange.and_then(|x| facts.entry_ip(x));
+        let wrong = match (answer.chain.ips.first(), known) {
+            (None, _) => "is empty".into(),
+            (Some(&ip), _) if ip.cast_signed() < 0 && !VSYSCALL.contains(&ip) => {
+                format!("starts at {ip:#x}, which is no user address")
+            }
+            (Some(&ip), Some((wanted, _))) if ip != wanted => {
+                format!("starts at {ip:#x}, but user mode was at {wanted:#x}")
+            }
+            _ => {
+                tally.holds();
+                continue;
+            }
+        };
+        let message = format!("record 22 of cookie {cookie:#x} {wrong}");
+        let asked = exchange.and_then(|x| x.requests.last());
+        let events = asked.map(|r| r.event.index);
+        let events = events.into_iter().chain([answer.event.index]);
+        let instruction = asked.and_then(|r| facts.instruction(r.event));
+        tally.violated(message, events, instruction);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::{Kit, holds, not_exercised, user, violations};
+    use crate::trace::model::CONTEXT_USER;
+
+    const C: u64 = 3 << 32 | 1;
+
+    #[test]
+    fn a_user_address_holds() {
+        let mut kit = Kit::new(1);
+        kit.deferred(0, 1001, C, &[0x7fff_ffff_f000]);
+        kit.deferred(0, 1001, C, &[0xffff_ffff_ff60_0400]);
+        assert_eq!(holds("U6", &kit).0, 2);
+    }
+
+    #[test]
+    fn none_a_marker_and_a_kernel_address_do_not() {
+        for bad in [&[][..], &[CONTEXT_USER, 0x40], &[0xffff_ffff_8100_0000]] {
+            let mut kit = Kit::new(1);
+            let asked = kit.nmi(0, 1001, C);
+            let at = kit.deferred(0, 1001, C, bad);
+            assert_eq!(violations("U6", &kit)[0].events, [asked, at]);
+        }
+    }
+
+    #[test]
+    fn another_address_than_the_interrupted_one_does_not() {
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, user(0x1004));
+        kit.deferred(0, 1001, C, &[0x1008]);
+        violations("U6", &kit);
+    }
+
+    #[test]
+    fn a_trace_without_answers_does_not_exercise_it() {
+        not_exercised("U6", &Kit::new(1));
+    }
+}

@@ -1,0 +1,221 @@
+//! W0: the kernel reports nothing wrong.
+
+use std::collections::BTreeSet;
+
+use crate::invariant::evidence::Evidence;
+use crate::invariant::{Tally, Violation};
+use crate::trace::Trace;
+
+/// What makes a line a report: at its start, or behind a prefix that ends in ": " (`rcu: INFO:`,
+/// `watchdog: BUG:`). Literals of kernel/panic.c, kernel/locking/lockdep.c, kernel/rcu/tree_stall.h,
+/// kernel/hung_task.c, lib/ubsan.c, mm/kasan, arch/x86/mm/extable.c and others, 7.2.
+const REPORTS: [&str; 17] = [
+    "WARNING: ",
+    "BUG: ",
+    "[ BUG: ",
+    "INFO: ",
+    "kernel BUG at ",
+    "Kernel panic - not syncing",
+    "Oops: ",
+    "Oops - ",
+    "UBSAN: ",
+    "KASAN: ",
+    "general protection fault, ",
+    "unchecked MSR access error",
+    "PANIC: ",
+    "refcount_t: ",
+    "Watchdog detected hard LOCKUP",
+    "list_add corruption",
+    "list_del corruption",
+];
+
+/// Lines that look like a report and are none, with a part of their text that nothing else has.
+const HARMLESS: [&str; 4] = [
+    // arch/x86/kernel/nmi.c, `nmi_check_duration`: longer than 1 ms, as on an emulated host.
+    "took too long to run",
+    // arch/x86/kernel/cpu/bugs.c: what mitigations the host's CPU model leaves out.
+    "data leaks possible",
+    "mitigation is only effective on AMD/Hygon",
+    // init/main.c and drivers: what the command line asked for.
+    "Unknown kernel command line parameters",
+];
+
+/// A back trace without a report's head line above it.
+const CALL_TRACE: &str = "Call Trace:";
+/// The head line of a back trace that somebody asked for (lib/nmi_backtrace.c); what asks for
+/// one, a stall say, writes a report line of its own.
+const BACKTRACE: &str = "NMI backtrace for cpu";
+/// Lines within which a report's parts follow each other.
+const REACH: usize = 80;
+/// What a violation puts before the line.
+const SAYS: &str = "the kernel says: ";
+
+/// W0. No line of the kernel log or console is a report: WARNING, BUG, INFO, an oops, a sanitizer
+/// or lock checker, a stall. A report is named by its first telling line, once, though it may be
+/// in both the log and on the console.
+///
+/// Not reports: what the harness itself causes ("Uhhuh. NMI received for unknown reason", "Dazed
+/// and confused": nobody claims an injected NMI), and what says that the machine is slow or old
+/// rather than that the kernel is wrong ([`HARMLESS`]).
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let trace = evidence.trace();
+    let mut seen = BTreeSet::new();
+    let mut explained: Option<usize> = None;
+    for (number, line) in trace.log.iter().enumerate() {
+        let text = message(line);
+        if text.is_empty() {
+            continue;
+        }
+        tally.holds();
+        let near = explained.is_some_and(|at| number - at <= REACH);
+        let report = is_report(text);
+        if report || text.starts_with(BACKTRACE) {
+            explained = Some(number);
+        }
+        let alone = text.starts_with(CALL_TRACE) && !near;
+        if (report || alone) && seen.insert(text) {
+            tally.violated(format!("{SAYS}{text}"), [], None);
+        }
+    }
+}
+
+/// Whether a violation is a report of these lines, of each the beginning: the line that the
+/// violation names, and those right behind it in the log.
+pub fn is_of(violation: &Violation, lines: &[String], trace: &Trace) -> bool {
+    if violation.invariant != "W0" {
+        return false;
+    }
+    let Some(head) = violation.message.strip_prefix(SAYS) else {
+        return false;
+    };
+    trace.log.windows(lines.len().max(1)).any(|window| {
+        let told: Vec<&str> = window.iter().map(|line| message(line)).collect();
+        let mut pairs = told.iter().zip(lines);
+        told.first() == Some(&head) && pairs.all(|(text, begin)| text.starts_with(begin.as_str()))
+    })
+}
+
+/// Whether a message is the head line of a report.
+fn is_report(text: &str) -> bool {
+    if HARMLESS.iter().any(|known| text.contains(known)) {
+        return false;
+    }
+    REPORTS.iter().any(|report| {
+        let mut places = text.match_indices(report).map(|(at, _)| at);
+        places.any(|at| at == 0 || text.get(..at).is_some_and(|prefix| prefix.ends_with(": ")))
+    })
+}
+
+/// The message of a log line: without the priority and sequence of /dev/kmsg, without the
+/// console's priority, time stamp and caller.
+fn message(line: &str) -> &str {
+    let mut text = line.trim();
+    // "6,339,5140900,-;text"
+    if let Some((head, rest)) = text.split_once(';')
+        && head.split(',').count() >= 3
+        && head.starts_with(|c: char| c.is_ascii_digit())
+        && !head.contains(' ')
+    {
+        text = rest;
+    }
+    // "<6>[    0.123456][    T1] text"
+    loop {
+        let rest = text.trim_start();
+        let cut = match rest.chars().next() {
+            Some('<') => rest.split_once('>'),
+            Some('[') => rest.split_once(']'),
+            _ => None,
+        };
+        match cut {
+            Some((head, tail)) if is_stamp(head) => text = tail,
+            _ => return rest,
+        }
+    }
+}
+
+/// Whether a bracket holds a priority, a time or a caller, and not text.
+fn is_stamp(head: &str) -> bool {
+    let body = head.get(1..).unwrap_or_default().trim();
+    let body = body.strip_prefix(['T', 'C']).unwrap_or(body);
+    !body.is_empty() && body.chars().all(|c| c.is_ascii_digit() || c == '.')
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+
+    fn log(lines: &[&str]) -> Kit {
+        let mut kit = Kit::new(1);
+        for line in lines {
+            kit.log(line);
+        }
+        kit
+    }
+
+    #[test]
+    fn every_report_is_found_once() {
+        for line in [
+            "[   12.345678] WARNING: kernel/unwind/deferred.c:161 at process_unwind_deferred+0x1/0x2, CPU#0: spin/71",
+            "4,400,12345678,-;WARNING: possible circular locking dependency detected",
+            "<2>[   12.345678][   T71] kernel BUG at kernel/unwind/deferred.c:1!",
+            "[   12.345678] BUG: KASAN: slab-use-after-free in unwind_user+0x1/0x2",
+            "[   12.345678] BUG: sleeping function called from invalid context at mm/fault.c:1",
+            "[   12.345678][  C0] watchdog: BUG: soft lockup - CPU#0 stuck for 22s! [spin:71]",
+            "[   12.345678] rcu: INFO: rcu_preempt self-detected stall on CPU",
+            "[   12.345678] INFO: task init:1 blocked for more than 122 seconds.",
+            "[   12.345678] UBSAN: array-index-out-of-bounds in kernel/unwind/user.c:1:2",
+            "[   12.345678] Oops: general protection fault, probably for non-canonical address",
+            "[   12.345678] Oops: 0000 [#1] SMP NOPTI",
+            "[   12.345678] [ BUG: Invalid wait context ]",
+            "[   12.345678] NMI watchdog: Watchdog detected hard LOCKUP on cpu 0",
+            "Kernel panic - not syncing: Attempted to kill init! exitcode=0x0000000b",
+        ] {
+            let found = violations("W0", &log(&[line, "[    1.0] fine", line]));
+            assert_eq!(found.len(), 1, "{line}");
+        }
+    }
+
+    #[test]
+    fn one_report_of_many_lines_is_one_violation() {
+        let kit = log(&[
+            "[    1.000000] ------------[ cut here ]------------",
+            "[    1.000000] WARNING: kernel/fork.c:1 at f+0x1/0x2, CPU#0: init/1",
+            "[    1.000000] Modules linked in:",
+            "[    1.000000] Call Trace:",
+            "[    1.000000]  <TASK>",
+            "WARNING: kernel/fork.c:1 at f+0x1/0x2, CPU#0: init/1",
+        ]);
+        assert_eq!(violations("W0", &kit).len(), 1);
+    }
+
+    #[test]
+    fn a_call_trace_of_its_own_is_a_report_unless_asked_for() {
+        violations("W0", &log(&["[    1.000000] Call Trace:"]));
+        holds(
+            "W0",
+            &log(&["[ 1.0] NMI backtrace for cpu 0", "[ 1.0] Call Trace:"]),
+        );
+    }
+
+    #[test]
+    fn what_the_harness_and_a_slow_machine_cause_is_none() {
+        let kit = log(&[
+            "[    1.000000] Uhhuh. NMI received for unknown reason 20 on CPU 0.",
+            "[    1.000000] Dazed and confused, but trying to continue",
+            "[    1.000000] INFO: NMI handler (arch_trigger_cpumask_backtrace_handler) took too long to run: 1.203 msecs",
+            "[    1.000000] perf: interrupt took too long (2510 > 2500), lowering kernel.perf_event_max_sample_rate to 79000",
+            "[    0.000000] Spectre V2 : WARNING: Unprivileged eBPF is enabled with eIBRS on, data leaks possible via Spectre v2 BHB attacks!",
+            "[    0.000000] ACPI BIOS Warning (bug): Incorrect checksum in table",
+            "[    0.000000] kasan: KernelAddressSanitizer initialized",
+            "[    0.000000] UBSAN initialised",
+            "[    0.000000] clocksource: timekeeping watchdog on CPU0: Marking clocksource 'tsc' as unstable",
+            "[    0.000000] Debugging for BUG: off",
+        ]);
+        assert_eq!(holds("W0", &kit).0, 10);
+    }
+
+    #[test]
+    fn an_empty_log_does_not_exercise_it() {
+        not_exercised("W0", &log(&["", "[    1.000000]"]));
+    }
+}

@@ -1,0 +1,165 @@
+//! W2: every NMI is taken once, on its vCPU, at the instruction that was meant.
+
+use std::collections::BTreeMap;
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{
+    Evidence, Role, announced_spec, kernel_limit, loses, spec, spec_role,
+};
+use crate::trace::recording::Injection;
+use crate::trace::{Event, EventKind, Trace};
+
+/// W2. On each CPU `nmi:nmi_handler` was sampled once for each NMI that was injected there, and the
+/// kernel part of the k-th sample has, right behind the return address into the NMI's entry code,
+/// the very instruction before which the k-th was injected, where that was an instruction of the
+/// kernel at which the vCPU stood for it, outside of another NMI's handler.
+///
+/// The unwinder steps over the NMI's own frame and shows the interrupted address as the CPU saved
+/// it (arch/x86/kernel/unwind_orc.c, ORC_TYPE_REGS). Which address the entry code's is, most of the
+/// samples say.
+///
+/// Not of the kernel's contract: it says that the harness did what the scenario says. Nothing is
+/// judged with the lab client, whose own NMIs and handler fire the tracepoint too.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let trace = evidence.trace();
+    if trace.lab.is_some() {
+        return tally.lacks("the lab client fires the tracepoint too");
+    }
+    let mut of_cpu: BTreeMap<u32, Vec<&Injection>> = BTreeMap::new();
+    for injection in &trace.injections {
+        of_cpu.entry(injection.vcpu).or_default().push(injection);
+    }
+    let mut pairs = Vec::new();
+    for (cpu, injections) in of_cpu {
+        for samples in nmi_samples(trace, cpu) {
+            if samples.len() == injections.len() {
+                pairs.extend(samples.into_iter().zip(injections.iter().copied()));
+            } else if samples.is_empty() || samples.len() % injections.len() != 0 {
+                // A multiple would be that of several handlers.
+                let (have, want) = (samples.len(), injections.len());
+                let message = format!("CPU {cpu} has {have} NMI samples for {want} injected NMIs");
+                tally.violated(message, samples.last().map(|it| it.index), None);
+            }
+        }
+    }
+    let exact = pairs.iter().filter(|(_, injection)| injection.exact);
+    let shown: Vec<_> = { exact }
+        .filter(|(event, _)| is_whole(trace, event))
+        .collect();
+    let entry = entry(shown.iter().map(|(event, injection)| (*event, *injection)));
+    for (event, injection) in shown {
+        let chain = event.kernel_chain();
+        let at = chain.iter().position(|ip| Some(*ip) == entry);
+        let hit = at.and_then(|at| chain.get(at + 1)).copied();
+        if hit == Some(injection.rip) {
+            tally.holds();
+            continue;
+        }
+        let went = hit.map_or_else(|| "nowhere".into(), |ip| format!("{ip:#x}"));
+        let message = format!(
+            "the NMI before {:#x} on vCPU {} was taken at {went}",
+            injection.rip, injection.vcpu
+        );
+        tally.violated(message, [event.index], Some(injection.rip));
+    }
+}
+
+/// The samples of each NMI event of a CPU, in the order in which they were written; not of a ring
+/// that lost some.
+fn nmi_samples(trace: &Trace, cpu: u32) -> Vec<Vec<&Event>> {
+    let mut all = Vec::new();
+    for (open_index, open) in trace.session.iter().enumerate() {
+        let nmi = announced_spec(trace, open).is_some_and(|it| spec_role(it) == Role::Nmi);
+        if !nmi || open.cpu != cpu {
+            continue;
+        }
+        if trace.events.iter().any(|e| e.ring == open.ring && loses(e)) {
+            continue;
+        }
+        let samples = trace.events.iter();
+        let mut samples: Vec<&Event> = samples
+            .filter(|e| e.event == Some(open_index) && matches!(e.kind, EventKind::Sample(_)))
+            .collect();
+        samples.sort_by_key(|e| e.position);
+        all.push(samples);
+    }
+    all
+}
+
+/// The kernel part of the chain is there, and was not cut.
+fn is_whole(trace: &Trace, event: &Event) -> bool {
+    let limit = spec(trace, event).map_or(0, kernel_limit);
+    (1..limit).contains(&event.kernel_chain().len())
+}
+
+/// The address that comes right before the instruction in most samples that have it.
+fn entry<'t>(pairs: impl Iterator<Item = (&'t Event, &'t Injection)>) -> Option<u64> {
+    let mut said: BTreeMap<u64, usize> = BTreeMap::new();
+    for (event, injection) in pairs {
+        let chain = event.kernel_chain();
+        let at = chain.iter().position(|&ip| ip == injection.rip);
+        if let Some(&before) = at.and_then(|at| chain.get(at.checked_sub(1)?)) {
+            *said.entry(before).or_default() += 1;
+        }
+    }
+    { said.into_iter() }
+        .max_by_key(|&(_, times)| times)
+        .map(|(address, _)| address)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::Check;
+    use crate::invariant::testkit::check;
+    use crate::invariant::testkit::{Kit, holds, kernel, not_exercised, user, violations};
+
+    const C: u64 = 3 << 32 | 1;
+    const RIP: u64 = 0xffff_ffff_8100_1234;
+
+    fn hit(rip: u64) -> crate::invariant::testkit::Hit {
+        kernel(rip).iteration(0, 1)
+    }
+
+    #[test]
+    fn an_nmi_where_it_was_meant_holds() {
+        let mut kit = Kit::new(2);
+        kit.inject(0, 1001, C, hit(RIP));
+        kit.inject(1, 1002, C, hit(RIP + 4));
+        kit.inject(0, 1001, C, user(0x1000));
+        assert_eq!(holds("W2", &kit).0, 2);
+    }
+
+    #[test]
+    fn one_an_instruction_further_does_not() {
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, hit(RIP));
+        kit.inject(0, 1001, C, hit(RIP));
+        kit.inject(0, 1001, C, hit(RIP));
+        let mut trace = kit.trace();
+        trace.injections[1].rip += 3;
+        let Check::Violated(found) = check("W2", &trace) else {
+            panic!("not noticed");
+        };
+        assert_eq!((found.len(), found[0].instruction), (1, Some(RIP + 3)));
+    }
+
+    #[test]
+    fn one_too_few_or_too_many_does_not() {
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, hit(RIP));
+        kit.inject(0, 1001, C, hit(RIP));
+        kit.nmi(0, 1001, C);
+        let found = violations("W2", &kit);
+        assert_eq!(
+            found[0].message,
+            "CPU 0 has 3 NMI samples for 2 injected NMIs"
+        );
+    }
+
+    #[test]
+    fn what_came_at_any_time_does_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, kernel(RIP));
+        not_exercised("W2", &kit);
+    }
+}
