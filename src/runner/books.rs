@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use unwindlab_oracle::trace::recording::{Injection, Progress, Recording};
+use unwindlab_oracle::trace::recording::{Injection, Recording, ThreadProgress};
 
 use crate::driver::Driver;
 use crate::plan::ActionPlan;
@@ -92,11 +92,11 @@ impl Books {
     }
 
     /// How far each thread of the workload was, with what it has done at the end.
-    pub fn progress(&self, recording: &Recording, at_end: &[u64]) -> Vec<Progress> {
+    pub fn progress(&self, recording: &Recording, at_end: &[u64]) -> Vec<ThreadProgress> {
         let count = |list: &[u64], i: usize| list.get(i).copied().unwrap_or(0);
         (0_usize..)
             .zip(&recording.threads)
-            .map(|(i, thread)| Progress {
+            .map(|(i, thread)| ThreadProgress {
                 thread: thread.thread,
                 at_first_injection: count(&self.first_progress, i),
                 at_last_injection: count(&self.last_progress, i),

@@ -5,66 +5,350 @@ use super::{Invariant, abi, client, cookie, delivery, matching, stack, task, use
 /// All invariants, in the order of the catalogue (docs/invariants.md).
 pub static INVARIANTS: &[Invariant] = &[
     // C: cookies
-    Invariant::new("C1", "all requests of a task in one kernel entry carry one cookie", "no two requests that are known to be of one entry", cookie::c1_stability::judge).and_log(cookie::lab_log::stability),
-    Invariant::new("C2", "entries with a user instruction between them have different cookies", "no two requests of a task with a proven user instruction between them", cookie::c2_freshness::judge).and_log(cookie::lab_log::freshness),
-    Invariant::new("C3", "two tasks never share a cookie", "fewer than two tasks with cookies", cookie::c3_uniqueness::judge).and_log(cookie::lab_log::uniqueness),
-    Invariant::new("C4", "a cookie is a CPU number below an odd count", "no cookies", cookie::c4_format::judge).and_log(cookie::lab_log::format),
-    Invariant::new("C5", "a cookie names the CPU of its first request", "no cookies", cookie::c5_birth::judge).and_log(cookie::lab_log::birth),
-    Invariant::new("C6", "the count in the cookies born on a CPU never decreases", "no two cookies born on one CPU", cookie::c6_order::judge).and_log(cookie::lab_log::order),
-    Invariant::new("C7", "the cookie of record 22 is one that some sample carried", "no record 22", cookie::c7_origin::judge).and_log(cookie::lab_log::origin),
+    Invariant::new(
+        "C1",
+        "all requests of a task in one kernel entry carry one cookie",
+        "no two requests that are known to be of one entry",
+        cookie::c1_stability::judge,
+    )
+    .and_log(cookie::lab_log::stability),
+    Invariant::new(
+        "C2",
+        "entries with a user instruction between them have different cookies",
+        "no two requests of a task with a proven user instruction between them",
+        cookie::c2_freshness::judge,
+    )
+    .and_log(cookie::lab_log::freshness),
+    Invariant::new(
+        "C3",
+        "two tasks never share a cookie",
+        "fewer than two tasks with cookies",
+        cookie::c3_uniqueness::judge,
+    )
+    .and_log(cookie::lab_log::uniqueness),
+    Invariant::new(
+        "C4",
+        "a cookie is a CPU number below an odd count",
+        "no cookies",
+        cookie::c4_format::judge,
+    )
+    .and_log(cookie::lab_log::format),
+    Invariant::new(
+        "C5",
+        "a cookie names the CPU of its first request",
+        "no cookies",
+        cookie::c5_birth::judge,
+    )
+    .and_log(cookie::lab_log::birth),
+    Invariant::new(
+        "C6",
+        "the count in the cookies born on a CPU never decreases",
+        "no two cookies born on one CPU",
+        cookie::c6_order::judge,
+    )
+    .and_log(cookie::lab_log::order),
+    Invariant::new(
+        "C7",
+        "the cookie of record 22 is one that some sample carried",
+        "no record 22",
+        cookie::c7_origin::judge,
+    )
+    .and_log(cookie::lab_log::origin),
     // M: matching
-    Invariant::new("M1", "every deferred sample gets its record 22 in the same entry", "no deferred samples", matching::m1_completeness::judge).and_log(matching::lab_log::completeness),
-    Invariant::new("M2", "at most one record 22 for a cookie, per buffer", "no record 22", matching::m2_once::judge).and_log(matching::lab_log::once),
-    Invariant::new("M3", "every record 22 answers a sample of the same entry", "no record 22", matching::m3_soundness::judge),
-    Invariant::new("M4", "record 22 carries the pid and tid of its sample", "no record 22 with a sample", matching::m4_identity::judge),
-    Invariant::new("M5", "record 22 comes after its first sample, and late samples are of the same entry", "no record 22 with a sample", matching::m5_later::judge),
-    Invariant::new("M6", "record 22 is written on the CPU on which the task runs", "no record 22 behind a switch record in its ring", matching::m6_place::judge),
-    Invariant::new("M7", "an event that defers has an inline user chain only where the request was refused", "no sample of an event that defers has a user part", matching::m7_inline::judge),
+    Invariant::new(
+        "M1",
+        "every deferred sample gets its record 22 in the same entry",
+        "no deferred samples",
+        matching::m1_completeness::judge,
+    )
+    .and_log(matching::lab_log::completeness),
+    Invariant::new(
+        "M2",
+        "at most one record 22 for a cookie, per buffer",
+        "no record 22",
+        matching::m2_once::judge,
+    )
+    .and_log(matching::lab_log::once),
+    Invariant::new(
+        "M3",
+        "every record 22 answers a sample of the same entry",
+        "no record 22",
+        matching::m3_soundness::judge,
+    ),
+    Invariant::new(
+        "M4",
+        "record 22 carries the pid and tid of its sample",
+        "no record 22 with a sample",
+        matching::m4_identity::judge,
+    ),
+    Invariant::new(
+        "M5",
+        "record 22 comes after its first sample, and late samples are of the same entry",
+        "no record 22 with a sample",
+        matching::m5_later::judge,
+    ),
+    Invariant::new(
+        "M6",
+        "record 22 is written on the CPU on which the task runs",
+        "no record 22 behind a switch record in its ring",
+        matching::m6_place::judge,
+    ),
+    Invariant::new(
+        "M7",
+        "an event that defers has an inline user chain only where the request was refused",
+        "no sample of an event that defers has a user part",
+        matching::m7_inline::judge,
+    ),
     // S: stacks
-    Invariant::new("S1", "record 22 shows the user stack at the time of the entry", "no record 22 of a workload thread at its leaf", stack::s1_identity::judge).and_log(stack::lab_log::identity),
-    Invariant::new("S2", "entries with different stacks give different records 22", "no two records 22 in a row whose stacks are known to differ", stack::s2_no_stale_cache::judge),
-    Invariant::new("S3", "all records 22 of one cookie are the same", "no cookie with two records 22", stack::s3_identical::judge).and_log(stack::lab_log::identical),
-    Invariant::new("S4", "no user instruction retires between a sample and its record 22", "no answered sample of a task with system call markers or of a known NMI into user mode", stack::s4_no_user_code::judge).of_injections(),
+    Invariant::new(
+        "S1",
+        "record 22 shows the user stack at the time of the entry",
+        "no record 22 of a workload thread at its leaf",
+        stack::s1_identity::judge,
+    )
+    .and_log(stack::lab_log::identity),
+    Invariant::new(
+        "S2",
+        "entries with different stacks give different records 22",
+        "no two records 22 in a row whose stacks are known to differ",
+        stack::s2_no_stale_cache::judge,
+    ),
+    Invariant::new(
+        "S3",
+        "all records 22 of one cookie are the same",
+        "no cookie with two records 22",
+        stack::s3_identical::judge,
+    )
+    .and_log(stack::lab_log::identical),
+    Invariant::new(
+        "S4",
+        "no user instruction retires between a sample and its record 22",
+        "no answered sample of a task with system call markers or of a known NMI into user mode",
+        stack::s4_no_user_code::judge,
+    )
+    .of_injections(),
     // D: duplicate suppression
-    Invariant::new("D1", "an entry gives records 22 of one cookie at most", "no record 22 of an entry of which more is known", delivery::d1_one_walk::judge),
-    Invariant::of_log("D2", "a client is called at most once in an entry", "no callback of the lab client", delivery::lab_log::one_callback),
-    Invariant::new("D3", "a deferred sample has no user chain of its own", "no deferred samples", delivery::d3_no_repeat::judge),
+    Invariant::new(
+        "D1",
+        "an entry gives records 22 of one cookie at most",
+        "no record 22 of an entry of which more is known",
+        delivery::d1_one_walk::judge,
+    ),
+    Invariant::of_log(
+        "D2",
+        "a client is called at most once in an entry",
+        "no callback of the lab client",
+        delivery::lab_log::one_callback,
+    ),
+    Invariant::new(
+        "D3",
+        "a deferred sample has no user chain of its own",
+        "no deferred samples",
+        delivery::d3_no_repeat::judge,
+    ),
     // P: forward progress
-    Invariant::of_log("P1", "the task work runs once in an entry, and once more for each client that joins", "no callback of the lab client", delivery::lab_log::runs),
-    Invariant::new("P2", "a thread interrupted in the kernel gets back to user mode", "no workload thread with a known NMI in the kernel and a progress counter", delivery::p2_entry_ends::judge).and_log(delivery::lab_log::ends).of_injections(),
-    Invariant::new("P3", "user instructions retire between two unwinds of a task", "no two unwinds of a task with a proven user instruction between them", delivery::p3_user_mode::judge),
-    Invariant::new("P4", "an NMI in user mode is answered before the next user instruction", "no answered NMI into user mode", delivery::p4_at_once::judge).of_injections(),
-    Invariant::new("P5", "an unwind that blocks on a page blocks only that task", "no walk waited for a page until it was let go", delivery::p5_only_that_task::judge),
+    Invariant::of_log(
+        "P1",
+        "the task work runs once in an entry, and once more for each client that joins",
+        "no callback of the lab client",
+        delivery::lab_log::runs,
+    ),
+    Invariant::new(
+        "P2",
+        "a thread interrupted in the kernel gets back to user mode",
+        "no workload thread with a known NMI in the kernel and a progress counter",
+        delivery::p2_entry_ends::judge,
+    )
+    .and_log(delivery::lab_log::ends)
+    .of_injections(),
+    Invariant::new(
+        "P3",
+        "user instructions retire between two unwinds of a task",
+        "no two unwinds of a task with a proven user instruction between them",
+        delivery::p3_user_mode::judge,
+    ),
+    Invariant::new(
+        "P4",
+        "an NMI in user mode is answered before the next user instruction",
+        "no answered NMI into user mode",
+        delivery::p4_at_once::judge,
+    )
+    .of_injections(),
+    Invariant::new(
+        "P5",
+        "an unwind that blocks on a page blocks only that task",
+        "no walk waited for a page until it was let go",
+        delivery::p5_only_that_task::judge,
+    ),
     // X: life cycle of tasks
-    Invariant::new("X1", "an entry that ends in exit is answered, with a real stack", "no record 22 behind the exit record of its task", task::x1_exit_answered::judge).and_log(task::lab_log::exit_answered),
-    Invariant::new("X2", "a request of an exiting task is refused", "no refused sample of an exiting task", task::x2_exiting_refused::judge).and_log(task::lab_log::exiting_refused),
-    Invariant::new("X3", "a forked child starts with no cookie and no request", "no forked task with a deferred record of its own", task::x3_fork_clean::judge),
-    Invariant::new("X4", "an exec has one cookie before and after", "no exec between requests of its call and of its success (comm records needed)", task::x4_exec::judge),
-    Invariant::new("X5", "kernel threads have no deferred chains", "no sample of an event that defers in a known kernel thread", task::x5_kernel_threads::judge),
-    Invariant::new("X6", "an entry that runs task work without leaving is answered early, and once", "no two injections into one system call of a thread that is traced or waits in io_uring, with a record 22 between them", task::x6_early_answer::judge).of_injections(),
-    Invariant::new("X7", "nothing leaks over 10,000 exits with a request pending", "the agent did not look at the kernel's memory", task::x7_no_leak::judge),
+    Invariant::new(
+        "X1",
+        "an entry that ends in exit is answered, with a real stack",
+        "no record 22 behind the exit record of its task",
+        task::x1_exit_answered::judge,
+    )
+    .and_log(task::lab_log::exit_answered),
+    Invariant::new(
+        "X2",
+        "a request of an exiting task is refused",
+        "no refused sample of an exiting task",
+        task::x2_exiting_refused::judge,
+    )
+    .and_log(task::lab_log::exiting_refused),
+    Invariant::new(
+        "X3",
+        "a forked child starts with no cookie and no request",
+        "no forked task with a deferred record of its own",
+        task::x3_fork_clean::judge,
+    ),
+    Invariant::new(
+        "X4",
+        "an exec has one cookie before and after",
+        "no exec between requests of its call and of its success (comm records needed)",
+        task::x4_exec::judge,
+    ),
+    Invariant::new(
+        "X5",
+        "kernel threads have no deferred chains",
+        "no sample of an event that defers in a known kernel thread",
+        task::x5_kernel_threads::judge,
+    ),
+    Invariant::new(
+        "X6",
+        "an entry that runs task work without leaving is answered early, and once",
+        "no two injections into one system call of a thread that is traced or waits in \
+         io_uring, with a record 22 between them",
+        task::x6_early_answer::judge,
+    )
+    .of_injections(),
+    Invariant::new(
+        "X7",
+        "nothing leaks over 10,000 exits with a request pending",
+        "the agent did not look at the kernel's memory",
+        task::x7_no_leak::judge,
+    ),
     // A: perf's ABI
-    Invariant::new("A1", "the deferred marker comes once, followed by exactly the cookie", "no deferred marker in any chain", abi::a1_marker::judge),
-    Invariant::new("A2", "record 22 is as long as its frames say, at most 510, and of user mode", "no record 22", abi::a2_layout::judge),
-    Invariant::new("A3", "record 22 goes to every event that asked for it, and to no other", "no record 22", abi::a3_receivers::judge),
-    Invariant::new("A4", "max_stack limits only the kernel part of a deferred sample", "no deferred sample of an event with max_stack", abi::a4_max_stack::judge),
-    Invariant::new("A5", "what is missing is counted as lost", "no injections armed by a workload thread", abi::a5_counted::judge),
-    Invariant::new("A7", "an event's records land in the buffer it was opened for", "no records that tell their event", abi::a7_own_buffer::judge),
+    Invariant::new(
+        "A1",
+        "the deferred marker comes once, followed by exactly the cookie",
+        "no deferred marker in any chain",
+        abi::a1_marker::judge,
+    ),
+    Invariant::new(
+        "A2",
+        "record 22 is as long as its frames say, at most 510, and of user mode",
+        "no record 22",
+        abi::a2_layout::judge,
+    ),
+    Invariant::new(
+        "A3",
+        "record 22 goes to every event that asked for it, and to no other",
+        "no record 22",
+        abi::a3_receivers::judge,
+    ),
+    Invariant::new(
+        "A4",
+        "max_stack limits only the kernel part of a deferred sample",
+        "no deferred sample of an event with max_stack",
+        abi::a4_max_stack::judge,
+    ),
+    Invariant::new(
+        "A5",
+        "what is missing is counted as lost",
+        "no injections armed by a workload thread",
+        abi::a5_counted::judge,
+    ),
+    Invariant::new(
+        "A7",
+        "an event's records land in the buffer it was opened for",
+        "no records that tell their event",
+        abi::a7_own_buffer::judge,
+    ),
     // U: the unwinder
-    Invariant::new("U1", "a walk ends after 510 frames, and a deeper stack gives exactly 510", "no record 22", user::u1_ends::judge),
-    Invariant::new("U2", "a walk stops at the end of the chain of frame pointers", "no record 22 of a workload thread at the leaf of a stack below 510 frames", user::u2_stops::judge),
-    Invariant::new("U3", "a fault in the walk never signals the task", "no whole chain of a thread whose root leads to memory that cannot be read", user::u3_no_signal::judge),
-    Invariant::new("U4", "a walk brings in the pages that are not present", "no record 22 of a system call with its stack out of the page tables", user::u4_missing_pages::judge),
-    Invariant::new("U5", "32-bit code is walked with 4-byte words", "no record 22 of a thread at its leaf in 32-bit code", user::u5_word_size::judge),
-    Invariant::new("U6", "frame 0 is the user instruction pointer", "no record 22", user::u6_frame_zero::judge),
+    Invariant::new(
+        "U1",
+        "a walk ends after 510 frames, and a deeper stack gives exactly 510",
+        "no record 22",
+        user::u1_ends::judge,
+    ),
+    Invariant::new(
+        "U2",
+        "a walk stops at the end of the chain of frame pointers",
+        "no record 22 of a workload thread at the leaf of a stack below 510 frames",
+        user::u2_stops::judge,
+    ),
+    Invariant::new(
+        "U3",
+        "a fault in the walk never signals the task",
+        "no whole chain of a thread whose root leads to memory that cannot be read",
+        user::u3_no_signal::judge,
+    ),
+    Invariant::new(
+        "U4",
+        "a walk brings in the pages that are not present",
+        "no record 22 of a system call with its stack out of the page tables",
+        user::u4_missing_pages::judge,
+    ),
+    Invariant::new(
+        "U5",
+        "32-bit code is walked with 4-byte words",
+        "no record 22 of a thread at its leaf in 32-bit code",
+        user::u5_word_size::judge,
+    ),
+    Invariant::new(
+        "U6",
+        "frame 0 is the user instruction pointer",
+        "no record 22",
+        user::u6_frame_zero::judge,
+    ),
     // R: requests and callbacks of clients
-    Invariant::of_log("R1", "the first request of a client in an entry returns 0, later ones 1 or more", "no request of the lab client", client::requests::first_is_zero),
-    Invariant::of_log("R2", "a cancelled client is refused", "no request of a cancelled client", client::requests::cancelled_is_refused),
-    Invariant::of_log("R3", "clients are limited, the next one gets -EBUSY", "no registration was refused", client::requests::limited),
-    Invariant::of_log("R4", "when cancelling has returned, no callback of that client runs", "no client was called and cancelled", client::callbacks::none_after_cancel),
-    Invariant::of_log("R5", "no client is called where it did not ask", "no callback of the lab client", client::callbacks::none_unasked),
+    Invariant::of_log(
+        "R1",
+        "the first request of a client in an entry returns 0, later ones 1 or more",
+        "no request of the lab client",
+        client::requests::first_is_zero,
+    ),
+    Invariant::of_log(
+        "R2",
+        "a cancelled client is refused",
+        "no request of a cancelled client",
+        client::requests::cancelled_is_refused,
+    ),
+    Invariant::of_log(
+        "R3",
+        "clients are limited, the next one gets -EBUSY",
+        "no registration was refused",
+        client::requests::limited,
+    ),
+    Invariant::of_log(
+        "R4",
+        "when cancelling has returned, no callback of that client runs",
+        "no client was called and cancelled",
+        client::callbacks::none_after_cancel,
+    ),
+    Invariant::of_log(
+        "R5",
+        "no client is called where it did not ask",
+        "no callback of the lab client",
+        client::callbacks::none_unasked,
+    ),
     // W: the machine's own signs
-    Invariant::new("W0", "no warning, bug, stall or sanitizer report in the kernel log", "no log", world::w0_console::judge),
-    Invariant::new("W1", "every ring buffer makes sense to its end", "no rings", world::w1_rings::judge),
-    Invariant::new("W2", "each NMI is taken once, at the instruction that was meant", "no sampled NMI before an instruction of the kernel that a scenario names", world::w2_exact::judge),
+    Invariant::new(
+        "W0",
+        "no warning, bug, stall or sanitizer report in the kernel log",
+        "no log",
+        world::w0_console::judge,
+    ),
+    Invariant::new(
+        "W1",
+        "every ring buffer makes sense to its end",
+        "no rings",
+        world::w1_rings::judge,
+    ),
+    Invariant::new(
+        "W2",
+        "each NMI is taken once, at the instruction that was meant",
+        "no sampled NMI before an instruction of the kernel that a scenario names",
+        world::w2_exact::judge,
+    ),
 ];

@@ -1,32 +1,28 @@
-//! What the tracers wrote, as ordered events: `Recording` (raw bytes as read from guest memory)
-//! in, [`Trace`] out.
+//! What the tracers wrote, as ordered events: a [`Recording`] (raw bytes as read from guest memory)
+//! in, a [`Trace`] out.
 //!
-//! [`ring`] reads a live ring out of guest memory; [`framing`] cuts its bytes into records,
-//! [`layout`] finds the event that wrote each, [`record`] takes them apart; [`decode`] merges all
-//! rings into a [`Trace`]; [`lab`] is the log of the kernel's lab client; [`canonical`] is its form in snapshots.
+//! - [`ring`]: reads a live ring out of guest memory
+//! - [`recording`]: everything brought home from one trial, undecoded
+//! - [`framing`]: cuts the bytes of a ring into records
+//! - [`record`]: takes one record apart
+//! - `decode`: all rings of a recording, merged into a [`Trace`]
+//! - [`model`]: the [`Trace`] and its events
+//! - [`lab`]: the log of the kernel's lab client
+//! - [`script`]: the text that `perf script` prints
+//! - [`canonical`]: the form of a trace in snapshots
 
 pub mod canonical;
-#[cfg(test)]
-mod crosscheck_tests;
-pub mod decode;
-#[cfg(test)]
-mod encoder;
-mod fields;
+mod decode;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod framing;
 pub mod lab;
-pub mod layout;
 pub mod model;
 pub mod record;
-#[cfg(test)]
-mod record_tests;
 pub mod recording;
 pub mod ring;
-mod sample;
-pub mod sample_id;
 pub mod script;
-pub mod symbolize;
+mod symbolize;
 
 pub use canonical::SnapshotStyle;
 pub use lab::{LabEvent, LabKind, LabLog, LabTrace};

@@ -6,7 +6,7 @@ use unwindlab_abi::message::{EventAnnounce, RingAnnounce, ThreadAnnounce, UserSy
 use unwindlab_abi::plan::Tracing;
 
 use super::lab::LabTrace;
-use super::recording::{Block, Injection, Point, Progress};
+use super::recording::{Block, Injection, Point, ThreadProgress};
 
 /// `PERF_CONTEXT_KERNEL`: the kernel part of a chain follows.
 pub const CONTEXT_KERNEL: u64 = (-128_i64).cast_unsigned();
@@ -64,7 +64,7 @@ pub struct Trace {
     #[serde(default)]
     pub perf_script: Option<String>,
     /// How far the workload got.
-    pub progress: Vec<Progress>,
+    pub progress: Vec<ThreadProgress>,
     /// Rings whose bytes stopped making sense, with the reason; an invariant of its own.
     pub corrupt: Vec<String>,
     /// Kernel log and console, for W0.

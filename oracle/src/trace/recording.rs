@@ -56,9 +56,9 @@ pub struct Recording {
     /// What the distribution's perf made of its own recording, if it recorded.
     #[serde(default)]
     pub perf_script: Option<String>,
-    /// Progress counters by thread, read from guest memory when the first injection was made and
+    /// ThreadProgress counters by thread, read from guest memory when the first injection was made and
     /// when the trial ended.
-    pub progress: Vec<Progress>,
+    pub progress: Vec<ThreadProgress>,
     /// Kernel log lines, as the agent read them after the workload.
     pub kernel_log: String,
     /// Everything the guest wrote to its serial console.
@@ -148,7 +148,7 @@ pub struct Block {
 
 /// How far one workload thread got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct ThreadProgress {
     /// The thread.
     pub thread: u32,
     /// Its counter at the first injection.

@@ -18,7 +18,7 @@ use unwindlab_oracle::invariant::{Evidence, Invariant, Violation};
 use unwindlab_oracle::trace::model::{
     CONTEXT_KERNEL, CONTEXT_USER_DEFERRED, CallchainDeferred, Event, EventKind, Sample, Trace,
 };
-use unwindlab_oracle::trace::recording::{Injection, Progress, TrialEnd};
+use unwindlab_oracle::trace::recording::{Injection, ThreadProgress, TrialEnd};
 
 /// In the kernel function `work`.
 const KERNEL_IP: u64 = 0xffff_ffff_8100_0010;
@@ -65,7 +65,7 @@ fn trace() -> Trace {
             start: 0x40_1000,
             end: 0x40_1010,
         }],
-        progress: vec![Progress {
+        progress: vec![ThreadProgress {
             thread: 0,
             at_first_injection: 10,
             at_last_injection: 25,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::invariant::evidence::{Answer, Evidence, Facts, Task};
 use crate::invariant::{Check, Tally};
 use crate::trace::Trace;
-use crate::trace::recording::Progress;
+use crate::trace::recording::ThreadProgress;
 
 /// P3. Two D of a task that follow each other must not be of one entry, as far as that is known
 /// (as for C1). Evidence is a pair with a proven user instruction between them; other pairs are
@@ -77,7 +77,7 @@ pub fn progress(trace: &Trace, at_least: u64) -> Check {
         tally.lacks("fewer than two injections to advance between");
         return tally.finish();
     }
-    let advanced = |p: &Progress| p.at_last_injection.saturating_sub(p.at_first_injection);
+    let advanced = |p: &ThreadProgress| p.at_last_injection.saturating_sub(p.at_first_injection);
     let alone = u32::try_from(trace.progress.len()).is_ok_and(|n| n <= trace.vcpus);
     if alone {
         for p in &trace.progress {

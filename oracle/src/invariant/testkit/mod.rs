@@ -17,7 +17,7 @@ use super::{Check, Evidence, INVARIANTS, Violation};
 use crate::trace::model::{
     CONTEXT_KERNEL, CONTEXT_USER, CONTEXT_USER_DEFERRED, CallchainDeferred, Sample,
 };
-use crate::trace::recording::{Injection, Progress};
+use crate::trace::recording::{Injection, ThreadProgress};
 use crate::trace::{Event, EventKind, Trace};
 
 /// TID, TIME, CPU, CALLCHAIN, IDENTIFIER.
@@ -169,9 +169,9 @@ impl Kit {
         });
     }
 
-    /// Progress of a thread: at the first injection, at the last one, at the end.
+    /// ThreadProgress of a thread: at the first injection, at the last one, at the end.
     pub fn progress(&mut self, thread: u32, first: u64, last: u64, end: u64) {
-        self.trace.progress.push(Progress {
+        self.trace.progress.push(ThreadProgress {
             thread,
             at_first_injection: first,
             at_last_injection: last,

@@ -16,10 +16,10 @@
 //! of the reader. Threads that are told to stop do so in any order, so the exits behind the last
 //! sample or chain are sorted.
 
-use super::names::{Cookies, Task, Tasks};
+use super::names::{CookieNames, TaskName, TaskNames};
 use super::place::interrupted;
 use super::stack::{self, Leaf};
-use super::{KernelResolver, place::Place};
+use super::{KernelResolver, place::SamplePlace};
 use crate::trace::model::{CONTEXT_USER_DEFERRED, CallchainDeferred, Event, EventKind};
 use crate::trace::model::{Sample, Trace};
 use crate::trace::symbolize::UserSymbols;
@@ -47,9 +47,9 @@ pub(super) fn lines(trace: &Trace, kernel: KernelResolver<'_>) -> Vec<String> {
 struct Writer<'a> {
     trace: &'a Trace,
     kernel: KernelResolver<'a>,
-    tasks: Tasks<'a>,
+    tasks: TaskNames<'a>,
     symbols: UserSymbols<'a>,
-    cookies: Cookies,
+    cookies: CookieNames,
     several_samplers: bool,
     several_receivers: bool,
 }
@@ -60,9 +60,9 @@ impl<'a> Writer<'a> {
         Self {
             trace,
             kernel,
-            tasks: Tasks::new(trace),
+            tasks: TaskNames::new(trace),
             symbols: UserSymbols::new(&trace.user_symbols),
-            cookies: Cookies::default(),
+            cookies: CookieNames::default(),
             several_samplers: specs.iter().filter(|s| s.sample_period > 0).count() > 1,
             several_receivers: specs.iter().filter(|s| s.defer_output).count() > 1,
         }
@@ -91,8 +91,8 @@ impl<'a> Writer<'a> {
         })
     }
 
-    fn sample(&mut self, task: Task<'_>, event: &Event, sample: &Sample) -> String {
-        let Place { nmi, at } = interrupted(sample, self.kernel);
+    fn sample(&mut self, task: TaskName<'_>, event: &Event, sample: &Sample) -> String {
+        let SamplePlace { nmi, at } = interrupted(sample, self.kernel);
         let by = if nmi { "nmi" } else { self.event_name(event) };
         let chain = sample.chain.as_deref().unwrap_or_default();
         let user = if let Some(cookie) = sample.cookie() {
@@ -109,7 +109,12 @@ impl<'a> Writer<'a> {
         format!("S {task} {by}@{at} {user}{suffix}")
     }
 
-    fn deferred(&mut self, task: Task<'_>, event: &Event, deferred: &CallchainDeferred) -> String {
+    fn deferred(
+        &mut self,
+        task: TaskName<'_>,
+        event: &Event,
+        deferred: &CallchainDeferred,
+    ) -> String {
         let cookie = self.cookies.name(deferred.cookie);
         let stack = stack::line(&deferred.frames(), &self.symbols, Leaf::Exact);
         let nr = if deferred.nr == deferred.ips.len() as u64 {

@@ -11,7 +11,7 @@ const INIT_PID: u32 = 1;
 
 /// Who a task is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Task<'a> {
+pub(super) enum TaskName<'a> {
     /// A workload thread.
     Workload(&'a ThreadAnnounce),
     /// A workload's task of which cannot be told which announced thread it is.
@@ -22,13 +22,13 @@ pub(super) enum Task<'a> {
     Other,
 }
 
-impl Task<'_> {
+impl TaskName<'_> {
     pub(super) const fn is_workload(self) -> bool {
         matches!(self, Self::Workload(_) | Self::SomeWorkload)
     }
 }
 
-impl std::fmt::Display for Task<'_> {
+impl std::fmt::Display for TaskName<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Workload(thread) => write!(f, "t{}", thread.thread),
@@ -45,7 +45,7 @@ impl std::fmt::Display for Task<'_> {
 /// starts, in its own process, one short-lived thread after the other. Their FORK records name
 /// their starter, and starters were made in the order of their index.
 #[derive(Debug)]
-pub(super) struct Tasks<'a> {
+pub(super) struct TaskNames<'a> {
     threads: &'a [ThreadAnnounce],
     /// Starters, by (pid, tid).
     starters: BTreeSet<(u32, u32)>,
@@ -54,7 +54,7 @@ pub(super) struct Tasks<'a> {
     started: HashMap<(u32, u32), Option<&'a ThreadAnnounce>>,
 }
 
-impl<'a> Tasks<'a> {
+impl<'a> TaskNames<'a> {
     pub(super) fn new(trace: &'a Trace) -> Self {
         let threads = trace.threads.as_slice();
         let is_workload = |id: u32| threads.iter().any(|t| t.pid == id && t.tid == 0);
@@ -78,33 +78,33 @@ impl<'a> Tasks<'a> {
         tasks
     }
 
-    pub(super) fn of(&self, event: &Event) -> Task<'a> {
+    pub(super) fn of(&self, event: &Event) -> TaskName<'a> {
         let (Some(pid), Some(tid)) = (event.pid, event.tid) else {
-            return Task::Other;
+            return TaskName::Other;
         };
         self.by_id(pid, tid)
     }
 
-    pub(super) fn by_id(&self, pid: u32, tid: u32) -> Task<'a> {
+    pub(super) fn by_id(&self, pid: u32, tid: u32) -> TaskName<'a> {
         let announced = |thread: &&ThreadAnnounce| (thread.pid, thread.tid) == (pid, tid);
         if let Some(thread) = self.threads.iter().find(announced).filter(|_| tid != 0) {
-            return Task::Workload(thread);
+            return TaskName::Workload(thread);
         }
         match self.started.get(&(pid, tid)) {
-            Some(Some(thread)) => return Task::Workload(thread),
-            Some(None) => return Task::SomeWorkload,
+            Some(Some(thread)) => return TaskName::Workload(thread),
+            Some(None) => return TaskName::SomeWorkload,
             None => {}
         }
         let is_starter = tid == pid || self.starters.contains(&(pid, tid));
         let mut unnamed = self.unnamed(pid).filter(|_| !is_starter);
         match (unnamed.next(), unnamed.next()) {
             // Its FORK record is lost.
-            (Some(thread), None) => Task::Workload(thread),
-            (Some(_), Some(_)) => Task::SomeWorkload,
+            (Some(thread), None) => TaskName::Workload(thread),
+            (Some(_), Some(_)) => TaskName::SomeWorkload,
             (None, _) if pid == INIT_PID || self.threads.iter().any(|t| t.pid == pid) => {
-                Task::Agent
+                TaskName::Agent
             }
-            (None, _) => Task::Other,
+            (None, _) => TaskName::Other,
         }
     }
 
@@ -127,9 +127,9 @@ impl<'a> Tasks<'a> {
 
 /// Numbers cookies in order of appearance.
 #[derive(Debug, Default)]
-pub(super) struct Cookies(HashMap<u64, usize>);
+pub(super) struct CookieNames(HashMap<u64, usize>);
 
-impl Cookies {
+impl CookieNames {
     pub(super) fn name(&mut self, cookie: u64) -> String {
         let next = self.0.len();
         format!("c{}", self.0.entry(cookie).or_insert(next))

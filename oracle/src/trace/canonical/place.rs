@@ -15,16 +15,16 @@ use crate::trace::model::Sample;
 
 /// Where a sample was taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SamplePlace {
     /// An NMI entry is in the chain.
     pub(super) nmi: bool,
     /// What ran.
-    pub(super) at: At,
+    pub(super) at: Interrupted,
 }
 
 /// What was interrupted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum At {
+pub(super) enum Interrupted {
     /// User mode.
     User,
     /// A kernel function.
@@ -33,7 +33,7 @@ pub(super) enum At {
     Unknown,
 }
 
-impl std::fmt::Display for At {
+impl std::fmt::Display for Interrupted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::User => "user",
@@ -51,20 +51,20 @@ const NMI_ENTRIES: [&str; 4] = ["asm_exc_nmi", "first_nmi", "repeat_nmi", "end_r
 const FRED_ENTRIES: [&str; 2] = ["asm_fred_entrypoint_kernel", "asm_fred_entrypoint_user"];
 
 /// Finds what `sample` interrupted.
-pub(super) fn interrupted(sample: &Sample, kernel: KernelResolver<'_>) -> Place {
+pub(super) fn interrupted(sample: &Sample, kernel: KernelResolver<'_>) -> SamplePlace {
     let Some(chain) = sample.chain.as_deref() else {
-        let (nmi, at) = (false, At::Unknown);
-        return Place { nmi, at };
+        let (nmi, at) = (false, Interrupted::Unknown);
+        return SamplePlace { nmi, at };
     };
     let frames = sample.kernel_chain();
     let Some(&first) = frames.first() else {
         // Kernel frames are left out only where registers of user mode were sampled.
         let at = if chain.is_empty() {
-            At::Unknown
+            Interrupted::Unknown
         } else {
-            At::User
+            Interrupted::User
         };
-        return Place { nmi: false, at };
+        return SamplePlace { nmi: false, at };
     };
     let mut in_nmi = false;
     let mut callers = frames.iter();
@@ -77,21 +77,21 @@ pub(super) fn interrupted(sample: &Sample, kernel: KernelResolver<'_>) -> Place 
         if fred || NMI_ENTRIES.contains(&function) {
             let at = callers
                 .next()
-                .map_or(At::User, |&address| named(address, kernel));
-            return Place { nmi: true, at };
+                .map_or(Interrupted::User, |&address| named(address, kernel));
+            return SamplePlace { nmi: true, at };
         }
         in_nmi |= NMI_HANDLERS.contains(&function);
     }
     let at = if in_nmi {
-        At::Unknown
+        Interrupted::Unknown
     } else {
         named(first, kernel)
     };
-    Place { nmi: in_nmi, at }
+    SamplePlace { nmi: in_nmi, at }
 }
 
-fn named(address: u64, kernel: KernelResolver<'_>) -> At {
-    function(address, kernel).map_or(At::Unknown, At::Kernel)
+fn named(address: u64, kernel: KernelResolver<'_>) -> Interrupted {
+    function(address, kernel).map_or(Interrupted::Unknown, Interrupted::Kernel)
 }
 
 /// The function's name in the source: compilers add `.isra.0`, `.constprop.0`, `.cold` and the

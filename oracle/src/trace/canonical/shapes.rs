@@ -28,14 +28,14 @@ use std::collections::{BTreeSet, HashMap};
 use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce};
 
 use super::KernelResolver;
-use super::names::{Task, Tasks};
-use super::place::{At, interrupted};
+use super::names::{TaskName, TaskNames};
+use super::place::{Interrupted, interrupted};
 use super::stack::{self, Leaf};
 use crate::trace::model::{MAX_DEFERRED_FRAMES, Sample, Trace};
 use crate::trace::symbolize::UserSymbols;
 
 pub(super) fn lines(trace: &Trace, kernel: KernelResolver<'_>) -> Vec<String> {
-    let tasks = Tasks::new(trace);
+    let tasks = TaskNames::new(trace);
     let symbols = UserSymbols::new(&trace.user_symbols);
     let mut answers: HashMap<u64, Vec<Vec<u64>>> = HashMap::new();
     for deferred in trace.events.iter().filter_map(|e| e.deferred_chain()) {
@@ -47,7 +47,7 @@ pub(super) fn lines(trace: &Trace, kernel: KernelResolver<'_>) -> Vec<String> {
     }
     let mut shapes = BTreeSet::new();
     for event in &trace.events {
-        let (Some((sample, cookie)), Task::Workload(thread)) =
+        let (Some((sample, cookie)), TaskName::Workload(thread)) =
             (event.deferred_sample(), tasks.of(event))
         else {
             continue;
@@ -100,7 +100,7 @@ fn shape(
     if !after_syscall && !(expected.leaf_start..expected.leaf_end).contains(&first) {
         return None;
     }
-    let by_syscall = after_syscall && interrupted(sample, kernel).at != At::User;
+    let by_syscall = after_syscall && interrupted(sample, kernel).at != Interrupted::User;
     let (kind, leaf) = if by_syscall {
         ("syscall", Leaf::Exact)
     } else {

@@ -1,13 +1,15 @@
 //! Each record type: written by the test's encoder, read by the parser, compared.
 
+mod crosscheck;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::encoder::{self, Body, Ids};
-use super::framing::Records;
-use super::model::{CallchainDeferred, EventKind, Sample};
-use super::record::{Record, RecordError, parse};
 use super::sample_id::*;
+use super::{Record, RecordError, parse};
+use crate::trace::fixtures::encoder::{self, Body, Ids};
+use crate::trace::framing::Records;
+use crate::trace::model::{CallchainDeferred, EventKind, Sample};
 
 /// Any subset of the supported bits.
 pub(crate) fn any_bits() -> impl Strategy<Value = u64> {

@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::trace::encoder::{Body, record};
+use crate::trace::fixtures::encoder::{Body, record};
 
 const CONTROL: u64 = 0x7000;
 

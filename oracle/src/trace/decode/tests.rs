@@ -6,8 +6,8 @@ use unwindlab_abi::message::EventAnnounce;
 use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
 
 use super::*;
-use crate::trace::encoder::{self, Body, Ids};
-use crate::trace::sample_id::*;
+use crate::trace::fixtures::encoder::{self, Body, Ids};
+use crate::trace::record::sample_id::*;
 
 const BITS: u64 = IDENTIFIER | TID | TIME;
 

@@ -273,5 +273,4 @@ fn aligned(position: u64) -> Result<u64, RingError> {
 }
 
 #[cfg(test)]
-#[path = "ring_tests.rs"]
 mod tests;

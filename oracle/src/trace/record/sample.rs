@@ -4,13 +4,13 @@
 //! Source: the comment at `PERF_RECORD_SAMPLE` in include/uapi/linux/perf_event.h, and
 //! `perf_output_sample` in kernel/events/core.c, Linux 7.2.
 
+use super::RecordError;
 use super::fields::Fields;
-use super::model::Sample;
-use super::record::RecordError;
 use super::sample_id::{
     ADDR, CALLCHAIN, CPU, ID, IDENTIFIER, IP, PERIOD, RAW, STREAM_ID, SampleId, SampleType, TID,
     TIME,
 };
+use crate::trace::model::Sample;
 
 /// Reads a whole body; bytes left over mean that `sample_type` is not the record's.
 pub(super) fn parse(body: &[u8], with: SampleType) -> Result<(SampleId, Sample), RecordError> {

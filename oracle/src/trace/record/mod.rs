@@ -4,11 +4,17 @@
 //! so that fields a later kernel adds between the two do no harm. Source of every layout:
 //! `enum perf_event_type` in include/uapi/linux/perf_event.h, Linux 7.2.
 
-use super::fields::{Fields, text, words};
+mod fields;
+pub(super) mod layout;
+mod sample;
+pub(super) mod sample_id;
+#[cfg(test)]
+mod tests;
+
 use super::framing::RawRecord;
 use super::model::{CallchainDeferred, EventKind};
-use super::sample;
-use super::sample_id::{SampleId, SampleType};
+use fields::{Fields, text, words};
+use sample_id::{SampleId, SampleType};
 
 /// `PERF_RECORD_*`, as far as they are decoded.
 pub mod record_type {

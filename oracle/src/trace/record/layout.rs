@@ -7,9 +7,9 @@
 use unwindlab_abi::message::EventAnnounce;
 use unwindlab_abi::plan::Tracing;
 
-use super::framing::RawRecord;
-use super::record::record_type;
+use super::record_type;
 use super::sample_id::{IDENTIFIER, SampleType, UnsupportedSampleType};
+use crate::trace::framing::RawRecord;
 
 /// Why the records of a ring cannot be taken apart at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

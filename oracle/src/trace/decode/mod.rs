@@ -9,12 +9,25 @@ use unwindlab_abi::message::RingAnnounce;
 
 use super::framing::{RawRecord, Records};
 use super::lab;
-use super::layout::{Layout, Layouts};
 use super::model::{Event, EventKind, Trace};
 use super::record;
+use super::record::layout::{Layout, LayoutError, Layouts};
 use super::record::record_type::SAMPLE;
+use super::record::sample_id::SampleId;
 use super::recording::{Recording, RingBytes};
-use super::sample_id::SampleId;
+
+/// Why nothing of a ring can be decoded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum RingDecodeError {
+    #[error("ring {ring}: was never announced")]
+    NotAnnounced { ring: u32 },
+    #[error("ring {ring} (cpu {cpu}): {source}")]
+    Layout {
+        ring: u32,
+        cpu: u32,
+        source: LayoutError,
+    },
+}
 
 /// Complaints kept about one ring's records; the rest are counted.
 const MAX_COMPLAINTS: usize = 8;
@@ -28,7 +41,7 @@ impl Trace {
         for bytes in &recording.ring_bytes {
             match RingDecoder::new(recording, bytes) {
                 Ok(ring) => rings.push(ring),
-                Err(reason) => corrupt.push(reason),
+                Err(error) => corrupt.push(error.to_string()),
             }
         }
         rings.sort_by_key(|ring| (ring.cpu, ring.ring));
@@ -116,14 +129,19 @@ struct RingDecoder<'a> {
 }
 
 impl<'a> RingDecoder<'a> {
-    fn new(recording: &'a Recording, bytes: &'a RingBytes) -> Result<Self, String> {
+    fn new(recording: &'a Recording, bytes: &'a RingBytes) -> Result<Self, RingDecodeError> {
         let ring = bytes.ring;
         let is_this = |announce: &&RingAnnounce| announce.ring == ring;
         let Some(announce) = recording.rings.iter().find(is_this) else {
-            return Err(format!("ring {ring}: was never announced"));
+            return Err(RingDecodeError::NotAnnounced { ring });
         };
-        let layouts = Layouts::new(ring, &recording.events, recording.tracing.as_ref())
-            .map_err(|error| format!("ring {ring} (cpu {}): {error}", announce.cpu))?;
+        let layouts = Layouts::new(ring, &recording.events, recording.tracing.as_ref()).map_err(
+            |source| RingDecodeError::Layout {
+                ring,
+                cpu: announce.cpu,
+                source,
+            },
+        )?;
         Ok(Self {
             ring,
             cpu: announce.cpu,
@@ -213,5 +231,4 @@ impl<'a> RingDecoder<'a> {
 }
 
 #[cfg(test)]
-#[path = "decode_tests.rs"]
 mod tests;

@@ -12,16 +12,16 @@ use perf_event_open::sample::record::{Parser, Record as Theirs, RecordId, Task, 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::encoder::{self, Body};
-use super::fixtures;
-use super::framing::{RawRecord, Records};
-use super::layout::{Layout, Layouts};
-use super::model::{
+use super::{any_bits, any_ids};
+use crate::trace::fixtures;
+use crate::trace::fixtures::encoder::{self, Body};
+use crate::trace::framing::{RawRecord, Records};
+use crate::trace::model::{
     CONTEXT_KERNEL, CONTEXT_USER, CONTEXT_USER_DEFERRED, CallchainDeferred, EventKind, Sample,
 };
-use super::record::{self, Record, record_type};
-use super::record_tests::{any_bits, any_ids};
-use super::sample_id::{IDENTIFIER, SampleId, SampleType};
+use crate::trace::record::layout::{Layout, Layouts};
+use crate::trace::record::sample_id::{IDENTIFIER, SampleId, SampleType};
+use crate::trace::record::{self, Record, record_type};
 
 /// What perf-event-open makes of a record.
 fn theirs(raw: &RawRecord<'_>, bits: u64) -> Record {
