@@ -21,35 +21,22 @@ pub struct RawRecord<'a> {
     pub body: &'a [u8],
 }
 
-/// Bytes that are not a sequence of records. Offsets count from the start of the bytes given.
+/// Why bytes are not a sequence of records. Offsets count from the start of the given bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum FramingError {
-    /// `header.size` is shorter than the header itself, 0 included: there is no next record.
+    /// `header.size` is less than the header itself, or 0: there is no next record.
     #[error("record at byte {at} claims a size of {size}, less than its header")]
-    TooSmall {
-        /// Offset of the record.
-        at: usize,
-        /// `header.size`.
-        size: u16,
-    },
+    TooSmall { at: usize, size: u16 },
     /// `header.size` is no multiple of 8.
     #[error("record at byte {at} claims a size of {size}, which is no multiple of 8")]
-    Unaligned {
-        /// Offset of the record.
-        at: usize,
-        /// `header.size`.
-        size: u16,
-    },
-    /// The record claims more bytes than there are.
+    Unaligned { at: usize, size: u16 },
+    /// The record claims more bytes than there are; 8 where not even a header is there.
     #[error("record at byte {at} claims a size of {size}, but only {left} bytes are there")]
-    BeyondEnd {
-        /// Offset of the record.
-        at: usize,
-        /// `header.size`, or 8 where not even a header is there.
-        size: u16,
-        /// Bytes from the record's start to the end.
-        left: usize,
-    },
+    BeyondEnd { at: usize, size: u16, left: usize },
 }
 
 /// Walks the records in `bytes`. Ends after the first error, and always ends: every step
@@ -67,7 +54,7 @@ impl<'a> Records<'a> {
         Self { rest: bytes, at: 0 }
     }
 
-    /// Offset of the first byte not consumed: after an error, of the record at fault.
+    /// Offset of the first byte not consumed; after an error, of the faulty record.
     #[must_use]
     pub const fn offset(&self) -> usize {
         self.at

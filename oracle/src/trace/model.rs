@@ -26,7 +26,7 @@ pub struct Trace {
     pub release: String,
     /// vCPUs of the machine.
     pub vcpus: u32,
-    /// The events that were asked for, indexed by [`EventAnnounce::spec`].
+    /// The events that the plan asks for, indexed by [`EventAnnounce::spec`].
     pub tracing: Option<Tracing>,
     /// The rings.
     pub rings: Vec<RingAnnounce>,
@@ -48,24 +48,24 @@ pub struct Trace {
     /// Everything else that was done, in order.
     #[serde(default)]
     pub actions: Vec<Injection>,
-    /// How the places of injections were passed.
+    /// How often the places of injections were passed.
     #[serde(default)]
     pub points: Vec<Point>,
     /// Waits for a page of a thread's stack.
     #[serde(default)]
     pub blocks: Vec<Block>,
-    /// What went otherwise than the scenario says, in words.
+    /// Deviations from the scenario, in words.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// What the agent saw besides.
+    /// What else the agent observed.
     #[serde(default)]
     pub observations: Vec<Observation>,
-    /// What the distribution's perf made of its own recording, if it recorded.
+    /// The text that the distribution's perf printed of its own recording, if it recorded.
     #[serde(default)]
     pub perf_script: Option<String>,
     /// How far the workload got.
     pub progress: Vec<ThreadProgress>,
-    /// Rings whose bytes stopped making sense, with the reason; an invariant of its own.
+    /// Why bytes of rings could not be decoded; W1 judges this.
     pub corrupt: Vec<String>,
     /// Kernel log and console, for W0.
     pub log: Vec<String>,
@@ -87,9 +87,9 @@ pub struct Event {
     /// The perf event that wrote it, by `PERF_SAMPLE_ID`/`IDENTIFIER`: index into
     /// [`Trace::session`].
     pub event: Option<usize>,
-    /// pid of the task it speaks of (sample_id's or the sample's).
+    /// pid of the task that the record is about (of sample_id or of the sample).
     pub pid: Option<u32>,
-    /// tid of the task it speaks of.
+    /// tid of the task that the record is about.
     pub tid: Option<u32>,
     /// `header.misc`.
     pub misc: u16,
@@ -120,7 +120,7 @@ pub enum EventKind {
     },
     /// `PERF_RECORD_SWITCH` (14) or `SWITCH_CPU_WIDE` (15).
     Switch {
-        /// The task of the record leaves the CPU (misc bit 13); otherwise it comes.
+        /// The task of the record leaves the CPU (misc bit 13); otherwise it enters it.
         out: bool,
         /// It was preempted (misc bit 14).
         preempt: bool,
@@ -169,7 +169,7 @@ pub enum EventKind {
     },
     /// `PERF_RECORD_THROTTLE` (5) and `UNTHROTTLE` (6).
     Throttle {
-        /// Throttled; otherwise let go again.
+        /// Throttled; otherwise unthrottled.
         on: bool,
         /// The event.
         id: u64,

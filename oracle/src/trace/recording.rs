@@ -1,7 +1,7 @@
-//! What an executor brings home from one trial, undecoded.
+//! What an executor records of one trial, undecoded.
 //!
-//! A recording is all there is to know about a trial: decoding, judging and reporting need
-//! nothing else, so a stored recording can be judged again.
+//! Decoding, judging and reporting a trial need nothing else, so a stored recording can be judged
+//! again.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -14,11 +14,11 @@ use super::lab::LabLog;
 /// One trial as it was recorded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recording {
-    /// `uname -r` of the guest, empty if it never said.
+    /// `uname -r` of the guest; empty if the guest never sent it.
     pub release: String,
     /// vCPUs of the machine.
     pub vcpus: u32,
-    /// The events that were asked for.
+    /// The events that the plan asks for.
     pub tracing: Option<Tracing>,
     /// The rings that were announced.
     pub rings: Vec<RingAnnounce>,
@@ -38,26 +38,26 @@ pub struct Recording {
     /// Calls of kernel functions that were made to fail, in order.
     #[serde(default)]
     pub failures: Vec<Injection>,
-    /// Everything else that was done, in order: neither NMIs nor calls that failed.
+    /// Everything else that was done, in order, besides NMIs and calls that failed.
     #[serde(default)]
     pub actions: Vec<Injection>,
-    /// How the places of injections were passed.
+    /// How often the places of injections were passed.
     #[serde(default)]
     pub points: Vec<Point>,
-    /// Walks, or whatever else, that waited for a page, in order.
+    /// Waits for a page of a thread's stack, in order.
     #[serde(default)]
     pub blocks: Vec<Block>,
-    /// What went otherwise than the scenario says, in words.
+    /// Deviations from the scenario, in words.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// What the agent saw besides.
+    /// What else the agent observed.
     #[serde(default)]
     pub observations: Vec<Observation>,
-    /// What the distribution's perf made of its own recording, if it recorded.
+    /// The text that the distribution's perf printed of its own recording, if it recorded.
     #[serde(default)]
     pub perf_script: Option<String>,
-    /// ThreadProgress counters by thread, read from guest memory when the first injection was made and
-    /// when the trial ended.
+    /// Progress counters by thread, read from guest memory when the first injection was made
+    /// and when the trial ended.
     pub progress: Vec<ThreadProgress>,
     /// Kernel log lines, as the agent read them after the workload.
     pub kernel_log: String,
@@ -68,7 +68,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Hash of everything in it, in hexadecimal: two recordings with the same one are the same.
+    /// Hash of everything in it, in hexadecimal: two recordings with one hash are the same.
     #[must_use]
     pub fn sha256(&self) -> Option<String> {
         let bytes = postcard::to_allocvec(self).ok()?;
@@ -84,8 +84,8 @@ pub struct RingBytes {
     pub ring: u32,
     /// Record after record, wrap removed.
     pub bytes: Vec<u8>,
-    /// Set when the control page held what cannot be (a head behind the tail or more than a
-    /// ring ahead of it): nothing after it is trusted.
+    /// Set when the control page held an impossible value (a head behind the tail or more than a
+    /// ring ahead of it): nothing after that is trusted.
     pub corrupt: Option<String>,
 }
 
@@ -102,47 +102,48 @@ pub struct Injection {
     pub cpl: u8,
     /// Workload thread known to be current there, where the trigger was armed by one.
     pub thread: Option<u32>,
-    /// How many iterations (arm marks) that thread had begun, where it is known.
+    /// How many iterations (arm marks) that thread had begun, where known.
     pub iteration: Option<u64>,
-    /// The vCPU stood there for this injection, not in the handler of an NMI and not right behind an
-    /// `sti`: an NMI is taken before this very instruction.
+    /// The vCPU stood there for this injection, not in the handler of an NMI and not right behind
+    /// an `sti`: an NMI is taken before this very instruction.
     #[serde(default)]
     pub exact: bool,
 }
 
-/// How the place of one injection was passed.
+/// How often the place of one injection was passed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Point {
     /// Index of the injection in the scenario.
     pub spec: u32,
-    /// Which arrival was asked for.
+    /// The arrival that the plan asks for.
     pub hit: u64,
     /// Iterations of workload threads in which arrivals counted.
     pub iterations: u64,
     /// Arrivals in the iteration with the fewest.
     pub least: u64,
-    /// Arrivals in the one with the most.
+    /// Arrivals in the iteration with the most.
     pub most: u64,
-    /// Arrivals so far where nothing has ended yet.
+    /// Arrivals so far in iterations that have not ended.
     pub unfinished: u64,
     /// Arrivals that did not count: of other tasks, on other vCPUs, inside an NMI's handler.
     pub others: u64,
 }
 
-/// A wait for a page of a thread's stack that was made to block.
+/// A wait for a page of a thread's stack that the harness made block.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
-    /// The thread whose stack it is of.
+    /// The thread whose stack the page is of.
     pub thread: u32,
-    /// The thread was in an iteration, in which its own code does not look there: the kernel did.
+    /// The thread was in an iteration, in which its own code does not touch the page: the kernel
+    /// did.
     pub in_kernel: bool,
-    /// Every thread's progress when it began to wait.
+    /// Every thread's progress when the wait began.
     pub progress_before: Vec<u64>,
-    /// The same right before the page was let go; empty where it never was.
+    /// The same right before the host let the page go; empty if it never did.
     pub progress_after: Vec<u64>,
-    /// Records in every ring when it began to wait.
+    /// Records in every ring when the wait began.
     pub records_before: Vec<usize>,
-    /// The same right before the page was let go.
+    /// The same right before the host let the page go.
     pub records_after: Vec<usize>,
 }
 
@@ -185,14 +186,14 @@ pub enum TrialEnd {
         /// The line that says so.
         line: String,
     },
-    /// No vCPU made progress, or the workload did not come to its end in time.
+    /// No vCPU made progress, or the workload did not end in time.
     Hang {
         /// Where every vCPU stood.
         places: Vec<VcpuPlace>,
     },
-    /// The trial's time was over while the guest was still making progress.
+    /// The trial's time ran out while the guest was still making progress.
     Timeout,
-    /// The guest never got as far as the agent's `Ready`.
+    /// The guest never reached the agent's `Ready`.
     BootError {
         /// Why.
         reason: String,

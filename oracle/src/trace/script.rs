@@ -1,7 +1,8 @@
-//! What `perf script --fields pid,tid,cpu,time,event,ip` prints, read back.
+//! Reads what `perf script --fields pid,tid,cpu,time,event,ip` prints.
 //!
-//! For each sample a line (`73/76 [000] 12.345678901: cycles:`), a line for each address of its chain
-//! (a hexadecimal number), and an empty line. It comes out of the guest: anything may stand there.
+//! For each sample a line (`73/76 [000] 12.345678901: cycles:`), a line for each address of its
+//! chain (a hexadecimal number), and an empty line. It comes out of the guest: anything may stand
+//! there.
 
 /// A sample.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub struct ScriptSample {
 }
 
 impl ScriptSample {
-    /// Its chain's part in the kernel and that in user mode: kernel addresses are in the upper half.
+    /// The kernel part and the user part of its chain: kernel addresses are in the upper half.
     #[must_use]
     pub fn parts(&self) -> (&[u64], &[u64]) {
         let kernel = self.chain.iter().take_while(|ip| **ip >> 63 == 1).count();
@@ -27,11 +28,11 @@ impl ScriptSample {
     }
 }
 
-/// A line that is none of the form.
+/// A line that is not of the form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of perf script's output is not understood: {text}")]
 pub struct ScriptError {
-    /// Which, from 1.
+    /// Its number, from 1.
     pub line: usize,
     /// Its beginning.
     pub text: String,

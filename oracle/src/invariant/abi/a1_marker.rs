@@ -1,14 +1,14 @@
-//! A1: the deferred marker appears at most once and is followed by exactly the cookie.
+//! A1: the deferred marker appears at most once, followed by exactly the cookie.
 
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, spec};
 use crate::trace::EventKind;
 use crate::trace::model::CONTEXT_USER_DEFERRED;
 
-/// A1. The chain of a sample has `PERF_CONTEXT_USER_DEFERRED` once at most, as its last entry but
-/// one; the last one is the cookie (`get_perf_callchain`, kernel/events/callchain.c, 7.2). Events
-/// without `defer_callchain` do not have it at all. No cookie can look like the marker: its low
-/// word is a CPU number.
+/// A1. The chain of a sample contains `PERF_CONTEXT_USER_DEFERRED` at most once. The marker is the
+/// last entry but one and the cookie is the last (`get_perf_callchain`, kernel/events/callchain.c,
+/// 7.2). Events without `defer_callchain` never have the marker. No cookie looks like it: the low
+/// word of a cookie is a CPU number.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();

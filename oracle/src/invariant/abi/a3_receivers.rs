@@ -6,12 +6,12 @@ use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, receivers, spec};
 
 /// A3. The callback writes to every enabled event with `defer_output` of the CPU it runs on
-/// (`perf_iterate_sb_cpu`, kernel/events/core.c, 7.2): k events give k copies, all on that CPU.
-/// No other event gets one.
+/// (`perf_iterate_sb_cpu`, kernel/events/core.c, 7.2): k events get k copies, all on that CPU. No
+/// other event gets one.
 ///
-/// An event with `defer_output` but no side-band bit (mmap, comm, task, context_switch) is no
-/// side-band event and gets none; that is documented behaviour and not judged either way.
-/// A copy that is missing is excused by a loss around it (XA).
+/// An event with `defer_output` but without a side-band bit (mmap, comm, task, context_switch) is
+/// not a side-band event and gets none. That is documented behaviour and not judged either way.
+/// A loss around a missing copy excuses it (XA).
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();

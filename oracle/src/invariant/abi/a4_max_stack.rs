@@ -4,12 +4,12 @@ use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, kernel_limit, spec};
 
 /// A4. The kernel part of a deferred sample has at most `sample_max_stack` addresses (127 by
-/// default), and the D that answers it is not cut there.
+/// default), and the limit does not cut the D that answers the sample.
 ///
-/// Evidence for the first half is every deferred sample of an event with a limit; one whose
-/// kernel part reaches the limit and still has marker and cookie shows that these are not
-/// counted. For the second half it is a D longer than the limit of the event that asked. That a
-/// D cut there is wrong S1 shows, on a stack known by construction.
+/// Every deferred sample of an event with a limit is evidence of the first half. A sample whose
+/// kernel part reaches the limit and still has marker and cookie shows that these do not count. A D
+/// longer than the limit of the event that asked is evidence of the second half. S1 shows that a D
+/// cut there is wrong, on a stack known by construction.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();

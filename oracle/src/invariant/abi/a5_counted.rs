@@ -7,11 +7,11 @@ use crate::trace::EventKind;
 /// A5. Every NMI gives at least one sample of each `nmi:nmi_handler` event of its CPU, or the ring
 /// says that something was lost, or the event was throttled.
 ///
-/// Counted are the injections that a workload thread armed: they are made one at a time, each
-/// after the handler of the one before has returned, so that none is merged with another. Those
-/// made at a rate are not: one that comes while another is pending is merged by the hardware,
-/// rightly. More samples than injections are no violation; any of them may be of an NMI that is
-/// in no log. Missing D are M1's.
+/// Only injections that a workload thread armed are counted. They are made one at a time, each
+/// after the handler of the previous one has returned, so the hardware merges none of them.
+/// Injections at a rate may rightly be merged: one may arrive while another is pending. More
+/// samples than injections are no violation: the rest may be of NMIs that no log contains. A
+/// missing D is M1's.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     for (at, open) in trace.session.iter().enumerate() {

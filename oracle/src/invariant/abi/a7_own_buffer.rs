@@ -1,12 +1,12 @@
-//! A7: an event's records land in the buffer it was opened for.
+//! A7: the records of an event land in the buffer that it was opened for.
 
 use crate::invariant::Tally;
 use crate::invariant::evidence::Evidence;
 
 /// A7. Inherited events write into their parent's buffer, under its id (`primary_event_id`,
-/// `perf_output_begin`, kernel/events, 7.2). Stated for all events: a record that tells its event
-/// is in that event's ring, which is the one of the event's CPU. Where no event is inherited this
-/// says that redirected output (`PERF_EVENT_IOC_SET_OUTPUT`) does not stray.
+/// `perf_output_begin`, kernel/events, 7.2). All events are judged: a record that names its event
+/// is in that event's ring, which is the ring of the event's CPU. Where no event is inherited, this
+/// says that redirected output (`PERF_EVENT_IOC_SET_OUTPUT`) goes to the right ring.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     for event in &trace.events {

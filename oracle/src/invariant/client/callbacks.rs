@@ -7,7 +7,8 @@ use crate::invariant::evidence::lab::{Lab, Stay, task};
 use crate::trace::LabEvent;
 use crate::trace::lab::{LabClient, LabKind};
 
-/// R4: when cancelling has returned, no callback of that client runs, and none starts.
+/// R4: after a cancellation has returned, no callback of that client runs, and none starts.
+/// `unwind_deferred_cancel()` waits for the SRCU readers that may run one.
 pub fn none_after_cancel(lab: &Lab<'_>, tally: &mut Tally) {
     let mut ends: BTreeMap<u64, u64> = BTreeMap::new();
     let mut calls: BTreeMap<LabClient, Vec<&LabEvent>> = BTreeMap::new();
@@ -45,7 +46,8 @@ pub fn none_after_cancel(lab: &Lab<'_>, tally: &mut Tally) {
     }
 }
 
-/// R5: no client is called in an entry in which it did not ask.
+/// R5: no client is called in an entry in which it did not ask. A client that takes the place of a
+/// cancelled one did not ask for what that one asked for.
 pub fn none_unasked(lab: &Lab<'_>, tally: &mut Tally) {
     for event in &lab.log.events {
         if let (LabKind::Callback { .. }, 0, Some(client)) = (&event.kind, event.task, event.client)
@@ -86,21 +88,21 @@ pub fn none_unasked(lab: &Lab<'_>, tally: &mut Tally) {
     }
 }
 
-/// What R5 says of a client that was called while it was cancelled.
+/// What R5 says of a client that was called during its cancellation.
 const CANCELLING: &str = "; its cancellation had begun";
 
-/// Where the cancellation of a client begins that was not over when the client was called. Had it
-/// been, the call would be R4's.
+/// Where the cancellation of a client began that had not ended when the client was called. Had it
+/// ended, the call would be R4's.
 fn being_cancelled(lab: &Lab<'_>, call: &LabEvent, client: LabClient) -> Option<u64> {
     let life = lab.lives.get(&client)?;
     let open = life.cancelled.is_none_or(|done| done > call.slot);
     life.cancel.filter(|&begun| begun < call.slot && open)
 }
 
-/// Who asked in the entry before and was cancelled, so that `client` was registered in its place
-/// before it was called: with the request, the end of the cancellation, and the registration. The
-/// lab client registers anew what it has cancelled before it cancels another, so the place is that
-/// of the same number.
+/// The client that asked in the entry before and was cancelled, so that `client` was registered in
+/// its place before it was called: with the request, the end of the cancellation, and the
+/// registration. The lab client registers what it has cancelled anew before it cancels another, so
+/// the place is that of the same number.
 fn predecessor(
     lab: &Lab<'_>,
     stay: &Stay<'_>,

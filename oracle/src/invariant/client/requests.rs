@@ -9,9 +9,10 @@ use crate::trace::lab::{LabClient, LabKind};
 
 /// `-EBUSY`.
 const EBUSY: i32 = -16;
-/// Bits of the kernel's mask, less the two that are no client's (kernel/unwind/deferred.c).
+/// Bits of the kernel's mask, less the two that belong to no client (kernel/unwind/deferred.c,
+/// 7.3).
 const PLACES: usize = 62;
-/// Places that something other than the lab client may have: perf has one.
+/// Places that may be taken by something other than the lab client: perf has one.
 const OTHERS: usize = 2;
 
 fn ret(event: &LabEvent) -> Option<(i32, u64)> {
@@ -22,7 +23,8 @@ fn ret(event: &LabEvent) -> Option<(i32, u64)> {
 }
 
 /// R1: of the requests of a client in one entry exactly one returns 0, and none that ended before
-/// it began returns 1 or more. What a cancelled client gets is R2's.
+/// it began returns 1 or more. Requests overlap where an NMI asks in the middle of another; of
+/// those any may be the first. What a cancelled client gets is R2's.
 pub fn first_is_zero(lab: &Lab<'_>, tally: &mut Tally) {
     for stay in &lab.stays {
         let mut groups: BTreeMap<(LabClient, u64), Vec<&LabEvent>> = BTreeMap::new();
@@ -88,7 +90,8 @@ fn wrong_order(requests: &[&LabEvent]) -> Option<(String, Vec<u64>)> {
     }
 }
 
-/// R2: what a client asks for after it was cancelled is refused.
+/// R2: a request of a cancelled client is refused. Judged where the request began after the end of
+/// `unwind_deferred_cancel()`; one that is under way meanwhile may get either answer.
 pub fn cancelled_is_refused(lab: &Lab<'_>, tally: &mut Tally) {
     let mut told = BTreeSet::new();
     for event in &lab.log.events {
@@ -112,7 +115,7 @@ pub fn cancelled_is_refused(lab: &Lab<'_>, tally: &mut Tally) {
     }
 }
 
-/// R3: the kernel takes as many clients as it has places, and refuses the next with -EBUSY.
+/// R3: the kernel takes as many clients as it has places, and refuses the next one with -EBUSY.
 pub fn limited(lab: &Lab<'_>, tally: &mut Tally) {
     let mut active: BTreeSet<LabClient> = BTreeSet::new();
     let mut refused = 0;
@@ -168,7 +171,8 @@ mod tests {
         let b = kit.ask(1, client(0), 0, C);
         assert_eq!(violated(first, &kit), [a, b]);
 
-        // The reset cleared the cookie of a request that was pending: the next one is not the first.
+        // The reset cleared the cookie of a request that was pending: the next one is not the
+        // first.
         let mut kit = LabKit::new();
         let late = kit.nmi().with(|f| f.leaving = true).ask(1, client(0), 0, C);
         kit.leave(1);

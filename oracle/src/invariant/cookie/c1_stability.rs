@@ -5,14 +5,15 @@ use std::collections::BTreeSet;
 use crate::invariant::Tally;
 use crate::invariant::evidence::Evidence;
 
-/// C1. Oracle: requests that the system call markers, the injection log or a pending answer prove
-/// to be of one entry ([`super::entries`]); that they have one cookie is never the proof.
+/// C1. Judges requests that the system call markers, the injection log or a pending answer prove to
+/// be of one entry ([`crate::invariant::evidence`]). That they share a cookie is never the proof.
 ///
-/// The exception (a request after the exit path's reset and before the return may get a new
-/// cookie) needs no excuse here. The reset is the first thing in `exit_to_user_mode`
-/// (include/linux/irq-entry-common.h, 7.2), behind `sys_exit`, so no request in a bracket of
-/// markers is made after it; it is not done while an answer is pending; and all requests of one
-/// arrival find the task in the same state. Migration is no exception either: the brackets follow the task over all CPUs.
+/// The exception (a request after the exit path's reset and before the return may get a new cookie)
+/// needs no excuse here. The reset is the first thing in `exit_to_user_mode`
+/// (include/linux/irq-entry-common.h, 7.2), after `sys_exit`, so no bracket of markers contains a
+/// request made after it. The kernel does not reset while an answer is pending. And all requests of
+/// one arrival find the task in the same state. Migration is no exception either: the brackets
+/// follow the task over all CPUs.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     let mut judged = BTreeSet::new();

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, Request, Task};
 
-/// C2. Oracle: requests that the system call markers or the injection log prove to lie on two
-/// sides of a retired user instruction ([`Facts::separated`]).
+/// C2. Judges requests that the system call markers or the injection log prove to lie on two sides
+/// of a retired user instruction (`Facts::separated`).
 ///
 /// Two NMIs at one user instruction are not such a pair: the second may be taken before the
-/// self-IPI of the first, and then rightly carries its cookie. Nor is an NMI in user mode after
-/// one in the kernel: the first may lie behind the exit path's reset. It is one where the first was
-/// answered before.
+/// self-IPI of the first, and then rightly carries its cookie. Neither is an NMI in user mode after
+/// one in the kernel, because the first may lie after the exit path's reset, unless the first was
+/// answered before the second.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     let mut of_cookie: BTreeMap<(Task, u64), Vec<Request<'_>>> = BTreeMap::new();

@@ -3,15 +3,15 @@
 use crate::invariant::Tally;
 use crate::invariant::evidence::Evidence;
 
-/// C3. Oracle: the tid in the records of the requests, told apart from an earlier task of the
-/// same tid by fork and exit records.
+/// C3. The tid in the records of the requests tells the tasks apart; fork and exit records tell a
+/// task from an earlier one with the same tid.
 ///
-/// Horizon: the counter is a u32 stepped by 2 per CPU (`get_cookie`, kernel/unwind/deferred.c),
-/// so a CPU gives a cookie out again after 2^31 births. No trial makes that many.
+/// Horizon: the counter is a u32 stepped by 2 per CPU (`get_cookie`, kernel/unwind/deferred.c), so
+/// a CPU repeats a cookie after 2^31 births. No trial makes that many.
 ///
-/// exec by a thread that is not the leader gives the task the leader's tid. It shows as one
-/// cookie under two tids of one process; with a record of the exec between them it is the same
-/// task, and not judged.
+/// An exec by a thread that is not the leader gives the task the leader's tid. One cookie then
+/// appears under two tids of one process. With a record of the exec between the two it is one task,
+/// and the cookie is not judged.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     let mut owners = std::collections::BTreeSet::new();

@@ -3,12 +3,12 @@
 use crate::invariant::Tally;
 use crate::invariant::evidence::Evidence;
 
-/// C4. A cookie is not 0, its low word is in 1..=nr_cpu, its high word is odd: `id = cnt << 32 |
-/// cpu + 1` with `cnt |= 1` (`get_cookie`, kernel/unwind/deferred.c, 7.2). Judged on every S and
+/// C4. A cookie is not 0, its low word is in 1..=nr_cpu, and its high word is odd: `id = cnt << 32
+/// | cpu + 1` with `cnt |= 1` (`get_cookie`, kernel/unwind/deferred.c, 7.2). Judges every S and
 /// every D.
 ///
-/// For a bad cookie of a D the events are its story ([`Facts::story`]): the D alone would not
-/// tell how it came about.
+/// The events of a bad cookie in a D are its story (`Facts::story`): the D alone would not show how
+/// it came about.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();

@@ -3,13 +3,13 @@
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, before};
 
-/// C5. The low word less one is the CPU of the first S(c): `get_cookie` writes
-/// `smp_processor_id() + 1` with interrupts off (kernel/unwind/deferred.c, 7.2), and perf writes
-/// the sample on that CPU with preemption off.
+/// C5. The low word less one is the CPU of the first S(c): `get_cookie` writes `smp_processor_id()
+/// + 1` with interrupts off (kernel/unwind/deferred.c, 7.2), and perf writes the sample on that CPU
+/// with preemption off.
 ///
-/// The first S(c) in the trace is the first there was only if no sample was lost before it: the
-/// request is made while the sample is prepared, before space for it is found. A loss before it
-/// excuses (XA). Where two CPUs' clocks do not tell which S(c) was first, nothing is judged.
+/// The first S(c) in the trace is the true first only if no sample was lost before it: perf makes
+/// the request while it prepares the sample, before it finds space. A loss before the first S(c)
+/// excuses (XA). Where the clocks of two CPUs do not tell which S(c) was first, nothing is judged.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     for (cookie, exchange) in facts

@@ -8,12 +8,11 @@ use crate::invariant::evidence::Evidence;
 /// C6. In the ring of the CPU that cookies name, the high words of cookies that appear there for
 /// the first time never decrease, mod 2^32. The order is that of the ring, not of the clock.
 ///
-/// Samples that nest on one CPU are of one task in one entry, so they share a cookie, and the
-/// order of births is the order of first samples. Only births are compared: a task that comes
-/// back to the CPU carries an old cookie rightly. A birth on another CPU than the one named is
-/// C5's business and left out; so is a cookie whose first S may have been lost, which would look
-/// like a late birth: it is left out where the first S is not known ([`crate::invariant::evidence::Exchange::birth`])
-/// or a loss lies before it.
+/// Samples that nest on one CPU are of one task in one entry, so they share a cookie, and the order
+/// of births is the order of first samples. Only births are compared: a task that comes back to the
+/// CPU rightly carries an old cookie. A birth on another CPU than the cookie names is C5's. A
+/// cookie whose first S may have been lost would look like a late birth: it is left out where the
+/// first S is not known (`Exchange::birth`) or where a loss lies before it.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     let mut births: BTreeMap<u32, Vec<(u64, usize, &crate::trace::Event)>> = BTreeMap::new();

@@ -3,12 +3,12 @@
 use crate::invariant::Tally;
 use crate::invariant::evidence::Evidence;
 
-/// C7. For every D(c) there is an S(c), of whatever task and at whatever time: who and when is
-/// for M3, M4 and M5.
+/// C7. For every D(c) there is an S(c), of whatever task and at whatever time: M3, M4 and M5 judge
+/// whose and when.
 ///
-/// The S(c) may have been lost though its request was made: perf asks for the cookie while it
-/// prepares the sample, before it finds space for it. A loss before the D excuses (XA). Other
-/// perf users than the session there are none in the guest.
+/// The S(c) may be lost although its request was made: perf asks for the cookie while it prepares
+/// the sample, before it finds space. A loss before the D excuses (XA). Nothing else in the guest
+/// uses perf.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     for (&cookie, exchange) in &facts.exchanges {

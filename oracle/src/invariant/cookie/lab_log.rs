@@ -7,7 +7,7 @@ use crate::invariant::evidence::lab::{Lab, Stay, task};
 use crate::trace::LabEvent;
 use crate::trace::lab::LabKind;
 
-/// C1: within one entry all requests of all clients get one cookie. Those made while leaving may
+/// C1: within one entry all requests of all clients get one cookie. Requests made while leaving may
 /// have a new one, and are left out.
 pub fn stability(lab: &Lab<'_>, tally: &mut Tally) {
     let mut migrated = 0;
@@ -37,7 +37,7 @@ pub fn stability(lab: &Lab<'_>, tally: &mut Tally) {
     tally.note(migrated, "pairs of requests on two CPUs");
 }
 
-/// C2: two entries of a task have different cookies. Cookie 0 is left to C4.
+/// C2: two entries of a task have different cookies. C4 judges cookie 0.
 pub fn freshness(lab: &Lab<'_>, tally: &mut Tally) {
     let mut seen: BTreeMap<(u32, u64), (usize, u64)> = BTreeMap::new();
     for (number, stay) in lab.stays.iter().enumerate() {
@@ -58,7 +58,7 @@ pub fn freshness(lab: &Lab<'_>, tally: &mut Tally) {
     }
 }
 
-/// C3: no cookie is of two tasks.
+/// C3: no two tasks share a cookie.
 pub fn uniqueness(lab: &Lab<'_>, tally: &mut Tally) {
     let mut owners: BTreeMap<u64, &LabEvent> = BTreeMap::new();
     let mut tasks = BTreeSet::new();
@@ -81,7 +81,7 @@ pub fn uniqueness(lab: &Lab<'_>, tally: &mut Tally) {
     }
 }
 
-/// C4: a cookie is a CPU and an odd count.
+/// C4: a cookie is a CPU number below an odd count.
 pub fn format(lab: &Lab<'_>, tally: &mut Tally) {
     for event in &lab.log.events {
         let Some(cookie) = event.cookie() else {
@@ -116,8 +116,9 @@ fn led_to<'t>(lab: &Lab<'t>, event: &LabEvent) -> Option<&'t LabEvent> {
 }
 
 /// Requests that were the first to get their cookie, by slot. The client logs a request before its
-/// CPU runs another task, and what interrupts it asks for the same task: the first in the log is of
-/// the CPU on which the cookie was made. Cookies that perf also got may be perf's.
+/// CPU runs another task, and whatever interrupts it asks for the same task. So the first request
+/// in the log was made on the CPU on which the cookie was born. Cookies that perf also got may be
+/// perf's.
 fn births<'t>(lab: &Lab<'t>) -> Vec<(&'t LabEvent, u64)> {
     let events = lab.trace.events.iter();
     let perf: BTreeSet<u64> = events
@@ -138,7 +139,7 @@ fn births<'t>(lab: &Lab<'t>) -> Vec<(&'t LabEvent, u64)> {
     births
 }
 
-/// C5: the cookie names the CPU of the first request.
+/// C5: the cookie names the CPU of its first request.
 pub fn birth(lab: &Lab<'_>, tally: &mut Tally) {
     for (event, cookie) in births(lab) {
         if cookie & 0xffff_ffff == u64::from(event.cpu) + 1 {
@@ -154,13 +155,13 @@ pub fn birth(lab: &Lab<'_>, tally: &mut Tally) {
     }
 }
 
-/// C6: the counts of a CPU do not go back.
+/// C6: the counts of a CPU never go back.
 pub fn order(lab: &Lab<'_>, tally: &mut Tally) {
     let mut last: BTreeMap<u16, (&LabEvent, u32)> = BTreeMap::new();
     for (event, cookie) in births(lab) {
         let count = u32::try_from(cookie >> 32).unwrap_or_default();
         if let Some((earlier, before)) = last.insert(event.cpu, (event, count)) {
-            // A u32 that wraps: what is less than half its range ahead is ahead.
+            // The count is a u32 that wraps: less than half its range ahead is ahead.
             if count.wrapping_sub(before) < 1 << 31 {
                 tally.holds();
             } else {
@@ -174,7 +175,7 @@ pub fn order(lab: &Lab<'_>, tally: &mut Tally) {
     }
 }
 
-/// C7: the cookie of a callback is one that the task was given.
+/// C7: the cookie of a callback is one that the task got.
 pub fn origin(lab: &Lab<'_>, tally: &mut Tally) {
     let events = lab.trace.events.iter();
     let samples = events.filter_map(|e| Some((e.tid?, e.deferred_sample()?.1)));

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Answer, Evidence, Facts};
 
-/// D1, as far as records show it: an entry gives D of one cookie at most. A walk leaves no record
-/// of its own; that a second one was answered from the cache needs the in-kernel client.
+/// D1, as far as records show it: an entry gives D of at most one cookie. A walk leaves no record
+/// of its own; only an in-kernel client can show that the cache answered a second one.
 ///
-/// Entries are known as for C1, plus D that lie between a `sys_enter` and its `sys_exit` (an
-/// entry that runs task work without leaving). Copies of one D to several events, and a second D
-/// of the same cookie, are M2's.
+/// Entries are known as for C1, plus D that lie between a `sys_enter` and its `sys_exit` (an entry
+/// that runs task work without leaving). Copies of one D to several events, and a second D of the
+/// same cookie, are M2's.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
@@ -37,7 +37,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     }
 }
 
-/// Judges the answers of one entry. `judged` holds what was judged before: an entry may be known
+/// Judges the answers of one entry. `judged` holds those judged before, since an entry may be known
 /// in several ways.
 fn judge_entry(
     facts: &Facts<'_>,

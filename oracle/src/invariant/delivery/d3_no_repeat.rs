@@ -4,7 +4,7 @@ use crate::invariant::Tally;
 use crate::invariant::evidence::Evidence;
 
 /// D3. A sample that carries a cookie has no `PERF_CONTEXT_USER` part: `get_perf_callchain`
-/// (kernel/events/callchain.c, 7.2) leaves after the cookie.
+/// (kernel/events/callchain.c, 7.2) returns after the cookie.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     for request in &facts.requests {

@@ -9,12 +9,13 @@ use crate::invariant::evidence::lab::{Lab, task};
 use crate::trace::LabEvent;
 use crate::trace::lab::{LabClient, LabKind};
 
-/// Callbacks of one client in a stay that has not ended, from which on it is taken not to end:
-/// beyond all that a stay with leaving requests can have.
+/// A stay that calls one client more often than this counts as endless: no stay with leaving
+/// requests can have so many callbacks.
 const ENDLESS: usize = 64;
 
-/// D2: a client is called at most once in an entry. In stays that a leaving request joins, once for
-/// each cookie.
+/// D2: a client is called at most once in an entry. One callback answers all requests of a client
+/// in an entry, also those made after it: the bit stays set until the reset. In stays that a
+/// leaving request joins, a client is called once for each cookie.
 pub fn one_callback(lab: &Lab<'_>, tally: &mut Tally) {
     for stay in &lab.stays {
         let mut first: BTreeMap<(LabClient, u64), &LabEvent> = BTreeMap::new();
@@ -35,15 +36,17 @@ pub fn one_callback(lab: &Lab<'_>, tally: &mut Tally) {
     }
 }
 
-/// P1: the task work runs once, and once more at most for each client that joins later.
+/// P1: the task work runs once in an entry, and at most once more for each client that joins later.
 ///
-/// A run calls the clients in the order of the kernel's list, which is that of registration
-/// backwards. A call that goes against it starts another run; so many runs there were at least.
+/// A run calls the clients in the order of the kernel's list, which is the reverse order of
+/// registration. A call against that order starts another run. So the runs are counted from below:
+/// runs that call nobody are not seen.
 ///
-/// Who joins later asks behind the moment at which a run takes note of who has asked (`process_unwind_deferred` fetches
-/// the bits and then walks, kernel/unwind/deferred.c, 7.3). The log does not have that moment. Behind the first call it is
-/// over for certain; before that, an interrupt may have hit the walk, but the task itself asks nobody in it. So what is
-/// asked in an interrupt counts as later unless it is the entry's first request, without which nothing would run.
+/// A client joins later if it asks after a run has noted who asked (`process_unwind_deferred`
+/// fetches the bits and then walks, kernel/unwind/deferred.c, 7.3). The log does not have that
+/// moment. After the first call it has passed for certain. Before that, an interrupt may have hit
+/// the walk, but the task itself asks nothing during it. So a request made in an interrupt counts
+/// as later, unless it is the entry's first request, without which nothing would run.
 pub fn runs(lab: &Lab<'_>, tally: &mut Tally) {
     let mut registered: BTreeMap<LabClient, u64> = BTreeMap::new();
     for event in &lab.log.events {
@@ -82,8 +85,8 @@ pub fn runs(lab: &Lab<'_>, tally: &mut Tally) {
     }
 }
 
-/// P2: an entry with callbacks ends. One that calls a client again and again has not, whether or
-/// not the log's end cut it.
+/// P2: an entry with callbacks ends. One that calls a client again and again has not ended, whether
+/// or not the end of the log cut it.
 pub fn ends(lab: &Lab<'_>, tally: &mut Tally) {
     for stay in lab.stays.iter().filter(|stay| !stay.callbacks.is_empty()) {
         let mut calls: BTreeMap<LabClient, Vec<u64>> = BTreeMap::new();

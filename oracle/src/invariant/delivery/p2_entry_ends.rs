@@ -4,11 +4,11 @@ use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, Request};
 
 /// P2. A workload thread that was interrupted in the kernel gets back to user mode: its progress
-/// counter moves on between the first injection and the end of the trial. Requests at *every*
-/// instruction of the path are a sweep's; this is what each of its trials is judged by.
+/// counter moves between the first injection and the end of the trial. A sweep makes requests at
+/// *every* instruction of the path; each of its trials is judged by this.
 ///
-/// A thread that writes its exit record has left its last entry too, and is not held against
-/// P2 if its counter stands still. Threads that announce no tid cannot be told from each other.
+/// A thread that writes its exit record has left its last entry too, so a counter that stands still
+/// is not held against it. Threads that announce no tid cannot be told apart.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();

@@ -7,13 +7,13 @@ use crate::invariant::{Check, Tally};
 use crate::trace::Trace;
 use crate::trace::recording::ThreadProgress;
 
-/// P3. Two D of a task that follow each other must not be of one entry, as far as that is known
-/// (as for C1). Evidence is a pair with a proven user instruction between them; other pairs are
-/// not judged, for a request behind the exit path's reset rightly makes a second D before the
-/// next user instruction, once.
+/// P3. Two consecutive D of a task must not be of one entry, as far as that is known (as for C1).
+/// Evidence is a pair with a proven user instruction between them. Other pairs are not judged: a
+/// request after the exit path's reset rightly makes a second D before the next user instruction,
+/// once.
 ///
-/// That user mode advances by a stated amount under a storm is [`progress`], which a scenario
-/// asks for.
+/// [`progress`] judges whether user mode advances by a stated amount under a storm; a scenario asks
+/// for it.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     let mut entry_of = BTreeMap::new();
@@ -68,8 +68,8 @@ fn apart(facts: &Facts<'_>, a: &Answer<'_>, b: &Answer<'_>) -> bool {
 /// P3 with a number: from the first injection to the last, user mode advanced by at least
 /// `at_least` units of the workload's progress counters (iterations; loops for `spin`).
 ///
-/// With no more threads than vCPUs each thread has a CPU to itself, and each must advance so
-/// far; otherwise all of them together.
+/// With no more threads than vCPUs each thread has a CPU to itself, and each must advance so far;
+/// otherwise all of them together must.
 #[must_use]
 pub fn progress(trace: &Trace, at_least: u64) -> Check {
     let mut tally = Tally::new("P3", "no progress counters");

@@ -3,14 +3,14 @@
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, before};
 
-/// P4. Such an NMI returns without exit work; a self-IPI, pending when it returns, brings the
-/// task into the kernel before another user instruction (`TWA_NMI_CURRENT`, kernel/task_work.c;
-/// the bug it fixed: commit a38a64712e74). So the first D(c) behind it has the interrupted
-/// instruction as frame 0.
+/// P4. Such an NMI returns without exit work. A self-IPI is pending when it returns and brings the
+/// task into the kernel before another user instruction (`TWA_NMI_CURRENT`, kernel/task_work.c; the
+/// bug it fixed: commit a38a64712e74). So the first D(c) after it has the interrupted instruction
+/// as frame 0.
 ///
 /// Nothing else moves the user instruction pointer first: signals are set up after the task work
-/// (`get_signal` runs it), and an interrupt or a fault that KVM had to deliver before the NMI
-/// still returns to the instruction at which the vCPU stood. Whether the D comes at all is M1's.
+/// (`get_signal` runs it), and an interrupt or fault that KVM had to deliver before the NMI still
+/// returns to the instruction at which the vCPU stood. M1 judges whether the D comes at all.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     for (cookie, exchange) in facts.cookies() {

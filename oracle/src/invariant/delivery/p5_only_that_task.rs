@@ -7,11 +7,11 @@ use crate::trace::{Event, Trace};
 
 /// P5. While the walk of one task waits for a page (`get_user` in `unwind_user_next_common`,
 /// kernel/unwind/user.c, may sleep: the deferred walk holds no lock but SRCU's read side), every
-/// other thread of the workload makes progress, and where others ask, somebody is answered.
+/// other thread of the workload makes progress. Where other tasks ask, at least one is answered.
 ///
-/// Evidence are the waits that userfaultfd showed to have begun between a thread's two marks, where
-/// its own code does not touch the stack, and that the host ended: what each other thread did, and
-/// each answer to another task, between the two.
+/// Evidence are waits that userfaultfd showed to have begun between a thread's two marks, where its
+/// own code does not touch the stack, and that the host ended: the progress of each other thread,
+/// and each answer to another task, between begin and end.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();

@@ -1,5 +1,5 @@
-//! What several invariants need to know of a trace: which records are requests (S) and answers
-//! (D), which cookie joins them, which came first, and what the interrupted context was.
+//! What invariants need to know of the records of perf: which are requests (S) and answers (D),
+//! which cookie joins them, and which context they interrupted.
 
 use std::collections::BTreeMap;
 
@@ -37,8 +37,8 @@ pub(crate) struct Exchange<'t> {
 }
 
 impl<'t> Exchange<'t> {
-    /// The first request, unless it is not certain which one that is: every other one must be
-    /// later for sure, or of the same CPU.
+    /// The first request, if it is certain which one that is: every other one is later for sure, or
+    /// of the same CPU.
     pub fn birth(&self) -> Option<Request<'t>> {
         let first = *self.requests.first()?;
         let certain = self
@@ -68,7 +68,7 @@ pub(crate) struct Facts<'t> {
     pub matching: Matching,
     pub losses: Losses,
     /// By cookie: the first user instruction that an NMI of its requests hit, and the index of its
-    /// sample. Kept, because an entry without end has very many of each.
+    /// sample. Derived once, because an endless entry has very many requests and answers.
     entry_ips: BTreeMap<u64, (u64, usize)>,
     /// Comm records of exec, in trace order.
     execs: Vec<&'t Event>,
@@ -194,9 +194,9 @@ impl<'t> Facts<'t> {
             .get(self.matching.injection(event.index)?)
     }
 
-    /// The instruction that the NMI of `event` interrupted. Its chain knows best: an interrupt
-    /// that KVM had to deliver first, or a handler of another NMI that ran, lies between the
-    /// instruction of the injection and that one.
+    /// The instruction that the NMI of `event` interrupted. Its chain knows best: the NMI may hit
+    /// an interrupt that KVM had to deliver first, or return from the handler of another NMI,
+    /// instead of the instruction of the injection.
     pub fn instruction(&self, event: &Event) -> Option<u64> {
         if let Some(ip) = self.matching.interrupted(event) {
             return Some(ip);
@@ -209,15 +209,15 @@ impl<'t> Facts<'t> {
         (injection.cpl == 3 || event.kernel_chain().contains(&at)).then_some(at)
     }
 
-    /// The user instruction at which the NMI of `event` came, where the vCPU was in user mode: if
-    /// an interrupt had to be delivered first, its entry was made there.
+    /// The user instruction at which the NMI of `event` arrived, where the vCPU was in user mode.
+    /// If KVM had to deliver an interrupt first, the entry was made there.
     pub fn user_ip(&self, event: &Event) -> Option<u64> {
         let injection = self.injection(event)?;
         (injection.cpl == 3).then_some(injection.rip)
     }
 
-    /// The exchanges of real cookies: 0 is none (C4 reports it), so what carries it belongs to
-    /// nothing and to nobody.
+    /// The exchanges of real cookies. 0 is no cookie (C4 reports it), so records that carry it
+    /// belong to no exchange.
     pub fn cookies(&self) -> impl Iterator<Item = (u64, &Exchange<'t>)> {
         self.exchanges
             .iter()
@@ -225,9 +225,9 @@ impl<'t> Facts<'t> {
             .map(|(&cookie, exchange)| (cookie, exchange))
     }
 
-    /// Whether a process may have changed the tid of one of its tasks between two records: both
-    /// are of one process, and it called exec in between, which gives the caller the leader's
-    /// tid. Needs comm records; without them an exec is never assumed.
+    /// Whether the tid of a task may have changed between two records: both are of one process, and
+    /// it called exec in between, which gives the caller the leader's tid. Needs comm records;
+    /// without them no exec is assumed.
     pub fn exec_between(&self, first: &Event, second: &Event) -> bool {
         let pid = first.pid;
         let leader = second.tid.is_some() && second.tid == pid && second.pid == pid;
@@ -235,9 +235,9 @@ impl<'t> Facts<'t> {
         leader && pid.is_some() && self.execs.iter().any(within)
     }
 
-    /// What led to an answer that nothing asked for, in trace order: the first record with the
-    /// cookie that the task's last request before it carried, the first answer to that, the last
-    /// request itself, and the answer. Shorter where some of these are the same or absent.
+    /// What led to an answer that nothing asked for, in trace order. With the cookie of the task's
+    /// last request before it: the first record that carries that cookie, the first answer to it,
+    /// the last request itself, and the answer. Shorter where some of these coincide or are absent.
     pub fn story(&self, answer: &Answer<'_>) -> (Vec<usize>, Option<u64>) {
         let mut events = vec![answer.event.index];
         let earlier = self

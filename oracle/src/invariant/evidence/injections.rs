@@ -2,18 +2,18 @@
 //!
 //! The k-th NMI injected into a vCPU is the k-th sample of `nmi:nmi_handler` on that CPU, if the
 //! kernel has one NMI handler registered (a stock kernel without a PMU driver: the "arch_bt"
-//! one), if no NMI came from elsewhere, and if nothing was lost. None of this is assumed: the
-//! numbers must agree, every sample must be of the thread that the injection names, and the
-//! instruction at which an injection into kernel mode was made must be in the sample's kernel
-//! chain. Where a CPU's injections do not fit so, none of that CPU's is used.
+//! one), if no other NMI came, and if nothing was lost. Nothing of this is assumed: the numbers
+//! must agree, every sample must be of the thread that the injection names, and the kernel chain
+//! of the sample must contain the instruction at which an injection into kernel mode was made.
+//! Where one injection of a CPU does not fit, none of that CPU's is used.
 //!
-//! Where no `nmi:nmi_handler` is open, the same goes for a counter of the CPU's, of which each
-//! injected overflow is a sample.
+//! Where no `nmi:nmi_handler` is open, the same holds for a counter of the CPU, of which each
+//! injected overflow gives a sample.
 //!
 //! One kind of injection need not show its instruction: one made at a rate may find the vCPU in
-//! the handler of the NMI before. NMIs are masked there, so it is taken when that handler
-//! returns, and the instruction it interrupts is that of its predecessor. Most must show it all
-//! the same: with one sample too many and one too few hardly any would.
+//! the handler of the previous NMI. NMIs are masked there, so the CPU takes it when that handler
+//! returns, and it interrupts the instruction of its predecessor. Most of them must show their
+//! instruction all the same: if one sample were missing and one too many, hardly any would.
 
 use std::collections::BTreeMap;
 
@@ -28,10 +28,46 @@ pub(crate) struct Matching {
     /// Index into `Trace::injections` by index into `Trace::events`.
     injections: BTreeMap<usize, usize>,
     /// vCPUs with injections that could not be matched, and why.
-    unmatched: BTreeMap<u32, String>,
+    unmatched: BTreeMap<u32, Unmatched>,
     /// The return address that comes right before the interrupted instruction in the chain of an
     /// NMI that hit the kernel: into the entry code, learned from the matched samples.
     nmi_entry: Option<u64>,
+}
+
+/// Why the injections into a vCPU do not fit its samples.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Unmatched {
+    #[error("the ring of CPU {cpu} lost records")]
+    LossyRing { cpu: u32 },
+    #[error("CPU {cpu} has {samples} NMI samples for {injections} injections")]
+    Number {
+        cpu: u32,
+        samples: usize,
+        injections: usize,
+    },
+    #[error("event {event} {misfit} of injection {injection}")]
+    Sample {
+        event: usize,
+        misfit: Misfit,
+        injection: usize,
+    },
+    #[error("CPU {cpu} shows the instruction of {shown} of {total} injections only")]
+    Instructions {
+        cpu: u32,
+        shown: usize,
+        total: usize,
+    },
+}
+
+/// Why a sample cannot be of an injection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum Misfit {
+    #[error("is not of the thread")]
+    Thread,
+    #[error("is not of the process")]
+    Process,
+    #[error("has another interrupted instruction than that")]
+    Instruction,
 }
 
 impl Matching {
@@ -56,7 +92,7 @@ impl Matching {
         trace: &Trace,
         cpu: u32,
         injections: &[(usize, &Injection)],
-    ) -> Result<(), String> {
+    ) -> Result<(), Unmatched> {
         let mut found = Vec::new();
         let role_of = |open| announced_spec(trace, open).map_or(Role::Other, spec_role);
         let raised = match trace.session.iter().any(|open| role_of(open) == Role::Nmi) {
@@ -74,36 +110,41 @@ impl Matching {
                 .collect();
             samples.sort_by_key(|e| e.position);
             if trace.events.iter().any(|e| e.ring == open.ring && loses(e)) {
-                return Err(format!("the ring of CPU {cpu} lost records"));
+                return Err(Unmatched::LossyRing { cpu });
             }
             if samples.len() != injections.len() {
-                return Err(format!(
-                    "CPU {cpu} has {} NMI samples for {} injections",
-                    samples.len(),
-                    injections.len()
-                ));
+                return Err(Unmatched::Number {
+                    cpu,
+                    samples: samples.len(),
+                    injections: injections.len(),
+                });
             }
             let mut shown = Shown::default();
             for (sample, &(index, injection)) in samples.into_iter().zip(injections) {
-                shown
-                    .check(trace, sample, injection)
-                    .map_err(|why| format!("event {} {why} of injection {index}", sample.index))?;
-                found.push((sample.index, index));
+                let event = sample.index;
+                let fits = shown.check(trace, sample, injection);
+                fits.map_err(|misfit| Unmatched::Sample {
+                    event,
+                    misfit,
+                    injection: index,
+                })?;
+                found.push((event, index));
             }
             if shown.no > shown.yes {
-                let total = shown.no + shown.yes;
-                return Err(format!(
-                    "CPU {cpu} shows the instruction of {} of {total} injections only",
-                    shown.yes
-                ));
+                return Err(Unmatched::Instructions {
+                    cpu,
+                    shown: shown.yes,
+                    total: shown.no + shown.yes,
+                });
             }
         }
         self.injections.extend(found);
         Ok(())
     }
 
-    /// Almost every matched sample says the same; an injection made inside the NMI handler, at
-    /// what happens to be a return address, says something else.
+    /// Learns the address of the NMI entry. Almost every matched sample shows the same one; an
+    /// injection made inside the NMI handler, at what happens to be a return address, shows
+    /// another.
     fn learn(&mut self, trace: &Trace) {
         let mut said: BTreeMap<u64, usize> = BTreeMap::new();
         for (&event, &injection) in &self.injections {
@@ -142,17 +183,12 @@ impl Matching {
         chain.next().copied()
     }
 
-    /// Why injections could not be matched, one line a CPU.
-    pub fn unmatched(&self) -> impl Iterator<Item = &str> {
-        self.unmatched.values().map(String::as_str)
-    }
-
     /// The reason that goes with "not exercised" of an invariant that needs matched injections.
     pub fn why_none(&self, trace: &Trace) -> String {
         if trace.injections.is_empty() {
             return "no injections".into();
         }
-        let reasons: Vec<&str> = self.unmatched().collect();
+        let reasons: Vec<String> = self.unmatched.values().map(Unmatched::to_string).collect();
         if reasons.is_empty() {
             return "no injection of the kind it needs".into();
         }
@@ -168,23 +204,18 @@ struct Shown {
 }
 
 impl Shown {
-    /// Whether a sample can be of this injection; what is not it, if it cannot.
-    fn check(
-        &mut self,
-        trace: &Trace,
-        event: &Event,
-        injection: &Injection,
-    ) -> Result<(), &'static str> {
+    /// Whether a sample can be of this injection.
+    fn check(&mut self, trace: &Trace, event: &Event, injection: &Injection) -> Result<(), Misfit> {
         let announced = injection
             .thread
             .and_then(|thread| trace.threads.iter().find(|t| t.thread == thread));
         if let Some(thread) = announced {
             // Threads that are made anew every iteration have no tid to compare.
             if thread.tid != 0 && event.tid.is_some_and(|tid| tid != thread.tid) {
-                return Err("is not of the thread");
+                return Err(Misfit::Thread);
             }
             if event.pid.is_some_and(|pid| pid != thread.pid) {
-                return Err("is not of the process");
+                return Err(Misfit::Process);
             }
         }
         // The unwinder steps over the NMI's own frame and shows the interrupted address exactly
@@ -198,7 +229,7 @@ impl Shown {
         match (chain.contains(&injection.rip), injection.thread) {
             (true, _) => self.yes += 1,
             (false, None) => self.no += 1,
-            (false, Some(_)) => return Err("has another interrupted instruction than that"),
+            (false, Some(_)) => return Err(Misfit::Instruction),
         }
         Ok(())
     }

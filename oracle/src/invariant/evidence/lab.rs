@@ -2,17 +2,18 @@
 //!
 //! Everything rests on two facts of the log (guest-kernel/client). Slots are in one order for the
 //! whole machine. And each record of a watched task carries the number of times that the task had
-//! returned to user mode, so that entries are told apart by counting, not by cookies: what has one
-//! number belongs to one stay in the kernel, together with what NMIs in user mode just before it
-//! asked for, which that stay answers.
+//! returned to user mode, so counting tells entries apart, not cookies. Records with one number
+//! belong to one stay in the kernel, together with the requests of NMIs in user mode just before
+//! it, which that stay answers.
 //!
-//! One thing joins two stays: a request of an NMI behind the exit work of the first, where interrupts
-//! stay off to the end. It cannot be answered any more before user mode; its self-interrupt makes the
-//! next entry, before a user instruction retires, and that one answers it. The log proves it: behind
-//! the request the first stay has nothing but its return and others like it, and the second one was
-//! made by an interrupt and returns to the same instruction. (A stay whose first request comes when the client
-//! has already found nothing to log a return for has none; being made by an interrupt has to be enough then.) Such requests may also have a new cookie,
-//! if the reset was over ("leaving"; C1's exception).
+//! One thing joins two stays: a request of an NMI after the exit work of the first, where
+//! interrupts stay off to the end. It cannot be answered any more before user mode; its
+//! self-interrupt makes the next entry before a user instruction retires, and that one answers it.
+//! The log proves it: after the request the first stay has nothing but its return and requests of
+//! this kind, and an interrupt made the second stay, which returns to the same instruction. (If the
+//! client has already found nothing to log a return for, a stay whose first request comes then has
+//! no return. Then it is enough that an interrupt made the second stay.) Such requests may also
+//! have a new cookie, if the reset was over ("leaving"; C1's exception).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +22,7 @@ use unwindlab_abi::lab::LabContext;
 use crate::trace::Trace;
 use crate::trace::lab::{LabClient, LabEvent, LabKind, LabTrace};
 
-/// One stay of a task in the kernel; two or more of them where one asked while leaving.
+/// One stay of a task in the kernel, or several that requests made while leaving join.
 #[derive(Debug, Default)]
 pub(crate) struct Stay<'t> {
     /// Number of the task among those watched.
@@ -36,9 +37,9 @@ pub(crate) struct Stay<'t> {
     pub exit: Option<&'t LabEvent>,
     /// Migrations of the task.
     pub migrations: Vec<&'t LabEvent>,
-    /// Some request came behind the exit work: there may be two cookies.
+    /// Some request came after the exit work, so there may be two cookies.
     pub leaving: bool,
-    /// What was done last with interrupts on, or by the task itself.
+    /// Slot of the last thing done with interrupts on, or by the task itself.
     last: u64,
 }
 
@@ -63,8 +64,8 @@ pub(crate) struct Lab<'t> {
     pub lives: BTreeMap<LabClient, Life>,
     /// The cookies that clients got.
     pub given: BTreeSet<u64>,
-    /// Behind this slot clients are cancelled because all is over: every thread of the workload has
-    /// ended by then.
+    /// From this slot on, clients are cancelled because the trial is over: every thread of the
+    /// workload has ended by then.
     closing: u64,
     /// The client was switched off in order: nothing was cut.
     pub complete: bool,
@@ -107,16 +108,16 @@ impl<'t> Lab<'t> {
         self.lives.get(&client)?.cancel
     }
 
-    /// Whether a client may have been cancelled before the end of a stay, so that it need not have
-    /// been called any more. An exit is answered behind its record: until all is over, nothing
-    /// tells by when.
+    /// Whether a client may have been cancelled before the end of a stay, and so need not have been
+    /// called. An exit is answered after its record, and nothing tells when, so its stay lasts
+    /// until all clients are cancelled.
     pub fn cancelled_in(&self, client: LabClient, stay: &Stay<'t>) -> bool {
         let end = stay.returned.map_or(self.closing, |event| event.slot);
         self.cancel(client).is_some_and(|slot| slot < end)
     }
 
-    /// Whether the log shows all of a stay: the task went back to user mode, or exited and the log
-    /// was closed later.
+    /// Whether the log shows all of a stay: the task returned to user mode, or it exited and the
+    /// log was closed later.
     pub fn is_over(&self, stay: &Stay<'t>) -> bool {
         stay.returned.is_some() || (stay.exit.is_some() && self.complete)
     }
@@ -171,14 +172,14 @@ fn stays(log: &LabTrace) -> Vec<Stay<'_>> {
     stays
 }
 
-/// Whether a request may have come behind the exit work.
+/// Whether a request may have been made after the exit work.
 fn is_late(request: &LabEvent) -> bool {
     request.context == LabContext::Nmi && (request.flags.irqs_off || request.flags.leaving)
 }
 
 impl<'t> Stay<'t> {
-    /// Whether an interrupt made `next` out of the very return of this one. A stay that the log does
-    /// not see the end of may be.
+    /// Whether an interrupt at the very return of this stay made `next`. Where the log does not
+    /// show the end of a stay, that may be so.
     fn goes_on_in(&self, next: &Self) -> bool {
         let returns = [self, next].map(|stay| stay.returned.map(|event| &event.kind));
         match returns {

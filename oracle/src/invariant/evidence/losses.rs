@@ -35,9 +35,9 @@ pub(crate) fn loses(event: &Event) -> bool {
 }
 
 impl Losses {
-    /// Collects the LOST records. Such a record is written by the next successful write after
-    /// the loss (kernel/events/ring_buffer.c, `__perf_output_begin`), whoever's that is: its id
-    /// does not tell who lost, and the loss lies between it and the record before it.
+    /// Collects the LOST records. The next successful write after a loss writes one
+    /// (kernel/events/ring_buffer.c, `__perf_output_begin`), whichever event makes it: its id does
+    /// not tell which event lost, and the loss lies between it and the previous record.
     pub fn new(trace: &Trace) -> Self {
         let mut rings: BTreeMap<u32, Vec<&Event>> = BTreeMap::new();
         for event in &trace.events {
@@ -69,8 +69,8 @@ impl Losses {
         Self { losses, corrupt }
     }
 
-    /// A loss in any ring between two times. Unknown times, and a ring that cannot be read, make
-    /// everything possible.
+    /// A loss in any ring between two times. With unknown times, or a ring that could not be read,
+    /// anything may have been lost.
     pub fn between(&self, from: Option<u64>, to: Option<u64>) -> Option<String> {
         if self.corrupt {
             return Some("XA a ring could not be read to its end".into());

@@ -2,13 +2,13 @@
 
 use crate::trace::Event;
 
-/// Records that an NMI, an interrupt and a soft interrupt can nest in the writing of one: by so
-/// many places may the order of a ring differ from that of its records' times.
+/// An NMI, an interrupt and a soft interrupt can nest in the writing of one record. So the order of
+/// a ring may differ from that of its records' times by this many places.
 pub(crate) const NESTING: usize = 4;
 
 /// Whether `first` certainly came before `second`.
 ///
-/// Within a ring the position decides: space is reserved in order, also by an NMI that interrupts
+/// Within a ring the position decides: space is reserved in order, even by an NMI that interrupts
 /// the writing of another record. Between rings the clock decides, and a tie decides nothing.
 pub(crate) fn before(first: &Event, second: &Event) -> bool {
     if first.ring == second.ring {

@@ -1,22 +1,22 @@
-//! What a perf event of the session is there for, by the spec that it was opened with.
+//! What a perf event of the session is for, by the spec that opened it.
 
 use unwindlab_abi::message::EventAnnounce;
 use unwindlab_abi::plan::{EventSource, EventSpec};
 
 use crate::trace::{Event, Trace};
 
-/// What a perf event of the session is there for.
+/// What a perf event of the session is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// `nmi:nmi_handler`: fires in every NMI, once per registered handler.
     Nmi,
-    /// A counter of the CPU's: fires in the NMI of its overflow.
+    /// A counter of the CPU: fires in the NMI of its overflow.
     Overflow,
     /// `raw_syscalls:sys_enter`.
     SyscallEnter,
     /// `raw_syscalls:sys_exit`: written before the exit work, in which the task work runs.
     SyscallExit,
-    /// Anything else, or not known.
+    /// Anything else, or unknown.
     Other,
 }
 
@@ -31,12 +31,12 @@ pub(crate) fn announced_spec<'t>(trace: &'t Trace, open: &EventAnnounce) -> Opti
     trace.tracing.as_ref()?.events.get(at)
 }
 
-/// What the event that wrote a record is there for.
+/// What the event that wrote a record is for.
 pub(crate) fn role(trace: &Trace, event: &Event) -> Role {
     spec(trace, event).map_or(Role::Other, spec_role)
 }
 
-/// What an event opened with `spec` is there for.
+/// What an event opened with `spec` is for.
 pub(crate) fn spec_role(spec: &EventSpec) -> Role {
     let (system, name) = match &spec.source {
         EventSource::Tracepoint { system, name } => (system, name),
@@ -55,7 +55,7 @@ pub(crate) fn spec_role(spec: &EventSpec) -> Role {
 ///
 /// `defer_output` alone is not enough: the record travels with the side-band records, and
 /// `is_sb_event` (kernel/events/core.c, 7.2) does not look at `defer_output`. An event without
-/// any side-band bit gets none; that is documented behaviour, not judged.
+/// any side-band bit gets none. That is documented behaviour and not judged.
 pub(crate) fn receives(spec: &EventSpec) -> bool {
     spec.defer_output && (spec.task || spec.comm || spec.mmap || spec.context_switch)
 }

@@ -76,8 +76,8 @@ impl Syscalls {
         self.markers.contains_key(&task)
     }
 
-    /// Whether the last marker of `task` before `event` is a `sys_enter`, and no marker follows:
-    /// as far as the trace goes, the task is still in that system call.
+    /// Whether the last marker of `task` is a `sys_enter` before `event`: as far as the trace
+    /// shows, the task is still in that system call.
     pub fn in_last_syscall(&self, task: Task, event: &Event) -> bool {
         let last = self.markers.get(&task).and_then(|list| list.last());
         last.is_some_and(|marker| marker.enter && marker.index < event.index)

@@ -1,9 +1,9 @@
 //! Which task an event speaks of.
 //!
-//! A tid is not a task: the kernel uses it again after an exit, and a thread that is not the
-//! leader takes the leader's tid over when it calls exec (fs/exec.c, `de_thread`). Fork and exit
-//! records tell one life of a tid from the next. Where they do not suffice, the event has no
-//! task, and no invariant about tasks is judged on it.
+//! A tid is not a task: the kernel reuses it after an exit, and a thread that is not the leader
+//! takes over the leader's tid when it calls exec (fs/exec.c, `de_thread`). Fork and exit records
+//! tell one life of a tid from the next. Where they do not suffice, the event has no task, and
+//! invariants about tasks skip it.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +19,14 @@ pub(crate) struct Task {
     pub life: u32,
 }
 
-/// tid 0 is the idle task of every CPU at once; -1 is what perf writes for a task that has been
-/// taken out of the pid hash already (kernel/events/core.c, `perf_event_pid_type`).
+/// tid 0 is the idle task of every CPU at once. perf writes -1 for a task that has already left the
+/// pid hash (kernel/events/core.c, `perf_event_pid_type`).
 const NOBODY: [u32; 2] = [0, u32::MAX];
 
 /// The lives of all tids in a trace.
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
-    /// By tid: from which event on which life; `None` where it cannot be told.
+    /// By tid: the event from which a life lasts; the life is `None` where it is not known.
     lives: BTreeMap<u32, Vec<(usize, Option<u32>)>>,
     /// Exit records by task, in order.
     exits: BTreeMap<Task, usize>,
@@ -73,9 +73,9 @@ impl Tasks {
                 }
                 // The same exit, as another event wrote it.
                 (Mark::Exited(by), Some((_, first))) if by != first => {}
-                // The tid lives on though it exited and nobody was forked into it: taken over
-                // by exec at some moment after the exit record. Who is who from there on is not
-                // known. The exit record stays what it is: the end of the first owner.
+                // The tid lives on after its exit without a fork: an exec took it over at some
+                // moment after the exit record. Nothing tells the owners apart from there on. The
+                // exit record remains the end of the first owner.
                 (Mark::Exited(_) | Mark::Alive, Some((exit, _))) => {
                     if spans.last() != Some(&(exit + 1, None)) {
                         spans.push((exit + 1, None));
@@ -106,7 +106,7 @@ impl Tasks {
         life.map(|life| Task { tid, life })
     }
 
-    /// The task that a fork record brings into being.
+    /// The task that a fork record creates.
     pub fn child(&self, event: &Event) -> Option<Task> {
         match event.kind {
             EventKind::Fork { tid, .. } => self.at(tid, event.index),

@@ -1,4 +1,4 @@
-//! The excuses for an answer that is not there, each proved from the trace.
+//! The excuses for a missing answer, each proved from the trace.
 //!
 //! * XA: data was lost in a buffer that the record may have gone to. Proved by a LOST record.
 //! * XB: the tracking event was off between request and answer. A trace has no record of an
@@ -9,9 +9,9 @@
 //! * XD: the session ended with the task still in the kernel. Proved by the task being switched
 //!   out, or inside a system call, as the last thing the trace has of it.
 //! * XF: the answer went to another session earlier in the same entry. All sessions of a trial
-//!   are in one trace, so such an answer is in the trace, before the request: M1 and M5 count it
-//!   as a late sample and need no excuse. To an answer that is in no buffer at all it does not
-//!   apply, so it is never granted either.
+//!   are in one trace, so such an answer is in the trace, before the request: M1 and M5 count the
+//!   request as late and need no excuse. XF does not apply to an answer that is in no buffer at
+//!   all, so it is never granted either.
 
 use super::facts::{Facts, Request};
 use super::order::before;
@@ -29,7 +29,7 @@ impl<'t> Facts<'t> {
     }
 
     /// When the entry of `request` was over at the latest: at the task's next record that
-    /// carries another cookie. Only narrows XA, so that leaning on cookies excuses nothing.
+    /// carries another cookie. This only narrows XA, so relying on cookies excuses nothing.
     fn entry_over_by(&self, request: &Request<'t>) -> Option<u64> {
         self.after(request.task?, request.event)
             .find(|e| e.cookie().is_some_and(|cookie| cookie != request.cookie))?
@@ -59,7 +59,7 @@ impl<'t> Facts<'t> {
                 last.index
             ));
         }
-        // Everything the task did after the request is being sampled again.
+        // Being sampled again is all that the task did after the request.
         let asleep = matches!(last.kind, EventKind::Sample(_));
         (asleep && self.syscalls.in_last_syscall(task, event))
             .then(|| "XD the task was in a system call to the end".into())

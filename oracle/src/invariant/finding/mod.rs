@@ -1,6 +1,7 @@
-//! Findings: kernel bugs that are understood, as data, and whether a violation is one of them.
+//! Findings: kernel bugs that are understood, as data.
 //!
-//! The list is docs/findings/findings.yaml, built in; docs/findings/README.md explains its form.
+//! A violation that matches the signature of a finding exactly is that bug. The list is
+//! docs/findings/findings.yaml, which is built in; docs/findings/README.md explains its form.
 
 mod signature;
 
@@ -11,7 +12,7 @@ use serde::Deserialize;
 use super::{Evidence, INVARIANTS, Violation};
 use signature::Signature;
 
-/// The list that the program is built with.
+/// The built-in list.
 const EMBEDDED: &str = include_str!("../../../../docs/findings/findings.yaml");
 
 /// The id of a finding (`F001`), as in docs/findings.
@@ -33,7 +34,7 @@ impl std::fmt::Display for FindingId {
     }
 }
 
-/// What a signature needs to know of the kernel under test.
+/// What a signature needs to know about the kernel under test.
 pub trait Resolver {
     /// The function that holds a kernel address.
     fn function(&self, address: u64) -> Option<String>;
@@ -41,20 +42,19 @@ pub trait Resolver {
     fn has(&self, name: &str) -> bool;
 }
 
-/// Why a list of findings is not acceptable.
+/// Why a list of findings is refused.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum FindingsError {
-    /// It is not the YAML that docs/findings/README.md describes.
+    /// The YAML is not of the form that docs/findings/README.md describes.
     #[error("findings.yaml: {0}")]
-    Yaml(String),
-    /// An entry says what cannot be.
+    Yaml(#[from] serde_saphyr::Error),
+    /// An entry is malformed.
     #[error("finding {id}: {what}")]
-    Entry {
-        /// The entry's id as written.
-        id: String,
-        /// What is wrong with it.
-        what: String,
-    },
+    Entry { id: String, what: String },
 }
 
 /// One entry.
@@ -69,9 +69,9 @@ pub struct Finding {
     pub invariants: Vec<String>,
     /// The kernels that have it.
     pub kernels: Kernels,
-    /// The event sequence it is known by.
+    /// The event sequence that identifies it.
     signature: Signature,
-    /// Other sequences that the same bug shows, the lab client's log among them.
+    /// Other sequences that the same bug produces, also in the lab client's log.
     #[serde(default)]
     also: Vec<Signature>,
 }
@@ -94,10 +94,10 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Those the program is built with.
+    /// The built-in findings.
     ///
     /// # Errors
-    /// [`FindingsError`], which a test rules out.
+    /// [`FindingsError`] if the built-in list is malformed; a test rules that out.
     pub fn embedded() -> Result<Self, FindingsError> {
         Self::parse(EMBEDDED)
     }
@@ -107,8 +107,7 @@ impl Findings {
     /// # Errors
     /// [`FindingsError`] for anything but a list of well-formed entries with ids of their own.
     pub fn parse(yaml: &str) -> Result<Self, FindingsError> {
-        let list: Vec<Finding> =
-            serde_saphyr::from_str(yaml).map_err(|error| FindingsError::Yaml(error.to_string()))?;
+        let list: Vec<Finding> = serde_saphyr::from_str(yaml)?;
         let mut ids = BTreeSet::new();
         for finding in &list {
             let flaw = if ids.insert(finding.id.clone()) {
@@ -129,8 +128,8 @@ impl Findings {
         self.list.iter()
     }
 
-    /// The finding that a violation in a trace is, if it matches one exactly: its invariant, the
-    /// kernel, and the whole sequence of its events. Anything else stays a failure.
+    /// The finding that a violation matches exactly, if any: by invariant, kernel, and the whole
+    /// sequence of its events. Any other violation stays a failure.
     #[must_use]
     pub fn match_finding<K: Resolver + ?Sized>(
         &self,
@@ -178,7 +177,7 @@ impl Kernels {
     }
 }
 
-/// Whether `text` is like `pattern`, in which `*` stands for any text, also none.
+/// Whether `text` matches `pattern`, in which `*` stands for any text, even none.
 fn like(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();

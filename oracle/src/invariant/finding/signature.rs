@@ -1,4 +1,4 @@
-//! The event sequence that a finding is known by, and whether a violation shows it.
+//! The event sequence that identifies a finding, and whether a violation shows it.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use crate::invariant::evidence::{Evidence, Facts, spec};
 use crate::invariant::{Violation, world};
 use crate::trace::{Event, EventKind, LabEvent, LabKind};
 
-/// What must be so for a violation to be a finding.
+/// What a violation must show to be a finding.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Signature {
-    /// Functions; the violation's instruction is in one of them. `None`: whatever it is.
+    /// Functions: the violation's instruction is in one of them. `None`: any instruction.
     instruction: Option<Vec<String>>,
     /// The violation's events, all of them, in order.
     #[serde(default)]
@@ -21,7 +21,7 @@ pub(super) struct Signature {
     /// The violation's records of the lab client's log, all of them, in order.
     #[serde(default)]
     log: Vec<LogPattern>,
-    /// Instead of either: how the lines of W0's report begin, the first and those behind it.
+    /// Instead of either: the beginnings of the lines of W0's report, from the first on.
     #[serde(default)]
     report: Option<Vec<String>>,
 }

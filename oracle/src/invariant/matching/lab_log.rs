@@ -8,7 +8,7 @@ use crate::trace::LabEvent;
 use crate::trace::lab::LabClient;
 
 /// M1: every request that was not refused gets a callback in its stay, unless its client was
-/// cancelled before the stay was over.
+/// cancelled before the end of the stay.
 pub fn completeness(lab: &Lab<'_>, tally: &mut Tally) {
     let (mut cancelled, mut inside) = (0, 0);
     for stay in &lab.stays {
@@ -44,13 +44,13 @@ pub fn completeness(lab: &Lab<'_>, tally: &mut Tally) {
     );
 }
 
-/// M2: a client is called at most once for a cookie, whatever the entry.
+/// M2: a client is called at most once for a cookie, in whatever entry.
 pub fn once(lab: &Lab<'_>, tally: &mut Tally) {
     let mut first: BTreeMap<(LabClient, u64), &LabEvent> = BTreeMap::new();
     for (event, client, cookie) in lab.stays.iter().flat_map(Stay::called) {
         match first.insert((client, cookie), event) {
             None => tally.holds(),
-            // Two answers to no cookie are no answers to one.
+            // 0 is no cookie: two callbacks for it answer nothing twice.
             Some(_) if cookie == 0 => {}
             Some(earlier) => {
                 let message = format!(

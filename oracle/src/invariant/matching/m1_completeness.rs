@@ -4,10 +4,10 @@ use crate::invariant::Tally;
 use crate::invariant::evidence::{Answer, Evidence, Exchange, Facts, Request, before, receivers};
 
 /// M1. Every S(c) has a D(c), in whatever ring, and nothing proves that the two are of different
-/// entries. A late S (after its D) is answered too: the callback ran earlier in its entry and is
+/// entries. A late S (after its D) is answered too: the callback ran earlier in its entry and does
 /// not run again (`unwind_completed`, kernel/unwind/deferred.c, 7.2).
 ///
-/// Excuses: XA, XC and XD, as [`super::excuse`] proves them. Without an event that receives
+/// Excuses: XA, XC and XD, as `Facts::unanswered` proves them. Without an event that receives
 /// record 22 nothing can be judged.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
@@ -46,7 +46,7 @@ fn missing(facts: &Facts<'_>, tally: &mut Tally, cookie: u64, exchange: &Exchang
     tally.violated(message, events, facts.instruction(last.event));
 }
 
-/// The exit record of the task, if it has not asked again before.
+/// The exit record of the task, if it made no other request in between.
 fn exit_behind(facts: &Facts<'_>, request: &Request<'_>) -> Option<usize> {
     let task = request.task?;
     let last = facts.requests_of(task).last()?;

@@ -6,7 +6,7 @@ use crate::invariant::Tally;
 use crate::invariant::evidence::Evidence;
 
 /// M2. No event writes two D of one cookie. Two events that receive record 22 and share a ring
-/// write one each into it, so the event counts, not the ring; where the record does not tell its
+/// write one each into it, so the event counts, not the ring; where the record does not name its
 /// event, the ring does. Migration makes no second D: the callback runs once, on one CPU.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();

@@ -3,9 +3,9 @@
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, Request, before, spec};
 
-/// M3. For every D(c) there is an S(c) of an event that defers, and nothing proves that all of
-/// them are of other entries than the D. An S(c) that was lost excuses (XA), as for C7, which
-/// asks for the cookie alone.
+/// M3. For every D(c) there is an S(c) of an event that defers, and nothing proves that all of them
+/// are of other entries than the D. A lost S(c) excuses (XA), as for C7, which asks for the cookie
+/// alone.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();

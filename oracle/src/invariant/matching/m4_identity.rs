@@ -3,10 +3,10 @@
 use crate::invariant::Tally;
 use crate::invariant::evidence::Evidence;
 
-/// M4. Every D(c) has the pid and tid of every S(c). Both are taken from `current` when the
-/// record is written; the task is the same, and only an exec by a thread that is not the leader
-/// changes its tid on the way (to the leader's). Where a record of such an exec lies between,
-/// the tid is not judged.
+/// M4. Every D(c) has the pid and tid of every S(c). perf takes both from `current` when it writes
+/// the record. The task is the same; only an exec by a thread that is not the leader changes its
+/// tid in between (to the leader's). Where a record of such an exec lies between, the tid is not
+/// judged.
 ///
 /// A D that is written while the task exits still has its ids: the exit flush comes before
 /// `exit_notify` (kernel/exit.c, 7.2).

@@ -3,12 +3,13 @@
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, Request, before};
 
-/// M5. D(c) is later than the first S(c). An S(c) after it is late: legal in the same entry
-/// only, and counted, for perf's own tool cannot merge it with a record that it has passed.
+/// M5. D(c) is later than the first S(c). An S(c) after it is late. That is legal only in the same
+/// entry. Late samples are counted, because perf's own tool cannot merge a sample with a record
+/// that it has already passed.
 ///
-/// Within a ring the order is that of the ring, between rings that of the clock; where a tie
-/// leaves it open, nothing is judged. A D before all S(c) is excused by a loss before it (XA): the
-/// S(c) that asked for it may be among what was lost.
+/// Within a ring the order is that of the ring, between rings that of the clock; a tie leaves it
+/// open, and nothing is judged. A loss before a D that precedes all S(c) excuses it (XA): the S(c)
+/// that asked may be among what was lost.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     let mut late = 0;

@@ -14,13 +14,12 @@ struct Current {
 }
 
 /// M6. The callback runs in the task on its way out, and `perf_iterate_sb_cpu`
-/// (kernel/events/core.c, 7.2) writes to the events of the CPU it runs on. So the D is in the
-/// ring of the CPU on which the task runs at that moment. Oracle: the last switch record before
-/// it in that ring must have put this very task on the CPU. Needs `context_switch` on the event
-/// that receives; a loss between the two records leaves it open, and so does an exec that
-/// changed the tid.
+/// (kernel/events/core.c, 7.2) writes to the events of the CPU it runs on. So the D is in the ring
+/// of the CPU on which the task runs at that moment: the last switch record before it in that ring
+/// must have put this very task on the CPU. This needs `context_switch` on the event that receives.
+/// A loss between the two records leaves it open, and so does an exec that changed the tid.
 ///
-/// That the event is one of that CPU's is A7's.
+/// A7 judges whether the event is one of that CPU's.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();

@@ -7,14 +7,14 @@ use crate::trace::EventKind;
 /// M7. A sample of an event with `defer_callchain` has `PERF_CONTEXT_USER` in its chain only where
 /// `unwind_deferred_request` refused (`perf_callchain`, kernel/events/core.c, 7.2):
 ///
-/// * The task exits: `PF_EXITING` is set from `exit_signals` in `do_exit` on, before the exit
-///   record. Taken from the exit record, if there is nothing between it and the sample that a
-///   task does only before it exits: an accepted request, a system call's marker. A refusal in
-///   the last entry but before `exit_signals` looks the same; nothing in a trace marks that.
-/// * It has no user registers: a task that has left `PF_KTHREAD` behind in exec, before its
-///   registers are set. They are all zero then, so the chain starts with address 0.
-/// * A kernel thread has no user part at all, and all events here are of CPUs, not of tasks, so
-///   that the sample is never of another event's task.
+/// * The task exits: `exit_signals` in `do_exit` sets `PF_EXITING`, before the exit record. The
+///   exit record is the proof, if nothing lies between it and the sample that a task does only
+///   before it exits: an accepted request or a system call's marker. A refusal in the last entry
+///   but before `exit_signals` looks the same; nothing in a trace marks that moment.
+/// * It has no user registers: a task that has dropped `PF_KTHREAD` in exec, before its registers
+///   are set. They are all zero then, so the chain starts with address 0.
+/// * A kernel thread has no user part at all, and all events here are of CPUs, not of tasks, so the
+///   sample is never of another event's task.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();

@@ -5,18 +5,18 @@ use unwindlab_abi::message::ExpectedStack;
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Answer, Evidence, Facts, flaw};
 
-/// S1. Oracles, on the D of workload threads:
+/// S1. Three things are known of the D of workload threads:
 ///
-/// * By construction: where frame 0 lies at the thread's leaf, the whole chain is known, and the
-///   D must equal it frame by frame, cut to 510.
-/// * By injection: where an S of the same cookie was raised by an NMI into user mode, frame 0
-///   is the interrupted instruction.
+/// * By construction: where frame 0 lies at the thread's leaf, the whole chain is known, and the D
+///   must equal it frame by frame, cut to 510.
+/// * By injection: where an NMI into user mode raised an S of the same cookie, frame 0 is the
+///   interrupted instruction.
 /// * By system call: where an S of the same cookie lies between `sys_enter` and `sys_exit`, and
-///   frame 0 at the leaf, frame 0 is the instruction behind the leaf's `syscall`.
+///   frame 0 is at the leaf, frame 0 is the instruction after the leaf's `syscall`.
 ///
-/// Frame 0 elsewhere (on the way down to the leaf, at the start and end of a thread) is not
-/// judged by construction, and counted. The guard for NMIs in the system call entry stub is not
-/// needed: it is about the sample's user registers, and a D is unwound on the way out.
+/// A frame 0 elsewhere (on the way down to the leaf, at the start and end of a thread) is counted,
+/// not judged. NMIs in the system call entry stub need no special case: they affect the user
+/// registers of the sample, and a D is unwound on the way out.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();

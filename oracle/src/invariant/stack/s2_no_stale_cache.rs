@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Answer, Evidence, Facts, Task, expected};
 
-/// S2. The unwinder keeps the frames of an entry in a cache of the task, which must not outlive
-/// the entry. Two D must differ where their stacks are known to differ:
+/// S2. The unwinder keeps the frames of an entry in a cache of the task, which must not outlive the
+/// entry. Two D must differ where their stacks are known to differ:
 ///
-/// * two D of one task that follow each other, whose NMIs hit user mode at different
-///   instructions: frame 0 differs;
-/// * two D that follow each other in a ring, of workload threads whose stacks differ by
-///   construction within 510 frames.
+/// * two consecutive D of one task whose NMIs hit user mode at different instructions: frame 0
+///   differs;
+/// * two consecutive D in a ring, of workload threads whose stacks differ by construction within
+///   510 frames.
 ///
-/// That each of the two is right is S1's; this one needs no more than that they differ.
+/// S1 judges whether each of the two is right; here they only need to differ.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     let mut of_task: BTreeMap<Task, Vec<&Answer<'_>>> = BTreeMap::new();

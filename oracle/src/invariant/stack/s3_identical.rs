@@ -3,9 +3,8 @@
 use crate::invariant::Tally;
 use crate::invariant::evidence::Evidence;
 
-/// S3. All D of one cookie have the same `nr` and frames, to whatever event they went: the
-/// callback hands one trace to all of them (`perf_unwind_deferred_callback`,
-/// kernel/events/core.c, 7.2).
+/// S3. All D of one cookie have the same `nr` and frames, whatever event they went to: the callback
+/// hands one trace to all of them (`perf_unwind_deferred_callback`, kernel/events/core.c, 7.2).
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     for (cookie, exchange) in facts.cookies() {

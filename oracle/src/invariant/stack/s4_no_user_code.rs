@@ -3,14 +3,14 @@
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Answer, Evidence, before};
 
-/// S4. Proofs that one did, for an S(c) and the first D(c) after it:
+/// S4. For an S(c) and the first D(c) after it, either of these proves that one did:
 ///
 /// * the task made a system call between the two;
 /// * the NMI hit user mode and frame 0 of the D is another instruction: the task has gone on.
 ///
-/// Evidence is a pair on which one of the two would have shown: the task has system call
-/// markers, or the NMI is known to have hit user mode. A user loop that comes back to the very
-/// instruction before the answer would not be noticed.
+/// Evidence is a pair on which one of the two would have shown: the task has system call markers,
+/// or the NMI is known to have hit user mode. A user loop that returns to the very instruction
+/// before the answer goes unnoticed.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     for (cookie, exchange) in facts.cookies() {

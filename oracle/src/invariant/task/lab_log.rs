@@ -7,8 +7,8 @@ use crate::invariant::evidence::lab::{Lab, task};
 use crate::trace::LabEvent;
 use crate::trace::lab::{LabClient, LabKind};
 
-/// X1: what was asked for in an entry that ends in exit is answered, and with a stack: the memory
-/// is still there.
+/// X1: a request in an entry that ends in exit is answered, with a stack: the memory is still
+/// there.
 pub fn exit_answered(lab: &Lab<'_>, tally: &mut Tally) {
     for stay in &lab.stays {
         let Some(exit) = stay.exit else { continue };
@@ -42,7 +42,7 @@ pub fn exit_answered(lab: &Lab<'_>, tally: &mut Tally) {
     }
 }
 
-/// X2: a request of a task that is marked as exiting is refused, and no cookie is given.
+/// X2: a request of a task that is marked as exiting is refused, and gets no cookie.
 pub fn exiting_refused(lab: &Lab<'_>, tally: &mut Tally) {
     for event in lab.log.events.iter().filter(|event| event.flags.exiting) {
         let LabKind::Request { ret, cookie, .. } = event.kind else {

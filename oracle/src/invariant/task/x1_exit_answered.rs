@@ -3,14 +3,14 @@
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, Facts, before};
 
-/// X1. What is still pending when a task exits is answered in `do_exit`, by
-/// `unwind_deferred_task_exit` right before `exit_mm` (kernel/exit.c, 7.2; commit b3b9cb11aa03):
-/// after the exit record, which `perf_event_exit_task` writes just before. Answered later, by
-/// `exit_task_work`, there is no mm to walk, and the D is empty.
+/// X1. When a task exits, `unwind_deferred_task_exit` in `do_exit` answers what is still pending,
+/// right before `exit_mm` (kernel/exit.c, 7.2; commit b3b9cb11aa03). That is after the exit record,
+/// which `perf_event_exit_task` writes just before. If `exit_task_work` answered it later, there
+/// would be no mm to walk, and the D would be empty.
 ///
-/// Judged are the D behind the exit record of their task: each must have at least the user
-/// instruction pointer; and the last cookie of a task that exited: it must have a D, unless data
-/// was lost (XA). Evidence is the first kind only: an earlier D may be of an earlier entry.
+/// Judges the D after the exit record of their task: each must have at least the user instruction
+/// pointer. Judges the last cookie of a task that exited too: it must have a D, unless data was
+/// lost (XA). Only the first kind is evidence: an earlier D may be of an earlier entry.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     for answer in &facts.answers {

@@ -4,13 +4,14 @@ use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, Role, role, spec};
 use crate::trace::EventKind;
 
-/// X2. Behind its exit record a task carries `PF_EXITING` (`exit_signals` comes before
-/// `perf_event_exit_task` in kernel/exit.c, 7.2), so no sample of it may have a cookie; nor may
-/// one of a task that is out of the pid hash, for which perf writes tid -1. That it is refused
-/// between `PF_EXITING` and the exit record the trace cannot show, for nothing marks the former.
+/// X2. After its exit record a task has `PF_EXITING` (`exit_signals` comes before
+/// `perf_event_exit_task` in kernel/exit.c, 7.2), so no sample of it may have a cookie. Neither may
+/// a sample of a task that has left the pid hash, for which perf writes tid -1. The trace cannot
+/// show that a request between `PF_EXITING` and the exit record is refused, because nothing marks
+/// the former.
 ///
-/// Evidence is a sample of an event that defers, behind the exit record without a cookie or
-/// shortly before it with an inline chain, which is how a refusal looks.
+/// Evidence is a sample of an event that defers: after the exit record without a cookie, or shortly
+/// before it with an inline chain, which is how a refusal looks.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();

@@ -6,13 +6,13 @@ use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, Facts, Task, before};
 use crate::trace::{Event, EventKind};
 
-/// X3. `unwind_task_init` empties what the child copied from its parent (kernel/fork.c, 7.2), so
-/// no record of a forked task carries a cookie that a record of its parent carried, and its first
-/// D does not come before its first S.
+/// X3. `unwind_task_init` clears what the child copied from its parent (kernel/fork.c, 7.2). So no
+/// record of a forked task carries a cookie that a record of its parent carried, and its first D
+/// does not come before its first S.
 ///
-/// Evidence is a child with a record of its own, and most telling one whose parent had a request
-/// pending inside clone: requested before the fork record and answered after it, counted apart.
-/// A lost S of the child excuses an early D (XA).
+/// Evidence is a child with a record of its own. The most telling one has a parent with a request
+/// pending inside clone (requested before the fork record and answered after it); those are counted
+/// apart. A lost S of the child excuses an early D (XA).
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();

@@ -6,17 +6,17 @@ use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, Request, before, spec};
 use crate::trace::{EventKind, Trace};
 
-/// X4. A task that calls exec stays in its entry: the cookie is reset on the way to user mode alone
+/// X4. A task that calls exec stays in its entry: only the way to user mode resets the cookie
 /// (`unwind_reset_info`, include/linux/unwind_deferred.h, 7.2), and `begin_new_exec` (fs/exec.c)
-/// leaves `unwind_task_info` as it is. So what asks behind it gets the cookie of what asked before.
+/// leaves `unwind_task_info` alone. So a request after exec gets the cookie of the one before.
 ///
-/// Judged is each comm record of an exec. The last request of its task before it must be of a
-/// sampler of the call of exec (`syscalls:sys_enter_execve`, or a probe of `__x64_sys_execve`): the
-/// one that succeeded, for the record comes after it. The first one behind it must be of
+/// Judges each comm record of an exec. The last request of its task before it must be of a sampler
+/// of the call of exec (`syscalls:sys_enter_execve`, or a probe of `__x64_sys_execve`). That call
+/// succeeded, because the record comes after it. The first request after the record must be of
 /// `sched:sched_process_exec`, which fires before exec returns.
 ///
-/// The walk is made when exec is over, and shows the new program. That is no invariant; the
-/// scenario pins it.
+/// The walk is made when exec is over, and shows the new program. No invariant says so; a scenario
+/// pins it.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();

@@ -1,4 +1,4 @@
-//! X5: no deferred chains for kernel threads.
+//! X5: kernel threads have no deferred chains.
 
 use std::collections::BTreeSet;
 
@@ -12,16 +12,16 @@ use crate::trace::EventKind;
 /// agent opens its events.
 const KTHREADD: u32 = 2;
 
-/// X5. A sample in a kernel thread carries no cookie, and no D is of one: `perf_callchain` asks
-/// for the user chain of `is_user_task` tasks only, and `unwind_deferred_request` refuses
-/// `PF_KTHREAD` (7.2). Kernel threads a trace knows are the idle tasks (pid 0), kthreadd (pid 2)
-/// what it forked during the session, unless that called exec, and those that the agent lists where a
-/// scenario hits any task; others are not judged. A user
-/// mode helper is no exception: a kernel worker forks it, not kthreadd.
+/// X5. A sample in a kernel thread carries no cookie, and no D is of one: `perf_callchain` asks for
+/// the user chain of `is_user_task` tasks only, and `unwind_deferred_request` refuses `PF_KTHREAD`
+/// (7.2). A trace knows these kernel threads: the idle tasks (pid 0), kthreadd (pid 2), what
+/// kthreadd forked during the session unless it called exec, and those that the agent lists where a
+/// scenario hits any task. Others are not judged. A user mode helper is no exception: a kernel
+/// worker forks it, not kthreadd.
 ///
-/// Workers of io_uring (`PF_USER_WORKER`) never return to user mode: perf must not ask for theirs
-/// either. A trace knows them by the name that they give themselves (`io_wq_worker` in io_uring/io-wq.c,
-/// `io_sq_thread` in io_uring/sqpoll.c), if an event records comm.
+/// Workers of io_uring (`PF_USER_WORKER`) never return to user mode, so perf must not ask for their
+/// chains either. A trace knows them by the name that they give themselves (`io_wq_worker` in
+/// io_uring/io-wq.c, `io_sq_thread` in io_uring/sqpoll.c), if an event records comm.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();

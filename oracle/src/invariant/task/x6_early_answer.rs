@@ -8,15 +8,17 @@ use unwindlab_abi::message::ThreadAnnounce;
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Answer, Evidence, Facts, Request, before};
 
-/// X6. Task work is not only run on the way to user mode: `ptrace_notify` (kernel/signal.c, 7.2)
-/// runs it before the task stops, `io_cqring_wait` (io_uring/) before it waits. D comes there, early. The cookie and `unwind_completed` are reset
-/// on the way to user mode alone (`unwind_reset_info`, include/linux/unwind_deferred.h), so later
-/// requests of the entry get the same cookie and no D of their own: they are late.
+/// X6. The kernel does not only run task work on the way to user mode: `ptrace_notify`
+/// (kernel/signal.c, 7.2) runs it before the task stops, and `io_cqring_wait` (io_uring/) before it
+/// waits. The D comes there, early. Only the way to user mode resets the cookie and
+/// `unwind_completed` (`unwind_reset_info`, include/linux/unwind_deferred.h), so later requests of
+/// the entry get the same cookie and no D of their own: they are late.
 ///
-/// Judged are pairs of requests of threads of workloads `traced` and `io-uring`, by injections of one iteration,
-/// with a D between them. An iteration has one system call. That the first was made in it is shown
-/// by the D, whose frame 0 is behind the `syscall`; and that the second was, by the outermost frame
-/// of its kernel chain, which is the first one's: the entry code of system calls.
+/// Judges pairs of requests of threads of workloads `traced` and `io-uring`, by injections of one
+/// iteration, with a D between them. An iteration has one system call. The D shows that the first
+/// was made in it: its frame 0 is the instruction after the `syscall`. The outermost frame of its
+/// kernel chain shows the same for the second: it is that of the first, the entry code of system
+/// calls.
 ///
 /// A vCPU's ioctl needs a hypervisor in the guest.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {

@@ -17,11 +17,11 @@ const ONE_IN: u64 = 8;
 
 /// X7. What a task has for its unwinds goes with it: `unwind_task_free` frees the cache
 /// (kernel/unwind/deferred.c, called by `free_task`, kernel/fork.c, 7.2), and a pending task work
-/// holds no reference of the task.
+/// holds no reference to the task.
 ///
-/// Judged is a trial in which 10,000 tasks or more exited with a request that was answered behind
+/// Judges a trial in which at least 10,000 tasks exited with a request that was answered after
 /// their exit record: each had a cache, and a task work pending when it exited. The kernel's own
-/// memory (slabs that cannot be reclaimed, of which the caches are, and kernel stacks) may then
+/// memory (slabs that cannot be reclaimed, which include the caches, and kernel stacks) may then
 /// have grown by one cache in eight exits at most. What else the kernel allocates meanwhile does
 /// not grow with the exits; a task that leaks leaves more than its cache.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {

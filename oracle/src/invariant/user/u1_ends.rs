@@ -5,8 +5,8 @@ use crate::invariant::evidence::Evidence;
 use crate::trace::model::MAX_DEFERRED_FRAMES;
 
 /// U1. No D has more than 510 frames, and one whose frame 0 is at the leaf of a stack of 510 or
-/// more has exactly 510 (`UNWIND_MAX_ENTRIES`, kernel/unwind/deferred.c, 7.2). That every walk
-/// ends at all shows in the trial ending.
+/// more has exactly 510 (`UNWIND_MAX_ENTRIES`, kernel/unwind/deferred.c, 7.2). The end of the trial
+/// shows that every walk ends at all.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     let mut deep = 0;

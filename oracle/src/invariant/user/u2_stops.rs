@@ -4,10 +4,10 @@ use crate::invariant::Tally;
 use crate::invariant::evidence::Evidence;
 use crate::trace::model::MAX_DEFERRED_FRAMES;
 
-/// U2, as far as records show it. Frame addresses are not in a record, only return addresses. But
-/// the root of a workload thread ends its chain with a frame pointer below the stack pointer,
-/// and there the walk must stop (`unwind_user_next_common`, kernel/unwind/user.c, 7.2): a D with
-/// frame 0 at the leaf has no frame beyond the root, and none that is not a user address.
+/// U2, as far as records show it. A record has return addresses, no frame addresses. But the root
+/// of a workload thread ends its chain with a frame pointer below the stack pointer, and there the
+/// walk must stop (`unwind_user_next_common`, kernel/unwind/user.c, 7.2): a D with frame 0 at the
+/// leaf has no frame beyond the root, and none that is not a user address.
 ///
 /// With `wild-ends` that frame pointer is also one of the outermost frame itself, of the frame
 /// below it, a misaligned one above, one into the kernel and one that is not canonical; none of

@@ -5,13 +5,13 @@ use unwindlab_abi::Observation;
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, at_leaf, flaw};
 
-/// U3. The walk reads the user stack by `get_user` (kernel/unwind/user.c, 7.2), whose fault is put
-/// right by the exception table: no SIGSEGV where there is no mapping or no permission, no SIGBUS
-/// where the file ends before the page.
+/// U3. The walk reads the user stack with `get_user` (kernel/unwind/user.c, 7.2), whose faults the
+/// exception table handles: no SIGSEGV where there is no mapping or no permission, no SIGBUS where
+/// the file ends before the page.
 ///
-/// Judged are the threads of workload `unreadable-ends`, the frame pointer at whose root leads to
-/// such memory: a D with the whole chain, frame 0 at the leaf, has read the root's frame, and the
-/// next thing the walk did was to read there. User mode never does. The thread counts its signals.
+/// Judges the threads of workload `unreadable-ends`, the frame pointer at whose root leads to such
+/// memory. A D with the whole chain and frame 0 at the leaf has read the root's frame, and the next
+/// thing the walk did was to read there. User mode never does. The thread counts its signals.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();

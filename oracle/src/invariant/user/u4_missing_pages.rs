@@ -8,12 +8,12 @@ use crate::invariant::evidence::Evidence;
 const LEAF: &str = "missing_leaf";
 
 /// U4. The walk runs in the exit work loop, where it may fault (`unwind_user_faultable`,
-/// kernel/unwind/deferred.c, 7.2): a page that is not in the page tables is no reason to end it.
+/// kernel/unwind/deferred.c, 7.2): a page that is missing from the page tables does not end it.
 ///
-/// Judged are the D of threads of workload `missing-pages` whose frame 0 is behind their
-/// `syscall`. No page of their stack was mapped when that was executed, and user mode has touched
-/// none since, so every frame but the first was read from a page that the walk brought in. The
-/// chain is known by construction.
+/// Judges the D of threads of workload `missing-pages` whose frame 0 is the instruction after their
+/// `syscall`. No page of their stack was mapped when they executed it, and user mode has touched
+/// none since, so the walk brought in the page of every frame but the first. The chain is known by
+/// construction.
 ///
 /// Pages on a swap device, and files that end before the page, need workloads of their own.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {

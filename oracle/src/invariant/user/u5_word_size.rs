@@ -8,11 +8,11 @@ use crate::invariant::evidence::{Evidence, at_leaf};
 const LEAF: &str = "compat_leaf";
 
 /// U5. Return addresses and frame pointers of 32-bit code are 4 bytes each, and the walk reads them
-/// as such (`unwind_user_word_size`, arch/x86/include/asm/unwind_user.h, 7.2): what counts is the
-/// code segment that the task was in, not what kind of program it is.
+/// as such (`unwind_user_word_size`, arch/x86/include/asm/unwind_user.h, 7.2). The code segment
+/// that the task was in counts, not the kind of program.
 ///
-/// Judged are the D of threads of workload `compat` with frame 0 at the leaf. Their chain is known
-/// by construction; with 8-byte words the first return address would be two in one.
+/// Judges the D of threads of workload `compat` with frame 0 at the leaf. Their chain is known by
+/// construction; with 8-byte words the first return address would be two in one.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let walked = (LEAF, "a stack of 32-bit code");
     judge_at(evidence.facts(), tally, walked, at_leaf);

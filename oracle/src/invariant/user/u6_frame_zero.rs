@@ -6,10 +6,11 @@ use crate::invariant::evidence::Evidence;
 /// The vsyscall page, the one part of the kernel half that user mode can execute in.
 const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
 
-/// U6. Every D has a frame 0, and it is an address that user mode can be at: `unwind_user_start`
+/// U6. Every D has a frame 0, and it is an address at which user mode can be: `unwind_user_start`
 /// takes it from the user registers (kernel/unwind/user.c, 7.2). Where the instruction itself is
-/// known (an NMI into user mode), it is that. A D is empty only where the task has no mm any
-/// more (X1) or the kernel no memory for the cache (`unwind_user_faultable`); neither is right.
+/// known (an NMI into user mode), frame 0 is that instruction. A D is empty only where the task has
+/// no mm any more (X1) or the kernel has no memory for the cache (`unwind_user_faultable`); neither
+/// is right.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     for answer in &facts.answers {

@@ -6,9 +6,10 @@ use crate::invariant::evidence::Evidence;
 use crate::invariant::{Tally, Violation};
 use crate::trace::Trace;
 
-/// What makes a line a report: at its start, or behind a prefix that ends in ": " (`rcu: INFO:`,
-/// `watchdog: BUG:`). Literals of kernel/panic.c, kernel/locking/lockdep.c, kernel/rcu/tree_stall.h,
-/// kernel/hung_task.c, lib/ubsan.c, mm/kasan, arch/x86/mm/extable.c and others, 7.2.
+/// What makes a line a report: at its start, or after a prefix that ends in ": " (`rcu: INFO:`,
+/// `watchdog: BUG:`). Literals of kernel/panic.c, kernel/locking/lockdep.c,
+/// kernel/rcu/tree_stall.h, kernel/hung_task.c, lib/ubsan.c, mm/kasan, arch/x86/mm/extable.c and
+/// others, 7.2.
 const REPORTS: [&str; 17] = [
     "WARNING: ",
     "BUG: ",
@@ -29,7 +30,7 @@ const REPORTS: [&str; 17] = [
     "list_del corruption",
 ];
 
-/// Lines that look like a report and are none, with a part of their text that nothing else has.
+/// Lines that look like a report but are none, by a part of their text that nothing else has.
 const HARMLESS: [&str; 4] = [
     // arch/x86/kernel/nmi.c, `nmi_check_duration`: longer than 1 ms, as on an emulated host.
     "took too long to run",
@@ -42,17 +43,17 @@ const HARMLESS: [&str; 4] = [
 
 /// A back trace without a report's head line above it.
 const CALL_TRACE: &str = "Call Trace:";
-/// The head line of a back trace that somebody asked for (lib/nmi_backtrace.c); what asks for
-/// one, a stall say, writes a report line of its own.
+/// The head line of a back trace that somebody asked for (lib/nmi_backtrace.c). What asks for one,
+/// a stall for example, writes a report line of its own.
 const BACKTRACE: &str = "NMI backtrace for cpu";
-/// Lines within which a report's parts follow each other.
+/// Lines within which the parts of a report follow each other.
 const REACH: usize = 80;
 /// What a violation puts before the line.
 const SAYS: &str = "the kernel says: ";
 
 /// W0. No line of the kernel log or console is a report: WARNING, BUG, INFO, an oops, a sanitizer
-/// or lock checker, a stall. A report is named by its first telling line, once, though it may be
-/// in both the log and on the console.
+/// or lock checker, a stall. The first telling line names a report, once, even if both the log and
+/// the console have it.
 ///
 /// Not reports: what the harness itself causes ("Uhhuh. NMI received for unknown reason", "Dazed
 /// and confused": nobody claims an injected NMI), and what says that the machine is slow or old
@@ -79,8 +80,8 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     }
 }
 
-/// Whether a violation is a report of these lines, of each the beginning: the line that the
-/// violation names, and those right behind it in the log.
+/// Whether a violation is a report whose lines begin like these: the line that the violation names,
+/// and those right after it in the log.
 pub fn is_of(violation: &Violation, lines: &[String], trace: &Trace) -> bool {
     if violation.invariant != "W0" {
         return false;

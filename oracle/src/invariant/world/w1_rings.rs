@@ -3,9 +3,10 @@
 use crate::invariant::Tally;
 use crate::invariant::evidence::Evidence;
 
-/// W1. No ring held what cannot be: a head behind the tail, a record of no length or beyond the
-/// head, a body too short for its type. Of a ring that did, what was read before is still
-/// judged, and nothing after it can be missed: for the other invariants it is a loss (XA).
+/// W1. No ring held anything impossible: a head behind the tail, a record of no length or beyond
+/// the head, a body too short for its type. What was read of such a ring before that point is still
+/// judged. The other invariants treat the rest as lost (XA), so no record after that point counts
+/// as missing.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     for why in &trace.corrupt {

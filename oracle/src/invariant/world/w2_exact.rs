@@ -9,17 +9,17 @@ use crate::invariant::evidence::{
 use crate::trace::recording::Injection;
 use crate::trace::{Event, EventKind, Trace};
 
-/// W2. On each CPU `nmi:nmi_handler` was sampled once for each NMI that was injected there, and the
-/// kernel part of the k-th sample has, right behind the return address into the NMI's entry code,
-/// the very instruction before which the k-th was injected, where that was an instruction of the
-/// kernel at which the vCPU stood for it, outside of another NMI's handler.
+/// W2. On each CPU `nmi:nmi_handler` was sampled once for each NMI that was injected there. The
+/// kernel part of the k-th sample has the very instruction before which the k-th NMI was injected,
+/// right after the return address into the NMI's entry code. This is judged where that is an
+/// instruction of the kernel at which the vCPU stood for it, outside of another NMI's handler.
 ///
 /// The unwinder steps over the NMI's own frame and shows the interrupted address as the CPU saved
-/// it (arch/x86/kernel/unwind_orc.c, ORC_TYPE_REGS). Which address the entry code's is, most of the
-/// samples say.
+/// it (arch/x86/kernel/unwind_orc.c, ORC_TYPE_REGS). Most of the samples tell which address is the
+/// entry code's.
 ///
-/// Not of the kernel's contract: it says that the harness did what the scenario says. Nothing is
-/// judged with the lab client, whose own NMIs and handler fire the tracepoint too.
+/// This is not part of the kernel's contract: it shows that the harness did what the scenario says.
+/// Nothing is judged with the lab client, whose own NMIs and handler fire the tracepoint too.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     if trace.lab.is_some() {
@@ -35,7 +35,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             if samples.len() == injections.len() {
                 pairs.extend(samples.into_iter().zip(injections.iter().copied()));
             } else if samples.is_empty() || samples.len() % injections.len() != 0 {
-                // A multiple would be that of several handlers.
+                // A multiple would come from several handlers.
                 let (have, want) = (samples.len(), injections.len());
                 let message = format!("CPU {cpu} has {have} NMI samples for {want} injected NMIs");
                 tally.violated(message, samples.last().map(|it| it.index), None);
@@ -64,8 +64,8 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     }
 }
 
-/// The samples of each NMI event of a CPU, in the order in which they were written; not of a ring
-/// that lost some.
+/// The samples of each NMI event of a CPU, in the order in which they were written. Leaves out
+/// rings that lost records.
 fn nmi_samples(trace: &Trace, cpu: u32) -> Vec<Vec<&Event>> {
     let mut all = Vec::new();
     for (open_index, open) in trace.session.iter().enumerate() {
@@ -86,13 +86,13 @@ fn nmi_samples(trace: &Trace, cpu: u32) -> Vec<Vec<&Event>> {
     all
 }
 
-/// The kernel part of the chain is there, and was not cut.
+/// Whether the kernel part of the chain is there and was not cut.
 fn is_whole(trace: &Trace, event: &Event) -> bool {
     let limit = spec(trace, event).map_or(0, kernel_limit);
     (1..limit).contains(&event.kernel_chain().len())
 }
 
-/// The address that comes right before the instruction in most samples that have it.
+/// The address that most samples have right before the instruction.
 fn entry<'t>(pairs: impl Iterator<Item = (&'t Event, &'t Injection)>) -> Option<u64> {
     let mut said: BTreeMap<u64, usize> = BTreeMap::new();
     for (event, injection) in pairs {

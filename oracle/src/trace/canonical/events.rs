@@ -12,9 +12,9 @@
 //! in parentheses.
 //!
 //! Left out: context switches, mmap, comm, fork, and exits of tasks outside the workload, which
-//! come and go with the kernel's own housekeeping; how much was lost, which depends on the speed
-//! of the reader. Threads that are told to stop do so in any order, so the exits behind the last
-//! sample or chain are sorted.
+//! vary with the kernel's own housekeeping; how much was lost, which depends on the speed of the
+//! reader. Threads that are told to stop do so in any order, so the exits after the last sample or
+//! chain are sorted.
 
 use super::names::{CookieNames, TaskName, TaskNames};
 use super::place::interrupted;

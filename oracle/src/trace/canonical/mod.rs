@@ -1,12 +1,12 @@
 //! The canonical form of a trace: what a snapshot holds.
 //!
-//! Two runs that did the same have the same canonical form, on any kernel build and any KVM host:
-//! cookies are named `c0`, `c1`... in order of appearance, user addresses are symbol and offset
-//! (the agent is the same binary everywhere), kernel places are function names, tasks are named
-//! by workload thread; no times, pids, CPUs or addresses.
+//! Two runs that did the same have the same canonical form, on any kernel build and any KVM host.
+//! Cookies are named `c0`, `c1`... in order of appearance. User addresses are symbol and offset
+//! (the agent is the same binary everywhere), kernel addresses are function names, and tasks are
+//! named by workload thread. There are no times, pids, CPUs or addresses.
 //!
-//! A snapshot never replaces an invariant: it shows what happened to a reader, and that it
-//! happens again.
+//! A snapshot never replaces an invariant: it shows a reader what happened, and that it happens
+//! again.
 
 mod events;
 mod names;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::model::Trace;
 
-/// Gives function name and offset of a kernel address.
+/// Returns function name and offset of a kernel address.
 pub type KernelResolver<'a> = &'a dyn Fn(u64) -> Option<(String, u64)>;
 
 /// How much of a trace its snapshot shows.

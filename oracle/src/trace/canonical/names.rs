@@ -9,16 +9,16 @@ use crate::trace::model::{Event, EventKind, Trace};
 /// The guest's init, which is the agent.
 const INIT_PID: u32 = 1;
 
-/// Who a task is.
+/// What a task is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TaskName<'a> {
     /// A workload thread.
     Workload(&'a ThreadAnnounce),
-    /// A workload's task of which cannot be told which announced thread it is.
+    /// A task of a workload; which announced thread it is, is not known.
     SomeWorkload,
     /// The agent's own.
     Agent,
-    /// Any other, or not known.
+    /// Any other, or unknown.
     Other,
 }
 
@@ -39,7 +39,7 @@ impl std::fmt::Display for TaskName<'_> {
     }
 }
 
-/// Finds out who a record speaks of.
+/// Names the task that a record is about.
 ///
 /// Threads of the `exit` workload are not announced by tid: each announced one is a starter that
 /// starts, in its own process, one short-lived thread after the other. Their FORK records name
@@ -49,8 +49,8 @@ pub(super) struct TaskNames<'a> {
     threads: &'a [ThreadAnnounce],
     /// Starters, by (pid, tid).
     starters: BTreeSet<(u32, u32)>,
-    /// Who a task started within the trace belongs to, by (pid, tid). `None`: to more than one,
-    /// because the kernel used the tid again.
+    /// The thread that a task started within the trace belongs to, by (pid, tid). `None`: to more
+    /// than one, because the kernel reused the tid.
     started: HashMap<(u32, u32), Option<&'a ThreadAnnounce>>,
 }
 

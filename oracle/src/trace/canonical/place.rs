@@ -8,7 +8,7 @@
 //! registers are unwound to only in the second case: the stack of the first ends at user mode.
 //!
 //! An event that a counter overflow or a timer raises samples the interrupted registers
-//! themselves: there is no entry frame, and the first kernel address is the place.
+//! themselves: there is no entry frame, and the first kernel address is where the sample was taken.
 
 use super::KernelResolver;
 use crate::trace::model::Sample;

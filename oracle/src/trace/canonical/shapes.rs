@@ -1,21 +1,22 @@
-//! [`SnapshotStyle::Shapes`](super::SnapshotStyle::Shapes): what kinds of request got what kinds
-//! of stack, as a sorted set.
+//! [`SnapshotStyle::Shapes`](super::SnapshotStyle::Shapes): what kinds of request got what kinds of
+//! stack, as a sorted set.
 //!
 //! Lines are `syscall -> [getppid_return, descend+0x12 x 10, root+0x9]` for an entry by the leaf's
 //! system call, and `user -> [leaf, descend+0x12 x 10, root+0x9]` for a request that found the leaf
 //! in user mode. Where several threads run, callers that are the thread's own by construction are
-//! shown as `its callers`, for not every thread need be struck in every way. `(not its own)` behind a stack says that its callers are not those that the
-//! requesting thread has by construction.
+//! shown as `its callers`, because injections need not hit every thread in every way. `(not its
+//! own)` after a stack says that its callers are not those that the requesting thread has by
+//! construction.
 //!
-//! Where a random injection strikes is a matter of time, so all of this is left out:
+//! Where a random injection hits depends on timing, so all of this is left out:
 //! * how often a shape occurs, and in which order: the set only.
 //! * which kernel function was interrupted, and which thread or CPU it was: threads share a shape
 //!   where they share a stack, and `frames_step` tells them apart where a scenario wants it.
-//! * an interrupt, fault or tick that happened to be running: the request counts as `user`,
-//!   since the stack to expect is the same. Frame 0 is then anywhere in the leaf, so `leaf` is all
-//!   that is shown of it; that of a system call is fixed, and shown in full.
-//! * stacks of threads that are not at their leaf (on their way there, or ending), of the agent
-//!   and of all other tasks.
+//! * an interrupt, fault or tick that happened to be running: the request counts as `user`, since
+//!   the stack to expect is the same. Frame 0 is then anywhere in the leaf, so `leaf` is all that
+//!   is shown of it; that of a system call is fixed, and shown in full.
+//! * stacks of threads that are not at their leaf (on their way there, or ending), of the agent and
+//!   of all other tasks.
 //! * requests without an answer and answers without a request: the end of the session cuts some
 //!   off. M1 and M3 judge them one by one.
 //! * lost records and throttling.

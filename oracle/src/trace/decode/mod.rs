@@ -1,9 +1,9 @@
-//! [`Recording`] to [`Trace`]: every ring taken apart, all rings merged.
+//! [`Recording`] to [`Trace`]: decodes every ring and merges all of them.
 //!
-//! The order within a ring is the kernel's own and always kept. Times only decide how rings are
-//! interleaved, and they are no total order: perf reads the clock before it reserves space, so an
-//! NMI that strikes between the two leaves the earlier time behind the later one. A record whose
-//! time is missing or earlier than its predecessor's follows that one at once.
+//! The order within a ring is the kernel's own and is always kept. Times only decide how rings
+//! interleave, and they are no total order: perf reads the clock before it reserves space, so an
+//! NMI that hits between the two writes the later time first. A record whose time is missing or
+//! earlier than its predecessor's directly follows that one.
 
 use unwindlab_abi::message::RingAnnounce;
 
@@ -33,7 +33,7 @@ enum RingDecodeError {
 const MAX_COMPLAINTS: usize = 8;
 
 impl Trace {
-    /// Decodes a trial. Never fails: what makes no sense is said in [`Trace::corrupt`].
+    /// Decodes a trial. Never fails: [`Trace::corrupt`] says what could not be decoded.
     #[must_use]
     pub fn decode(recording: &Recording) -> Self {
         let mut corrupt = Vec::new();
@@ -79,8 +79,8 @@ impl Trace {
     }
 }
 
-/// Lines of the kernel log, then of the console; empty ones left out. A line that reached both
-/// is there twice, which does no harm to a search for bad ones.
+/// Lines of the kernel log, then of the console, without empty ones. A line that reached both is
+/// there twice, which does not matter to a search for bad ones.
 fn log_lines(recording: &Recording) -> Vec<String> {
     [&recording.kernel_log, &recording.console]
         .into_iter()
@@ -91,10 +91,10 @@ fn log_lines(recording: &Recording) -> Vec<String> {
         .collect()
 }
 
-/// Takes the ring with the earliest next record (without a time: at once) again and again. There
-/// are as many rings as vCPUs, so a scan beats a heap; of equal times the first in (cpu, ring)
-/// order goes first. A next record that is earlier than the last one taken is earlier than all
-/// others waiting too, which is what keeps it with its predecessor.
+/// Repeatedly takes the ring with the earliest next record (one without a time comes at once).
+/// There are as many rings as vCPUs, so a scan beats a heap. Of equal times the first in (cpu,
+/// ring) order goes first. A next record that is earlier than the last one taken is also earlier
+/// than all others that wait, which keeps it with its predecessor.
 fn merge(rings: &mut [RingDecoder<'_>]) -> Vec<Event> {
     let mut events = Vec::new();
     for ring in &mut *rings {
@@ -122,7 +122,7 @@ struct RingDecoder<'a> {
     /// The record to be merged next.
     next: Option<Event>,
     position: usize,
-    /// What the reader of the ring had to say.
+    /// Why the reader of the ring stopped, if it did.
     stopped: Option<&'a str>,
     complaints: Vec<String>,
     more_complaints: usize,
@@ -179,13 +179,14 @@ impl<'a> RingDecoder<'a> {
         self.position += 1;
     }
 
-    /// A record that cannot be taken apart keeps its place in the trace as `Other`.
+    /// A record that cannot be parsed keeps its place in the trace as `Other`.
     fn take_apart(&mut self, raw: &RawRecord<'_>) -> (SampleId, EventKind) {
         let record_type = raw.record_type;
         let other = (SampleId::default(), EventKind::Other { record_type });
         let sample_type = match self.layouts.of(raw) {
             Some(Layout::Uniform(sample_type) | Layout::Identified(sample_type)) => sample_type,
-            // A sample is all sample_type: taken apart by a guess it would be made-up evidence.
+            // `sample_type` decides all of a sample: parsed by a guess, it would be made-up
+            // evidence.
             Some(Layout::Guessed(_)) if record_type == SAMPLE => {
                 self.complain(&"sample of an unknown event");
                 return other;

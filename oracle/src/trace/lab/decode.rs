@@ -1,4 +1,4 @@
-//! The bytes of the log to its records. All of it is hostile input: what makes no sense is said, and
+//! Decodes the bytes of the log. All of it is hostile input: what makes no sense is reported and
 //! left out.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ const MAX_COMPLAINTS: usize = 8;
 /// The client of a record about none.
 const NO_CLIENT: u16 = 0xffff;
 
-/// Takes a log apart. Gives the records, and what makes no sense.
+/// Decodes a log. Returns the records, and complaints about what makes no sense.
 #[must_use]
 pub fn decode(log: &LabLog) -> (LabTrace, Vec<String>) {
     let mut decoder = Decoder::default();
@@ -52,7 +52,7 @@ impl Slot<'_> {
     }
 }
 
-/// A callback whose frames are still coming, or are said to be those of an earlier one.
+/// A callback whose frames follow, or are those of an earlier one.
 #[derive(Debug)]
 struct Open {
     /// Index in the trace's events.
@@ -142,8 +142,8 @@ impl Decoder {
         }
     }
 
-    /// Every callback gets its frames: its own, or the last ones logged for its task, which is what
-    /// the client left them out for. The hash proves either.
+    /// Gives every callback its frames: its own, or the last ones logged for its task if the client
+    /// left them out. The hash proves either.
     fn finish(mut self) -> (LabTrace, Vec<String>) {
         let mut known: BTreeMap<Vec<u64>, usize> = BTreeMap::new();
         let mut last: BTreeMap<u32, (u64, usize)> = BTreeMap::new();

@@ -1,9 +1,9 @@
-//! The log of the kernel's lab client: what several clients of the deferred unwinder asked for, and
+//! The log of the kernel's lab client: what several clients of the deferred unwinder asked for and
 //! what they got.
 //!
-//! [`reader`] takes its bytes out of guest memory, [`decode`] takes them apart. There is one log for
-//! all CPUs, and a slot is reserved by one atomic addition, so that slots are in one order for the
-//! whole machine.
+//! [`reader`] reads its bytes out of guest memory, [`decode`] decodes them. There is one log
+//! for all CPUs, and a slot is reserved by one atomic addition, so that slots are in one order for
+//! the whole machine.
 
 pub mod decode;
 pub mod reader;
@@ -31,22 +31,22 @@ pub struct LabTrace {
 /// One record of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabEvent {
-    /// Its slot: the place in the order of everything, and how violations name it.
+    /// Its slot: its place in the order of all records; violations name it by this.
     pub slot: u64,
     /// Nanoseconds of the guest's sched clock on its CPU.
     pub time: u64,
     /// The CPU that wrote it.
     pub cpu: u16,
-    /// The task it speaks of; 0 where it speaks of none.
+    /// The task that the record is about; 0 if it is about none.
     pub tid: u32,
-    /// Number of that task among those watched; no two tasks have the same. 0: not watched.
+    /// Number of that task among the watched tasks, unique; 0 if it is not watched.
     pub task: u32,
-    /// How many times the task had returned to user mode: what has the same number is of one stay
-    /// in the kernel, or of NMIs in user mode just before it.
+    /// How many times the task had returned to user mode. Records with the same number are of one
+    /// stay in the kernel, or of NMIs in user mode just before it.
     pub entry: u32,
-    /// In which context the task was.
+    /// The context in which the task was.
     pub context: LabContext,
-    /// What else was known.
+    /// What else the client knew.
     pub flags: LabFlags,
     /// The client, for records about one.
     pub client: Option<LabClient>,
@@ -54,7 +54,7 @@ pub struct LabEvent {
     pub kind: LabKind,
 }
 
-/// One registration of a client: the same number registered again is another one.
+/// One registration of a client. The same number registered again is another registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LabClient {
     /// Its number.
@@ -75,7 +75,7 @@ impl std::fmt::Display for LabClient {
 pub struct LabFlags {
     /// `PF_EXITING` was set.
     pub exiting: bool,
-    /// The task was behind its exit work, and not in user mode yet.
+    /// The task was past its exit work, and not in user mode yet.
     pub leaving: bool,
     /// The NMI or interrupt hit user mode.
     pub user: bool,
@@ -114,7 +114,7 @@ pub enum LabKind {
         cookie: u64,
         /// Frames it got.
         nr: u64,
-        /// Which, as index into [`LabTrace::stacks`]; `None` where the log does not have them.
+        /// Index of the frames in [`LabTrace::stacks`]; `None` if the log does not have them.
         stack: Option<usize>,
     },
     /// The callback that began in this slot ends.
@@ -122,7 +122,7 @@ pub enum LabKind {
         /// Slot of the [`LabKind::Callback`].
         callback: u64,
     },
-    /// The task returns to user mode: the last thing of a stay, if anything was logged in it.
+    /// The task returns to user mode: the last record of a stay, if there is any other in it.
     Return {
         /// Time of its entry.
         entered: u64,
@@ -138,22 +138,22 @@ pub enum LabKind {
         /// To this one.
         to: u64,
     },
-    /// The task exits, just before what it still asked for is answered.
+    /// The task exits, just before its pending requests are answered.
     Exit,
-    /// The task is no more.
+    /// The task is freed.
     Free,
     /// `unwind_deferred_init()` returned.
     Registered {
-        /// What.
+        /// What it returned.
         ret: i32,
     },
     /// `unwind_deferred_cancel()` is called.
     Cancel,
-    /// And has returned.
+    /// `unwind_deferred_cancel()` has returned.
     Cancelled,
     /// The client was switched on.
     Start,
-    /// And off; all clients are cancelled.
+    /// The client was switched off; all clients are cancelled.
     Stop,
 }
 

@@ -1,4 +1,4 @@
-//! Reading the lab client's log out of guest memory, also of a guest that hangs.
+//! Reads the lab client's log out of guest memory, even of a guest that hangs.
 
 use serde::{Deserialize, Serialize};
 use unwindlab_abi::lab::{HEAD_OFFSET, MAGIC, MAX_LOG_PAGES, SLOT_BYTES, SLOTS_OFFSET, VERSION};
@@ -9,33 +9,32 @@ use crate::trace::ring::{GuestRead, NotGuestMemory};
 /// The log's bytes, as they stood when the trial was over.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabLog {
-    /// Slots asked for, those that did not exist included.
+    /// Slots requested, including those beyond the capacity.
     pub head: u64,
-    /// Slots there are.
+    /// Slots that the log has.
     pub capacity: u64,
     /// The slots up to the head.
     pub bytes: Vec<u8>,
-    /// Why nothing can be read, if so.
+    /// Why nothing could be read, if so.
     pub corrupt: Option<String>,
 }
 
-/// Why there is no log. Each is the guest's fault.
+/// Why a log cannot be read. Each is the guest's fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum LabLogError {
-    /// Fewer or more pages than a log can have.
+    /// A log cannot have this number of pages.
     #[error("{0} pages announced; a log has 2 to {max}", max = MAX_LOG_PAGES + 1)]
     Pages(usize),
-    /// The control page says something else.
+    /// The control page is not that of a log.
     #[error("its control page says {0:#x}, version {1}")]
     Control(u32, u32),
-    /// More or fewer slots than the pages hold.
+    /// The pages do not hold this number of slots.
     #[error("{slots} slots in {pages} pages")]
-    Slots {
-        /// By the control page.
-        slots: u64,
-        /// As announced.
-        pages: usize,
-    },
+    Slots { slots: u64, pages: usize },
     /// Part of it is outside guest memory.
     #[error(transparent)]
     Memory(#[from] NotGuestMemory),
@@ -48,8 +47,8 @@ pub fn may_be_log(pages: usize) -> bool {
 }
 
 impl LabLog {
-    /// Reads the log in these pages, from this slot on; what cannot be read is said in
-    /// [`LabLog::corrupt`].
+    /// Reads the log in these pages, from this slot on. [`LabLog::corrupt`] says why it cannot be
+    /// read, if it cannot.
     #[must_use]
     pub fn read_from<M: GuestRead + ?Sized>(memory: &M, pages: &[u64], first: u64) -> Self {
         read(memory, pages, first).unwrap_or_else(|error| Self {
@@ -58,7 +57,7 @@ impl LabLog {
         })
     }
 
-    /// How many slots from the first on are written to their end.
+    /// How many slots from the first on are completely written.
     #[must_use]
     pub fn finished(&self) -> u64 {
         let (slots, _) = self.bytes.as_chunks::<SLOT_BYTES>();
@@ -67,7 +66,7 @@ impl LabLog {
         finished as u64
     }
 
-    /// The whole log, of an earlier reading of it and of one from slot `first` on.
+    /// The whole log, from an earlier reading and one from slot `first` on.
     #[must_use]
     pub fn join(earlier: &Self, first: u64, later: Self) -> Self {
         let kept = usize::try_from(first).map_or(usize::MAX, |it| it.saturating_mul(SLOT_BYTES));
@@ -77,8 +76,8 @@ impl LabLog {
     }
 }
 
-/// Kind and CPU of a slot that is written to its end, while the guest runs; the pages are those of
-/// the log, the control page first.
+/// Kind and CPU of a slot, if it is completely written, while the guest runs. The pages are those
+/// of the log, the control page first.
 #[must_use]
 pub fn slot<M: GuestRead + ?Sized>(memory: &M, pages: &[u64], number: u64) -> Option<(u8, u8)> {
     let in_page = (PAGE_SIZE / SLOT_BYTES) as u64;

@@ -1,6 +1,6 @@
 //! Reading little-endian fields from the front of a byte slice, never past its end.
 
-/// The bytes of a record not read as yet.
+/// The bytes of a record that are not read yet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fields<'a>(&'a [u8]);
 

@@ -1,8 +1,8 @@
-//! Which event wrote a record, and so which `sample_type` takes it apart.
+//! Which event wrote a record, and so which `sample_type` parses it.
 //!
-//! Where all events of a ring have one `sample_type`, nothing needs to be known beforehand. Where
-//! they differ, only `PERF_SAMPLE_IDENTIFIER` tells them apart: it is the first word of a sample
-//! and the last one of any other record, whatever else was asked for.
+//! Where all events of a ring have one `sample_type`, it parses every record. Where they differ,
+//! only `PERF_SAMPLE_IDENTIFIER` tells them apart: it is the first word of a sample and the last
+//! one of any other record, whatever other fields there are.
 
 use unwindlab_abi::message::EventAnnounce;
 use unwindlab_abi::plan::Tracing;
@@ -11,7 +11,7 @@ use super::record_type;
 use super::sample_id::{IDENTIFIER, SampleType, UnsupportedSampleType};
 use crate::trace::framing::RawRecord;
 
-/// Why the records of a ring cannot be taken apart at all.
+/// Why no record of a ring can be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// No event was announced for the ring.
@@ -19,18 +19,11 @@ pub enum LayoutError {
     NoEvents,
     /// An announced event is not in the plan.
     #[error("event {id} names spec {spec}, which the plan does not have")]
-    NoSuchSpec {
-        /// The event's id.
-        id: u64,
-        /// [`EventAnnounce::spec`].
-        spec: u32,
-    },
+    NoSuchSpec { id: u64, spec: u32 },
     /// An event has a `sample_type` the parser does not know.
     #[error("event {name}: {error}")]
     Unsupported {
-        /// Name of the event.
         name: String,
-        /// Which bits.
         error: UnsupportedSampleType,
     },
     /// Events differ in `sample_type`, and not all have `PERF_SAMPLE_IDENTIFIER`.
@@ -56,15 +49,14 @@ pub struct Layouts {
     uniform: bool,
 }
 
-/// What is known of a record before it is taken apart.
+/// What is known of a record before it is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     /// All events of the ring have this `sample_type`.
     Uniform(SampleType),
     /// The record's identifier names an event of this `sample_type`.
     Identified(SampleType),
-    /// No event of the ring has the record's identifier; the `sample_type` of the first is all
-    /// there is to go by.
+    /// No event of the ring has the record's identifier; this is the `sample_type` of the first.
     Guessed(SampleType),
 }
 
@@ -106,7 +98,7 @@ impl Layouts {
         Ok(Self { entries, uniform })
     }
 
-    /// What takes `raw` apart. `None`: a record too short for the identifier it must have.
+    /// The layout of `raw`; `None` if it is too short for the identifier it must have.
     #[must_use]
     pub fn of(&self, raw: &RawRecord<'_>) -> Option<Layout> {
         let first = self.entries.first()?.sample_type;
@@ -124,8 +116,8 @@ impl Layouts {
         }))
     }
 
-    /// The event with this id, as index into the session. Without an id in the record, a ring
-    /// with one event still tells.
+    /// The event with this id, as index into the session. A record without an id is of the ring's
+    /// only event, if there is just one.
     #[must_use]
     pub fn event(&self, id: Option<u64>) -> Option<usize> {
         match (id, self.entries.as_slice()) {

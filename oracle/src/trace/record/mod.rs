@@ -1,7 +1,7 @@
 //! One record: from bytes to [`EventKind`].
 //!
-//! A body is read from its front and the `sample_id` trailer from its back, as the ABI asks for,
-//! so that fields a later kernel adds between the two do no harm. Source of every layout:
+//! A body is read from its front and the `sample_id` trailer from its back, as the ABI demands, so
+//! fields that a later kernel adds between the two do not matter. Source of every layout:
 //! `enum perf_event_type` in include/uapi/linux/perf_event.h, Linux 7.2.
 
 mod fields;
@@ -41,24 +41,22 @@ const MISC_14: u16 = 1 << 14;
 /// Bytes of MMAP2 between `pgoff` and the file name: device and inode or build id, prot, flags.
 const MMAP2_EXTRA: usize = 32;
 
-/// Why a record cannot be taken apart.
+/// Why a record cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum RecordError {
     /// The body ends before its fields do.
     #[error("{what} ends before its fields do")]
-    TooShort {
-        /// The kind of record.
-        what: &'static str,
-    },
+    TooShort { what: &'static str },
     /// A sample has bytes behind its last field.
     #[error("sample has {left} bytes behind its last field")]
-    LeftOver {
-        /// How many.
-        left: usize,
-    },
+    LeftOver { left: usize },
 }
 
-/// A record taken apart.
+/// A parsed record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// Who wrote it and when; pid and tid are the body's own where `sample_type` asks for none.
@@ -67,7 +65,7 @@ pub struct Record {
     pub kind: EventKind,
 }
 
-/// Takes a record apart. `sample_type` is that of the event that wrote it.
+/// Parses a record. `sample_type` is that of the event that wrote it.
 ///
 /// # Errors
 /// [`RecordError`] if the body does not hold what its type and `sample_type` promise.
@@ -167,8 +165,8 @@ fn side_band(raw: &RawRecord<'_>, mut body: Fields<'_>, id: &mut SampleId) -> Op
     })
 }
 
-/// `u64 cookie, nr, ips[nr]`. Where `nr` says more than the record holds, what it holds is
-/// given: whether the two agree is an invariant (A2), not a matter of parsing.
+/// `u64 cookie, nr, ips[nr]`. Where `nr` is more than the record holds, returns what it holds: A2
+/// judges whether the two agree.
 fn deferred(mut body: Fields<'_>) -> Option<EventKind> {
     let (cookie, nr) = (body.u64()?, body.u64()?);
     let there = body.len() / 8;
@@ -181,7 +179,7 @@ fn deferred(mut body: Fields<'_>) -> Option<EventKind> {
     }))
 }
 
-/// `u32 pid, tid`: kept where the trailer does not say.
+/// `u32 pid, tid`: used where the trailer has none.
 fn task(body: &mut Fields<'_>, id: &mut SampleId) -> Option<()> {
     let (pid, tid) = body.pair()?;
     id.pid = id.pid.or(Some(pid));

@@ -12,7 +12,7 @@ use super::sample_id::{
 };
 use crate::trace::model::Sample;
 
-/// Reads a whole body; bytes left over mean that `sample_type` is not the record's.
+/// Reads a whole body. Bytes left over mean that `sample_type` is not that of the record.
 pub(super) fn parse(body: &[u8], with: SampleType) -> Result<(SampleId, Sample), RecordError> {
     let mut fields = Fields::new(body);
     let parsed = read(&mut fields, with).ok_or(RecordError::TooShort { what: "sample" })?;

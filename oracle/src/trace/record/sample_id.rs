@@ -1,5 +1,5 @@
-//! `attr.sample_type`, and the `struct sample_id` that it puts at the end of every record that is
-//! no sample (`attr.sample_id_all`, which the agent always sets).
+//! `attr.sample_type`, and the `struct sample_id` that it puts at the end of every record but
+//! samples (`attr.sample_id_all`, which the agent always sets).
 //!
 //! Source: include/uapi/linux/perf_event.h, and `__perf_event__output_id_sample` in
 //! kernel/events/core.c, Linux 7.2.
@@ -33,7 +33,7 @@ pub const IDENTIFIER: u64 = 1 << 16;
 pub const SUPPORTED: u64 =
     IP | TID | TIME | ADDR | CALLCHAIN | ID | CPU | PERIOD | STREAM_ID | RAW | IDENTIFIER;
 
-/// Bits outside [`SUPPORTED`]; a record with their fields cannot be taken apart.
+/// Bits outside [`SUPPORTED`]; a record with their fields cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("sample_type bits {0:#x} are not supported; leave them out of the event")]
 pub struct UnsupportedSampleType(pub u64);

@@ -2,12 +2,12 @@
 //!
 //! Layout and protocol are those of `struct perf_event_mmap_page` (include/uapi/linux/
 //! perf_event.h, Linux 7.2): `u64 data_head` at byte 1024 counts all bytes ever written and never
-//! wraps back; `u64 data_tail` at 1032 counts those read. Byte `n` of the stream is at
-//! `n % size` of the data area. The kernel publishes `data_head` behind whole records only
+//! wraps back; `u64 data_tail` at 1032 counts those read. Byte `n` of the stream is at `n % size`
+//! of the data area. The kernel publishes `data_head` behind whole records only
 //! (`perf_output_put_handle`), and drops records rather than overwrite what is not read yet.
 //!
-//! Nothing of it is believed: a guest that lies marks the ring corrupt, and what was read before
-//! stays good.
+//! None of this is trusted: where the guest lies, the ring is marked corrupt, and what was read
+//! before stays valid.
 
 use unwindlab_abi::mailbox::PAGE_SIZE;
 use unwindlab_abi::message::RingAnnounce;
@@ -21,7 +21,7 @@ pub const DATA_HEAD: u64 = 1024;
 pub const DATA_TAIL: u64 = 1032;
 /// Data pages a ring may have (16 MiB); far above what a scenario asks for.
 pub const MAX_DATA_PAGES: usize = 4096;
-/// Bytes kept of one ring over a whole trial; a guest that writes more is stopped being read.
+/// Bytes kept of one ring over a whole trial; if the guest writes more, the ring is not read on.
 pub const MAX_RING_BYTES: usize = 64 << 20;
 
 /// An access that guest memory does not allow.
@@ -41,18 +41,22 @@ pub trait GuestRead {
     /// Loads a word in one access, before any [`read`](Self::read) that follows (acquire).
     ///
     /// # Errors
-    /// [`NotGuestMemory`] if it is no RAM.
+    /// [`NotGuestMemory`] if it is not RAM.
     fn load(&self, gpa: u64) -> Result<u64, NotGuestMemory>;
 
     /// Stores a word in one access, after any [`read`](Self::read) that precedes it (release).
     ///
     /// # Errors
-    /// [`NotGuestMemory`] if it is no RAM.
+    /// [`NotGuestMemory`] if it is not RAM.
     fn store(&self, gpa: u64, word: u64) -> Result<(), NotGuestMemory>;
 }
 
-/// Why a ring cannot be read (on). Each is the guest's fault.
+/// Why a ring cannot be read, or not any further. Each is the guest's fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum RingError {
     /// Data pages are not a power of two of at most [`MAX_DATA_PAGES`].
     #[error("{0} data pages announced, which is no power of two up to {MAX_DATA_PAGES}")]
@@ -63,35 +67,18 @@ pub enum RingError {
     /// Part of the ring is outside guest memory.
     #[error(transparent)]
     Memory(#[from] NotGuestMemory),
-    /// `data_head` went back behind what was read.
+    /// `data_head` went back to before what was read.
     #[error("data_head {head:#x} is behind data_tail {tail:#x}")]
-    HeadBehindTail {
-        /// `data_head`.
-        head: u64,
-        /// What was read.
-        tail: u64,
-    },
+    HeadBehindTail { head: u64, tail: u64 },
     /// `data_head` is further ahead than the ring is long.
     #[error("data_head {head:#x} is more than the ring's {size:#x} bytes ahead of {tail:#x}")]
-    HeadTooFar {
-        /// `data_head`.
-        head: u64,
-        /// What was read.
-        tail: u64,
-        /// Bytes of the data area.
-        size: u64,
-    },
+    HeadTooFar { head: u64, tail: u64, size: u64 },
     /// `data_head` or the initial `data_tail` is not at a record's boundary.
     #[error("position {0:#x} is no multiple of 8")]
     UnalignedPosition(u64),
     /// The bytes between tail and head are no records.
     #[error("stream position {position:#x}: {error}")]
-    Framing {
-        /// Position of the first new byte in the stream.
-        position: u64,
-        /// What is wrong there.
-        error: FramingError,
-    },
+    Framing { position: u64, error: FramingError },
     /// The guest wrote more than [`MAX_RING_BYTES`].
     #[error("more than {MAX_RING_BYTES} bytes of records; shorten the trial")]
     TooMuch,
@@ -105,14 +92,14 @@ pub struct RingReader {
     data_pages: Vec<u64>,
     /// Bytes of the data area, a power of two.
     size: u64,
-    /// Stream position up to which all was read; the guest's own word is not looked at again.
+    /// Stream position up to which all was read; the guest's own word is not read again.
     tail: Option<u64>,
     bytes: Vec<u8>,
     corrupt: Option<RingError>,
 }
 
 impl RingReader {
-    /// A reader that has read nothing as yet.
+    /// A reader that has read nothing yet.
     ///
     /// # Errors
     /// [`RingError::PageCount`], [`RingError::PageAddress`].
@@ -136,12 +123,12 @@ impl RingReader {
         })
     }
 
-    /// Takes over all records that the guest has published, and lets it reuse their space.
-    /// Gives the number of records. `data_head` is looked at once.
+    /// Reads all records that the guest has published, and lets it reuse their space. Returns the
+    /// number of records. Reads `data_head` once.
     ///
     /// # Errors
-    /// [`RingError`] when the ring is found corrupt; it is not read any more from then on, so
-    /// every later call gives 0.
+    /// [`RingError`] when the ring is found corrupt. It is not read any more from then on, and
+    /// every later call returns 0.
     pub fn drain<M: GuestRead + ?Sized>(&mut self, memory: &M) -> Result<usize, RingError> {
         if self.corrupt.is_some() {
             return Ok(0);
@@ -150,7 +137,7 @@ impl RingReader {
             .inspect_err(|error| self.corrupt = Some(*error))
     }
 
-    /// The same ring, to be read from where this reader is, with nothing read so far.
+    /// A reader of the same ring that continues where this one is, with nothing read so far.
     #[must_use]
     pub fn from_here(&self) -> Self {
         Self {
@@ -160,7 +147,7 @@ impl RingReader {
         }
     }
 
-    /// The records read so far, one after the other, wrap removed.
+    /// The records read so far, in a row, without the wrap.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -209,8 +196,8 @@ impl RingReader {
         Ok(records)
     }
 
-    /// Bytes from tail to head. Both are free-running 64-bit counts, which no guest can make wrap
-    /// by honest writing.
+    /// Bytes from tail to head. Both are free-running 64-bit counts, which no guest makes wrap by
+    /// honest writing.
     fn distance(&self, tail: u64, head: u64) -> Result<usize, RingError> {
         let new = head
             .checked_sub(tail)
@@ -246,7 +233,7 @@ impl RingReader {
         Ok(())
     }
 
-    /// Counts the records from `start` on; on an error only those before it are kept.
+    /// Counts the records from `start` on; after an error, keeps only those before it.
     fn keep_whole_records(&mut self, position: u64, start: usize) -> Result<usize, RingError> {
         let mut records = Records::new(self.bytes.get(start..).unwrap_or_default());
         let mut count = 0;

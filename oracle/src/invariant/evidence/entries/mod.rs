@@ -10,17 +10,17 @@
 //!   and the `sys_exit` that follows it none was.
 //! * The injection log (see [`super::injections`]). A workload thread begins an iteration in user
 //!   mode. And two injections of one line of the scenario in one iteration of a thread are made
-//!   at one arrival at one kernel instruction: the handler of the first returned to it, and it
-//!   had not been executed when the second came. (A D of the task between them shows that it was
-//!   executed after all; then nothing is proved.)
-//! * The answer. It is written on the way out of the entry that it was asked for in (that it is,
-//!   M1 and S4 check), so between S(c) and D(c) the task did not leave, and other requests
-//!   meanwhile are of that entry. An S(c) in user mode, or behind the exit path's reset, is
-//!   followed by the self-IPI's entry at once, which has the same cookie.
+//!   at one arrival at one kernel instruction: the handler of the first returned to that
+//!   instruction, which had not been executed when the second came. (A D of the task between them
+//!   shows that it was executed after all; then nothing is proved.)
+//! * The answer. The kernel writes it on the way out of the entry in which it was requested (M1
+//!   and S4 check that), so the task did not leave between S(c) and D(c), and other requests in
+//!   between are of that entry. The self-IPI's entry follows an S(c) in user mode, or after the
+//!   exit path's reset, at once, and has the same cookie.
 //!
-//! The window after the exit path's reset, in which a request may get a new cookie, lies behind
-//! `sys_exit`, so no bracket of markers holds it; and no reset is done while an answer is
-//! pending. An arrival may lie in it, but then all its requests are made in the same state.
+//! A request after the exit path's reset may get a new cookie. That window lies after `sys_exit`,
+//! so no bracket of markers contains it, and the kernel does not reset while an answer is pending.
+//! An arrival may lie in it, but then all its requests are made in the same state.
 
 mod one_entry;
 mod separated;

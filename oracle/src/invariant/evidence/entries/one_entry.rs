@@ -33,8 +33,8 @@ impl<'t> Facts<'t> {
             };
             let Some(task) = first.task else { continue };
             let list = self.requests_of(task);
-            // Another task's answer ends nothing, and one that is proved to be of another entry
-            // is M1's and S4's.
+            // The answer of another task ends nothing. M1 and S4 judge one that is proved to be of
+            // another entry.
             if answer.task != first.task || self.separated(first.event, answer.event).is_some() {
                 continue;
             }
@@ -119,8 +119,8 @@ impl<'t> Facts<'t> {
         groups
     }
 
-    /// Cuts a list of requests of a task where it was answered anything in between; runs of one
-    /// are left out.
+    /// Cuts a list of requests of a task where an answer to it lies in between. Leaves out runs of
+    /// one.
     fn unanswered_runs(&self, task: Task, requests: Vec<Request<'t>>) -> Vec<Vec<Request<'t>>> {
         let mut runs: Vec<Vec<Request<'t>>> = Vec::new();
         for request in requests {

@@ -52,8 +52,8 @@ impl<'t> Facts<'t> {
         Some(Separation { why, events })
     }
 
-    /// An answer between the two, which is written on the way to the user instruction that is its
-    /// frame 0, and the second in user mode at another one.
+    /// The proof by an answer between the two, written on the way to the user instruction that is
+    /// its frame 0, if the second hit user mode at another one.
     fn left_with_answer(&self, task: Task, first: &Event, second: &Event) -> Option<Separation> {
         let b = self.injection(second).filter(|b| b.cpl == 3)?;
         let from = self
@@ -76,8 +76,8 @@ impl<'t> Facts<'t> {
     }
 
     /// The proof that two of `requests`, all of one task and in order, are of different entries.
-    /// Cheaper than asking for every pair, and as good: a proof by markers is strongest for the
-    /// outermost pair, one by injections joins neighbours.
+    /// This is cheaper than testing every pair and finds as much: markers prove most for the
+    /// outermost pair, injections for neighbours.
     pub fn separated_among(
         &self,
         requests: &[Request<'t>],

@@ -1,0 +1,424 @@
+//! Builds small traces by hand.
+//!
+//! The session has four events on every CPU, all writing to that CPU's ring: `track` (receives
+//! record 22), `nmi` (defers), `enter` and `leave` (the system call markers). Every record is 10 ns
+//! after the one before, and lies in the ring of the CPU that it is said to be of.
+
+use unwindlab_abi::message::{EventAnnounce, ExpectedStack, RingAnnounce, ThreadAnnounce};
+use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
+
+use crate::trace::model::{
+    CONTEXT_KERNEL, CONTEXT_USER, CONTEXT_USER_DEFERRED, CallchainDeferred, Sample,
+};
+use crate::trace::recording::{Injection, ThreadProgress};
+use crate::trace::{Event, EventKind, Trace};
+
+/// TID, TIME, CPU, CALLCHAIN, IDENTIFIER.
+pub const SAMPLE_TYPE: u64 = (1 << 1) | (1 << 2) | (1 << 5) | (1 << 7) | (1 << 16);
+/// Bytes of sample_id with [`SAMPLE_TYPE`].
+pub const SAMPLE_ID: usize = 32;
+/// What an NMI's chain starts with: the handler, then the call in the entry code.
+pub const NMI_FRAMES: [u64; 2] = [0xffff_ffff_8200_0010, 0xffff_ffff_8200_0020];
+/// A kernel address to find in chains where no injection gives one.
+pub const SOMEWHERE: u64 = 0xffff_ffff_8100_0400;
+
+/// Where an injection hits.
+#[derive(Debug, Clone, Copy)]
+pub struct Hit {
+    rip: u64,
+    cpl: u8,
+    armed: Option<(u32, u64)>,
+}
+
+/// An injection into kernel mode.
+pub const fn kernel(rip: u64) -> Hit {
+    Hit {
+        rip,
+        cpl: 0,
+        armed: None,
+    }
+}
+
+/// An injection into user mode.
+pub const fn user(rip: u64) -> Hit {
+    Hit {
+        rip,
+        cpl: 3,
+        armed: None,
+    }
+}
+
+impl Hit {
+    /// Armed by this thread in this iteration.
+    pub const fn iteration(mut self, thread: u32, iteration: u64) -> Self {
+        self.armed = Some((thread, iteration));
+        self
+    }
+}
+
+/// A trace in the making.
+#[derive(Debug, Clone)]
+pub struct Kit {
+    trace: Trace,
+    positions: Vec<usize>,
+    time: u64,
+}
+
+impl Kit {
+    /// A machine with `cpus` CPUs and the session described above.
+    pub fn new(cpus: u32) -> Self {
+        let specs = vec![
+            EventSpec {
+                defer_output: true,
+                task: true,
+                context_switch: true,
+                ..spec("track", EventSource::Dummy)
+            },
+            EventSpec {
+                defer_callchain: true,
+                ..spec("nmi", tracepoint("nmi", "nmi_handler"))
+            },
+            spec("enter", tracepoint("raw_syscalls", "sys_enter")),
+            spec("leave", tracepoint("raw_syscalls", "sys_exit")),
+        ];
+        let mut trace = Trace {
+            release: "7.2.0-test".into(),
+            vcpus: cpus,
+            ..Trace::default()
+        };
+        for cpu in 0..cpus {
+            trace.rings.push(RingAnnounce {
+                ring: cpu,
+                cpu,
+                control_page: 0,
+                data_pages: Vec::new(),
+            });
+            for spec in 0..4 {
+                trace.session.push(announce(spec, cpu));
+            }
+        }
+        trace.tracing = Some(Tracing {
+            ring_pages: 64,
+            events: specs,
+        });
+        Self {
+            trace,
+            positions: vec![0; cpus as usize],
+            time: 1000,
+        }
+    }
+
+    /// The trace so far.
+    pub fn trace(&self) -> Trace {
+        self.trace.clone()
+    }
+
+    /// Changes the spec of that name.
+    pub fn spec(&mut self, name: &str, change: impl FnOnce(&mut EventSpec)) {
+        let events = &mut self.trace.tracing.as_mut().unwrap().events;
+        change(events.iter_mut().find(|s| s.name == name).unwrap());
+    }
+
+    /// Opens another event of this spec on every CPU; all records of it must say so.
+    pub fn open(&mut self, spec: EventSpec) -> u32 {
+        let events = &mut self.trace.tracing.as_mut().unwrap().events;
+        let at = u32::try_from(events.len()).unwrap();
+        events.push(spec);
+        for cpu in 0..self.trace.vcpus {
+            self.trace.session.push(announce(at, cpu));
+        }
+        at
+    }
+
+    /// Takes the event of that name away from a CPU, without renumbering the others.
+    pub fn close(&mut self, cpu: u32, name: &str) {
+        let events = &self.trace.tracing.as_ref().unwrap().events;
+        let at = events.iter().position(|s| s.name == name).unwrap();
+        for open in &mut self.trace.session {
+            if open.cpu == cpu && open.spec as usize == at {
+                open.spec = u32::MAX;
+            }
+        }
+    }
+
+    /// Announces a workload thread: leaf at 0x1000..0x1100 with its system call returning to
+    /// 0x1080, then two callers, then the root.
+    pub fn thread(&mut self, thread: u32, tid: u32) {
+        self.deep_thread(thread, tid, 2);
+    }
+
+    /// The same with `n` calls of the recursing caller.
+    pub fn deep_thread(&mut self, thread: u32, tid: u32, n: u32) {
+        self.trace.threads.push(ThreadAnnounce {
+            thread,
+            pid: pid_of(tid),
+            tid,
+            stack: ExpectedStack {
+                leaf_start: 0x1000,
+                leaf_end: 0x1100,
+                syscall_return: 0x1080,
+                callers: vec![(0x2000, n), (0x3000, 1)],
+            },
+        });
+    }
+
+    /// Progress of a thread: at the first injection, at the last one, at the end.
+    pub fn progress(&mut self, thread: u32, first: u64, last: u64, end: u64) {
+        self.trace.progress.push(ThreadProgress {
+            thread,
+            at_first_injection: first,
+            at_last_injection: last,
+            at_end: end,
+        });
+    }
+
+    /// A line of the log.
+    pub fn log(&mut self, line: &str) {
+        self.trace.log.push(line.into());
+    }
+
+    /// Says that a ring made no sense.
+    pub fn corrupt(&mut self, why: &str) {
+        self.trace.corrupt.push(why.into());
+    }
+
+    /// S(cookie) by an NMI that is in no injection log.
+    pub fn nmi(&mut self, cpu: u32, tid: u32, cookie: u64) -> usize {
+        let mut chain = kernel_part(SOMEWHERE, 0);
+        chain.extend([CONTEXT_USER_DEFERRED, cookie]);
+        self.sample(cpu, tid, 1, chain)
+    }
+
+    /// An injection and the S(cookie) that it raises.
+    pub fn inject(&mut self, cpu: u32, tid: u32, cookie: u64, hit: Hit) -> usize {
+        self.log_injection(cpu, hit);
+        let mut chain = kernel_part(hit.rip, hit.cpl);
+        chain.extend([CONTEXT_USER_DEFERRED, cookie]);
+        self.sample(cpu, tid, 1, chain)
+    }
+
+    /// An injection and the sample with an inline user chain that it raises.
+    pub fn inject_inline(&mut self, cpu: u32, tid: u32, hit: Hit, frames: &[u64]) {
+        self.log_injection(cpu, hit);
+        let mut chain = kernel_part(hit.rip, hit.cpl);
+        chain.push(CONTEXT_USER);
+        chain.extend(frames);
+        self.sample(cpu, tid, 1, chain);
+    }
+
+    /// An injection and the sample without a user part that it raises.
+    pub fn inject_kernel_only(&mut self, cpu: u32, tid: u32, hit: Hit) {
+        self.log_injection(cpu, hit);
+        self.sample(cpu, tid, 1, kernel_part(hit.rip, hit.cpl));
+    }
+
+    fn log_injection(&mut self, cpu: u32, hit: Hit) {
+        self.trace.injections.push(Injection {
+            spec: 0,
+            vcpu: cpu,
+            rip: hit.rip,
+            cpl: hit.cpl,
+            thread: hit.armed.map(|(thread, _)| thread),
+            iteration: hit.armed.map(|(_, iteration)| iteration),
+            exact: hit.armed.is_some() && hit.cpl == 0,
+        });
+    }
+
+    /// An NMI sample with the user chain in it.
+    pub fn inline(&mut self, cpu: u32, tid: u32, frames: &[u64]) -> usize {
+        let mut chain = kernel_part(SOMEWHERE, 0);
+        chain.push(CONTEXT_USER);
+        chain.extend(frames);
+        self.sample(cpu, tid, 1, chain)
+    }
+
+    /// An NMI sample without any user part.
+    pub fn kernel_only(&mut self, cpu: u32, tid: u32) -> usize {
+        self.sample(cpu, tid, 1, kernel_part(SOMEWHERE, 0))
+    }
+
+    /// A sample of the spec with this number and this chain.
+    pub fn sample(&mut self, cpu: u32, tid: u32, spec: u32, chain: Vec<u64>) -> usize {
+        let sample = Sample {
+            chain: Some(chain),
+            ..Sample::default()
+        };
+        self.push(cpu, tid, spec, EventKind::Sample(sample))
+    }
+
+    /// D(cookie) to `track`.
+    pub fn deferred(&mut self, cpu: u32, tid: u32, cookie: u64, frames: &[u64]) -> usize {
+        self.deferred_to(0, cpu, tid, cookie, frames)
+    }
+
+    /// D(cookie) to the event of this spec.
+    pub fn deferred_to(
+        &mut self,
+        spec: u32,
+        cpu: u32,
+        tid: u32,
+        cookie: u64,
+        frames: &[u64],
+    ) -> usize {
+        let chain = CallchainDeferred {
+            cookie,
+            nr: frames.len() as u64,
+            ips: frames.to_vec(),
+        };
+        let at = self.push(cpu, tid, spec, EventKind::CallchainDeferred(chain));
+        let event = &mut self.trace.events[at];
+        event.misc = 2;
+        event.size = u16::try_from(24 + 8 * frames.len() + SAMPLE_ID).unwrap();
+        at
+    }
+
+    /// `sys_enter` of a task.
+    pub fn sys_enter(&mut self, cpu: u32, tid: u32) -> usize {
+        self.push(cpu, tid, 2, EventKind::Sample(Sample::default()))
+    }
+
+    /// `sys_exit` of a task.
+    pub fn sys_exit(&mut self, cpu: u32, tid: u32) -> usize {
+        self.push(cpu, tid, 3, EventKind::Sample(Sample::default()))
+    }
+
+    /// The task leaves the CPU.
+    pub fn switch_out(&mut self, cpu: u32, tid: u32) -> usize {
+        self.switch(cpu, tid, true, None)
+    }
+
+    /// The task comes to the CPU.
+    pub fn switch_in(&mut self, cpu: u32, tid: u32) -> usize {
+        self.switch(cpu, tid, false, None)
+    }
+
+    fn switch(&mut self, cpu: u32, tid: u32, out: bool, other: Option<(u32, u32)>) -> usize {
+        let kind = EventKind::Switch {
+            out,
+            preempt: false,
+            other,
+        };
+        self.push(cpu, tid, 0, kind)
+    }
+
+    /// The CPU lost records.
+    pub fn lost(&mut self, cpu: u32, lost: u64) -> usize {
+        self.push(cpu, 0, 0, EventKind::Lost { id: 1, lost })
+    }
+
+    /// A task is forked.
+    pub fn fork(&mut self, cpu: u32, parent: u32, child: u32) -> usize {
+        let kind = EventKind::Fork {
+            pid: pid_of(child),
+            ppid: pid_of(parent),
+            tid: child,
+            ptid: parent,
+        };
+        self.push(cpu, parent, 0, kind)
+    }
+
+    /// A task writes its exit record.
+    pub fn exit(&mut self, cpu: u32, tid: u32) -> usize {
+        let kind = EventKind::Exit {
+            pid: pid_of(tid),
+            ppid: 1,
+            tid,
+            ptid: 1,
+        };
+        self.push(cpu, tid, 0, kind)
+    }
+
+    /// A task calls exec.
+    pub fn exec(&mut self, cpu: u32, tid: u32) -> usize {
+        let kind = EventKind::Comm {
+            comm: "new".into(),
+            exec: true,
+        };
+        self.push(cpu, tid, 0, kind)
+    }
+
+    /// Takes the last record back.
+    pub fn drop_last(&mut self) {
+        if let Some(event) = self.trace.events.pop() {
+            self.positions[event.cpu as usize] -= 1;
+        }
+    }
+
+    /// A record of the event with this spec number, with everything else as usual.
+    pub fn push(&mut self, cpu: u32, tid: u32, spec: u32, kind: EventKind) -> usize {
+        let index = self.trace.events.len();
+        let session = &self.trace.session;
+        let event = session.iter().position(|o| o.cpu == cpu && o.spec == spec);
+        let position = self.positions[cpu as usize];
+        self.positions[cpu as usize] += 1;
+        self.time += 10;
+        self.trace.events.push(Event {
+            index,
+            ring: cpu,
+            cpu,
+            position,
+            time: Some(self.time),
+            event,
+            pid: Some(pid_of(tid)),
+            tid: Some(tid),
+            misc: 0,
+            size: 0,
+            kind,
+        });
+        index
+    }
+}
+
+/// Threads of one thousand are of one process.
+fn pid_of(tid: u32) -> u32 {
+    if tid == u32::MAX || tid < 1000 {
+        return tid;
+    }
+    tid / 1000 * 1000
+}
+
+/// A spec with nothing asked for.
+pub fn spec(name: &str, source: EventSource) -> EventSpec {
+    EventSpec {
+        name: name.into(),
+        source,
+        sample_period: 1,
+        sample_type: SAMPLE_TYPE,
+        max_stack: 0,
+        defer_callchain: false,
+        defer_output: false,
+        task: false,
+        comm: false,
+        mmap: false,
+        context_switch: false,
+        inherit: false,
+        exclude_callchain_user: false,
+        output_to: None,
+    }
+}
+
+/// A tracepoint.
+pub fn tracepoint(system: &str, name: &str) -> EventSource {
+    EventSource::Tracepoint {
+        system: system.into(),
+        name: name.into(),
+    }
+}
+
+fn announce(spec: u32, cpu: u32) -> EventAnnounce {
+    EventAnnounce {
+        spec,
+        cpu,
+        id: u64::from(spec * 100 + cpu) + 1,
+        ring: cpu,
+    }
+}
+
+fn kernel_part(rip: u64, cpl: u8) -> Vec<u64> {
+    let mut chain = vec![CONTEXT_KERNEL];
+    chain.extend(NMI_FRAMES);
+    if cpl == 0 {
+        chain.extend([rip, SOMEWHERE + 0x40]);
+    }
+    chain
+}
