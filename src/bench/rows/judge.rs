@@ -5,6 +5,7 @@ use std::hint::black_box;
 use super::decode::seconds;
 use super::{Bench, Line, Row, RowError};
 use crate::bench::series::Series;
+use unwindlab_oracle::invariant::Evidence;
 use unwindlab_oracle::trace::{Recording, Trace};
 
 impl Bench<'_> {
@@ -39,8 +40,9 @@ impl Bench<'_> {
     }
 
     fn check_all(&self, trace: &Trace) {
+        let evidence = Evidence::new(trace);
         for invariant in self.invariants {
-            black_box(invariant.check(trace));
+            black_box(invariant.check(&evidence));
         }
     }
 }

@@ -3,9 +3,9 @@
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, before};
 
-/// C5. The low word less one is the CPU of the first S(c): `get_cookie` writes `smp_processor_id()
-/// + 1` with interrupts off (kernel/unwind/deferred.c, 7.2), and perf writes the sample on that CPU
-/// with preemption off.
+/// C5. The low word less one is the CPU of the first S(c): `get_cookie` takes it from
+/// `smp_processor_id()` with interrupts off (kernel/unwind/deferred.c, 7.2), and perf writes the
+/// sample on that CPU with preemption off.
 ///
 /// The first S(c) in the trace is the true first only if no sample was lost before it: perf makes
 /// the request while it prepares the sample, before it finds space. A loss before the first S(c)
