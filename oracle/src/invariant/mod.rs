@@ -1,11 +1,14 @@
 //! The invariants: what must hold of a trace.
 //!
 //! An invariant answers one of three things: it holds (and on how much evidence), it is violated
-//! (where), or the trace has nothing to judge it by. Only the first may be counted as checked.
+//! (where), or the trace has nothing to judge it by. Only the first counts as checked.
 //!
 //! Each is a row of [`INVARIANTS`] and a file: `cookie/c1_stability.rs` is C1. To add one, write a
 //! function that goes through the [`Evidence`] and tells a [`Tally`] what it finds, add its row to
 //! `table.rs`, and describe it in docs/invariants.md.
+//!
+//! S(c) stands for a sample that carries cookie c, a request; D(c) for the record 22 with cookie c,
+//! its answer. An entry is one stay of a task in the kernel, from user mode to the return.
 //!
 //! - `cookie/` (C), `matching/` (M), `stack/` (S), `delivery/` (D, P), `task/` (X), `abi/` (A),
 //!   `user/` (U), `client/` (R), `world/` (W): the invariants by theme. `lab_log.rs` in them judges
@@ -50,7 +53,7 @@ pub enum Check {
     },
     /// Nothing in the trace could have violated it.
     NotExercised {
-        /// Why.
+        /// What the trace lacks.
         reason: String,
     },
     /// It does not hold.
@@ -75,7 +78,7 @@ pub struct Violation {
 }
 
 impl Violation {
-    /// It in one line.
+    /// The violation in one line.
     #[must_use]
     pub fn line(&self) -> String {
         format!("{} violated: {}", self.invariant, self.message)
@@ -113,12 +116,8 @@ impl Invariant {
         judge: fn(&Evidence<'_>, &mut Tally),
     ) -> Self {
         Self {
-            id,
-            title,
-            lacking,
-            of_injections: false,
             judge: Some(judge),
-            judge_log: None,
+            ..Self::row(id, title, lacking)
         }
     }
 
@@ -129,13 +128,17 @@ impl Invariant {
         lacking: &'static str,
         judge: JudgeLog,
     ) -> Self {
+        Self::row(id, title, lacking).and_log(judge)
+    }
+
+    const fn row(id: &'static str, title: &'static str, lacking: &'static str) -> Self {
         Self {
             id,
             title,
             lacking,
             of_injections: false,
             judge: None,
-            judge_log: Some(judge),
+            judge_log: None,
         }
     }
 

@@ -90,7 +90,7 @@ pub static INVARIANTS: &[Invariant] = &[
     Invariant::new(
         "M6",
         "record 22 is written on the CPU on which the task runs",
-        "no record 22 behind a switch record in its ring",
+        "no record 22 after a switch record in its ring",
         matching::m6_place::judge,
     ),
     Invariant::new(
@@ -184,7 +184,7 @@ pub static INVARIANTS: &[Invariant] = &[
     Invariant::new(
         "X1",
         "an entry that ends in exit is answered, with a real stack",
-        "no record 22 behind the exit record of its task",
+        "no record 22 after the exit record of its task",
         task::x1_exit_answered::judge,
     )
     .and_log(task::lab_log::exit_answered),

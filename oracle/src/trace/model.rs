@@ -195,8 +195,8 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// The cookie of a deferred sample, S(c): the entry behind the *last* deferred marker.
-    /// A chain whose marker has no cookie behind it gives `None` (A1 reports it).
+    /// The cookie of a deferred sample, S(c): the entry after the *last* deferred marker.
+    /// A chain whose marker has no cookie after it gives `None` (A1 reports it).
     #[must_use]
     pub fn cookie(&self) -> Option<u64> {
         let chain = self.chain.as_deref()?;

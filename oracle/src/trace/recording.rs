@@ -104,7 +104,7 @@ pub struct Injection {
     pub thread: Option<u32>,
     /// How many iterations (arm marks) that thread had begun, where known.
     pub iteration: Option<u64>,
-    /// The vCPU stood there for this injection, not in the handler of an NMI and not right behind
+    /// The vCPU stood there for this injection, not in the handler of an NMI and not right after
     /// an `sti`: an NMI is taken before this very instruction.
     #[serde(default)]
     pub exact: bool,

@@ -15,7 +15,7 @@ const SAMPLE_ID: u64 = (1 << 1) | (1 << 2) | (1 << 6) | (1 << 7) | (1 << 9) | (1
 
 /// A2. `misc` is user, the size is 24 + 8 * nr + sample_id, and nr <= 510. The harness always sets
 /// `sample_id_all`. On 7.2 `ips` holds the unwinder's entries alone, so nr counts frames: no
-/// context marker comes first, and 510 is what fits into a page behind `struct unwind_cache`.
+/// context marker comes first, and 510 is what fits into a page after `struct unwind_cache`.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();

@@ -209,12 +209,12 @@ mod tests {
         for task in [0, 1] {
             let mut kit = LabKit::unasked(task, &[LabKind::Cancel]);
             assert_eq!(violated(none, &kit), [3, 4]);
-            // It ends behind the callback, as it should.
+            // It ends after the callback, as it should.
             kit.mark(client(1), LabKind::Cancelled);
             assert_eq!(violated(none, &kit), [3, 4]);
             let list = violated_in(none, &kit.trace());
             assert!(list[0].message.ends_with("; its cancellation had begun"));
-            // It was over before (R4's), or begins behind the callback.
+            // It was over before (R4's), or begins after the callback.
             let over = LabKit::unasked(task, &[LabKind::Cancel, LabKind::Cancelled]);
             assert_eq!(violated(none, &over), [5]);
             let mut later = LabKit::unasked(task, &[]);

@@ -174,7 +174,7 @@ impl Matching {
         self.injections.get(&event).copied()
     }
 
-    /// The kernel instruction that the NMI of a sample interrupted: the address behind the NMI
+    /// The kernel instruction that the NMI of a sample interrupted: the address after the NMI
     /// entry in its chain, where matched samples have shown which that is.
     pub fn interrupted(&self, event: &Event) -> Option<u64> {
         let entry = self.nmi_entry?;

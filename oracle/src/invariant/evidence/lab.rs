@@ -200,7 +200,7 @@ impl<'t> Stay<'t> {
         self.requests.extend(next.requests);
         self.callbacks.extend(next.callbacks);
         self.migrations.extend(next.migrations);
-        // The return behind the request that joins is not the end.
+        // The return after the request that joins is not the end.
         self.returned = next.returned;
         self.exit = self.exit.or(next.exit);
         self.leaving = true;

@@ -15,7 +15,7 @@ pub(crate) fn at_leaf(stack: &ExpectedStack, ip: u64) -> bool {
 ///
 /// 7.2 writes the unwinder's entries and nothing else: no context marker comes first
 /// (`perf_callchain_deferred_output`, kernel/events/core.c), and there are at most 510, what a
-/// page has room for behind `struct unwind_cache` (kernel/unwind/deferred.c).
+/// page has room for after `struct unwind_cache` (kernel/unwind/deferred.c).
 pub(crate) fn expected(stack: &ExpectedStack, frame0: u64) -> impl Iterator<Item = u64> {
     let all = std::iter::once(frame0).chain(stack.caller_addresses());
     all.take(MAX_DEFERRED_FRAMES)

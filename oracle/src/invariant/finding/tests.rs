@@ -291,7 +291,7 @@ fn f003_is_a_place_taken_within_the_entry_and_nothing_else() {
     // Another place, another cookie.
     assert_eq!(found(&LabKit::taken_place(1, C)), None);
     assert_eq!(found(&LabKit::taken_place(0, NEXT)), None);
-    // Registered before the cancellation ended, never cancelled, asked for behind it, asked for
+    // Registered before the cancellation ended, never cancelled, asked for after it, asked for
     // in an entry before.
     let mut kit = LabKit::new();
     kit.ask(1, client(0), 0, C);

@@ -52,7 +52,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     }
 }
 
-/// Tasks that have a D behind their exit record.
+/// Tasks that have a D after their exit record.
 fn pending_exits(facts: &Facts<'_>) -> u64 {
     let flushed = facts.answers.iter().filter_map(|answer| {
         let task = answer.task?;

@@ -2,7 +2,7 @@
 //!
 //! * `S t0 nmi@__x64_sys_getppid c0`: a sample of thread 0, taken by an NMI that interrupted this
 //!   function, with its cookie. Without an NMI in the chain the event's name stands for `nmi`. In
-//!   place of the cookie: `c?`, the marker is there and no cookie behind it; `inline [...]`, a
+//!   place of the cookie: `c?`, the marker is there and no cookie after it; `inline [...]`, a
 //!   user chain instead of a promise; `-`, neither.
 //! * `D t0 c0 [...]`: record 22, with `nr=` where that is not the number of entries it holds.
 //! * `EXIT t0`, `LOST`, `LOST-SAMPLES`, `THROTTLE name`, `UNTHROTTLE name`.

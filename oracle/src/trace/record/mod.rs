@@ -51,7 +51,7 @@ pub enum RecordError {
     /// The body ends before its fields do.
     #[error("{what} ends before its fields do")]
     TooShort { what: &'static str },
-    /// A sample has bytes behind its last field.
+    /// A sample has bytes after its last field.
     #[error("sample has {left} bytes behind its last field")]
     LeftOver { left: usize },
 }

@@ -49,7 +49,7 @@ enum At {
     Answered,
     /// Behind the reset.
     Reset,
-    /// `PF_EXITING` is set, before the exit record or behind it.
+    /// `PF_EXITING` is set, before the exit record or after it.
     Exiting {
         recorded: bool,
     },
