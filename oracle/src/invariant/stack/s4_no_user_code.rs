@@ -24,7 +24,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             let frame0 = answer.chain.ips.first().copied();
             let why = if let Some(apart) = facts.separated(request.event, answer.event) {
                 events.extend(apart.events);
-                apart.why
+                apart.why.to_string()
             } else if let (Some(ip), Some(frame0)) = (ip, frame0)
                 && ip != frame0
             {

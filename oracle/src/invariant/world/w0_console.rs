@@ -98,13 +98,14 @@ pub fn is_of(violation: &Violation, lines: &[String], trace: &Trace) -> bool {
 
 /// Whether a message is the head line of a report.
 fn is_report(text: &str) -> bool {
-    if HARMLESS.iter().any(|known| text.contains(known)) {
-        return false;
-    }
-    REPORTS.iter().any(|report| {
-        let mut places = text.match_indices(report).map(|(at, _)| at);
-        places.any(|at| at == 0 || text.get(..at).is_some_and(|prefix| prefix.ends_with(": ")))
-    })
+    let after_prefix = text
+        .match_indices(": ")
+        .map(|(at, prefix)| at + prefix.len());
+    let mut parts = std::iter::once(0)
+        .chain(after_prefix)
+        .filter_map(|at| text.get(at..));
+    parts.any(|part| REPORTS.iter().any(|report| part.starts_with(report)))
+        && !HARMLESS.iter().any(|known| text.contains(known))
 }
 
 /// The message of a log line: without the priority and sequence of /dev/kmsg, without the

@@ -9,9 +9,52 @@ use crate::trace::Event;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Separation {
     /// For the message.
-    pub why: String,
+    pub why: Why,
     /// The marker records that show it.
     pub events: Vec<usize>,
+}
+
+/// What separates two records. The text is made only for a message: most proofs need none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    Syscall,
+    /// Iterations of a workload thread.
+    Iterations {
+        first: u64,
+        second: u64,
+        thread: u32,
+    },
+    /// Instructions in user mode.
+    UserMode {
+        from: u64,
+        to: u64,
+    },
+    /// The same; a walk found the first.
+    Walk {
+        from: u64,
+        to: u64,
+    },
+}
+
+impl std::fmt::Display for Why {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Syscall => out.write_str("the task made a system call in between"),
+            Self::Iterations {
+                first,
+                second,
+                thread,
+            } => write!(
+                out,
+                "injected in iterations {first} and {second} of thread {thread}"
+            ),
+            Self::UserMode { from, to } => write!(out, "user mode went from {from:#x} to {to:#x}"),
+            Self::Walk { from, to } => write!(
+                out,
+                "user mode went from {from:#x}, where a walk found it, to {to:#x}"
+            ),
+        }
+    }
 }
 
 impl<'t> Facts<'t> {
@@ -31,7 +74,7 @@ impl<'t> Facts<'t> {
             .markers_between(self.trace, task, first, second);
         if let Some(events) = markers {
             return Some(Separation {
-                why: "the task made a system call in between".into(),
+                why: Why::Syscall,
                 events: events.to_vec(),
             });
         }
@@ -40,12 +83,15 @@ impl<'t> Facts<'t> {
         }
         let (a, b) = (self.injection(first)?, self.injection(second)?);
         let why = match (a.thread, a.iteration, b.thread, b.iteration) {
-            (Some(s), Some(i), Some(t), Some(j)) if s == t && i != j => {
-                format!("injected in iterations {i} and {j} of thread {t}")
-            }
-            _ if a.cpl == 3 && b.cpl == 3 && a.rip != b.rip => {
-                format!("user mode went from {:#x} to {:#x}", a.rip, b.rip)
-            }
+            (Some(s), Some(i), Some(t), Some(j)) if s == t && i != j => Why::Iterations {
+                first: i,
+                second: j,
+                thread: t,
+            },
+            _ if a.cpl == 3 && b.cpl == 3 && a.rip != b.rip => Why::UserMode {
+                from: a.rip,
+                to: b.rip,
+            },
             _ => return None,
         };
         let events = Vec::new();
@@ -67,10 +113,10 @@ impl<'t> Facts<'t> {
             .filter(|it| before(it.event, second))
             .find_map(|it| Some((it, *it.chain.ips.first()?)))?;
         (frame0 != b.rip).then(|| Separation {
-            why: format!(
-                "user mode went from {frame0:#x}, where a walk found it, to {:#x}",
-                b.rip
-            ),
+            why: Why::Walk {
+                from: frame0,
+                to: b.rip,
+            },
             events: vec![answer.event.index],
         })
     }
