@@ -12,7 +12,7 @@ impl<'t> Facts<'t> {
         before(exit, event).then_some(exit)
     }
 
-    /// Whether the task of `event` was after its exit record, or so close before it that it may
+    /// Whether the task of `event` had written its exit record, or was so close to it that it may
     /// have been exiting already.
     pub fn exiting(&self, event: &'t Event) -> bool {
         let Some(task) = self.tasks.of(event) else {

@@ -37,7 +37,7 @@ struct LogPattern {
     client: Option<String>,
     /// Name for the cookie, or 0.
     cookie: Option<CookieName>,
-    /// Whether the task was after its exit work.
+    /// Whether the task was past its exit work.
     leaving: Option<bool>,
     /// Functions; the interrupt of a request hit one of them.
     interrupted: Option<Vec<String>>,

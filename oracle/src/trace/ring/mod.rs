@@ -3,7 +3,7 @@
 //! Layout and protocol are those of `struct perf_event_mmap_page` (include/uapi/linux/
 //! perf_event.h, Linux 7.2): `u64 data_head` at byte 1024 counts all bytes ever written and never
 //! wraps back; `u64 data_tail` at 1032 counts those read. Byte `n` of the stream is at `n % size`
-//! of the data area. The kernel publishes `data_head` after whole records only
+//! of the data area. The kernel publishes `data_head` only after whole records
 //! (`perf_output_put_handle`), and drops records rather than overwrite what is not read yet.
 //!
 //! None of this is trusted: where the guest lies, the ring is marked corrupt, and what was read
