@@ -20,6 +20,7 @@ pub mod history;
 pub mod mail;
 mod make;
 pub mod patch;
+mod seed;
 mod source;
 mod tools;
 mod workspace;
@@ -211,9 +212,10 @@ pub fn build(
         return Ok(Built { image, client });
     }
     tools::need_compiler()?;
+    seed::fill(&workspace, &tree, &fragments, cache, progress)?;
     workspace.check_out(&tree, progress)?;
     let vmlinux = make::vmlinux(&workspace, &fragments, &what, progress)?;
-    let image = enter(&vmlinux, spec, &workspace.src(), cache, progress)?;
+    let image = enter(&vmlinux, spec, &workspace.folders().src(), cache, progress)?;
     cache.set_note(&note, &image.id)?;
     Ok(Built { image, client })
 }

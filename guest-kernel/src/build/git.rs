@@ -101,7 +101,13 @@ impl Git {
 
     /// A call on this repository.
     pub fn call(&self, subcommand: &str) -> Call {
-        let mut call = Call::new(subcommand);
+        self.call_with(&[], subcommand)
+    }
+
+    /// The same with options of git itself.
+    pub fn call_with(&self, options: &[&str], subcommand: &str) -> Call {
+        let options: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
+        let mut call = Call::prepared(subcommand, &options);
         call.command
             .env("GIT_DIR", &self.dir)
             .env("GIT_CONFIG_GLOBAL", "/dev/null")

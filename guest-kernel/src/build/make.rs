@@ -52,8 +52,8 @@ pub(super) fn vmlinux(
     progress: &dyn Progress,
 ) -> Result<PathBuf, BuildError> {
     let make = Make {
-        src: workspace.src(),
-        obj: workspace.obj(fragments),
+        src: workspace.folders().src(),
+        obj: workspace.folders().obj(fragments),
         what,
     };
     fs::create_dir_all(&make.obj).at(&make.obj)?;
@@ -128,8 +128,7 @@ impl Make<'_> {
         Err(BuildError::Compile {
             what: self.what.to_owned(),
             target,
-            // As the user knows the files: below the tree.
-            lines: telling(&text.replace(&format!("{}/", self.src.display()), "")),
+            lines: telling(&below_tree(&text)),
             log: kept,
         })
     }
@@ -140,6 +139,16 @@ fn assignment(name: &str, path: &Path) -> std::ffi::OsString {
     text.push("=");
     text.push(path);
     text
+}
+
+/// The compiler's lines with files as the user knows them: below the tree.
+fn below_tree(log: &str) -> String {
+    let line = |line: &str| {
+        let line = line.strip_prefix("../").unwrap_or(line);
+        // `In file included from ../FILE`, `[../scripts/Makefile.build:289: ...]`.
+        line.replace(" ../", " ").replace("[../", "[") + "\n"
+    };
+    log.lines().map(line).collect()
 }
 
 /// The lines that say why: from the first error on, without make's own trailing summary.
@@ -187,9 +196,9 @@ mod tests {
                    make[4]: *** [../scripts/Makefile.build:289: kernel/unwind/deferred.o] Error 1\n\
                    make[3]: *** [../scripts/Makefile.build:544: kernel/unwind] Error 2\n";
         assert_eq!(
-            telling(log),
-            "  ../kernel/unwind/deferred.c: In function 'get_cookie':\n  \
-             ../kernel/unwind/deferred.c:93:9: error: 'cn' undeclared\n     93 |         cn = 1;"
+            telling(&below_tree(log)),
+            "  kernel/unwind/deferred.c: In function 'get_cookie':\n  \
+             kernel/unwind/deferred.c:93:9: error: 'cn' undeclared\n     93 |         cn = 1;"
         );
         assert_eq!(
             telling("make[1]: *** No rule to make target 'x'.  Stop.\n"),

@@ -142,7 +142,7 @@ fn scan(
         return Err(BuildError::NotLinux(folder.display().to_string(), lacking));
     }
     progress.step(&format!("reading {}", folder.display()));
-    let index = workspace.root().join("scan.index");
+    let index = workspace.folders().root().join("scan.index");
     let git = workspace.git();
     let add = git
         .call("add")
@@ -200,7 +200,7 @@ fn package(
     progress: &dyn Progress,
 ) -> Result<String, BuildError> {
     let git = workspace.git();
-    let known = workspace.root().join(PACKAGE_FILE);
+    let known = workspace.folders().root().join(PACKAGE_FILE);
     if known.exists() && !cache.wants_refresh() {
         return Ok(tree_of_package(workspace)?);
     }

@@ -1,0 +1,164 @@
+//! What a new workspace takes over from another one, so that a source that is nearly known is not
+//! compiled from nothing.
+//!
+//! kbuild compiles what is older than what it was made of, so the copy keeps all times: files that
+//! both sources have stay older than their objects, and [`Workspace::check_out`] writes those that
+//! differ anew. Which differ is git's to say, by their hashes. Commands and dependencies that
+//! kbuild remembers name files relative to the folder of the objects, which lies in the tree for
+//! that reason; those of objtool, which do not, are rewritten ([`moved`]).
+
+use std::fs::{self, File, FileTimes};
+use std::io;
+use std::path::Path;
+
+use super::BuildError;
+use super::config::Fragment;
+use super::workspace::{Folders, OBJ, Workspace, lock_key};
+use crate::cache::{At, Cache};
+use crate::progress::Progress;
+
+/// Where more files differ, next to nothing that was compiled is of use: a header that
+/// everything includes is among them.
+const MOST_DIFFERENT: usize = 10_000;
+
+/// Objects built with these name the folder in which they were compiled.
+const NAMES_FOLDER: &[&str] = &["CONFIG_DEBUG_INFO=y", "CONFIG_GCOV_KERNEL=y"];
+
+/// Fills a workspace without a source tree from the one whose tree is nearest to `tree`, among
+/// those that have compiled this configuration. The other one is locked meanwhile.
+///
+/// Whatever goes wrong with one file, or ends this half-way, costs time only: what is missing is
+/// written and compiled again.
+pub(super) fn fill(
+    workspace: &Workspace,
+    tree: &str,
+    fragments: &[Fragment],
+    cache: &Cache,
+    progress: &dyn Progress,
+) -> Result<(), BuildError> {
+    if workspace.folders().src().exists() {
+        return Ok(());
+    }
+    let Some(other) = nearest(workspace, tree, fragments, cache)? else {
+        return Ok(());
+    };
+    let Some(name) = other.name() else {
+        return Ok(());
+    };
+    // That one cannot wait for us meanwhile: nobody takes anything from a workspace without objects.
+    let _lock = cache.lock(&lock_key(name), progress)?;
+    let objects = other.obj(fragments);
+    // It may have been removed while we waited.
+    if !objects.exists() || names_folder(&objects) {
+        return Ok(());
+    }
+    progress.step(&format!("taking over what {name} has compiled"));
+    take_over(&other, workspace, fragments)
+}
+
+/// The workspace with the fewest files that differ.
+fn nearest(
+    workspace: &Workspace,
+    tree: &str,
+    fragments: &[Fragment],
+    cache: &Cache,
+) -> Result<Option<Folders>, BuildError> {
+    let others = Folders::all(cache)?
+        .into_iter()
+        .filter(|other| other != workspace.folders() && other.obj(fragments).exists())
+        // One whose index cannot be read is of no use.
+        .filter_map(|other| Some((workspace.different(tree, &other).ok()?, other)))
+        .filter(|(different, _)| *different <= MOST_DIFFERENT);
+    Ok(others
+        .min_by_key(|(different, _)| *different)
+        .map(|(_, other)| other))
+}
+
+fn names_folder(objects: &Path) -> bool {
+    let config = fs::read_to_string(objects.join(".config"));
+    config.is_ok_and(|it| it.lines().any(|line| NAMES_FOLDER.contains(&line)))
+}
+
+fn take_over(from: &Folders, to: &Workspace, fragments: &[Fragment]) -> Result<(), BuildError> {
+    let into = to.folders();
+    // In the end renamed to `src`: what has that name is whole.
+    let new = into.root().join("src.new");
+    if new.exists() {
+        fs::remove_dir_all(&new).at(&new)?;
+    }
+    let (src, objects) = (from.src(), from.obj(fragments));
+    let has_objects = |path: &Path| {
+        let name = path.file_name().unwrap_or_default();
+        path.parent() == Some(&src) && name.as_encoded_bytes().starts_with(OBJ.as_bytes())
+    };
+    copy(&src, &new, &has_objects, &link)?;
+    let [old_place, new_place] = [&src, &into.src()].map(|it| format!("{}/", it.display()));
+    let file = |from: &Path, to: &Path| match moved(from, &old_place, &new_place)? {
+        Some(text) => fs::write(to, text).and_then(|()| keep_time(from, to)),
+        None => copy_file(from, to),
+    };
+    let name = objects.file_name().unwrap_or_default();
+    copy(&objects, &new.join(name), &|_| false, &file)?;
+    // First, so that there is no tree without its index.
+    let index = into.src_index();
+    fs::copy(from.src_index(), &index).at(&index)?;
+    fs::rename(&new, into.src()).at(&new)?;
+    to.refresh();
+    Ok(())
+}
+
+/// What a file that kbuild reads its commands or dependencies from says about the new place; `None`
+/// where it is another file, or names no place.
+fn moved(file: &Path, old: &str, new: &str) -> io::Result<Option<String>> {
+    if !file.extension().is_some_and(|it| it == "cmd" || it == "d") {
+        return Ok(None);
+    }
+    let Ok(text) = String::from_utf8(fs::read(file)?) else {
+        return Ok(None);
+    };
+    Ok(text.contains(old).then(|| text.replace(old, new)))
+}
+
+/// Copies a folder without what `skip` names; `file` makes the copy of a file.
+fn copy(
+    from: &Path,
+    to: &Path,
+    skip: &dyn Fn(&Path) -> bool,
+    file: &dyn Fn(&Path, &Path) -> io::Result<()>,
+) -> Result<(), BuildError> {
+    fs::create_dir_all(to).at(to)?;
+    for item in fs::read_dir(from).at(from)? {
+        let item = item.at(from)?;
+        let (path, new) = (item.path(), to.join(item.file_name()));
+        let kind = item.file_type().at(&path)?;
+        if skip(&path) {
+            continue;
+        }
+        if kind.is_dir() {
+            copy(&path, &new, skip, file)?;
+        } else if kind.is_symlink() {
+            let target = fs::read_link(&path).at(&path)?;
+            std::os::unix::fs::symlink(target, &new).at(&new)?;
+        } else if kind.is_file() {
+            file(&path, &new).at(&new)?;
+        }
+    }
+    Ok(())
+}
+
+/// A second name for a file of the source: git, which alone writes there, replaces files and
+/// never changes one.
+fn link(from: &Path, to: &Path) -> io::Result<()> {
+    fs::hard_link(from, to).or_else(|_| copy_file(from, to))
+}
+
+fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
+    fs::copy(from, to)?;
+    keep_time(from, to)
+}
+
+fn keep_time(from: &Path, to: &Path) -> io::Result<()> {
+    let modified = fs::metadata(from)?.modified()?;
+    let times = FileTimes::new().set_modified(modified);
+    File::open(to)?.set_times(times)
+}
