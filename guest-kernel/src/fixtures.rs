@@ -2,8 +2,7 @@
 
 use std::io::Write;
 
-use crate::kallsyms::Segment;
-use crate::symbols::Symbol;
+use crate::image::symbols::{Segment, Symbol};
 
 /// How a kernel lays its kallsyms tables out.
 #[derive(Debug, Clone, Copy)]

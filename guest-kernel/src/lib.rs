@@ -12,36 +12,25 @@
 //! Everything that is downloaded comes from Debian's archive through a private apt root
 //! ([`apt`]), is verified by apt, and ends in the [`Cache`]. The system is never changed.
 
-pub mod apt;
 pub mod build;
 pub mod cache;
 pub mod child;
-pub mod closure;
-pub mod deb;
-pub mod fetch;
+pub mod debian;
 #[cfg(test)]
 mod fixtures;
 pub mod image;
-mod kallsyms;
-pub mod lines;
-pub mod modules;
-pub mod outer;
-pub mod perf_tool;
+pub mod kernel;
 pub mod progress;
-pub mod qemu;
-pub mod stock;
-pub mod symbols;
-pub mod text;
-pub mod version;
+pub mod tools;
 
 pub use build::{BuildError, BuildSpec, Built, Client, Source, build};
 pub use cache::Cache;
-pub use fetch::{FetchError, KernelImage, Origin, fetch, list, path};
-pub use kallsyms::KallsymsError;
-pub use lines::{KeptLines, LineError, Lines};
-pub use outer::{OuterError, OuterKernel, outer_kernel};
-pub use perf_tool::{PerfTool, PerfToolError, perf_tool};
+pub use debian::closure;
+pub use debian::outer::{self, OuterError, OuterKernel, outer_kernel};
+pub use image::lines::{self, KeptLines, LineError, Lines};
+pub use image::symbols::{KallsymsError, Symbols, SymbolsError};
+pub use image::text;
+pub use kernel::{FetchError, KernelImage, KernelSpec, Origin, SpecError, fetch, list, path};
 pub use progress::{Progress, Silent};
-pub use qemu::{Qemu, QemuError, qemu};
-pub use stock::{KernelSpec, SpecError};
-pub use symbols::{Symbols, SymbolsError};
+pub use tools::perf::{self as perf_tool, PerfTool, PerfToolError, perf_tool};
+pub use tools::qemu::{self, Qemu, QemuError, qemu};

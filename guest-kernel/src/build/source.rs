@@ -11,13 +11,12 @@ use sha2::{Digest, Sha256};
 use super::BuildError;
 use super::git::{self, Call, Object};
 use super::workspace::Workspace;
-use crate::apt::{Apt, AptError, Offer};
-use crate::cache::{At, Cache};
-use crate::deb;
-use crate::fetch::hex;
+use crate::cache::{At, Cache, hex};
+use crate::debian::apt::{Apt, AptError, Offer};
+use crate::debian::deb;
+use crate::debian::version::{Version, dotted, parse_numbers};
+use crate::kernel::KernelSpec;
 use crate::progress::Progress;
-use crate::stock::KernelSpec;
-use crate::version::{Version, dotted, parse_numbers};
 
 /// A kernel's source.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -25,8 +25,7 @@ use sha2::{Digest, Sha256};
 use super::config::{self, Fragment};
 use super::git::{Call, Failure, Git};
 use super::{BuildError, Source};
-use crate::cache::{At, Cache, CacheError, Lock};
-use crate::fetch::hex;
+use crate::cache::{At, Cache, CacheError, Lock, hex};
 use crate::progress::Progress;
 
 /// The folder of one source. Other processes wait until it is dropped.

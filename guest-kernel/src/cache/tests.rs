@@ -5,7 +5,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
+use super::entries::MANIFEST;
 use super::*;
 use crate::Silent;
 

@@ -1,8 +1,9 @@
 //! What the module above promises.
 
+use super::fetch::spec_note;
 use super::*;
-use crate::Silent;
 use crate::fixtures::{LAYOUTS, Packing, bzimage, elf, functions, kallsyms, pack};
+use crate::progress::Silent;
 
 fn cache() -> (tempfile::TempDir, Cache) {
     let folder = tempfile::tempdir().unwrap();
@@ -92,33 +93,4 @@ fn a_kernel_that_was_looked_up_today_needs_no_archive() {
         Some(image.id)
     );
     assert_eq!(path(&"stock:7.0".parse().unwrap(), &cache).unwrap(), None);
-}
-
-#[test]
-fn where_packages_keep_the_kernel() {
-    let place =
-        |path: &str| kernel_file(Path::new(path)).map(|to| to.to_string_lossy().into_owned());
-    for (from, to) in [
-        ("boot/vmlinuz-6.12.107+deb13-cloud-amd64", Some("vmlinuz")),
-        ("boot/config-6.12.107+deb13-cloud-amd64", Some("config")),
-        (
-            "usr/lib/modules/7.2.13+deb14-cloud-amd64/vmlinuz",
-            Some("vmlinuz"),
-        ),
-        (
-            "usr/lib/modules/7.3.4+deb13-cloud-amd64/vmlinuz.unsigned",
-            Some("vmlinuz"),
-        ),
-        (
-            "usr/lib/modules/7.2.13+deb14-cloud-amd64/config",
-            Some("config"),
-        ),
-        ("usr/lib/modules/7.2.13+deb14-cloud-amd64/System.map", None),
-        ("boot/System.map-6.12", None),
-        ("boot/vmlinuz", None),
-        ("usr/share/doc/vmlinuz", None),
-        ("vmlinuz", None),
-    ] {
-        assert_eq!(place(from).as_deref(), to, "{from}");
-    }
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::fixtures::{self, BASE, LAYOUTS, elf, functions, kallsyms, symbol};
 
 fn symbols(list: Vec<Symbol>) -> Symbols {
-    Symbols::build(list, BASE, BASE + 0x10_0000).unwrap()
+    Symbols(Table::build(list, BASE, BASE + 0x10_0000).unwrap())
 }
 
 fn sample() -> Symbols {
@@ -186,7 +186,7 @@ proptest! {
                 *place = byte;
             }
         }
-        if let Some(symbols) = Symbols::from_bytes(bytes) {
+        if let Some(symbols) = Table::from_bytes(bytes).map(Symbols) {
             let _ = (symbols.resolve(address), symbols.resolve(BASE + 0x50), symbols.size("data"));
             let _ = (symbols.similar("helper"), symbols.iter().count(), symbols.address("helper"));
         }

@@ -13,12 +13,15 @@
 mod copies;
 mod dwarf;
 mod kept;
+mod programs;
+mod row;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::symbols::Symbols;
+use super::symbols::Symbols;
 pub(crate) use kept::keep;
 pub use kept::{KeptLines, of_interest};
+use row::{END, ROW, Row, STATEMENT};
 
 /// What to do where a kernel has none of this.
 pub const NO_LINES: &str = "the kernel has no debug information, or it is compressed; `--source debian --config dwarf` builds one that has";
@@ -54,23 +57,6 @@ fn listed(lines: &[u32]) -> String {
     lines.join(" and ")
 }
 
-/// From this address on up to that of the next row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Row {
-    address: u64,
-    file: u32,
-    /// 0 where it comes from no line.
-    line: u32,
-    /// Which copy of its function: another for each place where it is inlined.
-    copy: u32,
-    flags: u32,
-}
-
-/// A debugger would stop here.
-const STATEMENT: u32 = 1;
-/// Nothing is known from here on.
-const END: u32 = 2;
-
 /// The lines of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lines {
@@ -80,15 +66,13 @@ pub struct Lines {
 }
 
 const MAGIC: &[u8; 8] = b"ullines\x01";
-const ROW: usize = 24;
 
 impl Lines {
     /// Those of a vmlinux; `None` where it has no DWARF, or none that can be read.
     #[must_use]
     pub fn from_elf(vmlinux: &[u8]) -> Option<Self> {
-        dwarf::read(vmlinux)
-            .ok()
-            .filter(|lines| !lines.rows.is_empty())
+        let (rows, files) = dwarf::read(vmlinux).ok()?;
+        (!rows.is_empty()).then_some(Self { rows, files })
     }
 
     /// The form in which they are kept; `None` where there are too many.
@@ -98,10 +82,7 @@ impl Lines {
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&count.to_le_bytes());
         for row in &self.rows {
-            bytes.extend_from_slice(&row.address.to_le_bytes());
-            for word in [row.file, row.line, row.copy, row.flags] {
-                bytes.extend_from_slice(&word.to_le_bytes());
-            }
+            row.write(&mut bytes);
         }
         for file in &self.files {
             bytes.extend_from_slice(file.as_bytes());
@@ -116,7 +97,7 @@ impl Lines {
         let count = usize::try_from(u32::from_le_bytes(*count)).ok()?;
         let (rows, files) = rest.split_at_checked(count.checked_mul(ROW)?)?;
         Some(Self {
-            rows: rows.chunks_exact(ROW).filter_map(row).collect(),
+            rows: rows.chunks_exact(ROW).filter_map(Row::read).collect(),
             files: str::from_utf8(files)
                 .ok()?
                 .lines()
@@ -217,17 +198,6 @@ impl Lines {
     fn name(&self, file: u32) -> Option<&str> {
         Some(self.files.get(usize::try_from(file).ok()?)?)
     }
-}
-
-fn row(bytes: &[u8]) -> Option<Row> {
-    let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
-    Some(Row {
-        address: u64::from_le_bytes(*bytes.first_chunk()?),
-        file: word(8)?,
-        line: word(12)?,
-        copy: word(16)?,
-        flags: word(20)?,
-    })
 }
 
 #[cfg(test)]

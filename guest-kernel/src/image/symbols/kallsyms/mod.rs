@@ -28,18 +28,7 @@
 //! index behind the tokens has to agree with them. Everything is checked against everything
 //! else, for the image may be hostile.
 
-use crate::symbols::Symbol;
-
-/// A part of the image that is loaded: where, and what.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Segment<'a> {
-    /// Virtual address, as linked.
-    pub address: u64,
-    /// File content; what is beyond it in memory is zero.
-    pub data: &'a [u8],
-    /// Size in memory.
-    pub size: u64,
-}
+use super::found::{Segment, Symbol};
 
 /// Why there is no symbol table.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

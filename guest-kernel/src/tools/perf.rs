@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::apt::{Apt, AptError, Offer};
 use crate::cache::{Cache, CacheError, Entry};
-use crate::closure::{self, ClosureError};
-use crate::deb::DebError;
+use crate::debian::apt::{Apt, AptError, Offer};
+use crate::debian::closure::{self, ClosureError};
+use crate::debian::deb::DebError;
 use crate::progress::Progress;
 
 /// perf itself, in the folder of a [`PerfTool`].
@@ -130,7 +130,7 @@ fn place(path: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::version::Version;
+    use crate::debian::version::Version;
 
     #[test]
     fn the_newest_that_can_defer_is_chosen() {

@@ -1,7 +1,7 @@
 //! The QEMU that emulates the KVM host: the system's, where it is good enough, else Debian's,
 //! unpacked into the cache and run there with its own libraries. Nothing is installed.
 
-mod closure;
+mod files;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -11,11 +11,11 @@ use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use crate::apt::{Apt, AptError, STABLE};
 use crate::cache::{Cache, CacheError, Entry};
 use crate::child;
-use crate::closure::{identity, package_version, unpack};
-use crate::deb::DebError;
+use crate::debian::apt::{Apt, AptError, STABLE};
+use crate::debian::closure::{identity, package_version, unpack};
+use crate::debian::deb::DebError;
 use crate::progress::Progress;
 
 /// Names the QEMU to use: a path, or a name that is looked up in `PATH`.
@@ -26,9 +26,9 @@ pub const QEMU_VARIABLE: &str = "UNWINDLAB_QEMU";
 pub const OLDEST: (u32, u32) = (10, 0);
 
 /// The program's name.
-pub const PROGRAM: &str = closure::PROGRAM;
+pub const PROGRAM: &str = files::PROGRAM;
 /// The folder of the firmware, beside it.
-pub const FIRMWARE: &str = closure::FIRMWARE;
+pub const FIRMWARE: &str = files::FIRMWARE;
 const PACKAGE: &str = "qemu-system-x86";
 const KIND: &str = "qemu";
 
@@ -73,7 +73,7 @@ pub enum QemuError {
     Broken(String),
     /// Its libraries are not complete.
     #[error("the QEMU of the archive cannot be used: {0}")]
-    Closure(#[from] closure::ClosureError),
+    Closure(#[from] files::ClosureError),
     /// The archive does not give it.
     #[error(transparent)]
     Apt(#[from] AptError),
@@ -101,7 +101,7 @@ pub fn qemu(cache: &Cache, progress: &dyn Progress) -> Result<Qemu, QemuError> {
 }
 
 /// The folder of Debian's QEMU in the cache, whatever else is installed; fetched when it is not there:
-/// [`PROGRAM`], its libraries and their loader (see [`crate::closure`]), and [`FIRMWARE`].
+/// [`PROGRAM`], its libraries and their loader (see [`crate::debian::closure`]), and [`FIRMWARE`].
 pub fn debian(cache: &Cache, progress: &dyn Progress) -> Result<PathBuf, QemuError> {
     Ok(entry(cache, progress)?.dir)
 }
@@ -202,12 +202,12 @@ fn known(cache: &Cache) -> Result<Option<Qemu>, QemuError> {
 }
 
 fn unpacked(entry: Entry<About>) -> Qemu {
-    let firmware = entry.dir.join(closure::FIRMWARE);
+    let firmware = entry.dir.join(files::FIRMWARE);
     let mut args = loader_args(&entry.dir);
     args.push("-L".into());
     args.push(firmware.clone().into());
     Qemu {
-        program: entry.dir.join(closure::LOADER),
+        program: entry.dir.join(files::LOADER),
         args,
         firmware: Some(firmware),
         version: entry.about.version,
@@ -225,8 +225,8 @@ fn loader_args(dir: &Path) -> Vec<OsString> {
     vec![
         "--inhibit-cache".into(),
         "--library-path".into(),
-        dir.join(closure::LIBRARIES).into(),
-        dir.join(closure::PROGRAM).into(),
+        dir.join(files::LIBRARIES).into(),
+        dir.join(files::PROGRAM).into(),
     ]
 }
 
@@ -253,9 +253,9 @@ fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<Abou
 
     progress.step("unpacking QEMU into the cache");
     let scratch = cache.scratch()?;
-    unpack(&debs, scratch.path(), closure::place, progress)?;
-    closure::prune(scratch.path())?;
-    let mut command = Command::new(scratch.path().join(closure::LOADER));
+    unpack(&debs, scratch.path(), files::place, progress)?;
+    files::prune(scratch.path())?;
+    let mut command = Command::new(scratch.path().join(files::LOADER));
     let version = version(command.args(loader_args(scratch.path()))).map_err(QemuError::Broken)?;
     let entry = cache.publish(scratch, KIND, &id, About { version, package })?;
     cache.set_note(KIND, &id)?;

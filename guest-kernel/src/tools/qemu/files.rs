@@ -3,10 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::closure;
+use crate::debian::closure;
 
-pub use crate::closure::ClosureError;
-pub(super) use crate::closure::{LIBRARIES, LOADER};
+pub use crate::debian::closure::ClosureError;
+pub(super) use crate::debian::closure::{LIBRARIES, LOADER};
 /// QEMU itself.
 pub(super) const PROGRAM: &str = "qemu-system-x86_64";
 /// Folder of the firmware.

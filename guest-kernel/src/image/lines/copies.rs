@@ -10,8 +10,8 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap};
 
 use gimli::{AttributeValue, DebuggingInformationEntry, Dwarf, Unit};
 
-use super::Row;
-use super::dwarf::{FilesOfPrograms, Slice};
+use super::programs::{FilesOfPrograms, Slice};
+use super::row::Row;
 
 /// Of a hostile file, whose functions could all have the same long list.
 const MAX_RANGES: usize = 16 << 20;

@@ -11,14 +11,13 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::apt::{Apt, AptError, Offer, STABLE};
-use crate::cache::{At, Cache, CacheError, Entry};
-use crate::deb::{self, DebError};
-use crate::fetch::{hex, kernel_file};
+use crate::cache::{At, Cache, CacheError, Entry, hex};
+use crate::debian::apt::{Apt, AptError, Offer, STABLE};
+use crate::debian::deb::{self, DebError};
+use crate::debian::modules::{self, ModulesError};
+use crate::debian::stock::{self, kernel_file};
 use crate::image::{self, ImageError};
-use crate::modules::{self, ModulesError};
 use crate::progress::Progress;
-use crate::stock;
 
 /// The kernel of the emulated KVM host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -198,7 +197,7 @@ fn make(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::version::Version;
+    use crate::debian::version::Version;
 
     fn offer(name: &str, version: &str) -> Offer {
         Offer {

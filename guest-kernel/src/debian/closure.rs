@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use object::read::elf::ElfFile64;
 use sha2::{Digest, Sha256};
 
-use crate::cache::{At, CacheError};
-use crate::deb::{self, DebError};
-use crate::fetch::hex;
+use crate::cache::{At, CacheError, hex};
+use crate::debian::deb::{self, DebError};
 use crate::progress::Progress;
 
 /// Folder of the libraries, below that of the unpacked program.

@@ -1,74 +1,34 @@
-//! DWARF to rows: the line programs, and which copy of its function each row is of.
+//! The line programs of DWARF: rows, and the names of files.
 //!
-//! The line programs are read one after the other, each once, whatever units there are: units of hostile
-//! DWARF could all name the same one. What is damaged ends the reading of its program or unit.
+//! They are read one after the other, each once, whatever units there are: units of hostile DWARF
+//! could all name the same one. What is damaged ends the reading of its program.
 
 use std::collections::HashMap;
 
-use gimli::{Dwarf, EndianSlice, LittleEndian, Reader as _, SectionId};
-use object::read::elf::ElfFile64;
-use object::{Endianness, Object as _, ObjectSection as _};
+use gimli::{Dwarf, EndianSlice, LittleEndian, Reader as _};
 
-use super::copies::Copies;
-use super::{END, Lines, Row, STATEMENT};
+use super::row::{END, Row, STATEMENT};
 
 pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
-
-/// A file of every kernel's: what stands before it in its path is the source tree.
-const ROOT_MARK: &str = "/init/main.c";
 
 /// Of a hostile file.
 const MAX_ROWS: usize = 16 << 20;
 
-/// Reads a vmlinux.
-pub(super) fn read(vmlinux: &[u8]) -> Result<Lines, Unreadable> {
-    let elf = ElfFile64::<Endianness>::parse(vmlinux)?;
-    let dwarf = Dwarf::load(|id: SectionId| {
-        let section = elf.section_by_name(id.name());
-        let plain = section.filter(|it| {
-            let range = it.compressed_file_range();
-            range.is_ok_and(|range| range.format == object::CompressionFormat::None)
-        });
-        let data = plain.map(|it| it.data()).transpose();
-        data.map(|it| Slice::new(it.unwrap_or_default(), LittleEndian))
-    })?;
-    let mut table = Table::default();
-    table.read(&dwarf)?;
-    let mut copies = Copies::default();
-    copies.read(&dwarf, &table.of_program);
-    let mut rows = table.rows;
-    // At one address, what ends goes before what begins; else in the order of the program.
-    rows.sort_by_key(|row| (row.address, row.flags & END == 0));
-    copies.mark(&mut rows);
-    Ok(Lines {
-        rows,
-        files: below_tree(table.files),
-    })
-}
-
-/// Why there are no lines.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Unreadable {
-    #[error(transparent)]
-    Elf(#[from] object::Error),
-    #[error(transparent)]
-    Dwarf(#[from] gimli::Error),
-}
-
 /// For each line program, by its offset: our number of each of its files, by the program's own.
 pub(super) type FilesOfPrograms = HashMap<usize, Vec<u32>>;
 
+/// What all line programs say.
 #[derive(Default)]
-struct Table {
-    rows: Vec<Row>,
-    files: Vec<String>,
+pub(super) struct Programs {
+    pub rows: Vec<Row>,
+    pub files: Vec<String>,
     by_name: HashMap<String, u32>,
-    of_program: FilesOfPrograms,
+    pub of_program: FilesOfPrograms,
 }
 
-impl Table {
+impl Programs {
     /// All line programs.
-    fn read(&mut self, dwarf: &Dwarf<Slice<'_>>) -> Result<(), gimli::Error> {
+    pub fn read(&mut self, dwarf: &Dwarf<Slice<'_>>) -> Result<(), gimli::Error> {
         let mut offset = 0;
         let length = gimli::Section::reader(&dwarf.debug_line).len();
         while offset < length && self.rows.len() < MAX_ROWS {
@@ -176,14 +136,4 @@ fn join(folder: &str, name: &str) -> String {
     let root = if whole.starts_with('/') { "/" } else { "" };
     // They are kept one a line.
     format!("{root}{}", parts.join("/")).replace(['\n', '\r'], "?")
-}
-
-/// With the path of the source tree taken away from those in it.
-fn below_tree(files: Vec<String>) -> Vec<String> {
-    let root = files.iter().find_map(|file| file.strip_suffix(ROOT_MARK));
-    let Some(root) = root.map(|root| format!("{root}/")) else {
-        return files;
-    };
-    let short = |file: &String| file.strip_prefix(&root).unwrap_or(file).to_owned();
-    files.iter().map(short).collect()
 }

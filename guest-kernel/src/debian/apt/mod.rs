@@ -16,8 +16,8 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use crate::cache::{At, Cache, CacheError, Lock};
+use crate::debian::version::Version;
 use crate::progress::Progress;
-use crate::version::Version;
 
 use run::run;
 pub use sources::MIRROR_VARIABLE;

@@ -31,10 +31,10 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use crate::apt::AptError;
-use crate::cache::{Cache, CacheError};
-use crate::deb::DebError;
-use crate::fetch::{self, FetchError, KernelImage, Origin, hex};
+use crate::cache::{Cache, CacheError, hex};
+use crate::debian::apt::AptError;
+use crate::debian::deb::DebError;
+use crate::kernel::{self, FetchError, KernelImage, Origin};
 use crate::progress::Progress;
 
 use config::Fragment;
@@ -203,7 +203,7 @@ pub fn build(
 
     let note = identity(&tree, &fragments)?;
     if let Some(known) = cache.note::<String>(&note)?
-        && let Some(image) = fetch::find(&known.fact, cache)?
+        && let Some(image) = kernel::find(&known.fact, cache)?
     {
         let image = KernelImage {
             origin: origin(spec),
@@ -250,6 +250,6 @@ fn enter(
 ) -> Result<KernelImage, BuildError> {
     let content = std::fs::read(vmlinux).map_err(|error| CacheError::new(vmlinux, error))?;
     let name = spec.to_string();
-    fetch::enter(&content, &name, origin(spec), source, cache, progress)
+    kernel::enter(&content, &name, origin(spec), source, cache, progress)
         .map_err(|error| BuildError::Image(Box::new(error)))
 }

@@ -18,68 +18,10 @@
 //! The kernel is in `boot/vmlinuz-REL` or in `usr/lib/modules/REL/vmlinuz`, or there with
 //! `.unsigned` behind.
 
-use std::fmt;
-use std::path::PathBuf;
-use std::str::FromStr;
+use std::path::{Path, PathBuf};
 
-use crate::apt::Offer;
-use crate::version::{Version, dotted, parse_numbers};
-
-/// Which kernel to run: `stock`, `stock:7.0` or `path:FILE`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum KernelSpec {
-    /// The newest stock kernel whose version begins with these numbers.
-    Stock {
-        /// `[7, 0]` for `stock:7.0`; [`KernelSpec::NEWEST`] for `stock`.
-        numbers: Vec<u64>,
-    },
-    /// A vmlinux or a bzImage.
-    Path(PathBuf),
-}
-
-/// Not a kernel specification.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown kernel {0:?}: give stock, stock:VERSION (such as stock:7.0) or path:FILE")]
-pub struct SpecError(String);
-
-impl KernelSpec {
-    /// What `stock` stands for: 7.x, the first series with deferred unwinding for perf.
-    pub const NEWEST: [u64; 1] = [7];
-
-    /// `stock`.
-    #[must_use]
-    pub fn stock() -> Self {
-        Self::Stock {
-            numbers: Self::NEWEST.to_vec(),
-        }
-    }
-}
-
-impl FromStr for KernelSpec {
-    type Err = SpecError;
-
-    fn from_str(text: &str) -> Result<Self, SpecError> {
-        let unknown = || SpecError(text.to_owned());
-        match text.split_once(':') {
-            None if text == "stock" => Ok(Self::stock()),
-            Some(("stock", version)) => parse_numbers(version)
-                .map(|numbers| Self::Stock { numbers })
-                .ok_or_else(unknown),
-            Some(("path", path)) if !path.is_empty() => Ok(Self::Path(PathBuf::from(path))),
-            _ => Err(unknown()),
-        }
-    }
-}
-
-impl fmt::Display for KernelSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stock { numbers } if *numbers == Self::NEWEST => f.write_str("stock"),
-            Self::Stock { numbers } => write!(f, "stock:{}", dotted(numbers)),
-            Self::Path(path) => write!(f, "path:{}", path.display()),
-        }
-    }
-}
+use super::apt::Offer;
+use super::version::{Version, dotted};
 
 /// The release that a package holds the kernel of, when it is one of those that may hold one,
 /// and how willingly it is taken of several with the same version: less is better.
@@ -167,6 +109,31 @@ pub(crate) fn series(offers: &[Offer]) -> String {
     series.join(", ")
 }
 
+/// The kernel, as it is unpacked.
+pub(crate) const VMLINUZ: &str = "vmlinuz";
+/// Its configuration.
+pub(crate) const CONFIG: &str = "config";
+
+/// Which files of a kernel package are of use, under which name.
+pub(crate) fn kernel_file(path: &Path) -> Option<PathBuf> {
+    let folder = path.parent()?;
+    let name = path.file_name()?.to_str()?;
+    let wanted = if folder == Path::new("boot") {
+        [VMLINUZ, CONFIG].into_iter().find(|wanted| {
+            name.strip_prefix(wanted)
+                .is_some_and(|release| release.starts_with('-'))
+        })
+    } else if folder.parent() == Some(Path::new("usr/lib/modules")) {
+        let signed = name.strip_suffix(".unsigned").unwrap_or(name);
+        [VMLINUZ, CONFIG]
+            .into_iter()
+            .find(|wanted| signed == *wanted)
+    } else {
+        None
+    };
+    wanted.map(PathBuf::from)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,36 +146,6 @@ mod tests {
                 suite: "any".to_owned(),
             })
             .collect()
-    }
-
-    #[test]
-    fn specs_read_and_print() {
-        for text in [
-            "stock",
-            "stock:7.0",
-            "stock:6.12",
-            "stock:7.2.13",
-            "path:/a/b:c",
-        ] {
-            assert_eq!(text.parse::<KernelSpec>().unwrap().to_string(), text);
-        }
-        assert_eq!(
-            "stock:7".parse::<KernelSpec>().unwrap(),
-            KernelSpec::stock()
-        );
-        for text in [
-            "",
-            "stok",
-            "stock:",
-            "stock:7.",
-            "stock:+7",
-            "stock:7.x",
-            "path:",
-            "/a",
-        ] {
-            let error = text.parse::<KernelSpec>().unwrap_err().to_string();
-            assert!(error.contains("stock:VERSION"), "{error}");
-        }
     }
 
     #[test]
@@ -252,6 +189,35 @@ mod tests {
             "linux-binary-unsigned-",
         ] {
             assert_eq!(release(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn where_packages_keep_the_kernel() {
+        let place =
+            |path: &str| kernel_file(Path::new(path)).map(|to| to.to_string_lossy().into_owned());
+        for (from, to) in [
+            ("boot/vmlinuz-6.12.107+deb13-cloud-amd64", Some("vmlinuz")),
+            ("boot/config-6.12.107+deb13-cloud-amd64", Some("config")),
+            (
+                "usr/lib/modules/7.2.13+deb14-cloud-amd64/vmlinuz",
+                Some("vmlinuz"),
+            ),
+            (
+                "usr/lib/modules/7.3.4+deb13-cloud-amd64/vmlinuz.unsigned",
+                Some("vmlinuz"),
+            ),
+            (
+                "usr/lib/modules/7.2.13+deb14-cloud-amd64/config",
+                Some("config"),
+            ),
+            ("usr/lib/modules/7.2.13+deb14-cloud-amd64/System.map", None),
+            ("boot/System.map-6.12", None),
+            ("boot/vmlinuz", None),
+            ("usr/share/doc/vmlinuz", None),
+            ("vmlinuz", None),
+        ] {
+            assert_eq!(place(from).as_deref(), to, "{from}");
         }
     }
 }

@@ -1,0 +1,61 @@
+//! Errors of the file system, sorted by what the user can do about them.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use super::CACHE_VARIABLE;
+
+/// Why the cache cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// Neither the caller nor the environment says where the cache is.
+    #[error("no place for the cache: set {CACHE_VARIABLE}, XDG_CACHE_HOME or HOME")]
+    NoPlace,
+    /// The device is full.
+    #[error("no space left for {}: free some, or point {CACHE_VARIABLE} elsewhere", .0.display())]
+    NoSpace(PathBuf),
+    /// Not ours to read or write.
+    #[error(
+        "no permission for {}: make it yours, or point {CACHE_VARIABLE} to a folder that is",
+        .0.display()
+    )]
+    Permission(PathBuf),
+    /// A read-only file system.
+    #[error(
+        "{} is on a read-only file system: point {CACHE_VARIABLE} to a writable folder",
+        .0.display()
+    )]
+    ReadOnly(PathBuf),
+    /// Anything else the file system says.
+    #[error("cannot use {} in the cache: {source}", path.display())]
+    Io {
+        /// What was read or written.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl CacheError {
+    /// Sorts an error of the file system by what its user can do about it.
+    pub(crate) fn new(path: &Path, source: io::Error) -> Self {
+        let path = path.to_path_buf();
+        match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Self::NoSpace(path),
+            ErrorKind::PermissionDenied => Self::Permission(path),
+            ErrorKind::ReadOnlyFilesystem => Self::ReadOnly(path),
+            _ => Self::Io { path, source },
+        }
+    }
+}
+
+/// Adds the path to an error of the file system.
+pub(crate) trait At<T> {
+    fn at(self, path: &Path) -> Result<T, CacheError>;
+}
+
+impl<T> At<T> for io::Result<T> {
+    fn at(self, path: &Path) -> Result<T, CacheError> {
+        self.map_err(|source| CacheError::new(path, source))
+    }
+}

@@ -1,0 +1,256 @@
+//! The cache folder: complete entries, found by what they hold.
+//!
+//! ```text
+//! entries/KIND-ID/   complete entries; entry.json lists every file with its size
+//! notes/NAME.json    small facts, such as which entry `stock` meant, and when
+//! locks/KEY          one lock file for each thing that only one process may make
+//! tmp/RANDOM/        entries being made; the folder is locked by the process that makes it
+//! apt/               the private apt root
+//! builds/NAME/       where kernels of one source are built (crate::build)
+//! ```
+//!
+//! An entry is written under `tmp/`, synced, and renamed into `entries/`: a name there means a
+//! whole entry, whatever killed whom. Locks are `flock`s, which the kernel drops with the
+//! process, so a folder in `tmp/` whose lock is free belongs to the dead and is removed by the
+//! next [`Cache::open`].
+
+mod entries;
+mod error;
+mod notes;
+
+use std::ffi::OsString;
+use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::progress::Progress;
+pub(crate) use entries::Entry;
+pub(crate) use error::At;
+pub use error::CacheError;
+
+/// Names the cache folder; an empty value counts as unset.
+pub const CACHE_VARIABLE: &str = "UNWINDLAB_CACHE";
+
+/// The cache folder of this user.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    root: PathBuf,
+    refresh: bool,
+}
+
+/// A lock that other processes wait for; free again when dropped, or when the process dies.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: File,
+}
+
+/// A folder under `tmp/`; gone when dropped, unless it was published.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Cache {
+    /// Opens the cache at `place`, or where `UNWINDLAB_CACHE`, `XDG_CACHE_HOME` (then its
+    /// `unwindlab` folder) or `HOME` (then `.cache/unwindlab`) say, in this order. Makes the
+    /// folder when it is missing and clears away what dead processes left half-made.
+    pub fn open(place: Option<PathBuf>) -> Result<Self, CacheError> {
+        let root = place
+            .or_else(|| default_place(|name| std::env::var_os(name)))
+            .ok_or(CacheError::NoPlace)?;
+        let cache = Self {
+            refresh: false,
+            root,
+        };
+        for folder in ["entries", "notes", "locks", "tmp"] {
+            let path = cache.root.join(folder);
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(&path)
+                .at(&path)?;
+        }
+        let tag = cache.root.join("CACHEDIR.TAG");
+        if !tag.try_exists().at(&tag)? {
+            fs::write(&tag, "Signature: 8a477f597d28d172789f06886806bc55\n").at(&tag)?;
+        }
+        cache.clear_leftovers()?;
+        Ok(cache)
+    }
+
+    /// With `true`, what was remembered (which kernel `stock` is, say) is looked up anew. What
+    /// is still right is not fetched again.
+    #[must_use]
+    pub fn with_refresh(mut self, refresh: bool) -> Self {
+        self.refresh = refresh;
+        self
+    }
+
+    /// The cache folder.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn wants_refresh(&self) -> bool {
+        self.refresh
+    }
+
+    /// What `known` finds, unless the user wants a refresh; else what `make` makes, by one process
+    /// at a time.
+    pub(crate) fn known_or_make<T, E: From<CacheError>>(
+        &self,
+        key: &str,
+        progress: &dyn Progress,
+        known: impl Fn() -> Result<Option<T>, E>,
+        make: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let usable = || if self.refresh { Ok(None) } else { known() };
+        if let Some(found) = usable()? {
+            return Ok(found);
+        }
+        let _lock = self.lock(key, progress)?;
+        // Another process may have made it while we waited.
+        match usable()? {
+            Some(found) => Ok(found),
+            None => make(),
+        }
+    }
+
+    /// Takes the lock `key`, and says so when it has to wait for another process.
+    pub(crate) fn lock(&self, key: &str, progress: &dyn Progress) -> Result<Lock, CacheError> {
+        let (file, path) = self.lock_file(key)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                progress.step(&format!(
+                    "waiting for another unwindlab that holds {}",
+                    path.display()
+                ));
+                file.lock().at(&path)?;
+            }
+            Err(TryLockError::Error(error)) => return Err(CacheError::new(&path, error)),
+        }
+        Ok(Lock { _file: file })
+    }
+
+    /// Takes the lock `key` where nobody holds it.
+    pub(crate) fn try_lock(&self, key: &str) -> Result<Option<Lock>, CacheError> {
+        let (file, path) = self.lock_file(key)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Lock { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(CacheError::new(&path, error)),
+        }
+    }
+
+    fn lock_file(&self, key: &str) -> Result<(File, PathBuf), CacheError> {
+        let path = self.root.join("locks").join(key);
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .at(&path)?;
+        Ok((file, path))
+    }
+
+    /// A new folder under `tmp/`, on the file system of the entries.
+    pub(crate) fn scratch(&self) -> Result<Scratch, CacheError> {
+        let _guard = self.lock_tmp()?;
+        let path = self.root.join("tmp").join(unique_name());
+        fs::create_dir(&path).at(&path)?;
+        let lock = File::open(&path).at(&path)?;
+        lock.lock().at(&path)?;
+        Ok(Scratch { path, _lock: lock })
+    }
+
+    /// Held for the moment in which a scratch folder exists without its own lock.
+    fn lock_tmp(&self) -> Result<File, CacheError> {
+        let path = self.root.join("locks").join("tmp");
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .at(&path)?;
+        file.lock().at(&path)?;
+        Ok(file)
+    }
+
+    fn clear_leftovers(&self) -> Result<(), CacheError> {
+        let _guard = self.lock_tmp()?;
+        let tmp = self.root.join("tmp");
+        for item in fs::read_dir(&tmp).at(&tmp)? {
+            let path = item.at(&tmp)?.path();
+            // Its owner may remove it meanwhile, or publish it: then there is nothing to do.
+            let Ok(folder) = File::open(&path) else {
+                continue;
+            };
+            match folder.try_lock() {
+                Ok(()) => match fs::remove_dir_all(&path) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => {
+                        return Err(CacheError::new(&path, error));
+                    }
+                    _ => {}
+                },
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => return Err(CacheError::new(&path, error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Scratch {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // After `publish` nothing has this name any more. What cannot be removed now is
+        // removed by the next `Cache::open`: the lock dies with us.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+fn default_place(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let set = |name| {
+        variable(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    set(CACHE_VARIABLE)
+        .or_else(|| set("XDG_CACHE_HOME").map(|cache| cache.join("unwindlab")))
+        .or_else(|| set("HOME").map(|home| home.join(".cache").join("unwindlab")))
+}
+
+/// A name that no other process and no earlier call of this one uses.
+fn unique_name() -> String {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos();
+    format!("{}-{now:x}-{call}", std::process::id())
+}
+
+/// In hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! Symbols as they are found in an image, and the symbol table of ELF.
+
+use std::cmp::Reverse;
+
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
+use object::{Endianness, Object, ObjectSymbol, SymbolKind};
+
+/// One symbol as it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Symbol {
+    pub address: u64,
+    /// Letter as of nm(1): `T` global text, `t` local text, ...
+    pub kind: u8,
+    pub name: String,
+}
+
+/// A part of the image that is loaded: where, and what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Segment<'a> {
+    /// Virtual address, as linked.
+    pub address: u64,
+    /// File content; what is beyond it in memory is zero.
+    pub data: &'a [u8],
+    /// Size in memory.
+    pub size: u64,
+}
+
+/// What sorts first of several symbols at one address: text, then global, then a name that does
+/// not look like a mark of the linker script (`_stext`), then the shortest, then the alphabet.
+pub(super) fn rank(symbol: &Symbol) -> (Reverse<bool>, Reverse<bool>, bool, usize, &str) {
+    let text = matches!(symbol.kind, b'T' | b't' | b'W' | b'w');
+    let global = symbol.kind.is_ascii_uppercase();
+    (
+        Reverse(text),
+        Reverse(global),
+        symbol.name.starts_with('_'),
+        symbol.name.len(),
+        &symbol.name,
+    )
+}
+
+/// What is loaded of an image.
+pub(super) fn segments<'a>(
+    file: &ElfFile64<'a, Endianness>,
+    vmlinux: &'a [u8],
+) -> object::Result<Vec<Segment<'a>>> {
+    let endian = file.endian();
+    let header = file.elf_header();
+    let headers = header.program_headers(endian, vmlinux)?;
+    let mut segments = Vec::new();
+    for header in headers {
+        // Old kernels have a segment for the per-CPU variables, linked at zero.
+        if header.p_type(endian) == object::elf::PT_LOAD && header.p_vaddr(endian) != 0 {
+            segments.push(Segment {
+                address: header.p_vaddr(endian),
+                data: header.data(endian, vmlinux).unwrap_or_default(),
+                size: header.p_memsz(endian),
+            });
+        }
+    }
+    Ok(segments)
+}
+
+/// The named symbols of the ELF symbol table.
+pub(super) fn symtab(file: &ElfFile64<'_, Endianness>) -> Vec<Symbol> {
+    file.symbols()
+        .filter(|symbol| !symbol.is_undefined())
+        .filter(|symbol| !matches!(symbol.kind(), SymbolKind::File | SymbolKind::Section))
+        .filter_map(|symbol| {
+            let name = symbol.name().ok().filter(|name| !name.is_empty())?;
+            let letter = match symbol.kind() {
+                SymbolKind::Text => b't',
+                _ if symbol.is_weak() => b'w',
+                SymbolKind::Data => b'd',
+                _ => b'r',
+            };
+            Some(Symbol {
+                address: symbol.address(),
+                kind: if symbol.is_global() {
+                    letter.to_ascii_uppercase()
+                } else {
+                    letter
+                },
+                name: name.to_owned(),
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,4 @@
+//! Programs of Debian's that are run, unpacked into the cache with their libraries.
+
+pub mod perf;
+pub mod qemu;
