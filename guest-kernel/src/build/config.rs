@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{BuildError, embedded};
+use super::BuildError;
 
 /// Lines of configuration with a name for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,24 +16,8 @@ pub struct Fragment {
 
 /// The fragment under all others.
 pub const BASE: &str = "base";
-/// The one that goes with the lab client.
-const CLIENT: &str = "client";
-
 /// Of these, options that a kernel version lacks are no error: they serve all versions.
 const FOR_ALL_VERSIONS: &[&str] = &[BASE];
-
-/// All fragments of a build, in the order in which they count.
-pub(super) fn with_built_in(fragments: &[Fragment], client: bool) -> Vec<Fragment> {
-    let client = client.then(|| Fragment {
-        name: CLIENT.to_owned(),
-        content: embedded::CLIENT_CONFIG.to_owned(),
-    });
-    embedded::fragment(BASE)
-        .into_iter()
-        .chain(client)
-        .chain(fragments.iter().cloned())
-        .collect()
-}
 
 /// The text for `KCONFIG_ALLCONFIG`: each option once, with its last value.
 pub(super) fn merged(fragments: &[Fragment]) -> String {
@@ -137,14 +121,5 @@ mod tests {
             "mine.config asks for what this kernel's Kconfig does not give: \
              CONFIG_A=y (is n), CONFIG_N=8 (is 4), CONFIG_C=n (is y)"
         );
-    }
-
-    #[test]
-    fn the_debug_fragment_asks_for_the_checkers() {
-        let debug = embedded::fragment("debug").unwrap().content;
-        for option in ["PROVE_LOCKING", "KASAN", "PROVE_RCU", "DEBUG_ATOMIC_SLEEP"] {
-            let line = format!("CONFIG_{option}=y");
-            assert!(debug.lines().any(|it| it == line), "{option}");
-        }
     }
 }

@@ -1,22 +1,19 @@
-//! What the program brings along: configuration fragments, mutants, variants, the lab client.
+//! What the program brings along: configuration fragments, mutants, variants, fixes.
 
 use include_dir::{Dir, include_dir};
 
-use super::config::Fragment;
-use super::patch::{self, Patch};
-use super::workspace::Workspace;
-use super::{BuildError, Client};
+use super::config::{BASE, Fragment};
+use super::patch::Patch;
 
 static CONFIG: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/config");
 static PATCHES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/patches");
-static CLIENT: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/client");
+
+/// The one that goes with the lab client.
+const CLIENT: &str = "client";
 
 /// What the lab client needs of the configuration.
-pub(super) const CLIENT_CONFIG: &str =
+const CLIENT_CONFIG: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/client/client.config"));
-
-/// Only a source with this has something to add a client to.
-const FEATURE: &str = "kernel/unwind/deferred.c";
 
 /// The built-in fragment of this name.
 #[must_use]
@@ -26,6 +23,19 @@ pub fn fragment(name: &str) -> Option<Fragment> {
         name: name.to_owned(),
         content: file.contents_utf8()?.to_owned(),
     })
+}
+
+/// All fragments of a build, in the order in which they count.
+pub(super) fn with_built_in(fragments: &[Fragment], client: bool) -> Vec<Fragment> {
+    let client = client.then(|| Fragment {
+        name: CLIENT.to_owned(),
+        content: CLIENT_CONFIG.to_owned(),
+    });
+    fragment(BASE)
+        .into_iter()
+        .chain(client)
+        .chain(fragments.iter().cloned())
+        .collect()
 }
 
 /// The names of the built-in fragments.
@@ -97,60 +107,16 @@ fn names(folder: &'static Dir<'_>, extension: &str) -> Vec<&'static str> {
     names
 }
 
-/// The tree with the lab client in it: its files as they are, and the first of its hooks that
-/// applies.
-pub(super) fn add_client(
-    workspace: &Workspace,
-    tree: String,
-) -> Result<(String, Client), BuildError> {
-    if !workspace.has(&tree, FEATURE) {
-        let reason = format!("the source has no {FEATURE}");
-        return Ok((tree, Client::LeftOut(reason)));
-    }
-    let mut hooks: Vec<_> = CLIENT
-        .files()
-        .filter(|file| file.path().extension().is_some_and(|it| it == "patch"))
-        .collect();
-    hooks.sort_by_key(|file| file.path());
-    let mut reasons = Vec::new();
-    for hook in hooks {
-        let patch = Patch {
-            name: hook.path().display().to_string(),
-            content: hook.contents().to_vec(),
-        };
-        let added = workspace.derive(&tree, |index| {
-            // Few lines of context: the hooks serve many versions.
-            patch::apply(workspace, index, &patch, &["-C1"])?;
-            add_files(workspace, index)
-        });
-        match added {
-            Ok(tree) => return Ok((tree, Client::Added)),
-            Err(error) => reasons.push(error.to_string()),
-        }
-    }
-    Ok((tree, Client::LeftOut(reasons.join("; "))))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn add_files(workspace: &Workspace, index: &std::path::Path) -> Result<(), BuildError> {
-    let Some(files) = CLIENT.get_dir("files") else {
-        return Ok(());
-    };
-    let mut folders = vec![files];
-    while let Some(folder) = folders.pop() {
-        folders.extend(folder.dirs());
-        for file in folder.files() {
-            let Ok(path) = file.path().strip_prefix("files") else {
-                continue;
-            };
-            let blob = workspace.store(file.contents())?;
-            workspace
-                .git()
-                .call("update-index")
-                .args(["--add", "--cacheinfo"])
-                .arg(format!("100644,{blob},{}", path.display()))
-                .index(index)
-                .run()?;
+    #[test]
+    fn the_debug_fragment_asks_for_the_checkers() {
+        let debug = fragment("debug").unwrap().content;
+        for option in ["PROVE_LOCKING", "KASAN", "PROVE_RCU", "DEBUG_ATOMIC_SLEEP"] {
+            let line = format!("CONFIG_{option}=y");
+            assert!(debug.lines().any(|it| it == line), "{option}");
         }
     }
-    Ok(())
 }

@@ -12,32 +12,35 @@
 //! going from one patched tree to the next writes exactly the files that differ, so that `make`
 //! compiles those and what includes them, and nothing else.
 
+mod client;
 pub mod config;
 pub mod embedded;
+mod error;
 mod git;
 pub mod header;
 pub mod history;
 pub mod mail;
 mod make;
+mod package;
 pub mod patch;
 mod seed;
 mod source;
 mod tools;
+mod tree;
 mod workspace;
 
 use std::fmt;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
 use crate::cache::{Cache, CacheError, hex};
-use crate::debian::apt::AptError;
-use crate::debian::deb::DebError;
-use crate::kernel::{self, FetchError, KernelImage, Origin};
+use crate::kernel::{self, KernelImage, Origin};
 use crate::progress::Progress;
 
+pub use client::Client;
 use config::Fragment;
+pub use error::BuildError;
 use patch::Patch;
 pub use source::Source;
 use workspace::Workspace;
@@ -66,101 +69,6 @@ impl fmt::Display for BuildSpec {
     }
 }
 
-/// Why a kernel cannot be built.
-#[derive(Debug, thiserror::Error)]
-pub enum BuildError {
-    /// Programs or headers are missing.
-    #[error("building a kernel needs {missing}: install with `{install}`")]
-    Tools {
-        /// What is missing.
-        missing: String,
-        /// The command that installs it.
-        install: String,
-    },
-    /// Not a source of Linux for x86.
-    #[error("{0} is not a Linux source tree: it lacks {1}")]
-    NotLinux(String, &'static str),
-    /// No such folder, or it cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Tree {
-        /// The folder.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A revision that the repository does not have.
-    #[error("{} has no revision {revision}: {message}", tree.display())]
-    Revision {
-        /// The user's tree.
-        tree: PathBuf,
-        /// What was asked for.
-        revision: String,
-        /// git's words.
-        message: String,
-    },
-    /// A file or folder without a patch.
-    #[error("no patch in {}: give an mbox, a folder of *.patch files, or a range A..B", .0.display())]
-    NoPatches(PathBuf),
-    /// A patch that does not apply.
-    #[error("{name} does not apply to {to}:\n{message}")]
-    Patch {
-        /// The patch.
-        name: String,
-        /// What it was applied to.
-        to: String,
-        /// git's words.
-        message: String,
-    },
-    /// The kernel's Kconfig does not give what a fragment asks for.
-    #[error("{fragment} asks for what this kernel's Kconfig does not give: {options}")]
-    Config {
-        /// The fragment.
-        fragment: String,
-        /// `CONFIG_X=y (is n), ...`.
-        options: String,
-    },
-    /// It does not compile, or not link.
-    #[error("{what} does not build ({target}):\n{lines}\nthe whole log: {}", log.display())]
-    Compile {
-        /// The kernel.
-        what: String,
-        /// What `make` was to make.
-        target: &'static str,
-        /// The compiler's own lines.
-        lines: String,
-        /// The log.
-        log: PathBuf,
-    },
-    /// The archive has no such source.
-    #[error("no such source: debian:{asked}; the archive offers {offered}")]
-    NoSuchSource {
-        /// The numbers asked for.
-        asked: String,
-        /// What there is.
-        offered: String,
-    },
-    /// git failed in a way that is nobody's patch.
-    #[error("git {command}: {message}")]
-    Git {
-        /// The subcommand.
-        command: String,
-        /// Its words.
-        message: String,
-    },
-    /// The archive does not give it.
-    #[error(transparent)]
-    Apt(#[from] AptError),
-    /// A package cannot be unpacked.
-    #[error(transparent)]
-    Deb(#[from] DebError),
-    /// The cache cannot be used.
-    #[error(transparent)]
-    Cache(#[from] CacheError),
-    /// What was built is no kernel that can be read.
-    #[error(transparent)]
-    Image(#[from] Box<FetchError>),
-}
-
 /// A built kernel, and what there is to say about how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Built {
@@ -168,15 +76,6 @@ pub struct Built {
     pub image: KernelImage,
     /// Whether the lab client is in it; why not, where it is not.
     pub client: Client,
-}
-
-/// Whether the lab client could be added.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Client {
-    /// It is in.
-    Added,
-    /// The source has no deferred unwinding, or the hooks do not apply.
-    LeftOut(String),
 }
 
 /// Changed when the same inputs would give another kernel: part of its identity.
@@ -196,10 +95,10 @@ pub fn build(
     tools::need_git()?;
     let workspace = Workspace::open(&spec.source, cache, progress)?;
     let what = spec.to_string();
-    let tree = spec.source.tree(&workspace, cache, progress)?;
+    let tree = tree::of(&spec.source, &workspace, cache, progress)?;
     let tree = patch::apply_all(&workspace, tree, &spec.source.to_string(), &spec.patches)?;
-    let (tree, client) = embedded::add_client(&workspace, tree)?;
-    let fragments = config::with_built_in(&spec.fragments, client == Client::Added);
+    let (tree, client) = client::add(&workspace, tree)?;
+    let fragments = embedded::with_built_in(&spec.fragments, client == Client::Added);
 
     let note = identity(&tree, &fragments)?;
     if let Some(known) = cache.note::<String>(&note)?

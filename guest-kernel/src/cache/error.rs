@@ -7,6 +7,10 @@ use super::CACHE_VARIABLE;
 
 /// Why the cache cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum CacheError {
     /// Neither the caller nor the environment says where the cache is.
     #[error("no place for the cache: set {CACHE_VARIABLE}, XDG_CACHE_HOME or HOME")]
@@ -28,12 +32,7 @@ pub enum CacheError {
     ReadOnly(PathBuf),
     /// Anything else the file system says.
     #[error("cannot use {} in the cache: {source}", path.display())]
-    Io {
-        /// What was read or written.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 impl CacheError {

@@ -23,18 +23,17 @@ const LOADED_LATE: &str = "libgcc_s.so.1";
 
 /// Why what was unpacked is not complete.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum ClosureError {
     /// No package had a library.
     #[error("{0} is missing")]
     Missing(String),
     /// Not a program or library.
     #[error("{file} is damaged: {source}")]
-    Damaged {
-        /// Which file.
-        file: String,
-        /// What is wrong.
-        source: object::Error,
-    },
+    Damaged { file: String, source: object::Error },
     /// The cache cannot be used.
     #[error(transparent)]
     Cache(#[from] CacheError),

@@ -11,26 +11,20 @@ use object::{Object, ObjectSection};
 
 /// Why modules cannot be made ready.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum ModulesError {
     /// One is missing.
     #[error("the kernel's package has no module {0}")]
     Missing(String),
     /// One cannot be read.
     #[error("cannot read the module {name}: {source}")]
-    Read {
-        /// The module.
-        name: String,
-        /// What is wrong.
-        source: io::Error,
-    },
+    Read { name: String, source: io::Error },
     /// One is not an ELF object.
     #[error("the module {name} is damaged: {source}")]
-    Damaged {
-        /// The module.
-        name: String,
-        /// What is wrong.
-        source: object::Error,
-    },
+    Damaged { name: String, source: object::Error },
 }
 
 /// A module, decompressed.

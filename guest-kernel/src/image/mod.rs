@@ -13,6 +13,10 @@ use std::io::Read;
 
 /// Why a file is not a kernel that can be booted.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum ImageError {
     /// Neither an ELF file nor a bzImage.
     #[error("not a kernel: neither an ELF vmlinux nor a bzImage")]
@@ -25,12 +29,7 @@ pub enum ImageError {
     Header(&'static str),
     /// A bzImage from before boot protocol 2.08 (Linux 2.6.24).
     #[error("not a kernel: boot protocol {major}.{minor:02} is too old, 2.08 is needed")]
-    Protocol {
-        /// Major version.
-        major: u8,
-        /// Minor version.
-        minor: u8,
-    },
+    Protocol { major: u8, minor: u8 },
     /// A compression that is not known here.
     #[error("cannot unpack the bzImage: its payload is not compressed with zstd, xz or gzip")]
     Compression,

@@ -88,42 +88,26 @@ impl std::fmt::Display for Origin {
 
 /// Why a kernel cannot be had.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum FetchError {
     /// No suite has it.
     #[error("no such kernel: {spec}; the archive offers stock:VERSION for {offered}")]
-    NoSuchKernel {
-        /// What was asked for.
-        spec: KernelSpec,
-        /// The series that there are.
-        offered: String,
-    },
+    NoSuchKernel { spec: KernelSpec, offered: String },
     /// A file of the user's cannot be read.
     #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A package without what its name promises.
     #[error("package {0} holds no kernel")]
     EmptyPackage(String),
     /// The file is not a kernel, or not one that can be unpacked.
     #[error("{file}: {source}")]
-    Image {
-        /// The file or package.
-        file: String,
-        /// What is wrong with it.
-        source: ImageError,
-    },
+    Image { file: String, source: ImageError },
     /// Its symbols cannot be read.
     #[error("{file}: {source}")]
-    Symbols {
-        /// The file or package.
-        file: String,
-        /// What is wrong with it.
-        source: SymbolsError,
-    },
+    Symbols { file: String, source: SymbolsError },
     /// The archive does not give it.
     #[error(transparent)]
     Apt(#[from] AptError),

@@ -68,6 +68,10 @@ Dir::Etc::PreferencesParts "/dev/null";
 
 /// Why packages cannot be had.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum AptError {
     /// No apt on this system.
     #[error("apt-get is missing: a stock kernel needs a Debian system; give --kernel path:FILE")]
@@ -95,20 +99,10 @@ pub enum AptError {
     NoSuite(String),
     /// apt failed in another way.
     #[error("{command} failed: {message}")]
-    Failed {
-        /// What was run.
-        command: String,
-        /// apt's last error line.
-        message: String,
-    },
+    Failed { command: String, message: String },
     /// apt could not be run or read.
     #[error("cannot run {command}: {source}")]
-    Run {
-        /// What was to be run.
-        command: String,
-        /// What the system said.
-        source: io::Error,
-    },
+    Run { command: String, source: io::Error },
     /// The cache folder cannot be used.
     #[error(transparent)]
     Cache(#[from] CacheError),

@@ -12,15 +12,14 @@ use crate::cache::CacheError;
 
 /// Why a package cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum DebError {
     /// The archive is damaged.
     #[error("cannot unpack {}: {source}", path.display())]
-    Archive {
-        /// The package.
-        path: PathBuf,
-        /// What is wrong.
-        source: io::Error,
-    },
+    Archive { path: PathBuf, source: io::Error },
     /// No data in it, or compressed in an unknown way.
     #[error("cannot unpack {}: it has no data.tar that is compressed with xz, zstd or gzip", .0.display())]
     NoData(PathBuf),

@@ -28,26 +28,22 @@ pub const NO_LINES: &str = "the kernel has no debug information, or it is compre
 
 /// Why a source line is not a place in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum LineError {
     /// No such file.
     #[error("the kernel has no code of `{0}`: name a source file as it is named in its tree")]
     NoFile(String),
     /// A name of several files.
     #[error("the kernel has several files `{file}`: {}", found.join(", "))]
-    ManyFiles {
-        /// As asked for.
-        file: String,
-        /// The files.
-        found: Vec<String>,
-    },
+    ManyFiles { file: String, found: Vec<String> },
     /// A line from which no instruction comes.
     #[error("{file}:{line} has no code, lines near it that have: {}", listed(near))]
     NoCode {
-        /// As asked for.
         file: String,
-        /// As asked for.
         line: u32,
-        /// One before and one behind it, as far as there are.
         near: Vec<u32>,
     },
 }

@@ -23,6 +23,10 @@ use table::Table;
 
 /// Why a kernel's symbols cannot be had.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum SymbolsError {
     /// The image is no ELF file to speak of.
     #[error("cannot read the kernel's symbols: {0}")]
@@ -41,12 +45,7 @@ pub enum SymbolsError {
     Damaged(PathBuf),
     /// The kept file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 /// A kernel's symbols.

@@ -59,15 +59,14 @@ impl Qemu {
 
 /// Why there is no QEMU.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum QemuError {
     /// The one in `UNWINDLAB_QEMU` cannot be used.
     #[error("{QEMU_VARIABLE}: {program} {reason}")]
-    Chosen {
-        /// As given.
-        program: String,
-        /// What is wrong with it.
-        reason: String,
-    },
+    Chosen { program: String, reason: String },
     /// The one that was unpacked does not start.
     #[error("the QEMU that was unpacked into the cache does not start: {0}")]
     Broken(String),

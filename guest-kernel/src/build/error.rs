@@ -1,0 +1,73 @@
+//! Why a kernel cannot be built.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::cache::CacheError;
+use crate::debian::apt::AptError;
+use crate::debian::deb::DebError;
+use crate::kernel::FetchError;
+
+/// Why a kernel cannot be built.
+#[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
+pub enum BuildError {
+    /// Programs or headers are missing.
+    #[error("building a kernel needs {missing}: install with `{install}`")]
+    Tools { missing: String, install: String },
+    /// Not a source of Linux for x86.
+    #[error("{0} is not a Linux source tree: it lacks {1}")]
+    NotLinux(String, &'static str),
+    /// No such folder, or it cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Tree { path: PathBuf, source: io::Error },
+    /// A revision that the repository does not have.
+    #[error("{} has no revision {revision}: {message}", tree.display())]
+    Revision {
+        tree: PathBuf,
+        revision: String,
+        message: String,
+    },
+    /// A file or folder without a patch.
+    #[error("no patch in {}: give an mbox, a folder of *.patch files, or a range A..B", .0.display())]
+    NoPatches(PathBuf),
+    /// A patch that does not apply.
+    #[error("{name} does not apply to {to}:\n{message}")]
+    Patch {
+        name: String,
+        to: String,
+        message: String,
+    },
+    /// The kernel's Kconfig does not give what a fragment asks for.
+    #[error("{fragment} asks for what this kernel's Kconfig does not give: {options}")]
+    Config { fragment: String, options: String },
+    /// It does not compile, or not link.
+    #[error("{what} does not build ({target}):\n{lines}\nthe whole log: {}", log.display())]
+    Compile {
+        what: String,
+        target: &'static str,
+        lines: String,
+        log: PathBuf,
+    },
+    /// The archive has no such source.
+    #[error("no such source: debian:{asked}; the archive offers {offered}")]
+    NoSuchSource { asked: String, offered: String },
+    /// git failed in a way that is nobody's patch.
+    #[error("git {command}: {message}")]
+    Git { command: String, message: String },
+    /// The archive does not give it.
+    #[error(transparent)]
+    Apt(#[from] AptError),
+    /// A package cannot be unpacked.
+    #[error(transparent)]
+    Deb(#[from] DebError),
+    /// The cache cannot be used.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// What was built is no kernel that can be read.
+    #[error(transparent)]
+    Image(#[from] Box<FetchError>),
+}
