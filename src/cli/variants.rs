@@ -37,7 +37,7 @@ pub fn variants(
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
     let start = Instant::now();
-    let all = header::variants().map_err(CommandError::Usage)?;
+    let all = header::variants().map_err(|error| CommandError::Usage(error.to_string()))?;
     let variants = choose(all, |variant| &variant.name, &args.only, "variant")?;
     let base = kernel::build_spec(&args.build)?;
     let spinner = Spinner::new();

@@ -40,11 +40,19 @@ pub struct Variant {
     pub patch: Patch,
 }
 
+/// A built-in patch lacks a key in its header.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{patch} has no {key}: in its header")]
+pub struct HeaderError {
+    patch: String,
+    key: &'static str,
+}
+
 /// All mutants, by name.
 ///
 /// # Errors
-/// The patch and the key that it lacks.
-pub fn mutants() -> Result<Vec<Mutant>, String> {
+/// [`HeaderError`].
+pub fn mutants() -> Result<Vec<Mutant>, HeaderError> {
     let read = |(patch, header): (Patch, Header)| {
         Ok(Mutant {
             name: header.one("Mutant")?,
@@ -61,8 +69,8 @@ pub fn mutants() -> Result<Vec<Mutant>, String> {
 /// All variants, by axis and name.
 ///
 /// # Errors
-/// The patch and the key that it lacks.
-pub fn variants() -> Result<Vec<Variant>, String> {
+/// [`HeaderError`].
+pub fn variants() -> Result<Vec<Variant>, HeaderError> {
     let read = |(patch, header): (Patch, Header)| {
         Ok(Variant {
             name: header.one("Variant")?,
@@ -75,7 +83,7 @@ pub fn variants() -> Result<Vec<Variant>, String> {
     };
     let mut variants: Vec<Variant> = all(PatchKind::Variant)
         .map(read)
-        .collect::<Result<_, String>>()?;
+        .collect::<Result<_, HeaderError>>()?;
     variants.sort_by(|a, b| (&a.axis, &a.name).cmp(&(&b.axis, &b.name)));
     Ok(variants)
 }
@@ -93,7 +101,8 @@ fn all(kind: PatchKind) -> impl Iterator<Item = (Patch, Header)> {
 /// The lines before the diff.
 #[derive(Debug)]
 struct Header {
-    of: String,
+    /// The patch's name.
+    patch: String,
     values: BTreeMap<String, String>,
 }
 
@@ -115,20 +124,23 @@ impl Header {
             }
         }
         Self {
-            of: patch.name.clone(),
+            patch: patch.name.clone(),
             values,
         }
     }
 
-    fn one(&self, key: &str) -> Result<String, String> {
+    fn one(&self, key: &'static str) -> Result<String, HeaderError> {
         self.values
             .get(key)
             .filter(|value| !value.is_empty())
             .cloned()
-            .ok_or_else(|| format!("{} has no {key}: in its header", self.of))
+            .ok_or_else(|| HeaderError {
+                patch: self.patch.clone(),
+                key,
+            })
     }
 
-    fn list(&self, key: &str) -> Result<Vec<String>, String> {
+    fn list(&self, key: &'static str) -> Result<Vec<String>, HeaderError> {
         let text = self.one(key)?;
         let items = text.split(',').map(|item| item.trim().to_owned());
         Ok(items.filter(|item| !item.is_empty()).collect())
@@ -149,7 +161,7 @@ mod tests {
         assert_eq!(header.list("Falls").unwrap(), ["C4", "M1"]);
         assert_eq!(header.one("What").unwrap(), "one two");
         assert_eq!(
-            header.one("Tells").unwrap_err(),
+            header.one("Tells").unwrap_err().to_string(),
             "mutant:x has no Tells: in its header"
         );
         assert!(header.one("--- a/x").is_err());

@@ -112,7 +112,7 @@ fn library(
 }
 
 fn chosen(only: &[String]) -> Result<Vec<Mutant>, CommandError> {
-    let all = header::mutants().map_err(CommandError::Usage)?;
+    let all = header::mutants().map_err(|error| CommandError::Usage(error.to_string()))?;
     let mut all = choose(all, |mutant| &mutant.name, only, "mutant")?;
     // A header is compiled into most of the kernel: those that change one are built in a row.
     all.sort_by_key(|mutant| {

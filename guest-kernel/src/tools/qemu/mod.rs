@@ -5,6 +5,7 @@ mod files;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -65,11 +66,11 @@ impl Qemu {
 )]
 pub enum QemuError {
     /// The one in `UNWINDLAB_QEMU` cannot be used.
-    #[error("{QEMU_VARIABLE}: {program} {reason}")]
-    Chosen { program: String, reason: String },
+    #[error("{QEMU_VARIABLE}: {program} {source}")]
+    Chosen { program: String, source: Unusable },
     /// The one that was unpacked does not start.
     #[error("the QEMU that was unpacked into the cache does not start: {0}")]
-    Broken(String),
+    Broken(#[source] Unusable),
     /// Its libraries are not complete.
     #[error("the QEMU of the archive cannot be used: {0}")]
     Closure(#[from] files::ClosureError),
@@ -82,6 +83,27 @@ pub enum QemuError {
     /// The cache cannot be used.
     #[error(transparent)]
     Cache(#[from] CacheError),
+}
+
+/// Why a QEMU is not used: what follows its name in a message.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// No such program.
+    #[error("is not there")]
+    Missing,
+    /// Older than [`OLDEST`].
+    #[error(
+        "is version {0}, but {major}.{minor} is needed: older ones miscompute processor flags",
+        major = OLDEST.0,
+        minor = OLDEST.1
+    )]
+    TooOld(String),
+    /// It does not start.
+    #[error("cannot be run: {0}")]
+    Run(#[from] io::Error),
+    /// It starts, and is not a QEMU, or a broken one.
+    #[error("does not tell its version: {0}")]
+    NoVersion(String),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -129,9 +151,9 @@ pub fn find(cache: &Cache) -> Result<Option<Qemu>, QemuError> {
 /// The one that the user names, else the system's if it is new enough.
 fn installed() -> Result<Option<Qemu>, QemuError> {
     if let Some(chosen) = env::var_os(QEMU_VARIABLE).filter(|chosen| !chosen.is_empty()) {
-        let found = system(&chosen).map_err(|reason| QemuError::Chosen {
+        let found = system(&chosen).map_err(|source| QemuError::Chosen {
             program: chosen.to_string_lossy().into_owned(),
-            reason,
+            source,
         })?;
         return Ok(Some(found));
     }
@@ -139,14 +161,11 @@ fn installed() -> Result<Option<Qemu>, QemuError> {
 }
 
 /// A QEMU that is installed, or why it will not do.
-fn system(program: &OsStr) -> Result<Qemu, String> {
-    let path = in_path(program).ok_or("is not there")?;
+fn system(program: &OsStr) -> Result<Qemu, Unusable> {
+    let path = in_path(program).ok_or(Unusable::Missing)?;
     let version = version(&mut Command::new(&path))?;
     if numbers(&version) < Some(OLDEST) {
-        return Err(format!(
-            "is version {version}, but {}.{} is needed: older ones miscompute processor flags",
-            OLDEST.0, OLDEST.1
-        ));
+        return Err(Unusable::TooOld(version));
     }
     Ok(Qemu {
         origin: format!("the system's {}", path.display()),
@@ -168,21 +187,19 @@ fn in_path(program: &OsStr) -> Option<PathBuf> {
 }
 
 /// What `--version` says: `QEMU emulator version 10.0.13 (Debian ...)`.
-fn version(command: &mut Command) -> Result<String, String> {
+fn version(command: &mut Command) -> Result<String, Unusable> {
     command
         .arg("--version")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     child::end_with_us(command);
-    let output = command
-        .output()
-        .map_err(|error| format!("cannot be run: {error}"))?;
+    let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     parse_version(&text).map(str::to_owned).ok_or_else(|| {
         let errors = String::from_utf8_lossy(&output.stderr);
         let why = errors.lines().last().unwrap_or("no version");
-        format!("does not tell its version: {why}")
+        Unusable::NoVersion(why.to_owned())
     })
 }
 
@@ -278,11 +295,9 @@ mod tests {
 
     #[test]
     fn says_why_a_program_will_not_do() {
-        assert_eq!(
-            system(OsStr::new("/no/such/qemu")),
-            Err("is not there".to_owned())
-        );
-        let error = system(OsStr::new("true")).unwrap_err();
+        let error = system(OsStr::new("/no/such/qemu")).unwrap_err();
+        assert_eq!(error.to_string(), "is not there");
+        let error = system(OsStr::new("true")).unwrap_err().to_string();
         assert!(error.starts_with("does not tell its version"), "{error}");
     }
 }
