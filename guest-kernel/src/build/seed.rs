@@ -162,3 +162,118 @@ fn keep_time(from: &Path, to: &Path) -> io::Result<()> {
     let times = FileTimes::new().set_modified(modified);
     File::open(to)?.set_times(times)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+    use std::time::SystemTime;
+
+    use super::super::{Source, tree};
+    use super::*;
+    use crate::progress::Silent;
+
+    const OBJECT: &str = "kernel/fork.o";
+    const COMMAND: &str = "tools/objtool/.check.o.cmd";
+
+    /// A source tree of the user's in which this is in `kernel/fork.c`, and its workspace.
+    fn opened(cache: &Cache, folder: &Path, fork: &str) -> (Workspace, String) {
+        for (file, content) in [
+            ("Kconfig", "config"),
+            ("Makefile", "all:\n"),
+            ("arch/x86/Kconfig", "config"),
+            ("kernel/exit.c", "exit"),
+            ("kernel/fork.c", fork),
+        ] {
+            let path = folder.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        let source = Source::Tree(folder.to_path_buf());
+        let workspace = Workspace::open(&source, cache, &Silent).unwrap();
+        let tree = tree::of(&source, &workspace, cache, &Silent).unwrap();
+        (workspace, tree)
+    }
+
+    /// As if it had been compiled.
+    fn compiled(cache: &Cache, folder: &Path, config: &str) -> Folders {
+        let (workspace, tree) = opened(cache, folder, "old");
+        workspace.check_out(&tree, &Silent).unwrap();
+        let folders = workspace.folders().clone();
+        let object = folders.obj(&[]);
+        let command = format!("cmd_{0}/tools/x.o := gcc {0}/x.c", object.display());
+        for (file, content) in [(OBJECT, "object"), (COMMAND, &command), (".config", config)] {
+            let path = object.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        fs::create_dir(folders.src().join("obj-other")).unwrap();
+        folders
+    }
+
+    fn changed(path: &Path) -> SystemTime {
+        fs::metadata(path).unwrap().modified().unwrap()
+    }
+
+    fn caches() -> (tempfile::TempDir, Cache) {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(Some(folder.path().join("cache"))).unwrap();
+        (folder, cache)
+    }
+
+    #[test]
+    fn what_both_have_is_taken_over_with_its_time() {
+        let (folder, cache) = caches();
+        let old = compiled(&cache, &folder.path().join("old"), "CONFIG_SMP=y\n");
+        let (workspace, tree) = opened(&cache, &folder.path().join("new"), "new");
+        fill(&workspace, &tree, &[], &cache, &Silent).unwrap();
+        workspace.check_out(&tree, &Silent).unwrap();
+
+        let new = workspace.folders();
+        let (exit, fork) = ("kernel/exit.c", "kernel/fork.c");
+        let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+        assert_eq!(inode(&old.src().join(exit)), inode(&new.src().join(exit)));
+        assert_eq!(fs::read_to_string(old.src().join(fork)).unwrap(), "old");
+        assert_eq!(fs::read_to_string(new.src().join(fork)).unwrap(), "new");
+        let object = new.obj(&[]).join(OBJECT);
+        assert_eq!(changed(&object), changed(&old.obj(&[]).join(OBJECT)));
+        assert!(changed(&object) < changed(&new.src().join(fork)));
+        let command = fs::read_to_string(new.obj(&[]).join(COMMAND)).unwrap();
+        let place = new.obj(&[]).display().to_string();
+        assert_eq!(command, format!("cmd_{place}/tools/x.o := gcc {place}/x.c"));
+        assert!(!new.src().join("obj-other").exists());
+    }
+
+    #[test]
+    fn the_other_workspace_stays_as_it_was() {
+        let (folder, cache) = caches();
+        let old = compiled(&cache, &folder.path().join("old"), "");
+        let exit = old.src().join("kernel/exit.c");
+        let before = changed(&exit);
+        let (workspace, tree) = opened(&cache, &folder.path().join("new"), "new");
+        fill(&workspace, &tree, &[], &cache, &Silent).unwrap();
+        let (workspace, tree) = opened(&cache, &folder.path().join("old"), "newer");
+        workspace.check_out(&tree, &Silent).unwrap();
+        assert_eq!(changed(&exit), before, "it would be compiled again");
+    }
+
+    #[test]
+    fn objects_that_name_their_folder_stay_there() {
+        let (folder, cache) = caches();
+        compiled(&cache, &folder.path().join("old"), "CONFIG_DEBUG_INFO=y\n");
+        let (workspace, tree) = opened(&cache, &folder.path().join("new"), "new");
+        fill(&workspace, &tree, &[], &cache, &Silent).unwrap();
+        assert!(!workspace.folders().src().exists());
+    }
+
+    #[test]
+    fn a_file_that_is_not_what_the_index_says_is_written_again() {
+        let (folder, cache) = caches();
+        let old = compiled(&cache, &folder.path().join("old"), "");
+        fs::write(old.src().join("kernel/exit.c"), "damaged").unwrap();
+        let (workspace, tree) = opened(&cache, &folder.path().join("new"), "new");
+        fill(&workspace, &tree, &[], &cache, &Silent).unwrap();
+        workspace.check_out(&tree, &Silent).unwrap();
+        let exit = workspace.folders().src().join("kernel/exit.c");
+        assert_eq!(fs::read_to_string(exit).unwrap(), "exit");
+    }
+}
