@@ -6,15 +6,15 @@ use std::process::Command;
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
-/// Has the kernel send SIGTERM to the child when we die, by whatever signal.
+/// Has the kernel send SIGTERM to the child when we die, whatever kills us.
 ///
-/// The kernel means the *thread* that starts the child: it has to stay until the child ends,
-/// which it does when it waits for it.
+/// The kernel sends it when the *thread* that started the child ends, so that thread must wait
+/// for the child.
 pub fn end_with_us(command: &mut Command) {
     let parent = getpid();
     let arm = move || -> io::Result<()> {
         set_parent_process_death_signal(Some(Signal::TERM))?;
-        // We died before the line above took effect: nobody would send the signal.
+        // The parent died before the line above took effect, so no signal will come.
         if getppid() != Some(parent) {
             return Err(io::ErrorKind::Interrupted.into());
         }

@@ -1,10 +1,10 @@
-//! Small kernels, made by hand, for the tests.
+//! Small hand-made kernels for the tests.
 
 use std::io::Write;
 
 use crate::image::symbols::{Segment, Symbol};
 
-/// How a kernel lays its kallsyms tables out.
+/// How a kernel lays out its kallsyms tables.
 #[derive(Debug, Clone, Copy)]
 pub enum Layout {
     /// Aligned to 8; a base; per-CPU symbols absolute (6.4 to 6.14 on x86-64).

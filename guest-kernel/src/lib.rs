@@ -1,16 +1,26 @@
-//! The kernels that unwindlab runs, and what else it needs from a distribution.
+//! The kernels that unwindlab runs, and the programs that it takes from Debian.
 //!
-//! - [`fetch`]: a kernel by its specification (`stock`, `stock:7.0`, `path:FILE`), as an ELF
-//!   vmlinux in the cache, with its symbols;
-//! - [`build`](build()): one built from source, with patches and the lab client, likewise;
-//! - [`outer_kernel`]: the kernel of the emulated KVM host, with the modules that make /dev/kvm;
-//! - [`perf_tool`](perf_tool()): the perf of the distribution, to be run in a guest;
-//! - [`qemu`]: the QEMU that emulates it: the system's own, or one in the cache;
-//! - [`Symbols`]: names to addresses and back;
-//! - [`Lines`]: lines of the source to addresses and back, where a kernel has DWARF.
+//! - [`fetch`](fetch()) gets a kernel by its specification (`stock`, `stock:7.0`, `path:FILE`): an
+//!   ELF vmlinux in the cache, with its symbols;
+//! - [`build`](build()) builds one from source, with patches and the lab client;
+//! - [`outer_kernel`] gets the kernel of the emulated KVM host, with the modules for /dev/kvm;
+//! - [`perf_tool`](perf_tool()) gets Debian's perf, which runs in a guest;
+//! - [`qemu`](qemu()) finds the system's QEMU, or gets Debian's;
+//! - [`Symbols`] translates names to addresses and back;
+//! - [`Lines`] translates source lines to addresses and back, for kernels with DWARF.
 //!
-//! Everything that is downloaded comes from Debian's archive through a private apt root
-//! ([`apt`]), is verified by apt, and ends in the [`Cache`]. The system is never changed.
+//! All downloads come from Debian's archive through a private apt root ([`debian::apt`]), are
+//! verified by apt, and end in the [`Cache`]. The system is never changed.
+//!
+//! The modules, each of which uses only those above it:
+//!
+//! - [`progress`], [`child`];
+//! - [`cache`]: the folder in which everything is kept;
+//! - [`image`]: what is in a kernel's image: its ELF, symbols and lines;
+//! - [`debian`]: apt, packages, and the kernels in them;
+//! - [`kernel`]: kernels in the cache;
+//! - [`build`](mod@build): kernels from source;
+//! - [`tools`]: QEMU and perf.
 
 pub mod build;
 pub mod cache;

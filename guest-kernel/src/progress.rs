@@ -1,12 +1,12 @@
-//! How long work is shown to whoever waits for it.
+//! How long-running work reports its progress.
 
-/// Told what is being done. This crate never prints; the command line turns these calls into
-/// progress bars, a test ignores them.
+/// Receives progress reports. This crate never prints: the command line turns these calls into
+/// progress bars, and tests ignore them.
 pub trait Progress {
-    /// A new step begins: one line, lower-case, without a full stop.
+    /// A new step begins. `what` is one line, lower-case, without a full stop.
     fn step(&self, what: &str);
 
-    /// How far the current step is, in bytes or in any other unit that `total` is in too.
+    /// How far the current step is, in bytes or in any other unit.
     fn bytes(&self, done: u64, total: u64);
 }
 

@@ -1,4 +1,4 @@
-//! The lab client, added to a tree.
+//! Adds the lab client to a tree.
 
 use std::path::Path;
 
@@ -10,20 +10,19 @@ use super::workspace::Workspace;
 
 static CLIENT: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/client");
 
-/// Only a source with this has something to add a client to.
+/// A source without this file has no deferred unwinding.
 const FEATURE: &str = "kernel/unwind/deferred.c";
 
 /// Whether the lab client could be added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Client {
-    /// It is in.
+    /// The kernel has the client.
     Added,
     /// The source has no deferred unwinding, or the hooks do not apply.
     LeftOut(String),
 }
 
-/// The tree with the lab client in it: its files as they are, and the first of its hooks that
-/// applies.
+/// Adds the client's files to the tree, and the first of its hook patches that applies.
 pub(super) fn add(workspace: &Workspace, tree: String) -> Result<(String, Client), BuildError> {
     if !workspace.has(&tree, FEATURE) {
         let reason = format!("the source has no {FEATURE}");
@@ -41,7 +40,7 @@ pub(super) fn add(workspace: &Workspace, tree: String) -> Result<(String, Client
             content: hook.contents().to_vec(),
         };
         let added = workspace.derive(&tree, |index| {
-            // Few lines of context: the hooks serve many versions.
+            // One line of context suffices: the hooks must apply to many versions.
             patch::apply(workspace, index, &patch, &["-C1"])?;
             add_files(workspace, index)
         });

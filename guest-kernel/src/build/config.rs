@@ -34,8 +34,8 @@ pub(super) fn merged(fragments: &[Fragment]) -> String {
         .collect()
 }
 
-/// Whether `config`, a finished `.config`, has what each fragment asks for, as far as no later
-/// one asks for something else.
+/// Checks that `config`, a finished `.config`, has what each fragment asks for, unless a later one
+/// asks for something else.
 pub(super) fn check(fragments: &[Fragment], config: &str) -> Result<(), BuildError> {
     let got: BTreeMap<&str, &str> = settings(config).collect();
     for (position, fragment) in fragments.iter().enumerate() {
@@ -64,7 +64,7 @@ pub(super) fn check(fragments: &[Fragment], config: &str) -> Result<(), BuildErr
     Ok(())
 }
 
-/// Option and value of each line that has them; `n` for one that is not set.
+/// Option and value of each line that has them; `n` if it is not set.
 fn settings(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.lines().filter_map(|line| {
         let line = line.trim();
@@ -118,7 +118,7 @@ mod tests {
         let error = check(&fragments, "CONFIG_N=4\nCONFIG_C=y\n").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "mine.config asks for what this kernel's Kconfig does not give: \
+            "mine.config asks for options that this kernel's Kconfig does not allow: \
              CONFIG_A=y (is n), CONFIG_N=8 (is 4), CONFIG_C=n (is y)"
         );
     }

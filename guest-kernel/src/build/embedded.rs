@@ -1,4 +1,4 @@
-//! What the program brings along: configuration fragments, mutants, variants, fixes.
+//! What is embedded in the program: configuration fragments, mutants, variants, fixes.
 
 use include_dir::{Dir, include_dir};
 
@@ -8,10 +8,10 @@ use super::patch::Patch;
 static CONFIG: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/config");
 static PATCHES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/patches");
 
-/// The one that goes with the lab client.
+/// The name of the lab client's fragment.
 const CLIENT: &str = "client";
 
-/// What the lab client needs of the configuration.
+/// Configuration that the lab client needs.
 const CLIENT_CONFIG: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/client/client.config"));
 

@@ -18,7 +18,7 @@ pub enum BuildError {
     /// Programs or headers are missing.
     #[error("building a kernel needs {missing}: install with `{install}`")]
     Tools { missing: String, install: String },
-    /// Not a source of Linux for x86.
+    /// The source is not Linux with support for x86.
     #[error("{0} is not a Linux source tree: it lacks {1}")]
     NotLinux(String, &'static str),
     /// No such folder, or it cannot be read.
@@ -31,20 +31,20 @@ pub enum BuildError {
         revision: String,
         message: String,
     },
-    /// A file or folder without a patch.
+    /// A file or folder contains no patch.
     #[error("no patch in {}: give an mbox, a folder of *.patch files, or a range A..B", .0.display())]
     NoPatches(PathBuf),
-    /// A patch that does not apply.
+    /// A patch does not apply.
     #[error("{name} does not apply to {to}:\n{message}")]
     Patch {
         name: String,
         to: String,
         message: String,
     },
-    /// The kernel's Kconfig does not give what a fragment asks for.
-    #[error("{fragment} asks for what this kernel's Kconfig does not give: {options}")]
+    /// The kernel's Kconfig does not allow what a fragment asks for.
+    #[error("{fragment} asks for options that this kernel's Kconfig does not allow: {options}")]
     Config { fragment: String, options: String },
-    /// It does not compile, or not link.
+    /// It does not compile or link.
     #[error("{what} does not build ({target}):\n{lines}\nthe whole log: {}", log.display())]
     Compile {
         what: String,
@@ -55,10 +55,10 @@ pub enum BuildError {
     /// The archive has no such source.
     #[error("no such source: debian:{asked}; the archive offers {offered}")]
     NoSuchSource { asked: String, offered: String },
-    /// git failed in a way that is nobody's patch.
+    /// git failed for a reason other than a patch.
     #[error("git {command}: {message}")]
     Git { command: String, message: String },
-    /// The archive does not give it.
+    /// It cannot be fetched from the archive.
     #[error(transparent)]
     Apt(#[from] AptError),
     /// A package cannot be unpacked.
@@ -67,7 +67,7 @@ pub enum BuildError {
     /// The cache cannot be used.
     #[error(transparent)]
     Cache(#[from] CacheError),
-    /// What was built is no kernel that can be read.
+    /// The result of the build cannot be read as a kernel.
     #[error(transparent)]
     Image(#[from] Box<FetchError>),
 }

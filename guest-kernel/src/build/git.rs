@@ -1,4 +1,4 @@
-//! git, run on a repository of ours, free of the user's configuration.
+//! Runs git: on our own repository without the user's configuration, and on the user's, read-only.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use super::BuildError;
 use crate::child;
 
-/// A repository in the cache, and where further objects are found.
+/// A repository in the cache, and folders with further objects.
 #[derive(Debug, Clone)]
 pub(super) struct Git {
     dir: PathBuf,
@@ -24,7 +24,7 @@ pub(super) struct Call {
     input: Vec<u8>,
 }
 
-/// What git said when it failed.
+/// git's message when it failed.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub command: String,
@@ -40,14 +40,14 @@ impl From<Failure> for BuildError {
     }
 }
 
-/// What a revision is to be resolved to.
+/// The kind of object that a revision is resolved to.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Object {
     Commit,
     Tree,
 }
 
-/// The id of the object that a revision means in the user's repository.
+/// The id of the object that a revision names in the user's repository.
 pub(super) fn resolve(tree: &Path, revision: &str, kind: Object) -> Result<String, BuildError> {
     let kind = match kind {
         Object::Commit => "commit",
@@ -60,7 +60,7 @@ pub(super) fn resolve(tree: &Path, revision: &str, kind: Object) -> Result<Strin
         .map_err(|failure| BuildError::Revision {
             tree: tree.to_path_buf(),
             revision: revision.to_owned(),
-            // `--quiet`: nothing but the exit status where there is just no such revision.
+            // With `--quiet` there is only an exit status if the revision does not exist.
             message: match failure.message.as_str() {
                 message if message.starts_with("exit status") => {
                     "give a commit, tag or branch".to_owned()
@@ -71,7 +71,7 @@ pub(super) fn resolve(tree: &Path, revision: &str, kind: Object) -> Result<Strin
 }
 
 impl Git {
-    /// The repository `dir`, made when it is missing.
+    /// The repository `dir`, which is created if it is missing.
     pub fn open(dir: PathBuf) -> Result<Self, Failure> {
         let git = Self {
             dir,
@@ -79,7 +79,7 @@ impl Git {
         };
         if !git.dir.join("HEAD").exists() {
             git.call("init").args(["--quiet", "--bare"]).run()?;
-            // It is a cache: speed before a copy that survives a power failure.
+            // It is a cache: speed matters more than surviving a power failure.
             for (key, value) in [
                 ("core.compression", "1"),
                 ("core.fsync", "none"),
@@ -122,13 +122,13 @@ impl Git {
 }
 
 impl Call {
-    /// A call on whatever repository the further arguments say, with the user's configuration,
-    /// without locks or refreshed files there.
+    /// A call on the repository that the arguments name, with the user's configuration. It takes no
+    /// locks and refreshes no files there.
     pub fn new(subcommand: &str) -> Self {
         Self::prepared(subcommand, &[])
     }
 
-    /// The same in a folder of the user's.
+    /// The same on the repository of a folder of the user's.
     pub fn in_tree(tree: &Path, subcommand: &str) -> Self {
         Self::prepared(subcommand, &[OsStr::new("-C"), tree.as_os_str()])
     }
@@ -136,7 +136,7 @@ impl Call {
     fn prepared(subcommand: &str, options: &[&OsStr]) -> Self {
         let mut command = Command::new("git");
         command.args(options).arg(subcommand);
-        // A caller that is itself run by git (a hook, `git bisect run`) hands these down.
+        // git sets these for what it runs (a hook, `git bisect run`), which may be us.
         for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
             command.env_remove(variable);
         }
@@ -180,7 +180,7 @@ impl Call {
         self
     }
 
-    /// Runs it to its end; its output without the last line feed.
+    /// Runs it, and returns its output without the last line feed.
     pub fn run(mut self) -> Result<String, Failure> {
         let failed = |error: io::Error| Failure {
             command: self.name.clone(),
@@ -195,8 +195,8 @@ impl Call {
         let mut child = self.command.spawn().map_err(failed)?;
         let stdin = child.stdin.take();
         let output = std::thread::scope(|scope| {
-            // Beside the reading of what it prints, lest both wait. That it may stop reading
-            // (EPIPE) is its own affair: its exit code tells.
+            // In parallel with reading its output, to avoid a deadlock. If git stops reading
+            // (EPIPE), its exit code says whether that is an error.
             scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(&input)));
             child.wait_with_output()
         })
@@ -217,7 +217,7 @@ impl Call {
         Ok(text.trim_end_matches('\n').to_owned())
     }
 
-    /// Starts it with a pipe to its standard input, which `write` fills.
+    /// Runs it with a pipe as its standard input, which `write` fills.
     pub fn feed(
         mut self,
         write: impl FnOnce(&mut dyn Write) -> Result<(), BuildError>,
@@ -238,7 +238,7 @@ impl Call {
             None => Ok(()),
         };
         if written.is_err() {
-            // It would take what it got for the whole.
+            // It would otherwise take partial input for the whole.
             let _ = child.kill();
         }
         let output = child.wait_with_output().map_err(failed)?;

@@ -1,5 +1,5 @@
-//! The header of a built-in patch: `Key: value` lines before the diff; a line that begins with a
-//! blank goes on with the value before. guest-kernel/patches/README.md lists the keys.
+//! The header of a built-in patch: `Key: value` lines before the diff. A line that begins with a
+//! blank continues the value before it. guest-kernel/patches/README.md lists the keys.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,16 @@ use super::patch::Patch;
 pub struct Mutant {
     /// Its name.
     pub name: String,
-    /// The invariants of which one must fall.
+    /// Invariants of which at least one must be violated.
     pub falls: Vec<String>,
-    /// The scenarios that are expected to kill it; the whole library where none is named.
+    /// The scenarios that should kill it; empty for the whole library.
     pub scenarios: Vec<String>,
-    /// The sweep that is to kill it, as after `unwindlab sweep`, where its window is a single NMI.
+    /// The sweep that should kill it, as the arguments of `unwindlab sweep`, if a single NMI can
+    /// show the bug.
     pub sweep: Option<String>,
-    /// What is changed, and what a kernel with it does wrong.
+    /// What it changes, and what the kernel then does wrong.
     pub what: String,
-    /// Itself.
+    /// The patch itself.
     pub patch: Patch,
 }
 
@@ -28,15 +29,15 @@ pub struct Mutant {
 pub struct Variant {
     /// Its name.
     pub name: String,
-    /// The question that it answers otherwise: `cookie` or `clear`.
+    /// The design question that it answers differently: `cookie` or `clear`.
     pub axis: String,
-    /// What is changed.
+    /// What it changes.
     pub what: String,
     /// Who proposed it, and where.
     pub argued: String,
-    /// What tells it from the kernel's own way.
+    /// The invariant or measurement that shows the difference from the kernel's own design.
     pub tells: String,
-    /// Itself.
+    /// The patch itself.
     pub patch: Patch,
 }
 

@@ -1,4 +1,4 @@
-//! The commits of a user's repository: read, never written.
+//! The commits of a user's repository, which is only read.
 
 use std::path::{Path, PathBuf};
 
@@ -8,14 +8,14 @@ use super::git::{self, Call, Object};
 /// A commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
-    /// Its whole id, in hexadecimal.
+    /// Its full id, in hexadecimal.
     pub id: String,
     /// The first line of its message.
     pub subject: String,
 }
 
 impl Commit {
-    /// Enough of the id for people.
+    /// The first digits of the id.
     #[must_use]
     pub fn short(&self) -> &str {
         self.id.get(..12).unwrap_or(&self.id)
@@ -32,7 +32,7 @@ impl History {
     /// The repository that this folder is in.
     ///
     /// # Errors
-    /// [`BuildError::Git`] where it is in none.
+    /// [`BuildError::Git`] if it is in none.
     pub fn open(tree: &Path) -> Result<Self, BuildError> {
         let full = tree.canonicalize().map_err(|source| BuildError::Tree {
             path: tree.to_path_buf(),
@@ -42,7 +42,7 @@ impl History {
         Ok(Self { tree: full })
     }
 
-    /// The commit that a revision means.
+    /// The commit that a revision names.
     ///
     /// # Errors
     /// [`BuildError::Revision`].
@@ -54,10 +54,11 @@ impl History {
         Ok(Commit { id, subject })
     }
 
-    /// The commits of a range (`A..B`), the oldest first; of a merge, the side it was made on.
+    /// The commits of a range (`A..B`), the oldest first. At a merge, only the first parent is
+    /// followed.
     ///
     /// # Errors
-    /// [`BuildError::Revision`] where it is no range of this repository.
+    /// [`BuildError::Revision`] if this repository has no such range.
     pub fn range(&self, range: &str) -> Result<Vec<Commit>, BuildError> {
         let lines = Call::in_tree(&self.tree, "log")
             .args(["--first-parent", "--reverse", "--format=%H %s"])
@@ -80,9 +81,9 @@ impl History {
             .is_ok()
     }
 
-    /// Ids of the commits that can be the first bad one: those that `bad` has and no `good` one.
-    /// The one that halves them best comes first (git-rev-list(1), `--bisect-all`, as `git bisect`
-    /// uses it); `bad` itself is among them.
+    /// Ids of the commits that can be the first bad one: `bad` and its ancestors, without those of
+    /// any `good` commit. The one that halves them best comes first (`--bisect-all` of
+    /// git-rev-list(1), as in `git bisect`).
     ///
     /// # Errors
     /// [`BuildError::Git`].
@@ -97,7 +98,7 @@ impl History {
     }
 }
 
-/// A line `ID SUBJECT`; anything else is none.
+/// Parses a line `ID SUBJECT`.
 fn commit(line: &str) -> Option<Commit> {
     let (id, subject) = line.split_once(' ').unwrap_or((line, ""));
     let is_id = id.len() >= 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -1,5 +1,4 @@
-//! A series of patches from where people have it: an mbox, a folder of `git format-patch`, a quilt
-//! folder.
+//! Reads a series of patches: from an mbox, a folder of `git format-patch`, or a quilt folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +8,11 @@ use super::git::Call;
 use super::patch::Patch;
 use crate::cache::{At, Cache};
 
-/// The patches of a series, in order. Mails without a diff (the cover letter) and answers are left
-/// out; where all subjects are numbered (`[PATCH v9 3/7]`), the numbers are the order.
+/// The patches of a series, in order. Mails without a diff (the cover letter) and replies are left
+/// out. If all subjects are numbered (`[PATCH v9 3/7]`), the numbers give the order.
 ///
 /// # Errors
-/// [`BuildError::Tree`] where it cannot be read, [`BuildError::NoPatches`] where nothing is in it.
+/// [`BuildError::Tree`] if it cannot be read, [`BuildError::NoPatches`] if it has no patch.
 pub fn series(path: &Path, cache: &Cache) -> Result<Vec<Patch>, BuildError> {
     let unreadable = |source| BuildError::Tree {
         path: path.to_path_buf(),
@@ -30,13 +29,13 @@ pub fn series(path: &Path, cache: &Cache) -> Result<Vec<Patch>, BuildError> {
     Ok(patches)
 }
 
-/// A patch on its way into a series.
+/// A patch with its place in the series.
 struct Mail {
     number: Option<Number>,
     patch: Patch,
 }
 
-/// `v9 3/7`, of a subject.
+/// `v9 3/7` in a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Number {
     version: u32,
@@ -45,7 +44,7 @@ struct Number {
 
 fn folder(path: &Path, cache: &Cache) -> Result<Vec<Patch>, BuildError> {
     let files = match fs::read_to_string(path.join("series")) {
-        // quilt's list: one file a line, options behind it.
+        // quilt's list: one file per line, followed by options.
         Ok(list) => list
             .lines()
             .filter(|line| !line.trim_start().starts_with('#'))
@@ -115,7 +114,7 @@ fn mbox(path: &Path, cache: &Cache) -> Result<Vec<Patch>, BuildError> {
         mails.extend(mail(&content, cache)?);
     }
     if mails.iter().all(|mail| mail.number.is_some()) {
-        // A thread may hold several versions: the last one is meant.
+        // A thread may hold several versions: take the newest.
         let newest = mails
             .iter()
             .filter_map(|mail| mail.number)
@@ -127,7 +126,7 @@ fn mbox(path: &Path, cache: &Cache) -> Result<Vec<Patch>, BuildError> {
     Ok(mails.into_iter().map(|mail| mail.patch).collect())
 }
 
-/// A mail with a patch, decoded; nothing where it is an answer, or has no diff.
+/// Decodes a mail with a patch; `None` for a reply, or without a diff.
 fn mail(content: &[u8], cache: &Cache) -> Result<Option<Mail>, BuildError> {
     let scratch = cache.scratch()?;
     let (message, diff) = (scratch.path().join("message"), scratch.path().join("diff"));
@@ -161,7 +160,7 @@ fn has_subject(content: &[u8]) -> bool {
     content.starts_with(b"Subject: ") || memchr::memmem::find(content, b"\nSubject: ").is_some()
 }
 
-/// `v9 3/7` of `[PATCH v9 3/7] perf: ...`; a version that is not named is 1.
+/// `v9 3/7` in `[PATCH v9 3/7] perf: ...`. The default version is 1.
 fn number(subject: &str) -> Option<Number> {
     let (tag, _) = subject.strip_prefix('[')?.split_once(']')?;
     let mut words = tag.split_ascii_whitespace();

@@ -1,4 +1,4 @@
-//! `make`: from a tree and a configuration to a vmlinux.
+//! Runs `make`: from a tree and a configuration to a vmlinux.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use crate::cache::{At, CacheError};
 use crate::child;
 use crate::progress::Progress;
 
-/// So that the same source gives the same image: what a build writes into it of itself.
+/// Fixes what a build writes into the image about itself, so that builds are reproducible.
 const FIXED: &[(&str, &str)] = &[
     ("KBUILD_BUILD_TIMESTAMP", "Thu Jan  1 00:00:00 UTC 1970"),
     ("KBUILD_BUILD_USER", "unwindlab"),
@@ -22,7 +22,7 @@ const FIXED: &[(&str, &str)] = &[
     ("LC_ALL", "C"),
 ];
 
-/// What would change the build from outside.
+/// Variables that would change the build.
 const REMOVED: &[&str] = &[
     "MAKEFLAGS",
     "MFLAGS",
@@ -41,10 +41,10 @@ const REMOVED: &[&str] = &[
     "INSTALL_PATH",
 ];
 
-/// Lines of the log that are shown of a build that failed.
+/// Number of lines of the log that are shown if a build fails.
 const SHOWN: usize = 20;
 
-/// Builds the workspace's tree with this configuration; where the vmlinux is.
+/// Builds the workspace's tree with this configuration, and returns the path of the vmlinux.
 pub(super) fn vmlinux(
     workspace: &Workspace,
     fragments: &[Fragment],
@@ -64,7 +64,7 @@ pub(super) fn vmlinux(
     Ok(make.obj.join("vmlinux"))
 }
 
-/// Writes the `.config`. Where it is the same as before, it is left alone, and `make` compiles
+/// Writes the `.config`. If it is the same as before, the file stays untouched, so `make` compiles
 /// nothing because of it.
 fn configure(make: &Make<'_>, fragments: &[Fragment]) -> Result<(), BuildError> {
     let asked = make.obj.join("asked.config");
@@ -121,7 +121,7 @@ impl Make<'_> {
         if text.contains("No space left on device") {
             return Err(CacheError::NoSpace(self.obj.clone()).into());
         }
-        // The next configuration must not write over it.
+        // The next build must not overwrite it.
         let kept = self.obj.join("failed.log");
         let mut file = File::create(&kept).at(&kept)?;
         file.write_all(text.as_bytes()).at(&kept)?;
@@ -141,7 +141,7 @@ fn assignment(name: &str, path: &Path) -> std::ffi::OsString {
     text
 }
 
-/// The compiler's lines with files as the user knows them: below the tree.
+/// The log with file names relative to the source tree instead of to the objects.
 fn below_tree(log: &str) -> String {
     let line = |line: &str| {
         let line = line.strip_prefix("../").unwrap_or(line);
@@ -151,7 +151,7 @@ fn below_tree(log: &str) -> String {
     log.lines().map(line).collect()
 }
 
-/// The lines that say why: from the first error on, without make's own trailing summary.
+/// The lines that say why the build failed: from the first error on, without make's own summary.
 fn telling(log: &str) -> String {
     let is_error = |line: &&str| {
         [": error:", ": fatal error:", "undefined reference", "*** "]
@@ -164,7 +164,7 @@ fn telling(log: &str) -> String {
     let first = lines
         .iter()
         .position(is_error)
-        // The function in which it is stands in the line before.
+        // The line before names the function.
         .map_or(lines.len().saturating_sub(SHOWN), |at| at.saturating_sub(1));
     let shown: Vec<String> = lines
         .iter()

@@ -6,11 +6,11 @@
 //!   Debian's package)    on an index)     that differ)
 //! ```
 //!
-//! All of it happens in a [`workspace`](workspace::Workspace) of the cache, one for each source.
-//! Its git repository is ours: a tree of the user's is only ever read. Since a patched tree is a git
-//! tree object, its id is the identity of (source, patches), known before anything is compiled; and
-//! going from one patched tree to the next writes exactly the files that differ, so that `make`
-//! compiles those and what includes them, and nothing else.
+//! This happens in a [`workspace`](workspace::Workspace) of the cache, one for each source. Its git
+//! repository is ours; the user's tree is only read. A patched tree is a git tree object, so its id
+//! identifies (source, patches) before anything is compiled. Going from one patched tree to the next
+//! writes only the files that differ, so `make` compiles only those and what includes them. A new
+//! workspace begins with the objects of the one whose source is most similar ([`seed`]).
 
 mod client;
 pub mod config;
@@ -52,7 +52,7 @@ pub struct BuildSpec {
     pub source: Source,
     /// Applied to it in this order, before the lab client is added.
     pub patches: Vec<Patch>,
-    /// Configuration on top of [`config::BASE`]; what comes later wins.
+    /// Configuration on top of [`config::BASE`]. Later fragments win.
     pub fragments: Vec<Fragment>,
 }
 
@@ -69,16 +69,16 @@ impl fmt::Display for BuildSpec {
     }
 }
 
-/// A built kernel, and what there is to say about how.
+/// A built kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Built {
     /// The kernel, in the cache.
     pub image: KernelImage,
-    /// Whether the lab client is in it; why not, where it is not.
+    /// Whether the lab client is in it.
     pub client: Client,
 }
 
-/// Changed when the same inputs would give another kernel: part of its identity.
+/// Part of a kernel's identity. Change it when the same inputs give another kernel.
 const RECIPE: &str = "1";
 
 /// Builds the kernel, unless the cache has it.
@@ -119,7 +119,7 @@ pub fn build(
     Ok(Built { image, client })
 }
 
-/// The name of the note that says which kernel was made of these.
+/// The name of the note that says which kernel was made from these inputs.
 fn identity(tree: &str, fragments: &[Fragment]) -> Result<String, BuildError> {
     let mut hash = Sha256::new();
     hash.update(RECIPE);

@@ -13,16 +13,16 @@ use crate::debian::deb;
 use crate::debian::version::{Version, dotted, parse_numbers};
 use crate::progress::Progress;
 
-/// Where the repository keeps the tree of Debian's package.
+/// The repository's name for the tree of Debian's package.
 const PACKAGE_REF: &str = "refs/unwindlab/source";
-/// Which package that is.
+/// The file with that package's name and version.
 const PACKAGE_FILE: &str = "package";
 
 /// More than any source of Linux has.
 const MAX_SOURCE: u64 = 8 << 30;
 
-/// The tree of Debian's package, which is fetched unless the repository has it. What the newest one
-/// is, is asked once: delete the workspace, or name more numbers, for a newer one.
+/// The tree of Debian's package, which is fetched unless the repository has it. The newest package is
+/// looked up once. For a newer one, delete the workspace, ask for a refresh, or name more numbers.
 pub(super) fn tree(
     numbers: &[u64],
     workspace: &Workspace,
@@ -73,7 +73,7 @@ fn tree_of_package(workspace: &Workspace) -> Result<String, super::git::Failure>
         .run()
 }
 
-/// Writes what `git fast-import` reads (git-fast-import(1)) for the source in a package.
+/// Writes the source in a package as input for git-fast-import(1).
 fn import(path: &Path, to: &mut dyn Write) -> Result<(), BuildError> {
     let damaged = |error| BuildError::from(deb::damaged(path)(error));
     let wanted =
@@ -134,7 +134,7 @@ fn write_commit(mut archive: tar::Archive<impl Read>, to: &mut dyn Write) -> io:
     writeln!(to, "done")
 }
 
-/// The numbers in the name of a package with a source: `[7, 3]` of `linux-source-7.3`.
+/// The numbers in the name of a source package: `[7, 3]` of `linux-source-7.3`.
 fn series(package: &str) -> Option<Vec<u64>> {
     parse_numbers(package.strip_prefix("linux-source-")?)
 }

@@ -1,4 +1,4 @@
-//! Patches, applied to a tree in the repository: no file of anybody's is written.
+//! Applies patches to a tree in our repository, without writing any file of the user's.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::BuildError;
 use super::git::Failure;
 use super::workspace::Workspace;
 
-/// A patch, as `diff -u`, `git diff` or `git format-patch` write them.
+/// A patch in the format of `diff -u`, `git diff` or `git format-patch`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Patch {
     /// For messages: the user's file, or `mutant:NAME`.
@@ -61,7 +61,7 @@ pub(super) fn apply(
         .map(drop)
 }
 
-/// git's lines without their `error: `, as details of ours.
+/// git's lines, indented and without their `error: `.
 fn indented(message: &str) -> String {
     let lines: Vec<String> = message
         .lines()

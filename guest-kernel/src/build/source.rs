@@ -18,14 +18,14 @@ pub enum Source {
     /// The newest package `linux-source-X.Y` of Debian's archive whose version begins with these
     /// numbers.
     Debian(Vec<u64>),
-    /// A folder of the user's as it is now: of a git repository, what is tracked and what is new
-    /// and not ignored.
+    /// A folder of the user's as it is now. In a git repository: tracked files, and new ones that
+    /// are not ignored.
     Tree(PathBuf),
     /// A revision of the user's git repository.
     Revision {
         /// A folder of the repository.
         tree: PathBuf,
-        /// Anything that `git rev-parse` takes for a commit.
+        /// Anything that `git rev-parse` resolves to a commit.
         revision: String,
     },
 }
@@ -41,7 +41,7 @@ impl fmt::Display for Source {
 }
 
 impl Source {
-    /// `debian`, or `debian:7.2`; nothing else is one of Debian's.
+    /// Parses `debian` or `debian:7.2`.
     #[must_use]
     pub fn debian(text: &str) -> Option<Self> {
         let numbers = match text.split_once(':') {
@@ -52,7 +52,7 @@ impl Source {
         numbers.map(Self::Debian)
     }
 
-    /// The name of its workspace: revisions of a repository share one with its folder.
+    /// The name of its workspace. All revisions of a repository share one.
     pub(super) fn workspace(&self) -> Result<String, BuildError> {
         let Some(folder) = self.folder()? else {
             return Ok(self.to_string().replace(':', "-"));
@@ -61,7 +61,7 @@ impl Source {
         Ok(format!("tree-{}", id.get(..16).unwrap_or(&id)))
     }
 
-    /// The user's folder, where it is one.
+    /// The user's folder, if the source is one.
     pub(super) fn folder(&self) -> Result<Option<PathBuf>, BuildError> {
         match self {
             Self::Debian(_) => Ok(None),
@@ -69,7 +69,7 @@ impl Source {
         }
     }
 
-    /// The objects of the user's repository, where there is one.
+    /// The objects of the user's repository, if there is one.
     pub(super) fn objects(&self) -> Result<Option<PathBuf>, BuildError> {
         let Some(folder) = self.folder()? else {
             return Ok(None);
@@ -81,7 +81,7 @@ impl Source {
     }
 }
 
-/// The folder's whole path, where it can be read.
+/// The folder's canonical path, if it can be read.
 pub(super) fn readable(tree: &Path) -> Result<PathBuf, BuildError> {
     let failed = |source| BuildError::Tree {
         path: tree.to_path_buf(),

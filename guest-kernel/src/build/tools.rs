@@ -1,5 +1,5 @@
-//! What a kernel build needs from the system: looked for before it starts, named with the command
-//! that installs it.
+//! What a kernel build needs from the system. If something is missing, the error names it and the
+//! command that installs it, before the build starts.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use super::BuildError;
 use crate::cache::CacheError;
 
-/// A program, and Debian's package that has it.
+/// Programs, and the Debian packages that contain them.
 const PROGRAMS: &[(&str, &str)] = &[
     ("gcc", "gcc"),
     ("ld", "binutils"),
@@ -21,7 +21,7 @@ const PROGRAMS: &[(&str, &str)] = &[
 /// objtool reads objects with it.
 const HEADER: (&str, &str) = ("gelf.h", "libelf-dev");
 
-/// git must be there before anything else can be said.
+/// git is needed first of all, to identify the source.
 pub(super) fn need_git() -> Result<(), BuildError> {
     if runs("git") {
         return Ok(());
@@ -29,7 +29,7 @@ pub(super) fn need_git() -> Result<(), BuildError> {
     Err(missing(&[("git", "git")]))
 }
 
-/// Everything that `make` will call.
+/// Everything that `make` runs.
 pub(super) fn need_compiler() -> Result<(), BuildError> {
     let mut lacking: Vec<(&str, &str)> = PROGRAMS
         .iter()
@@ -81,7 +81,7 @@ fn has_header(name: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// The first lines of what compiler and linker say of themselves.
+/// The versions of compiler and linker.
 pub(super) fn versions() -> Result<String, BuildError> {
     let mut text = String::new();
     for program in ["gcc", "ld"] {

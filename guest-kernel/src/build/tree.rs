@@ -1,4 +1,4 @@
-//! How a source becomes a tree in our repository.
+//! Turns a source into a tree in our repository.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::{BuildError, Source, package};
 use crate::cache::Cache;
 use crate::progress::Progress;
 
-/// What only a source of Linux has, for the machine that is emulated.
+/// Files that identify a source of Linux with support for x86.
 const LANDMARKS: &[&str] = &["Kconfig", "Makefile", "kernel", "arch/x86/Kconfig"];
 
 /// The tree of a source, as an object of the workspace's repository.
@@ -32,15 +32,15 @@ pub(super) fn of(
     }
 }
 
-/// The tree of a folder as it is now. Our index of it remembers sizes and times, so that only what
-/// changed since is read again.
+/// The tree of a folder as it is now. Our index of it remembers sizes and times, so that only files
+/// that have changed since are read again.
 fn scan(
     folder: &Path,
     workspace: &Workspace,
     progress: &dyn Progress,
 ) -> Result<String, BuildError> {
     let folder = readable(folder)?;
-    // Looked at first: any other folder might be huge.
+    // Before reading the folder: if it is not Linux, it may be huge.
     if let Some(lacking) = LANDMARKS.iter().find(|path| !folder.join(path).exists()) {
         return Err(BuildError::NotLinux(folder.display().to_string(), lacking));
     }
@@ -57,14 +57,14 @@ fn scan(
         .run();
     match head {
         Ok(head) => {
-            // What is tracked counts, whatever .gitignore says of it.
+            // Tracked files count even if .gitignore names them.
             git.call("read-tree")
                 .args(["-m", &head])
                 .index(&index)
                 .run()?;
             add.arg(".").run()?;
         }
-        // No commit to go by, and no trust in .gitignore: that of Debian's source ignores it all.
+        // Without a commit, .gitignore is not trusted: that of Debian's source ignores everything.
         Err(_) => {
             add.args(["--force", "--", "."])
                 .args(BUILT.map(|it| format!(":(exclude,glob){it}")))
@@ -74,7 +74,7 @@ fn scan(
     Ok(git.call("write-tree").index(&index).run()?)
 }
 
-/// What a build in the source leaves there.
+/// What a build in the source tree leaves there.
 const BUILT: [&str; 16] = [
     "**/*.o",
     "**/*.a",

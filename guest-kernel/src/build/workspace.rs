@@ -1,19 +1,19 @@
-//! Where the kernels of one source are built: a folder of the cache that lasts, so that the next
+//! The folder of the cache in which kernels of one source are built. It is kept, so that the next
 //! build is incremental.
 //!
 //! ```text
-//! builds/NAME/git/          the repository: sources and patched trees
-//! builds/NAME/scan.index    what was last seen of a user's folder
-//! builds/NAME/src.index     what `src` holds
-//! builds/NAME/src/          the tree that `make` compiles
-//! builds/NAME/src/obj-CONFIG/   `O=` of a configuration, with its log
-//! builds/NAME/of            the user's folder that it is for
+//! builds/NAME/git/              the repository: sources and patched trees
+//! builds/NAME/scan.index        git's index of the user's folder
+//! builds/NAME/src.index         git's index of `src`
+//! builds/NAME/src/              the tree that `make` compiles
+//! builds/NAME/src/obj-CONFIG/   the objects of a configuration (`O=`), with its log
+//! builds/NAME/of                the path of the user's folder
 //! ```
 //!
-//! The objects lie in the tree: there kbuild names source files relative to them (`srctree=..`), so
-//! that objects stay valid in a copy at another place ([`super::seed`]).
+//! The folder of the objects lies in the tree, because kbuild then uses relative names for source
+//! files (`srctree=..`). So objects stay valid when they are copied elsewhere ([`super::seed`]).
 //!
-//! A workspace takes up to 2 GiB, so when a user's folder is gone, its workspace is removed.
+//! A workspace takes up to 2.5 GB, so it is removed when the user's folder no longer exists.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -28,7 +28,7 @@ use super::{BuildError, Source};
 use crate::cache::{At, Cache, CacheError, Lock, hex};
 use crate::progress::Progress;
 
-/// The folder of one source. Other processes wait until it is dropped.
+/// The workspace of a source. Other processes wait until it is dropped.
 #[derive(Debug)]
 pub(super) struct Workspace {
     folders: Folders,
@@ -36,7 +36,7 @@ pub(super) struct Workspace {
     _lock: Lock,
 }
 
-/// Where the parts of a workspace lie.
+/// The paths in a workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Folders {
     root: PathBuf,
@@ -49,7 +49,7 @@ impl Folders {
         }
     }
 
-    /// Those of all workspaces.
+    /// The paths of all workspaces.
     pub fn all(cache: &Cache) -> Result<Vec<Self>, CacheError> {
         let builds = cache.root().join("builds");
         let items = fs::read_dir(&builds).at(&builds)?;
@@ -62,12 +62,12 @@ impl Folders {
             .collect()
     }
 
-    /// The workspace's name, where it has one that we gave.
+    /// The workspace's name.
     pub fn name(&self) -> Option<&str> {
         self.root.file_name()?.to_str()
     }
 
-    /// All of it.
+    /// The workspace's folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -82,7 +82,7 @@ impl Folders {
         self.root.join("src.index")
     }
 
-    /// Where this configuration is built.
+    /// The folder of this configuration's objects.
     pub fn obj(&self, fragments: &[Fragment]) -> PathBuf {
         let id = hex(&Sha256::digest(config::merged(fragments)));
         let id = id.get(..12).unwrap_or(&id);
@@ -90,18 +90,18 @@ impl Folders {
     }
 }
 
-/// What the names of the folders with objects begin with.
+/// Prefix of the names of folders with objects.
 pub(super) const OBJ: &str = "obj-";
 
-/// Under which building in this workspace takes turns.
+/// The lock of the workspace with this name.
 pub(super) fn lock_key(name: &str) -> String {
     format!("build-{name}")
 }
 
-/// Names the user's folder, where the workspace is for one.
+/// The file with the path of the user's folder.
 const OF: &str = "of";
 
-/// Removes the workspaces of folders that are no longer there.
+/// Removes the workspaces whose folders no longer exist.
 fn forget_the_gone(cache: &Cache) -> Result<(), BuildError> {
     for folders in Folders::all(cache)? {
         let root = folders.root();
@@ -112,7 +112,7 @@ fn forget_the_gone(cache: &Cache) -> Result<(), BuildError> {
         let Some(name) = folders.name().filter(|_| gone) else {
             continue;
         };
-        // Where somebody still builds in it, the next one to open a workspace removes it.
+        // If another process still builds in it, the next call removes it.
         if let Some(_lock) = cache.try_lock(&lock_key(name))? {
             fs::remove_dir_all(root).at(root)?;
         }
@@ -121,7 +121,7 @@ fn forget_the_gone(cache: &Cache) -> Result<(), BuildError> {
 }
 
 impl Workspace {
-    /// Opens the workspace of a source, made when it is missing.
+    /// Opens the workspace of a source, which is created if it is missing.
     pub fn open(
         source: &Source,
         cache: &Cache,
@@ -153,8 +153,8 @@ impl Workspace {
         &self.folders
     }
 
-    /// Makes `src` this tree, by writing the files that differ and no other: their new times
-    /// are what tells `make` to compile them.
+    /// Turns `src` into this tree. Writes only the files that differ: their new times make `make`
+    /// compile them.
     pub fn check_out(&self, tree: &str, progress: &dyn Progress) -> Result<(), BuildError> {
         let src = self.folders.src();
         if !src.exists() {
@@ -167,14 +167,14 @@ impl Workspace {
         Ok(())
     }
 
-    /// Looks at the files of `src` that may be other than the index says: those that have the
-    /// content that it says are not written again by [`Workspace::check_out`].
+    /// Reads the files of `src` whose times or inodes are not those in the index. If the content is
+    /// the right one, the index is updated, so [`Workspace::check_out`] does not write them.
     pub fn refresh(&self) {
-        // Those that have another are.
+        // git fails if a file has another content: `check_out` writes it.
         let _ = self.on_src("update-index").args(["-q", "--refresh"]).run();
     }
 
-    /// How many files of another workspace's `src` differ from this tree.
+    /// The number of files in which another workspace's `src` and this tree differ.
     pub fn different(&self, tree: &str, other: &Folders) -> Result<usize, Failure> {
         let lines = self
             .git
@@ -187,21 +187,20 @@ impl Workspace {
 
     fn on_src(&self, subcommand: &str) -> Call {
         self.git
-            // The time of the inode's last change: a file that is linked into another workspace
-            // has a new one, and is as it was.
+            // A new link to a file, in another workspace, changes its ctime and nothing else.
             .call_with(&["-c", "core.trustctime=false"], subcommand)
             .index(&self.folders.src_index())
             .work_tree(&self.folders.src())
     }
 
-    /// The tree `base` with what `change` does to an index that holds it.
+    /// The tree that results when `change` modifies an index with the tree `base`.
     pub fn derive(
         &self,
         base: &str,
         change: impl FnOnce(&Path) -> Result<(), BuildError>,
     ) -> Result<String, BuildError> {
         let index = self.folders.root().join("patch.index");
-        // It may be left over from a process that was killed.
+        // A killed process may have left it.
         let _ = fs::remove_file(&index);
         self.git.call("read-tree").arg(base).index(&index).run()?;
         change(&index)?;
@@ -220,7 +219,7 @@ impl Workspace {
             .is_ok()
     }
 
-    /// A file's content as an object of the repository: its id.
+    /// Stores a file's content in the repository, and returns its id.
     pub fn store(&self, content: &[u8]) -> Result<String, Failure> {
         self.git
             .call("hash-object")

@@ -15,7 +15,7 @@ use super::{At, Cache, CacheError, Scratch};
 pub(crate) struct Entry<T> {
     /// Its folder.
     pub dir: PathBuf,
-    /// What its maker said about it.
+    /// What was stored with it.
     pub about: T,
 }
 
@@ -30,7 +30,7 @@ struct Manifest<T> {
 pub(super) const MANIFEST: &str = "entry.json";
 
 impl Cache {
-    /// The entry `KIND-ID`, when it is there and every file has the size it was made with.
+    /// The entry `KIND-ID`, if it exists and every file has its original size.
     pub(crate) fn find<T: DeserializeOwned>(
         &self,
         kind: &str,
@@ -79,9 +79,9 @@ impl Cache {
         Ok(found)
     }
 
-    /// Turns a filled scratch folder into the entry `KIND-ID`. What had this name (damaged, or
-    /// [`Cache::find`] would have found it) is replaced. The caller holds the lock under which
-    /// the entry is made.
+    /// Turns a filled scratch folder into the entry `KIND-ID`, and replaces a damaged entry of that
+    /// name (an intact one would have been found by [`Cache::find`]). The caller holds the lock
+    /// under which the entry is made.
     pub(crate) fn publish<T: Serialize>(
         &self,
         scratch: Scratch,
@@ -130,8 +130,8 @@ fn sync_dir(path: &Path) -> Result<(), CacheError> {
     File::open(path).and_then(|dir| dir.sync_all()).at(path)
 }
 
-/// Syncs all below `dir`, and lists the regular files with their sizes. Symbolic links (the
-/// unpacked QEMU has some) are left as they are: their targets are files of the same entry.
+/// Syncs everything below `dir`, and lists the regular files with their sizes. Symbolic links (the
+/// unpacked QEMU has some) are not followed: their targets are files of the same entry.
 fn sync_tree(dir: &Path, prefix: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<(), CacheError> {
     for item in fs::read_dir(dir).at(dir)? {
         let item = item.at(dir)?;

@@ -1,4 +1,4 @@
-//! Errors of the file system, sorted by what the user can do about them.
+//! Errors of the file system, by what the user can do about them.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::CACHE_VARIABLE;
     reason = "the variant's message says what its fields are"
 )]
 pub enum CacheError {
-    /// Neither the caller nor the environment says where the cache is.
+    /// Neither the caller nor the environment names the cache folder.
     #[error("no place for the cache: set {CACHE_VARIABLE}, XDG_CACHE_HOME or HOME")]
     NoPlace,
     /// The device is full.
@@ -36,7 +36,7 @@ pub enum CacheError {
 }
 
 impl CacheError {
-    /// Sorts an error of the file system by what its user can do about it.
+    /// Classifies an error of the file system by what the user can do about it.
     pub(crate) fn new(path: &Path, source: io::Error) -> Self {
         let path = path.to_path_buf();
         match source.kind() {

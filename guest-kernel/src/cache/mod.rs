@@ -1,18 +1,18 @@
-//! The cache folder: complete entries, found by what they hold.
+//! The cache folder: complete entries, named by a hash of what they hold.
 //!
 //! ```text
 //! entries/KIND-ID/   complete entries; entry.json lists every file with its size
-//! notes/NAME.json    small facts, such as which entry `stock` meant, and when
-//! locks/KEY          one lock file for each thing that only one process may make
-//! tmp/RANDOM/        entries being made; the folder is locked by the process that makes it
+//! notes/NAME.json    small facts, such as which entry `stock` stands for
+//! locks/KEY          lock files: only one process at a time makes a thing
+//! tmp/RANDOM/        entries being made, each locked by the process that makes it
 //! apt/               the private apt root
-//! builds/NAME/       where kernels of one source are built (crate::build)
+//! builds/NAME/       where kernels of one source are built ([`crate::build`](mod@crate::build))
 //! ```
 //!
-//! An entry is written under `tmp/`, synced, and renamed into `entries/`: a name there means a
-//! whole entry, whatever killed whom. Locks are `flock`s, which the kernel drops with the
-//! process, so a folder in `tmp/` whose lock is free belongs to the dead and is removed by the
-//! next [`Cache::open`].
+//! An entry is written under `tmp/`, synced, and renamed into `entries/`, so every entry there is
+//! complete, even after a crash. Locks are `flock`s, which the kernel releases when the process
+//! dies. A folder in `tmp/` whose lock is free was therefore abandoned, and the next
+//! [`Cache::open`] removes it.
 
 mod entries;
 mod error;
@@ -40,13 +40,13 @@ pub struct Cache {
     refresh: bool,
 }
 
-/// A lock that other processes wait for; free again when dropped, or when the process dies.
+/// A lock that other processes wait for. It is released when dropped, or when the process dies.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: File,
 }
 
-/// A folder under `tmp/`; gone when dropped, unless it was published.
+/// A folder under `tmp/`, removed when dropped unless it was published.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,
@@ -54,9 +54,9 @@ pub(crate) struct Scratch {
 }
 
 impl Cache {
-    /// Opens the cache at `place`, or where `UNWINDLAB_CACHE`, `XDG_CACHE_HOME` (then its
-    /// `unwindlab` folder) or `HOME` (then `.cache/unwindlab`) say, in this order. Makes the
-    /// folder when it is missing and clears away what dead processes left half-made.
+    /// Opens the cache at `place`, else at `UNWINDLAB_CACHE`, `XDG_CACHE_HOME/unwindlab` or
+    /// `HOME/.cache/unwindlab`, in this order. Creates the folder if it is missing, and removes
+    /// what dead processes left incomplete.
     pub fn open(place: Option<PathBuf>) -> Result<Self, CacheError> {
         let root = place
             .or_else(|| default_place(|name| std::env::var_os(name)))
@@ -81,8 +81,8 @@ impl Cache {
         Ok(cache)
     }
 
-    /// With `true`, what was remembered (which kernel `stock` is, say) is looked up anew. What
-    /// is still right is not fetched again.
+    /// With `true`, remembered facts (such as which kernel `stock` is) are looked up again. What
+    /// turns out to be current is not downloaded again.
     #[must_use]
     pub fn with_refresh(mut self, refresh: bool) -> Self {
         self.refresh = refresh;
@@ -99,8 +99,8 @@ impl Cache {
         self.refresh
     }
 
-    /// What `known` finds, unless the user wants a refresh; else what `make` makes, by one process
-    /// at a time.
+    /// Returns what `known` finds, unless the user wants a refresh; else calls `make`, in one
+    /// process at a time.
     pub(crate) fn known_or_make<T, E: From<CacheError>>(
         &self,
         key: &str,
@@ -120,7 +120,7 @@ impl Cache {
         }
     }
 
-    /// Takes the lock `key`, and says so when it has to wait for another process.
+    /// Takes the lock `key`; reports when it has to wait for another process.
     pub(crate) fn lock(&self, key: &str, progress: &dyn Progress) -> Result<Lock, CacheError> {
         let (file, path) = self.lock_file(key)?;
         match file.try_lock() {
@@ -137,7 +137,7 @@ impl Cache {
         Ok(Lock { _file: file })
     }
 
-    /// Takes the lock `key` where nobody holds it.
+    /// Takes the lock `key`, unless another process holds it.
     pub(crate) fn try_lock(&self, key: &str) -> Result<Option<Lock>, CacheError> {
         let (file, path) = self.lock_file(key)?;
         match file.try_lock() {
@@ -168,7 +168,7 @@ impl Cache {
         Ok(Scratch { path, _lock: lock })
     }
 
-    /// Held for the moment in which a scratch folder exists without its own lock.
+    /// Held while a scratch folder exists whose own lock is not taken yet.
     fn lock_tmp(&self) -> Result<File, CacheError> {
         let path = self.root.join("locks").join("tmp");
         let file = File::options()
@@ -186,7 +186,7 @@ impl Cache {
         let tmp = self.root.join("tmp");
         for item in fs::read_dir(&tmp).at(&tmp)? {
             let path = item.at(&tmp)?.path();
-            // Its owner may remove it meanwhile, or publish it: then there is nothing to do.
+            // Its owner may have removed or published it meanwhile.
             let Ok(folder) = File::open(&path) else {
                 continue;
             };
@@ -213,8 +213,8 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // After `publish` nothing has this name any more. What cannot be removed now is
-        // removed by the next `Cache::open`: the lock dies with us.
+        // After `publish` the folder no longer has this name. What cannot be removed now is
+        // removed by the next `Cache::open`, because our lock is released when we die.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
@@ -242,7 +242,7 @@ fn unique_name() -> String {
     format!("{}-{now:x}-{call}", std::process::id())
 }
 
-/// In hexadecimal.
+/// The bytes in hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::new(), |mut text, byte| {

@@ -18,7 +18,7 @@ pub(crate) struct Note<T> {
 }
 
 impl Cache {
-    /// What was noted under `name`, if it still reads as one.
+    /// The fact noted under `name`, if it can still be read as a `T`.
     pub(crate) fn note<T: DeserializeOwned>(
         &self,
         name: &str,
@@ -32,7 +32,7 @@ impl Cache {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(CacheError::new(&path, error)),
         };
-        // A time in the future (the clock was set back) is of no use: count it as old.
+        // A time in the future means that the clock was set back: count the note as old.
         let age = SystemTime::now()
             .duration_since(noted)
             .unwrap_or(Duration::MAX);
@@ -41,7 +41,7 @@ impl Cache {
             .map(|fact| Note { fact, age }))
     }
 
-    /// Notes a fact, in place of what was noted under this name.
+    /// Notes a fact, and replaces an older one of this name.
     pub(crate) fn set_note<T: Serialize>(&self, name: &str, fact: &T) -> Result<(), CacheError> {
         let path = self.note_path(name);
         let scratch = self.scratch()?;

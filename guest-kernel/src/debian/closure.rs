@@ -1,5 +1,6 @@
-//! A program of Debian's and the libraries that it is linked with, out of their packages, to be run
-//! by their own dynamic loader: nothing is installed, and nothing of the system's is used.
+//! A program of Debian's with the libraries that it is linked with, unpacked from their packages.
+//! Their own dynamic loader runs it: nothing is installed, and none of the system's libraries is
+//! used.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -18,10 +19,10 @@ pub const LIBRARIES: &str = "lib";
 /// The dynamic loader of these libraries.
 pub const LOADER: &str = "lib/ld-linux-x86-64.so.2";
 
-/// Loaded at run time, not linked: glibc needs it to end threads.
+/// Not linked but loaded at run time: glibc needs it to end threads.
 const LOADED_LATE: &str = "libgcc_s.so.1";
 
-/// Why what was unpacked is not complete.
+/// Why the unpacked program cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[expect(
     missing_docs,
@@ -39,7 +40,7 @@ pub enum ClosureError {
     Cache(#[from] CacheError),
 }
 
-/// What these packages are known by: their file names, which have their versions.
+/// An identity for these packages: a hash of their file names, which contain the versions.
 pub(crate) fn identity(debs: &[PathBuf]) -> String {
     let mut digest = Sha256::new();
     for deb in debs {
@@ -49,7 +50,7 @@ pub(crate) fn identity(debs: &[PathBuf]) -> String {
     hex(&digest.finalize())
 }
 
-/// Unpacks the packages into a folder; `place` says which of their files, and where each goes.
+/// Unpacks the packages into a folder. `place` selects the files and says where each goes.
 pub(crate) fn unpack(
     debs: &[PathBuf],
     into: &Path,
@@ -63,15 +64,15 @@ pub(crate) fn unpack(
     Ok(())
 }
 
-/// Where a file of a package goes that is a library.
+/// Where a file of a package goes, if it is a library.
 pub(crate) fn place_library(path: &Path) -> Option<PathBuf> {
     let (folder, name) = (path.parent()?.to_str()?, path.file_name()?.to_str()?);
     let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
     (libraries.contains(&folder) && name.contains(".so")).then(|| Path::new(LIBRARIES).join(name))
 }
 
-/// Removes the libraries that are not linked into `program`, a file in the folder `dir`, and checks
-/// that the rest is there.
+/// Removes the libraries that `program`, a file in the folder `dir`, does not need, and checks that
+/// it has those that it needs.
 pub(crate) fn prune(dir: &Path, program: &str) -> Result<(), ClosureError> {
     let folder = dir.join(LIBRARIES);
     let loader = Path::new(LOADER).file_name().unwrap_or_default();
@@ -84,7 +85,7 @@ pub(crate) fn prune(dir: &Path, program: &str) -> Result<(), ClosureError> {
             continue;
         }
         open.extend(needed(&path)?);
-        // A link and what it points to.
+        // The target of a link is needed too.
         if let Ok(target) = fs::read_link(&path) {
             open.push(target.to_string_lossy().into_owned());
         }
@@ -99,7 +100,7 @@ pub(crate) fn prune(dir: &Path, program: &str) -> Result<(), ClosureError> {
     Ok(())
 }
 
-/// The version in the file name of a package (`NAME_VERSION_ARCH.deb`), where it is this one.
+/// The version in a file name (`NAME_VERSION_ARCH.deb`), if it is a file of this package.
 pub(crate) fn package_version(package: &str, file: &OsStr) -> Option<String> {
     let rest = file.to_str()?.strip_prefix(package)?.strip_prefix('_')?;
     Some(rest.split('_').next()?.replace("%3a", ":"))

@@ -1,7 +1,7 @@
-//! Kernel modules: which ones one needs, in which order they are loaded.
+//! Kernel modules: which other modules one needs, and in which order they are loaded.
 //!
-//! A package has no modules.dep (depmod makes it at installation), but every module names those
-//! it uses in its `.modinfo` section: `depends=kvm,ccp`.
+//! A package has no modules.dep (depmod makes it at installation), but every module names its
+//! dependencies in its `.modinfo` section: `depends=kvm,ccp`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use object::{Object, ObjectSection};
 
-/// Why modules cannot be made ready.
+/// Why modules cannot be extracted.
 #[derive(Debug, thiserror::Error)]
 #[expect(
     missing_docs,
@@ -27,7 +27,7 @@ pub enum ModulesError {
     Damaged { name: String, source: object::Error },
 }
 
-/// A module, decompressed.
+/// A decompressed module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Module {
     /// Its name as the kernel knows it, with underscores.
@@ -58,8 +58,8 @@ pub(crate) fn load_order(
     Ok(ordered)
 }
 
-/// Adds a module behind those it depends on. A module comes into `seen` before its dependencies
-/// are looked at, so that a circle of damaged modules ends.
+/// Adds a module after its dependencies. It enters `seen` before they are added, so that a cycle
+/// among damaged modules does not recurse for ever.
 fn add(
     name: &str,
     files: &BTreeMap<String, PathBuf>,

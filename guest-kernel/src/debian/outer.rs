@@ -1,8 +1,7 @@
-//! The outer kernel: what QEMU runs when the KVM host is emulated.
+//! The outer kernel, which QEMU runs when the KVM host is emulated.
 //!
-//! It is the newest cloud kernel of Debian stable: any kernel with kvm_amd does, and the one that
-//! changes least is the one least likely to surprise. Once fetched it stays, until a refresh is
-//! asked for.
+//! It is the newest cloud kernel of Debian stable. Any kernel with kvm_amd would do; this one
+//! changes least. Once fetched it is kept until the user asks for a refresh.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +21,7 @@ use crate::progress::Progress;
 /// The kernel of the emulated KVM host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OuterKernel {
-    /// The ELF vmlinux, with a PVH note: QEMU's `-kernel` takes it as it is.
+    /// The ELF vmlinux, with a PVH note: QEMU's `-kernel` accepts it.
     pub vmlinux: PathBuf,
     /// As `uname -r` will say.
     pub release: String,
@@ -44,13 +43,13 @@ pub enum OuterError {
     /// It cannot be unpacked.
     #[error("no outer kernel: {0}")]
     Image(#[from] ImageError),
-    /// QEMU could not start it.
+    /// QEMU cannot start it.
     #[error("no outer kernel: {0} has no PVH entry point")]
     NoPvh(String),
-    /// Its modules are not what they should be.
+    /// Its modules are missing or damaged.
     #[error("no outer kernel: {0}")]
     Modules(#[from] ModulesError),
-    /// The archive does not give it.
+    /// It cannot be fetched.
     #[error(transparent)]
     Apt(#[from] AptError),
     /// The package cannot be unpacked.
@@ -70,7 +69,7 @@ struct About {
 }
 
 const KIND: &str = "outer";
-/// What makes /dev/kvm on an AMD CPU; the rest follows from what it depends on.
+/// The module for /dev/kvm on an AMD CPU. Its dependencies are added.
 const WANTED: &[&str] = &["kvm_amd"];
 
 /// The outer kernel, from the cache or from the archive.
@@ -88,7 +87,7 @@ pub fn outer_kernel(cache: &Cache, progress: &dyn Progress) -> Result<OuterKerne
     )
 }
 
-/// The outer kernel that is in the cache already, if one is; nothing is fetched.
+/// The outer kernel in the cache, if there is one. Fetches nothing.
 pub fn find(cache: &Cache) -> Result<Option<OuterKernel>, OuterError> {
     Ok(cache.noted(KIND)?.map(outer))
 }
@@ -124,14 +123,14 @@ fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<Abou
     make(files.path(), kernel, origin, cache)
 }
 
-/// The package with the newest kernel, and the one with its modules where they are apart.
+/// The package with the newest kernel, and the one with its modules, where that is another.
 fn packages(offers: &[Offer]) -> Option<Vec<&Offer>> {
     let kernel = stock::choose(offers, &[])?;
     let modules = stock::companion(offers, kernel, stock::MODULES);
     Some([kernel].into_iter().chain(modules).collect())
 }
 
-/// Modules keep only their file name.
+/// Where a module goes: into one folder, whatever its path in the package.
 fn module_file(path: &Path) -> Option<PathBuf> {
     let in_place = path.starts_with("usr/lib/modules") || path.starts_with("lib/modules");
     (in_place && modules::name_of(path).is_some())
@@ -139,7 +138,7 @@ fn module_file(path: &Path) -> Option<PathBuf> {
         .flatten()
 }
 
-/// Makes the entry out of the unpacked `files`.
+/// Makes the entry from the unpacked `files`.
 fn make(
     files: &Path,
     package: &Offer,

@@ -1,30 +1,30 @@
-//! Which kernel is meant, and which package holds it.
+//! Which package holds a stock kernel.
 //!
 //! # The rule for `stock`
-//! Of all packages of all suites that hold a cloud kernel for amd64, the one with the newest
-//! Debian version among those whose numbers begin with what is asked for: `7` for `stock`,
-//! `7.0` for `stock:7.0`. Release candidates take part (`7.3~rc7` is newer than 7.2.13 and older
-//! than 7.3), so do packages that wait for their Secure Boot signature (`-unsigned`): nothing
-//! checks it here, and the code is the same. At the same version the signed one is taken.
+//! Of all packages of all suites that hold a cloud kernel for amd64, take those whose version begins
+//! with the requested numbers (`7` for `stock`, `7.0` for `stock:7.0`), and of these the newest
+//! Debian version. Release candidates count (`7.3~rc7` is newer than 7.2.13 and older than 7.3), and
+//! so do packages that wait for their Secure Boot signature (`-unsigned`): the code is the same, and
+//! nothing checks the signature here. Of the same version the signed package is taken.
 //!
-//! Superseded versions leave the archive, which is why no version is written down anywhere.
+//! Superseded versions leave the archive, so this code names no version.
 //!
 //! # How Debian splits a kernel
 //! - `linux-image-REL-cloud-amd64`, up to 6.18: everything in one;
 //! - `linux-binary-REL-cloud-amd64`, from 6.19 on: the kernel alone; `linux-base-REL` has the
-//!   configuration and `linux-modules-REL` the modules. `linux-image-REL` is an empty package
-//!   then that depends on these.
+//!   configuration and `linux-modules-REL` the modules. `linux-image-REL` is then an empty package
+//!   that depends on these.
 //!
-//! The kernel is in `boot/vmlinuz-REL` or in `usr/lib/modules/REL/vmlinuz`, or there with
-//! `.unsigned` behind.
+//! The kernel is `boot/vmlinuz-REL`, `usr/lib/modules/REL/vmlinuz` or
+//! `usr/lib/modules/REL/vmlinuz.unsigned`.
 
 use std::path::{Path, PathBuf};
 
 use super::apt::Offer;
 use super::version::{Version, dotted};
 
-/// The release that a package holds the kernel of, when it is one of those that may hold one,
-/// and how willingly it is taken of several with the same version: less is better.
+/// The release whose kernel a package may hold, and the package's rank among those of the same
+/// version, where less is better.
 fn release_and_rank(package: &str) -> Option<(&str, u8)> {
     let (release, rank) = if let Some(rest) = package.strip_prefix("linux-binary-unsigned-") {
         (rest, 1)
@@ -45,7 +45,7 @@ pub(crate) fn release(package: &str) -> Option<&str> {
     release_and_rank(package).map(|(release, _)| release)
 }
 
-/// Whether a package of this name may hold a cloud kernel, or go with one that does.
+/// Whether a package of this name may hold a cloud kernel, its configuration or its modules.
 pub(crate) fn is_of_interest(package: &str) -> bool {
     let companion = [BASE, MODULES]
         .iter()
@@ -53,12 +53,12 @@ pub(crate) fn is_of_interest(package: &str) -> bool {
     companion || release(package).is_some()
 }
 
-/// Prefix of the package with the configuration, where that is apart.
+/// Prefix of the package with the configuration, where that is a package of its own.
 pub(crate) const BASE: &str = "linux-base-";
-/// Prefix of the package with the modules, where that is apart.
+/// Prefix of the package with the modules, where that is a package of its own.
 pub(crate) const MODULES: &str = "linux-modules-";
 
-/// The package that goes with a kernel's and has this prefix.
+/// The package with this prefix that belongs to a kernel's package.
 pub(crate) fn companion<'a>(
     offers: &'a [Offer],
     kernel: &Offer,
@@ -71,7 +71,7 @@ pub(crate) fn companion<'a>(
     })
 }
 
-/// Takes the newest of the offers whose version begins with `numbers`, by the rule above.
+/// Chooses the newest offer whose version begins with `numbers`, by the rule above.
 pub(crate) fn choose<'a>(offers: &'a [Offer], numbers: &[u64]) -> Option<&'a Offer> {
     offers
         .iter()
@@ -86,7 +86,7 @@ pub(crate) fn choose<'a>(offers: &'a [Offer], numbers: &[u64]) -> Option<&'a Off
         .map(|(_, offer)| offer)
 }
 
-/// What is on offer, for a message: each series once, newest first.
+/// The series on offer, for a message: each once, newest first.
 pub(crate) fn series(offers: &[Offer]) -> String {
     let mut versions: Vec<&Version> = offers
         .iter()
@@ -109,12 +109,12 @@ pub(crate) fn series(offers: &[Offer]) -> String {
     series.join(", ")
 }
 
-/// The kernel, as it is unpacked.
+/// Name of the unpacked kernel.
 pub(crate) const VMLINUZ: &str = "vmlinuz";
-/// Its configuration.
+/// Name of its configuration.
 pub(crate) const CONFIG: &str = "config";
 
-/// Which files of a kernel package are of use, under which name.
+/// The name under which a file of a kernel's package is unpacked, if it is.
 pub(crate) fn kernel_file(path: &Path) -> Option<PathBuf> {
     let folder = path.parent()?;
     let name = path.file_name()?.to_str()?;

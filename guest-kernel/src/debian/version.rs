@@ -1,7 +1,8 @@
 //! Debian version numbers: which of two is newer.
 //!
-//! The rule is deb-version(7): epoch, then upstream version, then revision; runs of digits
-//! compare as numbers, the rest by a table in which `~` sorts before everything, even the end.
+//! The rule is that of deb-version(7): compare epoch, then upstream version, then revision. Runs of
+//! digits compare as numbers, the rest by a table in which `~` sorts before everything, even the
+//! end of the text.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,7 +12,7 @@ use std::fmt;
 pub struct Version(String);
 
 impl Version {
-    /// Takes the text as it stands in a package index.
+    /// A version as written in a package index.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -37,7 +38,7 @@ impl Version {
     }
 }
 
-/// The numbers of `7`, `7.2` or `7.2.12`; nothing else has any.
+/// The numbers in `7`, `7.2` or `7.2.12`; `None` for any other text.
 #[must_use]
 pub fn parse_numbers(text: &str) -> Option<Vec<u64>> {
     text.split('.')
@@ -83,7 +84,7 @@ impl PartialEq for Version {
 
 impl Eq for Version {}
 
-/// Epoch, upstream version and revision; a missing one counts as "0" or as empty.
+/// Epoch, upstream version and revision. A missing epoch is "0", a missing revision is empty.
 fn split(text: &str) -> (&str, &str, &str) {
     let (epoch, rest) = text.split_once(':').unwrap_or(("0", text));
     let (upstream, revision) = rest.rsplit_once('-').unwrap_or((rest, ""));
@@ -101,7 +102,7 @@ fn compare_part(a: &str, b: &str) -> Ordering {
     Ordering::Equal
 }
 
-/// Compares up to the next digit of each, and takes what was compared off both.
+/// Compares up to the next digit, and removes what was compared from both.
 fn compare_text(a: &mut &[u8], b: &mut &[u8]) -> Ordering {
     let (text_a, text_b) = (
         take_while(a, |c| !c.is_ascii_digit()),

@@ -1,4 +1,4 @@
-//! Kernel images: the ELF inside a bzImage.
+//! Kernel images: the ELF inside a bzImage, its symbols ([`symbols`]) and source lines ([`lines`]).
 //!
 //! Layout of the setup header: Documentation/arch/x86/boot.rst. The payload is the compressed
 //! ELF (with the relocations of a relocatable kernel after it) and, for every compression but
@@ -11,7 +11,7 @@ pub mod text;
 use std::borrow::Cow;
 use std::io::Read;
 
-/// Why a file is not a kernel that can be booted.
+/// Why a file cannot be booted as a kernel.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[expect(
     missing_docs,
@@ -24,13 +24,13 @@ pub enum ImageError {
     /// An ELF file of another kind.
     #[error("not a kernel: {0}")]
     Elf(&'static str),
-    /// The setup header says what cannot be.
+    /// The setup header contradicts itself or the file.
     #[error("not a kernel: the bzImage's setup header is damaged: {0}")]
     Header(&'static str),
     /// A bzImage from before boot protocol 2.08 (Linux 2.6.24).
     #[error("not a kernel: boot protocol {major}.{minor:02} is too old, 2.08 is needed")]
     Protocol { major: u8, minor: u8 },
-    /// A compression that is not known here.
+    /// An unsupported compression.
     #[error("cannot unpack the bzImage: its payload is not compressed with zstd, xz or gzip")]
     Compression,
     /// The payload cannot be decompressed.
@@ -38,7 +38,7 @@ pub enum ImageError {
     Payload(String),
 }
 
-/// More than any kernel: a debug vmlinux has 500 MB.
+/// More than any kernel has: a vmlinux with debug information has 500 MB.
 const MAX_VMLINUX: u64 = 2 << 30;
 
 const SETUP_SECTS: usize = 0x1f1;
@@ -48,7 +48,7 @@ const PROTOCOL: usize = 0x206;
 const PAYLOAD_OFFSET: usize = 0x248;
 const PAYLOAD_LENGTH: usize = 0x24c;
 
-/// The ELF vmlinux in `file`, which is one or a bzImage that holds one.
+/// The ELF vmlinux in `file`, which is a vmlinux or a bzImage.
 pub fn vmlinux(file: &[u8]) -> Result<Cow<'_, [u8]>, ImageError> {
     let elf = if file.starts_with(b"\x7fELF") {
         Cow::Borrowed(file)
@@ -90,7 +90,7 @@ fn unpack(file: &[u8]) -> Result<Vec<u8>, ImageError> {
 }
 
 fn payload(file: &[u8]) -> Option<&[u8]> {
-    // 0 stands for 4, from the days before the field.
+    // 0 means 4, for images from before this field existed.
     let setup_sects = match file.get(SETUP_SECTS)? {
         0 => 4,
         sectors => usize::from(*sectors),
@@ -104,7 +104,7 @@ fn payload(file: &[u8]) -> Option<&[u8]> {
 fn decompress(payload: &[u8], size: u64) -> Result<Vec<u8>, ImageError> {
     let failed = |error: std::io::Error| ImageError::Payload(error.to_string());
     let decoder: Box<dyn Read + '_> = if payload.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        // One frame: the size behind it is not another one.
+        // A single frame: the size after it is not part of the compressed data.
         let decoder = zstd::stream::read::Decoder::with_buffer(payload).map_err(failed)?;
         Box::new(decoder.single_frame())
     } else if payload.starts_with(b"\xfd7zXZ\0") {
@@ -115,7 +115,7 @@ fn decompress(payload: &[u8], size: u64) -> Result<Vec<u8>, ImageError> {
         return Err(ImageError::Compression);
     };
     let mut vmlinux = Vec::new();
-    // One byte more than announced is enough to see that the size is wrong.
+    // One byte more than announced shows that the size is wrong.
     decoder
         .take(size.saturating_add(1))
         .read_to_end(&mut vmlinux)
@@ -123,7 +123,7 @@ fn decompress(payload: &[u8], size: u64) -> Result<Vec<u8>, ImageError> {
     Ok(vmlinux)
 }
 
-/// A 64-bit x86 executable with something to load.
+/// Checks for a 64-bit x86 executable with something to load.
 fn check_elf(elf: &[u8]) -> Result<(), ImageError> {
     use object::elf::{EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PT_LOAD};
     use object::read::elf::{FileHeader, ProgramHeader};
@@ -153,7 +153,7 @@ fn check_elf(elf: &[u8]) -> Result<(), ImageError> {
     Ok(())
 }
 
-/// Whether the kernel has the entry point that QEMU and the VMM start it at without a boot
+/// Whether the kernel has a PVH entry point, by which QEMU and the VMM start it without a boot
 /// loader: an ELF note named `Xen` of type 18 (`XEN_ELFNOTE_PHYS32_ENTRY`).
 #[must_use]
 pub fn has_pvh_entry(vmlinux: &[u8]) -> bool {
@@ -179,10 +179,10 @@ pub fn has_pvh_entry(vmlinux: &[u8]) -> bool {
     search().unwrap_or(false)
 }
 
-/// The kernel without what is behind its last segment: sections, symbols, debug information. A
-/// vmlinux as it was built has hundreds of megabytes of these, and booting needs none.
+/// The kernel without what follows its last segment: sections, symbols, debug information. A
+/// vmlinux from a build can have hundreds of megabytes of these, and booting needs none.
 ///
-/// Gives the file as it is when its program headers cannot be read.
+/// Returns the file unchanged if its program headers cannot be read.
 #[must_use]
 pub fn without_sections(vmlinux: &[u8]) -> Cow<'_, [u8]> {
     const SECTIONS_OFFSET: std::ops::Range<usize> = 0x28..0x30;
@@ -200,7 +200,7 @@ pub fn without_sections(vmlinux: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(kept)
 }
 
-/// Where in the file the last of the segments and of their headers ends.
+/// The offset at which the last segment, or the table of their headers, ends.
 fn end_of_segments(vmlinux: &[u8]) -> Option<usize> {
     use object::elf::FileHeader64;
     use object::read::elf::{FileHeader, ProgramHeader};
@@ -221,13 +221,13 @@ fn bytes_at<const N: usize>(file: &[u8], offset: usize) -> Option<[u8; N]> {
     file.get(offset..)?.first_chunk::<N>().copied()
 }
 
-/// The release (`7.2.13+deb14-cloud-amd64`) in the banner that every kernel holds.
+/// The release (`7.2.13+deb14-cloud-amd64`) in the kernel's banner.
 #[must_use]
 pub fn release(vmlinux: &[u8]) -> Option<&str> {
     const BANNER: &[u8] = b"Linux version ";
     for at in memchr::memmem::find_iter(vmlinux, BANNER) {
         let rest = vmlinux.get(at + BANNER.len()..)?;
-        // The format string `Linux version %s` is in there too.
+        // The image also contains the format string `Linux version %s`.
         if let Some(end) = rest.iter().take(128).position(|c| *c == b' ')
             && let Some(text) = rest.get(..end).and_then(|text| str::from_utf8(text).ok())
             && text.starts_with(|c: char| c.is_ascii_digit())
@@ -239,7 +239,7 @@ pub fn release(vmlinux: &[u8]) -> Option<&str> {
     None
 }
 
-/// The kernel's own copy of its configuration, where `CONFIG_IKCONFIG` put one.
+/// The kernel's own copy of its configuration, if it has one (`CONFIG_IKCONFIG`).
 #[must_use]
 pub fn config(vmlinux: &[u8]) -> Option<String> {
     let at = memchr::memmem::find(vmlinux, b"IKCFG_ST\x1f\x8b")? + 8;

@@ -8,8 +8,8 @@ use object::read::ReadCache;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadRef, elf};
 
-/// Up to `length` bytes of a vmlinux from `address` on, fewer where its segment ends before;
-/// `None` where no segment of the file has them.
+/// Reads up to `length` bytes of a vmlinux at `address`: fewer if the segment ends before, `None`
+/// if no segment contains the address.
 pub fn read(vmlinux: &Path, address: u64, length: usize) -> io::Result<Option<Vec<u8>>> {
     let cache = ReadCache::new(File::open(vmlinux)?);
     find(&cache, address, length).map_err(io::Error::other)

@@ -16,14 +16,14 @@ use crate::debian::deb;
 use crate::debian::stock::{self, CONFIG, VMLINUZ, kernel_file};
 use crate::progress::Progress;
 
-/// How long it is remembered which kernel is the newest.
+/// How long a lookup of the newest kernel stays valid.
 const NEWEST_GOOD_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Gets the kernel that `spec` means into the cache.
+/// Gets the kernel that `spec` names into the cache.
 ///
-/// A stock kernel that was looked up within a day is taken from the cache without a look at the
-/// network. When the lookup is older and the archive cannot be reached, the last kernel found is
-/// taken, and `progress` says so.
+/// A stock kernel that was looked up within the last day is taken from the cache without network
+/// access. If the lookup is older and the archive cannot be reached, the kernel found last is used,
+/// and `progress` says so.
 pub fn fetch(
     spec: &KernelSpec,
     cache: &Cache,
@@ -35,7 +35,7 @@ pub fn fetch(
     }
 }
 
-/// The kernel that `spec` means, if it is in the cache, however old the lookup. Fetches nothing.
+/// The kernel that `spec` names, if it is in the cache, however old the lookup. Fetches nothing.
 pub fn path(spec: &KernelSpec, cache: &Cache) -> Result<Option<KernelImage>, FetchError> {
     match spec {
         KernelSpec::Stock { .. } => Ok(looked_up(spec, cache)?.map(|(image, _)| image)),
@@ -76,7 +76,7 @@ fn fetch_stock(
     })
 }
 
-/// Looks the newest kernel up in the archive, and downloads it unless it is in the cache.
+/// Looks up the newest kernel in the archive, and downloads it unless it is in the cache.
 fn newest(
     spec: &KernelSpec,
     numbers: &[u64],
@@ -104,7 +104,7 @@ fn newest(
     apt.with_new_lists_if(stale, progress, try_once)
 }
 
-/// Gets the kernel of the package `offer`; `base` has its configuration where that is apart.
+/// Gets the kernel of the package `offer`. `base` has its configuration, if that is another package.
 fn fetch_package(
     apt: &Apt,
     offer: &Offer,
@@ -184,14 +184,14 @@ fn fetch_path(
     Ok(image)
 }
 
-/// A file that was read before, and what tells that it has not changed since.
+/// A file that was read before, with a stamp that differs once the file changes.
 #[derive(Debug, Serialize, Deserialize)]
 struct KnownFile {
     stamp: [u64; 5],
     id: String,
 }
 
-/// The kernel made of this file, if it is as it was then; the name of its note; its stamp.
+/// The kernel made from this file, if the file is unchanged; the name of its note; its stamp.
 fn known_file(
     path: &Path,
     cache: &Cache,
@@ -206,7 +206,7 @@ fn known_file(
         return Err(unreadable(io::Error::other("it is not a regular file")));
     }
     let stamp = stamp(&metadata);
-    // `file` was noted before lines were kept.
+    // Not `file`: notes of that kind were made before lines were kept.
     let note = note_name("image", &full.to_string_lossy());
     let known = cache.note::<KnownFile>(&note)?;
     let entry = match known.filter(|known| known.fact.stamp == stamp) {
@@ -230,7 +230,7 @@ fn stamp(metadata: &Metadata) -> [u64; 5] {
     ]
 }
 
-/// The last kernel that was found for a stock specification, and how long ago that was.
+/// The kernel found last for a stock specification, and how long ago.
 fn looked_up(
     spec: &KernelSpec,
     cache: &Cache,
@@ -246,7 +246,7 @@ pub(super) fn spec_note(spec: &KernelSpec) -> String {
     note_name("spec", &spec.to_string())
 }
 
-/// A file name that stands for any text.
+/// A file name for an arbitrary text.
 fn note_name(kind: &str, text: &str) -> String {
     format!("{kind}-{}", hex(&Sha256::digest(text)))
 }

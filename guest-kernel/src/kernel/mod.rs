@@ -1,4 +1,4 @@
-//! Kernels in the cache: from where they come, and what is kept of them.
+//! Kernels in the cache: how they get there, and what is stored with them.
 
 mod fetch;
 mod spec;
@@ -86,7 +86,7 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// Why a kernel cannot be had.
+/// Why a kernel cannot be fetched.
 #[derive(Debug, thiserror::Error)]
 #[expect(
     missing_docs,
@@ -99,16 +99,16 @@ pub enum FetchError {
     /// A file of the user's cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// A package without what its name promises.
+    /// The package does not contain a kernel.
     #[error("package {0} holds no kernel")]
     EmptyPackage(String),
-    /// The file is not a kernel, or not one that can be unpacked.
+    /// The file is not a kernel, or cannot be unpacked.
     #[error("{file}: {source}")]
     Image { file: String, source: ImageError },
     /// Its symbols cannot be read.
     #[error("{file}: {source}")]
     Symbols { file: String, source: SymbolsError },
-    /// The archive does not give it.
+    /// It cannot be fetched from the archive.
     #[error(transparent)]
     Apt(#[from] AptError),
     /// The package cannot be unpacked.
@@ -119,7 +119,7 @@ pub enum FetchError {
     Cache(#[from] CacheError),
 }
 
-/// What is kept about a kernel in its entry.
+/// What a kernel's entry says about it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct About {
     release: String,
@@ -128,7 +128,7 @@ struct About {
 }
 
 const KIND: &str = "kernel";
-/// Under which making kernels takes turns.
+/// The lock under which kernels are made.
 const LOCK: &str = "kernels";
 
 /// All kernels in the cache, by release.
@@ -138,7 +138,7 @@ pub fn list(cache: &Cache) -> Result<Vec<KernelImage>, FetchError> {
     Ok(found)
 }
 
-/// Enters a vmlinux or bzImage that was built from `source`, unless the cache has the same.
+/// Adds a vmlinux or bzImage that was built from `source`, unless the cache has the same.
 pub(crate) fn enter(
     image: &[u8],
     name: &str,
@@ -168,7 +168,7 @@ struct Making<'a> {
     file: &'a str,
     origin: Origin,
     config: Option<Vec<u8>>,
-    /// The source tree, where it is at hand.
+    /// The source tree, if it is available.
     source: Option<&'a Path>,
 }
 
@@ -186,7 +186,7 @@ impl Making<'_> {
         })?;
         let kept = image::without_sections(&vmlinux);
         let id = hex(&Sha256::digest(&kept));
-        // Even if the kernel is there: it may have come from a file without DWARF.
+        // Even if the cache has the kernel: it may have come from a file without DWARF.
         lines::keep(&id, &vmlinux, self.source, cache)?;
         if let Some(entry) = cache.find(KIND, &id)? {
             return Ok(KernelImage {

@@ -1,5 +1,5 @@
-//! The distribution's own `perf`, with the libraries that it is linked with: a client of the kernel
-//! that was not written for it to be tested.
+//! The distribution's own `perf`, with the libraries that it is linked with: a client of deferred
+//! unwinding that was not written to test it.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ pub struct PerfTool {
 /// Why there is no perf.
 #[derive(Debug, thiserror::Error)]
 pub enum PerfToolError {
-    /// The archive has none that is new enough.
+    /// The archive has no version that is new enough.
     #[error(
         "the archive has no {PACKAGE} {}.{} or later, which `--call-graph fp,defer` needs",
         OLDEST[0],
@@ -41,7 +41,7 @@ pub enum PerfToolError {
     /// Its libraries are not complete.
     #[error("the packages of {PACKAGE} are not complete: {0}")]
     Incomplete(#[from] ClosureError),
-    /// The archive does not give it.
+    /// It cannot be fetched from the archive.
     #[error(transparent)]
     Apt(#[from] AptError),
     /// A package cannot be unpacked.
@@ -57,7 +57,7 @@ struct About {
     version: String,
 }
 
-/// The perf to use: that in the cache, or the newest that the archive offers.
+/// The perf to use: the one in the cache, else the newest in the archive.
 ///
 /// # Errors
 /// [`PerfToolError`].
@@ -87,7 +87,7 @@ fn unpacked(entry: Entry<About>) -> PerfTool {
     }
 }
 
-/// The newest of the offers that is new enough.
+/// The newest offer, if it is new enough.
 fn choose(offers: &[Offer]) -> Option<&Offer> {
     offers
         .iter()

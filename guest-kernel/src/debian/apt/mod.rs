@@ -1,8 +1,8 @@
 //! A private apt: Debian's packages, verified by apt, without a change to the system.
 //!
-//! It has its own lists, caches and (empty) dpkg status in the cache folder, and needs no root.
-//! From the system it takes the mirror, the archive's keys, and settings such as proxies. An
-//! empty status makes apt name a package's whole closure, down to libc.
+//! The private apt has its own lists, caches and (empty) dpkg status in the cache folder, and runs
+//! without root. It takes the mirror, the archive's keys, and settings such as proxies from the
+//! system. Because the status is empty, apt lists all dependencies of a package, down to libc.
 
 mod run;
 mod sources;
@@ -23,19 +23,20 @@ use run::run;
 pub use sources::MIRROR_VARIABLE;
 use sources::{Mirror, TARGET_FORMAT};
 
-/// The suite that the outer kernel and QEMU come from.
+/// The suite of the outer kernel and of QEMU.
 pub(crate) const STABLE: &str = "trixie";
 
-/// Every suite that is looked at; one that the mirror lacks is left out, but for [`STABLE`].
+/// The suites to search. Those that the mirror lacks are left out, except for [`STABLE`].
 const SUITES: &[&str] = &[STABLE, "trixie-backports", "forky", "sid", "experimental"];
 
-/// Lists older than this are fetched again before they are used.
+/// Lists older than this are fetched again before use.
 const LISTS_GOOD_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Read after the system's own configuration, of which it undoes what concerns the system's
-/// packages: hooks, pins, further index files. apt's checks of signatures and hashes stay as the
-/// system has them. `APT::Sandbox::User`: apt run by root would fetch as another user, who may
-/// not enter the cache folder of root's home; for anybody else the option means nothing.
+/// Read after the system's own configuration. It resets what concerns the system's packages: hooks,
+/// pins, further index files. The checks of signatures and hashes stay as the system has them.
+///
+/// `APT::Sandbox::User`: apt run by root would fetch as another user, who cannot enter a cache folder
+/// in root's home. For other users the option has no effect.
 const CONFIG: &str = r#"
 #clear APT::Update;
 #clear DPkg;
@@ -66,7 +67,7 @@ Dir::Etc::Preferences "/dev/null";
 Dir::Etc::PreferencesParts "/dev/null";
 "#;
 
-/// Why packages cannot be had.
+/// Why a package cannot be fetched.
 #[derive(Debug, thiserror::Error)]
 #[expect(
     missing_docs,
@@ -82,19 +83,19 @@ pub enum AptError {
          set {MIRROR_VARIABLE} to the URI of a mirror"
     )]
     NoArchive,
-    /// `UNWINDLAB_MIRROR` is not a URI.
+    /// `UNWINDLAB_MIRROR` does not contain a URI.
     #[error("{MIRROR_VARIABLE} is not the URI of a mirror: {0:?}")]
     BadMirror(String),
     /// The mirror cannot be reached.
     #[error("cannot reach the Debian mirror: check the network, or set {MIRROR_VARIABLE}: {0}")]
     Network(String),
-    /// The archive's signature is not one that the system trusts.
+    /// The system does not trust the archive's signature.
     #[error("apt does not trust the Debian mirror: update debian-archive-keyring: {0}")]
     Signature(String),
-    /// No such package, or no longer: superseded versions leave the archive.
+    /// No such package, or no longer: superseded versions are removed from the archive.
     #[error("the archive has no such package (any more): {0}")]
     Gone(String),
-    /// Not a mirror of Debian, or not a whole one.
+    /// Not a mirror of Debian, or an incomplete one.
     #[error("the mirror has no Debian {STABLE}: set {MIRROR_VARIABLE} to another: {0}")]
     NoSuite(String),
     /// apt failed in another way.
@@ -126,7 +127,7 @@ pub(crate) struct Apt {
 }
 
 impl Apt {
-    /// Sets up the root, and fetches the lists unless those of the last day are there.
+    /// Sets up the root, and fetches the lists unless they are less than a day old.
     pub fn open(cache: &Cache, progress: &dyn Progress) -> Result<Self, AptError> {
         let lock = cache.lock("apt", progress)?;
         let root = cache.root().join("apt");
@@ -181,7 +182,7 @@ impl Apt {
                         return Err(AptError::NoSuite(message));
                     };
                     let suite = suites.remove(missing);
-                    progress.step(&format!("the mirror has no {suite}: going without"));
+                    progress.step(&format!("the mirror has no {suite}: continuing without it"));
                 }
                 Err(error) => return Err(error),
             }
@@ -191,8 +192,8 @@ impl Apt {
         Ok(())
     }
 
-    /// Tries `fetch`, and once more with new lists where it failed in a way that old lists explain:
-    /// a version in them may be gone from the archive, one asked for may be new.
+    /// Calls `fetch`, and once more with new lists if the error can come from old ones: a version
+    /// in them may have left the archive, and the requested one may be newer.
     pub(crate) fn with_new_lists_if<T, E: From<AptError>>(
         &self,
         stale: impl FnOnce(&E) -> bool,
@@ -208,12 +209,12 @@ impl Apt {
         }
     }
 
-    /// Whether the lists were fetched since [`Apt::open`]: doing it again would not help.
+    /// Whether the lists were fetched since [`Apt::open`]. Fetching them again would not help.
     pub fn is_fresh(&self) -> bool {
         self.fresh.get()
     }
 
-    /// What the suites offer under the names for which `wanted` holds.
+    /// The packages in all suites whose name is `wanted`.
     pub fn offers(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Offer>, AptError> {
         let names = run(
             self.apt_cache().args(["pkgnames", "linux-"]),
@@ -232,7 +233,7 @@ impl Apt {
         Ok(table.lines().filter_map(offer).collect())
     }
 
-    /// Downloads single packages into the folder `into`, which holds nothing else then.
+    /// Downloads these packages into the empty folder `into`.
     pub fn download(
         &self,
         packages: &[&Offer],
@@ -253,7 +254,7 @@ impl Apt {
         debs(into)
     }
 
-    /// Downloads a package (a name, or `NAME=VERSION`) of a suite and all that it depends on into the
+    /// Downloads a package (`NAME` or `NAME=VERSION`) of a suite and all its dependencies into the
     /// folder `into`.
     pub fn download_closure(
         &self,
@@ -288,8 +289,8 @@ impl Apt {
         self.program("apt-cache")
     }
 
-    /// A program of apt, on this root. The folders are given as options, not in the
-    /// configuration file, whose strings know no quoting.
+    /// A program of apt, on this root. The folders are options, because strings in the
+    /// configuration file cannot be quoted.
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new(name);
         command.arg("-c").arg(self.root.join("apt.conf"));
@@ -312,7 +313,7 @@ impl Apt {
         Ok(fs::write(&path, text).at(&path)?)
     }
 
-    /// Whether the last refresh worked, is recent, and was of this mirror.
+    /// Whether the last refresh succeeded, is recent, and used this mirror.
     fn lists_are_good(&self) -> Result<bool, AptError> {
         let stamp = self.root.join("lists-of");
         let of = match fs::read_to_string(&stamp) {
@@ -342,7 +343,7 @@ fn offer(line: &str) -> Option<Offer> {
     })
 }
 
-/// The packages in a folder.
+/// The .deb files in a folder.
 fn debs(folder: &Path) -> Result<Vec<PathBuf>, AptError> {
     let mut found = Vec::new();
     for item in fs::read_dir(folder).at(folder)? {

@@ -1,4 +1,4 @@
-//! Running apt's programs: to their end, watched, and with failures that say what to do.
+//! Runs apt's programs, shows their progress, and turns failures into errors that say what to do.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
@@ -10,12 +10,12 @@ use crate::cache::CacheError;
 use crate::child;
 use crate::progress::Progress;
 
-/// With less than this left on its device (in bytes), apt's failure is one of space.
+/// If fewer bytes than this are left on the device, apt failed for lack of space.
 const LITTLE_SPACE: u64 = 4 << 20;
 
-/// Runs a program of apt that writes below `folder` to its end, and gives what it printed. With
-/// `progress`, its status lines (`dlstatus:NUMBER:PERCENT:TEXT`, twice a second) are shown
-/// instead, and apt is stopped when the device is full: it would wait for ever.
+/// Runs a program of apt that writes below `folder`, and returns its output. With `progress`, its
+/// status lines (`dlstatus:NUMBER:PERCENT:TEXT`, twice a second) are shown instead, and apt is
+/// stopped when the device is full, because it would wait for ever.
 pub(super) fn run(
     command: &mut Command,
     folder: &Path,
@@ -46,7 +46,7 @@ pub(super) fn run(
             (_, stdout) => read_all(stdout),
         };
         if output.is_err() {
-            // It may wait for ever. An error here means that it has ended already.
+            // It may wait for ever. If this fails, it has ended already.
             let _ = child.kill();
         }
         (output, errors.join())
@@ -64,7 +64,7 @@ pub(super) fn run(
     Err(explain(name, &errors, &status.to_string()))
 }
 
-/// Bytes left on the device of a folder, if it can be told; else more than enough.
+/// Bytes left on the device of a folder; more than enough if that is unknown.
 fn space_left(folder: &Path) -> u64 {
     rustix::fs::statvfs(folder).map_or(u64::MAX, |device| {
         device.f_bavail.saturating_mul(device.f_frsize)
@@ -98,7 +98,7 @@ pub(super) fn show(stdout: impl Read, folder: &Path, progress: &dyn Progress) ->
     Ok(())
 }
 
-/// The program and its first word that is no option.
+/// The program, and its first argument that is not an option.
 fn command_name(command: &Command) -> String {
     let words = [
         "update",
@@ -115,7 +115,7 @@ fn command_name(command: &Command) -> String {
     verb.map_or_else(|| program.to_string(), |verb| format!("{program} {verb}"))
 }
 
-/// Sorts apt's failure by what its user can do about it.
+/// Classifies apt's failure by what the user can do about it.
 pub(super) fn explain(command: String, errors: &str, status: &str) -> AptError {
     // apt prints warnings and errors as `W: text` and `E: text`.
     let text = |line: &str| line.get(2..).unwrap_or_default().trim().to_owned();
@@ -135,7 +135,7 @@ pub(super) fn explain(command: String, errors: &str, status: &str) -> AptError {
     if let Some(line) = first_with(NETWORK) {
         return AptError::Network(line);
     }
-    // Said of what could not be fetched, too: only without another reason is it the signature.
+    // apt also says this about what it failed to fetch, so look for other reasons first.
     if let Some(line) = first_with(&["is not signed"]) {
         return AptError::Signature(line);
     }
@@ -149,15 +149,15 @@ pub(super) fn explain(command: String, errors: &str, status: &str) -> AptError {
     }
 }
 
-/// What apt says when it does not trust what it got.
+/// Messages of apt about signatures that it does not trust.
 const SIGNATURE: &[&str] = &["GPG error", "NO_PUBKEY", "BADSIG", "EXPKEYSIG"];
-/// What it says when there is no such package or file.
+/// Messages about a missing package or file.
 const GONE: &[&str] = &[
     "404  Not Found",
     "was not found",
     "Unable to locate package",
 ];
-/// What it says when it cannot fetch.
+/// Messages about failed downloads.
 const NETWORK: &[&str] = &[
     "Could not resolve",
     "Temporary failure",

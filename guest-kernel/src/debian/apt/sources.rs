@@ -1,4 +1,4 @@
-//! Where this system gets Debian from: its own apt configuration knows.
+//! The mirror of Debian's archive, from the system's own apt configuration.
 
 use std::env;
 use std::fs;
@@ -29,7 +29,7 @@ const KEYRINGS: &[&str] = &[
     "/usr/share/keyrings/debian-archive-keyring.gpg",
 ];
 
-/// A mirror of Debian's archive, and by whose word it is believed.
+/// A mirror of Debian's archive, and the keys that sign it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mirror {
     pub uri: String,
@@ -47,8 +47,8 @@ struct Candidate<'a> {
 }
 
 impl Mirror {
-    /// Takes `UNWINDLAB_MIRROR`, else the system's own choice, from what
-    /// `apt-get indextargets` says in [`TARGET_FORMAT`].
+    /// Takes `UNWINDLAB_MIRROR`, else the system's mirror, from the output of
+    /// `apt-get indextargets` in [`TARGET_FORMAT`].
     pub fn choose(targets: &str) -> Result<Self, AptError> {
         let own = candidate(targets);
         let chosen = env::var(MIRROR_VARIABLE).ok().filter(|uri| !uri.is_empty());
@@ -82,11 +82,11 @@ impl Mirror {
     }
 }
 
-/// One line a target: release, component, URI, and the place of its source.
+/// One line per target: release, component, URI, and the file that names the source.
 pub(super) const TARGET_FORMAT: &str = "$(RELEASE)|$(COMPONENT)|$(REPO_URI)|$(SOURCESENTRY)";
 
-/// The source that is most likely Debian's archive itself. Others publish for Debian's releases
-/// too; the signature settles it.
+/// The source that is most likely Debian's archive itself. Others also publish for Debian's
+/// releases; apt checks the signature later.
 fn candidate(targets: &str) -> Option<Candidate<'_>> {
     let candidates = || {
         targets.lines().filter_map(|line| {
@@ -103,7 +103,7 @@ fn candidate(targets: &str) -> Option<Candidate<'_>> {
         .or_else(|| candidates().next())
 }
 
-/// The `Signed-By` that goes with `uri` in a source file of either format.
+/// The `Signed-By` for `uri` in a source file of either format.
 fn signed_by(source: &str, uri: &str) -> Option<String> {
     let uri = uri.trim_end_matches('/');
     let names_it = |text: &str| {
@@ -130,7 +130,7 @@ fn signed_by(source: &str, uri: &str) -> Option<String> {
     })
 }
 
-/// The value of a deb822 field, with its continuation lines, without comments.
+/// The value of a deb822 field, with its continuation lines but without comments.
 fn field(stanza: &str, name: &str) -> Option<String> {
     let mut lines = stanza.lines().filter(|line| !line.starts_with('#'));
     let first = lines.find_map(|line| {

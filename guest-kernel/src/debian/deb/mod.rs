@@ -1,7 +1,7 @@
-//! Taking single files out of a .deb: an `ar` archive with a compressed tar archive inside.
+//! Extracts single files from a .deb, which is an `ar` archive with a compressed tar archive inside.
 //!
-//! Nothing is installed and no maintainer script is run. Where a file goes is for the caller to
-//! say, name by name; what a package holds besides is skipped.
+//! Nothing is installed and no maintainer script runs. The caller says for each name whether and
+//! where the file is written; the rest of the package is skipped.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
@@ -20,7 +20,7 @@ pub enum DebError {
     /// The archive is damaged.
     #[error("cannot unpack {}: {source}", path.display())]
     Archive { path: PathBuf, source: io::Error },
-    /// No data in it, or compressed in an unknown way.
+    /// It has no data, or the compression is unknown.
     #[error("cannot unpack {}: it has no data.tar that is compressed with xz, zstd or gzip", .0.display())]
     NoData(PathBuf),
     /// The result cannot be written.
@@ -28,7 +28,7 @@ pub enum DebError {
     Cache(#[from] CacheError),
 }
 
-/// What is wrong with this package.
+/// Makes an error about this package.
 pub(crate) fn damaged(deb: &Path) -> impl Fn(io::Error) -> DebError + Copy + '_ {
     move |source| DebError::Archive {
         path: deb.to_path_buf(),
@@ -36,12 +36,12 @@ pub(crate) fn damaged(deb: &Path) -> impl Fn(io::Error) -> DebError + Copy + '_ 
     }
 }
 
-/// More than any package holds that is of use here.
+/// More than the data of any package that is used here.
 const MAX_UNPACKED: u64 = 2 << 30;
 
-/// Unpacks the files for whose path in the package (without a leading `./`) `place` names a path
-/// below the folder `into`. Symbolic links are kept when they point to a name in their own
-/// folder, as those of libraries do.
+/// Unpacks files into the folder `into`. `place` gets each path in the package (without a leading
+/// `./`) and returns the path below `into`, or `None` to skip the file. Symbolic links are kept if
+/// they point to a name in their own folder, as those of libraries do.
 pub(crate) fn unpack(
     deb: &Path,
     into: &Path,
@@ -64,8 +64,8 @@ pub(crate) fn unpack(
     })
 }
 
-/// Has `read` read the first regular file for whose path in the package (without a leading `./`)
-/// `wanted` holds; what it makes of it, or nothing where there is no such file.
+/// Passes the first regular file whose path in the package (without a leading `./`) is `wanted` to
+/// `read`, and returns its result; `None` if there is no such file.
 pub(crate) fn read<T>(
     deb: &Path,
     wanted: impl Fn(&Path) -> bool,
@@ -85,7 +85,7 @@ pub(crate) fn read<T>(
     })
 }
 
-/// Has `read` read the package's data: a tar archive.
+/// Passes the package's data, a tar archive, to `read`.
 fn with_data<T>(
     deb: &Path,
     read: impl FnOnce(&mut dyn Read) -> Result<T, DebError>,
@@ -121,7 +121,7 @@ fn write(entry: &mut tar::Entry<'_, impl Read>, path: &Path) -> Result<(), Write
     match entry.header().entry_type() {
         tar::EntryType::Regular => {
             let mode = entry.header().mode().map_err(WriteError::Archive)?;
-            // Never through a link that an entry before made.
+            // Never through a link that an earlier entry made.
             let mut file = File::create_new(path).map_err(at)?;
             copy(entry, &mut file, path)?;
             let mode = if mode & 0o111 == 0 { 0o644 } else { 0o755 };
@@ -141,7 +141,7 @@ fn write(entry: &mut tar::Entry<'_, impl Read>, path: &Path) -> Result<(), Write
     }
 }
 
-/// Copies, and tells an error of the archive from one of the file system.
+/// Copies, and distinguishes errors of the archive from errors of the file system.
 fn copy(from: &mut impl Read, to: &mut File, path: &Path) -> Result<(), WriteError> {
     use std::io::Write;
     let mut buffer = vec![0; 64 << 10];
@@ -155,7 +155,7 @@ fn copy(from: &mut impl Read, to: &mut File, path: &Path) -> Result<(), WriteErr
     }
 }
 
-/// A path of names only: relative, without `..`. A leading `./` is dropped.
+/// The path, if it is relative and without `..`. A leading `./` is dropped.
 fn plain(path: &Path) -> Option<PathBuf> {
     path.components()
         .filter(|component| *component != Component::CurDir)

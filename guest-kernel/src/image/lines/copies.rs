@@ -1,9 +1,9 @@
-//! Which copy of its function an instruction is of: a function that is inlined in three places and stands
-//! by itself too has four, and each of its lines begins four times.
+//! Which copy of its function an instruction belongs to. A function that is inlined in three places
+//! and also exists by itself has four copies, and each of its lines begins four times.
 //!
-//! The innermost function around an address need not be the one that a row of the line table is of: a call
-//! and the first line of what is inlined for it share an address. So the function of a row is the one of
-//! its file that begins last before its line.
+//! The innermost function around an address is not always the function of a row in the line table: a
+//! call and the first line of the function inlined for it share an address. The function of a row is
+//! therefore the one in its file that begins last before its line.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -13,7 +13,7 @@ use gimli::{AttributeValue, DebuggingInformationEntry, Dwarf, Unit};
 use super::programs::{FilesOfPrograms, Slice};
 use super::row::Row;
 
-/// Of a hostile file, whose functions could all have the same long list.
+/// A bound for hostile files, in which all functions could share one long list.
 const MAX_RANGES: usize = 16 << 20;
 
 /// Where a function is declared: file and line.
@@ -21,24 +21,25 @@ type Declared = (u32, u32);
 
 /// A function, or a place where one is inlined.
 struct Copy {
-    /// The one around it.
+    /// The copy around it.
     parent: Option<usize>,
     declared: Option<Declared>,
 }
 
-/// All of them.
+/// All copies in a kernel.
 #[derive(Default)]
 pub(super) struct Copies {
-    /// An outer one before those in it.
+    /// Each before those inside it.
     copies: Vec<Copy>,
-    /// Where they lie: begin, number of the copy, end.
+    /// Their ranges of addresses: begin, number of the copy, end.
     ranges: Vec<(u64, usize, u64)>,
     /// The functions of each file by the lines at which they begin.
     functions: HashMap<u32, BTreeSet<u32>>,
 }
 
 impl Copies {
-    /// What is damaged is left out: then a line may be taken to begin once where it begins more often.
+    /// Reads all units. Damaged parts are left out: a line may then seem to begin less often than it
+    /// does.
     pub(super) fn read(&mut self, dwarf: &Dwarf<Slice<'_>>, programs: &FilesOfPrograms) {
         let mut units = dwarf.units();
         while let Ok(Some(header)) = units.next() {
@@ -60,7 +61,7 @@ impl Copies {
         let first = self.copies.len();
         let mut declared: HashMap<usize, Declared> = HashMap::new();
         let mut origins: Vec<Option<usize>> = Vec::new();
-        // Those around the entry that is being read, with their depths.
+        // The copies around the current entry, with their depths.
         let mut around: Vec<(isize, usize)> = Vec::new();
         let mut entries = unit.entries();
         while let Some(entry) = entries.next_dfs()? {
@@ -99,7 +100,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Notes where an entry lies; whether it has code.
+    /// Records the addresses of an entry; returns whether it has code.
     fn ranges_of(
         &mut self,
         dwarf: &Dwarf<Slice<'_>>,
@@ -134,11 +135,11 @@ impl Copies {
         }
     }
 
-    /// Writes into each row, which are by address, the copy that it is of.
+    /// Sets the copy of each row. The rows are sorted by address.
     pub(super) fn mark(mut self, rows: &mut [Row]) {
         self.ranges.sort_unstable();
         let mut coming = self.ranges.iter().peekable();
-        // The innermost, which was read last, on top.
+        // The innermost, which was read last, is on top.
         let mut here: BinaryHeap<(usize, Reverse<u64>)> = BinaryHeap::new();
         for row in rows {
             while let Some((_, number, end)) = coming.next_if(|it| it.0 <= row.address) {
@@ -153,7 +154,7 @@ impl Copies {
         }
     }
 
-    /// Of those around it, the one of the row's own function; else the outermost.
+    /// Of the copies around a row, the one of the row's own function; else the outermost.
     fn of(&self, row: &Row, innermost: usize) -> usize {
         let begins = self.functions.get(&row.file);
         let begins = begins.and_then(|lines| lines.range(..=row.line).next_back());
@@ -183,7 +184,7 @@ fn declaration(entry: &DebuggingInformationEntry<Slice<'_>>, files: &[u32]) -> O
     Some((file, line))
 }
 
-/// The entry of the unit that says what this one is a copy of.
+/// The entry of the unit that this one is a copy of.
 fn origin(entry: &DebuggingInformationEntry<Slice<'_>>) -> Option<usize> {
     match entry.attr_value(gimli::DW_AT_abstract_origin)? {
         AttributeValue::UnitRef(offset) => Some(offset.0),

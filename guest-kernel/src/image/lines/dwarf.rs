@@ -1,4 +1,4 @@
-//! DWARF to rows: the line programs, and which copy of its function each row is of.
+//! From DWARF to rows: the line programs, and the copy of its function that each row belongs to.
 
 use gimli::{Dwarf, LittleEndian, SectionId};
 use object::read::elf::ElfFile64;
@@ -8,7 +8,7 @@ use super::copies::Copies;
 use super::programs::{Programs, Slice};
 use super::row::{END, Row};
 
-/// A file of every kernel's: what stands before it in its path is the source tree.
+/// A file that every kernel has. The part of its path before this is the source tree.
 const ROOT_MARK: &str = "/init/main.c";
 
 /// Rows by address, and the names of files, of a vmlinux.
@@ -28,7 +28,7 @@ pub(super) fn read(vmlinux: &[u8]) -> Result<(Vec<Row>, Vec<String>), Unreadable
     let mut copies = Copies::default();
     copies.read(&dwarf, &table.of_program);
     let mut rows = table.rows;
-    // At one address, what ends goes before what begins; else in the order of the program.
+    // At one address, ends go before begins; apart from that, the program's order is kept.
     rows.sort_by_key(|row| (row.address, row.flags & END == 0));
     copies.mark(&mut rows);
     Ok((rows, below_tree(table.files)))
@@ -43,7 +43,7 @@ pub(super) enum Unreadable {
     Dwarf(#[from] gimli::Error),
 }
 
-/// With the path of the source tree taken away from those in it.
+/// Removes the path of the source tree from the names of files in it.
 fn below_tree(files: Vec<String>) -> Vec<String> {
     let root = files.iter().find_map(|file| file.strip_suffix(ROOT_MARK));
     let Some(root) = root.map(|root| format!("{root}/")) else {

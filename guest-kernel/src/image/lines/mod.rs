@@ -1,7 +1,8 @@
 //! Which line of the source each instruction of a kernel comes from.
 //!
-//! Taken from the kernel's DWARF when the kernel comes into the cache ([`dwarf`]), and kept beside it
-//! ([`kept`]) as a table, packed, since DWARF is twenty times as large and slow to read:
+//! The lines are read from the kernel's DWARF when the kernel enters the cache ([`dwarf`]). They are
+//! kept beside it ([`kept`]) as a compressed table, because DWARF is twenty times as large and slow
+//! to read:
 //!
 //! ```text
 //! magic   8 bytes, with the version of this layout
@@ -23,10 +24,10 @@ pub(crate) use kept::keep;
 pub use kept::{KeptLines, of_interest};
 use row::{END, ROW, Row, STATEMENT};
 
-/// What to do where a kernel has none of this.
+/// What the user can do if a kernel has no lines.
 pub const NO_LINES: &str = "the kernel has no debug information, or it is compressed; `--source debian --config dwarf` builds one that has";
 
-/// Why a source line is not a place in the kernel.
+/// Why a source line has no address in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(
     missing_docs,
@@ -36,10 +37,10 @@ pub enum LineError {
     /// No such file.
     #[error("the kernel has no code of `{0}`: name a source file as it is named in its tree")]
     NoFile(String),
-    /// A name of several files.
+    /// Several files have this name.
     #[error("the kernel has several files `{file}`: {}", found.join(", "))]
     ManyFiles { file: String, found: Vec<String> },
-    /// A line from which no instruction comes.
+    /// No instruction comes from this line.
     #[error("{file}:{line} has no code, lines near it that have: {}", listed(near))]
     NoCode {
         file: String,
@@ -56,7 +57,7 @@ fn listed(lines: &[u32]) -> String {
 /// The lines of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lines {
-    /// By address; what counts of several of one address is the last.
+    /// By address. Of several rows with one address the last one counts.
     rows: Vec<Row>,
     files: Vec<String>,
 }
@@ -64,14 +65,14 @@ pub struct Lines {
 const MAGIC: &[u8; 8] = b"ullines\x01";
 
 impl Lines {
-    /// Those of a vmlinux; `None` where it has no DWARF, or none that can be read.
+    /// The lines of a vmlinux; `None` if it has no DWARF that can be read.
     #[must_use]
     pub fn from_elf(vmlinux: &[u8]) -> Option<Self> {
         let (rows, files) = dwarf::read(vmlinux).ok()?;
         (!rows.is_empty()).then_some(Self { rows, files })
     }
 
-    /// The form in which they are kept; `None` where there are too many.
+    /// The table in its file format; `None` if there are too many rows.
     fn to_bytes(&self) -> Option<Vec<u8>> {
         let count = u32::try_from(self.rows.len()).ok()?;
         let mut bytes = Vec::with_capacity(self.rows.len().saturating_mul(ROW));
@@ -87,7 +88,7 @@ impl Lines {
         Some(bytes)
     }
 
-    /// Reads what [`Lines::to_bytes`] gave; `None` where it is not one of ours.
+    /// Reads what [`Lines::to_bytes`] wrote; `None` for any other file.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (count, rest) = bytes.strip_prefix(MAGIC)?.split_first_chunk()?;
         let count = usize::try_from(u32::from_le_bytes(*count)).ok()?;
@@ -102,14 +103,14 @@ impl Lines {
         })
     }
 
-    /// The names of all files, as they are below the source tree where they are in it.
+    /// The names of all files. For those in the source tree, the path below it.
     #[must_use]
     pub fn files(&self) -> &[String] {
         &self.files
     }
 
-    /// The lines that the instruction at `address` comes from: that of the instruction itself, and those
-    /// that begin there and of which no instruction is left.
+    /// The lines that the instruction at `address` comes from: its own line, and lines that begin
+    /// there and of which no instruction is left.
     #[must_use]
     pub fn at(&self, address: u64) -> Vec<(&str, u32)> {
         let end = self.rows.partition_point(|row| row.address <= address);
@@ -135,7 +136,7 @@ impl Lines {
         self.statements(file).map(|row| row.line).collect()
     }
 
-    /// Where a line of the source begins: one address for each copy of its function.
+    /// The addresses at which a source line begins: one for each copy of its function.
     ///
     /// # Errors
     /// [`LineError`].
@@ -143,7 +144,7 @@ impl Lines {
         let file = self.file(file)?;
         let mut copies: BTreeMap<u32, (bool, u64)> = BTreeMap::new();
         for row in self.statements(file).filter(|row| row.line == line) {
-            // What is seldom executed is put apart from the rest of its function, maybe before it.
+            // The compiler moves seldom executed code away from its function, maybe before it.
             let function = symbols.resolve(row.address);
             let apart = function.is_some_and(|(name, _)| name.contains(".cold"));
             let first = copies.entry(row.copy).or_insert((apart, row.address));
@@ -162,7 +163,7 @@ impl Lines {
         Ok(addresses.into_iter().collect())
     }
 
-    /// The one file that has this name, or whose path ends with it.
+    /// The only file that has this name, or whose path ends with it.
     fn file(&self, asked: &str) -> Result<&str, LineError> {
         if let Some(file) = self.files.iter().find(|file| *file == asked) {
             return Ok(file);
@@ -182,7 +183,7 @@ impl Lines {
         }
     }
 
-    /// Where a debugger would stop in a file.
+    /// The rows of a file at which a debugger would stop.
     fn statements(&self, file: &str) -> impl Iterator<Item = &Row> {
         let number = self.files.iter().position(|it| it == file);
         let number = number.and_then(|it| u32::try_from(it).ok());

@@ -1,7 +1,7 @@
 //! The line programs of DWARF: rows, and the names of files.
 //!
-//! They are read one after the other, each once, whatever units there are: units of hostile DWARF
-//! could all name the same one. What is damaged ends the reading of its program.
+//! Each program is read once, regardless of the units: the units of hostile DWARF could all name the
+//! same one. Damage ends the reading of that program.
 
 use std::collections::HashMap;
 
@@ -11,13 +11,13 @@ use super::row::{END, Row, STATEMENT};
 
 pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Of a hostile file.
+/// A bound for hostile files.
 const MAX_ROWS: usize = 16 << 20;
 
-/// For each line program, by its offset: our number of each of its files, by the program's own.
+/// For each line program, by its offset: our numbers of its files, by the program's own numbers.
 pub(super) type FilesOfPrograms = HashMap<usize, Vec<u32>>;
 
-/// What all line programs say.
+/// The content of all line programs.
 #[derive(Default)]
 pub(super) struct Programs {
     pub rows: Vec<Row>,
@@ -27,7 +27,7 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// All line programs.
+    /// Reads all line programs.
     pub fn read(&mut self, dwarf: &Dwarf<Slice<'_>>) -> Result<(), gimli::Error> {
         let mut offset = 0;
         let length = gimli::Section::reader(&dwarf.debug_line).len();
@@ -60,7 +60,7 @@ impl Programs {
             };
             text.map(|text| String::from_utf8_lossy(text.slice()).into_owned())
         };
-        // Up to version 4 neither is in the table.
+        // Up to version 4 the tables begin with number 1.
         let compiled_in = header.directory(0).and_then(text).unwrap_or_default();
         let first = u64::from(header.version() <= 4);
         let mut files = vec![u32::MAX; usize::from(header.version() <= 4)];
@@ -70,7 +70,7 @@ impl Programs {
             };
             let name = text(file.path_name()).unwrap_or_default();
             let folder = file.directory(header).and_then(text).unwrap_or_default();
-            // Names of folders can be from the one where the compiler ran.
+            // A folder can be relative to the one where the compiler ran.
             let path = join(&join(&compiled_in, &folder), &name);
             files.push(self.number(path));
         }
@@ -134,6 +134,6 @@ fn join(folder: &str, name: &str) -> String {
         }
     }
     let root = if whole.starts_with('/') { "/" } else { "" };
-    // They are kept one a line.
+    // The table holds one name per line.
     format!("{root}{}", parts.join("/")).replace(['\n', '\r'], "?")
 }

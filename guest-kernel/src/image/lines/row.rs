@@ -1,13 +1,13 @@
-//! A row of the table of lines, and how it is kept.
+//! A row of the table of lines, and its format in the file.
 
-/// From this address on up to that of the next row.
+/// Where the instructions from this address up to the next row's come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Row {
     pub address: u64,
     pub file: u32,
-    /// 0 where it comes from no line.
+    /// 0 if they come from no line.
     pub line: u32,
-    /// Which copy of its function: another for each place where it is inlined.
+    /// The copy of the function: one for each place where it is inlined.
     pub copy: u32,
     pub flags: u32,
 }
@@ -17,7 +17,7 @@ pub(super) const STATEMENT: u32 = 1;
 /// Nothing is known from here on.
 pub(super) const END: u32 = 2;
 
-/// Bytes of a row that is kept.
+/// Size of a row in the file, in bytes.
 pub(super) const ROW: usize = 24;
 
 impl Row {
@@ -28,7 +28,7 @@ impl Row {
         }
     }
 
-    /// Reads what [`Row::write`] gave.
+    /// Reads what [`Row::write`] wrote.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
         Some(Self {

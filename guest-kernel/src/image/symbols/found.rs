@@ -1,4 +1,4 @@
-//! Symbols as they are found in an image, and the symbol table of ELF.
+//! Symbols as found in an image, and the ELF symbol table.
 
 use std::cmp::Reverse;
 
@@ -14,19 +14,19 @@ pub(crate) struct Symbol {
     pub name: String,
 }
 
-/// A part of the image that is loaded: where, and what.
+/// A loaded part of the image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Segment<'a> {
     /// Virtual address, as linked.
     pub address: u64,
-    /// File content; what is beyond it in memory is zero.
+    /// Content of the file. The rest in memory is zero.
     pub data: &'a [u8],
     /// Size in memory.
     pub size: u64,
 }
 
-/// What sorts first of several symbols at one address: text, then global, then a name that does
-/// not look like a mark of the linker script (`_stext`), then the shortest, then the alphabet.
+/// The order of symbols at one address: text first, then global ones, then names that do not look
+/// like a mark of the linker script (`_stext`), then by length, then by alphabet.
 pub(super) fn rank(symbol: &Symbol) -> (Reverse<bool>, Reverse<bool>, bool, usize, &str) {
     let text = matches!(symbol.kind, b'T' | b't' | b'W' | b'w');
     let global = symbol.kind.is_ascii_uppercase();
@@ -39,7 +39,7 @@ pub(super) fn rank(symbol: &Symbol) -> (Reverse<bool>, Reverse<bool>, bool, usiz
     )
 }
 
-/// What is loaded of an image.
+/// The loaded parts of an image.
 pub(super) fn segments<'a>(
     file: &ElfFile64<'a, Endianness>,
     vmlinux: &'a [u8],

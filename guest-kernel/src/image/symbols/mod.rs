@@ -21,17 +21,17 @@ pub(crate) use found::{Segment, Symbol};
 pub use kallsyms::KallsymsError;
 use table::Table;
 
-/// Why a kernel's symbols cannot be had.
+/// Why a kernel's symbols cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[expect(
     missing_docs,
     reason = "the variant's message says what its fields are"
 )]
 pub enum SymbolsError {
-    /// The image is no ELF file to speak of.
+    /// The image is not a valid ELF file.
     #[error("cannot read the kernel's symbols: {0}")]
     Elf(object::Error),
-    /// Stripped, and without kallsyms.
+    /// The image is stripped and has no kallsyms.
     #[error(
         "cannot find the kernel's symbols: it has no .symtab, and {0}; \
          give the vmlinux of its build instead"
@@ -40,10 +40,10 @@ pub enum SymbolsError {
     /// More symbols, or longer names, than the file can hold.
     #[error("cannot keep the kernel's symbols: there are too many")]
     TooMany,
-    /// The kept file is not one of ours, or of another version.
+    /// The symbol file has another format or version.
     #[error("{} is no symbol file of this version: remove it, it will be made again", .0.display())]
     Damaged(PathBuf),
-    /// The kept file cannot be read.
+    /// The symbol file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }
@@ -71,7 +71,7 @@ impl Symbols {
             .ok_or(SymbolsError::TooMany)
     }
 
-    /// Reads what [`Symbols::as_bytes`] gave, from a file.
+    /// Reads a file that contains [`Symbols::as_bytes`].
     pub fn load(path: &Path) -> Result<Self, SymbolsError> {
         let bytes = fs::read(path).map_err(|source| SymbolsError::Io {
             path: path.to_path_buf(),
@@ -108,13 +108,13 @@ impl Symbols {
             .and_then(|number| self.0.address_at(number))
     }
 
-    /// Bytes from the symbol to the next one at another address, or to the end of the image.
+    /// Bytes from the symbol to the next one at a higher address, or to the end of the image.
     #[must_use]
     pub fn size(&self, name: &str) -> Option<u64> {
         let address = self.address(name)?;
         let next = self.0.first_above(address);
         let end = self.0.address_at(next).or(self.0.image_end())?;
-        // The last per-CPU symbol of an old kernel: what follows lies elsewhere altogether.
+        // After the last per-CPU symbol of an old kernel comes another part of the address space.
         let start = self.0.image_start()?;
         if address < start && end >= start {
             return None;
@@ -122,9 +122,9 @@ impl Symbols {
         end.checked_sub(address)
     }
 
-    /// The symbol that `address` belongs to, and how far behind its start it is. Of several
-    /// at one place, text goes before data and global before local. Nothing outside the kernel
-    /// image has one: not user addresses, not modules, not per-CPU offsets.
+    /// The symbol that `address` belongs to, and the offset from its start. Of several symbols at
+    /// one address, text goes before data and global before local. Addresses outside the kernel
+    /// image have none: user addresses, modules, per-CPU offsets.
     #[must_use]
     pub fn resolve(&self, address: u64) -> Option<(&str, u64)> {
         if address < self.0.image_start()? || address >= self.0.image_end()? {
@@ -139,13 +139,13 @@ impl Symbols {
         (start >= self.0.image_start()?).then_some((self.0.name_at(best)?, offset))
     }
 
-    /// What to add, wrapping, to a CPU's GS base for the address of its copy of a per-CPU
-    /// variable.
+    /// The offset of a per-CPU variable: a CPU's GS base plus this offset (wrapping) is the address
+    /// of that CPU's copy.
     ///
     /// Before Linux 6.15 x86-64 linked per-CPU variables at zero and GS based on the CPU's
     /// area; since then they are linked where their initial values lie and GS holds the distance
-    /// to the CPU's area. Either way the sum is right: this is the symbol's address, checked to
-    /// lie between `__per_cpu_start` and `__per_cpu_end`.
+    /// to the CPU's area. In both layouts the offset is the symbol's address, which must lie between
+    /// `__per_cpu_start` and `__per_cpu_end`.
     #[must_use]
     pub fn percpu_offset(&self, name: &str) -> Option<u64> {
         let address = self.address(name)?;
@@ -153,15 +153,15 @@ impl Symbols {
         section.contains(&address).then_some(address)
     }
 
-    /// [`Symbols::percpu_offset`] of the pointer to the running task, whatever the kernel calls
-    /// it: `current_task`, or (6.2 to 6.14) the first member of `pcpu_hot`.
+    /// [`Symbols::percpu_offset`] of the pointer to the running task: `current_task`, or (6.2 to
+    /// 6.14) the first member of `pcpu_hot`.
     #[must_use]
     pub fn current_task_offset(&self) -> Option<u64> {
         self.percpu_offset("current_task")
             .or_else(|| self.percpu_offset("pcpu_hot"))
     }
 
-    /// Up to five names that may have been meant, nearest first.
+    /// Up to five similar names, the most similar first.
     #[must_use]
     pub fn similar(&self, name: &str) -> Vec<String> {
         let wanted = name.to_ascii_lowercase();

@@ -1,6 +1,6 @@
-//! Names that may have been meant.
+//! Similarity of names, for suggestions.
 
-/// How far apart two names are: 0 when one holds the other, else the number of edits, if few.
+/// The distance between two names: 0 if `other` contains `wanted`, else the number of edits, if few.
 pub(super) fn distance(wanted: &str, other: &str) -> Option<usize> {
     if wanted.len() >= 4 && other.contains(wanted) {
         return Some(0);

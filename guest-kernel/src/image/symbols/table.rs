@@ -1,4 +1,4 @@
-//! The file in which a kernel's symbols are kept. It is read as it is, without building anything:
+//! The symbol file that lies beside a kernel. Lookups work on its bytes directly:
 //!
 //! ```text
 //! magic     8 bytes, with the version of this layout
@@ -15,10 +15,10 @@
 
 use super::found::{Symbol, rank};
 
-/// A kernel's symbols, as they are kept.
+/// A kernel's symbols in the format of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Table {
-    /// The kept file, whole.
+    /// The whole file.
     bytes: Vec<u8>,
     count: usize,
 }
@@ -27,7 +27,7 @@ const MAGIC: &[u8; 8] = b"ulsyms\x00\x01";
 const HEADER: usize = 32;
 
 impl Table {
-    /// `None` where there are more symbols, or longer names, than the file can hold.
+    /// `None` if there are more symbols, or longer names, than the file can hold.
     pub fn build(mut symbols: Vec<Symbol>, start: u64, end: u64) -> Option<Self> {
         symbols.sort_by(|a, b| (a.address, rank(a)).cmp(&(b.address, rank(b))));
         let count = u32::try_from(symbols.len()).ok()?;
@@ -63,8 +63,8 @@ impl Table {
         Self::from_bytes(bytes)
     }
 
-    /// Checks only what makes the parts addressable: a damaged file gives wrong or no answers,
-    /// but is told by its size in the cache before it comes to that.
+    /// Checks only that the parts lie within the file. A file with damaged content gives wrong or
+    /// no answers; the cache detects files of the wrong size.
     pub fn from_bytes(bytes: Vec<u8>) -> Option<Self> {
         if !bytes.starts_with(MAGIC) {
             return None;
@@ -146,7 +146,7 @@ impl Table {
     }
 }
 
-/// The parts of the kept file behind its header.
+/// The parts of the file after its header.
 enum Part {
     Addresses,
     ByName,

@@ -1,5 +1,5 @@
-//! What of QEMU's packages and of all they depend on is kept: the program, its libraries, and the
-//! firmware to start a kernel on a PC without a display.
+//! Which files of QEMU's packages and their dependencies are kept: the program, its libraries, and
+//! the firmware that starts a kernel on a PC without a display.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,7 @@ pub(super) fn place(path: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Removes the libraries that are not linked into the program, and checks that the rest is there.
+/// Removes the libraries that the program does not need, and checks that nothing else is missing.
 pub(super) fn prune(dir: &Path) -> Result<(), ClosureError> {
     closure::prune(dir, PROGRAM)?;
     let missing = FIRMWARE_FILES

@@ -1,5 +1,5 @@
-//! The QEMU that emulates the KVM host: the system's, where it is good enough, else Debian's,
-//! unpacked into the cache and run there with its own libraries. Nothing is installed.
+//! The QEMU that emulates the KVM host: the system's, if it is new enough, else Debian's, unpacked
+//! into the cache and run there with its own libraries. Nothing is installed.
 
 mod files;
 
@@ -19,11 +19,11 @@ use crate::debian::closure::{identity, package_version, unpack};
 use crate::debian::deb::DebError;
 use crate::progress::Progress;
 
-/// Names the QEMU to use: a path, or a name that is looked up in `PATH`.
+/// Names the QEMU to use: a path, or a name that is searched in `PATH`.
 pub const QEMU_VARIABLE: &str = "UNWINDLAB_QEMU";
 
-/// Oldest version that computes right: in 7.2, TCG corrupts EFLAGS in about one of eight kernel
-/// boots; 10.0 booted 12 of 12. What lies between was not measured.
+/// Oldest version that computes correctly: in 7.2, TCG corrupts EFLAGS in about one of eight kernel
+/// boots; 10.0 booted 12 of 12. The versions in between were not measured.
 pub const OLDEST: (u32, u32) = (10, 0);
 
 /// The program's name.
@@ -33,23 +33,23 @@ pub const FIRMWARE: &str = files::FIRMWARE;
 const PACKAGE: &str = "qemu-system-x86";
 const KIND: &str = "qemu";
 
-/// A QEMU for x86-64 that can be started.
+/// A QEMU for x86-64.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Qemu {
     /// What to execute.
     pub program: PathBuf,
-    /// What its command line begins with, before any option of the caller's.
+    /// The first arguments, before the caller's options.
     pub args: Vec<OsString>,
-    /// Where its firmware lies, when not where it looks by itself. Already in `args`, as `-L`.
+    /// The folder of its firmware, if QEMU does not find it by itself. `args` has it, as `-L`.
     pub firmware: Option<PathBuf>,
     /// Such as `10.0.13`.
     pub version: String,
-    /// Which one it is and where it lies, for messages.
+    /// Which QEMU it is and where it lies, for messages.
     pub origin: String,
 }
 
 impl Qemu {
-    /// A command that runs this QEMU; options are to be added.
+    /// A command that runs this QEMU. The caller adds options.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
@@ -65,16 +65,16 @@ impl Qemu {
     reason = "the variant's message says what its fields are"
 )]
 pub enum QemuError {
-    /// The one in `UNWINDLAB_QEMU` cannot be used.
+    /// The QEMU in `UNWINDLAB_QEMU` cannot be used.
     #[error("{QEMU_VARIABLE}: {program} {source}")]
     Chosen { program: String, source: Unusable },
-    /// The one that was unpacked does not start.
+    /// The unpacked QEMU does not start.
     #[error("the QEMU that was unpacked into the cache does not start: {0}")]
     Broken(#[source] Unusable),
     /// Its libraries are not complete.
     #[error("the QEMU of the archive cannot be used: {0}")]
     Closure(#[from] files::ClosureError),
-    /// The archive does not give it.
+    /// It cannot be fetched from the archive.
     #[error(transparent)]
     Apt(#[from] AptError),
     /// A package cannot be unpacked.
@@ -113,7 +113,7 @@ struct About {
 }
 
 /// The QEMU to use: `UNWINDLAB_QEMU`, else the system's if it is at least [`OLDEST`], else one in
-/// the cache, which is fetched when it is not there.
+/// the cache, which is fetched if it is missing.
 pub fn qemu(cache: &Cache, progress: &dyn Progress) -> Result<Qemu, QemuError> {
     match installed()? {
         Some(found) => Ok(found),
@@ -121,7 +121,7 @@ pub fn qemu(cache: &Cache, progress: &dyn Progress) -> Result<Qemu, QemuError> {
     }
 }
 
-/// The folder of Debian's QEMU in the cache, whatever else is installed; fetched when it is not there:
+/// The folder of Debian's QEMU in the cache, even if another one is installed. It contains
 /// [`PROGRAM`], its libraries and their loader (see [`crate::debian::closure`]), and [`FIRMWARE`].
 pub fn debian(cache: &Cache, progress: &dyn Progress) -> Result<PathBuf, QemuError> {
     Ok(entry(cache, progress)?.dir)
@@ -140,7 +140,7 @@ fn entry(cache: &Cache, progress: &dyn Progress) -> Result<Entry<About>, QemuErr
     )
 }
 
-/// The QEMU that would be used and is there already, if one is; nothing is fetched.
+/// The QEMU that [`qemu`] would return without fetching anything.
 pub fn find(cache: &Cache) -> Result<Option<Qemu>, QemuError> {
     match installed()? {
         Some(found) => Ok(Some(found)),
@@ -148,7 +148,7 @@ pub fn find(cache: &Cache) -> Result<Option<Qemu>, QemuError> {
     }
 }
 
-/// The one that the user names, else the system's if it is new enough.
+/// The QEMU that the user names, else the system's if it is new enough.
 fn installed() -> Result<Option<Qemu>, QemuError> {
     if let Some(chosen) = env::var_os(QEMU_VARIABLE).filter(|chosen| !chosen.is_empty()) {
         let found = system(&chosen).map_err(|source| QemuError::Chosen {
@@ -160,7 +160,7 @@ fn installed() -> Result<Option<Qemu>, QemuError> {
     Ok(system(OsStr::new(PROGRAM)).ok())
 }
 
-/// A QEMU that is installed, or why it will not do.
+/// An installed QEMU.
 fn system(program: &OsStr) -> Result<Qemu, Unusable> {
     let path = in_path(program).ok_or(Unusable::Missing)?;
     let version = version(&mut Command::new(&path))?;
@@ -235,8 +235,8 @@ fn unpacked(entry: Entry<About>) -> Qemu {
     }
 }
 
-/// The dynamic loader's own command line: no library of the system is mixed in, and none of this
-/// QEMU's is seen by other programs.
+/// The command line of QEMU's own dynamic loader: QEMU uses no library of the system, and other
+/// programs use none of QEMU's.
 fn loader_args(dir: &Path) -> Vec<OsString> {
     vec![
         "--inhibit-cache".into(),

@@ -1,5 +1,5 @@
-//! The symbol table that every kernel carries inside, for its own oops messages and for
-//! /proc/kallsyms: what is left when a distribution has stripped the vmlinux.
+//! The symbol table inside every kernel, for its own oops messages and for /proc/kallsyms. It is all
+//! that is left when a distribution has stripped the vmlinux.
 //!
 //! scripts/kallsyms.c writes it into `.rodata`, since Linux 6.4 in this order:
 //!
@@ -23,10 +23,10 @@
 //! - without them, but with a `relative_base`: `relative_base + offset`;
 //! - without a `relative_base` (as in 7.2): signed, from the place of the offset itself.
 //!
-//! Nothing points at these tables in a stripped image, so they are found by what they must look
-//! like: the tokens `0` to `9` follow one another because digits stand for themselves, and the
-//! index behind the tokens has to agree with them. Everything is checked against everything
-//! else, for the image may be hostile.
+//! Nothing in a stripped image points at these tables, so they are found by their content: the
+//! tokens `0` to `9` follow one another because digits stand for themselves, and the index after
+//! the tokens must agree with them. All parts are checked against each other, because the image may
+//! be hostile.
 
 use super::found::{Segment, Symbol};
 
@@ -42,9 +42,9 @@ pub enum KallsymsError {
 }
 
 const TOKENS: usize = 256;
-/// A kernel has one; a bound for hostile images.
+/// A kernel has one table. This bound is for hostile images.
 const MAX_TABLES: usize = 16;
-/// Far more than any kernel has (200,000), and a bound for hostile images.
+/// A kernel has some 200,000 symbols. This bound is for hostile images.
 const MAX_SYMBOLS: usize = 8 << 20;
 /// The kernel's KSYM_NAME_LEN is 512.
 const MAX_NAME: usize = 1024;
@@ -74,7 +74,7 @@ struct Tokens<'a> {
     strings: Vec<&'a [u8]>,
 }
 
-/// Every place in `data` that reads as a token table with its index.
+/// Every place in `data` that contains a token table with its index.
 fn find_tokens(data: &[u8]) -> impl Iterator<Item = Tokens<'_>> {
     const DIGITS: &[u8] = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00";
     memchr::memmem::find_iter(data, DIGITS).filter_map(|at| tokens_around(data, at))
@@ -82,7 +82,7 @@ fn find_tokens(data: &[u8]) -> impl Iterator<Item = Tokens<'_>> {
 
 /// The table whose 48th string (ASCII `0`) is at `zero`.
 fn tokens_around(data: &[u8], zero: usize) -> Option<Tokens<'_>> {
-    // Where the strings from `0` on are, and where the last one ends.
+    // The offsets of the strings from `0` on, and the end of the last one.
     let mut position = zero;
     let mut from_zero = Vec::with_capacity(TOKENS);
     for _ in usize::from(b'0')..TOKENS {
@@ -108,7 +108,7 @@ fn tokens_around(data: &[u8], zero: usize) -> Option<Tokens<'_>> {
     None
 }
 
-/// The tokens, if every entry of the index is where a string begins.
+/// The tokens, if every entry of the index is the start of a string.
 fn agreed_tokens<'a>(
     data: &'a [u8],
     zero: usize,
@@ -205,8 +205,8 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Offset of the first marker, which is 0, and the value of the last one. Read backwards, the
-/// markers fall.
+/// Offset of the first marker, which is 0, and the value of the last one. Backwards, the markers
+/// decrease.
 fn first_marker(data: &[u8], end: usize) -> Option<(usize, usize)> {
     let mut at = end.checked_sub(4)?;
     let last = word(data, at)?;
@@ -222,7 +222,7 @@ fn first_marker(data: &[u8], end: usize) -> Option<(usize, usize)> {
     Some((at, usize::try_from(last).ok()?))
 }
 
-/// Whether `count` names end where the markers begin, and every 256th is where a marker says.
+/// Whether `count` names end where the markers begin, and every marker points to a 256th name.
 fn agrees(names: &[u8], count: usize, markers: &[u8]) -> bool {
     let mut rest = names;
     for number in 0..count {
@@ -288,7 +288,7 @@ fn addresses(segment: Segment<'_>, start: usize, count: usize) -> Option<Vec<u64
         .get(base_at..)
         .and_then(|rest| rest.first_chunk::<8>())
         .map(|bytes| u64::from_le_bytes(*bytes));
-    // Where there is no base, three-byte numbers of symbols stand here: never an address.
+    // Without a base, the three-byte numbers of `seqs_of_names` follow, which are no address.
     let Some(base) = base.filter(|base| *base >= KERNEL_BASE) else {
         let table = segment.address.checked_add(u64::try_from(start).ok()?)?;
         return Some(
@@ -301,7 +301,7 @@ fn addresses(segment: Segment<'_>, start: usize, count: usize) -> Option<Vec<u64
                 .collect(),
         );
     };
-    // Only with absolute per-CPU symbols are there negative offsets, and then most are.
+    // Offsets are negative only with absolute per-CPU symbols, and then most of them.
     let negative = signed().filter(|offset| *offset < 0).count();
     Some(if negative > count / 2 {
         signed()
@@ -318,7 +318,7 @@ fn addresses(segment: Segment<'_>, start: usize, count: usize) -> Option<Vec<u64
     })
 }
 
-/// A table that was read right is sorted and names what every kernel has.
+/// A table that was decoded correctly is sorted and contains `_text`.
 fn check(symbols: &[Symbol]) -> Result<(), KallsymsError> {
     if !symbols.is_sorted_by_key(|symbol| symbol.address) {
         return Err(KallsymsError::Damaged("its addresses are out of order"));
