@@ -1,11 +1,13 @@
-//! What a new workspace takes over from another one, so that a source that is nearly known is not
-//! compiled from nothing.
+//! Fills a new workspace with the objects of another one, so that a source that is similar to a known
+//! one is not compiled from nothing.
 //!
-//! kbuild compiles what is older than what it was made of, so the copy keeps all times: files that
-//! both sources have stay older than their objects, and [`Workspace::check_out`] writes those that
-//! differ anew. Which differ is git's to say, by their hashes. Commands and dependencies that
-//! kbuild remembers name files relative to the folder of the objects, which lies in the tree for
-//! that reason; those of objtool, which do not, are rewritten ([`moved`]).
+//! kbuild decides by time: it compiles what is older than its prerequisites. The copy therefore keeps
+//! all times. Files that both sources share stay older than their objects; files that differ are
+//! written by [`Workspace::check_out`], so they are newer. git decides by hash which files differ.
+//!
+//! kbuild also remembers commands and dependencies. They name files relative to the folder of the
+//! objects, which lies in the tree for this reason. Only objtool's build uses absolute names: they
+//! are replaced ([`moved`]).
 
 use std::fs::{self, File, FileTimes};
 use std::io;
@@ -17,18 +19,17 @@ use super::workspace::{Folders, OBJ, Workspace, lock_key};
 use crate::cache::{At, Cache};
 use crate::progress::Progress;
 
-/// Where more files differ, next to nothing that was compiled is of use: a header that
-/// everything includes is among them.
+/// If more files differ, nearly everything is compiled again anyway: a header that everything
+/// includes is among them.
 const MOST_DIFFERENT: usize = 10_000;
 
-/// Objects built with these name the folder in which they were compiled.
+/// With these options objects contain the path of the folder in which they were compiled.
 const NAMES_FOLDER: &[&str] = &["CONFIG_DEBUG_INFO=y", "CONFIG_GCOV_KERNEL=y"];
 
-/// Fills a workspace without a source tree from the one whose tree is nearest to `tree`, among
-/// those that have compiled this configuration. The other one is locked meanwhile.
+/// Fills a workspace that has no source tree yet. Of the workspaces that have compiled this
+/// configuration, it takes the one with the most similar tree, and locks it meanwhile.
 ///
-/// Whatever goes wrong with one file, or ends this half-way, costs time only: what is missing is
-/// written and compiled again.
+/// If this is interrupted, nothing is lost but time: what is missing is written and compiled later.
 pub(super) fn fill(
     workspace: &Workspace,
     tree: &str,
@@ -45,18 +46,18 @@ pub(super) fn fill(
     let Some(name) = other.name() else {
         return Ok(());
     };
-    // That one cannot wait for us meanwhile: nobody takes anything from a workspace without objects.
+    // No deadlock: our workspace has no objects yet, so nobody waits for it here.
     let _lock = cache.lock(&lock_key(name), progress)?;
     let objects = other.obj(fragments);
     // It may have been removed while we waited.
     if !objects.exists() || names_folder(&objects) {
         return Ok(());
     }
-    progress.step(&format!("taking over what {name} has compiled"));
+    progress.step(&format!("copying the objects of {name}"));
     take_over(&other, workspace, fragments)
 }
 
-/// The workspace with the fewest files that differ.
+/// The workspace in which the fewest files differ.
 fn nearest(
     workspace: &Workspace,
     tree: &str,
@@ -66,7 +67,7 @@ fn nearest(
     let others = Folders::all(cache)?
         .into_iter()
         .filter(|other| other != workspace.folders() && other.obj(fragments).exists())
-        // One whose index cannot be read is of no use.
+        // Without one whose index cannot be read.
         .filter_map(|other| Some((workspace.different(tree, &other).ok()?, other)))
         .filter(|(different, _)| *different <= MOST_DIFFERENT);
     Ok(others
@@ -81,7 +82,7 @@ fn names_folder(objects: &Path) -> bool {
 
 fn take_over(from: &Folders, to: &Workspace, fragments: &[Fragment]) -> Result<(), BuildError> {
     let into = to.folders();
-    // In the end renamed to `src`: what has that name is whole.
+    // Renamed to `src` at the end, so that a tree of that name is complete.
     let new = into.root().join("src.new");
     if new.exists() {
         fs::remove_dir_all(&new).at(&new)?;
@@ -99,7 +100,7 @@ fn take_over(from: &Folders, to: &Workspace, fragments: &[Fragment]) -> Result<(
     };
     let name = objects.file_name().unwrap_or_default();
     copy(&objects, &new.join(name), &|_| false, &file)?;
-    // First, so that there is no tree without its index.
+    // Before the tree, so that no tree is without its index.
     let index = into.src_index();
     fs::copy(from.src_index(), &index).at(&index)?;
     fs::rename(&new, into.src()).at(&new)?;
@@ -107,8 +108,8 @@ fn take_over(from: &Folders, to: &Workspace, fragments: &[Fragment]) -> Result<(
     Ok(())
 }
 
-/// What a file that kbuild reads its commands or dependencies from says about the new place; `None`
-/// where it is another file, or names no place.
+/// The text of a file with commands or dependencies, with the old path replaced by the new one.
+/// `None` for other files, and for those without the path.
 fn moved(file: &Path, old: &str, new: &str) -> io::Result<Option<String>> {
     if !file.extension().is_some_and(|it| it == "cmd" || it == "d") {
         return Ok(None);
@@ -119,7 +120,7 @@ fn moved(file: &Path, old: &str, new: &str) -> io::Result<Option<String>> {
     Ok(text.contains(old).then(|| text.replace(old, new)))
 }
 
-/// Copies a folder without what `skip` names; `file` makes the copy of a file.
+/// Copies a folder, except what `skip` selects. `file` copies a single file.
 fn copy(
     from: &Path,
     to: &Path,
@@ -146,8 +147,8 @@ fn copy(
     Ok(())
 }
 
-/// A second name for a file of the source: git, which alone writes there, replaces files and
-/// never changes one.
+/// Links a source file into the other workspace. Only git writes source files, and it replaces a
+/// file instead of changing it.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
     fs::hard_link(from, to).or_else(|_| copy_file(from, to))
 }
@@ -175,7 +176,7 @@ mod tests {
     const OBJECT: &str = "kernel/fork.o";
     const COMMAND: &str = "tools/objtool/.check.o.cmd";
 
-    /// A source tree of the user's in which this is in `kernel/fork.c`, and its workspace.
+    /// The workspace and tree of a user's source in which `kernel/fork.c` contains `fork`.
     fn opened(cache: &Cache, folder: &Path, fork: &str) -> (Workspace, String) {
         for (file, content) in [
             ("Kconfig", "config"),
@@ -194,7 +195,7 @@ mod tests {
         (workspace, tree)
     }
 
-    /// As if it had been compiled.
+    /// A workspace with a source and fake objects.
     fn compiled(cache: &Cache, folder: &Path, config: &str) -> Folders {
         let (workspace, tree) = opened(cache, folder, "old");
         workspace.check_out(&tree, &Silent).unwrap();

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * unwindlab's client: what it takes by ioctl, and what it writes into its log.
+ * The interface of the lab client: its ioctls, and the layout of its log.
  *
  * All of it is little-endian. The log is mapped with mmap() at offset 0: one page with struct
- * unwindlab_control, then the slots. It is filled once, from the first slot to the last; what
- * comes after the last is counted and gone.
+ * unwindlab_control, then the slots. It is filled once, from the first slot to the last. Records
+ * that come after the last slot are counted and lost.
  */
 #ifndef _LINUX_UNWINDLAB_H
 #define _LINUX_UNWINDLAB_H
@@ -14,20 +14,20 @@
 
 #define UNWINDLAB_VERSION	1
 #define UNWINDLAB_MAGIC		0x424c5755	/* "UWLB" */
-/* Clients that can be registered at once; more than the kernel has bits for. */
+/* Clients that can be registered at once: more than the kernel has bits for. */
 #define UNWINDLAB_CLIENTS	64
 
-/* Where clients ask for an unwind. */
+/* The points at which clients request an unwind. */
 enum unwindlab_point {
-	UNWINDLAB_AT_SYS_ENTER,		/* a target's system call begins */
-	UNWINDLAB_AT_SYS_EXIT,		/* and ends, before the exit work */
+	UNWINDLAB_AT_SYS_ENTER,		/* at the start of a target's system call */
+	UNWINDLAB_AT_SYS_EXIT,		/* at its end, before the exit work */
 	UNWINDLAB_AT_NMI,		/* any NMI with a target current */
-	UNWINDLAB_AT_POKE,		/* UNWINDLAB_POKE of another CPU */
+	UNWINDLAB_AT_POKE,		/* UNWINDLAB_POKE from another CPU */
 	UNWINDLAB_AT_DEATH,		/* in do_exit() of a target, PF_EXITING set */
 	UNWINDLAB_POINTS,
 };
 
-/* In which context; as bits (1 << context) in unwindlab_ask.contexts. */
+/* The context of a request. Bits (1 << context) in unwindlab_ask.contexts. */
 enum unwindlab_context {
 	UNWINDLAB_TASK,
 	UNWINDLAB_SOFTIRQ,
@@ -35,21 +35,21 @@ enum unwindlab_context {
 	UNWINDLAB_NMI,
 };
 
-/* Asks of all clients in the mask, count times in a row, in each context in turn. */
+/* All clients in the mask make count requests in a row, in each context in turn. */
 struct unwindlab_ask {
 	__u64	clients;
 	__u32	contexts;
 	__u32	count;
 };
 
-#define UNWINDLAB_ASK_CANCELLED	1	/* cancelled clients go on asking */
-#define UNWINDLAB_LOG_ALL	2	/* every return to user mode, not only those worth it */
+#define UNWINDLAB_ASK_CANCELLED	1	/* cancelled clients go on making requests */
+#define UNWINDLAB_LOG_ALL	2	/* all returns to user mode, not only those after an event */
 
 struct unwindlab_config {
 	struct unwindlab_ask	ask[UNWINDLAB_POINTS];
 	__u64	nested_in;	/* from inside the callbacks of these clients ... */
 	__u64	nested;		/* ... these ask */
-	__u32	delay_us;	/* a callback takes so long at least */
+	__u32	delay_us;	/* minimum duration of a callback */
 	__u32	flags;
 };
 
@@ -72,8 +72,8 @@ struct unwindlab_poke {
 struct unwindlab_control {
 	__u32	magic;
 	__u32	version;
-	__u64	slots;		/* there are so many */
-	__u64	head;		/* so many were asked for; beyond slots: lost */
+	__u64	slots;		/* number of slots */
+	__u64	head;		/* records so far; those beyond slots are lost */
 };
 
 enum unwindlab_kind {
@@ -86,8 +86,8 @@ enum unwindlab_kind {
 				   orig_ax of the entry: negative for an interrupt */
 	UNWINDLAB_K_MIGRATE,	/* a = from, b = to */
 	UNWINDLAB_K_EXIT,	/* sched_process_exit of a target */
-	UNWINDLAB_K_FREE,	/* its task_struct goes */
-	UNWINDLAB_K_REGISTERED,	/* ret = what unwind_deferred_init() said */
+	UNWINDLAB_K_FREE,	/* its task_struct is freed */
+	UNWINDLAB_K_REGISTERED,	/* ret = result of unwind_deferred_init() */
 	UNWINDLAB_K_CANCEL,	/* unwind_deferred_cancel() is called */
 	UNWINDLAB_K_CANCELLED,	/* and has returned */
 	UNWINDLAB_K_START,
@@ -98,13 +98,13 @@ enum unwindlab_kind {
 #define UNWINDLAB_F_LEAVING	2	/* between the exit work and user mode */
 #define UNWINDLAB_F_USER	4	/* the NMI or interrupt hit user mode */
 #define UNWINDLAB_F_NESTED	8	/* from inside a callback */
-#define UNWINDLAB_F_WAS_CANCELLED 16	/* by a client known to be cancelled */
+#define UNWINDLAB_F_WAS_CANCELLED 16	/* by a client that is known to be cancelled */
 #define UNWINDLAB_F_IRQS_OFF	32	/* the NMI hit the kernel with interrupts off */
 
 /*
- * 64 bytes. commit is slot + 1, written last: a slot without it was never finished. entry counts
- * the target's returns to user mode so far, so that all of one stay in the kernel, and what NMIs
- * in user mode before it ask for, have one number.
+ * 64 bytes. commit is slot + 1, and written last: a slot without it is incomplete. entry is the
+ * number of the target's returns to user mode so far: the same for all records of one stay in the
+ * kernel, and for requests of NMIs in user mode before it.
  */
 struct unwindlab_slot {
 	__u8	kind;
@@ -126,7 +126,7 @@ struct unwindlab_slot {
 
 #define UNWINDLAB_FRAMES	5
 
-/* The frames that a callback got; left out where the target's last ones had the same hash. */
+/* The frames that a callback got, unless the target's last ones had the same hash. */
 struct unwindlab_frames {
 	__u8	kind;
 	__u8	count;		/* frames here */

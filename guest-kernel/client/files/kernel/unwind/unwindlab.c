@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * unwindlab's client: drives unwind_deferred_*() as many tracers would, and logs what comes of it.
+ * The lab client: uses unwind_deferred_*() as several tracers would, and logs the results.
  *
- * It decides nothing: who asks when is told by ioctl, what is right is judged by the reader of
- * the log (include/linux/unwindlab.h). Switched off, it is three static branches.
+ * It decides nothing: ioctls tell it who makes a request and when, and the reader of the log
+ * judges the results (include/linux/unwindlab.h). Switched off, it is three static branches.
  */
 #include <linux/delay.h>
 #include <linux/interrupt.h>
@@ -31,7 +31,7 @@
 #include <asm/nmi.h>
 
 #define NO_CLIENT	0xffff
-/* Registrations before a struct unwind_work is used again: a late callback must find its own. */
+/* Registrations before a struct unwind_work is reused: a late callback must find its own. */
 #define WORKS		16
 #define TARGETS		1024
 #define MAX_PAGES	32768
@@ -43,7 +43,7 @@ DEFINE_STATIC_KEY_FALSE(unwindlab_key);
 static struct unwindlab_control *lab_control;
 static struct unwindlab_slot *lab_slots;
 static u64 lab_capacity;
-/* Slots from here on are kept for what follows from requests already made. */
+/* Slots from here on are reserved for what follows from earlier requests. */
 static u64 lab_enough;
 static atomic64_t *lab_head;
 
@@ -53,7 +53,7 @@ static __always_inline bool lab_room(void)
 }
 
 /*
- * Any context, also where RCU is not watching: one atomic add and plain stores.
+ * For any context, even without RCU watching: one atomic add and plain stores.
  */
 static __always_inline struct unwindlab_slot *lab_reserve(u64 *at)
 {
@@ -104,7 +104,7 @@ struct lab_target {
 	u32			tgid;
 	u32			entry;
 	bool			leaving;
-	/* Something was logged since the last return. */
+	/* Something has been logged since the last return. */
 	bool			seen;
 	u8			nesting;
 	u64			enter_time;
@@ -185,7 +185,7 @@ static int lab_add(struct task_struct *task, u32 parent)
 		ret = 0;
 		goto out;
 	}
-	/* Searches that miss must end, so the table is never full. */
+	/* Failing searches must end, so the table is never full. */
 	if (lab_count >= TARGETS / 2)
 		goto out;
 	for (n = 0; n < TARGETS; n++) {
@@ -263,7 +263,7 @@ noinstr void unwindlab_user_left(void)
 		slot.cookie = task_pt_regs(current)->orig_ax;
 		lab_publish(&slot, NULL);
 	}
-	/* An NMI before the next line asks "leaving", one behind the line after asks in user mode. */
+	/* An NMI before the next line counts as leaving, one after the second as in user mode. */
 	WRITE_ONCE(target->entry, target->entry + 1);
 	WRITE_ONCE(target->leaving, false);
 }
@@ -279,9 +279,9 @@ struct lab_work {
 };
 
 struct lab_client {
-	/* Registered now; NULL from the moment on at which it is cancelled. */
+	/* Registered now. NULL as soon as its cancellation begins. */
 	struct lab_work		*active;
-	/* The last one cancelled. */
+	/* The one cancelled last. */
 	struct lab_work		*cancelled;
 	u32			gens;
 	struct lab_work		works[WORKS];
@@ -289,7 +289,7 @@ struct lab_client {
 
 static struct lab_client lab_clients[UNWINDLAB_CLIENTS];
 static struct unwindlab_config lab_config;
-/* Everything that is told by ioctl, but for pokes. */
+/* Everything that ioctls have set, except pokes. */
 static DEFINE_MUTEX(lab_mutex);
 static bool lab_on;
 
@@ -343,7 +343,7 @@ static void lab_ask_mask(struct lab_target *target, u64 mask, u32 count, unsigne
 				lab_ask_one(target, number, context, flags, ip);
 }
 
-/* What is asked at a point, in the context that is current. */
+/* Makes the requests of a point in the current context. */
 static void lab_ask_here(unsigned int point, u32 count, unsigned int context,
 			 struct pt_regs *regs)
 {
@@ -359,7 +359,7 @@ static void lab_ask_here(unsigned int point, u32 count, unsigned int context,
 		lab_ask_mask(target, ask->clients, count, context, flags, regs ? regs->ip : 0);
 }
 
-/* The frames differ from task to task and from depth to depth; any mixing function will do. */
+/* Frames differ between tasks and depths, so any mixing function will do. */
 static u64 lab_frames_hash(const struct unwind_stacktrace *trace)
 {
 	u64 hash = 0xcbf29ce484222325ull;
@@ -465,7 +465,7 @@ static int lab_register(unsigned int number)
 	preempt_enable();
 	if (!ret)
 		smp_store_release(&client->active, work);
-	/* What the kernel said is in the log; that it was asked is all that matters here. */
+	/* The result is in the log. Here it only matters that the kernel was called. */
 	return 0;
 }
 
@@ -506,7 +506,7 @@ static int lab_cancel(unsigned int number)
 struct lab_cpu {
 	struct irq_work		irq;
 	struct tasklet_struct	tasklet;
-	/* Points + 1 that wait for the context; 0: none. */
+	/* The point + 1 that waits for the context; 0: none. */
 	int			hardirq;
 	int			softirq;
 	int			nmi;
@@ -546,11 +546,11 @@ static int lab_nmi(unsigned int type, struct pt_regs *regs)
 	else
 		lab_ask_here(UNWINDLAB_AT_NMI, lab_config.ask[UNWINDLAB_AT_NMI].count,
 			     UNWINDLAB_NMI, regs);
-	/* All NMIs are the harness's while it is on. */
+	/* While it is on, all NMIs come from the harness. */
 	return NMI_HANDLED;
 }
 
-/* An interrupt to oneself comes at once, but for the time the interrupt controller takes. */
+/* A self-interrupt comes at once, except for the delay of the interrupt controller. */
 static void lab_wait_for(int *pending)
 {
 	int patience = 1000000;
@@ -763,7 +763,7 @@ static int lab_start(void)
 		return -EBUSY;
 	WRITE_ONCE(lab_log_all, lab_config.flags & UNWINDLAB_LOG_ALL);
 	lab_log(UNWINDLAB_K_START, NULL, 0, 0);
-	/* Before anybody asks: every return counts from the first request on. */
+	/* Before any request: from the first request on every return counts. */
 	static_branch_enable(&unwindlab_key);
 	WRITE_ONCE(lab_on, true);
 	ret = lab_watch();
@@ -848,8 +848,8 @@ static long unwindlab_ioctl(struct file *file, unsigned int command, unsigned lo
 static int lab_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	/*
-	 * Without the mutex: an ioctl that holds it may fault, and takes mmap_lock, which is held
-	 * here. Nor is it needed: what is set up once is never freed.
+	 * Without the mutex: an ioctl that holds it may fault and take mmap_lock, which is held
+	 * here. The mutex is not needed either: what is set up once is never freed.
 	 */
 	struct unwindlab_control *control = smp_load_acquire(&lab_control);
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Where unwindlab's client sees a task enter the kernel and leave it.
+ * Tells the lab client when a task enters and leaves the kernel.
  *
- * asm/entry-common.h includes this at its end. The three functions that the generic entry code
- * calls by these names are wrapped, so that no line of the generic code is touched: their names
- * and places in the entry and exit path are the same from 6.17 to 7.x.
+ * asm/entry-common.h includes this at its end. It wraps three functions that the generic entry
+ * code calls by these names, so no line of the generic code changes. Their names and places in
+ * the entry and exit path are the same from 6.17 to 7.x.
  */
 #ifndef _ASM_X86_UNWINDLAB_H
 #define _ASM_X86_UNWINDLAB_H
@@ -21,7 +21,7 @@ void unwindlab_user_enter(struct pt_regs *regs);
 void unwindlab_user_leave(void);
 void unwindlab_user_left(void);
 
-/* First thing behind the entry from user mode: no instrumentation, RCU may not be watching. */
+/* First after the entry from user mode: no instrumentation, and RCU may not be watching. */
 static __always_inline void unwindlab_enter_from_user_mode(struct pt_regs *regs)
 {
 	arch_enter_from_user_mode(regs);
@@ -31,7 +31,7 @@ static __always_inline void unwindlab_enter_from_user_mode(struct pt_regs *regs)
 #undef arch_enter_from_user_mode
 #define arch_enter_from_user_mode unwindlab_enter_from_user_mode
 
-/* Behind the exit work loop, before unwind_reset_info(): from here on only NMIs come. */
+/* After the exit work loop, before unwind_reset_info(): from here on only NMIs can come. */
 static __always_inline void
 unwindlab_exit_to_user_mode_prepare(struct pt_regs *regs, unsigned long ti_work)
 {
@@ -42,7 +42,7 @@ unwindlab_exit_to_user_mode_prepare(struct pt_regs *regs, unsigned long ti_work)
 #undef arch_exit_to_user_mode_prepare
 #define arch_exit_to_user_mode_prepare unwindlab_exit_to_user_mode_prepare
 
-/* Last thing before user mode, behind unwind_reset_info(): RCU may have stopped watching. */
+/* Last before user mode, after unwind_reset_info(): RCU may have stopped watching. */
 static __always_inline void unwindlab_exit_to_user_mode(void)
 {
 	arch_exit_to_user_mode();
