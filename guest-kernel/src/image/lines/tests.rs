@@ -29,24 +29,27 @@ void mixed(int a, int b) {
 }
 ";
 
-/// A program of which some files lie in `kernel/unwind` of a tree.
+/// A program with some files in `kernel/unwind` of a tree, compiled as kbuild does: in a folder of the
+/// tree.
 fn program(options: &[&str]) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let unwind = folder.path().join("kernel/unwind");
     fs::create_dir_all(&unwind).unwrap();
     fs::create_dir_all(folder.path().join("init")).unwrap();
+    let objects = folder.path().join("obj-0");
+    fs::create_dir(&objects).unwrap();
     fs::write(unwind.join("deferred.c"), SOURCE).unwrap();
     fs::write(folder.path().join("init/main.c"), "void _start(void) {}\n").unwrap();
     fs::write(folder.path().join("main.c"), "void other(void) {}\n").unwrap();
     let status = Command::new("cc")
         .args(["-O2", "-nostdlib", "-static", "-no-pie", "-o", "program"])
         .args(options)
-        .args(["kernel/unwind/deferred.c", "init/main.c", "main.c"])
-        .current_dir(folder.path())
+        .args(["../kernel/unwind/deferred.c", "../init/main.c", "../main.c"])
+        .current_dir(&objects)
         .status()
         .unwrap();
     assert!(status.success());
-    fs::read(folder.path().join("program")).unwrap()
+    fs::read(objects.join("program")).unwrap()
 }
 
 fn place(elf: &[u8], file: &str, line: u32) -> Result<Vec<(String, u64)>, String> {
