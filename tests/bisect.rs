@@ -1,5 +1,5 @@
-//! `unwindlab bisect` on a history with everything that is in the way: commits that do not build,
-//! that panic, that are wrong in another way, and many that have nothing to do with it.
+//! `unwindlab bisect` on a history with obstacles: commits that do not build, that panic, that have
+//! another bug, and many that are unrelated.
 
 #![allow(
     clippy::tests_outside_test_module,
@@ -20,19 +20,19 @@ mod source;
 use common::{said, scratch, unwindlab};
 use source::{Fallible, state};
 
-/// What the search is to find.
+/// The mutant whose commit the search must find.
 const PLANTED: &str = "counter-not-stored";
-/// What tells: C2 falls where two entries have one cookie.
+/// The scenario that shows it: C2 falls if two entries have the same cookie.
 const SCENARIO: &str = "nmi-in-syscall";
 
 /// What a commit changes.
 #[derive(Clone, Copy)]
 enum Change {
-    /// Words in a file.
+    /// Adds a comment to a file.
     Comment(&'static str),
-    /// This text takes the place of that one in a file.
+    /// Replaces the first text in a file by the second.
     Replace(&'static str, &'static str, &'static str),
-    /// A mutant.
+    /// Applies a mutant.
     Mutant(&'static str),
 }
 use Change::{Comment, Mutant, Replace};
@@ -48,8 +48,8 @@ const PANIC: (&str, &str) = (
      static int __init planted(void) { panic(\"planted\"); }\nlate_initcall(planted);\n",
 );
 
-/// Commits 1 to 16. Halving 16 commits looks at the 8th first, which panics, and behind it at one of
-/// the 12th and 13th, which do not build.
+/// Commits 1 to 16. Halving them tests the 8th first, which panics, and then the 12th or 13th, which
+/// do not build.
 const HISTORY: [(&str, Change); 16] = [
     ("docs: a word", Comment("README")),
     ("unwind: a comment", Comment(UNWINDER)),
@@ -84,14 +84,14 @@ const HISTORY: [(&str, Change); 16] = [
     ("perf: wrong in another way", Mutant("short-record")),
 ];
 
-/// A repository of the user's, without a checked-out tree.
+/// A user's repository without a checked-out tree.
 struct Repository {
     folder: PathBuf,
     index: PathBuf,
 }
 
 impl Repository {
-    /// Begins with Debian's source, whose objects it borrows from the cache.
+    /// A repository with Debian's source, whose objects it borrows from the cache.
     fn of_debian(folder: &Path) -> Fallible<Self> {
         let repository = Self {
             folder: folder.join("linux"),
@@ -177,7 +177,7 @@ impl Repository {
 
 #[test]
 fn finds_the_planted_commit() -> Fallible<()> {
-    // At the same place each time: what was compiled for it is there the next time.
+    // At the same place each time, so that the next run finds what this one has compiled.
     let folder = scratch("bisect");
     let repository = Repository::of_debian(&folder)?;
     let good = repository.commit_index(None, "good")?;
@@ -230,7 +230,7 @@ fn finds_the_planted_commit() -> Fallible<()> {
         "the user's repository changed"
     );
 
-    // All of it is in the log: the second time nothing is built or run.
+    // The log has all results, so the second time nothing is built or run.
     let written = fs::read_to_string(&log)?;
     let again = unwindlab(&args);
     assert!(said(&again).contains(&found), "{}", said(&again));

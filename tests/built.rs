@@ -1,5 +1,5 @@
-//! Kernels built from source: the good one passes everything, the lab client's scenarios included,
-//! and those that are wrong on purpose are told, each by its own invariant.
+//! Kernels built from source: the good one passes everything, including the lab client's scenarios,
+//! and each deliberately broken one violates its own invariant.
 
 #![allow(
     clippy::tests_outside_test_module,

@@ -1,5 +1,4 @@
-//! Kernels that cannot be built: one clear message, the right exit code, and the user's tree as it
-//! was.
+//! Kernels that cannot be built: one clear message, the right exit code, and an unchanged user's tree.
 
 #![allow(
     clippy::tests_outside_test_module,
@@ -17,7 +16,7 @@ mod source;
 use common::{scratch, unwindlab};
 use source::{Fallible, repository, state};
 
-/// Exit code and what was said on stderr.
+/// Exit code and text on stderr.
 fn failed(output: &Output) -> (Option<i32>, String) {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     (output.status.code(), said)
@@ -110,7 +109,7 @@ fn a_tree_that_does_not_build_is_unchanged() -> Fallible<()> {
         .args(["read-tree", "-u", "--reset", &id])
         .status()?;
     assert!(status.success(), "git read-tree: {status}");
-    // Among the first that are compiled.
+    // One of the first files that are compiled.
     let file = tree.join("kernel/bounds.c");
     let broken = fs::read_to_string(&file)?.replacen("int main(void)", "int main(viod)", 1);
     fs::write(&file, broken)?;

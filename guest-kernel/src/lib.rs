@@ -9,32 +9,31 @@
 //! - [`Symbols`] translates names to addresses and back;
 //! - [`Lines`] translates source lines to addresses and back, for kernels with DWARF.
 //!
-//! All downloads come from Debian's archive through a private apt root ([`debian::apt`]), are
+//! All downloads come from Debian's archive through a private apt root (`debian::apt`), are
 //! verified by apt, and end in the [`Cache`]. The system is never changed.
 //!
-//! The modules, each of which uses only those above it:
+//! The folders, each of which uses only those above it:
 //!
-//! - [`progress`], [`child`];
-//! - [`cache`]: the folder in which everything is kept;
-//! - [`image`]: what is in a kernel's image: its ELF, symbols and lines;
-//! - [`debian`]: apt, packages, and the kernels in them;
-//! - [`kernel`]: kernels in the cache;
-//! - [`build`](mod@build): kernels from source;
-//! - [`tools`]: QEMU and perf.
+//! - `cache`: the folder in which everything is kept;
+//! - `image`: what is in a kernel's image: its ELF, symbols and lines;
+//! - `debian`: apt, packages, and the kernels in them;
+//! - `kernel`: kernels in the cache;
+//! - `build`: kernels from source;
+//! - `tools`: QEMU and perf.
 
 pub mod build;
-pub mod cache;
+mod cache;
 pub mod child;
-pub mod debian;
+mod debian;
 #[cfg(test)]
 mod fixtures;
 pub mod image;
-pub mod kernel;
-pub mod progress;
-pub mod tools;
+mod kernel;
+mod progress;
+mod tools;
 
 pub use build::{BuildError, BuildSpec, Built, Client, Source, build};
-pub use cache::Cache;
+pub use cache::{Cache, CacheError};
 pub use debian::closure;
 pub use debian::outer::{self, OuterError, OuterKernel, outer_kernel};
 pub use image::lines::{self, KeptLines, LineError, Lines};

@@ -6,11 +6,11 @@
 //!   Debian's package)    on an index)     that differ)
 //! ```
 //!
-//! This happens in a [`workspace`](workspace::Workspace) of the cache, one for each source. Its git
+//! This happens in a `workspace` of the cache, one for each source. Its git
 //! repository is ours; the user's tree is only read. A patched tree is a git tree object, so its id
 //! identifies (source, patches) before anything is compiled. Going from one patched tree to the next
 //! writes only the files that differ, so `make` compiles only those and what includes them. A new
-//! workspace begins with the objects of the one whose source is most similar ([`seed`]).
+//! workspace begins with the objects of the one whose source is most similar (`seed`).
 
 mod client;
 pub mod config;

@@ -11,10 +11,6 @@ use object::{Object, ObjectSection};
 
 /// Why modules cannot be extracted.
 #[derive(Debug, thiserror::Error)]
-#[expect(
-    missing_docs,
-    reason = "the variant's message says what its fields are"
-)]
 pub enum ModulesError {
     /// One is missing.
     #[error("the kernel's package has no module {0}")]

@@ -17,12 +17,6 @@ impl Version {
         Self(text.into())
     }
 
-    /// The text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// The leading numbers of the upstream version: 7, 2, 12 of `1:7.2.12~rc1-1`.
     #[must_use]
     pub fn numbers(&self) -> Vec<u64> {

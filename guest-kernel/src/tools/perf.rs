@@ -147,8 +147,8 @@ mod tests {
             suite: "sid".to_owned(),
         })
         .collect();
-        let chosen = choose(&offers).map(|offer| offer.version.as_str());
-        assert_eq!(chosen, Some("7.3.4-1~bpo13+1"));
+        let chosen = choose(&offers).map(|offer| offer.version.to_string());
+        assert_eq!(chosen.as_deref(), Some("7.3.4-1~bpo13+1"));
         assert_eq!(choose(&offers[..1]), None);
     }
 

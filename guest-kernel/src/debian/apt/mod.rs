@@ -69,10 +69,6 @@ Dir::Etc::PreferencesParts "/dev/null";
 
 /// Why a package cannot be fetched.
 #[derive(Debug, thiserror::Error)]
-#[expect(
-    missing_docs,
-    reason = "the variant's message says what its fields are"
-)]
 pub enum AptError {
     /// No apt on this system.
     #[error("apt-get is missing: a stock kernel needs a Debian system; give --kernel path:FILE")]

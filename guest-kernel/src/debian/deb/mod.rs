@@ -12,10 +12,6 @@ use crate::cache::CacheError;
 
 /// Why a package cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
-#[expect(
-    missing_docs,
-    reason = "the variant's message says what its fields are"
-)]
 pub enum DebError {
     /// The archive is damaged.
     #[error("cannot unpack {}: {source}", path.display())]

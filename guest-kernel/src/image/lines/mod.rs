@@ -1,7 +1,7 @@
 //! Which line of the source each instruction of a kernel comes from.
 //!
-//! The lines are read from the kernel's DWARF when the kernel enters the cache ([`dwarf`]). They are
-//! kept beside it ([`kept`]) as a compressed table, because DWARF is twenty times as large and slow
+//! The lines are read from the kernel's DWARF when the kernel enters the cache (`dwarf`). They are
+//! kept beside it (`kept`) as a compressed table, because DWARF is twenty times as large and slow
 //! to read:
 //!
 //! ```text

@@ -1,7 +1,7 @@
 //! A kernel's symbols: names to addresses and back.
 //!
 //! They come from the ELF symbol table of a vmlinux that has one, else from the kallsyms tables
-//! in the image ([`kallsyms`]). All addresses are as linked, which is where the kernel
+//! in the image (`kallsyms`). All addresses are as linked, which is where the kernel
 //! is when it runs without KASLR (`nokaslr`).
 
 mod found;
