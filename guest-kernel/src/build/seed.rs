@@ -100,9 +100,10 @@ fn take_over(from: &Folders, to: &Workspace, fragments: &[Fragment]) -> Result<(
     };
     let name = objects.file_name().unwrap_or_default();
     copy(&objects, &new.join(name), &|_| false, &file)?;
-    // Before the tree, so that no tree is without its index.
+    // Before the tree, so that no tree is without its index. With its time: git reads files that are
+    // as new as the index again.
     let index = into.src_index();
-    fs::copy(from.src_index(), &index).at(&index)?;
+    copy_file(&from.src_index(), &index).at(&index)?;
     fs::rename(&new, into.src()).at(&new)?;
     to.refresh();
     Ok(())

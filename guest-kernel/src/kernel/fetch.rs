@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{FetchError, KIND, KernelImage, KernelSpec, LOCK, Making, Origin, kernel};
+use super::{FetchError, KIND, KernelImage, KernelSpec, LOCK, NewKernel, Origin, kernel};
 use crate::cache::{Cache, CacheError, hex};
 use crate::debian::apt::{Apt, AptError, Offer};
 use crate::debian::deb;
@@ -137,7 +137,7 @@ fn fetch_package(
         }
     };
     let image = read(VMLINUZ)?.ok_or_else(|| FetchError::EmptyPackage(offer.name.clone()))?;
-    let made = Making {
+    let new = NewKernel {
         file: &offer.name,
         origin: Origin::Package {
             package: offer.name.clone(),
@@ -147,7 +147,7 @@ fn fetch_package(
         config: read(CONFIG)?,
         source: None,
     };
-    let kernel = made.make(&image, cache, progress)?;
+    let kernel = new.make(&image, cache, progress)?;
     cache.set_note(&note, &kernel.id)?;
     Ok(kernel)
 }
@@ -167,13 +167,13 @@ fn fetch_path(
         source,
     })?;
     let _lock = cache.lock(LOCK, progress)?;
-    let made = Making {
+    let new = NewKernel {
         file: &path.display().to_string(),
         origin: Origin::Path(path.to_path_buf()),
         config: None,
         source: None,
     };
-    let image = made.make(&file, cache, progress)?;
+    let image = new.make(&file, cache, progress)?;
     cache.set_note(
         &note,
         &KnownFile {

@@ -148,13 +148,13 @@ pub(crate) fn enter(
     progress: &dyn Progress,
 ) -> Result<KernelImage, FetchError> {
     let _lock = cache.lock(LOCK, progress)?;
-    let made = Making {
+    let new = NewKernel {
         file: name,
         origin,
         config: None,
         source: Some(source),
     };
-    made.make(image, cache, progress)
+    new.make(image, cache, progress)
 }
 
 /// The kernel with this id, if it is in the cache.
@@ -163,7 +163,7 @@ pub(crate) fn find(id: &str, cache: &Cache) -> Result<Option<KernelImage>, Cache
 }
 
 /// A kernel on its way into the cache.
-struct Making<'a> {
+struct NewKernel<'a> {
     /// What messages call it.
     file: &'a str,
     origin: Origin,
@@ -172,7 +172,7 @@ struct Making<'a> {
     source: Option<&'a Path>,
 }
 
-impl Making<'_> {
+impl NewKernel<'_> {
     /// Makes the entry, unless there is one with the same vmlinux. The caller holds [`LOCK`].
     fn make(
         self,

@@ -20,7 +20,7 @@ const MAX_RANGES: usize = 16 << 20;
 type Declared = (u32, u32);
 
 /// A function, or a place where one is inlined.
-struct Copy {
+struct FunctionCopy {
     /// The copy around it.
     parent: Option<usize>,
     declared: Option<Declared>,
@@ -30,7 +30,7 @@ struct Copy {
 #[derive(Default)]
 pub(super) struct Copies {
     /// Each before those inside it.
-    copies: Vec<Copy>,
+    copies: Vec<FunctionCopy>,
     /// Their ranges of addresses: begin, number of the copy, end.
     ranges: Vec<(u64, usize, u64)>,
     /// The functions of each file by the lines at which they begin.
@@ -84,7 +84,7 @@ impl Copies {
             }
             let number = self.copies.len();
             if self.ranges_of(dwarf, unit, entry, number)? {
-                self.copies.push(Copy {
+                self.copies.push(FunctionCopy {
                     parent: around.last().map(|(_, number)| *number),
                     declared: own,
                 });
