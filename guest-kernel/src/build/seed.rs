@@ -16,12 +16,15 @@ use std::path::Path;
 use super::BuildError;
 use super::config::Fragment;
 use super::workspace::{Folders, OBJ, Workspace, lock_key};
-use crate::cache::{At, Cache};
+use crate::cache::{At, Cache, Lock};
 use crate::progress::Progress;
 
 /// If more files differ, nearly everything is compiled again anyway: a header that everything
 /// includes is among them.
 const MOST_DIFFERENT: usize = 10_000;
+
+/// So many more files may differ in a workspace that is taken because a better one is locked.
+const NEARLY: usize = 100;
 
 /// With these options objects contain the path of the folder in which they were compiled.
 const NAMES_FOLDER: &[&str] = &["CONFIG_DEBUG_INFO=y", "CONFIG_GCOV_KERNEL=y"];
@@ -40,39 +43,65 @@ pub(super) fn fill(
     if workspace.folders().src().exists() {
         return Ok(());
     }
-    let Some(other) = nearest(workspace, tree, fragments, cache)? else {
+    let others = similar(workspace, tree, fragments, cache)?;
+    let Some((other, _lock)) = lock_one(others, cache, progress)? else {
         return Ok(());
     };
-    let Some(name) = other.name() else {
-        return Ok(());
-    };
-    // No deadlock: our workspace has no objects yet, so nobody waits for it here.
-    let _lock = cache.lock(&lock_key(name), progress)?;
     let objects = other.obj(fragments);
     // It may have been removed while we waited.
     if !objects.exists() || names_folder(&objects) {
         return Ok(());
     }
+    let name = other.name().unwrap_or_default();
     progress.step(&format!("copying the objects of {name}"));
     take_over(&other, workspace, fragments)
 }
 
-/// The workspace in which the fewest files differ.
-fn nearest(
+/// The workspaces that have objects, with the number of files that differ, the fewest first.
+fn similar(
     workspace: &Workspace,
     tree: &str,
     fragments: &[Fragment],
     cache: &Cache,
-) -> Result<Option<Folders>, BuildError> {
-    let others = Folders::all(cache)?
+) -> Result<Vec<(usize, Folders)>, BuildError> {
+    let mut others: Vec<_> = Folders::all(cache)?
         .into_iter()
         .filter(|other| other != workspace.folders() && other.obj(fragments).exists())
         // Without one whose index cannot be read.
         .filter_map(|other| Some((workspace.different(tree, &other).ok()?, other)))
-        .filter(|(different, _)| *different <= MOST_DIFFERENT);
-    Ok(others
-        .min_by_key(|(different, _)| *different)
-        .map(|(_, other)| other))
+        .filter(|(different, _)| *different <= MOST_DIFFERENT)
+        .collect();
+    others.sort_by_key(|(different, _)| *different);
+    Ok(others)
+}
+
+/// Locks the most similar workspace. If another process builds in it, one that is nearly as similar
+/// is better than to wait.
+///
+/// This cannot deadlock: our own workspace has no objects yet, so nobody waits for it here.
+fn lock_one(
+    others: Vec<(usize, Folders)>,
+    cache: &Cache,
+    progress: &dyn Progress,
+) -> Result<Option<(Folders, Lock)>, BuildError> {
+    let key = |other: &Folders| other.name().map(lock_key);
+    let Some((fewest, _)) = others.first() else {
+        return Ok(None);
+    };
+    let enough = fewest.saturating_mul(2).saturating_add(NEARLY);
+    for (_, other) in others.iter().filter(|(different, _)| *different <= enough) {
+        let Some(key) = key(other) else { continue };
+        if let Some(lock) = cache.try_lock(&key)? {
+            return Ok(Some((other.clone(), lock)));
+        }
+    }
+    for (_, other) in others {
+        if let Some(key) = key(&other) {
+            let lock = cache.lock(&key, progress)?;
+            return Ok(Some((other, lock)));
+        }
+    }
+    Ok(None)
 }
 
 fn names_folder(objects: &Path) -> bool {
@@ -277,5 +306,21 @@ mod tests {
         workspace.check_out(&tree, &Silent).unwrap();
         let exit = workspace.folders().src().join("kernel/exit.c");
         assert_eq!(fs::read_to_string(exit).unwrap(), "exit");
+    }
+
+    #[test]
+    fn a_workspace_in_use_is_left_alone() {
+        let (folder, cache) = caches();
+        compiled(&cache, &folder.path().join("old"), "");
+        let (busy, tree) = opened(&cache, &folder.path().join("busy"), "new");
+        fill(&busy, &tree, &[], &cache, &Silent).unwrap();
+        busy.check_out(&tree, &Silent).unwrap();
+        let (workspace, tree) = opened(&cache, &folder.path().join("new"), "new");
+        let others = similar(&workspace, &tree, &[], &cache).unwrap();
+        let different: Vec<usize> = others.iter().map(|(different, _)| *different).collect();
+        assert_eq!(different, [0, 1]);
+        assert_eq!(&others[0].1, busy.folders());
+        let (other, _lock) = lock_one(others, &cache, &Silent).unwrap().unwrap();
+        assert_ne!(&other, busy.folders());
     }
 }
