@@ -143,7 +143,7 @@ fn trial(
 ) -> Result<TrialPlan, CommandError> {
     let Loaded { file, scenario, .. } = loaded(name, analysis)?;
     resolve(&file, &scenario, kernel.symbols(), kernel.hash()).map_err(|error| match error {
-        ResolveError::Unsupported(reason) => LabError::Unavailable(reason).into(),
+        ResolveError::Unsupported(lack) => LabError::Unavailable(lack.to_string()).into(),
         ResolveError::Scenario(errors) => CommandError::Scenario(errors),
     })
 }

@@ -163,7 +163,7 @@ fn resolve_all(
         let (symbols, hash) = (kernel.symbols(), kernel.hash());
         match resolve(&loaded.file, &loaded.scenario, symbols, hash) {
             Ok(plan) => plans.push(Ok(plan)),
-            Err(ResolveError::Unsupported(reason)) => plans.push(Err(reason)),
+            Err(ResolveError::Unsupported(lack)) => plans.push(Err(lack.to_string())),
             Err(ResolveError::Scenario(ScenarioErrors(found))) => errors.extend(found),
         }
     }

@@ -16,7 +16,7 @@ use super::suite::{Job, Judged, Suite};
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::{Lab, LabError};
 use crate::interrupt::Interrupt;
-use crate::judge::outcome::{EXIT_UNTESTED, Verdict};
+use crate::judge::outcome::{EXIT_UNTESTED, OutcomeClass};
 use crate::judge::{Outcome, ScenarioResult};
 use crate::scenario::Library;
 use crate::text::printable;
@@ -172,23 +172,23 @@ impl Progress {
         let mut unclear = Vec::new();
         for result in &results {
             let passed_before = self.passing.get(&result.name).copied();
-            match result.outcome.verdict() {
-                Verdict::Good => {
+            match result.outcome.class() {
+                OutcomeClass::Good => {
                     self.passing.insert(result.name.clone(), true);
                 }
-                Verdict::Bad => {
+                OutcomeClass::Bad => {
                     if passed_before == Some(true) {
                         regressions.push(line(result));
                     }
                     self.passing.insert(result.name.clone(), false);
                 }
                 // What passed and is not there any more is no less a loss.
-                Verdict::Untested if passed_before == Some(true) => unclear.push(line(result)),
-                Verdict::Untested => {}
+                OutcomeClass::Untested if passed_before == Some(true) => unclear.push(line(result)),
+                OutcomeClass::Untested => {}
             }
         }
         let count = |verdict| {
-            let all = results.iter().map(|it| it.outcome.verdict());
+            let all = results.iter().map(|it| it.outcome.class());
             all.filter(|it| *it == verdict).count()
         };
         let skipped = results
@@ -206,8 +206,8 @@ impl Progress {
         };
         let mut text = format!(
             "{at:>3}  {word:<14}  {title}: {} pass, {} fail, {skipped} skip\n",
-            count(Verdict::Good),
-            count(Verdict::Bad)
+            count(OutcomeClass::Good),
+            count(OutcomeClass::Bad)
         );
         for line in regressions.iter().chain(&unclear) {
             text.push_str(&format!("       {line}\n"));

@@ -13,7 +13,7 @@ use super::tally::{Made, Tally};
 use crate::host::choice::KvmHost;
 use crate::host::provider::{Lab, TestKernel};
 use crate::interrupt::Interrupt;
-use crate::judge::outcome::Verdict;
+use crate::judge::outcome::OutcomeClass;
 use crate::judge::{Case, Judge, Outcome, ScenarioResult};
 use crate::plan::Token;
 use crate::plan::{Executor, InfraError, Progress as _, TrialPlan};
@@ -259,7 +259,7 @@ impl<'a> Session<'a> {
         if let Some(hash) = &result.trace_sha256 {
             text.push_str(&format!("  trace sha256 {hash}\n"));
         }
-        if result.outcome.verdict() != Verdict::Good && result.outcome != Outcome::Skip {
+        if result.outcome.class() != OutcomeClass::Good && result.outcome != Outcome::Skip {
             let symbols = result.trace.as_ref().map(|trace| &trace.user_symbols);
             let names = Names {
                 kernel: self.kernel.symbols(),

@@ -186,7 +186,7 @@ pub(super) fn choose<T>(
 /// Why a scenario is not for a kernel, in one line.
 fn reason(error: ResolveError) -> String {
     match error {
-        ResolveError::Unsupported(reason) => reason,
+        ResolveError::Unsupported(lack) => lack.to_string(),
         ResolveError::Scenario(errors) => {
             let errors: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
             errors.join("; ")

@@ -1,6 +1,6 @@
 //! The trials of one scenario, put together.
 
-use crate::judge::outcome::Verdict;
+use crate::judge::outcome::OutcomeClass;
 use crate::judge::result::Trials;
 use crate::judge::{Outcome, ScenarioResult};
 use crate::plan::Token;
@@ -80,7 +80,7 @@ impl Tally {
         self.trials.preemptions += made.iter().filter(|made| **made).count() as u64;
         self.duration += result.duration;
         let number = self.trials.made;
-        if result.outcome.verdict() != Verdict::Good {
+        if result.outcome.class() != OutcomeClass::Good {
             if let Some(token) = token {
                 let lines = preemptions.iter().zip(&made);
                 let lines = lines.map(|(it, made)| describe(it, *made, symbols));

@@ -1,6 +1,6 @@
 //! The memory that the agent shares with the host: progress counters, commands and their answers.
 
-use unwindlab_abi::command::Words;
+use unwindlab_abi::command::CommandWords;
 use unwindlab_abi::mailbox::PAGE_SIZE;
 use unwindlab_abi::shared;
 use unwindlab_vmm::{AccessError, Memory};
@@ -34,7 +34,7 @@ impl SharedArea {
         &self,
         memory: &Memory,
         number: u64,
-        words: Words,
+        words: CommandWords,
     ) -> Result<(), AccessError> {
         let at = self.word(shared::COMMAND_OFFSET).unwrap_or(NOWHERE);
         let all = [words.what, words.thread, words.argument];

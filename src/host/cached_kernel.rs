@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use unwindlab_guest_kernel as kernels;
-use unwindlab_guest_kernel::lines::NO_LINES;
+use unwindlab_guest_kernel::lines::LineError;
 use unwindlab_guest_kernel::{Cache, KeptLines, KernelImage, Lines, Symbols};
 use unwindlab_vmm::Kernel;
 
 use super::provider::{LabError, TestKernel};
 use super::this_machine::unavailable;
-use crate::scenario::{KernelSymbols, SourceLines};
+use crate::scenario::{KernelSymbols, RdpmcError, SourceLines};
 
 /// A kernel of the cache with its symbols loaded.
 #[derive(Debug)]
@@ -115,23 +115,28 @@ impl KernelSymbols for LoadedSymbols {
         Some(self)
     }
 
-    fn rdpmc_sites(&self) -> Result<Vec<u64>, String> {
-        let path = &self.vmlinux;
-        let elf = fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    fn rdpmc_sites(&self) -> Result<Vec<u64>, RdpmcError> {
+        let elf = fs::read(&self.vmlinux).map_err(|source| RdpmcError::Read {
+            path: self.vmlinux.clone(),
+            source,
+        })?;
         // nm(1)'s letters for text: global, local or weak.
         let symbols = self.symbols.iter();
         let symbols: Vec<(u64, bool)> = symbols
             .map(|(at, letter, _)| (at, matches!(letter, 'T' | 't' | 'W' | 'w')))
             .collect();
-        unwindlab_vmm::rdpmc_sites(&Kernel::Elf(elf.into()), &symbols).map_err(|e| e.to_string())
+        Ok(unwindlab_vmm::rdpmc_sites(
+            &Kernel::Elf(elf.into()),
+            &symbols,
+        )?)
     }
 }
 
 impl SourceLines for LoadedSymbols {
-    fn place(&self, file: &str, line: u32) -> Result<Vec<u64>, String> {
-        let lines = self.loaded().ok_or_else(|| NO_LINES.to_owned())?;
-        let found = lines.place(file, line, &self.symbols);
-        found.map_err(|error| error.to_string())
+    fn place(&self, file: &str, line: u32) -> Result<Vec<u64>, LineError> {
+        let no_file = || LineError::NoFile(file.to_owned());
+        let lines = self.loaded().ok_or_else(no_file)?;
+        lines.place(file, line, &self.symbols)
     }
 
     fn at(&self, address: u64) -> Vec<(&str, u32)> {

@@ -1,4 +1,4 @@
-//! How much a trace holds, in a few numbers.
+//! Counts of a trace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use unwindlab_oracle::trace::{EventKind, Trace};
 
-/// Numbers of one trace. Those of samples and chains are of the workload's tasks only: its
-/// threads, and the processes that they start.
+/// Counts of one trace. Samples and chains count only for the workload's tasks: its threads and the
+/// processes that they start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Counts {
@@ -19,11 +19,11 @@ pub struct Counts {
     pub cookies: u64,
     /// Samples that came after their deferred chain.
     pub late: u64,
-    /// Records that the kernel says it lost, of all tasks.
+    /// Records that the kernel reports as lost, of all tasks.
     pub lost: u64,
     /// Injections made.
     pub injections: u64,
-    /// How many deferred chains have how many frames.
+    /// Number of deferred chains by number of frames.
     pub frames: BTreeMap<u64, u64>,
 }
 

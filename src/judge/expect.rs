@@ -1,4 +1,4 @@
-//! The expectations of a scenario that are no invariants.
+//! The expectations of a scenario, checked beside the invariants.
 
 use super::counts::Counts;
 use crate::scenario::located::At;
@@ -6,7 +6,7 @@ use crate::scenario::model::Expect;
 use crate::scenario::units::Count;
 use unwindlab_oracle::trace::Trace;
 
-/// What was not met, in a line each.
+/// The unmet expectations, in a line each.
 pub(super) fn unmet(expect: &Expect, counts: &Counts, trace: &Trace) -> Vec<String> {
     let numbers = [
         ("samples", &expect.samples, counts.samples),
@@ -18,20 +18,20 @@ pub(super) fn unmet(expect: &Expect, counts: &Counts, trace: &Trace) -> Vec<Stri
     let mut reasons: Vec<String> = numbers
         .into_iter()
         .filter_map(|(what, expected, found)| {
-            let expected = wanted(expected)?;
+            let expected = value(expected)?;
             (!expected.admits(found)).then(|| format!("{found} {what}, expected {expected}"))
         })
         .collect();
-    if let Some(expected) = wanted(&expect.frames) {
+    if let Some(expected) = value(&expect.frames) {
         reasons.extend(frames(expected, counts));
     }
-    if let Some(expected) = wanted(&expect.progress) {
+    if let Some(expected) = value(&expect.progress) {
         reasons.extend(progress(expected, trace));
     }
     reasons
 }
 
-fn wanted(written: &Option<At<Count>>) -> Option<Count> {
+fn value(written: &Option<At<Count>>) -> Option<Count> {
     written.as_ref().map(|count| **count)
 }
 

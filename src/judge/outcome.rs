@@ -1,41 +1,41 @@
-//! What can come out of a scenario, and what a command says of it by its exit code. The table is
-//! docs/outcomes.md.
+//! The outcomes of a scenario, and the exit code that follows from them. docs/outcomes.md has the
+//! table.
 
 use serde::{Deserialize, Serialize};
 
-/// What came out of one scenario. Only [`Outcome::Pass`] is a pass.
+/// The outcome of one scenario. Only [`Outcome::Pass`] is a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Every invariant that could be checked holds, the scenario's point was reached, what it
-    /// expects was met, and its snapshot is the same.
+    /// Every invariant that could be checked holds, the injections were made, all expectations
+    /// are met, and the snapshot is the same.
     Pass,
-    /// Something of that is not so.
+    /// Some of that does not hold.
     Fail,
-    /// Violations, and each of them is a finding: a kernel bug that is understood and listed.
+    /// There are violations, and each matches a finding: a listed kernel bug that is understood.
     ExpectedFailure,
-    /// The kernel has nothing that could be tested.
+    /// The kernel lacks what the scenario tests.
     Skip,
     /// The guest kernel panicked or oopsed.
     GuestPanic,
-    /// The guest stood still, or its workload did.
+    /// The guest or its workload stopped making progress.
     Hang,
-    /// The time was over while the guest was still making progress.
+    /// The time limit passed while the guest was still making progress.
     Timeout,
-    /// The guest never got as far as its agent.
+    /// The guest did not boot as far as its agent.
     BootError,
     /// The harness or the KVM host failed.
     InfraError,
 }
 
-/// What an outcome says of the kernel under test.
+/// What an outcome says about the kernel under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is right, or wrong as it is known to be.
+pub enum OutcomeClass {
+    /// The kernel is right, or wrong only in known ways.
     Good,
-    /// It is wrong.
+    /// The kernel is wrong.
     Bad,
-    /// Nothing.
+    /// Nothing: the kernel was not tested.
     Untested,
 }
 
@@ -69,46 +69,48 @@ impl Outcome {
         }
     }
 
-    /// Whether it says anything of the kernel.
+    /// Whether it says anything about the kernel.
     #[must_use]
     pub fn is_tested(self) -> bool {
-        self.verdict() != Verdict::Untested
+        self.class() != OutcomeClass::Untested
     }
 
-    /// What it says of the kernel.
+    /// What it says about the kernel.
     ///
     /// A timeout says nothing: the guest was still working, and how far it gets in a given time
-    /// depends on how fast the KVM host is and what runs beside it. A bisection must not call a
-    /// commit bad for that. A kernel that keeps its user mode from working is a `hang`, or fails
-    /// the scenario's `expect: progress`.
+    /// depends on the speed of the KVM host and on its load. A bisection must not call a commit
+    /// bad for that. A kernel that keeps user mode from advancing is a `hang`, or fails the
+    /// scenario's `expect: progress`.
     #[must_use]
-    pub const fn verdict(self) -> Verdict {
+    pub const fn class(self) -> OutcomeClass {
         match self {
-            Self::Pass | Self::ExpectedFailure => Verdict::Good,
-            Self::Fail | Self::GuestPanic | Self::Hang => Verdict::Bad,
-            Self::Skip | Self::BootError | Self::Timeout | Self::InfraError => Verdict::Untested,
+            Self::Pass | Self::ExpectedFailure => OutcomeClass::Good,
+            Self::Fail | Self::GuestPanic | Self::Hang => OutcomeClass::Bad,
+            Self::Skip | Self::BootError | Self::Timeout | Self::InfraError => {
+                OutcomeClass::Untested
+            }
         }
     }
 }
 
-/// Exit code of a command that was told to do what cannot be: usage, scenario files.
+/// Exit code for wrong usage and for scenario files with errors.
 pub const EXIT_USAGE: u8 = 2;
-/// Exit code where something could not be tested; `git bisect run` takes it for "skip".
+/// Exit code if something could not be tested; `git bisect run` skips such a commit.
 pub const EXIT_UNTESTED: u8 = 125;
-/// Exit code after Ctrl-C, as shells have it.
+/// Exit code after Ctrl-C, as in shells.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
-/// The exit code of a run: 1 if the kernel is wrong, else 125 if some of it could not be tested,
-/// else 0. A run of nothing tested nothing; nor did one of skips only. Beside other outcomes a skip
-/// does not count: that a stock kernel has no lab client says nothing against the rest of a library.
+/// The exit code of a run: 1 if the kernel is wrong, else 125 if something could not be tested,
+/// else 0. A run without scenarios, or with skips only, tested nothing. A skip beside other outcomes
+/// does not count: that a stock kernel lacks the lab client says nothing about the other scenarios.
 pub fn exit_code(outcomes: impl IntoIterator<Item = Outcome>) -> u8 {
     let mut code = None;
     for outcome in outcomes {
-        code = match (outcome.verdict(), code) {
+        code = match (outcome.class(), code) {
             _ if outcome == Outcome::Skip => code,
-            (Verdict::Bad, _) | (_, Some(1)) => Some(1),
-            (Verdict::Untested, _) | (_, Some(EXIT_UNTESTED)) => Some(EXIT_UNTESTED),
-            (Verdict::Good, _) => Some(0),
+            (OutcomeClass::Bad, _) | (_, Some(1)) => Some(1),
+            (OutcomeClass::Untested, _) | (_, Some(EXIT_UNTESTED)) => Some(EXIT_UNTESTED),
+            (OutcomeClass::Good, _) => Some(0),
         };
     }
     code.unwrap_or(EXIT_UNTESTED)

@@ -1,4 +1,4 @@
-//! Whether the guest's own driver handled the overflows that were injected.
+//! Checks that the guest's own driver handled the injected overflows.
 
 use unwindlab_abi::{InterruptCounts, Observation};
 
@@ -6,9 +6,9 @@ use crate::plan::ActionPlan;
 use crate::plan::TrialPlan;
 use unwindlab_oracle::trace::Trace;
 
-/// What speaks against it. The kernel counts the NMIs in which its driver found an overflow (row PMI
-/// of `/proc/interrupts`, `inc_perf_irq_stat` in arch/x86/events/core.c): there must be one for each
-/// overflow, and no other.
+/// Why it did not, in a line each. The kernel counts the NMIs in which its driver found an overflow
+/// (row PMI of `/proc/interrupts`, `inc_perf_irq_stat` in arch/x86/events/core.c): there must be
+/// exactly one for each overflow.
 pub(super) fn unhandled(plan: &TrialPlan, trace: &Trace) -> Vec<String> {
     let is_overflow = |spec: u32| {
         let planned = plan.injections.get(spec as usize);
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn every_overflow_is_one_that_the_driver_found_and_no_other_is() {
+    fn the_driver_finds_every_overflow_and_no_other() {
         assert!(after(8, 5).is_empty());
         assert!(after(20, 5).is_empty(), "NMIs of another kind");
         assert_eq!(after(8, 4).len(), 1);

@@ -1,5 +1,5 @@
-//! Whether the distribution's perf showed what was done: as many samples as overflows were injected,
-//! each where it was injected, each with the user stack as built merged behind the kernel's.
+//! Checks what the distribution's perf showed: one sample for each injected overflow, at its
+//! instruction, with the user stack as built merged behind the kernel frames.
 
 use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce};
 
@@ -8,10 +8,10 @@ use unwindlab_oracle::trace::Trace;
 use unwindlab_oracle::trace::recording::Injection;
 use unwindlab_oracle::trace::script::{self, ScriptSample};
 
-/// Complaints about single samples that are shown; the rest are counted.
+/// Complaints about single samples that are shown; the others are counted.
 const SHOWN: usize = 5;
 
-/// What speaks against it, in a line each.
+/// What is wrong, in a line each.
 pub(super) fn unmet(plan: &TrialPlan, trace: &Trace) -> Vec<String> {
     let Some(tool) = &plan.guest.perf_tool else {
         return Vec::new();
@@ -39,7 +39,7 @@ pub(super) fn unmet(plan: &TrialPlan, trace: &Trace) -> Vec<String> {
         // On one CPU both are in the order of time.
         let pairs = samples.iter().zip(injections).zip(1..);
         let wrong = pairs.filter_map(|((sample, injection), number)| {
-            let why = against(sample, injection, &tool.event, &trace.threads)?;
+            let why = mismatch(sample, injection, &tool.event, &trace.threads)?;
             Some(format!("perf's sample {number} on CPU {cpu} {why}"))
         });
         let wrong: Vec<String> = wrong.collect();
@@ -55,8 +55,8 @@ pub(super) fn unmet(plan: &TrialPlan, trace: &Trace) -> Vec<String> {
     reasons
 }
 
-/// What speaks against a sample being of an injection.
-fn against(
+/// Why a sample is not that of an injection.
+fn mismatch(
     sample: &ScriptSample,
     injection: &Injection,
     event: &str,
@@ -77,7 +77,7 @@ fn against(
     if injection.cpl == 3 && !kernel.is_empty() {
         return Some("has kernel frames, the overflow was in user mode".to_owned());
     }
-    // At a rate any task may be hit, and a thread of the workload on the way to its leaf.
+    // An injection at a rate may hit any task, and a workload thread outside its leaf.
     let thread = injection.thread?;
     let Some(thread) = threads.iter().find(|it| it.thread == thread) else {
         return Some(format!("is of thread {thread}, which nobody announced"));
@@ -155,20 +155,20 @@ mod tests {
         }
     }
 
-    fn verdict(sample: &ScriptSample, cpl: u8) -> Option<String> {
-        against(sample, &injection(cpl), "cycles", &[thread()])
+    fn judged(sample: &ScriptSample, cpl: u8) -> Option<String> {
+        mismatch(sample, &injection(cpl), "cycles", &[thread()])
     }
 
     #[test]
-    fn a_merged_chain_is_the_kernels_and_the_stack_as_built() {
-        assert_eq!(verdict(&sample(&GOOD), 0), None);
-        assert_eq!(verdict(&sample(&GOOD[2..]), 3), None);
+    fn a_merged_chain_is_the_kernel_frames_and_the_stack_as_built() {
+        assert_eq!(judged(&sample(&GOOD), 0), None);
+        assert_eq!(judged(&sample(&GOOD[2..]), 3), None);
     }
 
     #[test]
-    fn anything_else_is_told() {
+    fn anything_else_is_reported() {
         let says = |sample: &ScriptSample, cpl, what: &str| {
-            let why = verdict(sample, cpl).unwrap_or_default();
+            let why = judged(sample, cpl).unwrap_or_default();
             assert!(why.contains(what), "{why:?}, not {what:?}");
         };
         says(&sample(&GOOD[..2]), 0, "no user frames, expected the 4");
@@ -185,7 +185,7 @@ mod tests {
         let mut other = sample(&GOOD);
         other.event = "instructions".to_owned();
         says(&other, 0, "is of event instructions");
-        let nobody = against(&sample(&GOOD), &injection(0), "cycles", &[]);
+        let nobody = mismatch(&sample(&GOOD), &injection(0), "cycles", &[]);
         assert!(nobody.is_some());
     }
 
@@ -195,6 +195,6 @@ mod tests {
         anybody.thread = None;
         let mut idle = sample(&GOOD[..1]);
         idle.tid = 0;
-        assert_eq!(against(&idle, &anybody, "cycles", &[thread()]), None);
+        assert_eq!(mismatch(&idle, &anybody, "cycles", &[thread()]), None);
     }
 }

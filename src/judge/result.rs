@@ -1,4 +1,4 @@
-//! What is known of one scenario when it is over.
+//! The result of one scenario.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::counts::Counts;
 use super::outcome::Outcome;
-use super::snapshot::Comparison;
+use super::snapshot::SnapshotComparison;
 use unwindlab_oracle::invariant::{Check, Violation};
 use unwindlab_oracle::trace::Trace;
 
@@ -17,46 +17,46 @@ use unwindlab_oracle::trace::Trace;
 pub struct ScenarioResult {
     /// The scenario.
     pub name: String,
-    /// What came out.
+    /// The outcome.
     pub outcome: Outcome,
-    /// Everything that speaks against a pass, in a line each, the gravest first; for a skip its
-    /// reason. Empty for a pass only.
+    /// Every reason against a pass, in a line each, the gravest first; for a skip its reason. Only a
+    /// pass has none.
     pub reasons: Vec<String>,
-    /// What each invariant says, in the order of their IDs.
+    /// The answer of each invariant, ordered by ID.
     pub checks: Vec<InvariantCheck>,
-    /// Violations of all invariants, and the finding each is, if it is one.
+    /// Violations of all invariants, each with the finding that it matches, if any.
     pub violations: Vec<JudgedViolation>,
-    /// The canonical form of the trace, as a snapshot holds it; `None` where the scenario has none,
-    /// or its trial did not come to its end.
+    /// The canonical form of the trace, as in a snapshot; `None` if the scenario has no snapshot or
+    /// its trial did not complete.
     pub canonical: Option<String>,
-    /// What the comparison with the snapshot says; `None` where the scenario has none.
-    pub snapshot: Option<Comparison>,
-    /// Numbers of the trace.
+    /// The result of the comparison with the snapshot; `None` if the scenario has no snapshot.
+    pub snapshot: Option<SnapshotComparison>,
+    /// Counts of the trace.
     pub counts: Counts,
     /// From the start of the machine to its end, in seconds of the KVM host's clock.
     #[serde(serialize_with = "seconds")]
     pub duration: Duration,
-    /// Files that were kept, by what they hold.
+    /// Files that were written.
     pub artifacts: Vec<Artifact>,
-    /// Hash of all that was recorded, of a deterministic run; `None` elsewhere, where no two are alike.
+    /// Hash of the whole recording of a deterministic run; `None` for other runs, which all differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_sha256: Option<String>,
-    /// The whole trace; `None` where the machine never ran.
+    /// The whole trace; `None` if the machine never ran.
     pub trace: Option<Trace>,
-    /// The trials, where there were more than one: everything else is of the first that did not pass, or
-    /// of one of them.
+    /// Numbers of the trials, if there was more than one. Everything else is of the first trial that
+    /// did not pass, or else of one of them.
     pub trials: Option<Trials>,
 }
 
-/// Trials of one scenario.
+/// Numbers of the trials of one scenario.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Trials {
-    /// How many were made.
+    /// Trials made.
     pub made: u32,
-    /// How many of them met a finding.
+    /// Trials that matched a finding.
     pub expected_failures: u32,
-    /// Preemptions in all of them.
+    /// Preemptions in all trials.
     pub preemptions: u64,
 }
 
@@ -70,29 +70,29 @@ pub struct InvariantCheck {
     pub check: Check,
 }
 
-/// One violation, and what it is known to be.
+/// One violation, with the finding that it matches, if any.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct JudgedViolation {
     /// The violation.
     #[serde(flatten)]
     pub violation: Violation,
-    /// The finding it matches.
+    /// The finding's ID.
     pub finding: Option<String>,
 }
 
-/// A file that was kept.
+/// A file that was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Artifact {
-    /// What it holds (`console`).
+    /// Its contents (`console`).
     pub kind: String,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
 }
 
 impl ScenarioResult {
-    /// A scenario that did not get as far as a machine.
+    /// The result of a scenario for which no machine ran.
     #[must_use]
     pub fn not_run(name: &str, outcome: Outcome, reason: String) -> Self {
         Self {
@@ -112,14 +112,14 @@ impl ScenarioResult {
         }
     }
 
-    /// What came out and the gravest reason, in a line.
+    /// The outcome and the gravest reason, in a line.
     #[must_use]
     pub fn brief(&self) -> String {
         let reason = self.reasons.first().map_or("", String::as_str);
         format!("{}: {} {reason}", self.name, self.outcome.name())
     }
 
-    /// The invariants that fell and are no finding, each once, in order.
+    /// The invariants with violations that match no finding, each once, in order.
     #[must_use]
     pub fn fallen(&self) -> Vec<&str> {
         let mut fallen: Vec<&str> = self
@@ -133,7 +133,7 @@ impl ScenarioResult {
         fallen
     }
 
-    /// IDs of the findings that were met, each once.
+    /// IDs of the matched findings, each once.
     #[must_use]
     pub fn findings(&self) -> Vec<&str> {
         let mut ids: Vec<&str> = self

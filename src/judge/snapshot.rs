@@ -1,66 +1,66 @@
-//! Snapshots at run time: the same files that `cargo test` compares with insta.
+//! Compares a trace with its snapshot: the same files that `cargo test` compares with insta.
 //!
-//! Format of a file (insta's, since its 1.0): a line `---`, metadata in YAML that is of no use
+//! A file has insta's format (since its 1.0): a line `---`, metadata in YAML, which is ignored
 //! here, a line `---`, and the contents. As in insta, empty lines at the start and white space
 //! at the end of the contents do not count.
 
 use serde::{Deserialize, Serialize};
 
-/// Lines of a difference that are kept; more help nobody.
+/// Longest difference that is shown, in lines.
 const MAX_DIFF_LINES: usize = 60;
 
-/// What the comparison with a snapshot says.
+/// The result of the comparison with a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "is")]
-pub enum Comparison {
+pub enum SnapshotComparison {
     /// The same.
     Same,
-    /// Another one.
+    /// They differ.
     Different {
         /// Unified difference, from the snapshot to the trace.
         diff: String,
-        /// The canonical form of the trace, whole.
+        /// The whole canonical form of the trace.
         actual: String,
     },
-    /// There is no snapshot to compare with.
+    /// There is no snapshot.
     Missing {
         /// The canonical form of the trace.
         actual: String,
     },
-    /// There is a file, but it is no snapshot.
+    /// The file is not a snapshot.
     Unreadable {
         /// What is wrong with it.
         reason: String,
     },
-    /// The user did not want it compared.
+    /// The user turned the comparison off.
     Skipped,
 }
 
 /// Compares the text of a snapshot file with the canonical form of a trace.
 #[must_use]
-pub fn compare(file: Option<&str>, actual: &str) -> Comparison {
+pub fn compare(file: Option<&str>, actual: &str) -> SnapshotComparison {
     let Some(file) = file else {
-        return Comparison::Missing {
+        return SnapshotComparison::Missing {
             actual: actual.to_owned(),
         };
     };
     let Some(expected) = contents(file) else {
-        return Comparison::Unreadable {
+        return SnapshotComparison::Unreadable {
             reason: "expected metadata between two lines `---`, then the contents".to_owned(),
         };
     };
     let (expected, actual) = (normalise(expected), normalise(actual));
     if expected == actual {
-        Comparison::Same
+        SnapshotComparison::Same
     } else {
-        Comparison::Different {
+        SnapshotComparison::Different {
             diff: difference(&expected, &actual),
             actual,
         }
     }
 }
 
-/// What follows the metadata.
+/// The part behind the metadata.
 fn contents(file: &str) -> Option<&str> {
     let rest = file.strip_prefix("---")?;
     let rest = rest
@@ -83,7 +83,7 @@ fn normalise(text: &str) -> String {
 }
 
 fn difference(expected: &str, actual: &str) -> String {
-    // A final newline on both, lest the difference speaks of its absence.
+    // With a final newline on both, the difference does not mention its absence.
     let (expected, actual) = (format!("{expected}\n"), format!("{actual}\n"));
     let diff = similar::TextDiff::from_lines(&expected, &actual);
     let text = diff
@@ -110,18 +110,25 @@ mod tests {
 
     #[test]
     fn same() {
-        assert_eq!(compare(Some(FILE), "S c0\n---\nD c0"), Comparison::Same);
+        assert_eq!(
+            compare(Some(FILE), "S c0\n---\nD c0"),
+            SnapshotComparison::Same
+        );
         assert_eq!(
             compare(Some(FILE), "\nS c0\n---\nD c0\n\n"),
-            Comparison::Same
+            SnapshotComparison::Same
         );
         let windows = FILE.replace('\n', "\r\n");
-        assert_eq!(compare(Some(&windows), "S c0\n---\nD c0"), Comparison::Same);
+        assert_eq!(
+            compare(Some(&windows), "S c0\n---\nD c0"),
+            SnapshotComparison::Same
+        );
     }
 
     #[test]
     fn different() {
-        let Comparison::Different { diff, actual } = compare(Some(FILE), "S c0\n---\nD c1\n")
+        let SnapshotComparison::Different { diff, actual } =
+            compare(Some(FILE), "S c0\n---\nD c1\n")
         else {
             panic!("they differ");
         };
@@ -135,7 +142,7 @@ mod tests {
     #[test]
     fn long_differences_are_cut() {
         let actual: String = (0..1000).map(|n| format!("{n}\n")).collect();
-        let Comparison::Different { diff, .. } = compare(Some(FILE), &actual) else {
+        let SnapshotComparison::Different { diff, .. } = compare(Some(FILE), &actual) else {
             panic!("they differ");
         };
         assert_eq!(diff.lines().count(), MAX_DIFF_LINES + 1);
@@ -144,10 +151,16 @@ mod tests {
 
     #[test]
     fn missing_and_unreadable() {
-        assert!(matches!(compare(None, "x"), Comparison::Missing { .. }));
+        assert!(matches!(
+            compare(None, "x"),
+            SnapshotComparison::Missing { .. }
+        ));
         for file in ["", "x", "---", "---\nx: 1\n", "---\nx: 1\n--- \u{a0}y\n"] {
             assert!(
-                matches!(compare(Some(file), "x"), Comparison::Unreadable { .. }),
+                matches!(
+                    compare(Some(file), "x"),
+                    SnapshotComparison::Unreadable { .. }
+                ),
                 "{file:?}"
             );
         }
@@ -156,6 +169,6 @@ mod tests {
     #[test]
     fn files_that_insta_wrote() {
         let file = "---\nsource: src/a.rs\nexpression: x\nsnapshot_kind: text\n---\nx\n";
-        assert_eq!(compare(Some(file), "x"), Comparison::Same);
+        assert_eq!(compare(Some(file), "x"), SnapshotComparison::Same);
     }
 }

@@ -1,48 +1,48 @@
-//! Trials of a sweep to verdicts, and verdicts to distinct failures.
+//! What each trial of a sweep shows, and the distinct failures among all trials.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::kept::{Kept, KeptFailure};
-use crate::judge::result::JudgedViolation;
-use crate::judge::{MatchFinding, Outcome, ScenarioResult};
+use super::result::JudgedViolation;
+use super::sweep_record::{RecordedFailure, SweepIdentity, SweepRecord, VERSION};
+use super::{MatchFinding, Outcome, ScenarioResult};
 use crate::plan::sweep::{Boundary, Point, Step, SweptTrial, boundaries};
 use crate::scenario::KernelSymbols;
-use unwindlab_oracle::invariant::{Check, Evidence, Invariant, Violation};
+use unwindlab_oracle::invariant::{Check, Evidence, Invariant};
 use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
 use unwindlab_oracle::trace::{LabLog, Trace};
 
-/// What a trial showed: how it ended if it did not complete, and the invariants that fell, each with
-/// the finding it is, if it is one. Two trials that show the same are one failure.
+/// What a trial showed: how it ended if it did not complete, and the violated invariants, each with
+/// the finding that the violation matches, if any. Trials with the same symptom are one failure.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Symptom {
-    /// `guest-panic` or `hang`; nothing where the trial came to its end.
+pub struct SweepSymptom {
+    /// `guest-panic` or `hang`; none if the trial completed.
     pub died: Option<&'static str>,
-    /// Invariants, and findings.
+    /// Violated invariants with their findings.
     pub fell: BTreeSet<(String, Option<String>)>,
 }
 
-impl Symptom {
-    /// Whether everything is a finding.
+impl SweepSymptom {
+    /// Whether every violation is a finding.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.died.is_none() && self.fell.iter().all(|(_, finding)| finding.is_some())
     }
 }
 
-/// How many pairs a sweep has.
+/// Numbers of a sweep of pairs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Pairs {
+pub struct PairCounts {
     /// Boundaries for the first NMI.
     pub firsts: u32,
-    /// Those behind which every boundary is tried.
+    /// Those of them behind which every boundary is tried.
     pub stand_for_all: u32,
-    /// About how many trials that makes.
+    /// Approximate number of trials.
     pub trials: u64,
-    /// How many pairs those that were tried stand for.
+    /// How many pairs the tried ones represent.
     pub stood_for: u64,
 }
 
-/// Last lines of the console of a guest that died which are kept.
+/// How many of the last console lines of a guest that died are kept.
 const CONSOLE_LINES: usize = 60;
 
 /// One distinct failure.
@@ -50,11 +50,11 @@ const CONSOLE_LINES: usize = 60;
 pub struct Failure {
     /// The points that show it.
     pub points: BTreeSet<Point>,
-    /// Of the first of them: how it ended, or what fell.
+    /// How the first of them ended, or what it violated, in lines.
     pub messages: Vec<String>,
 }
 
-/// All verdicts of a sweep so far.
+/// All trials of a sweep so far, judged.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]
 pub struct Verdicts<'a> {
     invariants: &'a [Invariant],
@@ -62,30 +62,30 @@ pub struct Verdicts<'a> {
     symbols: &'a dyn KernelSymbols,
     common: Recording,
     path: Vec<Step>,
-    /// The lab client's log up to where the path begins, and how many of its slots are finished.
+    /// The lab client's log up to the start of the path, and how many of its slots are finished.
     log: Option<(LabLog, u64)>,
     /// Points that were tried.
     pub tried: BTreeSet<Point>,
-    /// How many of them before this boot.
+    /// How many of them an earlier sweep tried.
     pub before: usize,
-    /// Of a sweep of pairs: how many there are.
-    pub pairs: Option<Pairs>,
-    /// Points that were not met again.
+    /// Numbers of a sweep of pairs.
+    pub pairs: Option<PairCounts>,
+    /// Points to which the path did not come again.
     pub missed: Vec<Point>,
-    /// Points of trials that hung or panicked and were made once more, and what was seen.
+    /// Trials that hung or panicked and were made once more: the point, and how they ended.
     pub unsteady: Vec<(Point, TrialEnd)>,
-    /// Points of trials that the KVM host failed in and that were made once more, and what it did.
+    /// Trials in which the KVM host failed and that were made once more: the point, and why.
     pub failed: Vec<(Point, String)>,
-    /// Points with nothing wrong.
+    /// Number of points that passed.
     pub passed: u32,
-    /// What went wrong.
-    pub failures: BTreeMap<Symptom, Failure>,
-    /// Invariants that were exercised, and on how many points.
+    /// The distinct failures.
+    pub failures: BTreeMap<SweepSymptom, Failure>,
+    /// On how many points each invariant was exercised.
     pub exercised: BTreeMap<&'static str, u32>,
 }
 
 impl<'a> Verdicts<'a> {
-    /// Of a sweep whose path is known.
+    /// Starts judging a sweep once its path is known.
     #[must_use]
     pub fn new(
         invariants: &'a [Invariant],
@@ -134,19 +134,19 @@ impl<'a> Verdicts<'a> {
         self.tried.iter().map(|point| point.number).collect()
     }
 
-    /// Takes up what an earlier sweep found; its points get their numbers in this path. Those that it does not
-    /// come by keep theirs.
-    pub fn resume(&mut self, kept: Kept) {
+    /// Adds what an earlier sweep found. Its points get their numbers in this path; points that are
+    /// not on this path keep their old numbers.
+    pub fn resume(&mut self, record: SweepRecord) {
         let numbers: BTreeMap<Boundary, u32> =
             boundaries(&self.path).into_iter().zip(0..).collect();
         let renumbered = |point: Point| Point {
             number: numbers.get(&point.at).copied().unwrap_or(point.number),
             ..point
         };
-        self.before = kept.tried.len();
-        self.tried = kept.tried.into_iter().map(renumbered).collect();
-        self.passed = kept.passed;
-        for failure in kept.failures {
+        self.before = record.tried.len();
+        self.tried = record.tried.into_iter().map(renumbered).collect();
+        self.passed = record.passed;
+        for failure in record.failures {
             let died = failure.died.as_deref().map(|died| match died {
                 GUEST_PANIC => GUEST_PANIC,
                 _ => Outcome::Hang.name(),
@@ -155,28 +155,28 @@ impl<'a> Verdicts<'a> {
             let points = failure.points.into_iter().map(renumbered).collect();
             let messages = failure.messages;
             self.failures
-                .insert(Symptom { died, fell }, Failure { points, messages });
+                .insert(SweepSymptom { died, fell }, Failure { points, messages });
         }
         for invariant in self.invariants {
-            if let Some(&points) = kept.exercised.get(invariant.id) {
+            if let Some(&points) = record.exercised.get(invariant.id) {
                 self.exercised.insert(invariant.id, points);
             }
         }
     }
 
-    /// All of that, for a later sweep.
+    /// All of this, for a later sweep.
     #[must_use]
-    pub fn keep(&self, of: super::kept::Of) -> Kept {
-        let failure = |(symptom, failure): (&Symptom, &Failure)| KeptFailure {
+    pub fn record(&self, identity: SweepIdentity) -> SweepRecord {
+        let failure = |(symptom, failure): (&SweepSymptom, &Failure)| RecordedFailure {
             died: symptom.died.map(str::to_owned),
             fell: symptom.fell.clone(),
             points: failure.points.clone(),
             messages: failure.messages.clone(),
         };
         let exercised = self.exercised.iter();
-        Kept {
-            version: super::kept::VERSION,
-            of,
+        SweepRecord {
+            version: VERSION,
+            identity,
             tried: self.tried.clone(),
             passed: self.passed,
             failures: self.failures.iter().map(failure).collect(),
@@ -186,17 +186,43 @@ impl<'a> Verdicts<'a> {
         }
     }
 
-    /// Takes the end of a trial that is made once more.
-    pub fn again(&mut self, point: Point, end: TrialEnd) {
+    /// Notes how a trial ended that is made once more.
+    pub fn retried(&mut self, point: Point, end: TrialEnd) {
         match end {
             TrialEnd::Infra { reason } => self.failed.push((point, reason)),
             other => self.unsteady.push((point, other)),
         }
     }
 
-    /// Judges a trial; the whole of it, if anything is wrong.
+    /// Judges a trial; returns the whole result if the trial did not pass.
     pub fn judge(&mut self, trial: SweptTrial) -> Option<ScenarioResult> {
-        // As of a trial that was run alone.
+        let point = trial.point;
+        let trace = self.trace(trial);
+        let mut symptom = SweepSymptom {
+            died: died(&self.common.end),
+            fell: BTreeSet::new(),
+        };
+        let violations = self.check_invariants(&trace, &mut symptom);
+        self.tried.insert(point);
+        if symptom.died.is_none() && symptom.fell.is_empty() {
+            self.passed += 1;
+            return None;
+        }
+        let mut messages = symptom
+            .died
+            .map_or_else(Vec::new, |died| self.last_words(died));
+        messages.extend(violations.iter().map(|it| it.violation.line()));
+        let name = format!("point {point}");
+        let mut result = ScenarioResult::not_run(&name, outcome(&symptom), String::new());
+        result.reasons.clone_from(&messages);
+        result.violations = violations;
+        result.trace = Some(trace);
+        self.add_failure(symptom, point, messages);
+        Some(result)
+    }
+
+    /// The trial's trace, as if it had been run alone.
+    fn trace(&mut self, trial: SweptTrial) -> Trace {
         self.common.ring_bytes = trial.rings;
         self.common.injections = trial.injections;
         self.common.kernel_log = trial.kernel_log;
@@ -206,84 +232,63 @@ impl<'a> Verdicts<'a> {
             (Some((earlier, first)), Some(later)) => Some(LabLog::join(earlier, *first, later)),
             _ => None,
         };
-        let trace = Trace::decode(&self.common);
-        let mut symptom = Symptom {
-            died: died(&self.common.end),
-            fell: BTreeSet::new(),
-        };
-        let mut messages = Vec::new();
+        Trace::decode(&self.common)
+    }
+
+    /// Checks all invariants. The trace of a guest that died is cut short: what is missing from it
+    /// is no violation.
+    fn check_invariants(
+        &mut self,
+        trace: &Trace,
+        symptom: &mut SweepSymptom,
+    ) -> Vec<JudgedViolation> {
         let mut violations = Vec::new();
-        if let Some(died) = symptom.died {
-            messages.push(match &self.common.end {
-                TrialEnd::Panic { line } => format!("{died}: {line}"),
-                _ => died.to_owned(),
-            });
-            let lines: Vec<&str> = self.common.console.lines().collect();
-            let last = lines.iter().rev().take(CONSOLE_LINES).rev();
-            messages.extend(last.map(|line| (*line).to_owned()));
-        }
-        let evidence = Evidence::new(&trace);
+        let evidence = Evidence::new(trace);
         for invariant in self.invariants {
             match invariant.check(&evidence) {
-                Check::Violated(list) => {
+                Check::Violated(list) if symptom.died.is_none() => {
                     for violation in list {
-                        violations.extend(self.note(violation, &evidence, &mut symptom));
+                        let finding = self.findings.matching(&violation, &evidence, self.symbols);
+                        let fell = (violation.invariant.clone(), finding.clone());
+                        symptom.fell.insert(fell);
+                        violations.push(JudgedViolation { violation, finding });
                     }
                 }
                 Check::Holds { .. } => {
                     *self.exercised.entry(invariant.id).or_default() += 1;
                 }
-                Check::NotExercised { .. } => {}
+                Check::Violated(_) | Check::NotExercised { .. } => {}
             }
         }
-        self.tried.insert(trial.point);
-        if symptom.died.is_none() && symptom.fell.is_empty() {
-            self.passed += 1;
-            return None;
-        }
-        let told = violations
-            .iter()
-            .map(|it: &JudgedViolation| it.violation.line());
-        let all: Vec<String> = messages.iter().cloned().chain(told).collect();
-        let failure = self.failures.entry(symptom.clone()).or_insert(Failure {
+        violations
+    }
+
+    /// How a guest died, and the last lines of its console.
+    fn last_words(&self, died: &str) -> Vec<String> {
+        let mut messages = vec![match &self.common.end {
+            TrialEnd::Panic { line } => format!("{died}: {line}"),
+            _ => died.to_owned(),
+        }];
+        let lines: Vec<&str> = self.common.console.lines().collect();
+        let last = lines.iter().rev().take(CONSOLE_LINES).rev();
+        messages.extend(last.map(|line| (*line).to_owned()));
+        messages
+    }
+
+    /// The messages of a failure are those of its first point.
+    fn add_failure(&mut self, symptom: SweepSymptom, point: Point, messages: Vec<String>) {
+        let failure = self.failures.entry(symptom).or_insert(Failure {
             points: BTreeSet::new(),
             messages: Vec::new(),
         });
-        if failure
-            .points
-            .first()
-            .is_none_or(|first| trial.point < *first)
-        {
-            failure.messages.clone_from(&all);
+        if failure.points.first().is_none_or(|first| point < *first) {
+            failure.messages = messages;
         }
-        failure.points.insert(trial.point);
-        let name = format!("point {}", trial.point);
-        let mut result = ScenarioResult::not_run(&name, outcome(&symptom), String::new());
-        result.reasons = all;
-        result.violations = violations;
-        result.trace = Some(trace);
-        Some(result)
-    }
-
-    /// With the finding it is, if it is one. A trial that was cut short lacks what would have come:
-    /// that is no violation.
-    fn note(
-        &self,
-        violation: Violation,
-        evidence: &Evidence<'_>,
-        symptom: &mut Symptom,
-    ) -> Option<JudgedViolation> {
-        if symptom.died.is_some() {
-            return None;
-        }
-        let finding = self.findings.matching(&violation, evidence, self.symbols);
-        let fell = (violation.invariant.clone(), finding.clone());
-        symptom.fell.insert(fell);
-        Some(JudgedViolation { violation, finding })
+        failure.points.insert(point);
     }
 }
 
-fn outcome(symptom: &Symptom) -> Outcome {
+fn outcome(symptom: &SweepSymptom) -> Outcome {
     match symptom.died {
         Some(GUEST_PANIC) => Outcome::GuestPanic,
         Some(_) => Outcome::Hang,
@@ -294,7 +299,7 @@ fn outcome(symptom: &Symptom) -> Outcome {
 
 const GUEST_PANIC: &str = Outcome::GuestPanic.name();
 
-/// What became of a guest that did not come to the trial's end.
+/// How a guest died that did not complete its trial.
 fn died(end: &TrialEnd) -> Option<&'static str> {
     match end {
         TrialEnd::Completed => None,

@@ -1,8 +1,8 @@
-//! Trace to [`ScenarioResult`]: the one place that decides what is a pass.
+//! Judges a trial: the only code that decides what is a pass.
 //!
-//! A pass needs everything: the trial came to its end, every planned injection was made, every
-//! required invariant was exercised, none is violated, all expectations are met, the snapshot is
-//! the same. Everything that is not so is a reason, and any reason makes it a failure.
+//! A trial passes if it completed, every planned injection was made, every required invariant was
+//! exercised, none is violated, all expectations are met, and the snapshot is the same. Whatever
+//! of this does not hold is a reason, and any reason makes the trial a failure.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::outcome::Outcome;
 use super::overflows;
 use super::perf_tool;
 use super::result::{InvariantCheck, JudgedViolation, ScenarioResult};
-use super::snapshot::{Comparison, compare};
+use super::snapshot::{SnapshotComparison, compare};
 use crate::plan::TrialPlan;
 use crate::scenario::{KernelSymbols, Loaded, Scenario};
 use unwindlab_oracle::invariant::finding::{Findings, Resolver};
@@ -21,9 +21,9 @@ use unwindlab_oracle::trace::Trace;
 use unwindlab_oracle::trace::canonical::canonical;
 use unwindlab_oracle::trace::recording::{Point, TrialEnd, VcpuPlace};
 
-/// The kernel bugs that are understood.
+/// Recognizes violations that are known kernel bugs.
 pub trait MatchFinding {
-    /// The ID of the finding that a violation is, if it matches one exactly.
+    /// The ID of the finding that the violation matches exactly, if any.
     fn matching(
         &self,
         violation: &Violation,
@@ -39,15 +39,15 @@ impl MatchFinding for Findings {
         evidence: &Evidence<'_>,
         symbols: &dyn KernelSymbols,
     ) -> Option<String> {
-        let found = self.match_finding(violation, evidence, &Kernel(symbols))?;
+        let found = self.match_finding(violation, evidence, &FindingSymbols(symbols))?;
         Some(found.as_str().to_owned())
     }
 }
 
-/// Symbols as findings ask for them.
-struct Kernel<'a>(&'a dyn KernelSymbols);
+/// The kernel's symbols, as findings ask for them.
+struct FindingSymbols<'a>(&'a dyn KernelSymbols);
 
-impl Resolver for Kernel<'_> {
+impl Resolver for FindingSymbols<'_> {
     fn function(&self, address: u64) -> Option<String> {
         self.0.resolve(address).map(|(name, _)| name)
     }
@@ -57,7 +57,7 @@ impl Resolver for Kernel<'_> {
     }
 }
 
-/// What verdicts are made with; the same for every scenario of a run.
+/// Judges trials; the same for every scenario of a run.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]
 #[derive(Clone, Copy)]
 pub struct Judge<'a> {
@@ -76,11 +76,11 @@ pub struct Judge<'a> {
 pub struct Case<'a> {
     /// The scenario and its snapshot.
     pub loaded: &'a Loaded,
-    /// What was to be done.
+    /// What was planned.
     pub plan: &'a TrialPlan,
     /// How it ended.
     pub end: &'a TrialEnd,
-    /// What was traced.
+    /// Its trace.
     pub trace: Trace,
     /// From the start of the machine to its end.
     pub duration: Duration,
@@ -124,8 +124,8 @@ impl Judge<'_> {
             outcome,
             Outcome::GuestPanic | Outcome::Hang | Outcome::Timeout
         ) {
-            // The trace is cut short, which alone can look like a violation: they are shown as
-            // hints and change no outcome.
+            // The trace is cut short, which can look like a violation. Violations are shown as
+            // hints and do not change the outcome.
             self.check_invariants(&case, &mut result);
         }
         result.counts = Counts::of(&case.trace);
@@ -210,15 +210,15 @@ impl Judge<'_> {
         Some(canonical(&case.trace, **style, &resolve))
     }
 
-    fn compare_snapshot(&self, case: &Case<'_>, actual: &str) -> Comparison {
+    fn compare_snapshot(&self, case: &Case<'_>, actual: &str) -> SnapshotComparison {
         match self.compare_snapshots {
             true => compare(case.loaded.snapshot.as_deref(), actual),
-            false => Comparison::Skipped,
+            false => SnapshotComparison::Skipped,
         }
     }
 }
 
-/// Where the vCPUs stood, to be put behind a sentence.
+/// Where the vCPUs stood, to append to a sentence.
 fn standstill(places: &[VcpuPlace], symbols: &dyn KernelSymbols) -> String {
     let at = |place: &VcpuPlace| {
         let VcpuPlace { vcpu, rip, cpl } = *place;
@@ -234,7 +234,7 @@ fn standstill(places: &[VcpuPlace], symbols: &dyn KernelSymbols) -> String {
     }
 }
 
-/// Injections that were planned but not made, and those that nobody planned.
+/// Injections that were not made as often as planned.
 fn missing_injections(plan: &TrialPlan, trace: &Trace) -> Vec<String> {
     let mut reasons = Vec::new();
     for (index, injection) in plan.injections.iter().enumerate() {
@@ -247,9 +247,9 @@ fn missing_injections(plan: &TrialPlan, trace: &Trace) -> Vec<String> {
             .filter(|it| it.spec as usize == index);
         let made = made.count() as u64;
         let enough = injection.trigger.may_end_early() && (1..planned).contains(&made);
-        // A burst that was broken off is made up for by a whole one.
-        let made_up = injection.trigger.may_break_off() && made > planned;
-        if made != planned && !enough && !made_up {
+        // A whole burst follows one that was broken off.
+        let repeated = injection.trigger.may_break_off() && made > planned;
+        if made != planned && !enough && !repeated {
             let name = &injection.name;
             let passes = trace.points.iter().find(|it| it.spec as usize == index);
             reasons.push(format!(
@@ -261,7 +261,7 @@ fn missing_injections(plan: &TrialPlan, trace: &Trace) -> Vec<String> {
     reasons
 }
 
-/// How often a place was passed that was not passed often enough, to be put behind a sentence.
+/// How often the place of an injection was passed, to append to a sentence.
 fn passed(point: &Point) -> String {
     let times = |n: u64| match n {
         1 => "once".to_owned(),
@@ -295,8 +295,8 @@ fn passed(point: &Point) -> String {
     said
 }
 
-/// Required invariants without evidence. Where none is required, one must have some: a trace
-/// that shows nothing passes nothing.
+/// Required invariants that were not exercised. At least one invariant must have been exercised: a
+/// trace that shows nothing is no pass.
 fn not_exercised(scenario: &Scenario, checks: &[InvariantCheck]) -> Vec<String> {
     let mut reasons: Vec<String> = scenario
         .require
@@ -323,17 +323,17 @@ fn not_exercised(scenario: &Scenario, checks: &[InvariantCheck]) -> Vec<String> 
     reasons
 }
 
-fn snapshot_line(scenario: &Scenario, comparison: &Comparison) -> Option<String> {
+fn snapshot_line(scenario: &Scenario, comparison: &SnapshotComparison) -> Option<String> {
     let name = scenario.name.as_str();
     match comparison {
-        Comparison::Same | Comparison::Skipped => None,
-        Comparison::Different { .. } => Some(format!("snapshots/{name}.snap differs")),
-        Comparison::Missing { .. } => Some(format!(
+        SnapshotComparison::Same | SnapshotComparison::Skipped => None,
+        SnapshotComparison::Different { .. } => Some(format!("snapshots/{name}.snap differs")),
+        SnapshotComparison::Missing { .. } => Some(format!(
             "snapshots/{name}.snap is missing; accept this run's with `INSTA_UPDATE=always cargo \
              test`, or run with --no-snapshots"
         )),
-        Comparison::Unreadable { reason } => {
-            Some(format!("snapshots/{name}.snap is no snapshot: {reason}"))
+        SnapshotComparison::Unreadable { reason } => {
+            Some(format!("snapshots/{name}.snap is not a snapshot: {reason}"))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Exits of a vCPU as triggers: accesses that KVM brings to the VMM.
+//! Exits of a vCPU as triggers: accesses that KVM hands to the VMM.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,37 +12,37 @@ pub enum ExitKind {
     In,
     /// A port is written.
     Out,
-    /// Physical memory is read where there is none.
+    /// A physical address without memory is read.
     MmioRead,
-    /// It is written.
+    /// A physical address without memory is written.
     MmioWrite,
     /// The MSR of a synthetic counter is read.
     Rdmsr,
-    /// It is written.
+    /// The MSR of a synthetic counter is written.
     Wrmsr,
     /// A synthetic counter is read by RDPMC.
     Rdpmc,
-    /// The CPU waits for an interrupt: KVM does that itself here, without an exit.
+    /// The CPU halts. KVM handles this itself, without an exit.
     Halt,
 }
 
-/// Exits to wait for, or one that was seen.
+/// The exits to wait for, or an exit that was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitPlan {
-    /// How.
+    /// The kind of exit.
     pub kind: ExitKind,
-    /// Of which port, physical address, MSR or counter; none: of any.
+    /// The port, physical address, MSR or counter; none: any.
     pub number: Option<u64>,
 }
 
 impl ExitPlan {
-    /// Whether `seen` is one of these.
+    /// Whether `seen` is one of these exits.
     #[must_use]
     pub fn covers(&self, seen: &Self) -> bool {
         self.kind == seen.kind && (self.number.is_none() || self.number == seen.number)
     }
 
-    /// One that was seen.
+    /// The exit of an access that was seen.
     #[must_use]
     pub const fn of(access: Access) -> Self {
         let kind = match access.kind {
@@ -60,7 +60,7 @@ impl ExitPlan {
         }
     }
 
-    /// For the VMM; none for what never leaves KVM.
+    /// The access for the VMM to watch; none for an exit that never leaves KVM.
     #[must_use]
     pub fn watched(self) -> Option<Watched> {
         let kind = match self.kind {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exit_is_told_by_kind_and_number() {
+    fn an_exit_is_identified_by_kind_and_number() {
         let exit = |kind, number| ExitPlan { kind, number };
         let any = exit(ExitKind::Out, None);
         let one = exit(ExitKind::Out, Some(0x3f8));

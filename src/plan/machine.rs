@@ -1,24 +1,24 @@
-//! A machine to boot, whoever starts it.
+//! A machine to boot, independent of the VMM that starts it.
 
 use serde::{Deserialize, Serialize};
 
 use super::TrialPlan;
 
-/// A machine, as any VMM can start it.
+/// A machine that any VMM can start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineSpec {
-    /// Content hash of the kernel to boot, by which the KVM host finds its image.
+    /// Content hash of the kernel to boot; the KVM host finds the image by it.
     pub kernel: String,
     /// vCPUs.
     pub vcpus: u8,
     /// Guest RAM in MiB.
     pub memory_mib: u32,
-    /// Words added to the harness's own kernel command line.
+    /// Words appended to the harness's own kernel command line.
     pub cmdline: String,
 }
 
 impl MachineSpec {
-    /// That of a trial.
+    /// The machine of a trial.
     #[must_use]
     pub fn of(plan: &TrialPlan) -> Self {
         Self {

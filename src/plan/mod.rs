@@ -1,5 +1,5 @@
-//! What crosses between the command and the KVM host: plans one way, messages the other. Both sides are built from
-//! these types, and neither knows the other.
+//! What the command and the KVM host exchange: plans one way, messages the other. Both sides
+//! are built from these types and neither knows the other.
 
 pub mod executor;
 pub mod exit;
@@ -16,6 +16,6 @@ pub use machine::MachineSpec;
 pub use progress::{Stage, TrialProgress};
 pub use token::Token;
 pub use trial::{
-    ActionPlan, ArrivalPlan, By, Corruption, EventPlan, ExplorePlan, InjectionPlan,
-    KernelAddresses, Limits, Place, PmuPlan, PokePlan, TrialPlan, TriggerPlan,
+    ActionPlan, ArrivalPlan, CodePlace, Corruption, EventPlan, ExplorePlan, InjectionPlan,
+    KernelAddresses, Limits, PmuPlan, PokePlan, TaskFilter, TrialPlan, TriggerPlan,
 };

@@ -1,14 +1,14 @@
-//! What a running trial tells while it runs.
+//! What the KVM host reports while a trial runs.
 
 use serde::{Deserialize, Serialize};
 
-/// How far a trial is. Sent when the stage changes and at least twice a second, so that silence
-/// means the KVM host itself is stuck.
+/// How far a trial is. Sent when the stage changes and at least twice a second: silence means
+/// that the KVM host itself is stuck.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrialProgress {
-    /// Where it is.
+    /// The current stage.
     pub stage: Stage,
-    /// Milliseconds since the machine was started, of the KVM host's clock.
+    /// Milliseconds since the machine was started, by the KVM host's clock.
     pub elapsed_ms: u64,
     /// Injections made.
     pub injected: u64,
@@ -21,7 +21,7 @@ pub struct TrialProgress {
 pub enum Stage {
     /// The guest kernel boots; the agent has not said hello.
     Booting,
-    /// The agent sets up the session.
+    /// The agent opens the events and starts the threads.
     Preparing,
     /// Events are on, the workload runs, injections are made.
     Running,

@@ -1,23 +1,24 @@
-//! A trial with everything resolved: what an executor needs, and nothing it has to guess.
+//! A trial with everything resolved: an executor needs nothing else and guesses nothing.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use unwindlab_abi::Command;
 use unwindlab_abi::plan::GuestPlan;
 
 use super::exit::ExitPlan;
 
-/// One trial. Made from a scenario and a kernel; crosses to the KVM host.
+/// One trial, resolved from a scenario and a kernel, as it is sent to the KVM host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrialPlan {
     /// The scenario's name, for messages.
     pub scenario: String,
-    /// Content hash of the kernel to boot, by which the executor finds its image.
+    /// Content hash of the kernel to boot; the executor finds the image by it.
     pub kernel: String,
     /// vCPUs, 1 to 8.
     pub vcpus: u8,
     /// Guest RAM in MiB.
     pub memory_mib: u32,
-    /// Words added to the harness's own kernel command line.
+    /// Words appended to the harness's own kernel command line.
     pub cmdline: String,
     /// The machine's performance counters.
     pub pmu: PmuPlan,
@@ -25,25 +26,25 @@ pub struct TrialPlan {
     pub guest: GuestPlan,
     /// Injections, in the order of the scenario.
     pub injections: Vec<InjectionPlan>,
-    /// Run on for this long after the last injection (or after the start where there is none)
-    /// before the workload is told to stop. Milliseconds of the KVM host's clock.
+    /// Milliseconds, by the KVM host's clock, from the last injection (or from the start if there
+    /// is none) until the workload is told to stop.
     pub settle_ms: u64,
     /// When to give up.
     pub limits: Limits,
-    /// Kernel addresses the executor needs whatever the scenario injects.
+    /// Kernel addresses that the executor needs for every scenario.
     pub symbols: KernelAddresses,
-    /// Where vCPUs are to be preempted at random, in trials of their own.
+    /// Random preemptions, in trials of their own.
     pub explore: Option<ExplorePlan>,
 }
 
 /// An exploration: trials with random preemptions (see `runner::explore`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExplorePlan {
-    /// What the choices follow from.
+    /// Seed of all choices.
     pub seed: u64,
-    /// How many trials.
+    /// Number of trials.
     pub trials: u32,
-    /// Preemptions in each.
+    /// Preemptions in each trial.
     pub preemptions: u32,
     /// Instructions at which a vCPU may be stopped.
     pub places: Vec<u64>,
@@ -55,16 +56,16 @@ pub enum PmuPlan {
     /// None.
     #[default]
     None,
-    /// The VMM's, whose overflows are injected.
+    /// Synthetic ones of the VMM, whose overflows are injected.
     Synthetic {
         /// Addresses of the kernel's `RDPMC` instructions.
         rdpmc: Vec<u64>,
     },
-    /// The host's.
+    /// Those of the KVM host.
     Host,
 }
 
-/// When to give up; all in milliseconds of the KVM host's clock.
+/// When to give up, in milliseconds of the KVM host's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// From the start of the machine to the agent's `Ready`.
@@ -76,107 +77,110 @@ pub struct Limits {
 /// Addresses and per-CPU offsets from the kernel's symbol table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelAddresses {
-    /// Offset of the per-CPU `current_task` from the CPU's GS base: tells which task runs.
+    /// Offset of the per-CPU `current_task` from the CPU's GS base; it identifies the running
+    /// task.
     pub current_task: u64,
-    /// Address of the pointer to the ring of the kernel's messages (`prb`, kernel/printk/printk.c), where it has one symbol
-    /// of that name.
+    /// Address of `prb` (kernel/printk/printk.c), the pointer to the kernel's message ring, if
+    /// exactly one symbol has that name.
     pub printk: Option<u64>,
 }
 
 /// One line of a scenario's `inject`, or one point of its `schedule`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InjectionPlan {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub name: String,
-    /// When and where.
+    /// When and where to make it.
     pub trigger: TriggerPlan,
-    /// Indices of earlier injections: each time that all of them are made, this one may be once.
+    /// Indices of earlier injections. Each time all of them have been made, this one may be made
+    /// once.
     pub after: Vec<u32>,
-    /// What.
+    /// What to do.
     pub action: ActionPlan,
-    /// The vCPU that it is done to; none: the one that met the trigger.
+    /// The vCPU to do it to; none: the one that met the trigger.
     pub target: Option<u8>,
 }
 
-/// What is done.
+/// What an injection does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ActionPlan {
-    /// One NMI into the vCPU.
+    /// Inject one NMI into the vCPU.
     Nmi,
-    /// One overflow of the performance counter that the guest has enabled, and its NMI.
+    /// Overflow the performance counter that the guest has enabled, with its NMI.
     PmuOverflow,
-    /// The function that is about to be called returns this instead.
+    /// Make the function that is about to be called return a value instead.
     Fail {
         /// The value.
         returns: i64,
     },
-    /// One interrupt by the vCPU's local APIC.
+    /// Raise one interrupt by the vCPU's local APIC.
     Irq {
         /// Its vector.
         vector: u8,
     },
-    /// The vCPU stands still until thawed.
+    /// Stop the vCPU until it is thawed.
     Freeze {
-        /// Longest time; then all is let go and the trial wound up. Milliseconds.
+        /// Longest time in milliseconds. After it all vCPUs go on and the trial is ended.
         limit_ms: u64,
     },
-    /// The vCPU goes on.
+    /// Let the vCPU go on.
     Thaw,
-    /// The vCPU stands still until [`ActionPlan::EndPreemption`], or for so long.
+    /// Stop the vCPU until [`ActionPlan::EndPreemption`], or until the time is over.
     Preempt {
-        /// Milliseconds.
+        /// Longest time in milliseconds.
         limit_ms: u64,
     },
-    /// The vCPU goes on, if it stands still.
+    /// Let the vCPU go on, if it is stopped.
     EndPreemption,
-    /// A variable of the kernel gets another value.
+    /// Write a variable of the kernel.
     Poke(PokePlan),
-    /// A frame pointer of the thread that met the trigger leads nowhere until its iteration ends.
+    /// Make a frame pointer of the thread that met the trigger invalid until its iteration ends.
     Corrupt {
-        /// Beside the return address of this frame, from 1.
+        /// The frame, from 1; the frame pointer is saved beside its return address.
         frame: u32,
-        /// What it becomes.
+        /// The invalid value.
         with: Corruption,
     },
-    /// The agent's helper does something to a workload thread.
+    /// Have the agent's helper do something to a workload thread.
     Guest {
-        /// What.
+        /// What to do.
         command: Command,
-        /// Which; none: the one that met the trigger.
+        /// The thread; none: the one that met the trigger.
         thread: Option<u32>,
     },
-    /// A point of a schedule: passed in its turn; a vCPU that is early stands still.
+    /// Pass a point of a schedule in its turn. A vCPU that is early waits.
     Pass {
-        /// Which point of the schedule, from 0.
+        /// The point's number in the schedule, from 0.
         turn: u32,
-        /// How many points the schedule has.
+        /// Number of points in the schedule.
         of: u32,
-        /// As for [`ActionPlan::Freeze`].
+        /// Longest wait, as for [`ActionPlan::Freeze`].
         limit_ms: u64,
     },
 }
 
-/// What becomes of a frame pointer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// An invalid value of a frame pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Corruption {
-    /// It leads to its own frame.
+    /// The address of its own frame.
     Loop,
-    /// It leads to where nothing is mapped.
+    /// An address above the stack, where nothing is mapped.
     Wild,
-    /// It leads into the middle of a word.
+    /// An address that is not a multiple of the word size.
     Unaligned,
 }
 
-/// Which variable, and its new value.
+/// A variable of the kernel and its new value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PokePlan {
-    /// Its address, or what to add to a CPU's GS base for the address of its copy.
+    /// The variable's address; for a per-CPU variable its offset from the CPU's GS base.
     pub address: u64,
-    /// The CPU whose copy is meant; none for a variable there is one of.
+    /// The CPU whose copy is written; none if the variable is not per-CPU.
     pub cpu: Option<u8>,
-    /// 1, 2, 4 or 8.
+    /// Size: 1, 2, 4 or 8.
     pub bytes: u8,
-    /// The value.
+    /// The new value.
     pub value: u64,
 }
 
@@ -185,7 +189,7 @@ pub struct PokePlan {
 pub enum TriggerPlan {
     /// A task is about to execute an instruction.
     Arrival(ArrivalPlan),
-    /// Periodically, wherever the vCPU is.
+    /// Periodically, wherever the vCPU executes.
     Rate {
         /// Microseconds between two injections into the same vCPU.
         period_us: u64,
@@ -194,56 +198,56 @@ pub enum TriggerPlan {
         /// The vCPUs.
         vcpus: Vec<u8>,
     },
-    /// Some time after the start of the workload, or after the injection it is to follow; with
-    /// none, in the same stop of the vCPU.
+    /// Some time after the start of the workload or after the injection that it follows. Time 0
+    /// means in the same stop of the vCPU.
     Delay {
         /// Microseconds.
         micros: u64,
-        /// How often, where it follows one that is made often.
+        /// How often, if it follows an injection that is made often.
         repeat: u64,
     },
-    /// Something is seen from outside.
+    /// The harness sees an event.
     Event {
-        /// What.
+        /// The event.
         event: EventPlan,
-        /// Which one of its kind, from 1.
+        /// The number of the first such event that counts, from 1.
         hit: u64,
-        /// At how many, one after the other.
+        /// At how many consecutive events.
         repeat: u64,
     },
 }
 
-/// An instruction, and who must be about to execute it.
+/// An instruction, and which task must be about to execute it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrivalPlan {
     /// The instruction.
-    pub place: Place,
-    /// Which iteration of the workload (arm mark) is the first that counts, from 1.
+    pub place: CodePlace,
+    /// The first iteration of the workload (arm mark) that counts, from 1.
     pub first: u64,
     /// Which arrival within the iteration, from 1.
     pub hit: u64,
     /// In how many iterations.
     pub repeat: u64,
-    /// How many times in a row at each arrival: the second when the first one's handler has
-    /// returned to the instruction, and so on.
+    /// How many times in a row at each arrival; each further one when the handler of the one
+    /// before has returned to the instruction.
     pub times: u32,
-    /// In the n-th of the iterations, n - 1 instruction boundaries after the arrival. It ends
-    /// early when an iteration does before it comes to the boundary that is due.
+    /// In the n-th iteration, inject n - 1 instruction boundaries after the arrival. This ends
+    /// early if an iteration ends before it comes to its boundary.
     pub sweep: bool,
-    /// Whose arrivals count.
-    pub by: By,
-    /// On which vCPU; none: on any.
+    /// The tasks whose arrivals count.
+    pub by: TaskFilter,
+    /// The vCPU on which arrivals count; none: any.
     pub vcpu: Option<u8>,
-    /// Inside an NMI's handler instead of outside of one.
+    /// Only arrivals inside an NMI handler count, instead of only those outside.
     pub in_nmi: bool,
-    /// The trial does not wait for it, and nothing is amiss where it is not made.
+    /// The trial does not wait for it and does not fail without it.
     pub optional: bool,
 }
 
 impl ArrivalPlan {
-    /// The first arrival of a workload thread, once, in whichever iteration has one.
+    /// The first arrival of a workload thread, once, in any iteration.
     #[must_use]
-    pub const fn first(place: Place) -> Self {
+    pub const fn first(place: CodePlace) -> Self {
         Self {
             place,
             first: 1,
@@ -251,7 +255,7 @@ impl ArrivalPlan {
             repeat: 1,
             times: 1,
             sweep: false,
-            by: By::Workload,
+            by: TaskFilter::Workload,
             vcpu: None,
             in_nmi: false,
             optional: false,
@@ -259,21 +263,21 @@ impl ArrivalPlan {
     }
 }
 
-/// Whose arrivals at a place count.
+/// The tasks whose arrivals at a place count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum By {
-    /// Those of workload threads between their arm mark and the next one.
+pub enum TaskFilter {
+    /// Workload threads, between their arm mark and the next one.
     Workload,
-    /// Those of this one.
+    /// This workload thread, likewise.
     Thread(u32),
-    /// Every task's, at any time; there are no iterations then.
+    /// Every task, at any time; there are no iterations then.
     Any,
 }
 
-/// What can be seen from outside of the guest.
+/// An event that the harness sees from outside the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EventPlan {
-    /// A record of this `PERF_RECORD_*` type in a ring of perf.
+    /// A record of this `PERF_RECORD_*` type in a perf ring.
     Record(u32),
     /// A record of this kind in the log of the lab client.
     Lab(u8),
@@ -284,7 +288,7 @@ pub enum EventPlan {
 }
 
 impl EventPlan {
-    /// Whether `seen` is what is waited for.
+    /// Whether `seen` is the awaited event.
     #[must_use]
     pub fn covers(&self, seen: &Self) -> bool {
         match (self, seen) {
@@ -295,22 +299,22 @@ impl EventPlan {
 }
 
 impl TriggerPlan {
-    /// Whether it may end with fewer injections than it is allowed: how far a sweep has to go, the
-    /// code decides.
+    /// Whether it may end with fewer injections than planned: the code decides how far a sweep
+    /// goes.
     #[must_use]
     pub const fn may_end_early(&self) -> bool {
         matches!(self, Self::Arrival(ArrivalPlan { sweep: true, .. }))
     }
 
-    /// Whether an arrival may end before all its injections are made, and count for nothing: an
-    /// interrupt at a boundary of a burst may return to it past the breakpoint (TCG pushes RF with
-    /// one), and the iteration is over before the rest is due.
+    /// Whether an arrival may end before all its injections are made, and so not count. An
+    /// interrupt at a boundary of a burst may return past the breakpoint (TCG pushes RF with
+    /// one), and then the iteration ends before the rest is due.
     #[must_use]
     pub const fn may_break_off(&self) -> bool {
         matches!(self, Self::Arrival(ArrivalPlan { times: 2.., .. }))
     }
 
-    /// How many injections it makes, at most if it may end early.
+    /// How many injections it makes; an upper limit if it may end early.
     #[must_use]
     pub fn injections(&self) -> u64 {
         match self {
@@ -323,13 +327,13 @@ impl TriggerPlan {
 
 /// An instruction in the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Place {
+pub enum CodePlace {
     /// Kernel text, resolved from the kernel's symbols.
     Kernel {
         /// Virtual address.
         address: u64,
     },
-    /// User text, resolved from the symbols that the agent announces.
+    /// User text, resolved by the symbols that the agent announces.
     User {
         /// Symbol name.
         symbol: String,

@@ -11,7 +11,7 @@ use tempfile::NamedTempFile;
 
 use crate::judge::outcome::Outcome;
 use crate::judge::result::{Artifact, ScenarioResult};
-use crate::judge::snapshot::Comparison;
+use crate::judge::snapshot::SnapshotComparison;
 use unwindlab_oracle::trace::Recording;
 
 /// A file cannot be written.
@@ -148,9 +148,10 @@ impl Artifacts {
         std::fs::create_dir_all(&folder).map_err(WriteError::of(&folder))?;
         remove_stale(&folder.join(REPLAY))?;
         let actual = match &result.snapshot {
-            Some(Comparison::Different { actual, .. } | Comparison::Missing { actual }) => {
-                actual.as_str()
-            }
+            Some(
+                SnapshotComparison::Different { actual, .. }
+                | SnapshotComparison::Missing { actual },
+            ) => actual.as_str(),
             _ => "",
         };
         for (kind, file, contents) in [

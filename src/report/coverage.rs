@@ -72,6 +72,8 @@ pub fn by_line(path: &[Step], tried: &BTreeSet<u32>, lines: &dyn SourceLines) ->
 
 #[cfg(test)]
 mod tests {
+    use unwindlab_guest_kernel::lines::LineError;
+
     use super::*;
 
     const UNWIND: &str = "kernel/unwind/deferred.c";
@@ -80,8 +82,8 @@ mod tests {
     struct Source;
 
     impl SourceLines for Source {
-        fn place(&self, _: &str, _: u32) -> Result<Vec<u64>, String> {
-            Err("none".to_owned())
+        fn place(&self, file: &str, _: u32) -> Result<Vec<u64>, LineError> {
+            Err(LineError::NoFile(file.to_owned()))
         }
 
         fn at(&self, address: u64) -> Vec<(&str, u32)> {

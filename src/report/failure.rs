@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use super::names::Names;
 use crate::judge::outcome::Outcome;
 use crate::judge::result::{JudgedViolation, ScenarioResult};
-use crate::judge::snapshot::Comparison;
+use crate::judge::snapshot::SnapshotComparison;
 use crate::text::printable;
 use unwindlab_oracle::trace::{Event, EventKind, LabEvent, LabKind, Trace};
 
@@ -45,7 +45,7 @@ pub fn block(result: &ScenarioResult, names: Names<'_>) -> String {
     if !more.is_empty() {
         let _ = writeln!(out, "  ... and {}", by_invariant(more));
     }
-    if let Some(Comparison::Different { diff, .. }) = &result.snapshot {
+    if let Some(SnapshotComparison::Different { diff, .. }) = &result.snapshot {
         for line in diff.lines() {
             let _ = writeln!(out, "    {}", printable(line));
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use quick_junit::{NonSuccessKind, Report, SerializeError, TestCase, TestCaseStatus, TestSuite};
 
 use super::json::Setting;
-use crate::judge::outcome::{Outcome, Verdict};
+use crate::judge::outcome::{Outcome, OutcomeClass};
 use crate::judge::result::ScenarioResult;
 
 /// The XML of a run.
@@ -50,11 +50,11 @@ fn case(result: &ScenarioResult) -> TestCase {
 }
 
 fn status(result: &ScenarioResult) -> TestCaseStatus {
-    let mut status = match (result.outcome, result.outcome.verdict()) {
-        (_, Verdict::Good) => return TestCaseStatus::success(),
+    let mut status = match (result.outcome, result.outcome.class()) {
+        (_, OutcomeClass::Good) => return TestCaseStatus::success(),
         (Outcome::Skip, _) => TestCaseStatus::skipped(),
-        (_, Verdict::Bad) => TestCaseStatus::non_success(NonSuccessKind::Failure),
-        (_, Verdict::Untested) => TestCaseStatus::non_success(NonSuccessKind::Error),
+        (_, OutcomeClass::Bad) => TestCaseStatus::non_success(NonSuccessKind::Failure),
+        (_, OutcomeClass::Untested) => TestCaseStatus::non_success(NonSuccessKind::Error),
     };
     status
         .set_type(result.outcome.name())

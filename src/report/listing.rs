@@ -144,13 +144,15 @@ fn escaped(text: &str) -> String {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
+    use unwindlab_guest_kernel::lines::LineError;
+
     use super::*;
 
     struct Source<'a>(Option<&'a str>);
 
     impl SourceLines for Source<'_> {
-        fn place(&self, _: &str, _: u32) -> Result<Vec<u64>, String> {
-            Err("none".to_owned())
+        fn place(&self, file: &str, _: u32) -> Result<Vec<u64>, LineError> {
+            Err(LineError::NoFile(file.to_owned()))
         }
 
         fn at(&self, _: u64) -> Vec<(&str, u32)> {

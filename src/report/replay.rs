@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::judge::outcome::Outcome;
 use crate::judge::result::ScenarioResult;
-use crate::judge::sweep::Symptom;
+use crate::judge::sweep::SweepSymptom;
 
 /// Raised when the form changes.
 pub const VERSION: u32 = 3;
@@ -117,7 +117,7 @@ pub struct ReplayPlace {
 impl ReplayVerdict {
     /// Of a trial of a sweep.
     #[must_use]
-    pub fn of_sweep(symptom: &Symptom) -> Self {
+    pub fn of_sweep(symptom: &SweepSymptom) -> Self {
         let outcome = match symptom.died {
             Some("hang") => Outcome::Hang,
             Some(_) => Outcome::GuestPanic,
@@ -165,7 +165,7 @@ mod tests {
     fn the_same_is_the_same_invariants_with_the_same_findings() {
         let known = |finding: Option<&str>| ("C4".to_owned(), finding.map(str::to_owned));
         let symptom = |fell, died| {
-            ReplayVerdict::of_sweep(&Symptom {
+            ReplayVerdict::of_sweep(&SweepSymptom {
                 died,
                 fell: [fell].into(),
             })
@@ -185,7 +185,7 @@ mod tests {
         let result = |outcome| ScenarioResult::not_run("s", outcome, String::new());
         for outcome in Outcome::ALL {
             let kept = ReplayVerdict::of_run(&result(outcome)).is_some();
-            let failed = outcome.verdict() == crate::judge::outcome::Verdict::Bad;
+            let failed = outcome.class() == crate::judge::outcome::OutcomeClass::Bad;
             assert_eq!(kept, failed || outcome == Outcome::ExpectedFailure);
         }
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::names::Names;
-use crate::judge::sweep::{Failure, Symptom, Verdicts};
+use crate::judge::sweep::{Failure, SweepSymptom, Verdicts};
 use crate::plan::sweep::{Effort, Point};
 use crate::text::printable;
 use unwindlab_oracle::trace::recording::TrialEnd;
@@ -39,7 +39,7 @@ pub fn report(summary: &Summary<'_>, names: Names<'_>) -> String {
     out
 }
 
-fn block(symptom: &Symptom, failure: &Failure, names: Names<'_>) -> String {
+fn block(symptom: &SweepSymptom, failure: &Failure, names: Names<'_>) -> String {
     let mut out = String::new();
     let word = if symptom.is_known() {
         "expected-failure"
@@ -83,7 +83,7 @@ fn place(point: &Point, names: Names<'_>) -> String {
 }
 
 /// `guest-panic`, or `C4 (F001) M1`.
-fn what(symptom: &Symptom) -> String {
+fn what(symptom: &SweepSymptom) -> String {
     let fell = symptom.fell.iter().map(|(id, finding)| match finding {
         Some(finding) => format!("{id} ({finding})"),
         None => id.clone(),

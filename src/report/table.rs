@@ -6,7 +6,7 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 
 use crate::judge::Counts;
-use crate::judge::outcome::{Outcome, Verdict};
+use crate::judge::outcome::{Outcome, OutcomeClass};
 use crate::judge::result::ScenarioResult;
 use crate::text::printable;
 
@@ -61,10 +61,10 @@ fn short(counts: &Counts) -> String {
 }
 
 const fn style(outcome: Outcome) -> Style {
-    let colour = match outcome.verdict() {
-        Verdict::Good => AnsiColor::Green,
-        Verdict::Bad => AnsiColor::Red,
-        Verdict::Untested => AnsiColor::Yellow,
+    let colour = match outcome.class() {
+        OutcomeClass::Good => AnsiColor::Green,
+        OutcomeClass::Bad => AnsiColor::Red,
+        OutcomeClass::Untested => AnsiColor::Yellow,
     };
     colour.on_default().bold()
 }

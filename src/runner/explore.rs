@@ -6,7 +6,8 @@
 //! still.
 
 use crate::plan::{
-    ActionPlan, ArrivalPlan, By, ExplorePlan, InjectionPlan, Place, Token, TrialPlan, TriggerPlan,
+    ActionPlan, ArrivalPlan, CodePlace, ExplorePlan, InjectionPlan, TaskFilter, Token, TrialPlan,
+    TriggerPlan,
 };
 
 /// One preemption.
@@ -92,10 +93,10 @@ pub fn with(plan: &TrialPlan, preemptions: &[Preemption]) -> TrialPlan {
 fn arrival(address: u64, hit: u64, vcpu: u8) -> TriggerPlan {
     TriggerPlan::Arrival(ArrivalPlan {
         hit,
-        by: By::Any,
+        by: TaskFilter::Any,
         vcpu: Some(vcpu),
         optional: true,
-        ..ArrivalPlan::first(Place::Kernel { address })
+        ..ArrivalPlan::first(CodePlace::Kernel { address })
     })
 }
 

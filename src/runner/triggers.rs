@@ -9,7 +9,7 @@ use super::error::TrialError;
 use super::rate::Rates;
 use super::sightings::Sightings;
 use crate::driver::session::AgentSession;
-use crate::plan::{InjectionPlan, Place, TriggerPlan};
+use crate::plan::{CodePlace, InjectionPlan, TriggerPlan};
 
 /// An injection whose trigger was met.
 #[derive(Debug, Clone, Copy)]
@@ -148,10 +148,10 @@ pub fn due_at_start(plan: &[InjectionPlan]) -> impl Iterator<Item = DueInjection
 }
 
 /// The address of a place.
-fn address(place: &Place, session: &AgentSession) -> Result<u64, TrialError> {
+fn address(place: &CodePlace, session: &AgentSession) -> Result<u64, TrialError> {
     match place {
-        Place::Kernel { address } => Ok(*address),
-        Place::User { symbol, offset } => {
+        CodePlace::Kernel { address } => Ok(*address),
+        CodePlace::User { symbol, offset } => {
             let found = session.user_symbol(symbol);
             let found = found.ok_or_else(|| TrialError::NoUserSymbol(symbol.clone()))?;
             Ok(found.start.wrapping_add(*offset))

@@ -1,4 +1,4 @@
-//! What must hold in a scenario beyond the types of its values.
+//! Checks of a scenario that the types of its values do not express.
 
 use unwindlab_abi::plan::WorkloadKind;
 use unwindlab_abi::shared::MAX_THREADS;
@@ -13,23 +13,23 @@ use super::perf_tool;
 
 /// vCPUs a machine can have.
 const VCPUS: std::ops::RangeInclusive<u8> = 1..=8;
-/// MiB a machine can have: a stock kernel needs the lower end, the upper one keeps a typing
-/// error from taking the whole host.
+/// MiB a machine can have. A stock kernel needs the minimum; the maximum keeps a typing error from
+/// using all memory of the host.
 const MEMORY_MIB: std::ops::RangeInclusive<u32> = 64..=8192;
-/// Longest addition to the kernel command line; the kernel's own limit is 2048 with ours in it.
+/// Longest addition to the kernel command line. The kernel's limit is 2048 for the whole line.
 const MAX_CMDLINE: usize = 1024;
-/// Most frames: 16 bytes each at the least, so that 255 such stacks still fit a small machine.
+/// Frames of a stack, 16 bytes each at least: 255 of the largest stacks still fit a small machine.
 const FRAMES: std::ops::RangeInclusive<u64> = 3..=131_072;
-/// Data pages of a ring, 16 MiB: as many as the ring reader takes.
+/// Most data pages of a ring, 16 MiB: the limit of the ring reader.
 const MAX_RING_PAGES: u32 = 1 << 12;
-/// Longest time that a scenario may ask for.
+/// Longest time in a scenario.
 pub(super) const MAX_TIME_US: u64 = 3_600_000_000;
 
 /// Checks a scenario. `file` is its name in messages, `stem` the file's name without `.yaml`,
-/// `invariants` the IDs there are.
+/// `invariants` the IDs of all invariants.
 ///
 /// # Errors
-/// Everything that is wrong, each with its location.
+/// All errors, each with its location.
 pub fn check(
     file: &str,
     stem: &str,
@@ -130,7 +130,7 @@ fn check_perf(scenario: &Scenario, complaints: &mut Complaints<'_>) {
             )
         },
     );
-    // Resolved again with the kernel at hand; here only for what is wrong in itself.
+    // Only for its complaints: the events are resolved again for the kernel.
     events::resolve(scenario, None, complaints);
     let kind = &scenario.workload.kind;
     complaints.require(
@@ -142,13 +142,13 @@ fn check_perf(scenario: &Scenario, complaints: &mut Complaints<'_>) {
     complaints.require(
         !**wild || **kind != WorkloadKind::Exit,
         wild.location(),
-        || "workload `exit` has no wild ends".to_owned(),
+        || "workload `exit` does not support `wild-ends`".to_owned(),
     );
     let huge = &scenario.workload.huge_pages;
     complaints.require(
         !**huge || **kind == WorkloadKind::MissingPages,
         huge.location(),
-        || "`huge-pages` is for workload `missing-pages`".to_owned(),
+        || "`huge-pages` needs workload `missing-pages`".to_owned(),
     );
 }
 

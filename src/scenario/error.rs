@@ -1,20 +1,22 @@
-//! What can be wrong with a scenario.
+//! The errors of a scenario.
+
+use std::fmt;
 
 use super::located::Location;
 
-/// One thing that is wrong with a scenario, as one line that an editor can jump to.
+/// One error in a scenario, as a line that an editor can jump to.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: {message}", line = location.line, column = location.column)]
 pub struct ScenarioError {
     /// The file, as the user named it.
     pub file: String,
-    /// Where in it.
+    /// Where in the file.
     pub location: Location,
     /// What was found and what was expected.
     pub message: String,
 }
 
-/// Everything that is wrong with a scenario; at least one thing, one line each.
+/// All errors in a scenario, at least one, a line each.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", lines(.0))]
 pub struct ScenarioErrors(pub Vec<ScenarioError>);
@@ -24,7 +26,7 @@ fn lines(errors: &[ScenarioError]) -> String {
     lines.join("\n")
 }
 
-/// Collects what is wrong with one file.
+/// Collects the errors of one file.
 #[derive(Debug)]
 pub(super) struct Complaints<'a> {
     file: &'a str,
@@ -39,7 +41,7 @@ impl<'a> Complaints<'a> {
         }
     }
 
-    /// A value that was not written is complained of at the start of the file.
+    /// Adds an error. That of a value that the file does not contain is at the start of the file.
     pub(super) fn add(&mut self, location: Location, message: impl Into<String>) {
         let start = Location { line: 1, column: 1 };
         self.found.push(ScenarioError {
@@ -49,7 +51,7 @@ impl<'a> Complaints<'a> {
         });
     }
 
-    /// Complains unless the condition holds.
+    /// Adds an error unless the condition holds.
     pub(super) fn require(
         &mut self,
         holds: bool,
@@ -59,6 +61,17 @@ impl<'a> Complaints<'a> {
         if !holds {
             self.add(location, message());
         }
+    }
+
+    /// Adds the error of a result, or returns its value.
+    pub(super) fn accept<T, E: fmt::Display>(
+        &mut self,
+        location: Location,
+        result: Result<T, E>,
+    ) -> Option<T> {
+        result
+            .map_err(|error| self.add(location, error.to_string()))
+            .ok()
     }
 
     pub(super) fn into_errors(mut self) -> ScenarioErrors {

@@ -1,4 +1,4 @@
-//! The perf events of a scenario: the default ones, or those it writes itself.
+//! The perf events of a scenario: the default ones, or those that it writes itself.
 
 use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
 
@@ -18,7 +18,7 @@ const SAMPLE_PERIOD: u64 = 1 << 8;
 const SAMPLE_RAW: u64 = 1 << 10;
 const SAMPLE_IDENTIFIER: u64 = 1 << 16;
 
-/// What every record carries, so that all of them can be merged and told apart.
+/// Fields of every record, by which records are merged and identified.
 const SAMPLE_ALWAYS: u64 = SAMPLE_IDENTIFIER | SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU;
 
 /// Software and hardware events by perf's names (`enum perf_sw_ids`, `enum perf_hw_id`).
@@ -33,14 +33,14 @@ const NAMED: &[(&str, EventSource)] = &[
     ("instructions", EventSource::Hardware(1)),
 ];
 
-/// Period of the default sampler of a synthetic counter, which overflows where the scenario says:
-/// more cycles than any trial has.
+/// Period of the default sampler of a synthetic counter, longer than any trial: the counter overflows
+/// only where the scenario says.
 pub(super) const FOREVER: u64 = 1 << 46;
-/// Period of the default sampler of a counter of the host's.
+/// Period of the default sampler of a counter of the host.
 const HOST_PERIOD: u64 = 1_000_000;
 
-/// Resolves the perf part of a scenario, complaining of what cannot be. Without symbols, as while a
-/// scenario is checked, breakpoints have no addresses.
+/// Resolves the perf part of a scenario, with complaints about its errors. Without symbols, while a
+/// scenario is checked, breakpoints get no addresses.
 pub(super) fn resolve(
     scenario: &Scenario,
     symbols: Option<&dyn KernelSymbols>,
@@ -48,7 +48,7 @@ pub(super) fn resolve(
 ) -> Tracing {
     let perf = &scenario.perf;
     let mut events = match &perf.events {
-        // Another client's requests, of which nothing would be known.
+        // They would make requests of which the trace knows nothing.
         None if scenario.perf_tool.is_some() => Vec::new(),
         None => default_events(scenario),
         Some(written) => written_events(written, symbols, complaints),
@@ -56,7 +56,7 @@ pub(super) fn resolve(
     if let (Some(max_stack), Some(_)) = (&perf.max_stack, &perf.events) {
         complaints.add(
             max_stack.location(),
-            "found `max-stack` beside `events`, expected it in the event that it is for",
+            "found `max-stack` beside `events`, expected it in one of the events",
         );
     }
     if perf.markers {
@@ -73,19 +73,19 @@ pub(super) fn resolve(
     }
 }
 
-/// One ring a CPU, so that the order of its records is the order in which they were written.
+/// All events of a CPU share one ring, so that its records are in the order in which they were
+/// written.
 ///
-/// The lab client has an NMI handler of its own, and `nmi:nmi_handler` fires once for each handler:
-/// two samples an NMI, of which nothing could be said. Beside it perf is one more tracer that asks
-/// in every system call.
+/// The lab client has an NMI handler, and `nmi:nmi_handler` fires once for each handler: an NMI would
+/// make two samples. So beside the lab client the sampler makes a request in every system call.
 ///
-/// A driver of performance counters has an NMI handler too, and is there to be used: the sampler is
-/// its cycles event.
+/// A driver of performance counters has an NMI handler, too. In a machine with counters the sampler
+/// is its cycles event.
 fn default_events(scenario: &Scenario) -> Vec<EventSpec> {
     let perf: &Perf = &scenario.perf;
     let tracking = EventSpec {
         defer_output: true,
-        // Without a side-band bit the kernel sends no record 22 to an event.
+        // The kernel sends record 22 only to events with a side-band bit.
         task: true,
         ..blank("tracking", EventSource::Dummy)
     };
@@ -189,8 +189,7 @@ fn sample_bits(fields: &[SampleField]) -> u64 {
     })
 }
 
-/// The index of the event whose ring is written to: one that is opened before, and that has a
-/// ring of its own.
+/// The index of the event whose ring is used: an earlier event with a ring of its own.
 fn output_to(
     event: &PerfEvent,
     before: &[EventSpec],
@@ -232,7 +231,8 @@ fn source(
         }
         Some(("breakpoint", function)) if is_word(function) => {
             let address = symbols.and_then(|symbols| {
-                inject::places::symbol_address(function, name.location(), symbols, complaints)
+                let address = inject::places::symbol_address(function, symbols);
+                complaints.accept(name.location(), address)
             });
             EventSource::Breakpoint {
                 address: address.unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! `explore`: many trials of a scenario, each with vCPUs stopped at other places, at random.
+//! `explore`: many trials of a scenario, in each of which vCPUs are stopped at random places.
 
 use std::collections::BTreeSet;
 
@@ -12,23 +12,22 @@ use super::model::Scenario;
 use super::resolve::{KernelSymbols, near};
 use crate::plan::{ExplorePlan, TriggerPlan};
 
-/// Many trials. In each of them a few preemptions are made: a vCPU that comes to an instruction chosen at
-/// random stands still there until another vCPU has come to one chosen at random, or for some tens of
-/// milliseconds.
+/// Many trials, each with a few preemptions: a vCPU that comes to an instruction chosen at random
+/// waits there until another vCPU comes to a second one, or for some tens of milliseconds.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Explore {
-    /// What the choices follow from (default 0): the same seed makes the same ones.
+    /// Seed of the choices (default 0). The same seed makes the same choices.
     #[serde(default)]
     pub seed: At<u64>,
-    /// How many trials.
+    /// Number of trials.
     #[schemars(range(min = 1, max = 100_000))]
     pub trials: At<u32>,
-    /// How many preemptions there are in each, 1 to 3 (default 2).
+    /// Preemptions in each trial, 1 to 3 (default 2).
     #[serde(default = "two")]
     #[schemars(range(min = 1, max = 3))]
     pub preemptions: At<u32>,
-    /// The functions of the kernel in which vCPUs are stopped (default: those of deferred unwinding).
+    /// The kernel functions in which vCPUs are stopped (default: those of deferred unwinding).
     #[serde(rename = "in")]
     pub functions: Option<Vec<At<String>>>,
 }
@@ -37,8 +36,7 @@ fn two() -> At<u32> {
     At::unwritten(2)
 }
 
-/// Where vCPUs are stopped unless the scenario says otherwise, as far as a kernel has them: some are
-/// inlined.
+/// The default functions. A kernel may lack some of them, because they are inlined.
 const FUNCTIONS: [&str; 12] = [
     "perf_unwind_deferred_callback",
     "process_unwind_deferred",
@@ -63,13 +61,13 @@ pub(super) fn check(scenario: &Scenario, complaints: &mut Complaints<'_>) {
     };
     let at = explore.location();
     complaints.require(*scenario.machine.vcpus >= 2, at, || {
-        "`explore` needs 2 vCPUs or more: the order of what they do is what it explores".to_owned()
+        "`explore` needs 2 vCPUs or more: it explores the order in which they act".to_owned()
     });
     complaints.require(scenario.schedule.is_none(), at, || {
-        "found `explore` beside `schedule`, which has the order already".to_owned()
+        "found `explore` beside `schedule`, which fixes the order".to_owned()
     });
     if let Some(snapshot) = &scenario.snapshot {
-        let message = "found `snapshot` beside `explore`, whose trials are not alike";
+        let message = "found `snapshot` beside `explore`, whose trials differ";
         complaints.add(snapshot.location(), message);
     }
     let trials = &explore.trials;
@@ -84,7 +82,7 @@ pub(super) fn check(scenario: &Scenario, complaints: &mut Complaints<'_>) {
     );
 }
 
-/// Complaints are made where there is no plan.
+/// Complains if there is no plan.
 pub(super) fn resolve(
     scenario: &Scenario,
     injected_at: &[&TriggerPlan],
@@ -96,7 +94,7 @@ pub(super) fn resolve(
     let places = own.count().saturating_add(*explore.preemptions as usize);
     complaints.require(places <= BREAKPOINTS, explore.location(), || {
         format!(
-            "the preemptions and the scenario's own injections take {places} breakpoints, a CPU has \
+            "the preemptions and the scenario's own injections need {places} breakpoints, a CPU has \
              {BREAKPOINTS}"
         )
     });
@@ -120,8 +118,7 @@ pub(super) fn resolve(
         }
     }
     complaints.require(!places.is_empty(), explore.location(), || {
-        "no instruction is known at which a vCPU could be stopped: name functions with `in`"
-            .to_owned()
+        "found no instruction at which a vCPU can be stopped: name functions with `in`".to_owned()
     });
     Some(ExplorePlan {
         seed: *explore.seed,

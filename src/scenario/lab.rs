@@ -1,4 +1,4 @@
-//! The `lab` part of a scenario: what the kernel's lab client does, several tracers at once.
+//! The `lab` part of a scenario: the kernel's lab client acts as several tracers at once.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -12,46 +12,46 @@ use super::located::At;
 use super::model::Scenario;
 use super::units::Time;
 
-/// Most requests in a row: more fill the log and show nothing new.
+/// Most requests in a row. More only fill the log.
 const MAX_COUNT: u32 = 1000;
-/// Shortest sleep of a thread that disturbs the workload, in microseconds: it must not keep a CPU
-/// to itself.
+/// Shortest sleep, in microseconds, of a thread that disturbs the workload: the thread must leave
+/// the CPU to others.
 const MIN_PERIOD_US: u64 = 10;
-/// Longest callback, in microseconds: it is a busy wait.
+/// Longest callback, in microseconds, because it is a busy wait.
 const MAX_DELAY_US: u64 = 1000;
 
-/// What the kernel's lab client does: clients of the deferred unwinder beside perf, which ask for
-/// the workload's threads. The kernel must have the client.
+/// What the kernel's lab client does: clients of the deferred unwinder, beside perf, that request
+/// unwinds of the workload's threads. The kernel must have the lab client.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Lab {
-    /// Clients that are registered before the workload starts, numbered from 0. The kernel has
-    /// fewer than 64 places and refuses the last ones.
+    /// Number of clients, registered before the workload starts and numbered from 0. The kernel has
+    /// room for fewer than 64 and refuses the last ones.
     #[schemars(range(min = 1, max = 64))]
     pub clients: At<u32>,
-    /// Where they ask.
+    /// Where clients make requests.
     #[serde(default)]
     pub ask: Vec<At<Ask>>,
-    /// Who asks from inside a callback.
+    /// Requests from inside callbacks.
     pub nested: Option<Nested>,
-    /// Threads on one CPU that make all clients ask for what runs on another.
+    /// Threads on one CPU that make all clients request an unwind of what runs on another.
     #[serde(default)]
-    pub poke: Vec<At<Poke>>,
+    pub poke: Vec<At<PokeThread>>,
     /// A thread that cancels clients and registers them again.
     pub churn: Option<At<Churn>>,
-    /// Clients that are cancelled before the workload starts, and ask nevertheless.
+    /// Clients that are cancelled before the workload starts and still make requests.
     #[serde(default)]
     pub cancelled: Vec<At<u32>>,
-    /// How long a callback takes at least (a busy wait), up to 1 ms.
+    /// Least duration of a callback (a busy wait), up to 1 ms (default: none).
     #[serde(default)]
     pub callback_delay: Option<At<Time>>,
-    /// Pages of the log, 64 records each. Asking ends when seven eighths are full.
+    /// Pages of the log, 64 records each (default 2048). Requests end when it is seven eighths full.
     #[serde(default = "log_pages")]
     #[schemars(range(min = 1, max = 32768))]
     pub log_pages: At<u32>,
 }
 
-/// What is asked at one point.
+/// Requests at one point.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Ask {
@@ -61,7 +61,7 @@ pub struct Ask {
     pub contexts: Option<At<Vec<LabContext>>>,
     /// The clients (default: all).
     pub clients: Option<Vec<At<u32>>>,
-    /// How many times in a row (default 1).
+    /// Number of requests in a row (default 1).
     #[schemars(range(min = 1, max = 1000))]
     pub count: Option<At<u32>>,
 }
@@ -73,23 +73,23 @@ pub struct Nested {
     /// In the callbacks of these clients ...
     #[serde(rename = "in")]
     pub inside: Vec<At<u32>>,
-    /// ... these ask.
+    /// ... these clients make requests.
     pub clients: Vec<At<u32>>,
 }
 
 /// A thread that disturbs the workload.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Poke {
-    /// The CPU that it runs on.
+pub struct PokeThread {
+    /// The CPU on which it runs.
     pub from: At<u8>,
     /// The CPU that it interrupts.
     pub to: At<u8>,
-    /// In which context clients ask there: softirq, hardirq or nmi.
+    /// The context of the requests there: softirq, hardirq or nmi.
     pub context: At<LabContext>,
-    /// How often.
+    /// The period.
     pub every: At<Time>,
-    /// How many times in a row clients ask (default 1).
+    /// Number of requests in a row (default 1).
     #[schemars(range(min = 1, max = 1000))]
     pub count: Option<At<u32>>,
 }
@@ -98,11 +98,11 @@ pub struct Poke {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Churn {
-    /// The CPU that it runs on.
+    /// The CPU on which it runs.
     pub cpu: At<u8>,
     /// The clients (default: all).
     pub clients: Option<Vec<At<u32>>>,
-    /// How often.
+    /// The period.
     pub every: At<Time>,
 }
 
@@ -110,7 +110,7 @@ const fn log_pages() -> At<u32> {
     At::unwritten(2048)
 }
 
-/// What must hold beyond the types.
+/// Checks what the types do not express.
 pub(super) fn check(scenario: &Scenario, complaints: &mut Complaints<'_>) {
     let Some(lab) = &scenario.lab else { return };
     let clients = *lab.clients;
@@ -183,7 +183,7 @@ fn check_ask(lab: &Lab, index: usize, ask: &At<Ask>, complaints: &mut Complaints
     }
 }
 
-fn check_poke(poke: &Poke, vcpus: u8, complaints: &mut Complaints<'_>) {
+fn check_poke(poke: &PokeThread, vcpus: u8, complaints: &mut Complaints<'_>) {
     check_cpu(&poke.from, vcpus, complaints);
     check_cpu(&poke.to, vcpus, complaints);
     check_period(&poke.every, complaints);
@@ -226,7 +226,7 @@ fn check_period(every: &At<Time>, complaints: &mut Complaints<'_>) {
     });
 }
 
-/// Everything resolved; the scenario has been checked.
+/// Resolves the part; the scenario has been checked.
 pub(super) fn resolve(lab: &Lab) -> LabPlan {
     let all = first(*lab.clients);
     let mut ask = [LabAsk::default(); LabPoint::COUNT];
@@ -262,7 +262,7 @@ pub(super) fn resolve(lab: &Lab) -> LabPlan {
     }
 }
 
-fn poke_plan(poke: &Poke) -> LabPoke {
+fn poke_plan(poke: &PokeThread) -> LabPoke {
     LabPoke {
         from: u32::from(*poke.from),
         to: u32::from(*poke.to),
@@ -272,7 +272,7 @@ fn poke_plan(poke: &Poke) -> LabPoke {
     }
 }
 
-/// The clients from 0 to this number, a bit each.
+/// A bit for each of so many clients.
 fn first(clients: u32) -> u64 {
     1_u64.checked_shl(clients).map_or(u64::MAX, |bit| bit - 1)
 }

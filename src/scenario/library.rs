@@ -1,5 +1,5 @@
-//! Finding scenarios: files and folders that the user names, `./scenarios`, or the copies in the
-//! binary.
+//! Finds scenarios: in files and folders that the user names, in `./scenarios`, or in the copies in
+//! the binary.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,42 +14,41 @@ use super::parse::parse;
 static SCENARIOS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/scenarios");
 static SNAPSHOTS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/snapshots");
 
-/// The folder that is looked for where the user names none.
+/// The folder that is used if the user names none.
 const DEFAULT_FOLDER: &str = "scenarios";
-/// Below it, what is run only where it is named.
+/// The folder in it whose scenarios run only if the user names them.
 const LONG_FOLDER: &str = "long";
 
-/// A checked scenario and what belongs to it.
+/// A checked scenario with its files.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// Its file, as shown in messages.
+    /// The file's name in messages.
     pub file: String,
-    /// Its text.
+    /// The file's text.
     pub text: String,
     /// The scenario.
     pub scenario: Scenario,
-    /// Text of its snapshot file, where there is one.
+    /// The text of its snapshot file, if there is one.
     pub snapshot: Option<String>,
 }
 
-/// Why scenarios cannot be had.
+/// Why scenarios cannot be loaded.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum LibraryError {
-    /// No such file, and no scenario in the library has this name.
+    /// Neither a file nor a scenario of the library has this name.
     #[error("no file, folder or library scenario `{0}`; `unwindlab list` shows the library")]
     NotFound(String),
     /// A file or folder cannot be read.
     #[error("cannot read {path}: {source}", path = path.display())]
-    Read {
-        /// The file or folder.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A folder without scenarios.
     #[error("no *.yaml in {path}; name another folder or a file", path = .0.display())]
     Empty(PathBuf),
-    /// What is wrong in the files, one line each.
+    /// The errors in the files, a line each.
     #[error(transparent)]
     Scenario(#[from] ScenarioErrors),
 }
@@ -57,23 +56,23 @@ pub enum LibraryError {
 /// The scenarios of a run, by name.
 #[derive(Debug, Clone, Default)]
 pub struct Library {
-    /// In the order of the command line, those of a folder by name.
+    /// In the order of the command line; those of a folder by name.
     pub scenarios: Vec<Loaded>,
 }
 
 impl Library {
-    /// Reads the scenarios that `wanted` names: files, folders, or names of the library. All of
-    /// the library where it is empty: `./scenarios` if there is one, else the copies in the
-    /// binary. `invariants` are the IDs there are.
+    /// Reads the named scenarios: files, folders, or names of the library. Without a name, reads the
+    /// whole library: `./scenarios` if it exists, otherwise the copies in the binary. `invariants`
+    /// are the IDs of all invariants.
     ///
     /// # Errors
-    /// [`LibraryError`]; with [`LibraryError::Scenario`] the errors of all files.
-    pub fn open(wanted: &[PathBuf], invariants: &[&str]) -> Result<Self, LibraryError> {
-        let sources = if wanted.is_empty() {
+    /// [`LibraryError`]; [`LibraryError::Scenario`] has the errors of all files.
+    pub fn open(names: &[PathBuf], invariants: &[&str]) -> Result<Self, LibraryError> {
+        let sources = if names.is_empty() {
             default_sources()?
         } else {
             let mut sources = Vec::new();
-            for path in wanted {
+            for path in names {
                 sources.extend(named_sources(path)?);
             }
             sources
@@ -81,10 +80,10 @@ impl Library {
         Self::load(sources, invariants)
     }
 
-    /// The copies in the binary.
+    /// Reads the copies in the binary.
     ///
     /// # Errors
-    /// [`LibraryError::Scenario`], were they wrong.
+    /// [`LibraryError::Scenario`] if they had errors.
     pub fn embedded(invariants: &[&str]) -> Result<Self, LibraryError> {
         Self::load(embedded_sources(&SCENARIOS), invariants)
     }
@@ -126,7 +125,7 @@ impl Library {
     }
 }
 
-/// A file as read.
+/// A file's text.
 struct Source {
     file: String,
     stem: String,
@@ -143,7 +142,7 @@ fn default_sources() -> Result<Vec<Source>, LibraryError> {
     }
 }
 
-/// Those that are too long for every run, and are named where they are wanted.
+/// Scenarios that take too long for every run.
 fn long_sources() -> Result<Vec<Source>, LibraryError> {
     let folder = Path::new(DEFAULT_FOLDER).join(LONG_FOLDER);
     if folder.is_dir() {
@@ -213,7 +212,7 @@ fn file_source(path: &Path) -> Result<Source, LibraryError> {
     })
 }
 
-/// `snapshots/NAME.snap` beside the folder that holds the scenario.
+/// `snapshots/NAME.snap` beside the scenario's folder.
 fn snapshot_path(scenario: &Path, stem: &str) -> PathBuf {
     let folder = match scenario.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),

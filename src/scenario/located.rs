@@ -1,5 +1,5 @@
-//! Values that remember where in the file they were written, so that an error found long after
-//! parsing can still point at its line.
+//! Values that know where the file contains them, so that an error found long after parsing can still
+//! name its line.
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -8,13 +8,13 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
-/// A place in a scenario file; both from 1, and 0 where a value was not written at all (a
-/// default).
+/// A place in a scenario file, from line 1 and column 1. Line 0 and column 0 belong to defaults, which
+/// the file does not contain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Location {
-    /// Line.
+    /// The line.
     pub line: u64,
-    /// Column, in characters.
+    /// The column, in characters.
     pub column: u64,
 }
 
@@ -27,10 +27,10 @@ impl From<serde_saphyr::Location> for Location {
     }
 }
 
-/// A value and where it was written.
+/// A value and where the file contains it.
 ///
-/// Must not be used below `flatten`, `untagged` or internally tagged types: serde buffers those
-/// and the location is lost.
+/// Must not be used below `flatten`, `untagged` or internally tagged types: serde buffers those, and
+/// the location is lost.
 #[derive(Debug, Clone, Default)]
 pub struct At<T> {
     value: T,
@@ -38,7 +38,7 @@ pub struct At<T> {
 }
 
 impl<T> At<T> {
-    /// A value that no file holds: a default.
+    /// A default, which no file contains.
     #[must_use]
     pub const fn unwritten(value: T) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl<T> At<T> {
         }
     }
 
-    /// Where it was written.
+    /// Where the file contains the value.
     #[must_use]
     pub const fn location(&self) -> Location {
         self.location
@@ -72,7 +72,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for At<T> {
     }
 }
 
-/// The schema of the value itself: a location is not written by anyone.
+/// The schema of the value itself, without a location.
 impl<T: JsonSchema> JsonSchema for At<T> {
     fn inline_schema() -> bool {
         T::inline_schema()

@@ -1,5 +1,5 @@
-//! YAML to plan: [`parse`] reads a file, [`check`] finds what is wrong in it, [`resolve`] makes
-//! it a [`crate::runner::TrialPlan`] for one kernel, [`library`] finds the files.
+//! Scenarios: [`library`] finds the files, [`parse`] reads one, [`check`] finds its errors, and
+//! [`resolve`] makes it a [`crate::plan::TrialPlan`] for a kernel.
 
 pub mod check;
 pub mod error;
@@ -21,7 +21,9 @@ pub mod units;
 pub use error::{ScenarioError, ScenarioErrors};
 pub use library::{Library, Loaded};
 pub use model::Scenario;
-pub use resolve::{KernelSymbols, ResolveError, SourceLines, near, resolve};
+pub use resolve::{
+    KernelSymbols, RdpmcError, ResolveError, SourceLines, UnsupportedKernel, near, resolve,
+};
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! A scenario as written: the types of the YAML, which are also the source of its JSON schema.
 //!
-//! Types hold what can be said of one value alone; what takes two values, or the kernel, is
-//! said in [`super::check`] and [`super::resolve`]. Doc comments of fields are what an editor
-//! shows to the author of a scenario.
+//! The types restrict single values. What concerns two values is checked in [`super::check`], what
+//! concerns the kernel in [`super::resolve`]. An editor shows the doc comments of the fields to the
+//! author of a scenario.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -15,55 +15,55 @@ use super::located::At;
 use super::units::{Count, Memory, Time};
 use unwindlab_oracle::trace::SnapshotStyle;
 
-/// One scenario: a machine, what runs in it, what is done to it, and what must come out.
+/// A scenario: a machine, what runs in it, what is done to it, and the expected results.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Scenario {
-    /// Lower-case words joined by `-`; the same as the file's name without `.yaml`.
+    /// Lower-case words joined by `-`; equal to the file's name without `.yaml`.
     pub name: At<String>,
-    /// One line: what is shown by this scenario.
+    /// One line: what the scenario shows.
     pub description: At<String>,
     /// The machine under test.
     #[serde(default)]
     pub machine: Machine,
     /// What runs in the guest.
     pub workload: Workload,
-    /// What is traced, by perf, on every CPU and for every task.
+    /// What perf traces, on every CPU and for every task.
     #[serde(default)]
     pub perf: Perf,
-    /// What the kernel's lab client does: many tracers beside perf. None where this is missing.
+    /// What the kernel's lab client does: many tracers beside perf (default: none).
     pub lab: Option<Lab>,
-    /// The distribution's own perf records, instead of the harness, and what it shows is judged: a
-    /// sample for each `pmu-overflow`, with the kernel frames of its instruction and, merged behind
-    /// them, the user frames as built.
+    /// The distribution's own perf records instead of the harness. It must show a sample for each
+    /// `pmu-overflow`, with the kernel frames of its instruction and, merged behind them, the user
+    /// frames as built.
     pub perf_tool: Option<At<PerfTool>>,
     /// What is done to the machine while the workload runs.
     #[serde(default)]
     pub inject: Vec<Injection>,
-    /// Points in the code that the vCPUs are to pass one after the other, in this order. A vCPU
-    /// that comes to its point before its turn stands still there.
+    /// Points in the code that the vCPUs pass in this order. A vCPU that comes to its point before
+    /// its turn waits there.
     pub schedule: Option<At<Schedule>>,
-    /// The scenario is run many times, and vCPUs are stopped at random meanwhile.
+    /// Run the scenario many times and stop vCPUs at random.
     pub explore: Option<At<Explore>>,
-    /// The workload runs on for this long after the last injection (after its start where there
-    /// is none) before it is told to stop.
+    /// How long the workload runs on after the last injection, or after its start if there is none
+    /// (default 50 ms).
     #[serde(default = "default_settle")]
     pub settle: At<Time>,
-    /// When to give up on the workload. A scenario that is cut short is a `timeout` or a `hang`,
-    /// never a verdict.
+    /// When to give up on the workload (default 20 s). A scenario that is cut short is a `timeout`
+    /// or a `hang`, never a pass.
     #[serde(default = "default_timeout")]
     pub timeout: At<Time>,
-    /// What the scenario must have achieved, besides the invariants.
+    /// Expected numbers, checked besides the invariants.
     #[serde(default)]
     pub expect: Expect,
-    /// Invariants to check, by ID. All of them where this is missing.
+    /// Invariants to check, by ID (default: all).
     pub invariants: Option<Vec<At<String>>>,
-    /// Invariants that must have been exercised: a scenario whose point was never reached has
-    /// not passed.
+    /// Invariants that must have been exercised. A scenario that does not exercise them does not
+    /// pass.
     #[serde(default)]
     pub require: Vec<At<String>>,
-    /// What of the trace must be the same every time, and is compared with
-    /// `snapshots/NAME.snap`. Nothing where this is missing.
+    /// The part of the trace that is compared with `snapshots/NAME.snap`, because it must be the same
+    /// in every run (default: none).
     pub snapshot: Option<At<SnapshotStyle>>,
 }
 
@@ -71,17 +71,17 @@ pub struct Scenario {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PerfTool {
-    /// The event.
+    /// The event to count.
     pub event: At<ToolEvent>,
 }
 
-/// An event of the CPU's counters, as perf names it.
+/// An event of the CPU's performance counters, by perf's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ToolEvent {
     /// Cycles.
     Cycles,
-    /// Instructions; the synthetic counters do not count them, but overflow all the same.
+    /// Instructions. Synthetic counters do not count them, but overflow where `inject` says.
     Instructions,
 }
 
@@ -89,27 +89,27 @@ pub enum ToolEvent {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Machine {
-    /// 1 to 8.
+    /// Number of vCPUs, 1 to 8 (default 1).
     #[schemars(range(min = 1, max = 8))]
     pub vcpus: At<u8>,
-    /// Guest RAM, 64 MiB to 8 GiB.
+    /// Guest RAM, 64 MiB to 8 GiB (default 256 MiB).
     pub memory: At<Memory>,
-    /// Words added to the harness's own kernel command line.
+    /// Words appended to the harness's own kernel command line.
     pub cmdline: At<String>,
-    /// The performance counters of the guest: none, those of the VMM (`synthetic`), which overflow
-    /// where `inject` says, or the KVM host's.
+    /// The guest's performance counters: `none` (default), `synthetic` ones of the VMM, which overflow
+    /// where `inject` says, or those of the `host`.
     pub pmu: At<Pmu>,
 }
 
-/// Which performance counters the guest has.
+/// The guest's performance counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pmu {
     /// None.
     None,
-    /// The VMM's.
+    /// Synthetic ones of the VMM, which overflow where `inject` says.
     Synthetic,
-    /// The KVM host's.
+    /// Those of the KVM host.
     Host,
 }
 
@@ -128,27 +128,28 @@ impl Default for Machine {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Workload {
-    /// What a thread does, over and over.
+    /// What each iteration of a thread does.
     pub kind: At<WorkloadKind>,
-    /// User frames that an unwind must show, the leaf's included: 3 or more.
+    /// User frames that an unwind must show, including the leaf: 3 to 131072.
     #[schemars(range(min = 3))]
     pub frames: At<u32>,
-    /// Thread i has `frames + i * frames-step` frames, so that stacks tell threads apart.
+    /// Thread i has `frames + i * frames-step` frames, so that their stacks differ (default 0).
     #[serde(default)]
     pub frames_step: At<u32>,
-    /// Threads; thread i starts on CPU `i % vcpus`.
+    /// Number of threads (default 1). Thread i starts on CPU `i % vcpus`.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 255))]
     pub threads: At<u32>,
-    /// Iterations of each thread; 0: until the injections are made and the settle time is over.
+    /// Iterations of each thread; 0 (default): until all injections are made and the settle time is
+    /// over.
     #[serde(default)]
     pub iterations: At<u64>,
-    /// The root of thread i ends its chain with the i-th of six frame pointers that lead nowhere,
-    /// counted round: 0, one of a frame to itself, one backward, one misaligned, one into the
-    /// kernel, one that is not canonical. Not for `exit`.
+    /// End the chain of thread i with an invalid frame pointer, number i modulo 6 of: 0, the address
+    /// of its own frame, a backward one, a misaligned one, one into the kernel, a non-canonical one.
+    /// Not for `exit`.
     #[serde(default)]
     pub wild_ends: At<bool>,
-    /// Stacks are made of huge pages of 2 MiB. For `missing-pages`.
+    /// Back the stacks with huge pages of 2 MiB. Only for `missing-pages`.
     #[serde(default)]
     pub huge_pages: At<bool>,
 }
@@ -157,19 +158,19 @@ pub struct Workload {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Perf {
-    /// Data pages of each CPU's ring buffer; a power of two. There is no reader in the guest
-    /// that could fall behind, but what does not fit is lost.
+    /// Data pages of each CPU's ring buffer, a power of two (default 256). Nothing in the guest reads
+    /// the buffer: records that do not fit are lost.
     pub ring_pages: At<u32>,
-    /// `sample_max_stack` of the default sampler; the kernel's own default where missing.
+    /// `sample_max_stack` of the default sampler (default: the kernel's).
     pub max_stack: Option<At<u16>>,
-    /// Also record every entry to and return from a system call (raw_syscalls:sys_enter and
+    /// Also record the entry to and the return from every system call (raw_syscalls:sys_enter and
     /// sys_exit).
     pub markers: bool,
     /// Also record context switches, on the tracking event.
     pub switches: bool,
-    /// Events instead of the default ones, which are `tracking` (dummy: fork, exit and deferred
-    /// chains) and `nmi` (a sample with a deferred chain in every NMI), or `cycles` (one in every
-    /// overflow of a counter) in a machine with performance counters.
+    /// Events that replace the default ones: `tracking` (dummy; fork, exit and deferred chains), and
+    /// `nmi` (a sample with a deferred chain in every NMI) or, in a machine with performance
+    /// counters, `cycles` (one in every overflow of a counter).
     pub events: Option<At<Vec<PerfEvent>>>,
 }
 
@@ -185,56 +186,57 @@ impl Default for Perf {
     }
 }
 
-/// One perf event, in the words of `struct perf_event_attr`.
+/// One perf event, with the field names of `struct perf_event_attr`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[allow(clippy::struct_excessive_bools, reason = "the attr's own bits")]
 pub struct PerfEvent {
-    /// Name in reports.
+    /// The event's name in reports.
     pub name: At<String>,
-    /// What makes it count, as perf names it: `dummy`, `cpu-clock`, `page-faults`, `cycles`,
-    /// a tracepoint such as `nmi:nmi_handler`, or a function of the kernel that is called
-    /// (`kprobe:unwind_user`) or returns (`kretprobe:task_work_run`), or at which the kernel sets a
-    /// breakpoint of the CPU (`breakpoint:task_work_run`).
+    /// What it counts, by perf's name: `dummy`, `cpu-clock`, `task-clock`, `page-faults`,
+    /// `context-switches`, `cpu-migrations`, `cycles`, `instructions`, a tracepoint such as
+    /// `nmi:nmi_handler`, calls of a kernel function (`kprobe:unwind_user`), its returns
+    /// (`kretprobe:task_work_run`), or a hardware breakpoint that the kernel sets at it
+    /// (`breakpoint:task_work_run`).
     pub event: At<String>,
-    /// A sample every so many occurrences; 0: it does not sample.
+    /// Occurrences from one sample to the next; 0 (default): no samples.
     #[serde(default)]
     pub period: u64,
-    /// What a sample holds besides IDENTIFIER, TID, TIME and CPU, which every record has.
+    /// Fields of a sample besides IDENTIFIER, TID, TIME and CPU, which every record has.
     #[serde(default)]
     pub sample: Vec<SampleField>,
-    /// `sample_max_stack`; the kernel's own default where missing.
+    /// `sample_max_stack` (default: the kernel's).
     pub max_stack: Option<At<u16>>,
-    /// Ask for the user chain later (attr bit 38).
+    /// Request the user chain later (attr bit 38).
     #[serde(default)]
     pub defer_callchain: bool,
-    /// Receive the chains that come later (attr bit 39).
+    /// Receive deferred chains (attr bit 39).
     #[serde(default)]
     pub defer_output: bool,
-    /// Fork and exit records.
+    /// Record forks and exits.
     #[serde(default)]
     pub task: bool,
-    /// Comm records.
+    /// Record changes of a task's name.
     #[serde(default)]
     pub comm: bool,
-    /// Mmap records.
+    /// Record mappings.
     #[serde(default)]
     pub mmap: bool,
-    /// Switch records.
+    /// Record context switches.
     #[serde(default)]
     pub context_switch: bool,
-    /// Only for the agent's own tasks, the workload's among them, which inherit it from its main
-    /// thread; else for all tasks.
+    /// Count only the agent's tasks, which inherit the event from its main thread and include the
+    /// workload, instead of all tasks.
     #[serde(default)]
     pub inherit: bool,
-    /// No user part in the chain, deferred or not.
+    /// Leave the user part out of the chain, deferred or not.
     #[serde(default)]
     pub exclude_callchain_user: bool,
-    /// Write into the ring buffer of this earlier event instead of one of its own.
+    /// Write to the ring buffer of this earlier event instead of an own one.
     pub output_to: Option<At<String>>,
 }
 
-/// A part of a sample.
+/// A field of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SampleField {
@@ -248,11 +250,11 @@ pub enum SampleField {
     Raw,
 }
 
-/// What must have been achieved. Counts are of the workload's tasks only.
+/// Expected numbers. Only the workload's tasks count: its threads and the processes they start.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Expect {
-    /// Iterations that every thread made between the first and the last injection.
+    /// Iterations of every thread between the first and the last injection.
     pub progress: Option<At<Count>>,
     /// Samples with a deferred chain.
     pub samples: Option<At<Count>>,
@@ -262,9 +264,9 @@ pub struct Expect {
     pub cookies: Option<At<Count>>,
     /// Samples that came after their deferred chain.
     pub late: Option<At<Count>>,
-    /// Records that the kernel says it lost, of all tasks.
+    /// Records of all tasks that the kernel reports as lost.
     pub lost: Option<At<Count>>,
-    /// Frames of every deferred chain.
+    /// Frames of each deferred chain.
     pub frames: Option<At<Count>>,
 }
 

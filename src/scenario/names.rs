@@ -6,51 +6,51 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 
-/// Names: written as one word, or as a list of words.
+/// Names, written as one word or as a list of words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Names(Vec<String>);
+pub struct NameList(Vec<String>);
 
-impl Names {
-    /// All of them.
+impl NameList {
+    /// All names.
     #[must_use]
     pub fn as_slice(&self) -> &[String] {
         &self.0
     }
 }
 
-impl<'de> Deserialize<'de> for Names {
+impl<'de> Deserialize<'de> for NameList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct OneOrMore;
         impl<'de> Visitor<'de> for OneOrMore {
-            type Value = Names;
+            type Value = NameList;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a name, or a list of names")
             }
 
-            fn visit_str<E>(self, name: &str) -> Result<Names, E> {
-                Ok(Names(vec![name.to_owned()]))
+            fn visit_str<E>(self, name: &str) -> Result<NameList, E> {
+                Ok(NameList(vec![name.to_owned()]))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Names, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<NameList, A::Error> {
                 let mut names = Vec::new();
                 while let Some(name) = list.next_element()? {
                     names.push(name);
                 }
-                Ok(Names(names))
+                Ok(NameList(names))
             }
         }
         deserializer.deserialize_any(OneOrMore)
     }
 }
 
-impl JsonSchema for Names {
+impl JsonSchema for NameList {
     fn inline_schema() -> bool {
         true
     }
 
     fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Names".into()
+        "NameList".into()
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {

@@ -1,4 +1,4 @@
-//! YAML text to [`Scenario`].
+//! Parses YAML into a [`Scenario`].
 
 use serde_saphyr::{DefaultMessageFormatter, Error, MessageFormatter};
 
@@ -7,14 +7,14 @@ use super::located::Location;
 use super::model::Scenario;
 use crate::text::printable;
 
-/// Longest scenario that is read, in bytes; the longest of ours has 2 KiB.
+/// Longest accepted scenario, in bytes. The longest in the library has 2 KiB.
 const MAX_LEN: usize = 1 << 20;
 
 /// Parses a scenario. `file` is its name in messages.
 ///
 /// # Errors
-/// With file, line and column: what is no YAML, has unknown or missing keys, or values of
-/// another kind. What is wrong beyond that is for [`super::check`].
+/// With file, line and column, if the text is not YAML, has unknown or missing keys, or values of
+/// another type. [`super::check`] finds other errors.
 pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioErrors> {
     let mut complaints = Complaints::new(file);
     if text.len() > MAX_LEN {
@@ -38,7 +38,7 @@ pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioErrors> {
     })
 }
 
-/// What was found and what was expected, in one line, and where.
+/// The location, and in one line what was found and what was expected.
 fn describe(error: &Error, location: Location, text: &str) -> (Location, String) {
     let message = match error.without_snippet() {
         Error::SerdeUnknownField {
@@ -91,7 +91,7 @@ fn list(names: &[&'static str]) -> String {
     quoted.join(", ")
 }
 
-/// The parser's words for what it expected, in the words of the user.
+/// Translates the parser's word for what it expected into the user's.
 fn kind(expected: &str) -> String {
     match expected {
         "u8" | "u16" | "u32" | "u64" => {
@@ -105,7 +105,7 @@ fn kind(expected: &str) -> String {
     }
 }
 
-/// What stands at a location, shortened.
+/// The text at a location, shortened.
 fn found(location: Location, text: &str) -> String {
     let rest = from(location, text).lines().next().unwrap_or_default();
     // A plain value ends where the list or mapping around it goes on.

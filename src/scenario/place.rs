@@ -1,5 +1,5 @@
-//! Instructions as they are named in scenarios: `__x64_sys_getppid+0x10`, the kernel's own
-//! notation, or `kernel/unwind/deferred.c:123`, a line of its source.
+//! How scenarios name instructions: `__x64_sys_getppid+0x10`, the kernel's own notation, or
+//! `kernel/unwind/deferred.c:123`, a line of its source.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,14 +8,14 @@ use std::str::FromStr;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{Deserialize, Deserializer};
 
-use super::units::{NotThat, Notation, notation};
+use super::units::{Notation, NotationError, notation};
 
-/// A symbol, and bytes from its start.
+/// A symbol and an offset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SymbolOffset {
-    /// Name.
+    /// The symbol's name.
     pub symbol: String,
-    /// Bytes from its first one.
+    /// Bytes from the symbol's start.
     pub offset: u64,
 }
 
@@ -27,9 +27,9 @@ impl Notation for SymbolOffset {
 }
 
 impl FromStr for SymbolOffset {
-    type Err = NotThat;
+    type Err = NotationError;
 
-    fn from_str(text: &str) -> Result<Self, NotThat> {
+    fn from_str(text: &str) -> Result<Self, NotationError> {
         let (symbol, offset) = match text.split_once('+') {
             None => (text, 0),
             Some((symbol, offset)) => (symbol, number(offset)?),
@@ -40,7 +40,7 @@ impl FromStr for SymbolOffset {
             .is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
         let goes_on_well = chars.all(|c| c.is_ascii_alphanumeric() || "_.$".contains(c));
         if !(starts_well && goes_on_well) {
-            return Err(NotThat);
+            return Err(NotationError);
         }
         Ok(Self {
             symbol: symbol.to_owned(),
@@ -59,18 +59,24 @@ impl fmt::Display for SymbolOffset {
 /// A line of the kernel's source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceLine {
-    /// The file, as in the source tree; the end of its path will do.
+    /// The file's path in the source tree; the end of the path suffices.
     pub file: String,
-    /// From 1.
+    /// The line, from 1.
     pub line: u32,
+}
+
+impl fmt::Display for SourceLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
 }
 
 /// An instruction of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KernelPlace {
-    /// By symbol.
+    /// Named by a symbol.
     Symbol(SymbolOffset),
-    /// The first of a line of the source, where the kernel has DWARF.
+    /// The first instruction of a line of the source, for a kernel with DWARF.
     Line(SourceLine),
 }
 
@@ -83,19 +89,19 @@ impl Notation for KernelPlace {
 }
 
 impl FromStr for KernelPlace {
-    type Err = NotThat;
+    type Err = NotationError;
 
-    fn from_str(text: &str) -> Result<Self, NotThat> {
+    fn from_str(text: &str) -> Result<Self, NotationError> {
         let Some((file, line)) = text.rsplit_once(':') else {
             return text.parse().map(Self::Symbol);
         };
         let plain = |c: char| c.is_ascii_alphanumeric() || "_./+-".contains(c);
         if file.is_empty() || !file.chars().all(plain) || line.starts_with(['0', '+']) {
-            return Err(NotThat);
+            return Err(NotationError);
         }
         Ok(Self::Line(SourceLine {
             file: file.to_owned(),
-            line: line.parse().map_err(|_| NotThat)?,
+            line: line.parse().map_err(|_| NotationError)?,
         }))
     }
 }
@@ -105,18 +111,18 @@ impl fmt::Display for KernelPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Symbol(place) => place.fmt(f),
-            Self::Line(SourceLine { file, line }) => write!(f, "{file}:{line}"),
+            Self::Line(line) => line.fmt(f),
         }
     }
 }
 
 /// Decimal, or hexadecimal with `0x`; `u64::from_str` alone would also take a sign.
-fn number(text: &str) -> Result<u64, NotThat> {
+fn number(text: &str) -> Result<u64, NotationError> {
     let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |hex| (hex, 16));
     if !digits.chars().all(|c| c.is_digit(radix)) {
-        return Err(NotThat);
+        return Err(NotationError);
     }
-    u64::from_str_radix(digits, radix).map_err(|_| NotThat)
+    u64::from_str_radix(digits, radix).map_err(|_| NotationError)
 }
 
 #[cfg(test)]
@@ -133,7 +139,7 @@ mod tests {
         assert_eq!("a.isra.0+0x1f".parse(), Ok(place("a.isra.0", 31)));
         assert_eq!("a+16".parse(), Ok(place("a", 16)));
         for bad in ["", "+1", "a+", "a+0x", "a+-1", "a++1", "a b", "1a", "a+0xg"] {
-            assert_eq!(bad.parse::<SymbolOffset>(), Err(NotThat), "{bad}");
+            assert_eq!(bad.parse::<SymbolOffset>(), Err(NotationError), "{bad}");
         }
         assert_eq!(place("a", 16).to_string(), "a+0x10");
     }
@@ -161,6 +167,6 @@ mod tests {
             let parsed = bad.parse::<KernelPlace>();
             assert!(!matches!(parsed, Ok(KernelPlace::Line(_))), "{bad}");
         }
-        assert_eq!("a.c:0x1".parse::<KernelPlace>(), Err(NotThat));
+        assert_eq!("a.c:0x1".parse::<KernelPlace>(), Err(NotationError));
     }
 }

@@ -1,10 +1,13 @@
-//! Scenario and kernel to [`TrialPlan`]: every name becomes an address, every default a value.
+//! Resolves a scenario for a kernel: every name becomes an address, every default a value.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
 
 use unwindlab_abi::lab::SYMBOL as LAB_CLIENT;
-use unwindlab_abi::plan::{GuestPlan, Workload};
-use unwindlab_guest_kernel::lines::NO_LINES;
+use unwindlab_abi::plan::{GuestPlan, WorkloadPlan};
+use unwindlab_guest_kernel::lines::{LineError, NO_LINES};
+use unwindlab_vmm::SiteError;
 
 use super::error::{Complaints, ScenarioErrors};
 use super::events;
@@ -15,67 +18,67 @@ use super::model::{Pmu, Scenario};
 use super::perf_tool;
 use crate::plan::TrialPlan;
 use crate::plan::{
-    ActionPlan, ArrivalPlan, By, InjectionPlan, KernelAddresses, Limits, PmuPlan, TriggerPlan,
+    ActionPlan, ArrivalPlan, InjectionPlan, KernelAddresses, Limits, PmuPlan, TaskFilter,
+    TriggerPlan,
 };
 
-/// From the start of the machine to the agent's `Ready`; a stock kernel takes 3 s on the
-/// emulated host with two other machines beside it.
+/// From the start of the machine to the agent's `Ready`. A stock kernel takes 3 s on the emulated
+/// host beside two other machines.
 const BOOT_LIMIT_MS: u64 = 60_000;
 
-/// What must be in a kernel's symbol table for there to be anything to test.
+/// A kernel without this symbol has nothing to test.
 const FEATURE: &str = "unwind_deferred_request";
 
 /// The lines of a kernel's source.
 pub trait SourceLines {
-    /// Where a line begins, once for each place where it is inlined.
+    /// Where a line begins: one address for each place where it is inlined.
     ///
     /// # Errors
-    /// Why there is no such place, in one line.
-    fn place(&self, file: &str, line: u32) -> Result<Vec<u64>, String>;
-    /// Files and lines that the instruction at an address comes from.
+    /// [`LineError`] if there is no such place.
+    fn place(&self, file: &str, line: u32) -> Result<Vec<u64>, LineError>;
+    /// The files and lines of the instruction at an address.
     fn at(&self, address: u64) -> Vec<(&str, u32)>;
     /// The lines of a file that have code.
     fn with_code(&self, file: &str) -> BTreeSet<u32>;
-    /// The text of a file, where it is at hand.
+    /// The text of a file, if available.
     fn text(&self, file: &str) -> Option<String>;
 }
 
-/// Names and addresses of a kernel's text.
+/// The symbols and the code of a kernel.
 pub trait KernelSymbols {
-    /// Addresses of all symbols of this name, in order; more than one for static functions.
+    /// Addresses of all symbols of this name, in order. Static functions may share a name.
     fn addresses(&self, name: &str) -> Vec<u64>;
     /// Bytes from the symbol to the one after it.
     fn size(&self, name: &str) -> Option<u64>;
-    /// Names that could have been meant, best first.
+    /// Similar names, best first.
     fn similar(&self, name: &str) -> Vec<String>;
     /// Offset of the pointer to the running task from the CPU's GS base.
     fn current_task_offset(&self) -> Option<u64>;
-    /// What to add to a CPU's GS base for the address of its copy of a per-CPU variable; `None`
-    /// for what is none.
+    /// Offset of a per-CPU variable from a CPU's GS base; `None` for other symbols.
     fn percpu_offset(&self, _name: &str) -> Option<u64> {
         None
     }
-    /// Bytes of the kernel's text as linked, up to `length` of them; `None` where the image
-    /// cannot be read there.
+    /// Up to `length` bytes of the kernel's text as linked; `None` if the image cannot be read
+    /// there.
     fn code(&self, _address: u64, _length: usize) -> Option<Vec<u8>> {
         None
     }
-    /// The symbol that holds an address, and bytes from its start.
+    /// The symbol that contains an address, and the offset in it.
     fn resolve(&self, address: u64) -> Option<(String, u64)>;
-    /// The lines of the source, where the kernel was built with DWARF.
+    /// The lines of the source, if the kernel was built with DWARF.
     fn lines(&self) -> Option<&dyn SourceLines> {
         None
     }
-    /// Addresses of the kernel's `RDPMC` instructions, or why they are not known.
+    /// Addresses of the kernel's `RDPMC` instructions.
     ///
     /// # Errors
-    /// Where the kernel's image cannot be read.
-    fn rdpmc_sites(&self) -> Result<Vec<u64>, String> {
+    /// [`RdpmcError`] if the kernel's image cannot be read.
+    fn rdpmc_sites(&self) -> Result<Vec<u64>, RdpmcError> {
         Ok(Vec::new())
     }
 }
 
-/// What to say behind a name that the kernel does not have: those that could have been meant, or nothing.
+/// Text to append to the name of a missing symbol: similar names, or nothing.
 pub fn near(name: &str, symbols: &dyn KernelSymbols) -> String {
     match symbols.similar(name).as_slice() {
         [] => String::new(),
@@ -83,18 +86,59 @@ pub fn near(name: &str, symbols: &dyn KernelSymbols) -> String {
     }
 }
 
+/// Why the `RDPMC` instructions of a kernel are not known.
+#[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
+pub enum RdpmcError {
+    /// The kernel's image cannot be read.
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Read { path: PathBuf, source: io::Error },
+    /// The image is not as expected.
+    #[error(transparent)]
+    Image(#[from] SiteError),
+}
+
+/// What the kernel lacks.
+#[derive(Debug, thiserror::Error)]
+pub enum UnsupportedKernel {
+    /// There is nothing to test.
+    #[error("the kernel has no deferred unwinding (no symbol `{FEATURE}`)")]
+    DeferredUnwinding,
+    /// The lab client, which the scenario uses.
+    #[error(
+        "the kernel has no lab client (no symbol `{LAB_CLIENT}`); `--source debian` builds one \
+         that has"
+    )]
+    LabClient,
+    /// Debug information, for a scenario that names lines of the source.
+    #[error("{NO_LINES}")]
+    Lines,
+    /// The variable by which the running task is identified.
+    #[error("the kernel has no per-CPU `current_task`")]
+    CurrentTask,
+    /// A known driver for synthetic counters.
+    #[error("no synthetic performance counters: {0}")]
+    Counters(#[from] RdpmcError),
+    /// Any driver for synthetic counters.
+    #[error("no synthetic performance counters: the kernel has no RDPMC instruction")]
+    Rdpmc,
+}
+
 /// Why there is no plan.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
-    /// The kernel has nothing that could be tested: a skip, not an error of the scenario.
-    #[error("{0}")]
-    Unsupported(String),
-    /// The scenario names what the kernel does not have.
+    /// The kernel lacks what the scenario tests: a skip, not an error of the scenario.
+    #[error(transparent)]
+    Unsupported(#[from] UnsupportedKernel),
+    /// The scenario names something that the kernel does not have.
     #[error(transparent)]
     Scenario(#[from] ScenarioErrors),
 }
 
-/// Resolves a checked scenario for a kernel. `file` is the scenario's in messages, `kernel` the
+/// Resolves a checked scenario for a kernel. `file` is the scenario's file in messages, `kernel` the
 /// content hash by which the executor finds the image.
 ///
 /// # Errors
@@ -106,22 +150,16 @@ pub fn resolve(
     kernel: &str,
 ) -> Result<TrialPlan, ResolveError> {
     if symbols.addresses(FEATURE).is_empty() {
-        return Err(ResolveError::Unsupported(format!(
-            "the kernel has no deferred unwinding (no symbol `{FEATURE}`)"
-        )));
+        return Err(UnsupportedKernel::DeferredUnwinding.into());
     }
     if scenario.lab.is_some() && symbols.addresses(LAB_CLIENT).is_empty() {
-        return Err(ResolveError::Unsupported(format!(
-            "the kernel has no lab client (no symbol `{LAB_CLIENT}`); `--source debian` builds one \
-             that has"
-        )));
+        return Err(UnsupportedKernel::LabClient.into());
     }
     if inject::resolve::names_lines(scenario) && symbols.lines().is_none() {
-        return Err(ResolveError::Unsupported(NO_LINES.to_owned()));
+        return Err(UnsupportedKernel::Lines.into());
     }
-    let current_task = symbols.current_task_offset().ok_or_else(|| {
-        ResolveError::Unsupported("the kernel has no per-CPU `current_task`".to_owned())
-    })?;
+    let current_task = symbols.current_task_offset();
+    let current_task = current_task.ok_or(UnsupportedKernel::CurrentTask)?;
     let pmu = pmu(*scenario.machine.pmu, symbols)?;
     let mut complaints = Complaints::new(file);
     let injections: Vec<InjectionPlan> =
@@ -167,30 +205,28 @@ pub fn resolve(
 const fn any_task(injection: &InjectionPlan) -> bool {
     matches!(
         injection.trigger,
-        TriggerPlan::Arrival(ArrivalPlan { by: By::Any, .. })
+        TriggerPlan::Arrival(ArrivalPlan {
+            by: TaskFilter::Any,
+            ..
+        })
     )
 }
 
-/// A kernel in which no `RDPMC` is found has no driver that could use synthetic counters.
-fn pmu(written: Pmu, symbols: &dyn KernelSymbols) -> Result<PmuPlan, ResolveError> {
-    let unsupported = |reason: String| {
-        ResolveError::Unsupported(format!("no synthetic performance counters: {reason}"))
-    };
+/// A kernel without `RDPMC` has no driver for synthetic counters.
+fn pmu(written: Pmu, symbols: &dyn KernelSymbols) -> Result<PmuPlan, UnsupportedKernel> {
     match written {
         Pmu::None => Ok(PmuPlan::None),
         Pmu::Host => Ok(PmuPlan::Host),
-        Pmu::Synthetic => match symbols.rdpmc_sites().map_err(unsupported)? {
-            sites if sites.is_empty() => Err(unsupported(
-                "the kernel has no RDPMC instruction".to_owned(),
-            )),
+        Pmu::Synthetic => match symbols.rdpmc_sites()? {
+            sites if sites.is_empty() => Err(UnsupportedKernel::Rdpmc),
             rdpmc => Ok(PmuPlan::Synthetic { rdpmc }),
         },
     }
 }
 
-fn workload(scenario: &Scenario) -> Workload {
+fn workload(scenario: &Scenario) -> WorkloadPlan {
     let written = &scenario.workload;
-    Workload {
+    WorkloadPlan {
         kind: *written.kind,
         frames: *written.frames,
         frames_step: *written.frames_step,

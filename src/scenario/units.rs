@@ -1,4 +1,4 @@
-//! Quantities as they are written in scenarios: `500 us`, `256 MiB`, `20`, `1000 or more`.
+//! How scenarios write quantities: `500 us`, `256 MiB`, `20`, `1000 or more`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,23 +10,23 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 
 /// A type with a one-line notation.
-pub(super) trait Notation: FromStr<Err = NotThat> {
-    /// What to write, with an example: completes "expected ...".
+pub(super) trait Notation: FromStr<Err = NotationError> {
+    /// What to write, with an example; completes "expected ...".
     const EXPECTED: &'static str;
-    /// Name in the JSON schema.
+    /// The type's name in the JSON schema.
     const NAME: &'static str;
-    /// Regular expression of the notation, for editors.
+    /// The notation as a regular expression, for editors.
     const PATTERN: &'static str;
-    /// Whether YAML takes some of it for a number.
+    /// Whether YAML reads some of it as a number.
     const MAY_BE_NUMBER: bool = false;
 }
 
-/// The text is not in the notation; the caller knows which one was expected.
+/// The text does not follow the notation. The caller knows which notation it expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not in the notation expected here")]
-pub struct NotThat;
+#[error("the text does not follow the notation")]
+pub struct NotationError;
 
-/// Reads a [`Notation`] from a YAML scalar, whether YAML takes it for a string or a number.
+/// Reads a [`Notation`] from a YAML scalar, a string or a number.
 pub(super) fn deserialize<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -43,7 +43,7 @@ where
 
         fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
             text.parse()
-                .map_err(|NotThat| E::invalid_value(Unexpected::Str(text), &self))
+                .map_err(|NotationError| E::invalid_value(Unexpected::Str(text), &self))
         }
     }
 
@@ -85,7 +85,7 @@ macro_rules! notation {
 }
 pub(super) use notation;
 
-/// A length of time, to the microsecond.
+/// A time, in whole microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(Duration);
 
@@ -102,7 +102,7 @@ impl Time {
         u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// In milliseconds, rounded up: a limit is never shorter than written.
+    /// In milliseconds, rounded up, so that a limit is never shorter than written.
     #[must_use]
     pub fn millis_ceil(self) -> u64 {
         self.micros().div_ceil(1000)
@@ -116,17 +116,19 @@ impl Notation for Time {
 }
 
 impl FromStr for Time {
-    type Err = NotThat;
+    type Err = NotationError;
 
-    fn from_str(text: &str) -> Result<Self, NotThat> {
+    fn from_str(text: &str) -> Result<Self, NotationError> {
         let (count, unit) = number_and_word(text)?;
         let micros = match unit {
             "us" => 1,
             "ms" => 1000,
             "s" => 1_000_000,
-            _ => return Err(NotThat),
+            _ => return Err(NotationError),
         };
-        Ok(Self::from_micros(count.checked_mul(micros).ok_or(NotThat)?))
+        Ok(Self::from_micros(
+            count.checked_mul(micros).ok_or(NotationError)?,
+        ))
     }
 }
 notation!(Time);
@@ -155,16 +157,18 @@ impl Notation for Memory {
 }
 
 impl FromStr for Memory {
-    type Err = NotThat;
+    type Err = NotationError;
 
-    fn from_str(text: &str) -> Result<Self, NotThat> {
+    fn from_str(text: &str) -> Result<Self, NotationError> {
         let (count, unit) = number_and_word(text)?;
         let mib = match unit {
             "MiB" => Some(count),
             "GiB" => count.checked_mul(1024),
             _ => None,
         };
-        let mib = mib.and_then(|mib| u32::try_from(mib).ok()).ok_or(NotThat)?;
+        let mib = mib
+            .and_then(|mib| u32::try_from(mib).ok())
+            .ok_or(NotationError)?;
         Ok(Self { mib })
     }
 }
@@ -173,16 +177,16 @@ notation!(Memory);
 /// An expected number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Count {
-    /// Exactly this.
+    /// Exactly this number.
     Exactly(u64),
-    /// This or more.
+    /// This number or more.
     AtLeast(u64),
-    /// This or less.
+    /// This number or less.
     AtMost(u64),
 }
 
 impl Count {
-    /// Whether a number is as expected.
+    /// Whether a number meets the expectation.
     #[must_use]
     pub const fn admits(self, number: u64) -> bool {
         match self {
@@ -201,14 +205,14 @@ impl Notation for Count {
 }
 
 impl FromStr for Count {
-    type Err = NotThat;
+    type Err = NotationError;
 
-    fn from_str(text: &str) -> Result<Self, NotThat> {
+    fn from_str(text: &str) -> Result<Self, NotationError> {
         match number_and_word(text)? {
             (n, "") => Ok(Self::Exactly(n)),
             (n, "or more") => Ok(Self::AtLeast(n)),
             (n, "or less") => Ok(Self::AtMost(n)),
-            _ => Err(NotThat),
+            _ => Err(NotationError),
         }
     }
 }
@@ -236,24 +240,24 @@ impl Notation for Number {
 }
 
 impl FromStr for Number {
-    type Err = NotThat;
+    type Err = NotationError;
 
-    fn from_str(text: &str) -> Result<Self, NotThat> {
+    fn from_str(text: &str) -> Result<Self, NotationError> {
         let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |hex| (hex, 16));
         let right = digits.chars().all(|c| c.is_digit(radix));
-        let number = u64::from_str_radix(digits, radix).map_err(|_| NotThat)?;
-        right.then_some(Self(number)).ok_or(NotThat)
+        let number = u64::from_str_radix(digits, radix).map_err(|_| NotationError)?;
+        right.then_some(Self(number)).ok_or(NotationError)
     }
 }
 notation!(Number);
 
 /// Splits `500 us` into 500 and `us`; the space may be missing.
-fn number_and_word(text: &str) -> Result<(u64, &str), NotThat> {
+fn number_and_word(text: &str) -> Result<(u64, &str), NotationError> {
     let end = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
     let (digits, word) = text.split_at(end);
-    Ok((digits.parse().map_err(|_| NotThat)?, word.trim()))
+    Ok((digits.parse().map_err(|_| NotationError)?, word.trim()))
 }
 
 #[cfg(test)]
@@ -274,7 +278,7 @@ mod tests {
             "3 min",
             "99999999999999999999 s",
         ] {
-            assert_eq!(bad.parse::<Time>(), Err(NotThat), "{bad}");
+            assert_eq!(bad.parse::<Time>(), Err(NotationError), "{bad}");
         }
         assert_eq!(Time::from_micros(1).millis_ceil(), 1);
         assert_eq!(Time::from_micros(2_000_000).to_string(), "2 s");
@@ -286,7 +290,7 @@ mod tests {
         assert_eq!("256 MiB".parse(), Ok(Memory { mib: 256 }));
         assert_eq!("2 GiB".parse(), Ok(Memory { mib: 2048 }));
         for bad in ["256", "256 MB", "4194304 GiB"] {
-            assert_eq!(bad.parse::<Memory>(), Err(NotThat), "{bad}");
+            assert_eq!(bad.parse::<Memory>(), Err(NotationError), "{bad}");
         }
     }
 
@@ -295,7 +299,7 @@ mod tests {
         assert_eq!("0xff".parse(), Ok(Number(255)));
         assert_eq!("255".parse(), Ok(Number(255)));
         for bad in ["", "0x", "+1", "0x+1", "ff", "1 0"] {
-            assert_eq!(bad.parse::<Number>(), Err(NotThat), "{bad}");
+            assert_eq!(bad.parse::<Number>(), Err(NotationError), "{bad}");
         }
     }
 
@@ -304,7 +308,7 @@ mod tests {
         assert_eq!("20".parse(), Ok(Count::Exactly(20)));
         assert_eq!("20 or more".parse(), Ok(Count::AtLeast(20)));
         assert_eq!("0 or less".parse(), Ok(Count::AtMost(0)));
-        assert_eq!(">= 20".parse::<Count>(), Err(NotThat));
+        assert_eq!(">= 20".parse::<Count>(), Err(NotationError));
         assert!(Count::AtLeast(20).admits(20) && !Count::AtLeast(20).admits(19));
         assert!(Count::AtMost(20).admits(20) && !Count::AtMost(20).admits(21));
         assert!(Count::Exactly(20).admits(20) && !Count::Exactly(20).admits(21));

@@ -12,7 +12,7 @@ use super::guest::checkpoint;
 use super::track::{STRIDE, Track};
 use super::trial::{Approach, TRIES};
 use super::worker::{Nmis, Worker};
-use crate::plan::sweep::{Boundary, Message, Pairs, Point, Then, boundaries};
+use crate::plan::sweep::{Boundary, Message, Pairs, Point, SecondNmi, boundaries};
 
 /// The instruction `sti`.
 const STI: u8 = 0xfb;
@@ -179,7 +179,7 @@ impl Worker<'_> {
         let point = Point {
             number,
             at,
-            then: Some(Then {
+            then: Some(SecondNmi {
                 number: second.0,
                 at: second.1,
             }),

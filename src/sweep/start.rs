@@ -15,7 +15,7 @@ use super::printk::Printed;
 use crate::driver::session::AgentSession;
 use crate::driver::{Driver, Happening};
 use crate::plan::sweep::SweepPlan;
-use crate::plan::{Place, TriggerPlan};
+use crate::plan::{CodePlace, TriggerPlan};
 
 /// Requests before the one whose path is swept. A kernel complains about the first ten NMIs in five
 /// seconds that nobody claims (`pr_emerg_ratelimited` in `unknown_nmi_error`,
@@ -156,8 +156,8 @@ fn place(plan: &SweepPlan) -> Result<(u64, u64), SweepError> {
     let injection = plan.trial.injections.get(plan.request as usize);
     match injection.map(|injection| &injection.trigger) {
         Some(TriggerPlan::Arrival(arrival)) => match arrival.place {
-            Place::Kernel { address } => Ok((address, arrival.hit)),
-            Place::User { .. } => Err(SweepError::BeginsInUserMode),
+            CodePlace::Kernel { address } => Ok((address, arrival.hit)),
+            CodePlace::User { .. } => Err(SweepError::BeginsInUserMode),
         },
         _ => Err(SweepError::NoBeginning),
     }

@@ -156,7 +156,7 @@ impl Worker<'_> {
             // that do not, and failures of the KVM host.
             if died && attempt + 1 < TRIES {
                 let end = host_may_have(&trial.end).unwrap_or(trial.end);
-                let again = Message::Again { point, end };
+                let again = Message::Retried { point, end };
                 let _ = self.send.send(FromWorker::Tell(again));
                 continue;
             }

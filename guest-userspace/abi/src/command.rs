@@ -53,7 +53,7 @@ pub enum Command {
 
 /// The words of a command for a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Words {
+pub struct CommandWords {
     /// What.
     pub what: u64,
     /// The thread.
@@ -65,7 +65,7 @@ pub struct Words {
 impl Command {
     /// As words.
     #[must_use]
-    pub fn words(self, thread: u32) -> Words {
+    pub fn words(self, thread: u32) -> CommandWords {
         let (what, argument) = match self {
             Self::Migrate { cpu } => (1, cpu),
             Self::Signal => (2, 0),
@@ -77,7 +77,7 @@ impl Command {
             Self::Exec => (8, 0),
             Self::Truncate { frame } => (9, frame),
         };
-        Words {
+        CommandWords {
             what,
             thread: thread.into(),
             argument: argument.into(),
@@ -86,7 +86,7 @@ impl Command {
 
     /// From words: the command and its thread.
     #[must_use]
-    pub fn from_words(words: Words) -> Option<(Self, u32)> {
+    pub fn from_words(words: CommandWords) -> Option<(Self, u32)> {
         let argument = u32::try_from(words.argument).ok()?;
         let command = match words.what {
             1 => Self::Migrate { cpu: argument },
@@ -123,7 +123,7 @@ mod tests {
         ] {
             assert_eq!(Command::from_words(command.words(7)), Some((command, 7)));
         }
-        let unknown = Words {
+        let unknown = CommandWords {
             what: 10,
             thread: 0,
             argument: 0,

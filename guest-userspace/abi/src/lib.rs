@@ -23,7 +23,7 @@ pub use command::Command;
 pub use lab::LabPlan;
 pub use message::{AgentMessage, HostReply};
 pub use observation::{InterruptCounts, KernelMemory, Observation};
-pub use plan::{EventSource, EventSpec, GuestPlan, Tracing, Workload, WorkloadKind};
+pub use plan::{EventSource, EventSpec, GuestPlan, Tracing, WorkloadKind, WorkloadPlan};
 
 /// Folder of the distribution's perf in the guest's initial file system: the program `perf`, and its
 /// libraries and their loader in `lib`.

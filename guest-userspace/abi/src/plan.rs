@@ -10,7 +10,7 @@ pub struct GuestPlan {
     /// Which perf events to open and how.
     pub tracing: Tracing,
     /// What to run while they are on.
-    pub workload: Workload,
+    pub workload: WorkloadPlan,
     /// What the kernel's lab client does meanwhile, if the trial needs one.
     pub lab: Option<LabPlan>,
     /// Whether the host will give commands ([`crate::command`]).
@@ -106,7 +106,7 @@ pub struct EventSpec {
 
 /// What the guest runs while the events are on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Workload {
+pub struct WorkloadPlan {
     /// What every thread does, over and over until told to stop.
     pub kind: WorkloadKind,
     /// User frames that an unwind from the thread's leaf must show, the leaf's own instruction

@@ -1,4 +1,4 @@
-//! The thread that does to workload threads what the host says in the middle of a trial.
+//! The thread that carries out the host's commands on workload threads during a trial.
 
 use std::io;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use unwindlab_abi::mark;
 
 use crate::chain::FRAME_BYTES;
 use crate::ports;
+use crate::requests::{IterationChange, IterationRequest};
 use crate::shared::SharedPages;
 use crate::system;
-use crate::wishes::{Wanted, Wish};
 
-/// How long it sleeps between two looks at the command words.
+/// Time between two looks at the command words.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
-/// What it knows of a workload thread.
+/// What the helper knows about a workload thread.
 #[derive(Debug, Clone, Copy)]
-pub struct Known {
+pub struct KnownThread {
     /// Its thread id.
     pub tid: u32,
     /// Frames of its chain.
@@ -37,16 +37,20 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts it on a CPU, for the threads that are known by now.
+    /// Starts the helper on a CPU, for these workload threads.
     ///
     /// # Errors
-    /// It cannot be made, or the signal's handler not be set.
-    pub fn start(cpu: u32, threads: Vec<Known>, shared: Arc<SharedPages>) -> io::Result<Self> {
+    /// The thread cannot be started, or the signal handler cannot be set.
+    pub fn start(
+        cpu: u32,
+        threads: Vec<KnownThread>,
+        shared: Arc<SharedPages>,
+    ) -> io::Result<Self> {
         ignore_signal()?;
         let over = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&over);
         let thread = Builder::new().name("helper".to_owned()).spawn(move || {
-            // On another CPU it would still do, only not where the machine has frozen that one.
+            // It works on any CPU that the host does not freeze, so a failure does no harm.
             let _ = pin(None, cpu);
             let mut work = Work {
                 threads,
@@ -68,13 +72,13 @@ impl Helper {
 impl Drop for Helper {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        // A panic of it has been reported by the agent's hook.
+        // The agent's hook has reported a panic.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
 struct Work {
-    threads: Vec<Known>,
+    threads: Vec<KnownThread>,
     shared: Arc<SharedPages>,
     /// Number of the last command.
     done: u64,
@@ -87,23 +91,23 @@ impl Work {
             ring(mark::BLOCKED, thread);
         }
         if self.shared.stopped() {
-            // The host has given up, or everything is over: nobody is to wait for ever.
+            // The trial is over: nobody may wait for the page any longer.
             let _ = blocker.release();
         }
         let Some((number, words)) = self.shared.command(self.done) else {
             return;
         };
-        let known = Command::from_words(words);
-        if let Some((command, thread)) = known
-            && let Some(for_next) = ForNext::of(command)
+        let command = Command::from_words(words);
+        if let Some((command, thread)) = command
+            && let Some(command) = ThreadCommand::of(command)
         {
-            if self.wish(number, thread, for_next) {
+            if self.request(number, thread, command) {
                 self.done = number;
             }
             return;
         }
         self.done = number;
-        let result = match known {
+        let result = match command {
             Some((command, thread)) => self.carry_out(command, thread),
             None => Err(io::ErrorKind::InvalidInput.into()),
         };
@@ -120,7 +124,7 @@ impl Work {
                 let process = self.shared.processes().of(thread);
                 process.ok_or(io::ErrorKind::InvalidInput)?.kill()
             }
-            // The thread's own: see `wish`.
+            // The thread carries these out itself: see `request`.
             Command::Block { .. }
             | Command::Unmap { .. }
             | Command::PageOut { .. }
@@ -129,26 +133,26 @@ impl Work {
         }
     }
 
-    /// Asks the thread; false where it is not on its stack yet.
-    fn wish(&self, number: u64, thread: u32, wanted: ForNext) -> bool {
-        let what = match wanted {
-            ForNext::Exec => Wanted::Exec,
-            ForNext::Page { frame, wanted } => {
+    /// Asks the thread; false if its stack is not known yet.
+    fn request(&self, number: u64, thread: u32, command: ThreadCommand) -> bool {
+        let change = match command {
+            ThreadCommand::Exec => IterationChange::Exec,
+            ThreadCommand::Page { frame, change } => {
                 let Some(page) = self.page(thread, frame) else {
                     return false;
                 };
-                wanted(page)
+                change(page)
             }
         };
-        self.shared.wishes().make(Wish {
+        self.shared.requests().make(IterationRequest {
             number,
             thread,
-            what,
+            change,
         });
         true
     }
 
-    /// The page that holds a frame of the thread's stack, once it is known where that is.
+    /// The page that contains a frame of the thread's stack, once the stack is known.
     fn page(&self, thread: u32, frame: u32) -> Option<u64> {
         let top = self.shared.stack_top(thread);
         let known = self.known(thread).filter(|_| top != 0)?;
@@ -158,38 +162,38 @@ impl Work {
         Some(word & !(PAGE_SIZE as u64 - 1))
     }
 
-    fn known(&self, thread: u32) -> Option<Known> {
+    fn known(&self, thread: u32) -> Option<KnownThread> {
         self.threads.get(usize::try_from(thread).ok()?).copied()
     }
 }
 
-/// What is done between two iterations, by the thread itself.
-enum ForNext {
-    /// To the page of a frame.
+/// A command that the thread carries out itself, between two iterations.
+enum ThreadCommand {
+    /// On the page of a frame.
     Page {
         frame: u32,
-        wanted: fn(u64) -> Wanted,
+        change: fn(u64) -> IterationChange,
     },
     Exec,
 }
 
-impl ForNext {
+impl ThreadCommand {
     fn of(command: Command) -> Option<Self> {
-        let (frame, wanted): (u32, fn(u64) -> Wanted) = match command {
-            Command::Block { frame } => (frame, Wanted::Block),
-            Command::Unmap { frame } => (frame, Wanted::Unmap),
-            Command::PageOut { frame } => (frame, Wanted::PageOut),
-            Command::Truncate { frame } => (frame, Wanted::Truncate),
+        let (frame, change): (u32, fn(u64) -> IterationChange) = match command {
+            Command::Block { frame } => (frame, IterationChange::Block),
+            Command::Unmap { frame } => (frame, IterationChange::Unmap),
+            Command::PageOut { frame } => (frame, IterationChange::PageOut),
+            Command::Truncate { frame } => (frame, IterationChange::Truncate),
             Command::Exec => return Some(Self::Exec),
             Command::Migrate { .. } | Command::Signal | Command::Release | Command::Kill => {
                 return None;
             }
         };
-        Some(Self::Page { frame, wanted })
+        Some(Self::Page { frame, change })
     }
 }
 
-/// Tells the host that a command is done with.
+/// Reports the result of a command to the host.
 pub fn answer(shared: &SharedPages, number: u64, result: &io::Result<()>) {
     let errno = match result {
         Ok(()) => 0,
@@ -219,7 +223,7 @@ fn signal(tid: u32) -> io::Result<()> {
     }
 }
 
-/// An init gets no signal that it has no handler for.
+/// The kernel delivers a signal to init only if init has a handler for it.
 fn ignore_signal() -> io::Result<()> {
     extern "C" fn nothing(_: libc::c_int) {}
     let handler: extern "C" fn(libc::c_int) = nothing;

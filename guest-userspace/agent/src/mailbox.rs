@@ -39,7 +39,7 @@ pub enum LinkError {
 /// The way to the host.
 #[derive(Debug)]
 pub struct Link {
-    letters: Letters,
+    memory: MailboxPages,
     header_frame: u32,
 }
 
@@ -54,7 +54,7 @@ impl Link {
         let mut pages = physical::pages(area.address(), 1 + DATA_PAGES)?;
         let frame = pages.remove(0) / PAGE_SIZE as u64;
         Ok(Self {
-            letters: Letters { area, pages },
+            memory: MailboxPages { area, pages },
             header_frame: u32::try_from(frame).map_err(|_| LinkError::TooHigh(frame))?,
         })
     }
@@ -65,11 +65,11 @@ impl Link {
     /// [`LinkError`].
     pub fn ask(&mut self, message: &AgentMessage) -> Result<HostReply, LinkError> {
         let request = mailbox::encode(message)?;
-        self.letters.put(&request)?;
+        self.memory.put(&request)?;
         // SAFETY: `new` has allowed the ports, in this thread or the one that made it; header
-        // and data pages are those of `self.letters`, borrowed exclusively.
+        // and data pages are those of `self.memory`, borrowed exclusively.
         unsafe { ports::ring_mailbox(self.header_frame) };
-        let reply = self.letters.take()?;
+        let reply = self.memory.take()?;
         if reply == request {
             return Err(LinkError::NoAnswer);
         }
@@ -79,13 +79,13 @@ impl Link {
 
 /// The mailbox's memory: the header page, then the data pages.
 #[derive(Debug)]
-struct Letters {
+struct MailboxPages {
     area: Pages,
     /// Guest-physical addresses of the data pages.
     pages: Vec<u64>,
 }
 
-impl Letters {
+impl MailboxPages {
     fn put(&mut self, message: &[u8]) -> Result<(), MailboxError> {
         let header = Header {
             len: message.len(),
@@ -123,8 +123,8 @@ mod tests {
 
     use super::*;
 
-    fn letters() -> Letters {
-        Letters {
+    fn memory() -> MailboxPages {
+        MailboxPages {
             area: Pages::new(1 + DATA_PAGES).unwrap(),
             pages: (1..=DATA_PAGES as u64).map(|n| n << 12).collect(),
         }
@@ -132,32 +132,32 @@ mod tests {
 
     #[test]
     fn what_is_put_is_what_the_host_parses() {
-        let mut letters = letters();
+        let mut memory = memory();
         let long = vec![7; 3 * PAGE_SIZE + 1];
-        letters.put(&long).unwrap();
-        let header = Header::parse(&letters.read(0, PAGE_SIZE).unwrap()).unwrap();
+        memory.put(&long).unwrap();
+        let header = Header::parse(&memory.read(0, PAGE_SIZE).unwrap()).unwrap();
         assert_eq!(header.len, long.len());
-        assert_eq!(header.pages, letters.pages);
-        assert_eq!(letters.take().unwrap(), long);
+        assert_eq!(header.pages, memory.pages);
+        assert_eq!(memory.take().unwrap(), long);
     }
 
     #[test]
     fn a_message_too_large_is_refused() {
-        let mut letters = letters();
-        assert!(letters.put(&vec![0; CAPACITY]).is_ok());
+        let mut memory = memory();
+        assert!(memory.put(&vec![0; CAPACITY]).is_ok());
         assert_eq!(
-            letters.put(&vec![0; CAPACITY + 1]),
+            memory.put(&vec![0; CAPACITY + 1]),
             Err(too_large(CAPACITY + 1))
         );
     }
 
     #[test]
     fn an_answer_beyond_the_pages_is_refused() {
-        let mut letters = letters();
-        letters.put(b"x").unwrap();
+        let mut memory = memory();
+        memory.put(b"x").unwrap();
         let lie = u32::try_from(CAPACITY + 1).unwrap().to_le_bytes();
-        letters.write(4, &lie).unwrap();
-        assert!(letters.take().is_err());
+        memory.write(4, &lie).unwrap();
+        assert!(memory.take().is_err());
     }
 
     /// The largest ring's announcement must fit.

@@ -10,19 +10,19 @@ use unwindlab_abi::{
 };
 
 use crate::chain;
-use crate::helper::{Helper, Known};
+use crate::helper::{Helper, KnownThread};
 use crate::interrupts;
 use crate::kernel_threads;
 use crate::kmsg;
 use crate::lab::{Lab, LabError};
 use crate::mailbox::{Link, LinkError};
 use crate::memory;
-use crate::perf::{self, PerfError};
+use crate::perf::{self, PerfError, PerfSession};
 use crate::perf_tool::{PerfTool, PerfToolError};
 use crate::physical::PhysicalError;
 use crate::shared::SharedPages;
 use crate::system::{self, QuietConsole, SystemError};
-use crate::workload::{Ended, Workload, WorkloadError};
+use crate::workload::{FinishedWorkload, Workload, WorkloadError};
 
 /// Bytes of kernel log in one message.
 const LOG_PIECE: usize = 32 * 1024;
@@ -131,7 +131,7 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     system::unleash_perf()?;
     system::mount_tracefs(&plan.tracing)?;
 
-    let tracing = perf::Session::open(&plan.tracing, &cpus, Path::new(system::TRACEFS))?;
+    let tracing = PerfSession::open(&plan.tracing, &cpus, Path::new(system::TRACEFS))?;
     announce_tracing(link, &tracing)?;
     let mut lab = plan.lab.as_ref().map(Lab::open).transpose()?;
     if let Some(lab) = &lab {
@@ -171,7 +171,7 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     tracing.disable()?;
     let recorded = tool.as_mut().map_or(Ok(()), PerfTool::stop);
     drop(quiet);
-    let Ended {
+    let FinishedWorkload {
         iterations,
         mut observations,
     } = ended?;
@@ -216,7 +216,7 @@ fn has_counters(tracing: &Tracing) -> bool {
 /// On the last CPU: workload threads are put on the first ones first.
 fn start_helper(workload: &Workload, cpus: &[u32]) -> std::io::Result<Helper> {
     let known = workload.tids().iter().zip(workload.announces());
-    let known = known.map(|(&tid, announce)| Known {
+    let known = known.map(|(&tid, announce)| KnownThread {
         tid,
         frames: announce.stack.depth(),
     });
@@ -238,7 +238,7 @@ fn hello(link: &mut Link, cpus: &[u32]) -> Result<GuestPlan, SessionError> {
 }
 
 /// Rings before the events that write to them.
-fn announce_tracing(link: &mut Link, tracing: &perf::Session) -> Result<(), SessionError> {
+fn announce_tracing(link: &mut Link, tracing: &PerfSession) -> Result<(), SessionError> {
     for (number, ring) in (0..).zip(tracing.rings()) {
         let pages = locate(link, ring.mapping.address(), ring.mapping.pages())?;
         let mut pages = pages.into_iter();

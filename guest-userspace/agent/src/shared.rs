@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use unwindlab_abi::command::Words;
+use unwindlab_abi::command::CommandWords;
 use unwindlab_abi::shared::{
     ANSWER_OFFSET, COMMAND_OFFSET, MAX_THREADS, PAGES, STACKS_OFFSET, STOP_OFFSET, progress_offset,
 };
@@ -12,14 +12,14 @@ use crate::blocker::Blocker;
 use crate::pages::Pages;
 use crate::physical::{self, PhysicalError};
 use crate::processes::Processes;
-use crate::wishes::Wishes;
+use crate::requests::IterationRequests;
 
 /// The shared area, and what the threads share beside it.
 #[derive(Debug)]
 pub struct SharedPages {
     pages: Pages,
     blocker: Blocker,
-    wishes: Wishes,
+    requests: IterationRequests,
     processes: Processes,
 }
 
@@ -32,7 +32,7 @@ impl SharedPages {
         Ok(Self {
             pages: Pages::staying(PAGES)?,
             blocker: Blocker::default(),
-            wishes: Wishes::default(),
+            requests: IterationRequests::default(),
             processes: Processes::default(),
         })
     }
@@ -85,14 +85,14 @@ impl SharedPages {
 
     /// The command after number `done`, and its own number.
     #[must_use]
-    pub fn command(&self, done: u64) -> Option<(u64, Words)> {
+    pub fn command(&self, done: u64) -> Option<(u64, CommandWords)> {
         // The number was written last.
         let number = self.word(COMMAND_OFFSET)?.load(Ordering::Acquire);
         let word = |n: usize| {
             let word = self.word(COMMAND_OFFSET + 8 * n)?;
             Some(word.load(Ordering::Relaxed))
         };
-        let words = Words {
+        let words = CommandWords {
             what: word(1)?,
             thread: word(2)?,
             argument: word(3)?,
@@ -117,8 +117,8 @@ impl SharedPages {
 
     /// What is wanted of the next iterations.
     #[must_use]
-    pub const fn wishes(&self) -> &Wishes {
-        &self.wishes
+    pub const fn requests(&self) -> &IterationRequests {
+        &self.requests
     }
 
     /// The processes of workload `process`.

@@ -12,7 +12,7 @@ mod tests {
 
     use rustix::thread::gettid;
     use unwindlab_abi::message::ExpectedStack;
-    use unwindlab_abi::{Workload as Plan, WorkloadKind, mark};
+    use unwindlab_abi::{WorkloadKind, WorkloadPlan, mark};
     use unwindlab_agent::chain;
     use unwindlab_agent::shared::SharedPages;
     use unwindlab_agent::system::online_cpus;
@@ -126,7 +126,7 @@ mod tests {
     }
 
     /// Runs a workload to its end, looking at every mark and the instructions after it.
-    fn look_at(plan: &Plan) -> Seen {
+    fn look_at(plan: &WorkloadPlan) -> Seen {
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = Arc::new(SharedPages::new().unwrap());
         // Twice the same one where there is only one: migration then goes nowhere, which the
@@ -156,8 +156,8 @@ mod tests {
         seen
     }
 
-    fn plan(kind: WorkloadKind, frames: u32) -> Plan {
-        Plan {
+    fn plan(kind: WorkloadKind, frames: u32) -> WorkloadPlan {
+        WorkloadPlan {
             kind,
             frames,
             frames_step: 0,
@@ -229,7 +229,7 @@ mod tests {
             WorkloadKind::Exit,
             WorkloadKind::SleepMigrate,
         ] {
-            let seen = look_at(&Plan {
+            let seen = look_at(&WorkloadPlan {
                 frames_step: 7,
                 threads: 4,
                 ..plan(kind, 11)
@@ -263,27 +263,27 @@ mod tests {
 
     #[test]
     fn plans_that_cannot_be_are_refused() {
-        let start = |plan: &Plan, cpus: &[u32]| {
+        let start = |plan: &WorkloadPlan, cpus: &[u32]| {
             let shared = Arc::new(SharedPages::new().unwrap());
             Workload::start(plan, cpus, shared).unwrap_err()
         };
         let good = plan(WorkloadKind::Spin, 3);
-        let none = Plan {
+        let none = WorkloadPlan {
             threads: 0,
             ..good.clone()
         };
         assert!(matches!(start(&none, &[0]), WorkloadError::Threads(0)));
-        let many = Plan {
+        let many = WorkloadPlan {
             threads: 256,
             ..good.clone()
         };
         assert!(matches!(start(&many, &[0]), WorkloadError::Threads(256)));
-        let short = Plan {
+        let short = WorkloadPlan {
             frames: 2,
             ..good.clone()
         };
         assert!(matches!(start(&short, &[0]), WorkloadError::Frames(2)));
-        let huge = Plan {
+        let huge = WorkloadPlan {
             frames: u32::MAX,
             threads: 255,
             ..good.clone()

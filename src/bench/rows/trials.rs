@@ -119,7 +119,7 @@ impl Bench<'_> {
                 Message::Done(effort) => ended = Some(Ok((effort, Instant::now()))),
                 Message::Failed { reason } => ended = Some(Err(RowError::Sweep(reason))),
                 Message::Missed { .. }
-                | Message::Again { .. }
+                | Message::Retried { .. }
                 | Message::Alike { .. }
                 | Message::Changed { .. } => {}
             }

@@ -14,7 +14,7 @@ use crate::cli::output::print;
 use crate::cli::sweep::{Swept, points, sweep_with};
 use crate::host::provider::{Lab, TestKernel};
 use crate::interrupt::Interrupt;
-use crate::judge::sweep::Symptom;
+use crate::judge::sweep::SweepSymptom;
 use crate::report::matrix::{Cell, Fate, Matrix, Row};
 
 /// Sweeps each mutant as its header says, and the kernel without one in each of these ways; the exit code.
@@ -102,7 +102,7 @@ fn fate(mutant: &Mutant, fell: &BTreeSet<String>) -> Fate {
 
 /// The invariants that fell at any point and are no finding; of a guest that died there, how.
 fn fallen(swept: &Swept) -> BTreeSet<String> {
-    let of = |symptom: &Symptom| {
+    let of = |symptom: &SweepSymptom| {
         let fell = symptom.fell.iter();
         let unknown = fell.filter(|(_, finding)| finding.is_none());
         let names = unknown.map(|(invariant, _)| invariant.clone());
@@ -165,11 +165,11 @@ mod tests {
     #[test]
     fn a_finding_is_no_kill() {
         let mutant = header::mutants().unwrap().remove(0);
-        let known = Symptom {
+        let known = SweepSymptom {
             died: None,
             fell: [("C4".to_owned(), Some("F001".to_owned()))].into(),
         };
-        let swept = |symptom: Symptom| Swept {
+        let swept = |symptom: SweepSymptom| Swept {
             failures: vec![symptom],
             tried: 1,
             release: String::new(),
@@ -179,7 +179,7 @@ mod tests {
         let mut unknown = known;
         unknown.fell.insert((mutant.falls[0].clone(), None));
         assert_eq!(fate(&mutant, &fallen(&swept(unknown))), Fate::Killed);
-        let died = Symptom {
+        let died = SweepSymptom {
             died: Some("hang"),
             fell: BTreeSet::new(),
         };

@@ -17,8 +17,8 @@ use super::progress::Spinner;
 use super::replay;
 use crate::host::provider::{Lab, LabError, TestKernel};
 use crate::interrupt::Interrupt;
-use crate::judge::kept::{Kept, Of};
-use crate::judge::sweep::Symptom;
+use crate::judge::sweep::SweepSymptom;
+use crate::judge::sweep_record::{SweepIdentity, SweepRecord};
 use crate::plan::Progress as _;
 use crate::plan::sweep::Points;
 use crate::plan::sweep::SweepPlan;
@@ -33,7 +33,7 @@ use under_way::{Resume, Run};
 /// What came of a sweep.
 pub(super) struct Swept {
     /// The distinct failures.
-    pub(super) failures: Vec<Symptom>,
+    pub(super) failures: Vec<SweepSymptom>,
     /// Points that were tried.
     pub(super) tried: usize,
     /// The kernel.
@@ -188,7 +188,7 @@ fn resume(
     let Some(path) = args.resume.clone() else {
         return Ok(None);
     };
-    let of = Of {
+    let of = SweepIdentity {
         scenario: loaded.text.clone(),
         kernel: kernel.hash().to_owned(),
         asks: plan.asks,
@@ -197,7 +197,7 @@ fn resume(
     };
     let wrong = |why: String| CommandError::Usage(format!("{}: {why}", path.display()));
     let kept = match fs::read_to_string(&path) {
-        Ok(text) => Some(Kept::parse(&text, &of).map_err(wrong)?),
+        Ok(text) => Some(SweepRecord::parse(&text, &of).map_err(|error| wrong(error.to_string()))?),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => return Err(wrong(error.to_string())),
     };

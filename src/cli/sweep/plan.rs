@@ -9,8 +9,8 @@ use crate::host::provider::{LabError, TestKernel};
 use crate::plan::TrialPlan;
 use crate::plan::sweep::SweepPlan;
 use crate::plan::sweep::{Pairs, Points};
-use crate::plan::{ActionPlan, ArrivalPlan, Place, TriggerPlan};
-use crate::scenario::inject::places::address_of;
+use crate::plan::{ActionPlan, ArrivalPlan, CodePlace, TriggerPlan};
+use crate::scenario::inject::places::{PlaceError, address_of};
 use crate::scenario::{KernelSymbols, Loaded, ResolveError, near, resolve};
 
 /// Longest path, in instructions; the exit work of an entry with a long stack has some ten thousand.
@@ -42,13 +42,13 @@ pub(in crate::cli) fn plan(
     let symbols = kernel.symbols();
     let resolved = resolve(&loaded.file, &loaded.scenario, symbols, kernel.hash());
     let trial = resolved.map_err(|error| match error {
-        ResolveError::Unsupported(reason) => LabError::Unavailable(reason).into(),
+        ResolveError::Unsupported(lack) => LabError::Unavailable(lack.to_string()).into(),
         ResolveError::Scenario(errors) => CommandError::Scenario(errors),
     })?;
     let from = match &args.from {
         None => None,
         Some(place) => {
-            let wrong = |why| CommandError::Usage(format!("--from: {why}"));
+            let wrong = |why: PlaceError| CommandError::Usage(format!("--from: {why}"));
             Some(address_of(place, symbols).map_err(wrong)?)
         }
     };
@@ -105,7 +105,7 @@ fn request(trial: &TrialPlan) -> Option<u32> {
     (0_u32..)
         .zip(&trial.injections)
         .find(|(_, injection)| {
-            let in_kernel = |at: &ArrivalPlan| matches!(at.place, Place::Kernel { .. });
+            let in_kernel = |at: &ArrivalPlan| matches!(at.place, CodePlace::Kernel { .. });
             matches!(injection.action, ActionPlan::Nmi)
                 && matches!(&injection.trigger, TriggerPlan::Arrival(at) if in_kernel(at))
         })

@@ -9,9 +9,9 @@ use crate::cli::error::CommandError;
 use crate::cli::output::print;
 use crate::cli::progress::Spinner;
 use crate::host::provider::{LabError, TestKernel};
-use crate::judge::kept::{Kept, Of};
 use crate::judge::outcome::EXIT_UNTESTED;
-use crate::judge::sweep::{Pairs, Verdicts};
+use crate::judge::sweep::{PairCounts, Verdicts};
+use crate::judge::sweep_record::{SweepIdentity, SweepRecord};
 use crate::plan::Progress as _;
 use crate::plan::sweep::Message;
 use crate::plan::sweep::{Effort, SweptTrial};
@@ -27,9 +27,9 @@ const KEEP: Duration = Duration::from_secs(10);
 /// A file for a later sweep.
 pub(super) struct Resume {
     pub(super) path: PathBuf,
-    pub(super) of: Of,
+    pub(super) of: SweepIdentity,
     /// What an earlier one left there.
-    pub(super) kept: Option<Kept>,
+    pub(super) kept: Option<SweepRecord>,
 }
 
 /// A sweep that is under way.
@@ -64,13 +64,13 @@ impl Run<'_> {
             match message {
                 Message::Trial(trial) => self.trial(*trial),
                 Message::Missed { point } => verdicts.missed.push(point),
-                Message::Again { point, end } => verdicts.again(point, end),
+                Message::Retried { point, end } => verdicts.retried(point, end),
                 Message::Alike {
                     firsts,
                     stand_for_all,
                     trials,
                 } => {
-                    verdicts.pairs = Some(Pairs {
+                    verdicts.pairs = Some(PairCounts {
                         firsts,
                         stand_for_all,
                         trials,
@@ -147,7 +147,7 @@ impl Run<'_> {
     pub(super) fn keep(&mut self) -> Result<(), CommandError> {
         self.kept = Instant::now();
         if let (Some(resume), Some(verdicts)) = (&self.resume, &self.verdicts) {
-            let text = serde_json::to_string(&verdicts.keep(resume.of.clone()))?;
+            let text = serde_json::to_string(&verdicts.record(resume.of.clone()))?;
             OutputFile::create(&resume.path)?.finish(&format!("{text}\n"))?;
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use super::{Trial, VIOLATED};
+use crate::judge::tests::{Trial, VIOLATED};
 use crate::judge::{Outcome, ScenarioResult};
 use crate::report::artifacts::{Artifacts, OutputFile};
 use crate::report::json::{Setting, line};

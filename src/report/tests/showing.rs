@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Kernel, Trial, VIOLATED};
 use crate::judge::outcome::Outcome;
 use crate::judge::result::ScenarioResult;
+use crate::judge::tests::{Kernel, Trial, VIOLATED};
 use crate::report::names::Names;
 use crate::report::{failure, table};
 use unwindlab_oracle::trace::recording::TrialEnd;

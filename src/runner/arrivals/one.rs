@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Due, Standing, ThreadIteration};
-use crate::plan::{ArrivalPlan, By};
+use crate::plan::{ArrivalPlan, TaskFilter};
 use unwindlab_oracle::trace::recording::Point;
 
 /// One injection of the arrival kind.
@@ -19,7 +19,7 @@ pub struct Arrival {
     done: u64,
     /// A sweep that has come to the end of what is executed.
     swept: bool,
-    /// By thread; `None` for any task.
+    /// TaskFilter thread; `None` for any task.
     armed: BTreeMap<Option<u32>, Armed>,
     point: Point,
 }
@@ -112,9 +112,9 @@ impl Arrival {
 
     pub(super) fn arm(&mut self, thread: u32, task: u64, iteration: u64) {
         let meant = match self.plan.by {
-            By::Workload => true,
-            By::Thread(only) => only == thread,
-            By::Any => false,
+            TaskFilter::Workload => true,
+            TaskFilter::Thread(only) => only == thread,
+            TaskFilter::Any => false,
         };
         if meant && iteration >= self.plan.first && self.open() {
             self.armed
@@ -125,7 +125,7 @@ impl Arrival {
 
     /// Lets any task arrive, where any is meant.
     pub(super) fn open_to_all(&mut self) {
-        if self.plan.by == By::Any && self.open() {
+        if self.plan.by == TaskFilter::Any && self.open() {
             self.armed.entry(None).or_insert_with(|| armed(None, None));
         }
     }

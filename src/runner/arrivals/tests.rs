@@ -1,13 +1,13 @@
 //! Sequences of arms, hits and ends, and what they call for.
 
 use super::*;
-use crate::plan::{ArrivalPlan, By, Place};
+use crate::plan::{ArrivalPlan, CodePlace, TaskFilter};
 
 const TASK: u64 = 0xffff_8880_0000_1000;
 const OTHER: u64 = 0xffff_8880_0000_2000;
 
 fn plan() -> ArrivalPlan {
-    ArrivalPlan::first(Place::Kernel { address: 0x10 })
+    ArrivalPlan::first(CodePlace::Kernel { address: 0x10 })
 }
 
 fn of(plan: &ArrivalPlan) -> Arrivals {
@@ -256,7 +256,7 @@ fn only_who_and_where_it_says() {
         leads_on: true,
     };
     let mut arrivals = of(&ArrivalPlan {
-        by: By::Thread(1),
+        by: TaskFilter::Thread(1),
         vcpu: Some(1),
         in_nmi: true,
         ..plan()
@@ -272,7 +272,7 @@ fn only_who_and_where_it_says() {
 #[test]
 fn any_task_counts_without_iterations() {
     let mut arrivals = of(&ArrivalPlan {
-        by: By::Any,
+        by: TaskFilter::Any,
         hit: 2,
         repeat: 2,
         ..plan()

@@ -1,16 +1,16 @@
-//! Where instructions begin: found by decoding from the start of a symbol.
+//! Instruction boundaries, found by decoding from the start of a symbol.
 //!
-//! The code is that of the image, before the kernel patches itself: inside the few bytes of an
-//! alternative the running kernel may have other boundaries.
+//! The decoded code is that of the image, before the kernel patches itself. Inside the few bytes of
+//! an alternative the running kernel may have other boundaries.
 
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 
 use crate::scenario::resolve::KernelSymbols;
 
-/// Bytes to look at behind the offset: enough for the boundary after it.
+/// Bytes to decode behind the offset, enough for the next boundary.
 const BEHIND: u64 = 16;
 
-/// Where the instructions of the functions of this name begin, as far as they can be decoded.
+/// The instruction boundaries of the functions of this name, as far as they can be decoded.
 pub(in crate::scenario) fn of(name: &str, symbols: &dyn KernelSymbols) -> Vec<u64> {
     let mut found = Vec::new();
     let size = symbols.size(name).unwrap_or(0);
@@ -20,7 +20,7 @@ pub(in crate::scenario) fn of(name: &str, symbols: &dyn KernelSymbols) -> Vec<u6
             continue;
         };
         for instruction in &mut Decoder::with_ip(64, &code, start, DecoderOptions::NONE) {
-            // What stands behind the last one up to the next function is padding.
+            // Padding follows, up to the next function.
             if instruction.is_invalid() || instruction.mnemonic() == Mnemonic::Int3 {
                 break;
             }
@@ -30,8 +30,8 @@ pub(in crate::scenario) fn of(name: &str, symbols: &dyn KernelSymbols) -> Vec<u6
     found
 }
 
-/// `None` where an instruction begins `offset` bytes behind `start`, or where the code cannot be
-/// had or decoded; else the boundaries next to it, in words.
+/// If no instruction begins `offset` bytes behind `start`: the nearest boundaries, as text. `None` if
+/// one begins there, or the code cannot be read or decoded.
 pub(super) fn not_one(start: u64, offset: u64, symbols: &dyn KernelSymbols) -> Option<String> {
     if offset == 0 {
         return None;
@@ -40,7 +40,7 @@ pub(super) fn not_one(start: u64, offset: u64, symbols: &dyn KernelSymbols) -> O
     let code = symbols.code(start, length)?;
     let (mut before, mut after) = (0, None);
     for instruction in &mut Decoder::with_ip(64, &code, 0, DecoderOptions::NONE) {
-        // What follows is data, or another kind of code: nothing can be said.
+        // Data, or another kind of code: the boundaries are unknown.
         if instruction.is_invalid() {
             return None;
         }

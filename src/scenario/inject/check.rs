@@ -4,7 +4,7 @@ use unwindlab_abi::plan::WorkloadKind;
 
 use super::exits;
 use super::when::{check_counts, check_place, check_when};
-use super::{Corrupt, Corruption, Injection, Place, Schedule, TaskKind, When};
+use super::{Corrupt, Corruption, Injection, Schedule, TaskKind, TriggerPlace, When};
 use crate::scenario::error::Complaints;
 use crate::scenario::located::{At, Location};
 use crate::scenario::model::{Pmu, Scenario};
@@ -81,7 +81,7 @@ fn check_corrupt(corrupt: &At<Corrupt>, scenario: &Scenario, complaints: &mut Co
         corrupt.with.location(),
         || "found `loop` for frame 0, whose frame pointer is a register and in no frame".to_owned(),
     );
-    let user = { corrupt.at.as_ref() }.is_some_and(|at| matches!(**at, Place::User(_)));
+    let user = { corrupt.at.as_ref() }.is_some_and(|at| matches!(**at, TriggerPlace::User(_)));
     complaints.require(user, corrupt.location(), || {
         "`corrupt` needs `at: { user: ... }`, an instruction of the thread's leaf".to_owned()
     });

@@ -1,11 +1,11 @@
-//! What all actions have in common.
+//! The properties that all actions share.
 
 use super::{Injection, When};
 use crate::scenario::located::At;
-use crate::scenario::names::Names;
+use crate::scenario::names::NameList;
 
 impl Injection {
-    /// When; none for [`Injection::Fail`], whose keys are its own.
+    /// The keys that say when; none for [`Injection::Fail`], which has its own.
     pub(super) fn when(&self) -> Option<When<'_>> {
         match self {
             Self::Nmi(it) | Self::PmuOverflow(it) => Some(it.when()),
@@ -27,7 +27,7 @@ impl Injection {
         }
     }
 
-    /// The word for it.
+    /// The action's key in YAML.
     pub(super) const fn word(&self) -> &'static str {
         match self {
             Self::Nmi(_) => "nmi",
@@ -50,8 +50,7 @@ impl Injection {
         }
     }
 
-    /// The workload thread that the agent's helper does it to: where it may be written, whether it
-    /// is.
+    /// For actions of the agent's helper: the workload thread, if it is written.
     pub(super) fn helped(&self) -> Option<Option<&At<u32>>> {
         match self {
             Self::Migrate(it) => Some(it.of.as_ref()),
@@ -67,8 +66,8 @@ impl Injection {
         }
     }
 
-    /// Its name, and the one it comes after.
-    pub(super) fn names(&self) -> (Option<&At<String>>, Option<&At<Names>>) {
+    /// Its name, and the names that it comes after.
+    pub(super) fn names(&self) -> (Option<&At<String>>, Option<&At<NameList>>) {
         match (self.when(), self) {
             (Some(when), _) => (when.name, when.after),
             (None, Self::Fail(fail)) => (fail.name.as_ref(), fail.after.as_ref()),

@@ -1,4 +1,4 @@
-//! Exits that a scenario waits for: only those that this VMM gets.
+//! Checks the exits that a scenario waits for: they must reach this VMM.
 
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT};
 
@@ -8,8 +8,8 @@ use crate::scenario::error::Complaints;
 use crate::scenario::located::At;
 use crate::scenario::model::{Pmu, Scenario};
 
-/// Ports that KVM answers itself: interrupt controllers, timer, port B.
-const KVMS: [std::ops::RangeInclusive<u64>; 5] = [
+/// Ports that KVM handles itself: interrupt controllers, timer, port B.
+const KVM_PORTS: [std::ops::RangeInclusive<u64>; 5] = [
     0x20..=0x21,
     0x40..=0x43,
     0x61..=0x61,
@@ -21,7 +21,7 @@ const COUNTERS: std::ops::RangeInclusive<u64> = 0xc001_0000..=0xc001_0007;
 /// Bytes of a MiB.
 const MIB: u64 = 1 << 20;
 
-/// Complains of an exit that never comes.
+/// Complains about an exit that never happens.
 pub(super) fn check(event: &At<Event>, scenario: &Scenario, complaints: &mut Complaints<'_>) {
     let Event::Exit(exit) = **event else { return };
     if let Some(why) = never(exit, scenario) {
@@ -35,19 +35,17 @@ fn never(exit: Exit, scenario: &Scenario) -> Option<String> {
     let ram = u64::from(scenario.machine.memory.mib) * MIB;
     match (exit.kind, number) {
         (ExitKind::Halt, _) => Some(
-            "found `halt`, which never leaves KVM: with its interrupt controllers it waits for \
-             interrupts itself"
-                .to_owned(),
+            "found `halt`, which never leaves KVM: KVM waits for the interrupt itself".to_owned(),
         ),
-        (ExitKind::In | ExitKind::Out, Some(port)) => port_of_others(port),
+        (ExitKind::In | ExitKind::Out, Some(port)) => reserved_port(port),
         (ExitKind::Rdmsr | ExitKind::Wrmsr | ExitKind::Rdpmc, _) if !synthetic => {
-            let why = "found an access to counters, which KVM answers itself unless the machine has \
+            let why = "found an access to counters, which KVM handles itself unless the machine has \
                        `pmu: synthetic`";
             Some(why.to_owned())
         }
         (ExitKind::Rdmsr | ExitKind::Wrmsr, Some(msr)) if !COUNTERS.contains(&msr) => {
             Some(format!(
-                "found MSR {msr:#x}, which KVM answers itself; {:#x} to {:#x} are the counters'",
+                "found MSR {msr:#x}, which KVM handles itself; the counters are {:#x} to {:#x}",
                 COUNTERS.start(),
                 COUNTERS.end()
             ))
@@ -59,22 +57,22 @@ fn never(exit: Exit, scenario: &Scenario) -> Option<String> {
             if matches!(address >> 12, 0xfec00 | 0xfee00) =>
         {
             Some(format!(
-                "found physical address {address:#x}, an interrupt controller, which is KVM's own"
+                "found physical address {address:#x}, an interrupt controller, which KVM handles itself"
             ))
         }
         _ => None,
     }
 }
 
-fn port_of_others(port: u64) -> Option<String> {
+fn reserved_port(port: u64) -> Option<String> {
     let own = [MAILBOX_PORT, MARK_PORT].map(u64::from).contains(&port);
     match port {
         0x1_0000.. => Some(format!("found port {port:#x}, expected at most 0xffff")),
-        _ if KVMS.iter().any(|ports| ports.contains(&port)) => {
-            Some(format!("found port {port:#x}, which KVM answers itself"))
+        _ if KVM_PORTS.iter().any(|ports| ports.contains(&port)) => {
+            Some(format!("found port {port:#x}, which KVM handles itself"))
         }
         _ if own => Some(format!(
-            "found port {port:#x}, the harness's own: `on: {{ mark: ... }}` tells of what comes by it"
+            "found port {port:#x}, which the harness uses itself: wait for it with `on: {{ mark: ... }}`"
         )),
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! What is done to the machine, as written: each action with the keys that say when.
+//! Injections as written: each action with the keys that say when it happens.
 
 pub(super) mod boundaries;
 pub(super) mod check;
@@ -11,71 +11,71 @@ pub mod trigger;
 mod when;
 
 pub use schedule::{Schedule, SchedulePoint};
-pub use trigger::{Event, Exit, LabRecord, MarkKind, Place, RecordKind, TaskKind};
+pub use trigger::{Event, Exit, LabRecord, MarkKind, RecordKind, TaskKind, TriggerPlace};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::located::{At, Location};
-use super::names::Names;
+use super::names::NameList;
 use super::units::{Number, Time};
+use crate::plan::Corruption;
 
-/// One thing that is done to the machine.
+/// One thing to do to the machine.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Injection {
-    /// A non-maskable interrupt into one vCPU.
+    /// Inject a non-maskable interrupt into one vCPU.
     Nmi(At<Nmi>),
-    /// An overflow of the synthetic performance counter that the guest has enabled in one vCPU,
-    /// with its non-maskable interrupt.
+    /// Overflow the synthetic performance counter that the guest has enabled on one vCPU, with its
+    /// non-maskable interrupt.
     PmuOverflow(At<Nmi>),
-    /// A function of the kernel fails: it returns a value as soon as it is called.
+    /// Make a kernel function fail: it returns a value as soon as it is called.
     Fail(At<Fail>),
-    /// An interrupt by the local APIC of one vCPU.
+    /// Raise an interrupt by the local APIC of one vCPU.
     Irq(At<Irq>),
-    /// A vCPU stands still from now on, until it is thawed.
+    /// Stop a vCPU until it is thawed.
     Freeze(At<Freeze>),
-    /// A vCPU that is frozen goes on.
+    /// Let a frozen vCPU go on.
     Thaw(At<Thaw>),
-    /// A variable of the kernel gets another value.
+    /// Write a variable of the kernel.
     Poke(At<Poke>),
-    /// A frame pointer on a workload thread's stack leads nowhere, until the iteration ends.
+    /// Make a frame pointer on a workload thread's stack invalid until the iteration ends.
     Corrupt(At<Corrupt>),
-    /// A workload thread may run on one CPU only from now on.
+    /// Bind a workload thread to one CPU.
     Migrate(At<Migrate>),
-    /// A workload thread gets a signal, of which the handler does nothing.
+    /// Send a workload thread a signal, whose handler does nothing.
     Signal(At<Signal>),
-    /// The walk of a workload thread's stack waits when it comes to a page, until it is released.
+    /// Block the next access to a page of a workload thread's stack, the walk's included, until the
+    /// page is released.
     BlockFault(At<BlockFault>),
-    /// The page that blocks is let go.
+    /// Release the blocked page.
     ReleaseFault(At<ReleaseFault>),
-    /// In the next iteration of a workload thread a page of its stack is not mapped while it is in
-    /// its system call.
+    /// Unmap a page of a workload thread's stack during the system call of its next iteration.
     Unmap(At<Unmap>),
-    /// In the next iteration of a workload thread a page of its stack is in memory no more when its
-    /// system call is made, and has to be read again.
+    /// Page out a page of a workload thread's stack before the system call of its next iteration.
     PageOut(At<PageOut>),
-    /// In the next iteration of a workload thread a page of its stack is one of a file that has been
-    /// truncated.
+    /// Replace a page of a workload thread's stack, in its next iteration, by a page of a file that is
+    /// truncated before the system call.
     Truncate(At<Truncate>),
-    /// The process of a workload thread's iteration is killed.
+    /// Kill the process of a workload thread's iteration.
     Kill(At<Kill>),
-    /// The process of a workload thread's next iteration executes another program instead of its
+    /// Have the process of a workload thread's next iteration execute another program instead of its
     /// system call.
     Exec(At<Exec>),
 }
 
-/// The keys that say when, borrowed from an action.
+/// The keys of an action that say when it happens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct When<'a> {
-    /// Where the action is written.
+    /// Where the file contains the action.
     pub location: Location,
     pub name: Option<&'a At<String>>,
-    pub at: Option<&'a At<Place>>,
+    pub at: Option<&'a At<TriggerPlace>>,
     pub on: Option<&'a At<Event>>,
     pub delay: Option<&'a At<Time>>,
     pub every: Option<&'a At<Time>>,
-    pub after: Option<&'a At<Names>>,
+    pub after: Option<&'a At<NameList>>,
     pub first: Option<&'a At<u64>>,
     pub hit: Option<&'a At<u64>>,
     pub repeat: Option<&'a At<u64>>,
@@ -90,7 +90,7 @@ pub(super) struct When<'a> {
     pub target: Option<&'a At<u8>>,
 }
 
-/// Declares an action with keys of its own and those that say when.
+/// Declares an action with its own keys and those that say when it happens.
 macro_rules! action {
     (
         $(#[$doc:meta])*
@@ -102,47 +102,45 @@ macro_rules! action {
         #[serde(rename_all = "kebab-case", deny_unknown_fields)]
         pub struct $name {
             $($(#[$own_doc])* pub $own: $type,)*
-            /// What it is called by others that come `after` it, and in messages.
+            /// A name, for `after` in other injections and for messages.
             pub name: Option<At<String>>,
-            /// When a workload thread is about to execute this instruction.
-            pub at: Option<At<Place>>,
-            /// When this is seen.
+            /// Do it when a workload thread is about to execute this instruction.
+            pub at: Option<At<TriggerPlace>>,
+            /// Do it when this event is seen.
             pub on: Option<At<Event>>,
-            /// So long after the start of the workload, or after the injection that `after` names.
+            /// Do it this long after the start of the workload, or after the injection that `after`
+            /// names.
             pub delay: Option<At<Time>>,
-            /// Periodically, wherever the vCPU is.
+            /// Do it periodically, wherever the vCPU executes.
             pub every: Option<At<Time>>,
-            /// Once each time that an earlier injection of this name is made (of several: that each of
-            /// them is made once more); what `at` and `on` count, they count from there. Alone: at the
-            /// same moment.
-            pub after: Option<At<Names>>,
+            /// Do it once for each time that the earlier injection with this name is made; for several
+            /// names: each time that all of them have been made once more. `at` and `on` count from
+            /// there. Without another trigger: in the same stop of the vCPU.
+            pub after: Option<At<NameList>>,
             /// With `at`: the first iteration of the workload that counts, from 1 (default 1).
             #[schemars(range(min = 1))]
             pub first: Option<At<u64>>,
-            /// With `at`: which arrival within an iteration; with `on`: which one; from 1
-            /// (default 1).
+            /// With `at`: the number of the arrival in its iteration; with `on`: the number of the
+            /// event; from 1 (default 1).
             #[schemars(range(min = 1))]
             pub hit: Option<At<u64>>,
-            /// With `at`: in how many iterations; else how often (default 1).
+            /// With `at`: in how many iterations; otherwise: how often (default 1).
             #[schemars(range(min = 1))]
             pub repeat: Option<At<u64>>,
-            /// With `every`: how many, for each vCPU.
+            /// With `every`: how often on each vCPU.
             #[schemars(range(min = 1))]
             pub count: Option<At<u64>>,
             /// With `every`: the vCPUs (default: all).
             pub vcpus: Option<At<Vec<At<u8>>>>,
-            /// With `at`: only arrivals on this vCPU count.
+            /// With `at`: count only arrivals on this vCPU.
             pub vcpu: Option<At<u8>>,
-            /// With `at`: only arrivals of this workload thread count.
+            /// With `at`: count only arrivals of this workload thread.
             pub thread: Option<At<u32>>,
-            /// With `at`: whose arrivals count (default: those of workload threads in an
-            /// iteration).
+            /// With `at`: the tasks whose arrivals count (default: workload threads in an iteration).
             pub task: Option<At<TaskKind>>,
-            /// With `at`: only arrivals inside an NMI's handler count (default: only those outside
-            /// of one).
+            /// With `at`: count only arrivals inside an NMI handler (default: only those outside).
             pub in_nmi: Option<At<bool>>,
-            /// The vCPU that it is done to (default: the one where `at` or `on` was met, else
-            /// vCPU 0).
+            /// The vCPU to do it to (default: the one that met `at` or `on`, otherwise vCPU 0).
             pub target: Option<At<u8>>,
         }
 
@@ -181,15 +179,14 @@ macro_rules! action {
 action! {
     /// A non-maskable interrupt.
     Nmi {
-        /// With `at`: how many NMIs at each arrival (default 1): the first at the instruction, the
-        /// others at the instruction boundaries that follow, each when the handler of the one before
-        /// has returned.
+        /// With `at`: number of NMIs at each arrival (default 1). The first comes at the instruction,
+        /// each other one at an instruction boundary that follows, when the handler of the previous
+        /// NMI has returned.
         #[schemars(range(min = 1))]
         times: Option<At<u32>>,
-        /// With `at`: go through the code that is executed from there: in the first of the iterations
-        /// the NMI comes at the instruction, in the next at the instruction boundary that follows, and
-        /// so on, one further each time. It ends after `repeat` iterations, or when an iteration is
-        /// over before it comes to the boundary that is due.
+        /// With `at`: try one instruction boundary after the other. In the first iteration the NMI comes
+        /// at the instruction, in each later iteration one boundary further. This ends after `repeat`
+        /// iterations, or when an iteration ends before it comes to its boundary.
         sweep: Option<At<bool>>,
     }
     several
@@ -198,64 +195,52 @@ action! {
 action! {
     /// An interrupt by the local APIC.
     Irq {
-        /// Its vector: 0xfd is the kernel's rescheduling interrupt, 0xec its timer's.
+        /// The vector: 0xfd is the kernel's rescheduling interrupt, 0xec its timer interrupt.
         #[schemars(range(min = 16))]
         vector: At<Number>,
     }
 }
 
 action! {
-    /// A vCPU stands still.
+    /// Stop a vCPU.
     Freeze {
-        /// Longest time (default 2 s): then all is let go, the trial is wound up, and fails.
+        /// Longest time (default 2 s). After it all vCPUs go on, and the trial ends as a failure.
         limit: Option<At<Time>>,
     }
 }
 
 action! {
-    /// A vCPU goes on.
+    /// Let a vCPU go on.
     Thaw {}
 }
 
 action! {
-    /// A variable of the kernel.
+    /// Write a variable of the kernel.
     Poke {
-        /// Its symbol.
+        /// The variable's symbol.
         variable: At<String>,
-        /// The CPU whose copy is meant, for a per-CPU variable.
+        /// For a per-CPU variable: the CPU whose copy is written.
         cpu: Option<At<u8>>,
-        /// Its size: 1, 2, 4 (default) or 8.
+        /// The variable's size: 1, 2, 4 (default) or 8.
         bytes: Option<At<u8>>,
-        /// What it is to hold.
+        /// The new value.
         value: At<Number>,
     }
 }
 
 action! {
-    /// A frame pointer.
+    /// Make a frame pointer invalid.
     Corrupt {
-        /// It is saved beside the return address of this frame, the last that a walk shows; 0: the
-        /// register.
+        /// The frame, from 1, beside whose return address the frame pointer is saved; it is the last
+        /// frame of a walk. 0: the register.
         frame: At<u32>,
-        /// What it becomes.
+        /// The invalid value.
         with: At<Corruption>,
     }
 }
 
-/// What becomes of a frame pointer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Corruption {
-    /// It leads to its own frame.
-    Loop,
-    /// It leads above the stack, where nothing is mapped.
-    Wild,
-    /// It leads into the middle of a word.
-    Unaligned,
-}
-
 action! {
-    /// Another CPU.
+    /// Bind a thread to a CPU.
     Migrate {
         /// The CPU.
         to: At<u8>,
@@ -265,7 +250,7 @@ action! {
 }
 
 action! {
-    /// SIGUSR1.
+    /// Send SIGUSR1.
     Signal {
         /// The workload thread (default: the one that met the trigger).
         of: Option<At<u32>>,
@@ -273,9 +258,10 @@ action! {
 }
 
 action! {
-    /// A page that blocks, by userfaultfd.
+    /// Block accesses to a page, by userfaultfd.
     BlockFault {
-        /// It holds this frame of the stack, from 1: the return address that a walk reads for it.
+        /// The page is the one that contains this frame of the stack, from 1: the return address that
+        /// a walk reads for it.
         #[schemars(range(min = 1))]
         frame: At<u32>,
         /// The workload thread (default: the one that met the trigger).
@@ -284,7 +270,7 @@ action! {
 }
 
 action! {
-    /// The page that blocks.
+    /// Release the blocked page.
     ReleaseFault {
         /// The workload thread (default: the one that met the trigger).
         of: Option<At<u32>>,
@@ -292,9 +278,10 @@ action! {
 }
 
 action! {
-    /// A page that is gone.
+    /// Unmap a page.
     Unmap {
-        /// It holds this frame of the stack, from 1: the return address that a walk reads for it.
+        /// The page is the one that contains this frame of the stack, from 1: the return address that
+        /// a walk reads for it.
         #[schemars(range(min = 1))]
         frame: At<u32>,
         /// The workload thread (default: the one that met the trigger).
@@ -303,9 +290,10 @@ action! {
 }
 
 action! {
-    /// A page that is out of memory.
+    /// Page out a page.
     PageOut {
-        /// It holds this frame of the stack, from 1: the return address that a walk reads for it.
+        /// The page is the one that contains this frame of the stack, from 1: the return address that
+        /// a walk reads for it.
         #[schemars(range(min = 1))]
         frame: At<u32>,
         /// The workload thread (default: the one that met the trigger).
@@ -314,9 +302,10 @@ action! {
 }
 
 action! {
-    /// A page of a file without bytes.
+    /// Replace a page by one of a truncated file.
     Truncate {
-        /// It holds this frame of the stack, from 1: the return address that a walk reads for it.
+        /// The page is the one that contains this frame of the stack, from 1: the return address that
+        /// a walk reads for it.
         #[schemars(range(min = 1))]
         frame: At<u32>,
         /// The workload thread (default: the one that met the trigger).
@@ -325,7 +314,7 @@ action! {
 }
 
 action! {
-    /// SIGKILL.
+    /// Send SIGKILL.
     Kill {
         /// The workload thread (default: the one that met the trigger).
         of: Option<At<u32>>,
@@ -333,34 +322,34 @@ action! {
 }
 
 action! {
-    /// Another program.
+    /// Execute another program.
     Exec {
         /// The workload thread (default: the one that met the trigger).
         of: Option<At<u32>>,
     }
 }
 
-/// Which function fails, and how, when a workload thread calls it.
+/// Make a function fail when a workload thread calls it.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Fail {
     /// The function.
     pub function: At<String>,
-    /// What it returns.
+    /// The value that it returns.
     pub returns: At<i64>,
-    /// What it is called by others that come `after` it, and in messages.
+    /// A name, for `after` in other injections and for messages.
     pub name: Option<At<String>>,
-    /// Once each time that an earlier injection of this name is made.
-    pub after: Option<At<Names>>,
+    /// Do it once for each time that the earlier injection with this name is made.
+    pub after: Option<At<NameList>>,
     /// The first iteration of the workload that counts, from 1 (default 1).
     #[schemars(range(min = 1))]
     pub first: Option<At<u64>>,
-    /// Which call within an iteration, from 1 (default 1).
+    /// The number of the call in its iteration, from 1 (default 1).
     #[schemars(range(min = 1))]
     pub hit: Option<At<u64>>,
     /// In how many iterations (default 1).
     #[schemars(range(min = 1))]
     pub repeat: Option<At<u64>>,
-    /// Only calls by this workload thread count.
+    /// Count only calls by this workload thread.
     pub thread: Option<At<u32>>,
 }

@@ -1,146 +1,139 @@
-//! Instructions as a scenario names them to their addresses.
+//! Addresses of the instructions that a scenario names.
 
-use unwindlab_guest_kernel::lines::NO_LINES;
+use unwindlab_guest_kernel::lines::{LineError, NO_LINES};
 
-use super::{Place as WrittenPlace, boundaries};
-use crate::plan::Place;
+use super::{TriggerPlace, boundaries};
+use crate::plan::CodePlace;
 use crate::scenario::error::Complaints;
-use crate::scenario::located::{At, Location};
+use crate::scenario::located::At;
 use crate::scenario::place::{KernelPlace, SourceLine, SymbolOffset};
 use crate::scenario::resolve::{KernelSymbols, near};
 
+/// Why a place is not one instruction of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
+pub enum PlaceError {
+    /// No such symbol.
+    #[error("the kernel has no symbol `{name}`{near}")]
+    NoSymbol { name: String, near: String },
+    /// Several symbols of that name.
+    #[error("the kernel has {count} symbols `{name}`, expected a name that is unique")]
+    ManySymbols { name: String, count: usize },
+    /// The offset is behind the end of the function.
+    #[error("found offset {offset:#x}, but `{name}` has {size:#x} bytes")]
+    BeyondEnd {
+        name: String,
+        offset: u64,
+        size: u64,
+    },
+    /// No instruction begins at the offset.
+    #[error(
+        "found {name}+{offset:#x}, which is inside an instruction, expected a boundary such as {near}"
+    )]
+    InsideInstruction {
+        name: String,
+        offset: u64,
+        near: String,
+    },
+    /// The kernel was built without DWARF.
+    #[error("{NO_LINES}")]
+    NoLines,
+    /// No instruction begins the line.
+    #[error(transparent)]
+    Line(#[from] LineError),
+    /// The line was inlined in several places.
+    #[error("{line} is in {} places, expected one of {}", places.len(), places.join(", "))]
+    ManyPlaces {
+        line: SourceLine,
+        places: Vec<String>,
+    },
+}
+
+/// Complains if there is no such place.
 pub(super) fn place(
-    at: &At<WrittenPlace>,
+    at: &At<TriggerPlace>,
     symbols: &dyn KernelSymbols,
     complaints: &mut Complaints<'_>,
-) -> Option<Place> {
+) -> Option<CodePlace> {
     Some(match &**at {
-        WrittenPlace::Kernel(place) => Place::Kernel {
-            address: instruction(place, at.location(), symbols, complaints)?,
+        TriggerPlace::Kernel(place) => CodePlace::Kernel {
+            address: complaints.accept(at.location(), address_of(place, symbols))?,
         },
-        // The agent names its text only once it runs; an executor that does not find the name
-        // says so.
-        WrittenPlace::User(place) => Place::User {
+        // The agent announces its symbols only once it runs; the executor reports a missing one.
+        TriggerPlace::User(place) => CodePlace::User {
             symbol: place.symbol.clone(),
             offset: place.offset,
         },
     })
 }
 
-/// The address of an instruction of the kernel that no scenario names.
+/// The address of an instruction of the kernel.
 ///
 /// # Errors
-/// In one line, why there is none.
-pub fn address_of(place: &KernelPlace, symbols: &dyn KernelSymbols) -> Result<u64, String> {
-    if matches!(place, KernelPlace::Line(_)) && symbols.lines().is_none() {
-        return Err(NO_LINES.to_owned());
-    }
-    let mut complaints = Complaints::new("");
-    let address = instruction(place, Location::default(), symbols, &mut complaints);
-    match complaints.into_errors().0.first() {
-        Some(error) => Err(error.message.clone()),
-        None => address.ok_or_else(|| "it has no address".to_owned()),
-    }
-}
-
-fn instruction(
-    place: &KernelPlace,
-    location: Location,
-    symbols: &dyn KernelSymbols,
-    complaints: &mut Complaints<'_>,
-) -> Option<u64> {
+/// [`PlaceError`].
+pub fn address_of(place: &KernelPlace, symbols: &dyn KernelSymbols) -> Result<u64, PlaceError> {
     match place {
-        KernelPlace::Symbol(place) => kernel_address(place, location, symbols, complaints),
-        KernelPlace::Line(line) => line_address(line, location, symbols, complaints),
+        KernelPlace::Symbol(place) => instruction(place, symbols),
+        KernelPlace::Line(line) => line_address(line, symbols),
     }
 }
 
+/// The address of a symbol.
 pub(in crate::scenario) fn symbol_address(
     name: &str,
-    location: Location,
     symbols: &dyn KernelSymbols,
-    complaints: &mut Complaints<'_>,
-) -> Option<u64> {
+) -> Result<u64, PlaceError> {
+    let name_of = || name.to_owned();
     match symbols.addresses(name).as_slice() {
-        [address] => Some(*address),
-        [] => {
-            let near = near(name, symbols);
-            complaints.add(location, format!("the kernel has no symbol `{name}`{near}"));
-            None
-        }
-        many => {
-            let count = many.len();
-            complaints.add(
-                location,
-                format!("the kernel has {count} symbols `{name}`, expected a name that is unique"),
-            );
-            None
-        }
+        [address] => Ok(*address),
+        [] => Err(PlaceError::NoSymbol {
+            name: name_of(),
+            near: near(name, symbols),
+        }),
+        many => Err(PlaceError::ManySymbols {
+            name: name_of(),
+            count: many.len(),
+        }),
     }
 }
 
-/// The kernel has lines: one without is no kernel for the scenario. A line that was inlined in several places has several beginnings: the user's choice.
-fn line_address(
-    place: &SourceLine,
-    location: Location,
-    symbols: &dyn KernelSymbols,
-    complaints: &mut Complaints<'_>,
-) -> Option<u64> {
-    let SourceLine { file, line } = place;
-    let lines = symbols.lines()?;
-    match lines.place(file, *line).as_deref() {
-        Ok([address]) => Some(*address),
-        Ok(many) => {
-            let name = |address: &u64| match symbols.resolve(*address) {
-                Some((symbol, offset)) => format!("{symbol}+{offset:#x}"),
-                None => format!("{address:#x}"),
-            };
-            let places: Vec<String> = many.iter().map(name).collect();
-            complaints.add(
-                location,
-                format!(
-                    "{file}:{line} is in {} places, expected one of {}",
-                    places.len(),
-                    places.join(", ")
-                ),
-            );
-            None
-        }
-        Err(reason) => {
-            complaints.add(location, reason.clone());
-            None
-        }
+/// A line that was inlined in several places has several addresses: the user must choose.
+fn line_address(line: &SourceLine, symbols: &dyn KernelSymbols) -> Result<u64, PlaceError> {
+    let lines = symbols.lines().ok_or(PlaceError::NoLines)?;
+    let found = lines.place(&line.file, line.line)?;
+    if let [address] = found.as_slice() {
+        return Ok(*address);
     }
+    let name = |address: &u64| match symbols.resolve(*address) {
+        Some((symbol, offset)) => format!("{symbol}+{offset:#x}"),
+        None => format!("{address:#x}"),
+    };
+    Err(PlaceError::ManyPlaces {
+        line: line.clone(),
+        places: found.iter().map(name).collect(),
+    })
 }
 
-pub(super) fn kernel_address(
-    place: &SymbolOffset,
-    location: Location,
-    symbols: &dyn KernelSymbols,
-    complaints: &mut Complaints<'_>,
-) -> Option<u64> {
-    let name = &place.symbol;
-    let address = symbol_address(name, location, symbols, complaints)?;
+fn instruction(place: &SymbolOffset, symbols: &dyn KernelSymbols) -> Result<u64, PlaceError> {
+    let (name, offset) = (&place.symbol, place.offset);
+    let start = symbol_address(name, symbols)?;
     let size = symbols.size(name).unwrap_or(0);
-    if place.offset > 0 && place.offset >= size {
-        complaints.add(
-            location,
-            format!(
-                "found offset {:#x}, but `{name}` has {size:#x} bytes",
-                place.offset
-            ),
-        );
-        return None;
+    let is_inside = offset == 0 || offset < size;
+    let address = start.checked_add(offset).filter(|_| is_inside);
+    let address = address.ok_or_else(|| PlaceError::BeyondEnd {
+        name: name.clone(),
+        offset,
+        size,
+    })?;
+    match boundaries::not_one(start, offset, symbols) {
+        None => Ok(address),
+        Some(near) => Err(PlaceError::InsideInstruction {
+            name: name.clone(),
+            offset,
+            near,
+        }),
     }
-    if let Some(near) = boundaries::not_one(address, place.offset, symbols) {
-        complaints.add(
-            location,
-            format!(
-                "found {name}+{:#x}, which is inside an instruction, expected a boundary such as {near}",
-                place.offset
-            ),
-        );
-        return None;
-    }
-    address.checked_add(place.offset)
 }

@@ -1,29 +1,29 @@
-//! Injections of a checked scenario to their plans: names become addresses and numbers.
+//! Resolves the injections of a checked scenario: names become addresses and numbers.
 
 use unwindlab_abi::lab::kind;
 use unwindlab_abi::{Command, mark};
 
-use super::places::{kernel_address, place, symbol_address};
+use super::places::{place, symbol_address};
 use super::{
-    Corruption, Event, Fail, Injection, LabRecord, MarkKind, Place as WrittenPlace, Poke,
-    RecordKind, Schedule, TaskKind, When,
+    Event, Fail, Injection, LabRecord, MarkKind, Poke, RecordKind, Schedule, TaskKind,
+    TriggerPlace, When,
 };
-use crate::plan::ExitPlan;
 use crate::plan::{
-    self, ActionPlan, ArrivalPlan, By, EventPlan, InjectionPlan, Place, PokePlan, TriggerPlan,
+    ActionPlan, ArrivalPlan, CodePlace, EventPlan, ExitPlan, InjectionPlan, PokePlan, TaskFilter,
+    TriggerPlan,
 };
 use crate::scenario::error::Complaints;
 use crate::scenario::located::At;
 use crate::scenario::model::Scenario;
-use crate::scenario::place::{KernelPlace, SymbolOffset};
+use crate::scenario::place::KernelPlace;
 use crate::scenario::resolve::KernelSymbols;
 use crate::scenario::units::{Number, Time};
 use unwindlab_oracle::trace::record::record_type;
 
-/// How long a vCPU stands still where a scenario does not say.
+/// Longest time that a vCPU stands still, unless the scenario sets another.
 const FREEZE_LIMIT_MS: u64 = 2000;
 
-/// All injections, then the points of the schedule. Complaints are made where there is no plan.
+/// All injections, then the points of the schedule. Complains about what has no plan.
 pub(in crate::scenario) fn resolve(
     scenario: &Scenario,
     symbols: &dyn KernelSymbols,
@@ -68,7 +68,7 @@ pub(in crate::scenario) fn resolve(
     plans
 }
 
-/// The points: each follows the one before of the same vCPU, the first of one the last.
+/// The points of the schedule. Each follows the previous point of the same vCPU.
 fn points(
     schedule: &Schedule,
     first: usize,
@@ -115,12 +115,12 @@ fn points(
 struct Resolver<'a> {
     symbols: &'a dyn KernelSymbols,
     vcpus: u8,
-    /// It comes after another one.
+    /// Whether the injection comes after another one.
     follows: bool,
 }
 
 impl Resolver<'_> {
-    /// `None` where a complaint was made.
+    /// `None` with a complaint.
     fn injection(
         &self,
         injection: &Injection,
@@ -143,11 +143,7 @@ impl Resolver<'_> {
             Injection::Poke(poke) => ActionPlan::Poke(self.poke(poke, complaints)?),
             Injection::Corrupt(it) => ActionPlan::Corrupt {
                 frame: *it.frame,
-                with: match *it.with {
-                    Corruption::Loop => plan::Corruption::Loop,
-                    Corruption::Wild => plan::Corruption::Wild,
-                    Corruption::Unaligned => plan::Corruption::Unaligned,
-                },
+                with: *it.with,
             },
             Injection::Migrate(it) => {
                 let cpu = u32::from(*it.to);
@@ -207,37 +203,27 @@ impl Resolver<'_> {
         }))
     }
 
-    /// The call of a function.
+    /// The call of the function that fails.
     fn call(&self, fail: &Fail, complaints: &mut Complaints<'_>) -> Option<TriggerPlan> {
-        let place = SymbolOffset {
-            symbol: String::clone(&fail.function),
-            offset: 0,
-        };
-        let location = fail.function.location();
-        let address = kernel_address(&place, location, self.symbols, complaints)?;
+        let address = symbol_address(&fail.function, self.symbols);
+        let address = complaints.accept(fail.function.location(), address)?;
         Some(TriggerPlan::Arrival(ArrivalPlan {
             first: or_one(fail.first.as_ref()),
             hit: or_one(fail.hit.as_ref()),
             repeat: or_one(fail.repeat.as_ref()),
             by: by(None, fail.thread.as_ref()),
-            ..ArrivalPlan::first(Place::Kernel { address })
+            ..ArrivalPlan::first(CodePlace::Kernel { address })
         }))
     }
 
     fn poke(&self, poke: &Poke, complaints: &mut Complaints<'_>) -> Option<PokePlan> {
-        let location = poke.variable.location();
-        let address = match &poke.cpu {
-            None => symbol_address(&poke.variable, location, self.symbols, complaints)?,
-            Some(_) => {
-                symbol_address(&poke.variable, location, self.symbols, complaints)?;
-                let offset = self.symbols.percpu_offset(&poke.variable);
-                if offset.is_none() {
-                    let name = poke.variable.as_str();
-                    complaints.add(location, format!("`{name}` is no per-CPU variable"));
-                }
-                offset?
-            }
-        };
+        let (name, location) = (poke.variable.as_str(), poke.variable.location());
+        let mut address = complaints.accept(location, symbol_address(name, self.symbols))?;
+        if poke.cpu.is_some() {
+            let offset = self.symbols.percpu_offset(name);
+            let offset = offset.ok_or_else(|| format!("`{name}` is not a per-CPU variable"));
+            address = complaints.accept(location, offset)?;
+        }
         Some(PokePlan {
             address,
             cpu: poke.cpu.as_ref().map(|cpu| **cpu),
@@ -260,11 +246,11 @@ fn limit(written: Option<&At<Time>>) -> u64 {
     written.map_or(FREEZE_LIMIT_MS, |limit| limit.millis_ceil())
 }
 
-fn by(task: Option<&At<TaskKind>>, thread: Option<&At<u32>>) -> By {
+fn by(task: Option<&At<TaskKind>>, thread: Option<&At<u32>>) -> TaskFilter {
     match (task.map(|it| **it), thread) {
-        (Some(TaskKind::Any), _) => By::Any,
-        (_, Some(thread)) => By::Thread(**thread),
-        (_, None) => By::Workload,
+        (Some(TaskKind::Any), _) => TaskFilter::Any,
+        (_, Some(thread)) => TaskFilter::Thread(**thread),
+        (_, None) => TaskFilter::Workload,
     }
 }
 
@@ -302,11 +288,11 @@ const fn event_plan(event: Event) -> EventPlan {
     }
 }
 
-/// Whether it names a line of the source anywhere.
+/// Whether the scenario names a line of the source.
 pub(in crate::scenario) fn names_lines(scenario: &Scenario) -> bool {
     let injected = scenario.inject.iter().filter_map(|it| it.when()?.at);
     let points = scenario.schedule.iter().flat_map(|it| it.points.iter());
     injected
         .chain(points.map(|point| &point.at))
-        .any(|at| matches!(&**at, WrittenPlace::Kernel(KernelPlace::Line(_))))
+        .any(|at| matches!(&**at, TriggerPlace::Kernel(KernelPlace::Line(_))))
 }

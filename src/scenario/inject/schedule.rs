@@ -1,23 +1,23 @@
-//! `schedule`: points that the vCPUs pass in a given order, as written.
+//! `schedule` as written: points that the vCPUs pass in a given order.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Place, TaskKind};
+use super::{TaskKind, TriggerPlace};
 use crate::scenario::located::At;
 use crate::scenario::units::Time;
 
-/// Points and the order in which they are passed.
+/// Points in the order in which the vCPUs pass them.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Schedule {
     /// The points, in order.
     pub points: At<Vec<At<SchedulePoint>>>,
-    /// How often the whole schedule is gone through (default 1).
+    /// How often the whole schedule is passed (default 1).
     #[schemars(range(min = 1))]
     pub repeat: Option<At<u64>>,
-    /// Longest time that a vCPU stands still (default 2 s): then all is let go, the trial is wound
-    /// up, and fails.
+    /// Longest time that a vCPU waits (default 2 s). After it all vCPUs go on, and the trial ends as
+    /// a failure.
     pub limit: Option<At<Time>>,
 }
 
@@ -25,17 +25,17 @@ pub struct Schedule {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SchedulePoint {
-    /// What it is called in messages.
+    /// A name for messages.
     pub name: Option<At<String>>,
-    /// Who passes it.
+    /// The vCPU that passes it.
     pub vcpu: At<u8>,
-    /// The instruction; passed when it has been executed.
-    pub at: At<Place>,
-    /// Which arrival since this vCPU's point before, from 1 (default 1).
+    /// The instruction. The point is passed when the instruction has been executed.
+    pub at: At<TriggerPlace>,
+    /// The number of the arrival since this vCPU's previous point, from 1 (default 1).
     #[schemars(range(min = 1))]
     pub hit: Option<At<u64>>,
-    /// Only arrivals of this workload thread count.
+    /// Count only arrivals of this workload thread.
     pub thread: Option<At<u32>>,
-    /// Whose arrivals count (default: those of workload threads in an iteration).
+    /// The tasks whose arrivals count (default: workload threads in an iteration).
     pub task: Option<At<TaskKind>>,
 }

@@ -1,4 +1,4 @@
-//! What an injection waits for, as written: a place and whose arrivals there, or an event.
+//! What an injection waits for, as written: a place and the tasks that count there, or an event.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -10,34 +10,34 @@ use crate::scenario::units::Number;
 /// An instruction.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Place {
+pub enum TriggerPlace {
     /// In the kernel's text.
     Kernel(KernelPlace),
     /// In the workload's text.
     User(SymbolOffset),
 }
 
-/// Whose arrivals at an instruction count.
+/// The tasks whose arrivals at an instruction count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TaskKind {
-    /// Those of workload threads in an iteration.
+    /// Workload threads in an iteration.
     Workload,
-    /// Those of every task, at any time after the start.
+    /// Every task, at any time after the start.
     Any,
 }
 
-/// What can be seen from outside of the guest.
+/// An event that the harness sees from outside the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Event {
-    /// A record in a ring buffer of perf; looked for every millisecond.
+    /// A record in a ring buffer of perf. The harness looks every millisecond.
     Record(RecordKind),
-    /// A record in the log of the lab client; looked for every millisecond.
+    /// A record in the log of the lab client. The harness looks every millisecond.
     Lab(LabRecord),
-    /// A mark of a workload thread, which stops its vCPU.
+    /// A mark of a workload thread. It stops the vCPU.
     Mark(MarkKind),
-    /// An access for which a vCPU leaves KVM, which stops it behind the instruction.
+    /// An access for which a vCPU leaves KVM. The vCPU stops behind the instruction.
     Exit(Exit),
 }
 
@@ -45,9 +45,9 @@ pub enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Exit {
-    /// How it leaves.
+    /// The kind of access.
     pub kind: ExitKind,
-    /// Only for this port, physical address, MSR or counter.
+    /// Only accesses to this port, physical address, MSR or counter.
     pub number: Option<Number>,
 }
 
@@ -59,11 +59,11 @@ pub enum RecordKind {
     Sample,
     /// A deferred chain, of type 22.
     Deferred,
-    /// A task was made.
+    /// A task was created.
     Fork,
     /// A task has ended.
     Exit,
-    /// A task has another name.
+    /// A task's name changed.
     Comm,
     /// A context switch.
     Switch,
@@ -75,7 +75,7 @@ pub enum RecordKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LabRecord {
-    /// A client asked.
+    /// A client made a request.
     Request,
     /// A callback begins.
     CallbackBegin,
@@ -97,6 +97,6 @@ pub enum MarkKind {
     Arm,
     /// It has ended.
     Done,
-    /// Somebody waits for the page that `block-fault` blocks.
+    /// Something waits for the page that `block-fault` blocks.
     Blocked,
 }

@@ -1,18 +1,18 @@
-//! What must hold in the keys that say when.
+//! Checks the keys that say when an injection happens.
 
 use unwindlab_abi::plan::USER_SYMBOLS;
 
 use super::check::{check_thread, check_vcpu, refuse, require_positive};
-use super::{Injection, Place, TaskKind, When};
+use super::{Injection, TaskKind, TriggerPlace, When};
 use crate::scenario::check::MAX_TIME_US;
 use crate::scenario::error::Complaints;
 use crate::scenario::located::At;
 use crate::scenario::place::SymbolOffset;
 
-/// Shortest period of injections. One NMI and its handler take about 10 us on the emulated host.
+/// Shortest period of injections. An NMI and its handler take about 10 us on the emulated host.
 const MIN_PERIOD_US: u64 = 10;
 
-/// The keys that go with each trigger, in words.
+/// The keys that each trigger takes, as text.
 const WITH_AT: &str = "`at` takes `first`, `hit`, `repeat`, `vcpu`, `thread`, `task` and `in-nmi`, \
                        and for `nmi` and `pmu-overflow` also `times` and `sweep`";
 const WITH_EVERY: &str = "`every` takes `count` and `vcpus`";
@@ -67,7 +67,7 @@ pub(super) fn check_when(
             if when.after.is_none() {
                 refuse(
                     [repeat],
-                    "a `delay` without `after` is over once",
+                    "a `delay` without `after` happens once",
                     complaints,
                 );
             }
@@ -107,8 +107,8 @@ fn check_arrival(when: &When<'_>, vcpus: u8, threads: u32, complaints: &mut Comp
     }
 }
 
-pub(super) fn check_place(at: &At<Place>, complaints: &mut Complaints<'_>) {
-    if let Place::User(SymbolOffset { symbol, .. }) = &**at {
+pub(super) fn check_place(at: &At<TriggerPlace>, complaints: &mut Complaints<'_>) {
+    if let TriggerPlace::User(SymbolOffset { symbol, .. }) = &**at {
         complaints.require(
             USER_SYMBOLS.contains(&symbol.as_str()),
             at.location(),
@@ -122,7 +122,7 @@ pub(super) fn check_place(at: &At<Place>, complaints: &mut Complaints<'_>) {
     }
 }
 
-/// Which of its hits count is said from 1.
+/// Checks the counts, which start from 1.
 pub(super) fn check_counts(
     first: Option<&At<u64>>,
     hit: Option<&At<u64>>,

@@ -285,7 +285,7 @@ perf:
     - { name: b, event: cpu-clock, output-to: a }
 ",
         [
-            "7:14: found `max-stack` beside `events`, expected it in the event that it is for",
+            "7:14: found `max-stack` beside `events`, expected it in one of the events",
             "9:63: found `b`, expected the name of an earlier event with a ring of its own",
             "10:25: found event `nmi:`, expected a tracepoint such as `nmi:nmi_handler`, a \
              `kprobe:FUNCTION`, `kretprobe:FUNCTION` or `breakpoint:FUNCTION`, or one of `dummy`, `cpu-clock`, `task-clock`, `page-faults`, `context-switches`, \
@@ -339,7 +339,7 @@ inject:
              thread",
             "10:61: found key `first`, expected none: with `task: any` there are no iterations of a \
              thread",
-            "11:33: found key `repeat`, expected none: a `delay` without `after` is over once",
+            "11:33: found key `repeat`, expected none: a `delay` without `after` happens once",
             "12:20: found vector 256, expected 16 to 255",
             "13:43: found 3 bytes, expected 1, 2, 4 or 8",
             "13:61: found vCPU 1, expected one of the machine's 1, from 0",
@@ -410,14 +410,14 @@ fn explorations() {
     let smp = "machine: { vcpus: 2 }\n";
     of_more(
         "explore: { trials: 5 }\n",
-        ["6:10: `explore` needs 2 vCPUs or more: the order of what they do is what it explores"],
+        ["6:10: `explore` needs 2 vCPUs or more: it explores the order in which they act"],
     );
     of_more(
         &format!("{smp}explore: {{ trials: 0, preemptions: 4 }}\nsnapshot: shapes\n"),
         [
             "7:20: found 0 trials, expected 1 to 100000",
             "7:36: found 4 preemptions, expected 1 to 3",
-            "8:11: found `snapshot` beside `explore`, whose trials are not alike",
+            "8:11: found `snapshot` beside `explore`, whose trials differ",
         ],
     );
 }

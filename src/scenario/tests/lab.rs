@@ -55,10 +55,10 @@ fn everything_written_is_resolved() {
 fn a_kernel_without_the_client_is_a_skip() {
     let text = with("  clients: 1\n  ask: [{ at: nmi }]\n");
     let found = resolve("x.yaml", &load(&text).unwrap(), &Kernel::new(), "hash");
-    let Err(ResolveError::Unsupported(reason)) = found else {
+    let Err(ResolveError::Unsupported(lack)) = found else {
         panic!("{found:?}");
     };
-    assert!(reason.contains("--source debian"), "{reason}");
+    assert!(lack.to_string().contains("--source debian"), "{lack}");
 }
 
 #[test]

@@ -1,8 +1,9 @@
-//! Places that are named by a line of the source.
+//! Places named by a line of the source.
 
 use super::{Kernel, MINIMAL, load};
-use crate::plan::{Place, TriggerPlan};
-use crate::scenario::{ResolveError, resolve};
+use crate::plan::{CodePlace, TriggerPlan};
+use crate::scenario::{ResolveError, UnsupportedKernel, resolve};
+use unwindlab_guest_kernel::lines::LineError;
 
 fn at(place: &str) -> String {
     format!("{MINIMAL}inject:\n  - nmi: {{ at: {{ kernel: \"{place}\" }} }}\n")
@@ -19,7 +20,7 @@ fn a_line_is_an_address() {
             panic!("{:?}", plan.injections);
         };
         let address = 0xffff_ffff_8200_0007;
-        assert_eq!(arrival.place, Place::Kernel { address });
+        assert_eq!(arrival.place, CodePlace::Kernel { address });
     }
 }
 
@@ -31,7 +32,10 @@ fn a_line_that_is_no_one_place_is_refused() {
             "x.yaml:7:16: sys.c:2 is in 2 places, expected one of __x64_sys_getppid+0x4, \
              __x64_sys_getppid+0x10",
         ),
-        ("sys.c:3", "x.yaml:7:16: sys.c:3 is no place"),
+        (
+            "sys.c:3",
+            &format!("x.yaml:7:16: {}", LineError::NoFile("sys.c".to_owned())),
+        ),
     ] {
         let found = resolve("x.yaml", &load(&at(place)).unwrap(), &Kernel::new(), "hash");
         assert_eq!(found.unwrap_err().to_string(), expected);
@@ -44,15 +48,12 @@ fn a_kernel_without_debug_information_is_a_skip_that_says_what_to_do() {
     kernel.0.insert("stripped", Vec::new());
     let scenario = load(&at("sys.c:1")).unwrap();
     let found = resolve("x.yaml", &scenario, &kernel, "hash").unwrap_err();
-    assert_eq!(
+    assert!(matches!(
         found,
-        ResolveError::Unsupported(
-            "the kernel has no debug information, or it is compressed; `--source debian --config \
-             dwarf` builds one that has"
-                .to_owned()
-        )
-    );
-    // Nothing else is refused for it.
+        ResolveError::Unsupported(UnsupportedKernel::Lines)
+    ));
+    assert!(found.to_string().contains("--config dwarf"), "{found}");
+    // A scenario that names no line runs on such a kernel.
     let scenario = load(&at("__x64_sys_getppid")).unwrap();
     assert!(resolve("x.yaml", &scenario, &kernel, "hash").is_ok());
 }

@@ -1,4 +1,4 @@
-//! What is said of wrong scenarios, and what right ones become.
+//! The errors of wrong scenarios, and the plans of right ones.
 
 mod bad_input;
 mod good_input;
@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::ScenarioErrors;
 use super::model::Scenario;
-use super::{KernelSymbols, SourceLines, check::check, parse::parse};
+use unwindlab_guest_kernel::lines::LineError;
+
+use super::{KernelSymbols, RdpmcError, SourceLines, check::check, parse::parse};
 
 /// The shortest scenario there is.
 const MINIMAL: &str = "\
@@ -27,7 +29,7 @@ fn load(text: &str) -> Result<Scenario, ScenarioErrors> {
     check("dir/x.yaml", "x", parse("dir/x.yaml", text)?, &INVARIANTS)
 }
 
-/// What is said of a scenario, without the file's name.
+/// The errors of a scenario, without the file's name.
 fn complaints(text: &str) -> Vec<String> {
     let ScenarioErrors(found) = load(text).unwrap_err();
     let lines = found.iter().map(ToString::to_string);
@@ -39,7 +41,7 @@ fn complaints(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// A kernel of a few functions: address and size by name.
+/// A kernel with a few functions: address and size by name.
 struct Kernel(BTreeMap<&'static str, Vec<(u64, u64)>>);
 
 impl Kernel {
@@ -98,19 +100,19 @@ impl KernelSymbols for Kernel {
         (!self.0.contains_key("stripped")).then_some(self as &dyn SourceLines)
     }
 
-    fn rdpmc_sites(&self) -> Result<Vec<u64>, String> {
+    fn rdpmc_sites(&self) -> Result<Vec<u64>, RdpmcError> {
         let found = self.0.keys().any(|name| *name == "__x64_sys_getppid");
         Ok(found.then_some(0xffff_ffff_8200_0010).into_iter().collect())
     }
 }
 
-/// Of `sys.c` line 1 is there, line 2 twice.
+/// Line 1 of `sys.c` is in one place, line 2 in two.
 impl SourceLines for Kernel {
-    fn place(&self, file: &str, line: u32) -> Result<Vec<u64>, String> {
+    fn place(&self, file: &str, line: u32) -> Result<Vec<u64>, LineError> {
         match (file, line) {
             ("sys.c", 1) => Ok(vec![0xffff_ffff_8200_0007]),
             ("sys.c", 2) => Ok(vec![0xffff_ffff_8200_0004, 0xffff_ffff_8200_0010]),
-            _ => Err(format!("{file}:{line} is no place")),
+            _ => Err(LineError::NoFile(file.to_owned())),
         }
     }
 

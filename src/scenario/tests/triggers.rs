@@ -1,4 +1,4 @@
-//! Exits as triggers, injections that follow several, breakpoints of the guest's own.
+//! Exits as triggers, injections that follow several others, the guest's own breakpoints.
 
 use unwindlab_abi::EventSource;
 
@@ -47,11 +47,11 @@ fn an_exit_that_never_comes_is_refused() {
     for (exit, expected) in [
         (
             "kind: halt",
-            "found `halt`, which never leaves KVM: with its interrupt controllers it waits for interrupts itself",
+            "found `halt`, which never leaves KVM: KVM waits for the interrupt itself",
         ),
         (
             "kind: in, number: 0x40",
-            "found port 0x40, which KVM answers itself",
+            "found port 0x40, which KVM handles itself",
         ),
         (
             "kind: out, number: 65536",
@@ -59,11 +59,11 @@ fn an_exit_that_never_comes_is_refused() {
         ),
         (
             "kind: out, number: 0xd14",
-            "found port 0xd14, the harness's own: `on: { mark: ... }` tells of what comes by it",
+            "found port 0xd14, which the harness uses itself: wait for it with `on: { mark: ... }`",
         ),
         (
             "kind: rdpmc",
-            "found an access to counters, which KVM answers itself unless the machine has `pmu: synthetic`",
+            "found an access to counters, which KVM handles itself unless the machine has `pmu: synthetic`",
         ),
         (
             "kind: mmio-read, number: 0x1000",
@@ -71,13 +71,14 @@ fn an_exit_that_never_comes_is_refused() {
         ),
         (
             "kind: mmio-write, number: 0xfee000b0",
-            "found physical address 0xfee000b0, an interrupt controller, which is KVM's own",
+            "found physical address 0xfee000b0, an interrupt controller, which KVM handles itself",
         ),
     ] {
         assert_eq!(complaints(&on_exit(exit)), [format!("7:16: {expected}")]);
     }
     let msr = on_exit("kind: rdmsr, number: 0x10") + "machine: { pmu: synthetic }\n";
-    let expected = "7:16: found MSR 0x10, which KVM answers itself; 0xc0010000 to 0xc0010007 are the counters'";
+    let expected =
+        "7:16: found MSR 0x10, which KVM handles itself; the counters are 0xc0010000 to 0xc0010007";
     assert_eq!(complaints(&msr), [expected]);
 }
 

@@ -139,13 +139,13 @@ pub struct Ring {
 
 /// All events of a plan on all CPUs, and the rings they write to. Dropping it closes them.
 #[derive(Debug, Default)]
-pub struct Session {
+pub struct PerfSession {
     events: Vec<Event>,
     rings: Vec<Ring>,
     announces: Vec<EventAnnounce>,
 }
 
-impl Session {
+impl PerfSession {
     /// Opens everything, disabled. `tracefs` is where tracefs is mounted.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use crate::call::Call;
 use crate::chain::Chain;
 use crate::helper;
 use crate::pages::Pages;
-use crate::wishes::Wanted;
+use crate::requests::IterationChange;
 
 /// Drops pages from the page tables also where they are locked (include/uapi/asm-generic/
 /// mman-common.h, since 5.18).
@@ -44,19 +44,19 @@ pub(super) fn run(
     chain.shared().set_stack_top(thread, stack.end());
     while chain.goes_on() {
         drop_all(&chain, &stack);
-        if let Some(wish) = chain.shared().wishes().take(thread) {
-            let result = match wish.what {
-                Wanted::Block(page) => chain.shared().blocker().block(page, thread),
-                Wanted::Unmap(page) => {
+        if let Some(request) = chain.shared().requests().take(thread) {
+            let result = match request.change {
+                IterationChange::Block(page) => chain.shared().blocker().block(page, thread),
+                IterationChange::Unmap(page) => {
                     move_aside(&chain, page, aside.address());
                     Ok(())
                 }
-                Wanted::Truncate(page) => {
+                IterationChange::Truncate(page) => {
                     truncate(&chain, page, &file, aside.address()).map_err(Errno::into)
                 }
-                Wanted::PageOut(_) | Wanted::Exec => Err(Errno::NOTSUP.into()),
+                IterationChange::PageOut(_) | IterationChange::Exec => Err(Errno::NOTSUP.into()),
             };
-            helper::answer(chain.shared(), wish.number, &result);
+            helper::answer(chain.shared(), request.number, &result);
         }
         chain.run();
         let [before, before_too] = chain.before();

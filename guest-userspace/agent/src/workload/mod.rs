@@ -6,6 +6,7 @@ mod exit;
 mod fork;
 mod gate;
 mod io_uring;
+mod job;
 mod missing_pages;
 mod paged_out;
 mod process;
@@ -19,19 +20,15 @@ use std::thread::{Builder, JoinHandle};
 
 use rustix::thread::{Pid, gettid, sched_setaffinity};
 use unwindlab_abi::message::ThreadAnnounce;
-use unwindlab_abi::plan::Workload as Plan;
+use unwindlab_abi::plan::WorkloadPlan;
 use unwindlab_abi::shared::MAX_THREADS;
-use unwindlab_abi::{Observation, WorkloadKind, mailbox::PAGE_SIZE};
+use unwindlab_abi::{Observation, WorkloadKind};
 
-use crate::chain::{Chain, FRAME_BYTES, MIN_FRAMES};
-use crate::pages::HUGE_PAGE;
+use crate::chain::{Chain, MIN_FRAMES};
 use crate::shared::SharedPages;
 use crate::system;
 use gate::Gate;
-
-/// Stack of a thread beyond its chain: the Rust frames above the root, and in tests a signal
-/// frame (several KiB of vector state) below the leaf.
-const STACK_SLACK: usize = 128 * 1024;
+use job::{ThreadJob, check_memory, reserve};
 
 /// Why the workload cannot start or did not run as planned.
 #[derive(Debug, thiserror::Error)]
@@ -106,7 +103,7 @@ fn failed(thread: u32, what: &'static str) -> impl Fn(rustix::io::Errno) -> Work
 
 /// What a workload leaves.
 #[derive(Debug)]
-pub struct Ended {
+pub struct FinishedWorkload {
     /// Iterations of each thread, by index.
     pub iterations: Vec<u64>,
     /// What threads saw.
@@ -130,7 +127,7 @@ impl Workload {
     /// # Errors
     /// [`WorkloadError`]; threads already made are ended.
     pub fn start(
-        plan: &Plan,
+        plan: &WorkloadPlan,
         cpus: &[u32],
         shared: Arc<SharedPages>,
     ) -> Result<Self, WorkloadError> {
@@ -148,7 +145,7 @@ impl Workload {
             return Err(WorkloadError::OneCpu);
         }
         let jobs = (0..plan.threads)
-            .map(|thread| Job::new(plan, thread, cpus, &workload.shared))
+            .map(|thread| ThreadJob::new(plan, thread, cpus, &workload.shared))
             .collect::<Result<Vec<_>, _>>()?;
         check_memory(&jobs)?;
         if plan.huge_pages {
@@ -188,7 +185,7 @@ impl Workload {
     ///
     /// # Errors
     /// The first error of a thread; that thread has told the others to stop.
-    pub fn join(mut self) -> Result<Ended, WorkloadError> {
+    pub fn join(mut self) -> Result<FinishedWorkload, WorkloadError> {
         let mut outcome = Ok(());
         let mut observations = Vec::new();
         for (thread, handle) in (0..).zip(self.threads.drain(..)) {
@@ -202,13 +199,13 @@ impl Workload {
             .zip(&self.announces)
             .map(|(thread, _)| self.shared.progress(thread))
             .collect();
-        Ok(Ended {
+        Ok(FinishedWorkload {
             iterations,
             observations,
         })
     }
 
-    fn spawn(&mut self, job: Job) -> Result<(), WorkloadError> {
+    fn spawn(&mut self, job: ThreadJob) -> Result<(), WorkloadError> {
         let thread = job.thread;
         let (tell, told) = mpsc::channel();
         let gate = Arc::clone(&self.gate);
@@ -256,160 +253,10 @@ impl Drop for Workload {
     }
 }
 
-/// What one thread does.
-#[derive(Debug)]
-struct Job {
-    thread: u32,
-    kind: WorkloadKind,
-    chain: Chain,
-    stack_bytes: usize,
-    /// Where it starts.
-    cpu: u32,
-    sleeper: Option<sleep_migrate::Pipe>,
-    /// Where pages of its stack go.
-    elsewhere: Option<paged_out::Elsewhere>,
-    huge_pages: bool,
-    cpus: Vec<u32>,
-}
-
-impl Job {
-    fn new(
-        plan: &Plan,
-        thread: u32,
-        cpus: &[u32],
-        shared: &Arc<SharedPages>,
-    ) -> Result<Self, WorkloadError> {
-        let frames = u64::from(plan.frames) + u64::from(thread) * u64::from(plan.frames_step);
-        let no_chain = || WorkloadError::Frames(frames);
-        let short = u32::try_from(frames).map_err(|_| no_chain())?;
-        let sleeper = match plan.kind {
-            WorkloadKind::SleepMigrate | WorkloadKind::Stuck => {
-                Some(sleep_migrate::Pipe::new(thread)?)
-            }
-            _ => None,
-        };
-        let fd = sleeper.as_ref().map_or(-1, sleep_migrate::Pipe::read_fd);
-        let shared = Arc::clone(shared);
-        let mut chain = Chain::new(plan.kind, thread, short, plan.iterations, fd, shared)
-            .ok_or_else(no_chain)?;
-        if plan.wild_ends {
-            chain = chain.with_wild_end(thread);
-        }
-        let elsewhere = (plan.kind == WorkloadKind::PagedOut)
-            .then(|| paged_out::Elsewhere::new(thread, stack_bytes(short)))
-            .transpose()?;
-        let first_cpu = usize::try_from(thread).unwrap_or(0);
-        Ok(Self {
-            thread,
-            kind: plan.kind,
-            chain,
-            stack_bytes: stack_bytes(short),
-            cpu: cpus.iter().cycle().nth(first_cpu).copied().unwrap_or(0),
-            sleeper,
-            elsewhere,
-            huge_pages: plan.huge_pages,
-            cpus: cpus.to_vec(),
-        })
-    }
-
-    /// Returns what was seen besides.
-    fn run(self) -> Result<Option<Observation>, WorkloadError> {
-        match (self.kind, self.sleeper) {
-            (WorkloadKind::UnreadableEnds, _) => {
-                return unreadable_ends::run(self.chain, self.thread, self.stack_bytes).map(Some);
-            }
-            (WorkloadKind::Traced, _) => return traced::run(&self.chain, self.thread).map(Some),
-            (WorkloadKind::IoUring | WorkloadKind::IoUringWorker, _) => {
-                return io_uring::run(self.chain, self.thread, self.kind).map(Some);
-            }
-            (WorkloadKind::MissingPages, _) => {
-                let pages = self.stack_bytes.div_ceil(PAGE_SIZE);
-                missing_pages::run(self.chain, self.thread, pages, self.huge_pages)?;
-            }
-            (WorkloadKind::PagedOut, _) => {
-                if let Some(elsewhere) = &self.elsewhere {
-                    paged_out::run(self.chain, self.thread, elsewhere, self.stack_bytes)?;
-                }
-            }
-            (WorkloadKind::Compat, _) => compat::run(self.chain, self.thread, self.stack_bytes)?,
-            (kind @ (WorkloadKind::Exec | WorkloadKind::ExecByThread), _) => {
-                exec::run(self.chain, self.thread, kind, self.stack_bytes)?;
-            }
-            (WorkloadKind::Process, _) => process::run(self.chain, self.thread, self.stack_bytes)?,
-            (WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3, _) => {
-                fork::run(&self.chain, self.thread, self.kind)?;
-            }
-            (WorkloadKind::Exit, _) => exit::run(&self.chain, self.thread, self.stack_bytes)?,
-            (WorkloadKind::Stuck, Some(_never_written)) => self.chain.run(),
-            (_, Some(pipe)) => {
-                sleep_migrate::run(&self.chain, self.thread, pipe, self.cpu, &self.cpus)?;
-            }
-            _ => repeat(&self.chain),
-        }
-        Ok(None)
-    }
-}
-
 /// Iterations of a kind that needs nothing between them.
 fn repeat(chain: &Chain) {
     while chain.goes_on() {
         chain.run();
-    }
-}
-
-/// Bytes of stack for a chain, in whole pages.
-fn stack_bytes(frames: u32) -> usize {
-    let chain = (frames as usize).saturating_mul(FRAME_BYTES);
-    chain
-        .saturating_add(STACK_SLACK)
-        .next_multiple_of(PAGE_SIZE)
-}
-
-/// All memory is locked, so stacks too large would have the kernel kill its init.
-fn check_memory(jobs: &[Job]) -> Result<(), WorkloadError> {
-    let need = jobs
-        .iter()
-        .map(|job| {
-            let own = [
-                WorkloadKind::Compat,
-                WorkloadKind::Exec,
-                WorkloadKind::ExecByThread,
-                WorkloadKind::Exit,
-                WorkloadKind::MissingPages,
-                WorkloadKind::PagedOut,
-                WorkloadKind::Process,
-                WorkloadKind::UnreadableEnds,
-            ];
-            let stacks = if own.contains(&job.kind) { 2 } else { 1 };
-            stacks * job.stack_bytes as u64
-        })
-        .sum::<u64>();
-    let info = rustix::system::sysinfo();
-    let free = info.freeram.saturating_mul(info.mem_unit.into());
-    // A quarter stays for the kernel: page tables, perf's buffers, the unwinder's caches.
-    if need > free / 4 * 3 {
-        return Err(WorkloadError::Memory {
-            need_mib: need >> 20,
-            free_mib: free >> 20,
-        });
-    }
-    Ok(())
-}
-
-/// Has the kernel set aside huge pages for all stacks.
-fn reserve(jobs: &[Job]) -> Result<(), WorkloadError> {
-    const MISSING: WorkloadError = WorkloadError::Unsupported("huge pages (hugetlb) of 2 MiB");
-    let pages = jobs.iter().map(|job| job.stack_bytes.div_ceil(HUGE_PAGE));
-    let pages: usize = pages.sum();
-    system::sysctl_if_there("vm/nr_hugepages", &pages.to_string()).map_err(|_| MISSING)?;
-    let free = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let free = free.lines().find_map(|line| {
-        let count = line.strip_prefix("HugePages_Free:")?;
-        count.trim().parse::<usize>().ok()
-    });
-    match free {
-        Some(free) if free >= pages => Ok(()),
-        _ => Err(MISSING),
     }
 }
 

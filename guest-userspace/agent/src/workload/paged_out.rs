@@ -14,8 +14,8 @@ use crate::chain::Chain;
 use crate::fuse::ServedFile;
 use crate::helper;
 use crate::pages::Pages;
+use crate::requests::IterationChange;
 use crate::swap;
-use crate::wishes::Wanted;
 
 /// `MADV_PAGEOUT` (include/uapi/asm-generic/mman-common.h).
 const PAGEOUT: u64 = 21;
@@ -102,16 +102,16 @@ pub(super) fn run(
     let resident = AtomicU8::new(1);
     while chain.goes_on() {
         let mut wanted = false;
-        if let Some(wish) = chain.shared().wishes().take(thread) {
-            let result = match wish.what {
-                Wanted::PageOut(page) => {
+        if let Some(request) = chain.shared().requests().take(thread) {
+            let result = match request.change {
+                IterationChange::PageOut(page) => {
                     elsewhere.take_out(&chain, page, &resident);
                     wanted = true;
                     Ok(())
                 }
                 _ => Err(Errno::NOTSUP.into()),
             };
-            helper::answer(chain.shared(), wish.number, &result);
+            helper::answer(chain.shared(), request.number, &result);
         }
         let reads = elsewhere.reads();
         chain.run();

@@ -14,7 +14,7 @@ use crate::helper;
 use crate::pages::Pages;
 use crate::ports;
 use crate::processes::Process;
-use crate::wishes::Wanted;
+use crate::requests::IterationChange;
 
 /// Stack on which a process begins.
 const FIRST_PAGES: usize = 16;
@@ -46,8 +46,8 @@ pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), W
     let processes = shared.processes();
     let process = processes.of(thread).ok_or_else(invalid).map_err(failed)?;
     while chain.goes_on() {
-        let wish = shared.wishes().take(thread);
-        let executes = wish.is_some_and(|wish| wish.what == Wanted::Exec);
+        let request = shared.requests().take(thread);
+        let executes = request.is_some_and(|request| request.change == IterationChange::Exec);
         if executes {
             chain.call().set(libc::SYS_execve, &execute);
         } else {
@@ -55,16 +55,18 @@ pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), W
         }
         let [before, _] = chain.before();
         before.unset();
-        if let Some(wish) = wish {
-            let result = match wish.what {
-                Wanted::Exec => Ok(()),
-                Wanted::Block(page) => {
+        if let Some(request) = request {
+            let result = match request.change {
+                IterationChange::Exec => Ok(()),
+                IterationChange::Block(page) => {
                     missing_pages::drop_all(&chain, &stack);
                     shared.blocker().block(page, thread)
                 }
-                Wanted::Unmap(_) | Wanted::PageOut(_) | Wanted::Truncate(_) => Err(invalid()),
+                IterationChange::Unmap(_)
+                | IterationChange::PageOut(_)
+                | IterationChange::Truncate(_) => Err(invalid()),
             };
-            helper::answer(shared, wish.number, &result);
+            helper::answer(shared, request.number, &result);
         }
         let pid = start(&chain, &first_stack, process).map_err(failed)?;
         let status = wait(pid).map_err(failed)?;

@@ -7,16 +7,20 @@
 //! (`unwind_user_next_common` in kernel/unwind/user.c of Linux 7.2). So `n` frames are one leaf,
 //! `n - 2` levels of `descend` and one root.
 
+mod code;
+
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use unwindlab_abi::message::{ExpectedStack, UserSymbol};
+use unwindlab_abi::message::ExpectedStack;
 use unwindlab_abi::plan::{SPIN_ROUNDS, SYSCALLS_BATCH, WILD_ENDS};
 use unwindlab_abi::{MARK_PORT, WorkloadKind, mark};
 
 use crate::call::Call;
 use crate::shared::SharedPages;
+
+pub use code::symbols;
 
 std::arch::global_asm!(
     include_str!("chain.s"),
@@ -28,30 +32,30 @@ std::arch::global_asm!(
     SYS_EXIT = const libc::SYS_exit,
     SYS_EXECVE = const libc::SYS_execve,
     ANSWER = const Call::ANSWER,
-    BEFORE = const offset_of!(Words, before),
-    BEFORE_TOO = const offset_of!(Words, before_too),
-    CALL = const offset_of!(Words, call),
-    AFTER = const offset_of!(Words, after),
+    BEFORE = const offset_of!(ChainWords, before),
+    BEFORE_TOO = const offset_of!(ChainWords, before_too),
+    CALL = const offset_of!(ChainWords, call),
+    AFTER = const offset_of!(ChainWords, after),
     PLAIN_END = const PLAIN_END,
-    EXEC_PATH = const offset_of!(Words, exec_path),
-    EXEC_ARGUMENTS = const offset_of!(Words, exec_arguments),
-    LEAF = const offset_of!(Words, leaf),
-    DEPTH = const offset_of!(Words, depth),
-    PROGRESS = const offset_of!(Words, progress),
-    STOP = const offset_of!(Words, stop),
-    LIMIT = const offset_of!(Words, limit),
-    RESULT = const offset_of!(Words, result),
-    ARM = const offset_of!(Words, arm),
-    DONE = const offset_of!(Words, done),
-    FD = const offset_of!(Words, fd),
-    END_ON_STACK = const offset_of!(Words, end_on_stack),
-    END = const offset_of!(Words, end),
-    STACK_TOP = const offset_of!(Words, stack_top),
-    CALLERS_STACK = const offset_of!(Words, callers_stack),
+    EXEC_PATH = const offset_of!(ChainWords, exec_path),
+    EXEC_ARGUMENTS = const offset_of!(ChainWords, exec_arguments),
+    LEAF = const offset_of!(ChainWords, leaf),
+    DEPTH = const offset_of!(ChainWords, depth),
+    PROGRESS = const offset_of!(ChainWords, progress),
+    STOP = const offset_of!(ChainWords, stop),
+    LIMIT = const offset_of!(ChainWords, limit),
+    RESULT = const offset_of!(ChainWords, result),
+    ARM = const offset_of!(ChainWords, arm),
+    DONE = const offset_of!(ChainWords, done),
+    FD = const offset_of!(ChainWords, fd),
+    END_ON_STACK = const offset_of!(ChainWords, end_on_stack),
+    END = const offset_of!(ChainWords, end),
+    STACK_TOP = const offset_of!(ChainWords, stack_top),
+    CALLERS_STACK = const offset_of!(ChainWords, callers_stack),
     SYS_IO_URING_ENTER = const libc::SYS_io_uring_enter,
     IORING_ENTER_GETEVENTS = const IORING_ENTER_GETEVENTS,
-    URING_TAIL = const offset_of!(Words, uring_tail),
-    URING_HEAD = const offset_of!(Words, uring_head),
+    URING_TAIL = const offset_of!(ChainWords, uring_tail),
+    URING_HEAD = const offset_of!(ChainWords, uring_head),
 );
 
 /// Exit status of a process of workload `process` that did nothing but its system call.
@@ -63,57 +67,13 @@ pub const FRAME_BYTES: usize = 16;
 /// The shortest chain: leaf, one caller, root.
 pub const MIN_FRAMES: u32 = 3;
 
-/// Declares labels of `chain.s` and a safe function to take their addresses.
-macro_rules! labels {
-    ($($label:ident)*) => {
-        #[allow(non_upper_case_globals, reason = "assembler labels")]
-        mod label {
-            unsafe extern "C" { $(pub(super) static $label: u8;)* }
-        }
-        $(#[inline]
-        fn $label() -> u64 {
-            // The address alone is taken: no byte is read.
-            (&raw const label::$label).addr() as u64
-        })*
-    };
-}
-
-labels! {
-    ul_root_start ul_root_return ul_root_end
-    ul_exit_root_start ul_exit_root_return ul_exit_root_end
-    ul_descend ul_descend_return ul_descend_leaf_return ul_descend_end
-    ul_spin_leaf ul_spin_framed ul_spin_loop ul_spin_loop_end ul_spin_unframed ul_spin_end
-    ul_syscalls_leaf ul_syscalls_framed ul_syscalls_call ul_syscalls_return
-    ul_syscalls_return_end ul_syscalls_unframed ul_syscalls_end
-    ul_deep_leaf ul_deep_framed ul_deep_call ul_deep_return ul_deep_return_end
-    ul_deep_unframed ul_deep_end
-    ul_sleep_leaf ul_sleep_framed ul_sleep_call ul_sleep_return ul_sleep_return_end
-    ul_sleep_unframed ul_sleep_end
-    ul_exit_leaf ul_exit_framed ul_exit_call ul_exit_return ul_exit_end
-    ul_missing_leaf ul_missing_framed ul_missing_call ul_missing_return ul_missing_return_end
-    ul_missing_unframed ul_missing_end
-    ul_paged_leaf ul_paged_framed ul_paged_call ul_paged_return ul_paged_return_end
-    ul_paged_unframed ul_paged_end
-    ul_fork_leaf ul_fork_framed ul_fork_call ul_fork_return ul_fork_return_end
-    ul_fork_unframed ul_fork_end
-    ul_process_leaf ul_process_framed ul_process_call ul_process_return ul_process_return_end
-    ul_process_end
-    ul_uring_leaf ul_uring_framed ul_uring_call ul_uring_return ul_uring_return_end
-    ul_uring_unframed ul_uring_end
-    ul_exec_leaf ul_exec_framed ul_exec_call ul_exec_return ul_exec_end
-    ul_compat_root_return ul_compat_descend ul_compat_descend_return
-    ul_compat_descend_leaf_return ul_compat_descend_end
-    ul_compat_leaf ul_compat_framed ul_compat_nop ul_compat_nop_end ul_compat_unframed
-    ul_compat_end
-}
-
-mod code {
-    use super::Words;
+mod entry {
+    use super::ChainWords;
     unsafe extern "sysv64" {
-        pub(super) fn ul_root(chain: *const Words);
-        pub(super) fn ul_compat_root(chain: *const Words);
+        pub(super) fn ul_root(chain: *const ChainWords);
+        pub(super) fn ul_compat_root(chain: *const ChainWords);
         pub(super) fn ul_exit_root(
-            chain: *const Words,
+            chain: *const ChainWords,
             flags: u64,
             stack_top: u64,
             clear_tid: *const u32,
@@ -124,7 +84,7 @@ mod code {
 /// What the assembly of one thread works on; `chain.s` uses the fields by their offsets.
 #[repr(C)]
 #[derive(Debug)]
-struct Words {
+struct ChainWords {
     /// Address of the leaf.
     leaf: u64,
     /// Levels of `descend`.
@@ -179,7 +139,7 @@ const ENDS: [(u64, u64); WILD_ENDS as usize] = [
 /// The call chain of one thread.
 #[derive(Debug)]
 pub struct Chain {
-    words: Words,
+    words: ChainWords,
     kind: WorkloadKind,
     thread: u32,
     shared: Arc<SharedPages>,
@@ -199,8 +159,8 @@ impl Chain {
         shared: Arc<SharedPages>,
     ) -> Option<Self> {
         let levels = frames.checked_sub(MIN_FRAMES - 1).filter(|&n| n > 0)?;
-        let words = Words {
-            leaf: leaf(kind),
+        let words = ChainWords {
+            leaf: code::leaf(kind),
             depth: u64::from(levels),
             progress: shared.progress_address(thread)?,
             stop: shared.stop_address(),
@@ -304,7 +264,7 @@ impl Chain {
             // Its code knows no other stack than the one below 4 GiB that it is given.
             if self.words.stack_top != 0 {
                 // SAFETY: as below.
-                unsafe { code::ul_compat_root(&raw const self.words) }
+                unsafe { entry::ul_compat_root(&raw const self.words) }
             }
             return;
         }
@@ -312,7 +272,7 @@ impl Chain {
         if self.kind != WorkloadKind::Exit {
             // SAFETY: the words outlive the call and point into `self.shared`, which does too;
             // the code keeps the C calling convention.
-            unsafe { code::ul_root(&raw const self.words) }
+            unsafe { entry::ul_root(&raw const self.words) }
         }
     }
 
@@ -343,7 +303,7 @@ impl Chain {
         // SAFETY: as promised by the caller; the new thread runs `chain.s` only, which uses no
         // thread-local storage, so that sharing the caller's is harmless.
         let answer = unsafe {
-            code::ul_exit_root(
+            entry::ul_exit_root(
                 &raw const self.words,
                 FLAGS.unsigned_abs().into(),
                 stack_top,
@@ -383,174 +343,19 @@ impl Chain {
     /// What an unwind from the leaf shows.
     #[must_use]
     pub fn expected_stack(&self) -> ExpectedStack {
-        let (leaf_start, leaf_end, syscall_return) = match self.kind {
-            WorkloadKind::Spin => (ul_spin_framed(), ul_spin_unframed(), 0),
-            WorkloadKind::Syscalls => (
-                ul_syscalls_framed(),
-                ul_syscalls_unframed(),
-                ul_syscalls_return(),
-            ),
-            WorkloadKind::Deep | WorkloadKind::UnreadableEnds | WorkloadKind::Traced => {
-                (ul_deep_framed(), ul_deep_unframed(), ul_deep_return())
-            }
-            WorkloadKind::SleepMigrate | WorkloadKind::Stuck => {
-                (ul_sleep_framed(), ul_sleep_unframed(), ul_sleep_return())
-            }
-            WorkloadKind::Exit => (ul_exit_framed(), ul_exit_end(), ul_exit_return()),
-            WorkloadKind::Exec | WorkloadKind::ExecByThread => {
-                (ul_exec_framed(), ul_exec_end(), ul_exec_return())
-            }
-            WorkloadKind::Compat => (ul_compat_framed(), ul_compat_unframed(), 0),
-            WorkloadKind::MissingPages => (
-                ul_missing_framed(),
-                ul_missing_unframed(),
-                ul_missing_return(),
-            ),
-            WorkloadKind::IoUring | WorkloadKind::IoUringWorker => {
-                (ul_uring_framed(), ul_uring_unframed(), ul_uring_return())
-            }
-            WorkloadKind::PagedOut => (ul_paged_framed(), ul_paged_unframed(), ul_paged_return()),
-            WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3 => {
-                (ul_fork_framed(), ul_fork_unframed(), ul_fork_return())
-            }
-            WorkloadKind::Process => (ul_process_framed(), ul_process_end(), ul_process_return()),
-        };
-        let (root, level, innermost) = match self.kind {
-            WorkloadKind::Exit => (
-                ul_exit_root_return(),
-                ul_descend_return(),
-                ul_descend_leaf_return(),
-            ),
-            WorkloadKind::Compat => (
-                ul_compat_root_return(),
-                ul_compat_descend_return(),
-                ul_compat_descend_leaf_return(),
-            ),
-            _ => (
-                ul_root_return(),
-                ul_descend_return(),
-                ul_descend_leaf_return(),
-            ),
-        };
+        let leaf = code::framed_leaf(self.kind);
+        let returns = code::returns(self.kind);
         let inner_levels = u32::try_from(self.words.depth - 1).unwrap_or(u32::MAX);
-        let mut callers = vec![(innermost, 1)];
+        let mut callers = vec![(returns.innermost, 1)];
         if inner_levels > 0 {
-            callers.push((level, inner_levels));
+            callers.push((returns.level, inner_levels));
         }
-        callers.push((root, 1));
+        callers.push((returns.root, 1));
         ExpectedStack {
-            leaf_start,
-            leaf_end,
-            syscall_return,
+            leaf_start: leaf.start,
+            leaf_end: leaf.end,
+            syscall_return: leaf.syscall_return,
             callers,
         }
-    }
-}
-
-fn leaf(kind: WorkloadKind) -> u64 {
-    match kind {
-        WorkloadKind::Spin => ul_spin_leaf(),
-        WorkloadKind::Syscalls => ul_syscalls_leaf(),
-        WorkloadKind::Deep | WorkloadKind::UnreadableEnds | WorkloadKind::Traced => ul_deep_leaf(),
-        WorkloadKind::SleepMigrate | WorkloadKind::Stuck => ul_sleep_leaf(),
-        WorkloadKind::Exit => ul_exit_leaf(),
-        WorkloadKind::Exec | WorkloadKind::ExecByThread => ul_exec_leaf(),
-        WorkloadKind::Compat => ul_compat_leaf(),
-        WorkloadKind::MissingPages => ul_missing_leaf(),
-        WorkloadKind::IoUring | WorkloadKind::IoUringWorker => ul_uring_leaf(),
-        WorkloadKind::PagedOut => ul_paged_leaf(),
-        WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3 => ul_fork_leaf(),
-        WorkloadKind::Process => ul_process_leaf(),
-    }
-}
-
-/// The names that scenarios and reports may use for the workloads' code.
-///
-/// | name | what |
-/// |---|---|
-/// | `root`, `exit_root` | start of a chain; the second one that of threads of kind `exit` |
-/// | `descend` | the recursion between root and leaf |
-/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit`, `missing`, `paged`, `uring`, `exec`, `compat`, `process`, and `fork` for all three of its like |
-/// | `compat_descend`, `compat_nop` | the 32-bit recursion, and the instruction its leaf exists for |
-/// | `spin_loop` | the one instruction that a spinning thread is at most of the time |
-/// | `KIND_call` | the `syscall` instruction of a leaf that has one |
-/// | `KIND_return` | the instruction after it (`exit_return` never runs) |
-///
-/// Names may overlap: the one-instruction names lie within their leaf.
-#[must_use]
-pub fn symbols() -> Vec<UserSymbol> {
-    [
-        ("root", ul_root_start(), ul_root_end()),
-        ("exit_root", ul_exit_root_start(), ul_exit_root_end()),
-        ("descend", ul_descend(), ul_descend_end()),
-        ("spin_leaf", ul_spin_leaf(), ul_spin_end()),
-        ("spin_loop", ul_spin_loop(), ul_spin_loop_end()),
-        ("syscalls_leaf", ul_syscalls_leaf(), ul_syscalls_end()),
-        ("syscalls_call", ul_syscalls_call(), ul_syscalls_return()),
-        (
-            "syscalls_return",
-            ul_syscalls_return(),
-            ul_syscalls_return_end(),
-        ),
-        ("deep_leaf", ul_deep_leaf(), ul_deep_end()),
-        ("deep_call", ul_deep_call(), ul_deep_return()),
-        ("deep_return", ul_deep_return(), ul_deep_return_end()),
-        ("sleep_leaf", ul_sleep_leaf(), ul_sleep_end()),
-        ("sleep_call", ul_sleep_call(), ul_sleep_return()),
-        ("sleep_return", ul_sleep_return(), ul_sleep_return_end()),
-        ("exit_leaf", ul_exit_leaf(), ul_exit_end()),
-        ("exit_call", ul_exit_call(), ul_exit_return()),
-        ("exit_return", ul_exit_return(), ul_exit_end()),
-        ("missing_leaf", ul_missing_leaf(), ul_missing_end()),
-        ("missing_call", ul_missing_call(), ul_missing_return()),
-        (
-            "missing_return",
-            ul_missing_return(),
-            ul_missing_return_end(),
-        ),
-        ("paged_leaf", ul_paged_leaf(), ul_paged_end()),
-        ("paged_call", ul_paged_call(), ul_paged_return()),
-        ("paged_return", ul_paged_return(), ul_paged_return_end()),
-        ("uring_leaf", ul_uring_leaf(), ul_uring_end()),
-        ("uring_call", ul_uring_call(), ul_uring_return()),
-        ("uring_return", ul_uring_return(), ul_uring_return_end()),
-        ("exec_leaf", ul_exec_leaf(), ul_exec_end()),
-        ("exec_call", ul_exec_call(), ul_exec_return()),
-        ("exec_return", ul_exec_return(), ul_exec_end()),
-        (
-            "compat_descend",
-            ul_compat_descend(),
-            ul_compat_descend_end(),
-        ),
-        ("compat_leaf", ul_compat_leaf(), ul_compat_end()),
-        ("compat_nop", ul_compat_nop(), ul_compat_nop_end()),
-        ("process_leaf", ul_process_leaf(), ul_process_end()),
-        ("process_call", ul_process_call(), ul_process_return()),
-        (
-            "process_return",
-            ul_process_return(),
-            ul_process_return_end(),
-        ),
-        ("fork_leaf", ul_fork_leaf(), ul_fork_end()),
-        ("fork_call", ul_fork_call(), ul_fork_return()),
-        ("fork_return", ul_fork_return(), ul_fork_return_end()),
-    ]
-    .into_iter()
-    .map(|(name, start, end)| UserSymbol {
-        name: name.to_owned(),
-        start,
-        end,
-    })
-    .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use unwindlab_abi::plan::USER_SYMBOLS;
-
-    #[test]
-    fn announced_names_are_those_of_the_abi() {
-        let announced: Vec<String> = super::symbols().into_iter().map(|it| it.name).collect();
-        assert_eq!(announced, USER_SYMBOLS);
     }
 }

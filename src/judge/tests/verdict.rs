@@ -1,14 +1,14 @@
-//! Each way to a verdict.
+//! Every outcome, with its reasons.
 
 use super::{HOLDS, Kernel, NOT_EXERCISED, PID, Trial, VIOLATED, push, sample};
 use crate::judge::Outcome;
-use crate::judge::snapshot::Comparison;
+use crate::judge::snapshot::SnapshotComparison;
 use crate::scenario::KernelSymbols as _;
 use unwindlab_oracle::trace::canonical::canonical;
 use unwindlab_oracle::trace::recording::{TrialEnd, VcpuPlace};
 use unwindlab_oracle::trace::{EventKind, SnapshotStyle};
 
-/// What comes out, and every reason.
+/// Checks the outcome and all reasons.
 #[track_caller]
 fn gives(trial: &Trial, outcome: Outcome, reasons: &[&str]) {
     let result = trial.judged();
@@ -211,7 +211,7 @@ fn snapshots() {
     });
     trial.loaded.snapshot = Some(format!("---\nsource: x\n---\n{text}"));
     gives(&trial, Outcome::Pass, &[]);
-    assert_eq!(trial.judged().snapshot, Some(Comparison::Same));
+    assert_eq!(trial.judged().snapshot, Some(SnapshotComparison::Same));
     trial.loaded.snapshot = Some(format!("---\nsource: x\n---\n{text}more\n"));
     gives(&trial, Outcome::Fail, &["snapshots/x.snap differs"]);
     trial.loaded.snapshot = Some(String::new());
@@ -219,7 +219,7 @@ fn snapshots() {
         &trial,
         Outcome::Fail,
         &[
-            "snapshots/x.snap is no snapshot: expected metadata between two lines `---`, then the \
+            "snapshots/x.snap is not a snapshot: expected metadata between two lines `---`, then the \
            contents",
         ],
     );
@@ -287,7 +287,7 @@ fn other_ends() {
     }
 }
 
-/// A trace that is cut short shows violations that are none: they are hints, no verdict.
+/// Violations in a trace that is cut short are hints and do not change the outcome.
 #[test]
 fn violations_of_what_was_cut_short() {
     let mut trial = Trial::good("");

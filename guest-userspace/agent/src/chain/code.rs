@@ -1,0 +1,240 @@
+//! The addresses of the code in `chain.s`.
+
+use unwindlab_abi::WorkloadKind;
+use unwindlab_abi::message::UserSymbol;
+
+/// Declares labels of `chain.s` and a safe function to take their addresses.
+macro_rules! labels {
+    ($($label:ident)*) => {
+        #[allow(non_upper_case_globals, reason = "assembler labels")]
+        mod label {
+            unsafe extern "C" { $(pub(super) static $label: u8;)* }
+        }
+        $(#[inline]
+        fn $label() -> u64 {
+            // The address alone is taken: no byte is read.
+            (&raw const label::$label).addr() as u64
+        })*
+    };
+}
+
+labels! {
+    ul_root_start ul_root_return ul_root_end
+    ul_exit_root_start ul_exit_root_return ul_exit_root_end
+    ul_descend ul_descend_return ul_descend_leaf_return ul_descend_end
+    ul_spin_leaf ul_spin_framed ul_spin_loop ul_spin_loop_end ul_spin_unframed ul_spin_end
+    ul_syscalls_leaf ul_syscalls_framed ul_syscalls_call ul_syscalls_return
+    ul_syscalls_return_end ul_syscalls_unframed ul_syscalls_end
+    ul_deep_leaf ul_deep_framed ul_deep_call ul_deep_return ul_deep_return_end
+    ul_deep_unframed ul_deep_end
+    ul_sleep_leaf ul_sleep_framed ul_sleep_call ul_sleep_return ul_sleep_return_end
+    ul_sleep_unframed ul_sleep_end
+    ul_exit_leaf ul_exit_framed ul_exit_call ul_exit_return ul_exit_end
+    ul_missing_leaf ul_missing_framed ul_missing_call ul_missing_return ul_missing_return_end
+    ul_missing_unframed ul_missing_end
+    ul_paged_leaf ul_paged_framed ul_paged_call ul_paged_return ul_paged_return_end
+    ul_paged_unframed ul_paged_end
+    ul_fork_leaf ul_fork_framed ul_fork_call ul_fork_return ul_fork_return_end
+    ul_fork_unframed ul_fork_end
+    ul_process_leaf ul_process_framed ul_process_call ul_process_return ul_process_return_end
+    ul_process_end
+    ul_uring_leaf ul_uring_framed ul_uring_call ul_uring_return ul_uring_return_end
+    ul_uring_unframed ul_uring_end
+    ul_exec_leaf ul_exec_framed ul_exec_call ul_exec_return ul_exec_end
+    ul_compat_root_return ul_compat_descend ul_compat_descend_return
+    ul_compat_descend_leaf_return ul_compat_descend_end
+    ul_compat_leaf ul_compat_framed ul_compat_nop ul_compat_nop_end ul_compat_unframed
+    ul_compat_end
+}
+
+/// The part of a leaf in which its frame is complete.
+pub(super) struct Framed {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// The instruction behind the system call; 0 if the leaf makes none.
+    pub(super) syscall_return: u64,
+}
+
+fn framed(start: u64, end: u64, syscall_return: u64) -> Framed {
+    Framed {
+        start,
+        end,
+        syscall_return,
+    }
+}
+
+/// The return addresses on the stack.
+pub(super) struct Returns {
+    /// Into the root.
+    pub(super) root: u64,
+    /// Into `descend`, from `descend`.
+    pub(super) level: u64,
+    /// Into `descend`, from the leaf.
+    pub(super) innermost: u64,
+}
+
+/// The framed part of the leaf of a kind.
+pub(super) fn framed_leaf(kind: WorkloadKind) -> Framed {
+    match kind {
+        WorkloadKind::Spin => framed(ul_spin_framed(), ul_spin_unframed(), 0),
+        WorkloadKind::Syscalls => framed(
+            ul_syscalls_framed(),
+            ul_syscalls_unframed(),
+            ul_syscalls_return(),
+        ),
+        WorkloadKind::Deep | WorkloadKind::UnreadableEnds | WorkloadKind::Traced => {
+            framed(ul_deep_framed(), ul_deep_unframed(), ul_deep_return())
+        }
+        WorkloadKind::SleepMigrate | WorkloadKind::Stuck => {
+            framed(ul_sleep_framed(), ul_sleep_unframed(), ul_sleep_return())
+        }
+        WorkloadKind::Exit => framed(ul_exit_framed(), ul_exit_end(), ul_exit_return()),
+        WorkloadKind::Exec | WorkloadKind::ExecByThread => {
+            framed(ul_exec_framed(), ul_exec_end(), ul_exec_return())
+        }
+        WorkloadKind::Compat => framed(ul_compat_framed(), ul_compat_unframed(), 0),
+        WorkloadKind::MissingPages => framed(
+            ul_missing_framed(),
+            ul_missing_unframed(),
+            ul_missing_return(),
+        ),
+        WorkloadKind::IoUring | WorkloadKind::IoUringWorker => {
+            framed(ul_uring_framed(), ul_uring_unframed(), ul_uring_return())
+        }
+        WorkloadKind::PagedOut => framed(ul_paged_framed(), ul_paged_unframed(), ul_paged_return()),
+        WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3 => {
+            framed(ul_fork_framed(), ul_fork_unframed(), ul_fork_return())
+        }
+        WorkloadKind::Process => framed(ul_process_framed(), ul_process_end(), ul_process_return()),
+    }
+}
+
+/// The return addresses of a kind's chain.
+pub(super) fn returns(kind: WorkloadKind) -> Returns {
+    match kind {
+        WorkloadKind::Exit => Returns {
+            root: ul_exit_root_return(),
+            level: ul_descend_return(),
+            innermost: ul_descend_leaf_return(),
+        },
+        WorkloadKind::Compat => Returns {
+            root: ul_compat_root_return(),
+            level: ul_compat_descend_return(),
+            innermost: ul_compat_descend_leaf_return(),
+        },
+        _ => Returns {
+            root: ul_root_return(),
+            level: ul_descend_return(),
+            innermost: ul_descend_leaf_return(),
+        },
+    }
+}
+
+/// The address of the leaf of a kind.
+pub(super) fn leaf(kind: WorkloadKind) -> u64 {
+    match kind {
+        WorkloadKind::Spin => ul_spin_leaf(),
+        WorkloadKind::Syscalls => ul_syscalls_leaf(),
+        WorkloadKind::Deep | WorkloadKind::UnreadableEnds | WorkloadKind::Traced => ul_deep_leaf(),
+        WorkloadKind::SleepMigrate | WorkloadKind::Stuck => ul_sleep_leaf(),
+        WorkloadKind::Exit => ul_exit_leaf(),
+        WorkloadKind::Exec | WorkloadKind::ExecByThread => ul_exec_leaf(),
+        WorkloadKind::Compat => ul_compat_leaf(),
+        WorkloadKind::MissingPages => ul_missing_leaf(),
+        WorkloadKind::IoUring | WorkloadKind::IoUringWorker => ul_uring_leaf(),
+        WorkloadKind::PagedOut => ul_paged_leaf(),
+        WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3 => ul_fork_leaf(),
+        WorkloadKind::Process => ul_process_leaf(),
+    }
+}
+
+/// The names that scenarios and reports may use for the workloads' code.
+///
+/// | name | what |
+/// |---|---|
+/// | `root`, `exit_root` | start of a chain; the second one that of threads of kind `exit` |
+/// | `descend` | the recursion between root and leaf |
+/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit`, `missing`, `paged`, `uring`, `exec`, `compat`, `process`, and `fork` for all three of its like |
+/// | `compat_descend`, `compat_nop` | the 32-bit recursion, and the instruction its leaf exists for |
+/// | `spin_loop` | the one instruction that a spinning thread is at most of the time |
+/// | `KIND_call` | the `syscall` instruction of a leaf that has one |
+/// | `KIND_return` | the instruction after it (`exit_return` never runs) |
+///
+/// Names may overlap: the one-instruction names lie within their leaf.
+#[must_use]
+pub fn symbols() -> Vec<UserSymbol> {
+    [
+        ("root", ul_root_start(), ul_root_end()),
+        ("exit_root", ul_exit_root_start(), ul_exit_root_end()),
+        ("descend", ul_descend(), ul_descend_end()),
+        ("spin_leaf", ul_spin_leaf(), ul_spin_end()),
+        ("spin_loop", ul_spin_loop(), ul_spin_loop_end()),
+        ("syscalls_leaf", ul_syscalls_leaf(), ul_syscalls_end()),
+        ("syscalls_call", ul_syscalls_call(), ul_syscalls_return()),
+        (
+            "syscalls_return",
+            ul_syscalls_return(),
+            ul_syscalls_return_end(),
+        ),
+        ("deep_leaf", ul_deep_leaf(), ul_deep_end()),
+        ("deep_call", ul_deep_call(), ul_deep_return()),
+        ("deep_return", ul_deep_return(), ul_deep_return_end()),
+        ("sleep_leaf", ul_sleep_leaf(), ul_sleep_end()),
+        ("sleep_call", ul_sleep_call(), ul_sleep_return()),
+        ("sleep_return", ul_sleep_return(), ul_sleep_return_end()),
+        ("exit_leaf", ul_exit_leaf(), ul_exit_end()),
+        ("exit_call", ul_exit_call(), ul_exit_return()),
+        ("exit_return", ul_exit_return(), ul_exit_end()),
+        ("missing_leaf", ul_missing_leaf(), ul_missing_end()),
+        ("missing_call", ul_missing_call(), ul_missing_return()),
+        (
+            "missing_return",
+            ul_missing_return(),
+            ul_missing_return_end(),
+        ),
+        ("paged_leaf", ul_paged_leaf(), ul_paged_end()),
+        ("paged_call", ul_paged_call(), ul_paged_return()),
+        ("paged_return", ul_paged_return(), ul_paged_return_end()),
+        ("uring_leaf", ul_uring_leaf(), ul_uring_end()),
+        ("uring_call", ul_uring_call(), ul_uring_return()),
+        ("uring_return", ul_uring_return(), ul_uring_return_end()),
+        ("exec_leaf", ul_exec_leaf(), ul_exec_end()),
+        ("exec_call", ul_exec_call(), ul_exec_return()),
+        ("exec_return", ul_exec_return(), ul_exec_end()),
+        (
+            "compat_descend",
+            ul_compat_descend(),
+            ul_compat_descend_end(),
+        ),
+        ("compat_leaf", ul_compat_leaf(), ul_compat_end()),
+        ("compat_nop", ul_compat_nop(), ul_compat_nop_end()),
+        ("process_leaf", ul_process_leaf(), ul_process_end()),
+        ("process_call", ul_process_call(), ul_process_return()),
+        (
+            "process_return",
+            ul_process_return(),
+            ul_process_return_end(),
+        ),
+        ("fork_leaf", ul_fork_leaf(), ul_fork_end()),
+        ("fork_call", ul_fork_call(), ul_fork_return()),
+        ("fork_return", ul_fork_return(), ul_fork_return_end()),
+    ]
+    .into_iter()
+    .map(|(name, start, end)| UserSymbol {
+        name: name.to_owned(),
+        start,
+        end,
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use unwindlab_abi::plan::USER_SYMBOLS;
+
+    #[test]
+    fn announced_names_are_those_of_the_abi() {
+        let announced: Vec<String> = super::symbols().into_iter().map(|it| it.name).collect();
+        assert_eq!(announced, USER_SYMBOLS);
+    }
+}

@@ -1,0 +1,169 @@
+//! What one workload thread does, and the memory that it needs.
+
+use std::sync::Arc;
+
+use unwindlab_abi::plan::WorkloadPlan;
+use unwindlab_abi::{Observation, WorkloadKind, mailbox::PAGE_SIZE};
+
+use super::{
+    WorkloadError, compat, exec, exit, fork, io_uring, missing_pages, paged_out, process, repeat,
+    sleep_migrate, traced, unreadable_ends,
+};
+use crate::chain::{Chain, FRAME_BYTES};
+use crate::pages::HUGE_PAGE;
+use crate::shared::SharedPages;
+use crate::system;
+
+/// Stack of a thread beyond its chain: the Rust frames above the root and, in tests, a signal frame
+/// (several KiB of vector state) below the leaf.
+const STACK_SLACK: usize = 128 * 1024;
+
+/// What one thread does.
+#[derive(Debug)]
+pub(super) struct ThreadJob {
+    pub(super) thread: u32,
+    pub(super) kind: WorkloadKind,
+    pub(super) chain: Chain,
+    pub(super) stack_bytes: usize,
+    /// The CPU on which it starts.
+    pub(super) cpu: u32,
+    sleeper: Option<sleep_migrate::Pipe>,
+    /// Where pages of its stack are paged out to.
+    elsewhere: Option<paged_out::Elsewhere>,
+    huge_pages: bool,
+    cpus: Vec<u32>,
+}
+
+impl ThreadJob {
+    pub(super) fn new(
+        plan: &WorkloadPlan,
+        thread: u32,
+        cpus: &[u32],
+        shared: &Arc<SharedPages>,
+    ) -> Result<Self, WorkloadError> {
+        let frames = u64::from(plan.frames) + u64::from(thread) * u64::from(plan.frames_step);
+        let no_chain = || WorkloadError::Frames(frames);
+        let short = u32::try_from(frames).map_err(|_| no_chain())?;
+        let sleeper = match plan.kind {
+            WorkloadKind::SleepMigrate | WorkloadKind::Stuck => {
+                Some(sleep_migrate::Pipe::new(thread)?)
+            }
+            _ => None,
+        };
+        let fd = sleeper.as_ref().map_or(-1, sleep_migrate::Pipe::read_fd);
+        let shared = Arc::clone(shared);
+        let mut chain = Chain::new(plan.kind, thread, short, plan.iterations, fd, shared)
+            .ok_or_else(no_chain)?;
+        if plan.wild_ends {
+            chain = chain.with_wild_end(thread);
+        }
+        let elsewhere = (plan.kind == WorkloadKind::PagedOut)
+            .then(|| paged_out::Elsewhere::new(thread, stack_bytes(short)))
+            .transpose()?;
+        let first_cpu = usize::try_from(thread).unwrap_or(0);
+        Ok(Self {
+            thread,
+            kind: plan.kind,
+            chain,
+            stack_bytes: stack_bytes(short),
+            cpu: cpus.iter().cycle().nth(first_cpu).copied().unwrap_or(0),
+            sleeper,
+            elsewhere,
+            huge_pages: plan.huge_pages,
+            cpus: cpus.to_vec(),
+        })
+    }
+
+    /// Runs all iterations. Returns what the thread observed, if anything.
+    pub(super) fn run(self) -> Result<Option<Observation>, WorkloadError> {
+        match (self.kind, self.sleeper) {
+            (WorkloadKind::UnreadableEnds, _) => {
+                return unreadable_ends::run(self.chain, self.thread, self.stack_bytes).map(Some);
+            }
+            (WorkloadKind::Traced, _) => return traced::run(&self.chain, self.thread).map(Some),
+            (WorkloadKind::IoUring | WorkloadKind::IoUringWorker, _) => {
+                return io_uring::run(self.chain, self.thread, self.kind).map(Some);
+            }
+            (WorkloadKind::MissingPages, _) => {
+                let pages = self.stack_bytes.div_ceil(PAGE_SIZE);
+                missing_pages::run(self.chain, self.thread, pages, self.huge_pages)?;
+            }
+            (WorkloadKind::PagedOut, _) => {
+                if let Some(elsewhere) = &self.elsewhere {
+                    paged_out::run(self.chain, self.thread, elsewhere, self.stack_bytes)?;
+                }
+            }
+            (WorkloadKind::Compat, _) => compat::run(self.chain, self.thread, self.stack_bytes)?,
+            (kind @ (WorkloadKind::Exec | WorkloadKind::ExecByThread), _) => {
+                exec::run(self.chain, self.thread, kind, self.stack_bytes)?;
+            }
+            (WorkloadKind::Process, _) => process::run(self.chain, self.thread, self.stack_bytes)?,
+            (WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3, _) => {
+                fork::run(&self.chain, self.thread, self.kind)?;
+            }
+            (WorkloadKind::Exit, _) => exit::run(&self.chain, self.thread, self.stack_bytes)?,
+            (WorkloadKind::Stuck, Some(_never_written)) => self.chain.run(),
+            (_, Some(pipe)) => {
+                sleep_migrate::run(&self.chain, self.thread, pipe, self.cpu, &self.cpus)?;
+            }
+            _ => repeat(&self.chain),
+        }
+        Ok(None)
+    }
+}
+
+/// Bytes of stack for a chain, in whole pages.
+fn stack_bytes(frames: u32) -> usize {
+    let chain = (frames as usize).saturating_mul(FRAME_BYTES);
+    chain
+        .saturating_add(STACK_SLACK)
+        .next_multiple_of(PAGE_SIZE)
+}
+
+/// All memory is locked: if the stacks were too large, the kernel would kill its init.
+pub(super) fn check_memory(jobs: &[ThreadJob]) -> Result<(), WorkloadError> {
+    let need = jobs
+        .iter()
+        .map(|job| {
+            let own = [
+                WorkloadKind::Compat,
+                WorkloadKind::Exec,
+                WorkloadKind::ExecByThread,
+                WorkloadKind::Exit,
+                WorkloadKind::MissingPages,
+                WorkloadKind::PagedOut,
+                WorkloadKind::Process,
+                WorkloadKind::UnreadableEnds,
+            ];
+            let stacks = if own.contains(&job.kind) { 2 } else { 1 };
+            stacks * job.stack_bytes as u64
+        })
+        .sum::<u64>();
+    let info = rustix::system::sysinfo();
+    let free = info.freeram.saturating_mul(info.mem_unit.into());
+    // A quarter stays for the kernel: page tables, perf's buffers, the unwinder's caches.
+    if need > free / 4 * 3 {
+        return Err(WorkloadError::Memory {
+            need_mib: need >> 20,
+            free_mib: free >> 20,
+        });
+    }
+    Ok(())
+}
+
+/// Has the kernel reserve huge pages for all stacks.
+pub(super) fn reserve(jobs: &[ThreadJob]) -> Result<(), WorkloadError> {
+    const MISSING: WorkloadError = WorkloadError::Unsupported("huge pages (hugetlb) of 2 MiB");
+    let pages = jobs.iter().map(|job| job.stack_bytes.div_ceil(HUGE_PAGE));
+    let pages: usize = pages.sum();
+    system::sysctl_if_there("vm/nr_hugepages", &pages.to_string()).map_err(|_| MISSING)?;
+    let free = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let free = free.lines().find_map(|line| {
+        let count = line.strip_prefix("HugePages_Free:")?;
+        count.trim().parse::<usize>().ok()
+    });
+    match free {
+        Some(free) if free >= pages => Ok(()),
+        _ => Err(MISSING),
+    }
+}

@@ -1,0 +1,64 @@
+//! Sweeps: what the command asks of the KVM host, and what the KVM host answers.
+
+mod message;
+mod points;
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::TrialPlan;
+
+pub use message::{Effort, Message, SweptTrial};
+pub use points::{Boundary, Point, Points, SecondNmi, Step, Tried, boundaries};
+
+/// A sweep with everything resolved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SweepPlan {
+    /// The scenario's trial. Its injection [`request`](Self::request) begins the path; no other
+    /// injection is made.
+    pub trial: TrialPlan,
+    /// Index of the injection that makes the request: an NMI at an instruction of the kernel.
+    pub request: u32,
+    /// Whether the request is made. If not, the path begins at the same place, in an entry that
+    /// has not asked yet.
+    pub asks: bool,
+    /// Where the path begins, if not at the request's place.
+    pub from: Option<u64>,
+    /// Machines that work in parallel.
+    pub jobs: u32,
+    /// The boundaries to try.
+    pub points: Points,
+    /// The second NMI of each trial, if there is one.
+    pub pairs: Option<Pairs>,
+    /// What an earlier sweep tried and this one skips.
+    pub done: BTreeSet<Tried>,
+    /// Longest path, in instructions.
+    pub longest: u32,
+    /// Longest trial, in milliseconds of the KVM host's clock. A longer one counts as a hang.
+    pub limit_ms: u64,
+    /// Compare the whole machine with the checkpoint after each restore.
+    pub check_restores: bool,
+}
+
+impl SweepPlan {
+    /// The first instruction of the NMI handler; 0 if no trial needs it.
+    #[must_use]
+    pub fn nmi_entry(&self) -> u64 {
+        self.pairs.as_ref().map_or(0, |pairs| pairs.entry)
+    }
+}
+
+/// A second NMI in each trial.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pairs {
+    /// The boundaries to try for it, on the path as the first NMI changed it.
+    pub points: Points,
+    /// Try all of them behind each first NMI, even where first NMIs are alike.
+    pub all: bool,
+    /// The first instruction of the NMI handler, `asm_exc_nmi`.
+    pub entry: u64,
+    /// Address of the variable `callchain_cpus_entries`, if known. Each sample writes the buffers
+    /// behind it, and nothing reads them later.
+    pub callchains: Option<u64>,
+}
