@@ -7,15 +7,14 @@ use super::events::FOREVER;
 use super::inject::Injection;
 use super::model::{PerfTool, Pmu, Scenario, ToolEvent};
 
-/// Workloads whose threads live from the start to the end, and have no stack but that which is
-/// announced.
+/// Workloads whose threads live from start to end, with no other stack than the announced one.
 const KINDS: [WorkloadKind; 3] = [
     WorkloadKind::Spin,
     WorkloadKind::Syscalls,
     WorkloadKind::Deep,
 ];
 
-/// What must hold beyond the types.
+/// Checks what the types do not express.
 pub(super) fn check(scenario: &Scenario, complaints: &mut Complaints<'_>) {
     let Some(tool) = &scenario.perf_tool else {
         return;
@@ -35,7 +34,7 @@ pub(super) fn check(scenario: &Scenario, complaints: &mut Complaints<'_>) {
     complaints.require(
         !scenario.inject.is_empty() && scenario.inject.iter().all(overflows),
         tool.location(),
-        || "`perf-tool` is judged by `pmu-overflow` injections, expected these alone".to_owned(),
+        || "`perf-tool` is judged by `pmu-overflow` injections, expected only these".to_owned(),
     );
     let kind = &scenario.workload.kind;
     complaints.require(KINDS.contains(kind), kind.location(), || {

@@ -1,69 +1,70 @@
-//! What the host has the agent do to a workload thread in the middle of a trial.
+//! Commands from the host to the agent during a trial, each on a workload thread.
 //!
-//! A helper thread of the agent, bound to the last CPU, looks at the command words (in
-//! [`crate::shared`]) over and over. The host writes the words of a command and its number last;
-//! the helper (for what is done between two iterations, the thread itself) writes the result and the number before
-//! it, then the mark [`crate::mark::COMMANDED`]. One command is under way at a time.
+//! A helper thread of the agent, bound to the last CPU, polls the command words (in
+//! [`crate::shared`]). The host writes the words of a command, and its number last. The helper, or
+//! the thread itself for what is done between two iterations, writes the result and then the number,
+//! and sends the mark [`crate::mark::COMMANDED`]. There is one command at a time.
 
 use serde::{Deserialize, Serialize};
 
-/// A command.
+/// A command on a workload thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
-    /// The thread may run on this CPU only.
+    /// Bind the thread to this CPU.
     Migrate {
         /// The CPU.
         cpu: u32,
     },
-    /// A signal, SIGUSR1, whose handler does nothing.
+    /// Send SIGUSR1, whose handler does nothing.
     Signal,
-    /// The next look at the page that holds this frame of the thread's stack blocks, by
-    /// userfaultfd, whoever looks, until [`Command::Release`]. For workloads `missing-pages` and
-    /// `process`, which take the page out of the page tables. That it blocked, [`crate::mark::BLOCKED`] says.
+    /// Block the next access of anyone to the page that contains this frame of the thread's stack, by
+    /// userfaultfd, until [`Command::Release`]. The mark [`crate::mark::BLOCKED`] tells that something
+    /// waits. For workloads `missing-pages` and `process`, which take the page out of the page tables.
     Block {
-        /// The frame, from 1: the return address that the walk reads for it.
+        /// The frame, from 1: the page contains the return address that the walk reads for it.
         frame: u32,
     },
-    /// The page is let go.
+    /// Release the blocked page.
     Release,
-    /// In the thread's next iteration the page that holds this frame of its stack is not mapped
-    /// during the system call. For workload `missing-pages`, which moves it elsewhere in its leaf.
+    /// Unmap the page that contains this frame of the thread's stack during the system call of its next
+    /// iteration. For workload `missing-pages`, whose leaf moves the page elsewhere.
     Unmap {
         /// The frame, from 1.
         frame: u32,
     },
-    /// In the thread's next iteration the page that holds this frame of its stack is in memory no
-    /// more when its system call is made. For workload `paged-out`.
+    /// Page out the page that contains this frame of the thread's stack before the system call of its
+    /// next iteration. For workload `paged-out`.
     PageOut {
         /// The frame, from 1.
         frame: u32,
     },
-    /// In the thread's next iteration the page that holds this frame of its stack is one of a file, which
-    /// is truncated before the system call and is what it was behind it. For workload `missing-pages`.
+    /// Replace the page that contains this frame of the thread's stack, in its next iteration, by a
+    /// page of a file that is truncated before the system call and restored after it. For workload
+    /// `missing-pages`.
     Truncate {
         /// The frame, from 1.
         frame: u32,
     },
-    /// The process of the thread's iteration gets SIGKILL. For workload `process`.
+    /// Send SIGKILL to the process of the thread's iteration. For workload `process`.
     Kill,
-    /// The process of the thread's next iteration executes another program instead of its system
+    /// Have the process of the thread's next iteration execute another program instead of its system
     /// call. For workload `process`.
     Exec,
 }
 
-/// The words of a command for a thread.
+/// A command and its thread, as words of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandWords {
-    /// What.
+    /// The command's number.
     pub what: u64,
     /// The thread.
     pub thread: u64,
-    /// CPU or frame.
+    /// The CPU or frame.
     pub argument: u64,
 }
 
 impl Command {
-    /// As words.
+    /// Encodes the command.
     #[must_use]
     pub fn words(self, thread: u32) -> CommandWords {
         let (what, argument) = match self {
@@ -84,7 +85,7 @@ impl Command {
         }
     }
 
-    /// From words: the command and its thread.
+    /// Decodes a command and its thread.
     #[must_use]
     pub fn from_words(words: CommandWords) -> Option<(Self, u32)> {
         let argument = u32::try_from(words.argument).ok()?;

@@ -1,11 +1,11 @@
-//! The lab client of a kernel under test: what the agent tells it, and what it writes.
+//! The interface of the lab client: what the agent tells it, and what it writes.
 //!
-//! The other side is guest-kernel/client (C); its `include/linux/unwindlab.h` is the contract,
-//! and says what each thing means. Everything is little-endian.
+//! The client is guest-kernel/client (C). Its header `include/linux/unwindlab.h` defines the
+//! interface. Everything is little-endian.
 
 use serde::{Deserialize, Serialize};
 
-/// The device that the client makes.
+/// The client's device.
 pub const DEVICE: &str = "/dev/unwindlab";
 /// A symbol that every kernel with the client has.
 pub const SYMBOL: &str = "unwindlab_user_left";
@@ -13,27 +13,30 @@ pub const SYMBOL: &str = "unwindlab_user_left";
 pub const MAGIC: u32 = 0x424c_5755;
 /// Second word: version of the log and of the ioctls.
 pub const VERSION: u32 = 1;
-/// Byte of the number of slots in the control page.
+/// Byte offset of the number of slots in the control page.
 pub const SLOTS_OFFSET: usize = 8;
-/// Byte of the number of slots asked for so far.
+/// Byte offset of the number of slots taken so far.
 pub const HEAD_OFFSET: usize = 16;
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = 64;
-/// Pages of slots that a log can have: with the control page, as many as can be located.
+/// Most pages of slots: with the control page, as many as one `Locate` covers.
 pub const MAX_LOG_PAGES: u32 = 32_768;
-/// Clients that can be asked for; more than a kernel has room for.
+/// Most clients in a plan; a kernel has room for fewer.
 pub const MAX_CLIENTS: u32 = 64;
 /// Frames in one slot of frames.
 pub const SLOT_FRAMES: usize = 5;
 
-/// What a slot holds; the client's `enum unwindlab_kind`.
+/// The kind of a slot; the client's `enum unwindlab_kind`.
 pub mod kind {
-    #![allow(missing_docs, reason = "said at `LabKind`, and in the client's header")]
+    #![allow(
+        missing_docs,
+        reason = "documented at `LabKind` and in the client's header"
+    )]
     pub const TARGET: u8 = 1;
     pub const REQUEST: u8 = 2;
     pub const CALLBACK: u8 = 3;
     pub const CALLED: u8 = 4;
-    /// Frames of a callback that is in another slot.
+    /// Frames of a callback recorded in another slot.
     pub const FRAMES: u8 = 5;
     pub const RETURN: u8 = 6;
     pub const MIGRATE: u8 = 7;
@@ -46,21 +49,21 @@ pub mod kind {
     pub const STOP: u8 = 14;
 }
 
-/// Where clients ask; the client's `enum unwindlab_point`.
+/// Where clients make requests; the client's `enum unwindlab_point`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum LabPoint {
-    /// A system call of a workload thread begins.
+    /// The start of a workload thread's system call.
     SysEnter,
-    /// A system call of a workload thread has done its work, and leaves.
+    /// The end of a workload thread's system call.
     SysExit,
     /// Any NMI that hits a workload thread, in user mode or in the kernel.
     Nmi,
-    /// A poke by another CPU. Not written as `ask`.
+    /// A poke by another CPU; not a point of `ask`.
     #[serde(skip)]
     Poke,
-    /// A workload thread exits, and is marked as exiting.
+    /// The exit of a workload thread that is marked as exiting.
     Death,
 }
 
@@ -75,7 +78,7 @@ impl LabPoint {
     }
 }
 
-/// In which context; the client's `enum unwindlab_context`.
+/// The context of a request; the client's `enum unwindlab_context`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -91,7 +94,7 @@ pub enum LabContext {
 }
 
 impl LabContext {
-    /// All, by number.
+    /// All contexts, by number.
     pub const ALL: [Self; 4] = [Self::Task, Self::Softirq, Self::Hardirq, Self::Nmi];
 
     /// Its number in the client.
@@ -100,7 +103,7 @@ impl LabContext {
         self as u32
     }
 
-    /// The word used in YAML and reports.
+    /// The name in YAML and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -112,31 +115,30 @@ impl LabContext {
     }
 }
 
-/// What the lab client does in a trial. Nothing is optional: the host resolved it.
+/// What the lab client does in a trial, with everything resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabPlan {
-    /// Clients 0 to this number are registered before the workload starts; the kernel may refuse
-    /// some.
+    /// Number of clients, registered before the workload starts. The kernel may refuse some.
     pub clients: u32,
     /// Pages of slots in the log.
     pub log_pages: u32,
-    /// What is asked at each [`LabPoint`], by its index.
+    /// The requests at each [`LabPoint`], by its index.
     pub ask: [LabAsk; LabPoint::COUNT],
     /// In the callbacks of these clients (a bit each) ...
     pub nested_in: u64,
-    /// ... these ask.
+    /// ... these make requests.
     pub nested: u64,
-    /// A callback takes so many microseconds at least.
+    /// Least duration of a callback in microseconds.
     pub callback_delay_us: u32,
-    /// Clients that are cancelled before the workload starts and ask nevertheless.
+    /// Clients that are cancelled before the workload starts and still make requests.
     pub cancelled: u64,
     /// Threads that disturb the workload.
     pub pokes: Vec<LabPoke>,
-    /// A thread that cancels and registers.
+    /// A thread that cancels clients and registers them again.
     pub churn: Option<LabChurn>,
 }
 
-/// Who asks at a point, how.
+/// The requests at one point.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabAsk {
     /// The clients, a bit each.
@@ -147,29 +149,29 @@ pub struct LabAsk {
     pub count: u32,
 }
 
-/// A thread on one CPU that makes clients ask for what runs on another.
+/// A thread on one CPU that makes clients request unwinds of what runs on another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabPoke {
-    /// Where it runs.
+    /// The CPU on which it runs.
     pub from: u32,
     /// The CPU that is interrupted.
     pub to: u32,
-    /// In which context clients ask there; not [`LabContext::Task`].
+    /// The context of the requests there; not [`LabContext::Task`].
     pub context: LabContext,
     /// How many times in a row.
     pub count: u32,
-    /// Microseconds it sleeps between two.
+    /// Microseconds that it sleeps between two rounds.
     pub period_us: u64,
 }
 
 /// A thread that cancels clients and registers them again, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabChurn {
-    /// Where it runs.
+    /// The CPU on which it runs.
     pub cpu: u32,
     /// The clients, a bit each.
     pub clients: u64,
-    /// Microseconds it sleeps between two.
+    /// Microseconds that it sleeps between two rounds.
     pub period_us: u64,
 }
 
@@ -193,7 +195,7 @@ pub mod ioctl {
     pub const POKE: u64 = 0x4010_5508;
 }
 
-/// `flags`: cancelled clients go on asking.
+/// `flags`: cancelled clients still make requests.
 pub const ASK_CANCELLED: u32 = 1;
 
 /// `struct unwindlab_ask`.
@@ -239,7 +241,7 @@ pub struct RawPoke {
 }
 
 impl LabPlan {
-    /// What the client is told.
+    /// The configuration for the client.
     #[must_use]
     pub fn raw_config(&self) -> RawConfig {
         RawConfig {
@@ -260,7 +262,7 @@ impl LabPlan {
     }
 }
 
-/// The clients of a mask, in order.
+/// The clients in a mask, in order.
 pub fn clients(mask: u64) -> impl Iterator<Item = u32> {
     (0..MAX_CLIENTS).filter(move |&client| mask >> client & 1 == 1)
 }

@@ -1,12 +1,11 @@
-//! The one contract between the guest's agent and the host.
+//! The interface between the guest's agent and the host.
 //!
-//! The agent talks through I/O ports, which need no driver and work in every context:
+//! The agent uses I/O ports, which need no driver and work in every context:
 //!
 //! * [`MAILBOX_PORT`]: a request and its answer. The agent writes a [`mailbox::Header`] page,
 //!   then `out`s that page's frame number. The vCPU does not run again before the host has
 //!   written the answer into the same pages.
-//! * [`MARK_PORT`]: a workload thread says "now" ([`mark`]); no memory is involved, so it costs
-//!   one exit and disturbs nothing else.
+//! * [`MARK_PORT`]: a workload thread sends a [`mark`]. It uses no memory and costs one exit.
 //!
 //! Messages are postcard-encoded. Both sides are built from the same tree and check
 //! [`ABI_VERSION`] first; nothing here is stable across versions.
@@ -29,10 +28,10 @@ pub use plan::{EventSource, EventSpec, GuestPlan, Tracing, WorkloadKind, Workloa
 /// libraries and their loader in `lib`.
 pub const PERF_TOOL_DIR: &str = "/perf";
 
-/// First argument of an agent that is to exit at once: what a process of workload `exec` becomes.
+/// First argument that makes the agent exit at once: a process of workload `exec` executes it.
 pub const EXIT_AT_ONCE: &std::ffi::CStr = c"--exit-at-once";
 
-/// Checked in [`AgentMessage::Hello`]; raised with every change to this crate.
+/// Version in [`AgentMessage::Hello`]; raised with every change to the messages.
 pub const ABI_VERSION: u32 = 9;
 
 /// `out` of a 32-bit page frame number of a [`mailbox`] header page: one request, answered in
@@ -42,17 +41,17 @@ pub const MAILBOX_PORT: u16 = 0xd10;
 /// `out` of a 32-bit mark (see [`mark`]) by a workload thread.
 pub const MARK_PORT: u16 = 0xd14;
 
-/// Values written to [`MARK_PORT`]. The low byte says what, the upper 24 bits the index of the
-/// workload thread.
+/// Values written to [`MARK_PORT`]. The low byte is the kind of mark, the upper 24 bits are the index
+/// of the workload thread.
 pub mod mark {
-    /// The thread is about to do the thing its workload exists for (the system call, the loop).
-    /// Injections "in the workload" are armed by it: the host learns the task that is current.
+    /// The thread begins its iteration: the system call or the loop follows. It arms injections into
+    /// the workload, because the host learns the current task.
     pub const ARM: u8 = 1;
-    /// The thread is back in user mode after it.
+    /// The iteration is over, and the thread is back in user mode.
     pub const DONE: u8 = 2;
-    /// The helper has carried a command out, or could not.
+    /// A command has been carried out, or has failed.
     pub const COMMANDED: u8 = 3;
-    /// Somebody waits for a page of the thread's stack that is to block.
+    /// Something waits for the blocked page of the thread's stack.
     pub const BLOCKED: u8 = 4;
 
     /// Packs a mark for the port.

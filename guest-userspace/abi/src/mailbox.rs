@@ -9,41 +9,35 @@ use serde::{Serialize, de::DeserializeOwned};
 
 /// "UWLB", little-endian.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"UWLB");
-/// Data pages a mailbox can have: the header must stay within one page.
+/// Most data pages of a mailbox: the header must fit one page.
 pub const MAX_PAGES: usize = 256;
 /// Bytes before the page list.
 pub const HEADER_LEN: usize = 16;
-/// x86-64 base page.
+/// Bytes of an x86-64 base page.
 pub const PAGE_SIZE: usize = 4096;
 
-/// Why a mailbox header or message is not acceptable. Each is the guest's fault.
+/// Why a mailbox header or message is refused. Each is a fault of the guest.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum MailboxError {
     /// The header does not start with [`MAGIC`] or is shorter than [`HEADER_LEN`].
     #[error("not a mailbox header")]
     NotAHeader,
-    /// More pages than [`MAX_PAGES`], or a length that they cannot hold.
+    /// More pages than [`MAX_PAGES`], or a length beyond them.
     #[error("mailbox claims {len} bytes in {pages} pages")]
-    BadSize {
-        /// Claimed message length in bytes.
-        len: usize,
-        /// Claimed number of data pages.
-        pages: usize,
-    },
-    /// The bytes are no message of this ABI version.
+    BadSize { len: usize, pages: usize },
+    /// The bytes are not a message of this ABI version.
     #[error("undecodable message")]
     Undecodable,
-    /// The answer does not fit the pages offered.
+    /// The message does not fit the pages.
     #[error("message of {need} bytes does not fit {have}")]
-    TooLarge {
-        /// Bytes needed.
-        need: usize,
-        /// Bytes offered.
-        have: usize,
-    },
+    TooLarge { need: usize, have: usize },
 }
 
-/// A checked header: how long the message is, and where its pages are.
+/// A checked header: the length of the message and its pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// Message length in bytes.
@@ -56,7 +50,7 @@ impl Header {
     /// Reads and checks a header page.
     ///
     /// # Errors
-    /// [`MailboxError`] for anything that is not a header, or claims what cannot be.
+    /// [`MailboxError`] if the page is not a header or its numbers are out of range.
     pub fn parse(page: &[u8]) -> Result<Self, MailboxError> {
         let word = |at: usize| -> Result<u32, MailboxError> {
             let bytes = page.get(at..at + 4).ok_or(MailboxError::NotAHeader)?;
@@ -83,7 +77,7 @@ impl Header {
         Ok(Self { len, pages })
     }
 
-    /// The header as it stands in its page.
+    /// The header's bytes in its page.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_LEN + 8 * self.pages.len());
@@ -102,7 +96,7 @@ impl Header {
 /// Encodes a message.
 ///
 /// # Errors
-/// [`MailboxError::Undecodable`] if a type cannot be encoded, which the types here always can.
+/// [`MailboxError::Undecodable`] if the type cannot be encoded; all types of this crate can.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, MailboxError> {
     postcard::to_allocvec(message).map_err(|_| MailboxError::Undecodable)
 }
@@ -132,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn header_rejects_what_cannot_be() {
+    fn header_rejects_numbers_out_of_range() {
         assert_eq!(Header::parse(&[0; 4096]), Err(MailboxError::NotAHeader));
         let too_long = Header {
             len: 4097,

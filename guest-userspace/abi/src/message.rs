@@ -1,11 +1,11 @@
-//! The conversation: every message of the agent gets exactly one reply.
+//! The messages. Every message of the agent gets exactly one reply.
 
 use serde::{Deserialize, Serialize};
 
 use crate::observation::Observation;
 use crate::plan::GuestPlan;
 
-/// Pages in one [`AgentMessage::Locate`]: the largest ring with its control page.
+/// Most pages in one [`AgentMessage::Locate`]: the largest ring with its control page.
 pub const MAX_LOCATE: u32 = 1 + 32_768;
 
 /// From the agent to the host, in the order of the variants; `Failed` at any time.
@@ -20,62 +20,61 @@ pub enum AgentMessage {
         /// CPUs online.
         cpus: u32,
     },
-    /// The kernel lacks what the plan needs (the errno of a probing `perf_event_open` says so).
-    /// Nothing follows. Reply: [`HostReply::Ok`].
+    /// The kernel lacks what the plan needs. Nothing follows. Reply: [`HostReply::Ok`].
     Unsupported {
         /// One line, for the user.
         reason: String,
     },
-    /// The agent wants the guest-physical addresses of mapped pages of its own that the kernel
-    /// does not tell it: in Linux 7.2 the mapping of a perf ring is one of raw page frames
-    /// (`VM_PFNMAP`), which `/proc/self/pagemap` shows as holes. Reply:
-    /// [`HostReply::Located`], found in the page tables of the vCPU that asks.
+    /// Asks for the guest-physical addresses of mapped pages of the agent that the kernel does not
+    /// report: in Linux 7.2 a perf ring is a mapping of raw page frames (`VM_PFNMAP`), which
+    /// `/proc/self/pagemap` shows as holes. Reply: [`HostReply::Located`], read from the page tables
+    /// of the vCPU that asks.
     Locate {
         /// Virtual address of the first page.
         start: u64,
-        /// Pages, at most [`MAX_LOCATE`].
+        /// Number of pages, at most [`MAX_LOCATE`].
         pages: u32,
     },
     /// A ring buffer is mapped and can be read.
     Ring(RingAnnounce),
-    /// An event is open (disabled as yet).
+    /// An event is open, but still disabled.
     Event(EventAnnounce),
-    /// The log of the lab client can be read; comes before anything is logged.
+    /// The log of the lab client is mapped; nothing has been logged yet.
     Lab {
         /// Guest-physical addresses: the control page, then the slots' pages, in order.
         pages: Vec<u64>,
     },
-    /// The words that the host and every workload thread share are at these addresses.
+    /// Where the words are that the host and every workload thread share.
     Shared {
         /// Guest-physical addresses of the [`crate::shared`] pages, in order.
         pages: Vec<u64>,
     },
     /// A workload thread exists and waits at the start line.
     Thread(ThreadAnnounce),
-    /// Names for user addresses; sent once, before `Ready`.
+    /// The symbols of the workloads' code; sent once, before `Ready`.
     Symbols(Vec<UserSymbol>),
-    /// All is set up and the events are enabled; from now on an injection finds them on. Reply
-    /// `Ok` means go: the threads are released.
+    /// Everything is set up and the events are enabled. The host may inject from now on. The reply
+    /// `Ok` releases the threads.
     Ready,
-    /// The workload has ended and the events are disabled. No more records will be written.
+    /// The workload has ended and the events are disabled. No more records are written.
     Finished {
-        /// Iterations done by each thread, by thread index.
+        /// Iterations of each thread, by thread index.
         iterations: Vec<u64>,
     },
-    /// What the agent saw besides, after `Finished`; one message each.
+    /// An observation, after `Finished`; one message each.
     Observed(Observation),
-    /// What `perf script` of the distribution's perf printed, in pieces, after `Finished`.
+    /// The output of the distribution's `perf script`, in pieces, after `Finished`.
     PerfScript(String),
-    /// The distribution's perf did not do its work. Nothing follows.
+    /// The distribution's perf failed. Nothing follows.
     PerfToolFailed {
-        /// What it did, with the end of what it said.
+        /// What failed, with the end of its error output.
         what: String,
     },
     /// Lines of the kernel log (`/dev/kmsg` as text), the whole log in pieces, after `Finished`.
     KernelLog(String),
-    /// Last message of a good run: the machine can go. The reply never matters.
+    /// Last message of a complete run: the machine can be ended. The reply is ignored.
     Bye,
-    /// The agent could not do what the plan says, for a reason that is no kernel feature.
+    /// The agent could not carry out the plan, for another reason than a missing kernel feature.
     Failed {
         /// One line: what failed and why.
         what: String,
@@ -91,7 +90,7 @@ pub enum HostReply {
     Plan(Box<GuestPlan>),
     /// The answer to `Locate`: guest-physical addresses, in order, one a page.
     Located(Vec<u64>),
-    /// The host cannot go on with this agent; it should stop where it is.
+    /// The host cannot go on; the agent stops.
     Stop {
         /// Why, for the guest's console.
         reason: String,
@@ -124,14 +123,14 @@ pub struct EventAnnounce {
     pub ring: u32,
 }
 
-/// One workload thread and the user stack it will have, known by construction.
+/// One workload thread and its user stack, known by construction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadAnnounce {
     /// Index from 0.
     pub thread: u32,
     /// Thread group id.
     pub pid: u32,
-    /// Thread id. 0 for kinds that make a new thread every iteration (then the pid tells).
+    /// Thread id; 0 for kinds that make a new thread in every iteration, which the pid identifies.
     pub tid: u32,
     /// The stack while the thread is at its leaf.
     pub stack: ExpectedStack,
@@ -140,19 +139,19 @@ pub struct ThreadAnnounce {
 /// A user stack known by construction, innermost frame first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpectedStack {
-    /// First address that frame 0 may have: the leaf has set up its frame.
+    /// First address that frame 0 may have, where the leaf has set up its frame.
     pub leaf_start: u64,
-    /// First address after the leaf that frame 0 may not have.
+    /// First address after the range of frame 0.
     pub leaf_end: u64,
-    /// The address frame 0 has when the kernel was entered by the leaf's system call: the one
-    /// after `syscall`. 0 for a leaf that makes none.
+    /// The address of frame 0 in the leaf's system call: that after `syscall`. 0 for a leaf without a
+    /// system call.
     pub syscall_return: u64,
-    /// The callers: return address, and how many times in a row.
+    /// The callers: each return address, and how often it occurs in a row.
     pub callers: Vec<(u64, u32)>,
 }
 
 impl ExpectedStack {
-    /// Frames of the whole stack, frame 0 included.
+    /// Frames of the whole stack, including frame 0.
     #[must_use]
     pub fn depth(&self) -> u64 {
         1 + self.callers.iter().map(|&(_, n)| u64::from(n)).sum::<u64>()

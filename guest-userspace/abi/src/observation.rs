@@ -1,21 +1,21 @@
-//! What the agent sees of the kernel by other means than records.
+//! What the agent observes of the kernel besides the records.
 
 use serde::{Deserialize, Serialize};
 
-/// One thing seen. Sent when the workload has ended.
+/// One observation, sent when the workload has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Observation {
-    /// A thread whose chain led the unwinder to memory that cannot be read.
+    /// A thread whose chain leads the unwinder to unreadable memory.
     Unreadable {
         /// The thread.
         thread: u32,
-        /// What kind of memory that was.
+        /// The kind of memory.
         memory: UnreadableMemory,
-        /// SIGSEGV and SIGBUS that it got.
+        /// Number of SIGSEGV and SIGBUS that it got.
         signals: u64,
     },
-    /// A thread of which another process traced every system call (`PTRACE_SYSCALL`).
+    /// A thread whose system calls another process traced (`PTRACE_SYSCALL`).
     Traced {
         /// The thread.
         thread: u32,
@@ -25,21 +25,21 @@ pub enum Observation {
         /// The thread.
         thread: u32,
     },
-    /// A task that was a kernel thread when the workload had ended. Only where
-    /// [`crate::GuestPlan::kernel_threads`] asks for it.
+    /// A task that was a kernel thread when the workload had ended. Only if
+    /// [`crate::GuestPlan::kernel_threads`] is set.
     KernelThread {
-        /// Its id.
+        /// Its thread id.
         tid: u32,
     },
-    /// What the kernel used before the first iteration, and when the last thread was gone.
+    /// The kernel's memory use before the first iteration and after the last thread.
     Memory {
         /// Before.
         before: KernelMemory,
         /// After, a grace period of RCU later.
         after: KernelMemory,
     },
-    /// What the CPUs' interrupts were counted as, before the first iteration and when the events
-    /// were off again.
+    /// The kernel's counts of interrupts before the first iteration and after the events were
+    /// disabled.
     Interrupts {
         /// Before.
         before: InterruptCounts,
@@ -48,19 +48,19 @@ pub enum Observation {
     },
 }
 
-/// Why memory cannot be read.
+/// Why memory is unreadable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnreadableMemory {
     /// There is no mapping.
     Unmapped,
-    /// It is mapped, and may not be read.
+    /// The mapping is not readable.
     Protected,
-    /// It is mapped from a file that ends before it.
+    /// The mapped file ends before it.
     BeyondFile,
 }
 
-/// Rows of `/proc/interrupts`, all CPUs together.
+/// Rows of `/proc/interrupts`, summed over all CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterruptCounts {
     /// `NMI`: NMIs of any kind.
@@ -69,7 +69,7 @@ pub struct InterruptCounts {
     pub pmi: u64,
 }
 
-/// Memory of the kernel's own, of `/proc/meminfo`.
+/// The kernel's own memory use, from `/proc/meminfo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelMemory {
     /// `SUnreclaim`, in KiB: slabs, page-sized `kmalloc` included.
@@ -79,7 +79,7 @@ pub struct KernelMemory {
 }
 
 impl KernelMemory {
-    /// All of it, in KiB.
+    /// The sum, in KiB.
     #[must_use]
     pub const fn kib(&self) -> u64 {
         self.slab_kib.saturating_add(self.stack_kib)

@@ -1,4 +1,4 @@
-//! What the host tells the agent to do.
+//! The host's plan for the agent.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,17 +7,17 @@ use crate::lab::LabPlan;
 /// Everything the agent needs to know for one trial. Nothing is optional: the host resolved it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestPlan {
-    /// Which perf events to open and how.
+    /// The perf events to open.
     pub tracing: Tracing,
-    /// What to run while they are on.
+    /// What to run while they are enabled.
     pub workload: WorkloadPlan,
-    /// What the kernel's lab client does meanwhile, if the trial needs one.
+    /// What the kernel's lab client does meanwhile, if the trial uses it.
     pub lab: Option<LabPlan>,
-    /// Whether the host will give commands ([`crate::command`]).
+    /// Whether the host sends commands ([`crate::command`]).
     pub commands: bool,
-    /// Whether the host wants to know which tasks are kernel threads.
+    /// Whether the agent reports which tasks are kernel threads.
     pub kernel_threads: bool,
-    /// The distribution's perf, if the trial is recorded by it.
+    /// How the distribution's perf records, if it does.
     pub perf_tool: Option<PerfToolPlan>,
 }
 
@@ -30,7 +30,7 @@ pub struct PerfToolPlan {
     pub period: u64,
 }
 
-/// The tracing session: the same events on every CPU, system-wide (pid -1).
+/// The perf events: the same on every CPU, system-wide (pid -1).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tracing {
     /// Data pages of each ring buffer; a power of two.
@@ -39,7 +39,7 @@ pub struct Tracing {
     pub events: Vec<EventSpec>,
 }
 
-/// What makes an event count.
+/// What an event counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EventSource {
     /// `PERF_COUNT_SW_DUMMY`: never samples; carries side-band records and record 22.
@@ -51,16 +51,16 @@ pub enum EventSource {
         /// For example `nmi_handler`.
         name: String,
     },
-    /// A kprobe on a kernel function, made for the session.
+    /// A kprobe on a kernel function, created for this plan.
     Probe {
         /// The function's symbol.
         function: String,
-        /// When it returns rather than when it is called.
+        /// Count returns of the function instead of calls.
         at_return: bool,
     },
     /// `PERF_TYPE_BREAKPOINT`: the guest's own debug registers, at an instruction.
     Breakpoint {
-        /// Its virtual address.
+        /// The instruction's virtual address.
         address: u64,
     },
     /// A `PERF_TYPE_SOFTWARE` event by its `PERF_COUNT_SW_*` number.
@@ -69,11 +69,11 @@ pub enum EventSource {
     Hardware(u64),
 }
 
-/// One perf event, in the words of `struct perf_event_attr`.
+/// One perf event, with the field names of `struct perf_event_attr`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "the attr's own bits")]
 pub struct EventSpec {
-    /// Name in reports, unique in the session.
+    /// The event's name in reports, unique in the plan.
     pub name: String,
     /// What makes it count.
     pub source: EventSource,
@@ -83,7 +83,7 @@ pub struct EventSpec {
     pub sample_type: u64,
     /// `sample_max_stack`; 0 for the kernel's default.
     pub max_stack: u16,
-    /// attr bit 38: ask for the user chain later.
+    /// attr bit 38: request the user chain later.
     pub defer_callchain: bool,
     /// attr bit 39: receive record 22.
     pub defer_output: bool,
@@ -95,45 +95,43 @@ pub struct EventSpec {
     pub mmap: bool,
     /// Switch records.
     pub context_switch: bool,
-    /// Only for the agent's own tasks, which inherit it (`inherit`), instead of for all tasks.
+    /// Count only the agent's tasks, which inherit the event (`inherit`), instead of all tasks.
     pub inherit: bool,
     /// `exclude_callchain_user`.
     pub exclude_callchain_user: bool,
-    /// Write into the ring of the event with this index on the same CPU
-    /// (`PERF_EVENT_IOC_SET_OUTPUT`) rather than into a ring of its own.
+    /// Write to the ring of the event with this index on the same CPU (`PERF_EVENT_IOC_SET_OUTPUT`)
+    /// instead of an own ring.
     pub output_to: Option<u32>,
 }
 
-/// What the guest runs while the events are on.
+/// What the guest runs while the events are enabled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkloadPlan {
-    /// What every thread does, over and over until told to stop.
+    /// What each iteration of a thread does.
     pub kind: WorkloadKind,
     /// User frames that an unwind from the thread's leaf must show, the leaf's own instruction
     /// pointer included; at least 3 (leaf, one caller, the thread's root).
     pub frames: u32,
-    /// Thread i has `frames + i * frames_step` frames, so that stacks tell threads apart.
+    /// Thread i has `frames + i * frames_step` frames, so that their stacks differ.
     pub frames_step: u32,
-    /// Threads; thread i is pinned to CPU `i % cpus` at its start.
+    /// Number of threads; thread i starts pinned to CPU `i % cpus`.
     pub threads: u32,
     /// Stop after this many iterations of each thread; 0: run until the host says stop.
     pub iterations: u64,
-    /// The root of thread i ends its chain with frame pointer `i % WILD_ENDS` of those that lead
-    /// nowhere, instead of 0.
+    /// End the chain of thread i with invalid frame pointer number `i % WILD_ENDS` instead of 0.
     pub wild_ends: bool,
-    /// Stacks are made of huge pages of 2 MiB. For [`WorkloadKind::MissingPages`].
+    /// Back the stacks with huge pages of 2 MiB. For [`WorkloadKind::MissingPages`].
     pub huge_pages: bool,
 }
 
-/// Rounds of the counting loop in one iteration of [`WorkloadKind::Spin`]: long enough that the
-/// two marks of an iteration do not matter, short enough that progress is seen.
+/// Rounds of the counting loop in one iteration of [`WorkloadKind::Spin`]: enough to outweigh the two
+/// marks of an iteration, few enough to show progress.
 pub const SPIN_ROUNDS: u32 = 16_384;
-/// `getppid` calls in one iteration of [`WorkloadKind::Syscalls`], so that the loop is tight in
-/// spite of the two marks.
+/// `getppid` calls in one iteration of [`WorkloadKind::Syscalls`], enough to outweigh the two marks.
 pub const SYSCALLS_BATCH: u32 = 64;
 
-/// The names of user text that the agent announces ([`crate::message::UserSymbol`]), so that a
-/// scenario with another one is told before anything is started.
+/// The symbols that the agent announces ([`crate::message::UserSymbol`]): a scenario that names another
+/// one is refused before anything starts.
 pub const USER_SYMBOLS: [&str; 38] = [
     "root",
     "exit_root",
@@ -175,75 +173,72 @@ pub const USER_SYMBOLS: [&str; 38] = [
     "fork_return",
 ];
 
-/// Frame pointers that lead nowhere, with which a workload of wild ends ends its chains: 0, one of
-/// a frame to itself, one backward, one misaligned, one into the kernel, one not canonical.
+/// Number of invalid frame pointers with which `wild_ends` ends chains: 0, the address of its own frame,
+/// a backward one, a misaligned one, one into the kernel, a non-canonical one.
 pub const WILD_ENDS: u32 = 6;
 
-/// What one iteration of a workload thread is. Each starts with [`crate::mark::ARM`] in the leaf;
-/// all but [`WorkloadKind::Exit`] and [`WorkloadKind::Process`] end with [`crate::mark::DONE`] there,
-/// then count.
+/// One iteration of a workload thread. Each starts with [`crate::mark::ARM`] in the leaf. All but
+/// [`WorkloadKind::Exit`] and [`WorkloadKind::Process`] end with [`crate::mark::DONE`] there, and then
+/// count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkloadKind {
-    /// User mode only: [`SPIN_ROUNDS`] of a counting loop at the bottom of the call chain, never
-    /// entering the kernel by itself.
+    /// [`SPIN_ROUNDS`] of a counting loop at the bottom of the call chain, in user mode only.
     Spin,
     /// [`SYSCALLS_BATCH`] `getppid` calls in a tight loop at the bottom of the call chain.
     Syscalls,
     /// Calls down through all frames, does one `getppid`, and returns.
     Deep,
-    /// Each iteration blocks in `read` of a pipe; a helper thread moves the sleeper to the next
-    /// CPU by `sched_setaffinity`, then wakes it.
+    /// A `read` of a pipe that sleeps; a helper thread moves the sleeper to the next CPU by
+    /// `sched_setaffinity`, then wakes it.
     SleepMigrate,
-    /// Each iteration starts a thread that calls down through all frames and leaves by the
-    /// `exit` system call there.
+    /// Starts a thread that calls down through all frames and exits there.
     Exit,
-    /// As [`WorkloadKind::Deep`], but just before its `getppid` the leaf drops the pages of the
-    /// whole stack from the page tables. They stay in memory (it is shared memory): the next look
-    /// at them faults them in.
+    /// As [`WorkloadKind::Deep`], but the leaf drops all pages of the stack from the page tables just
+    /// before its `getppid`. The pages stay in (shared) memory, and the next access faults them in.
     MissingPages,
-    /// As [`WorkloadKind::Deep`], on a stack of its own, and the root of thread i ends its chain
-    /// with a frame pointer to memory that cannot be read: not mapped, protected, or mapped from
-    /// a file that ends before it, counted round.
+    /// As [`WorkloadKind::Deep`], on a separate stack. The root ends the chain with a frame pointer to
+    /// unreadable memory: not mapped, protected, or beyond the end of the mapped file (number i
+    /// modulo 3 for thread i).
     UnreadableEnds,
-    /// As [`WorkloadKind::Deep`], under a tracer that stops it at entry to and return from every
-    /// system call.
+    /// As [`WorkloadKind::Deep`], under a tracer that stops the thread at the entry to and the return
+    /// from every system call.
     Traced,
     /// Calls down through all frames, submits a request to io_uring and waits for it in one
     /// `io_uring_enter`, and returns.
     IoUring,
-    /// As [`WorkloadKind::IoUring`]; the request is done by a worker of io_uring's.
+    /// As [`WorkloadKind::IoUring`]; a worker of io_uring executes the request.
     IoUringWorker,
-    /// Each iteration starts a process that calls down through all frames and executes the agent
-    /// anew there, which exits at once.
+    /// Starts a process that calls down through all frames and executes the agent again there, which
+    /// exits at once.
     Exec,
-    /// As [`WorkloadKind::Exec`], with the chain on a second thread of the process, while the first waits
-    /// for it in the system call that made it: the second one takes its id over.
+    /// As [`WorkloadKind::Exec`], on the second thread of the process, while the first waits in the
+    /// system call that made it. The second thread takes over the id of the first.
     ExecByThread,
-    /// As [`WorkloadKind::Deep`] in 32-bit code, with frames of 4-byte words, and an instruction
-    /// that does nothing in place of the system call.
+    /// As [`WorkloadKind::Deep`] in 32-bit code, with frames of 4-byte words and an instruction
+    /// without effect instead of the system call.
     Compat,
-    /// Each iteration starts a process that calls down through all frames, does one `getppid`
-    /// there (or executes the agent anew, where it is told to) and ends.
+    /// Starts a process that calls down through all frames, does one `getppid` there (or executes the
+    /// agent again, if told to) and ends.
     Process,
-    /// As [`WorkloadKind::Deep`], with a `fork` in place of `getppid`; the child exits at once.
+    /// As [`WorkloadKind::Deep`], with a `fork` instead of `getppid`; the child exits at once.
     Fork,
     /// As [`WorkloadKind::Fork`], with a `vfork`.
     Vfork,
     /// As [`WorkloadKind::Fork`], with a `clone3`.
     Clone3,
-    /// As [`WorkloadKind::Deep`], on a stack of which [`crate::Command::PageOut`] takes a page out of
-    /// memory: to a swap disk (`/dev/ram0`) where the kernel has one, else to a file, in a file system
-    /// that is the agent's own (FUSE). The next look has it read again.
+    /// As [`WorkloadKind::Deep`], on a stack whose pages [`crate::Command::PageOut`] can page out: to a
+    /// swap disk (`/dev/ram0`) if the kernel has one, otherwise to a file in the agent's own file
+    /// system (FUSE). The next access reads the page again.
     PagedOut,
-    /// Blocks in `read` of a pipe that nobody writes to, deaf to the stop word: a hang on purpose,
-    /// to see that one is reported as such.
+    /// Blocks in `read` of a pipe that nobody writes to and ignores the stop word. It shows that a hang
+    /// is reported as one.
     Stuck,
 }
 
 impl WorkloadKind {
-    /// The word used in YAML and reports.
+    /// The name in YAML and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,8 +1,8 @@
-//! Words in guest memory that host and guest both look at while the guest runs.
+//! Words in guest memory through which host and guest communicate while the guest runs.
 //!
 //! Page 0 starts with the control words below; the progress counters of the threads follow from
-//! [`PROGRESS_OFFSET`], one little-endian `u64` each, 64 bytes apart (a cache line per thread),
-//! and go on in further pages where there are many threads.
+//! [`PROGRESS_OFFSET`], one little-endian `u64` each, 64 bytes apart (a cache line per thread). They
+//! use further pages if there are many threads.
 
 /// Byte offset of the stop word: the host writes a non-zero `u32`, and every thread ends at its
 /// next iteration.
@@ -18,10 +18,9 @@ pub const PAGES: usize = 5;
 /// Byte offset of the number of the last command that the host gave; its words follow
 /// ([`crate::command`]): what, thread, argument.
 pub const COMMAND_OFFSET: usize = 4 * 4096;
-/// Byte offset of the number of the last command that the helper is done with; its errno follows,
-/// 0 where it did what it says.
+/// Byte offset of the number of the last finished command; its errno follows, 0 for success.
 pub const ANSWER_OFFSET: usize = COMMAND_OFFSET + 64;
-/// Byte offset of the first thread's end of its stack, a `u64` each; 0 for one that is not known.
+/// Byte offset of the end of the first thread's stack, a `u64` for each thread; 0 if not known.
 pub const STACKS_OFFSET: usize = COMMAND_OFFSET + 1024;
 
 /// Byte offset of a thread's progress counter, from the start of the shared area.

@@ -1,4 +1,4 @@
-//! The page of a workload thread's stack that is to block.
+//! The blocked page of a workload thread's stack.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,28 +7,28 @@ use unwindlab_abi::mailbox::PAGE_SIZE;
 
 use crate::userfault::Userfault;
 
-/// The page, until it is let go. One at a time.
+/// The blocked page, until it is released. There is at most one.
 #[derive(Debug, Default)]
 pub struct Blocker(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     fault: Option<Userfault>,
-    /// The page that blocks, and whose stack it is of.
+    /// The blocked page, and the thread of whose stack it is.
     page: Option<(u64, u32)>,
     blocked: bool,
 }
 
 impl Blocker {
-    /// From now on looks at this page of the calling thread's stack block.
+    /// Blocks accesses to this page of the calling thread's stack.
     ///
     /// # Errors
-    /// There is another one, or the kernel's errno.
+    /// Another page is blocked, or the kernel's errno.
     pub fn block(&self, page: u64, thread: u32) -> io::Result<()> {
         self.state().block(page, thread)
     }
 
-    /// The thread whose page somebody has begun to wait for since the last time.
+    /// The thread of the blocked page, if something has begun to wait for the page since the last call.
     pub fn has_blocked(&self) -> Option<u32> {
         let mut state = self.state();
         let (_, thread) = state.page?;
@@ -37,10 +37,10 @@ impl Blocker {
         began.then_some(thread)
     }
 
-    /// Lets the page go.
+    /// Releases the page.
     ///
     /// # Errors
-    /// There is none, or the kernel's errno.
+    /// No page is blocked, or the kernel's errno.
     pub fn release(&self) -> io::Result<()> {
         let mut state = self.state();
         let page = state.page.take();

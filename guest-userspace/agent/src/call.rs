@@ -1,4 +1,4 @@
-//! A system call that a leaf makes when it comes by, written down beforehand.
+//! A system call that a leaf makes in its iteration, prepared beforehand.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -26,7 +26,7 @@ impl Call {
         }
     }
 
-    /// This call from now on. Not while the leaf runs.
+    /// Sets the call. Must not be called while the leaf runs.
     pub fn set(&self, number: i64, arguments: &[u64]) {
         for (at, word) in self.arguments.iter().enumerate() {
             let value = arguments.get(at).copied().unwrap_or(0);
@@ -36,15 +36,15 @@ impl Call {
         self.number.store(number, Ordering::Release);
     }
 
-    /// None from now on.
+    /// Removes the call.
     pub fn unset(&self) {
         self.set(-1, &[]);
     }
 
-    /// What it answered when it was last made.
+    /// The result of the last call.
     ///
     /// # Errors
-    /// The errno it failed with.
+    /// The errno of the call.
     pub fn answer(&self) -> Result<u64, rustix::io::Errno> {
         let answer = self.answer.load(Ordering::Acquire);
         match i32::try_from(answer) {

@@ -1,5 +1,5 @@
-//! A file whose bytes this program hands out itself, so that a page of it that is out of memory has
-//! to be asked for: a file system of one regular file, by FUSE, which needs no disk.
+//! A file whose bytes this program serves itself, so that the kernel must ask for a page that is not in
+//! memory: a FUSE file system with one regular file, which needs no disk.
 //!
 //! Layouts and numbers: include/uapi/linux/fuse.h of Linux 7.3.
 
@@ -16,18 +16,18 @@ use unwindlab_abi::mailbox::PAGE_SIZE;
 /// Bytes of `fuse_in_header` and of `fuse_out_header`.
 const IN_HEADER: usize = 40;
 const OUT_HEADER: usize = 16;
-/// Bytes of `fuse_read_in` and `fuse_write_in`, of which the data follow.
+/// Bytes of `fuse_read_in` and `fuse_write_in`; the data follow.
 const IO_IN: usize = 40;
-/// Largest write that is asked for at a time.
+/// Largest write in one request.
 const MAX_WRITE: u32 = 64 * 1024;
-/// Version of the protocol that is spoken, and bytes of `fuse_init_out` since then.
+/// Version of the protocol, and bytes of its `fuse_init_out`.
 const VERSION: (u32, u32) = (7, 31);
 const INIT_OUT: usize = 64;
-/// Bytes of a block, as it says.
+/// Reported block size in bytes.
 const BLOCK: u32 = 4096;
-/// Seconds for which attributes hold.
+/// Seconds for which attributes are valid.
 const FOR_EVER: u64 = 1 << 30;
-/// The one file: regular, of the owner's.
+/// Mode of the file: regular, access for the owner.
 const MODE: u32 = 0o100_600;
 
 /// `enum fuse_opcode`.
@@ -56,10 +56,10 @@ pub struct ServedFile {
 }
 
 impl ServedFile {
-    /// Makes a file of so many bytes, all zero, at a path that is free.
+    /// Makes a file of this many zero bytes at an unused path.
     ///
     /// # Errors
-    /// `NotFound` where the kernel has no FUSE; else what failed.
+    /// `NotFound` if the kernel has no FUSE, otherwise the error.
     pub fn new(path: &str, bytes: usize) -> io::Result<Self> {
         let device = OpenOptions::new()
             .read(true)
@@ -89,7 +89,7 @@ impl ServedFile {
             server: Some(server),
         };
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        // Asks for the size, which is not known before.
+        // This makes the kernel ask for the size.
         if file.metadata()?.len() != bytes as u64 {
             return Err(io::Error::other("the served file has another size"));
         }
@@ -103,7 +103,7 @@ impl ServedFile {
         self.file.as_ref()
     }
 
-    /// How often the kernel has asked for bytes of it.
+    /// How often the kernel has asked for bytes of the file.
     #[must_use]
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Acquire)
@@ -113,14 +113,14 @@ impl ServedFile {
 impl Drop for ServedFile {
     fn drop(&mut self) {
         self.file = None;
-        // The connection is gone with the last user of the mount: then the server ends.
+        // The connection ends with the last user of the mount, and the server with the connection.
         let _ = unmount(self.path.as_str(), UnmountFlags::DETACH);
         let _ = self.server.take().map(JoinHandle::join);
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// The other end.
+/// The server of the file.
 struct Server {
     device: File,
     bytes: Vec<u8>,
@@ -160,7 +160,7 @@ impl Server {
             reply.extend(error.to_le_bytes());
             reply.extend(unique.to_le_bytes());
             reply.extend(data);
-            // Who asked may be gone.
+            // The requester may be gone.
             let _ = self.device.write(&reply);
         }
     }
@@ -192,7 +192,7 @@ impl Server {
         }
     }
 
-    /// What a read or a write is about, cut at the end of the file.
+    /// The range of a read or a write, cut at the end of the file.
     fn range(&self, body: &[u8]) -> Result<(usize, usize), i32> {
         let (offset, size) = (u64_at(body, 8), u32_at(body, 16));
         let (offset, size) = offset.zip(size).ok_or(libc::EIO)?;
@@ -219,7 +219,7 @@ impl Server {
     }
 }
 
-/// `fuse_init_out`: no read-ahead, so that a page is asked for when it is looked at.
+/// `fuse_init_out`, without read-ahead: the kernel asks for a page when it is accessed.
 fn init() -> Vec<u8> {
     let mut out = Vec::new();
     for word in [VERSION.0, VERSION.1, 0, 0, 0, MAX_WRITE, 1] {
@@ -251,7 +251,7 @@ mod tests {
         }
     }
 
-    fn about(offset: u64, size: u32) -> Vec<u8> {
+    fn range(offset: u64, size: u32) -> Vec<u8> {
         let mut body = vec![0; 8];
         body.extend(offset.to_le_bytes());
         body.extend(size.to_le_bytes());
@@ -260,13 +260,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_bytes_are_read_again() {
         let mut server = server();
-        let mut write = about(4096, 3);
+        let mut write = range(4096, 3);
         write.extend(b"abc");
         let written = server.answer(opcode::WRITE, &write).unwrap();
         assert_eq!(written, 3_u64.to_le_bytes());
-        let read = server.answer(opcode::READ, &about(4094, 6)).unwrap();
+        let read = server.answer(opcode::READ, &range(4094, 6)).unwrap();
         assert_eq!(read, b"\0\0abc\0");
         assert_eq!(server.reads.load(Ordering::Relaxed), 1);
     }
@@ -274,15 +274,15 @@ mod tests {
     #[test]
     fn nothing_is_beyond_the_end() {
         let mut server = server();
-        let read = server.answer(opcode::READ, &about(8190, 4096)).unwrap();
+        let read = server.answer(opcode::READ, &range(8190, 4096)).unwrap();
         assert_eq!(read, [0, 0]);
         assert_eq!(server.answer(opcode::READ, &[]), Err(libc::EIO));
-        let short = about(0, 4096);
+        let short = range(0, 4096);
         assert_eq!(server.answer(opcode::WRITE, &short), Err(libc::EIO));
         assert_eq!(server.answer(1, &[]), Err(libc::ENOSYS));
     }
 
-    /// Of the sizes that the kernel's structures have.
+    /// The sizes are those of the kernel's structures.
     #[test]
     fn answers_have_their_sizes() {
         assert_eq!(init().len(), 64);

@@ -1,4 +1,4 @@
-//! How often the CPUs were interrupted, as the kernel itself counts.
+//! The kernel's own counts of interrupts.
 
 use std::io;
 
@@ -9,7 +9,7 @@ const FILE: &str = "/proc/interrupts";
 /// Reads the counts.
 ///
 /// # Errors
-/// Where the file cannot be read, or has no such rows.
+/// If the file cannot be read or lacks a row.
 pub fn count() -> io::Result<InterruptCounts> {
     let text = std::fs::read_to_string(FILE)?;
     let row = |name| {
@@ -21,7 +21,7 @@ pub fn count() -> io::Result<InterruptCounts> {
     })
 }
 
-/// The sum of a row: its name and a colon, one number a CPU, and what it is.
+/// The sum of a row, which has its name and a colon, one number for each CPU, and a description.
 fn row(text: &str, name: &str) -> Option<u64> {
     let numbers = text
         .lines()

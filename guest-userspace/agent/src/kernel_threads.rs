@@ -1,4 +1,4 @@
-//! Which tasks are kernel threads, as the kernel itself says.
+//! The kernel threads, as `/proc` shows them.
 
 use std::fs;
 use std::io;
@@ -6,10 +6,10 @@ use std::io;
 /// `PF_KTHREAD` (include/linux/sched.h).
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// The kernel threads there are.
+/// The ids of all kernel threads.
 ///
 /// # Errors
-/// Where `/proc` cannot be read.
+/// If `/proc` cannot be read.
 pub fn list() -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -17,7 +17,7 @@ pub fn list() -> io::Result<Vec<u32>> {
         let Some(pid) = entry.file_name().to_str().and_then(|it| it.parse().ok()) else {
             continue;
         };
-        // It may be gone meanwhile.
+        // The task may have ended meanwhile.
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
         if is_kernel_thread(&stat) {
             found.push(pid);
@@ -26,7 +26,7 @@ pub fn list() -> io::Result<Vec<u32>> {
     Ok(found)
 }
 
-/// By the flags, the ninth field; the second is a name in brackets, with whatever is in it.
+/// The flags are the ninth field. The second field is a name in brackets, with any characters.
 fn is_kernel_thread(stat: &str) -> bool {
     let behind_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     let flags = behind_name.split_whitespace().nth(6);

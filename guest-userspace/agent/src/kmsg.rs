@@ -5,14 +5,14 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// A record of `/dev/kmsg` is at most this long (`PRINTK_MESSAGE_MAX` of Linux 7.2 is 2048; 8 KiB
-/// in older ones).
+/// Longest record of `/dev/kmsg` (`PRINTK_MESSAGE_MAX` is 2048 in Linux 7.2 and 8 KiB in older
+/// versions).
 const RECORD_BYTES: usize = 8192;
 
-/// Reads the whole log that the kernel still has, one `<level>[seconds.micros] text` a line.
+/// Reads the whole log that the kernel still holds, as lines `<level>[seconds.micros] text`.
 ///
 /// # Errors
-/// What opening or reading `/dev/kmsg` says.
+/// If `/dev/kmsg` cannot be opened or read.
 pub fn read(path: &Path) -> io::Result<String> {
     let mut options = File::options();
     options.read(true).custom_flags(libc::O_NONBLOCK);
@@ -20,7 +20,7 @@ pub fn read(path: &Path) -> io::Result<String> {
     let mut log = String::new();
     let mut record = vec![0; RECORD_BYTES];
     loop {
-        // Every read gives one record.
+        // Each read returns one record.
         match file.read(&mut record) {
             Ok(0) => return Ok(log),
             Ok(len) => {
@@ -38,7 +38,7 @@ pub fn read(path: &Path) -> io::Result<String> {
 }
 
 /// A record is `priority,sequence,micros,flags[,...];text`, then lines of properties
-/// (Documentation/ABI/testing/dev-kmsg). What does not look like that is kept as it is.
+/// (Documentation/ABI/testing/dev-kmsg). Other text is kept unchanged.
 fn push_line(log: &mut String, record: &str) {
     let first = record.lines().next().unwrap_or_default();
     log.push_str(&readable(first).unwrap_or_else(|| first.to_owned()));
@@ -54,7 +54,7 @@ fn readable(line: &str) -> Option<String> {
     Some(format!("<{level}>[{seconds:5}.{rest:06}] {text}"))
 }
 
-/// Cuts text into pieces of at most `limit` bytes, at line ends where there are any.
+/// Cuts text into pieces of at most `limit` bytes, at line ends if possible.
 #[must_use]
 pub fn pieces(mut text: &str, limit: usize) -> Vec<&str> {
     let mut pieces = Vec::new();

@@ -1,4 +1,4 @@
-//! The kernel's lab client, as the plan wants it: set up, started, disturbed and stopped.
+//! Drives the kernel's lab client as planned: sets it up, starts it, disturbs it, and stops it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,18 +17,20 @@ use unwindlab_abi::mailbox::PAGE_SIZE;
 
 use crate::system;
 
-/// Why the lab client does not do what the plan says.
+/// Why the lab client does not follow the plan.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum LabError {
-    /// The kernel has none: a skip.
+    /// The kernel has no lab client: a skip.
     #[error("the kernel has no lab client (no {DEVICE}); `--source debian` builds one that has")]
     Missing,
-    /// It is there and refuses something.
+    /// The lab client refuses something.
     #[error("lab client: {what}: {source}")]
     Failed {
-        /// What was tried.
         what: &'static str,
-        /// Why not.
         source: io::Error,
     },
     /// A disturbing thread ended by a panic.
@@ -44,7 +46,7 @@ impl LabError {
     }
 }
 
-/// The open client. Its log stays mapped: the host reads it.
+/// The open lab client. Its log stays mapped, because the host reads it.
 #[derive(Debug)]
 pub struct Lab {
     device: Arc<File>,
@@ -101,10 +103,10 @@ impl Lab {
         self.plan.log_pages + 1
     }
 
-    /// Registers the clients, names the threads, and has it ask from now on.
+    /// Registers the clients, sets the threads, and starts the requests.
     ///
     /// # Errors
-    /// [`LabError::Failed`]. That the kernel refuses a client is none: the log says so.
+    /// [`LabError::Failed`]. A client that the kernel refuses is not an error: the log records it.
     pub fn start(&self, tids: &[u32]) -> Result<(), LabError> {
         for client in 0..self.plan.clients {
             call(&self.device, ioctl::REGISTER, &client).map_err(failed("register"))?;
@@ -138,7 +140,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Ends the disturbance, then the asking, then cancels all clients.
+    /// Ends the disturbance, then the requests, and cancels all clients.
     ///
     /// # Errors
     /// The first error of a thread, or of stopping.
@@ -175,7 +177,7 @@ fn run_churn(device: &File, churn: LabChurn, over: &AtomicBool) -> Result<(), La
             break;
         }
         match call(device, ioctl::CANCEL, client) {
-            // The kernel refused it when it was registered.
+            // The kernel had refused to register it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             answer => answer.map_err(failed("cancel"))?,
         }
@@ -198,7 +200,7 @@ fn pin(cpu: u32) -> Result<(), LabError> {
     pinned.map_err(|errno| failed("cannot set a thread's CPU")(errno.into()))
 }
 
-/// Every request of the client reads one argument, or none.
+/// Each ioctl of the lab client reads one argument, or none.
 fn call<T: Copy>(device: &File, request: u64, argument: &T) -> io::Result<()> {
     // SAFETY: the client reads at most the size that is part of the request's number, which
     // a test of the ABI crate compares with the types.

@@ -1,8 +1,8 @@
-//! The guest's agent: everything [`unwindlab_abi`] says the guest does.
+//! The guest's agent: the guest's side of [`unwindlab_abi`].
 //!
-//! [`session`] is the conversation with the host; [`perf`] opens the events; [`lab`] drives the
-//! kernel's lab client; [`workload`] runs the threads whose stacks [`chain`] makes known by
-//! construction; [`helper`] does to them what the host says meanwhile.
+//! [`session`] talks to the host, [`perf`] opens the events, [`lab`] drives the kernel's lab client,
+//! [`workload`] runs the threads whose stacks [`chain`] builds, and [`helper`] carries out the host's
+//! commands on them.
 
 pub mod blocker;
 pub mod call;

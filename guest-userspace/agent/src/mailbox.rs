@@ -10,16 +10,16 @@ use crate::ports;
 /// Data pages: room for the announcement of the largest ring
 /// ([`unwindlab_abi::message::MAX_LOCATE`]).
 const DATA_PAGES: usize = 64;
-/// Bytes a message can have.
+/// Longest message in bytes.
 pub const CAPACITY: usize = DATA_PAGES * PAGE_SIZE;
 
-/// Why the host cannot be talked to.
+/// Why the host cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// No memory for the mailbox.
     #[error("cannot map the mailbox: {0}")]
     Map(#[from] rustix::io::Errno),
-    /// The ports are not to be had.
+    /// The ports are not available.
     #[error("cannot use the host's ports (ioperm): {0}")]
     Ports(#[source] std::io::Error),
     /// The mailbox's guest-physical addresses are unknown.
@@ -28,15 +28,15 @@ pub enum LinkError {
     /// The header page lies above 16 TiB.
     #[error("the mailbox's page frame number {0:#x} does not fit 32 bits")]
     TooHigh(u64),
-    /// The message does not fit, or the host's answer is none.
+    /// The message does not fit, or the host's answer is not valid.
     #[error(transparent)]
     Message(#[from] MailboxError),
-    /// The host did not touch the mailbox: there is none, or it is not ours.
+    /// The host did not write to the mailbox: there is no host, or not this program's.
     #[error("nobody answers on the host's port")]
     NoAnswer,
 }
 
-/// The way to the host.
+/// The connection to the host.
 #[derive(Debug)]
 pub struct Link {
     memory: MailboxPages,
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_is_what_the_host_parses() {
+    fn the_host_parses_what_was_put() {
         let mut memory = memory();
         let long = vec![7; 3 * PAGE_SIZE + 1];
         memory.put(&long).unwrap();

@@ -19,12 +19,12 @@ fn main() {
     sleep_forever();
 }
 
-/// Tells the host by a mailbox of its own, because the usual one may be in use.
+/// Tells the host by a new mailbox, because the usual one may be in use.
 fn report(what: &str) {
     say(what);
     let what = what.to_owned();
     if let Ok(mut link) = Link::new() {
-        // Nothing can be done about an answer any more.
+        // The answer does not matter any more.
         let _ = link.ask(&AgentMessage::Failed { what });
     }
 }

@@ -1,23 +1,23 @@
-//! What memory the kernel uses for itself.
+//! The memory that the kernel uses for itself.
 
 use std::io;
 use std::time::Duration;
 
 use unwindlab_abi::KernelMemory;
 
-/// For the callbacks of RCU, which free what the last tasks left, once their grace period is over.
+/// Time for RCU callbacks, which free the memory of ended tasks after the grace period.
 const CALLBACKS: Duration = Duration::from_millis(200);
 
 /// Reads `/proc/meminfo`.
 ///
 /// # Errors
-/// When it cannot be read or lacks what is wanted.
+/// If it cannot be read or lacks a line.
 pub fn kernel_memory() -> io::Result<KernelMemory> {
     parse(&std::fs::read_to_string("/proc/meminfo")?)
         .ok_or_else(|| io::Error::other("/proc/meminfo has no SUnreclaim or KernelStack"))
 }
 
-/// The same, when what ended tasks leave to RCU has been freed.
+/// Reads it after RCU has freed the memory of ended tasks.
 ///
 /// # Errors
 /// As [`kernel_memory`], and those of `membarrier`.

@@ -1,4 +1,4 @@
-//! Whole pages of the agent's own, in memory from the start.
+//! Whole pages of the agent's memory, populated from the start.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -10,7 +10,7 @@ use unwindlab_abi::mailbox::PAGE_SIZE;
 /// Bytes of a huge page.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// Zeroed, page-aligned, populated and locked memory. Freed when dropped.
+/// Zeroed, page-aligned, populated and locked memory; freed when dropped.
 #[derive(Debug)]
 pub struct Pages {
     start: NonNull<u8>,
@@ -19,7 +19,7 @@ pub struct Pages {
 
 // SAFETY: the memory belongs to the value and can be used from any thread.
 unsafe impl Send for Pages {}
-// SAFETY: `&self` gives out addresses only; what is done with them is up to the caller.
+// SAFETY: `&self` gives out addresses only; their use is up to the caller.
 unsafe impl Sync for Pages {}
 
 impl Pages {
@@ -31,14 +31,14 @@ impl Pages {
         Self::map(count, MapFlags::PRIVATE)
     }
 
-    /// Maps `count` pages that stay where they are in memory when the agent forks: the child does
-    /// not get them. Else the next write of the agent to one would give it another page.
+    /// Maps `count` pages that keep their place in memory when the agent forks, because the child does
+    /// not get them. Otherwise the agent's next write would move a page.
     ///
     /// # Errors
     /// The errno of `mmap` and `madvise`.
     pub fn staying(count: usize) -> Result<Self, rustix::io::Errno> {
         let pages = Self::new(count)?;
-        // SAFETY: the mapping is new; what a child has of it nobody relies on.
+        // SAFETY: the mapping is new, and no child uses it.
         unsafe {
             madvise(
                 pages.start.as_ptr().cast(),
@@ -49,8 +49,8 @@ impl Pages {
         Ok(pages)
     }
 
-    /// Maps `count` pages of shared memory, which keeps what is in a page when the page is
-    /// dropped from the page tables.
+    /// Maps `count` pages of shared memory, whose contents survive when a page is dropped from the
+    /// page tables.
     ///
     /// # Errors
     /// The errno of `mmap`.
@@ -81,11 +81,11 @@ impl Pages {
         Ok(Self { start, len })
     }
 
-    /// Maps `count` pages or more of shared memory, made of huge pages of 2 MiB, which the kernel
-    /// is told to set aside. They keep what is in them when they are dropped from the page tables.
+    /// Maps at least `count` pages of shared memory, backed by huge pages of 2 MiB that the kernel has
+    /// reserved. Their contents survive when they are dropped from the page tables.
     ///
     /// # Errors
-    /// The errno of `mmap`: `ENOMEM` where there are no such pages to be had.
+    /// The errno of `mmap`: `ENOMEM` if too few huge pages are free.
     pub fn huge(count: usize) -> Result<Self, rustix::io::Errno> {
         let huge = MapFlags::from_bits_retain(libc::MAP_HUGETLB.unsigned_abs());
         let whole = count.next_multiple_of(HUGE_PAGE / PAGE_SIZE);
@@ -116,7 +116,7 @@ impl Pages {
         self.address() + self.len as u64
     }
 
-    /// Copies bytes in; `None`, and nothing copied, where they do not fit.
+    /// Copies bytes in; returns `None` without copying if they do not fit.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Option<()> {
         let to = self.at(offset, bytes.len())?;
         // SAFETY: in bounds, and `bytes` cannot overlap what `self` is borrowed for.
@@ -127,7 +127,7 @@ impl Pages {
         Some(())
     }
 
-    /// Copies bytes out; `None` where there are not that many.
+    /// Copies bytes out; `None` if the range is outside.
     #[must_use]
     pub fn read(&self, offset: usize, len: usize) -> Option<Vec<u8>> {
         let from = self.at(offset, len)?;
@@ -151,8 +151,8 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length. A failure would leave the pages mapped,
-        // which harms nobody.
+        // SAFETY: mapped by `new` with this length. After a failure the pages stay mapped, which does
+        // no harm.
         let _ = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.len) };
     }
 }

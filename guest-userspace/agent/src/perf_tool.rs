@@ -1,8 +1,8 @@
-//! The distribution's perf as a child: it records while the workload runs, and shows afterwards what
-//! it has recorded.
+//! The distribution's perf as a child process. It records while the workload runs, and then shows the
+//! recording.
 //!
-//! `perf record` starts with its events off and is told by a control pipe to turn them on, which it
-//! acknowledges (perf-record(1), `--control` and `--delay`): no sleep, and no guess.
+//! `perf record` starts with its events disabled. A control pipe tells it to enable them, and it
+//! acknowledges that (perf-record(1), `--control` and `--delay`), so no sleep is needed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -20,46 +20,40 @@ const DATA: &str = "/perf/data";
 const ERRORS: &str = "/perf/errors";
 const SCRIPT: &str = "/perf/script";
 
-/// Longest time from its start until it records, and from the word to stop to its end. Under two
-/// emulations, its start takes seconds.
+/// Longest time until it records, and until it ends after the command to stop. Under two emulations
+/// its start takes seconds.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How often it is looked at meanwhile.
+/// Time between two looks at it.
 const LOOK: Duration = Duration::from_millis(5);
-/// Bytes that are kept of what it says when it fails, from the end.
+/// How many of the last bytes of its error output are reported.
 const ERRORS_KEPT: usize = 2000;
-/// Longest text that is sent.
+/// Longest text that is sent to the host.
 const SCRIPT_LIMIT: u64 = 4 << 20;
 
-/// Why there is nothing recorded, or nothing to be shown.
+/// Why there is no recording, or nothing to show.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum PerfToolError {
     /// It cannot be started, or its files cannot be used.
     #[error("perf: cannot {what}: {source}")]
     System {
-        /// What was tried.
         what: &'static str,
-        /// Why it failed.
         source: io::Error,
     },
-    /// It ended, but not well.
+    /// It ended with an error.
     #[error("`perf {command}` ended with {status}; it said: {errors}")]
     Ended {
-        /// `record` or `script`.
         command: &'static str,
-        /// How.
         status: ExitStatus,
-        /// The last of its standard error, in one line.
         errors: String,
     },
     /// It does not answer.
     #[error("`perf record` did not {what} in {} s; it said: {errors}", PATIENCE.as_secs())]
-    Silent {
-        /// What it should have done.
-        what: &'static str,
-        /// The last of its standard error, in one line.
-        errors: String,
-    },
-    /// More text than anybody would read.
+    Silent { what: &'static str, errors: String },
+    /// It printed too much text.
     #[error("`perf script` printed more than {SCRIPT_LIMIT} bytes")]
     TooLong,
 }
@@ -68,7 +62,7 @@ fn failed(what: &'static str) -> impl Fn(io::Error) -> PerfToolError {
     move |source| PerfToolError::System { what, source }
 }
 
-/// A perf that records.
+/// A running `perf record`.
 #[derive(Debug)]
 pub struct PerfTool {
     child: Child,
@@ -76,7 +70,7 @@ pub struct PerfTool {
 }
 
 impl PerfTool {
-    /// Starts it; it records when this returns.
+    /// Starts it. When this returns, it records.
     ///
     /// # Errors
     /// [`PerfToolError`].
@@ -87,11 +81,11 @@ impl PerfTool {
             .arg("record")
             .args(["--event", &plan.event, "--call-graph", "fp,defer"])
             .args(["--count", &plan.period.to_string()])
-            // It would take all that `kernel.perf_event_mlock_kb` allows, which is no limit here.
+            // By default it takes all that `kernel.perf_event_mlock_kb` allows, which is unlimited here.
             .args(["--mmap-pages", "256"])
             .args(["--all-cpus", "--delay=-1", "--output", DATA])
             .arg(format!("--control=fifo:{CONTROL},{ACKNOWLEDGE}"))
-            // What it would look up of programs and of BPF is not asked for.
+            // Nothing is needed of what it would look up about programs and BPF.
             .args(["--no-buildid", "--no-buildid-cache", "--no-bpf-event"])
             .stderr(File::create(ERRORS).map_err(failed("make its standard error"))?)
             .spawn()
@@ -111,7 +105,7 @@ impl PerfTool {
         Ok(tool)
     }
 
-    /// Has it end what it records.
+    /// Ends the recording.
     ///
     /// # Errors
     /// [`PerfToolError`].
@@ -133,8 +127,8 @@ impl PerfTool {
         }
     }
 
-    /// What `perf script` makes of the recording: a line for each sample (process and thread, CPU,
-    /// time, event), a line for each address of its chain, an empty line.
+    /// The output of `perf script`: for each sample a line (process and thread, CPU, time, event), a line
+    /// for each address of its chain, and an empty line.
     ///
     /// # Errors
     /// [`PerfToolError`].
@@ -166,7 +160,7 @@ impl PerfTool {
             .map_err(failed("write to its control pipe"))
     }
 
-    /// Waits for the acknowledgement, and notices its end.
+    /// Waits for the acknowledgement or the end of the process.
     fn wait(&mut self, mut done: impl FnMut() -> io::Result<bool>) -> Result<(), PerfToolError> {
         let start = Instant::now();
         loop {
@@ -187,7 +181,7 @@ impl PerfTool {
     }
 }
 
-/// It is run by its own loader, with its own libraries.
+/// Runs perf by its own loader, with its own libraries.
 fn command() -> Command {
     let library_path = format!("{PERF_TOOL_DIR}/lib");
     let mut command = Command::new(format!("{library_path}/ld-linux-x86-64.so.2"));
@@ -205,7 +199,7 @@ fn command() -> Command {
     command
 }
 
-/// A named pipe, open at both ends, so that neither waits for the other.
+/// A named pipe, open at both ends, so that neither end waits for the other.
 fn pipe(path: &str) -> io::Result<File> {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
     OpenOptions::new()
@@ -223,7 +217,7 @@ fn ended(command: &'static str, status: ExitStatus) -> PerfToolError {
     }
 }
 
-/// The last of what it said, in one line.
+/// The end of its error output, in one line.
 fn errors() -> String {
     let bytes = std::fs::read(ERRORS).unwrap_or_default();
     let from = bytes.len().saturating_sub(ERRORS_KEPT);

@@ -1,6 +1,6 @@
 //! Guest-physical addresses of the agent's own memory, by `/proc/self/pagemap`.
 //!
-//! Not of perf's rings: the page map shows no raw page frames, see
+//! The page map does not show the raw page frames of perf's rings, see
 //! [`unwindlab_abi::AgentMessage::Locate`].
 
 use std::fs::File;
@@ -10,33 +10,31 @@ use unwindlab_abi::mailbox::PAGE_SIZE;
 
 /// Bit 63 of an entry: the page is in RAM (Documentation/admin-guide/mm/pagemap.rst).
 const PRESENT: u64 = 1 << 63;
-/// Bits 0 to 54: the page frame number, zero for readers without `CAP_SYS_ADMIN`.
+/// Bits 0 to 54: the page frame number, zero for a reader without `CAP_SYS_ADMIN`.
 const FRAME: u64 = (1 << 55) - 1;
 const ENTRY: usize = size_of::<u64>();
 
 /// Why an address has no guest-physical address.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum PhysicalError {
     /// The page map cannot be opened or read.
     #[error("cannot read /proc/self/pagemap: {0}")]
     Pagemap(#[from] std::io::Error),
     /// The page is not in RAM.
     #[error("page {address:#x} is not in memory")]
-    Absent {
-        /// Its virtual address.
-        address: u64,
-    },
+    Absent { address: u64 },
     /// The kernel hides the number.
     #[error("the kernel hides the frame number of {address:#x}: CAP_SYS_ADMIN is needed")]
-    Hidden {
-        /// Its virtual address.
-        address: u64,
-    },
+    Hidden { address: u64 },
 }
 
 /// Guest-physical addresses of `count` pages from `start` on.
 ///
-/// They stay true only for memory that does not move: see [`crate::system::pin_memory`].
+/// They stay valid only for memory that does not move: see [`crate::system::pin_memory`].
 ///
 /// # Errors
 /// [`PhysicalError`].

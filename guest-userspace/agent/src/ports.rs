@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_ulong};
 
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT};
 
-/// Lets this thread, and every thread it makes from now on, use the ports.
+/// Allows this thread, and every thread that it starts later, to use the ports.
 ///
 /// # Errors
 /// The errno of `ioperm`: `EPERM` without `CAP_SYS_RAWIO`, `ENOSYS` in a kernel without
@@ -21,8 +21,8 @@ pub fn allow() -> Result<(), std::io::Error> {
     Ok(())
 }
 
-/// Hands the host the page frame number of a mailbox header. The host reads and writes the
-/// mailbox's memory before this returns.
+/// Sends the host the page frame number of a mailbox header. The host reads and writes the mailbox's
+/// memory before this returns.
 ///
 /// # Safety
 /// [`allow`] must have been called in this thread or the one that made it, and `frame` must be
@@ -35,13 +35,13 @@ pub unsafe fn ring_mailbox(frame: u32) {
     }
 }
 
-/// Says something to the host, as the workload threads do.
+/// Sends a mark to the host, as the workload threads do.
 ///
 /// # Safety
 /// [`allow`] must have been called in this thread or the one that made it.
 pub unsafe fn ring_mark(value: u32) {
-    // SAFETY: the port is allowed, as promised; no memory of this program is involved, but what
-    // was written before is to be there when the host looks.
+    // SAFETY: the port is allowed, as promised; no memory of this program is involved, but earlier
+    // writes must be visible to the host.
     unsafe {
         asm!("out dx, eax", in("dx") MARK_PORT, in("eax") value, options(nostack, preserves_flags));
     }

@@ -1,15 +1,15 @@
-//! The processes that workload threads have at the moment, and which of them are to be killed.
+//! The current processes of workload threads, and which of them the host kills.
 
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use unwindlab_abi::shared::MAX_THREADS;
 
-/// By thread.
+/// The process of each thread.
 #[derive(Debug)]
 pub struct Processes(Vec<Process>);
 
-/// That of one thread.
+/// The process of one thread.
 #[derive(Debug, Default)]
 pub struct Process {
     pid: AtomicI32,
@@ -23,7 +23,7 @@ impl Default for Processes {
 }
 
 impl Processes {
-    /// That of a thread.
+    /// The process of a thread.
     #[must_use]
     pub fn of(&self, thread: u32) -> Option<&Process> {
         self.0.get(usize::try_from(thread).ok()?)
@@ -31,13 +31,13 @@ impl Processes {
 }
 
 impl Process {
-    /// Where the kernel writes its id when it makes it.
+    /// Where the kernel writes the process id at its creation.
     #[must_use]
     pub const fn id(&self) -> *mut i32 {
         self.pid.as_ptr()
     }
 
-    /// There is none any more.
+    /// Notes that the process is gone.
     pub fn is_gone(&self) {
         self.pid.store(0, Ordering::Release);
     }
@@ -51,7 +51,7 @@ impl Process {
         if pid <= 0 {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        // Before it can be seen to have ended.
+        // Before its end can be noticed.
         self.killed.store(pid, Ordering::Release);
         // SAFETY: no memory is involved.
         match unsafe { libc::kill(pid, libc::SIGKILL) } {
@@ -60,7 +60,7 @@ impl Process {
         }
     }
 
-    /// Whether the process with this id was to be killed.
+    /// Whether the process with this id has been sent SIGKILL.
     #[must_use]
     pub fn was_killed(&self, pid: i32) -> bool {
         self.killed.load(Ordering::Acquire) == pid

@@ -1,4 +1,4 @@
-//! The conversation with the host, from `Hello` to `Bye`.
+//! The session with the host, from `Hello` to `Bye`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,8 +27,12 @@ use crate::workload::{FinishedWorkload, Workload, WorkloadError};
 /// Bytes of kernel log in one message.
 const LOG_PIECE: usize = 32 * 1024;
 
-/// Why a run ended early.
+/// Why a session ended early.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum SessionError {
     /// The guest cannot be set up.
     #[error(transparent)]
@@ -36,10 +40,10 @@ pub enum SessionError {
     /// The events cannot be opened.
     #[error(transparent)]
     Perf(#[from] PerfError),
-    /// The shared words cannot be had.
+    /// The shared words cannot be mapped.
     #[error("cannot map the shared words: {0}")]
     Map(#[from] rustix::io::Errno),
-    /// Nor can their addresses.
+    /// The addresses of the shared words are not known.
     #[error("shared words: {0}")]
     Physical(#[from] PhysicalError),
     /// The workload cannot start, or failed.
@@ -57,33 +61,31 @@ pub enum SessionError {
     /// The kernel log cannot be read.
     #[error("cannot read /dev/kmsg: {0}")]
     KernelLog(std::io::Error),
-    /// The kernel does not say what memory it uses.
-    #[error("cannot tell what memory the kernel uses: {0}")]
+    /// The kernel's memory use is not known.
+    #[error("cannot read the kernel's memory use: {0}")]
     KernelMemory(std::io::Error),
-    /// The kernel does not say which tasks it has.
+    /// The kernel threads are not known.
     #[error("cannot list the kernel threads: {0}")]
     KernelThreads(std::io::Error),
-    /// The kernel does not say how many interrupts there were.
+    /// The numbers of interrupts are not known.
     #[error("cannot count interrupts: {0}")]
     Interrupts(std::io::Error),
-    /// The host cannot be talked to.
+    /// The host cannot be reached.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The host wants no more.
+    /// The host ends the session.
     #[error("the host says stop: {0}")]
     Stopped(String),
     /// The host's answer does not fit the question.
     #[error("the host answered {question} with {answer}")]
     Answer {
-        /// What was sent.
         question: &'static str,
-        /// What came back.
         answer: &'static str,
     },
 }
 
-/// Does a whole run, and tells the host how it ended. The error returned is for the console: the
-/// host has been told where it could be.
+/// Runs a whole session and tells the host how it ended. The returned error is for the console: the
+/// host has got it, if possible.
 ///
 /// # Errors
 /// [`SessionError`].
@@ -116,7 +118,7 @@ pub fn run() -> Result<(), SessionError> {
                 what: error.to_string(),
             },
         };
-        // Nothing follows these, so neither does anything depend on the answer.
+        // Nothing follows, so the answer does not matter.
         let _ = link.ask(&last_words)?;
     }
     ended
@@ -126,7 +128,7 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     system::mount_dev()?;
     let cpus = system::online_cpus()?;
     let plan = hello(link, &cpus)?;
-    // First, so that a kernel without the feature is told from one that is odd in other ways.
+    // First, so that a kernel without the feature is recognized as such.
     perf::probe(&plan.tracing)?;
     system::unleash_perf()?;
     system::mount_tracefs(&plan.tracing)?;
@@ -139,7 +141,7 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     }
     let workload = set_up_workload(link, &plan, &cpus)?;
 
-    // Where every iteration is a thread that ends, what it leaves behind is of interest.
+    // If every iteration is a thread that ends, the memory that it leaves behind is of interest.
     let ends = plan.workload.kind == WorkloadKind::Exit;
     let before = ends.then(memory::kernel_memory).transpose();
     let before = before.map_err(SessionError::KernelMemory)?;
@@ -156,7 +158,7 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let helper = plan.commands.then(|| start_helper(&workload, &cpus));
     let helper = helper.transpose().map_err(SessionError::Helper)?;
     let quiet = QuietConsole::new()?;
-    // Before the host hears that it may inject: every injection finds its events on.
+    // Before the host is told that it may inject, so that each injection finds the events enabled.
     tracing.enable()?;
     if let Some(lab) = &lab {
         lab.start(workload.tids())?;
@@ -207,13 +209,13 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     Ok(())
 }
 
-/// Whether the CPUs' counters are used, of which the overflows are counted as interrupts.
+/// Whether the CPUs' counters are used. Their overflows count as interrupts.
 fn has_counters(tracing: &Tracing) -> bool {
     let hardware = |source: &EventSource| matches!(source, EventSource::Hardware(_));
     tracing.events.iter().any(|spec| hardware(&spec.source))
 }
 
-/// On the last CPU: workload threads are put on the first ones first.
+/// Starts it on the last CPU: workload threads fill the CPUs from the first on.
 fn start_helper(workload: &Workload, cpus: &[u32]) -> std::io::Result<Helper> {
     let known = workload.tids().iter().zip(workload.announces());
     let known = known.map(|(&tid, announce)| KnownThread {
@@ -237,7 +239,7 @@ fn hello(link: &mut Link, cpus: &[u32]) -> Result<GuestPlan, SessionError> {
     }
 }
 
-/// Rings before the events that write to them.
+/// Announces each ring before the events that write to it.
 fn announce_tracing(link: &mut Link, tracing: &PerfSession) -> Result<(), SessionError> {
     for (number, ring) in (0..).zip(tracing.rings()) {
         let pages = locate(link, ring.mapping.address(), ring.mapping.pages())?;

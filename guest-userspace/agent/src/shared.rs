@@ -14,7 +14,7 @@ use crate::physical::{self, PhysicalError};
 use crate::processes::Processes;
 use crate::requests::IterationRequests;
 
-/// The shared area, and what the threads share beside it.
+/// The area shared with the host, and what the threads share among themselves.
 #[derive(Debug)]
 pub struct SharedPages {
     pages: Pages,
@@ -45,25 +45,25 @@ impl SharedPages {
         physical::pages(self.pages.address(), PAGES)
     }
 
-    /// Whether somebody wants the workload to end.
+    /// Whether the workload is to end.
     #[must_use]
     pub fn stopped(&self) -> bool {
         self.stop_word().load(Ordering::Relaxed) != 0
     }
 
-    /// Ends the workload, as the host does.
+    /// Tells the workload to end, as the host does.
     pub fn stop(&self) {
         self.stop_word().store(1, Ordering::Relaxed);
     }
 
-    /// Iterations that a thread has done; 0 for a thread that cannot be.
+    /// Iterations of a thread; 0 for an invalid thread number.
     #[must_use]
     pub fn progress(&self, thread: u32) -> u64 {
         self.counter(thread)
             .map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 
-    /// Counts an iteration of a thread that does not count by itself.
+    /// Counts an iteration of a thread whose leaf does not count.
     pub fn count(&self, thread: u32) {
         if let Some(counter) = self.counter(thread) {
             counter.fetch_add(1, Ordering::Relaxed);
@@ -83,10 +83,10 @@ impl SharedPages {
         Some(self.pages.address() + offset as u64)
     }
 
-    /// The command after number `done`, and its own number.
+    /// The command after number `done`, with its number.
     #[must_use]
     pub fn command(&self, done: u64) -> Option<(u64, CommandWords)> {
-        // The number was written last.
+        // The host writes the number last.
         let number = self.word(COMMAND_OFFSET)?.load(Ordering::Acquire);
         let word = |n: usize| {
             let word = self.word(COMMAND_OFFSET + 8 * n)?;
@@ -100,7 +100,7 @@ impl SharedPages {
         (number != done).then_some((number, words))
     }
 
-    /// The command is done with.
+    /// Writes the result of a command.
     pub fn answer(&self, number: u64, errno: u64) {
         if let (Some(done), Some(result)) = (self.word(ANSWER_OFFSET), self.word(ANSWER_OFFSET + 8))
         {
@@ -109,13 +109,13 @@ impl SharedPages {
         }
     }
 
-    /// The page that is to block.
+    /// The blocked page.
     #[must_use]
     pub const fn blocker(&self) -> &Blocker {
         &self.blocker
     }
 
-    /// What is wanted of the next iterations.
+    /// The host's requests for next iterations.
     #[must_use]
     pub const fn requests(&self) -> &IterationRequests {
         &self.requests
@@ -127,14 +127,14 @@ impl SharedPages {
         &self.processes
     }
 
-    /// Where the stack of a thread ends, on which its chain runs.
+    /// Sets the end of the stack on which a thread's chain runs.
     pub fn set_stack_top(&self, thread: u32, top: u64) {
         if let Some(word) = self.stack_word(thread) {
             word.store(top, Ordering::Relaxed);
         }
     }
 
-    /// The same, 0 where it is not known.
+    /// The end of the stack on which a thread's chain runs; 0 if not known.
     #[must_use]
     pub fn stack_top(&self, thread: u32) -> u64 {
         self.stack_word(thread)

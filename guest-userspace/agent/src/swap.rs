@@ -1,4 +1,4 @@
-//! A place to swap to: a disk in memory, where the kernel has one built in.
+//! Swapping to a disk in memory, if the kernel has one built in.
 
 use std::fs::OpenOptions;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -10,13 +10,13 @@ const DISK: &std::ffi::CStr = c"/dev/ram0";
 /// Where the header's numbers are in the first page (`union swap_header`, include/linux/swap.h):
 /// version, last page, bad pages.
 const NUMBERS: usize = 1024;
-/// What the first page ends with.
+/// The end of the first page.
 const MAGIC: &[u8; 10] = b"SWAPSPACE2";
 
-/// Has the kernel swap to the disk from now on.
+/// Enables swapping to the disk.
 ///
 /// # Errors
-/// `NotFound` where there is no such disk; else what failed.
+/// `NotFound` if there is no such disk, otherwise the error.
 pub fn on() -> io::Result<()> {
     let path = DISK.to_str().map_err(io::Error::other)?;
     let mut disk = OpenOptions::new().read(true).write(true).open(path)?;
@@ -29,14 +29,14 @@ pub fn on() -> io::Result<()> {
     match unsafe { libc::swapon(DISK.as_ptr(), 0) } {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
-            // Another thread's stack has it on.
+            // It is enabled for another thread's stack.
             error if error.raw_os_error() == Some(libc::EBUSY) => Ok(()),
             error => Err(error),
         },
     }
 }
 
-/// The first page of so many; none where there is no second one.
+/// The first of `pages` pages; `None` for a disk of less than two pages.
 fn header(pages: u64) -> Option<Vec<u8>> {
     let last = u32::try_from(pages.checked_sub(1)?)
         .ok()

@@ -1,4 +1,4 @@
-//! Setting up the guest: file systems, memory that stays where it is, sysctls, the console.
+//! Sets up the guest: file systems, memory that does not move, sysctls, the console.
 
 use std::fs;
 use std::io;
@@ -15,15 +15,16 @@ pub const TRACEFS: &str = "/tracing";
 
 /// Why the guest cannot be set up.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum SystemError {
     /// A file system cannot be mounted.
     #[error("cannot mount {kind} on {target}: {source}")]
     Mount {
-        /// Its type.
         kind: &'static str,
-        /// Its mount point.
         target: &'static str,
-        /// Why.
         source: io::Error,
     },
     /// Memory cannot be kept in place.
@@ -32,11 +33,8 @@ pub enum SystemError {
     /// A sysctl cannot be read or set.
     #[error("cannot set sysctl {name} to {value}: {source}")]
     Sysctl {
-        /// Path under `/proc/sys`.
         name: &'static str,
-        /// What it should be.
         value: String,
-        /// Why.
         source: io::Error,
     },
     /// The online CPUs are unknown.
@@ -44,7 +42,7 @@ pub enum SystemError {
     Cpus(rustix::io::Errno),
 }
 
-/// Mounts `/proc`: page map, sysctls, what threads sleep in.
+/// Mounts `/proc`, for the page map, sysctls, and the state of threads.
 ///
 /// # Errors
 /// [`SystemError::Mount`].
@@ -60,7 +58,7 @@ pub fn mount_dev() -> Result<(), SystemError> {
     mount_one("devtmpfs", "/dev")
 }
 
-/// Mounts tracefs, if an event of the plan is a tracepoint.
+/// Mounts tracefs if an event of the plan needs it.
 ///
 /// # Errors
 /// [`SystemError::Mount`].
@@ -77,7 +75,7 @@ pub fn mount_tracefs(tracing: &Tracing) -> Result<(), SystemError> {
     Ok(())
 }
 
-/// Mounts `/sys`, in which a program finds the counters there are.
+/// Mounts `/sys`, where perf finds the counters.
 ///
 /// # Errors
 /// [`SystemError::Mount`].
@@ -95,12 +93,10 @@ fn mount_one(kind: &'static str, target: &'static str) -> Result<(), SystemError
     mount(kind, target, kind, MountFlags::empty(), None).map_err(|e| failed(e.into()))
 }
 
-/// Keeps all memory of this process, present and future, in RAM and at its guest-physical
-/// address, and has it there before it is first used: workload threads take no page fault, and
-/// the host can rely on the addresses it was told.
+/// Keeps all present and future memory of this process populated, in RAM, and at its guest-physical
+/// address: workload threads take no page faults, and the addresses that the host knows stay valid.
 ///
-/// Locked pages can still move by compaction and by being gathered into huge pages; both are
-/// turned off.
+/// Locked pages can still move by compaction and by their collapse into huge pages; both are disabled.
 ///
 /// # Errors
 /// [`SystemError`].
@@ -110,9 +106,9 @@ pub fn pin_memory() -> Result<(), SystemError> {
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(SystemError::Pin)
 }
 
-/// Keeps the timers of a CPU on it: the kernel would give those of one that is idle to one that is
-/// not (`get_nohz_timer_target`, kernel/sched/core.c), and who sleeps here would sleep on while that
-/// one is frozen.
+/// Keeps timers on their CPU. Otherwise the kernel moves the timers of an idle CPU to a busy one
+/// (`get_nohz_timer_target`, kernel/sched/core.c), and a thread that sleeps here would not wake up while
+/// that CPU is frozen.
 ///
 /// # Errors
 /// [`SystemError::Sysctl`].
@@ -120,7 +116,7 @@ pub fn keep_timers() -> Result<(), SystemError> {
     sysctl_if_there("kernel/timer_migration", "0")
 }
 
-/// The set of this one CPU; none where its number is too big for one, which the kernel refuses.
+/// The set of this one CPU; empty, which the kernel refuses, if the number is too large.
 #[must_use]
 pub fn only(cpu: u32) -> CpuSet {
     let mut set = CpuSet::new();
@@ -130,7 +126,7 @@ pub fn only(cpu: u32) -> CpuSet {
     set
 }
 
-/// Lets perf do whatever the plan says, without throttling.
+/// Allows perf all that a plan can contain, without throttling.
 ///
 /// # Errors
 /// [`SystemError::Sysctl`].
@@ -141,13 +137,12 @@ pub fn unleash_perf() -> Result<(), SystemError> {
     // (`perf_event_max_sample_rate_handler` in kernel/events/core.c).
     sysctl("kernel/perf_event_max_sample_rate", "1000000000")?;
     sysctl("kernel/perf_cpu_time_max_percent", "0")?;
-    // Its NMIs are not the scenario's.
+    // Its NMIs are not those of the scenario.
     sysctl_if_there("kernel/nmi_watchdog", "0")
 }
 
-/// Keeps kernel messages off the console, of which the slowness would be part of what is
-/// measured: an NMI that nobody claims is reported at the highest urgency. They stay in
-/// `/dev/kmsg`. Ends when dropped.
+/// Keeps kernel messages off the slow console, until dropped: they would change the timing, and an
+/// unclaimed NMI is reported at the highest urgency. They stay in `/dev/kmsg`.
 #[derive(Debug)]
 pub struct QuietConsole {
     before: String,
@@ -156,11 +151,10 @@ pub struct QuietConsole {
 impl QuietConsole {
     const SYSCTL: &str = "kernel/printk";
 
-    /// From now on the console is quiet, but for a panic or an oops.
+    /// Silences the console, except for a panic or an oops.
     ///
-    /// The level is -1, because 0 would still be raised by nothing: `console_verbose` in
-    /// kernel/printk/printk.c, which a panic calls, leaves a level of 0 alone; and 1 lets
-    /// through what has urgency 0.
+    /// The level is -1, because `console_verbose` (kernel/printk/printk.c), which a panic calls, does
+    /// not raise level 0, and level 1 lets messages of urgency 0 through.
     ///
     /// # Errors
     /// [`SystemError::Sysctl`].
@@ -179,12 +173,12 @@ impl QuietConsole {
 
 impl Drop for QuietConsole {
     fn drop(&mut self) {
-        // Worth nothing more than a try: the log reaches the host by mailbox anyway.
+        // A failure does no harm: the log reaches the host by mailbox.
         let _ = sysctl(Self::SYSCTL, &self.before);
     }
 }
 
-/// Numbers of the CPUs that this process may use: all that are online.
+/// Numbers of the CPUs that this process may use, which are all online ones.
 ///
 /// # Errors
 /// [`SystemError::Cpus`].

@@ -1,7 +1,7 @@
-//! A page that blocks whoever looks at it while it is out of the page tables, the kernel included.
+//! Blocks accesses to a page, including those of the kernel, while it is not in the page tables.
 //!
-//! Linux 7.2, fs/userfaultfd.c: minor faults are those on pages of shared memory that exist and
-//! are not mapped. Who waits is woken when the page is off the list: it looks again and finds it.
+//! Linux 7.2, fs/userfaultfd.c: minor faults are those on existing pages of shared memory that are
+//! not mapped. A waiting access is retried, and succeeds, when the page is unregistered.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,15 +23,15 @@ const MESSAGE: usize = 32;
 /// `UFFD_EVENT_PAGEFAULT`, its first byte.
 const PAGEFAULT: u8 = 0x12;
 
-/// The file that faults are read from.
+/// The file from which faults are read.
 #[derive(Debug)]
 pub struct Userfault(File);
 
 impl Userfault {
-    /// Opens one that the kernel's own faults go to as well.
+    /// Opens a file that also gets the kernel's own faults.
     ///
     /// # Errors
-    /// The errno: `ENOSYS` without `CONFIG_USERFAULTFD`, `EINVAL` where it knows no minor faults.
+    /// The errno: `ENOSYS` without `CONFIG_USERFAULTFD`, `EINVAL` without minor faults.
     pub fn open() -> io::Result<Self> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         // SAFETY: no memory is involved.
@@ -46,7 +46,7 @@ impl Userfault {
         Ok(this)
     }
 
-    /// From now on looks at these bytes block while they are not mapped.
+    /// Blocks accesses to these bytes while they are not mapped.
     ///
     /// # Errors
     /// The errno.
@@ -54,17 +54,17 @@ impl Userfault {
         self.call(IOCTL_REGISTER, &mut [start, bytes, MODE_MINOR, 0])
     }
 
-    /// They do not any more, and who waits goes on.
+    /// Ends this, and wakes what waits.
     ///
     /// # Errors
     /// The errno.
     pub fn release(&self, start: u64, bytes: u64) -> io::Result<()> {
         self.call(IOCTL_UNREGISTER, &mut [start, bytes])?;
-        // `userfaultfd_unregister` wakes only those that wait for a page that does not exist.
+        // `userfaultfd_unregister` wakes only accesses to pages that do not exist.
         self.call(IOCTL_WAKE, &mut [start, bytes])
     }
 
-    /// Whether somebody has begun to wait since the last time.
+    /// Whether something has begun to wait since the last call.
     #[must_use]
     pub fn has_blocked(&mut self) -> bool {
         let mut message = [0; MESSAGE];
@@ -73,8 +73,8 @@ impl Userfault {
     }
 
     fn call<const N: usize>(&self, request: u64, words: &mut [u64; N]) -> io::Result<()> {
-        // SAFETY: the requests read and write as many bytes as are in their numbers, which
-        // are those of `words` at each place that calls this.
+        // SAFETY: the requests read and write as many bytes as their numbers contain, which is the
+        // size of `words` in each call.
         let answer = unsafe { libc::ioctl(self.0.as_raw_fd(), request, words.as_mut_ptr()) };
         match answer {
             0.. => Ok(()),

@@ -1,4 +1,4 @@
-//! What must hold in the injections of a scenario beyond the types of their values.
+//! Checks of the injections of a scenario that the types of their values do not express.
 
 use unwindlab_abi::plan::WorkloadKind;
 
@@ -98,7 +98,7 @@ fn check_frame(frame: &At<u32>, scenario: &Scenario, complaints: &mut Complaints
     });
 }
 
-/// Some are done by one workload only.
+/// Some actions need certain workloads.
 fn check_kind(injection: &Injection, scenario: &Scenario, complaints: &mut Complaints<'_>) {
     let (kinds, why): (&[WorkloadKind], _) = match injection {
         Injection::BlockFault(_) => (
@@ -132,7 +132,7 @@ fn check_kind(injection: &Injection, scenario: &Scenario, complaints: &mut Compl
     });
 }
 
-/// What the agent's helper does.
+/// Checks an action of the agent's helper.
 fn check_helped(
     when: &When<'_>,
     injection: &Injection,
@@ -143,18 +143,18 @@ fn check_helped(
     let Some(of) = injection.helped() else { return };
     let word = injection.word();
     complaints.require(vcpus >= 2, when.location, || {
-        format!("`{word}` needs 2 vCPUs or more: the last one is the helper's who does it")
+        format!("`{word}` needs 2 vCPUs or more: the last one is for the agent's helper")
     });
     check_thread(of, threads, complaints);
     let target = ("target", when.target.map(At::location));
-    refuse([target], "it is done to a thread", complaints);
+    refuse([target], "it acts on a thread", complaints);
     let known = when.at.is_some() || when.on.is_some() || when.after.is_some();
     complaints.require(of.is_some() || known, when.location, || {
-        format!("`{word}` needs to know the thread: give `of`")
+        format!("`{word}` needs a thread: add `of`")
     });
 }
 
-/// A name is unique, and `after` has that of an injection that is written before.
+/// Names are unique, and `after` names earlier injections.
 fn check_names(injections: &[Injection], complaints: &mut Complaints<'_>) {
     let mut known: Vec<&str> = Vec::new();
     for injection in injections {
@@ -215,7 +215,7 @@ fn check_schedule(
     check_limit(schedule.limit.as_ref(), complaints);
 }
 
-/// A guest's own watchdogs call a CPU hung that stands still for long: 21 s for RCU's.
+/// The guest's own watchdogs report a CPU that stands still for long as hung, RCU's after 21 s.
 fn check_limit(limit: Option<&At<Time>>, complaints: &mut Complaints<'_>) {
     if let Some(limit) = limit {
         complaints.require(

@@ -12,7 +12,7 @@ macro_rules! labels {
         }
         $(#[inline]
         fn $label() -> u64 {
-            // The address alone is taken: no byte is read.
+            // Only the address is taken; no byte is read.
             (&raw const label::$label).addr() as u64
         })*
     };
@@ -148,15 +148,15 @@ pub(super) fn leaf(kind: WorkloadKind) -> u64 {
     }
 }
 
-/// The names that scenarios and reports may use for the workloads' code.
+/// The symbols by which scenarios and reports name the workloads' code.
 ///
 /// | name | what |
 /// |---|---|
-/// | `root`, `exit_root` | start of a chain; the second one that of threads of kind `exit` |
+/// | `root`, `exit_root` | start of a chain; `exit_root` for threads of kind `exit` |
 /// | `descend` | the recursion between root and leaf |
-/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit`, `missing`, `paged`, `uring`, `exec`, `compat`, `process`, and `fork` for all three of its like |
-/// | `compat_descend`, `compat_nop` | the 32-bit recursion, and the instruction its leaf exists for |
-/// | `spin_loop` | the one instruction that a spinning thread is at most of the time |
+/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit`, `missing`, `paged`, `uring`, `exec`, `compat`, `process`, and `fork` for `fork`, `vfork` and `clone3` |
+/// | `compat_descend`, `compat_nop` | the 32-bit recursion, and the instruction without effect in its leaf |
+/// | `spin_loop` | the instruction that a spinning thread executes most of the time |
 /// | `KIND_call` | the `syscall` instruction of a leaf that has one |
 /// | `KIND_return` | the instruction after it (`exit_return` never runs) |
 ///

@@ -60,9 +60,9 @@ std::arch::global_asm!(
 
 /// Exit status of a process of workload `process` that did nothing but its system call.
 pub const PLAIN_END: i32 = 7;
-/// Waits for completions (include/uapi/linux/io_uring.h).
+/// Flag to wait for completions (include/uapi/linux/io_uring.h).
 const IORING_ENTER_GETEVENTS: u32 = 1;
-/// Stack bytes of one frame: return address and saved frame pointer.
+/// Bytes of one frame on the stack: return address and saved frame pointer.
 pub const FRAME_BYTES: usize = 16;
 /// The shortest chain: leaf, one caller, root.
 pub const MIN_FRAMES: u32 = 3;
@@ -81,7 +81,7 @@ mod entry {
     }
 }
 
-/// What the assembly of one thread works on; `chain.s` uses the fields by their offsets.
+/// The data of one thread's assembly; `chain.s` uses the fields by their offsets.
 #[repr(C)]
 #[derive(Debug)]
 struct ChainWords {
@@ -95,13 +95,13 @@ struct ChainWords {
     stop: u64,
     /// The counter's value at which the thread ends.
     limit: u64,
-    /// What the last `read` returned.
+    /// The result of the last `read`.
     result: AtomicI64,
     arm: u32,
     done: u32,
-    /// Where to read from; the `io-uring` leaf's ring.
+    /// The descriptor to read from; for the `io-uring` leaf the ring.
     fd: i32,
-    /// All ones where `end` counts from the stack pointer of the root, 0 where it is an address.
+    /// All ones if `end` is relative to the stack pointer of the root, 0 if it is an address.
     end_on_stack: u64,
     /// The frame pointer with which the root ends the chain.
     end: u64,
@@ -116,12 +116,12 @@ struct ChainWords {
     /// Address of the ring's tail of submissions, and of its head of completions.
     uring_tail: u64,
     uring_head: u64,
-    /// What the leaves of `missing-pages` and `paged-out` do before their system call.
+    /// Calls of the leaves of `missing-pages` and `paged-out` before their system call.
     before: Call,
     before_too: Call,
-    /// And after it.
+    /// Their call after it.
     after: Call,
-    /// The system call of the leaves of `process` and of `fork` and its like.
+    /// The system call of the leaves of `process`, `fork`, `vfork` and `clone3`.
     call: Call,
 }
 
@@ -146,8 +146,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// A chain of `frames` frames for thread `thread`, ending after `iterations` iterations (0:
-    /// only at the stop word). `fd` is read by the sleeping kind. `None` where `frames` is below
+    /// A chain of `frames` frames for thread `thread`, which ends after `iterations` iterations (0:
+    /// only at the stop word). The sleeping kind reads `fd`. `None` if `frames` is below
     /// [`MIN_FRAMES`] or the shared pages have no counter for the thread.
     #[must_use]
     pub fn new(
@@ -194,7 +194,7 @@ impl Chain {
         })
     }
 
-    /// Ends the chain with wild frame pointer `which` of [`WILD_ENDS`], counted round.
+    /// Ends the chain with invalid frame pointer number `which` modulo [`WILD_ENDS`].
     #[must_use]
     pub fn with_wild_end(mut self, which: u32) -> Self {
         let end = ENDS.iter().cycle().nth(which as usize);
@@ -219,19 +219,19 @@ impl Chain {
         self
     }
 
-    /// What the `exec` leaf executes: addresses of a C string, and of arguments as `execve` takes
-    /// them, both of which stay as long as the chain.
+    /// Sets what the `exec` leaf executes: addresses of a C string and of arguments for `execve`. Both
+    /// must stay valid as long as the chain.
     #[must_use]
     pub fn executing(mut self, path: u64, arguments: u64) -> Self {
         (self.words.exec_path, self.words.exec_arguments) = (path, arguments);
         self
     }
 
-    /// The ring of the `io-uring` leaf, and where its tail of submissions and its head of
-    /// completions are.
+    /// Sets the ring of the `io-uring` leaf, and the addresses of its submission tail and completion
+    /// head.
     ///
     /// # Safety
-    /// Both addresses must be of words that may be written as long as the chain runs.
+    /// Both words must be writable as long as the chain runs.
     #[must_use]
     pub unsafe fn with_ring(mut self, ring: i32, tail: u64, head: u64) -> Self {
         self.words.fd = ring;
@@ -245,13 +245,13 @@ impl Chain {
         &self.shared
     }
 
-    /// Whether a further iteration is wanted.
+    /// Whether another iteration follows.
     #[must_use]
     pub fn goes_on(&self) -> bool {
         !self.shared.stopped() && self.shared.progress(self.thread) < self.words.limit
     }
 
-    /// Counts an iteration of a kind that does not count in its leaf.
+    /// Counts an iteration, for kinds whose leaf does not count.
     pub fn count(&self) {
         self.shared.count(self.thread);
     }
@@ -261,7 +261,7 @@ impl Chain {
     /// iteration is wanted.
     pub fn run(&self) {
         if self.kind == WorkloadKind::Compat {
-            // Its code knows no other stack than the one below 4 GiB that it is given.
+            // Its code needs a stack below 4 GiB.
             if self.words.stack_top != 0 {
                 // SAFETY: as below.
                 unsafe { entry::ul_compat_root(&raw const self.words) }
@@ -316,25 +316,25 @@ impl Chain {
         }
     }
 
-    /// What the leaf does before its system call, one after the other.
+    /// The calls of the leaf before its system call, one after the other.
     #[must_use]
     pub const fn before(&self) -> [&Call; 2] {
         [&self.words.before, &self.words.before_too]
     }
 
-    /// What it does after it.
+    /// The call of the leaf after its system call.
     #[must_use]
     pub const fn after(&self) -> &Call {
         &self.words.after
     }
 
-    /// The system call itself, where it is not always the same.
+    /// The system call of the leaf, for kinds in which it varies.
     #[must_use]
     pub const fn call(&self) -> &Call {
         &self.words.call
     }
 
-    /// What the last `read` of the sleeping kind, or `io_uring_enter` returned.
+    /// The result of the last `read` or `io_uring_enter`.
     #[must_use]
     pub fn last_result(&self) -> i64 {
         self.words.result.load(Ordering::Relaxed)

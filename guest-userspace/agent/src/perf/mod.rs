@@ -1,4 +1,4 @@
-//! The tracing session: perf events on every CPU, and their ring buffers.
+//! The perf events on every CPU and their ring buffers.
 
 pub mod attr;
 mod probe;
@@ -18,8 +18,12 @@ use attr::{
     flag,
 };
 
-/// Why there is no tracing session.
+/// Why the perf events cannot be opened or switched.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum PerfError {
     /// The kernel lacks deferred unwinding: it refuses the attr's bits.
     #[error(
@@ -29,61 +33,37 @@ pub enum PerfError {
     NoDeferred(Errno),
     /// The kernel lacks a tracepoint.
     #[error("this kernel has no tracepoint {system}:{name}")]
-    NoTracepoint {
-        /// Its system.
-        system: String,
-        /// Its name.
-        name: String,
-    },
+    NoTracepoint { system: String, name: String },
     /// The kernel cannot be probed there.
     #[error("this kernel takes no kprobe on {function}: {source}")]
     Probe {
-        /// The function.
         function: String,
-        /// Why.
         source: std::io::Error,
     },
-    /// No PMU counts such an event here.
+    /// No PMU counts the event.
     #[error("nothing counts event `{name}` on this machine (perf_event_open: {errno})")]
-    NoCounter {
-        /// The event's name.
-        name: String,
-        /// What the kernel says.
-        errno: Errno,
-    },
-    /// perf does not even do what every perf does.
+    NoCounter { name: String, errno: Errno },
+    /// Even a dummy event cannot be opened.
     #[error("perf_event_open of a dummy event on CPU 0: {0}")]
     NoPerf(Errno),
-    /// The identity of a tracepoint cannot be read.
+    /// The id of a tracepoint cannot be read.
     #[error("cannot read the id of tracepoint {system}:{name}: {source}")]
     Tracepoint {
-        /// Its system.
         system: String,
-        /// Its name.
         name: String,
-        /// Why.
         source: std::io::Error,
     },
     /// A system call about an event failed.
     #[error("event `{name}` on CPU {cpu}: {what}: {errno}")]
     Event {
-        /// The event's name.
         name: String,
-        /// Its CPU.
         cpu: u32,
-        /// What was tried.
         what: &'static str,
-        /// Why it failed.
         errno: Errno,
     },
     /// `output_to` names no earlier event with a ring of its own.
     #[error("event `{name}` wants the ring of event {target}, which comes later or has none")]
-    OutputTo {
-        /// The event's name.
-        name: String,
-        /// What it names.
-        target: u32,
-    },
+    OutputTo { name: String, target: u32 },
 }
 
 impl PerfError {
@@ -97,7 +77,7 @@ impl PerfError {
     }
 }
 
-/// Asks the kernel whether it takes the attr bits that the plan needs.
+/// Checks that the kernel accepts the attr bits that the plan needs.
 ///
 /// # Errors
 /// [`PerfError::NoDeferred`] if not, [`PerfError::NoPerf`] if perf does not work at all.
@@ -166,7 +146,7 @@ impl PerfSession {
         Ok(session)
     }
 
-    /// What to announce of the events.
+    /// The announcements of the events.
     #[must_use]
     pub fn announces(&self) -> &[EventAnnounce] {
         &self.announces
@@ -178,7 +158,7 @@ impl PerfSession {
         &self.rings
     }
 
-    /// Turns the events on, those that receive record 22 first: no request without a receiver.
+    /// Enables the events, first those that receive record 22, so that each request has a receiver.
     ///
     /// # Errors
     /// [`PerfError::Event`].
@@ -186,7 +166,7 @@ impl PerfSession {
         self.switch([true, false], "cannot enable", sys::enable)
     }
 
-    /// Turns the events off, those that receive record 22 last.
+    /// Disables the events, last those that receive record 22.
     ///
     /// # Errors
     /// [`PerfError::Event`].

@@ -1,4 +1,4 @@
-//! `compat`: the chain is one of 32-bit code.
+//! `compat`: the chain is 32-bit code.
 
 use unwindlab_abi::mailbox::PAGE_SIZE;
 
@@ -6,7 +6,7 @@ use super::{WorkloadError, failed};
 use crate::chain::Chain;
 use crate::pages::Pages;
 
-/// Runs the chain, over and over, on a stack that 32 bits can address.
+/// Runs all iterations, on a stack that 32 bits can address.
 pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), WorkloadError> {
     let stack = Pages::low(stack_bytes.div_ceil(PAGE_SIZE))
         .map_err(failed(thread, "cannot map a stack below 2 GiB"))?;

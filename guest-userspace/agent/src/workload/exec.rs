@@ -1,5 +1,5 @@
-//! `exec`: every iteration is a process that executes the agent anew at the bottom of its chain.
-//! `exec-by-thread`: a second thread of the process does so.
+//! `exec`: each iteration is a process that executes the agent again at the bottom of its chain.
+//! `exec-by-thread`: the second thread of the process does so.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::io;
@@ -13,7 +13,7 @@ use crate::pages::Pages;
 
 /// The agent itself.
 const PROGRAM: &std::ffi::CStr = c"/proc/self/exe";
-/// Stack of a first thread that makes a second one.
+/// Pages of the stack of a first thread that starts the second one.
 const FIRST_PAGES: usize = 16;
 
 /// Starts the processes one after the other, all on the same stack.
@@ -54,7 +54,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// What the first thread of a process makes the second of.
+/// What the first thread of a process passes to the second.
 #[repr(C)]
 struct Second {
     chain: *const Chain,
@@ -68,8 +68,8 @@ extern "C" fn alone(chain: *mut c_void) -> c_int {
     1
 }
 
-/// Makes a second thread that does, and waits for it inside of the system call (as after `vfork`): it
-/// is there that exec ends it.
+/// Starts a second thread that does so, and waits for it inside the system call (as after `vfork`),
+/// where exec ends the first thread.
 extern "C" fn first(second: *mut c_void) -> c_int {
     // SAFETY: the parent keeps it, and the chain, until the process has its own memory.
     let second = unsafe { &*second.cast::<Second>() };
@@ -87,8 +87,8 @@ extern "C" fn first(second: *mut c_void) -> c_int {
     1
 }
 
-/// Starts one process, in the memory of this one until it has become another program, and waits for
-/// its end.
+/// Starts one process, which shares this one's memory until it executes the other program, and waits
+/// for its end.
 fn become_another(
     child: extern "C" fn(*mut c_void) -> c_int,
     argument: *const c_void,

@@ -1,4 +1,4 @@
-//! `exit`: every iteration is a thread that ends at the bottom of its call chain.
+//! `exit`: each iteration is a thread that exits at the bottom of its call chain.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -27,12 +27,12 @@ pub(super) fn run(chain: &Chain, thread: u32, stack_bytes: usize) -> Result<(), 
     Ok(())
 }
 
-/// Sleeps until the kernel has zeroed the word (`CLONE_CHILD_CLEARTID`), which it does after the
-/// exiting thread's last look at its user stack.
+/// Sleeps until the kernel has zeroed the word (`CLONE_CHILD_CLEARTID`), after the exiting thread's
+/// last access to its user stack.
 fn wait_until_gone(alive: &AtomicU32) {
     while alive.load(Ordering::Acquire) != 0 {
-        // The kernel wakes it as a shared futex, hence no PRIVATE flag. Whatever ends the wait,
-        // the word decides.
+        // The kernel wakes it as a shared futex, hence no PRIVATE flag. The word decides, not the
+        // result of the wait.
         let _: Result<(), Errno> = futex::wait(alive, futex::Flags::empty(), 1, None);
     }
 }

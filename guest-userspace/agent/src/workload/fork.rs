@@ -1,4 +1,4 @@
-//! `fork`, `vfork`, `clone3`: the system call at the bottom of the chain makes a process, which exits
+//! `fork`, `vfork`, `clone3`: the system call at the bottom of the chain starts a process, which exits
 //! at once.
 
 use std::io;
@@ -8,10 +8,10 @@ use unwindlab_abi::WorkloadKind;
 use super::{WorkloadError, failed};
 use crate::chain::Chain;
 
-/// Bytes of `struct clone_args` as it was at first (`CLONE_ARGS_SIZE_VER0`).
+/// Bytes of the first version of `struct clone_args` (`CLONE_ARGS_SIZE_VER0`).
 const ARGS_BYTES: u64 = 64;
 
-/// Runs the chain, over and over.
+/// Runs all iterations.
 pub(super) fn run(chain: &Chain, thread: u32, kind: WorkloadKind) -> Result<(), WorkloadError> {
     // `struct clone_args`: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls.
     let arguments: [u64; 8] = [0, 0, 0, 0, libc::SIGCHLD.unsigned_abs().into(), 0, 0, 0];

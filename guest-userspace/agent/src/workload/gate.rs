@@ -1,4 +1,4 @@
-//! The start line.
+//! The gate at which threads wait until the events are enabled.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -10,7 +10,7 @@ enum State {
     Cancelled,
 }
 
-/// Closed at first; opens, or is cancelled, once.
+/// Closed at first; opened or cancelled once.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     state: Mutex<State>,
@@ -18,7 +18,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Sleeps while the gate is closed. True: go; false: go home.
+    /// Sleeps while the gate is closed; returns whether it opened.
     pub(super) fn wait(&self) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = self
@@ -32,7 +32,7 @@ impl Gate {
         self.leave_closed(State::Open);
     }
 
-    /// Does nothing to a gate that is open.
+    /// Has no effect on an open gate.
     pub(super) fn cancel(&self) {
         self.leave_closed(State::Cancelled);
     }

@@ -1,4 +1,4 @@
-//! `io-uring`: every system call waits for completions, where the kernel runs task work.
+//! `io-uring`: each system call waits for completions, where the kernel runs task work.
 
 use std::ptr::null_mut;
 
@@ -14,18 +14,18 @@ use unwindlab_abi::{Observation, WorkloadKind};
 use super::{WorkloadError, failed};
 use crate::chain::Chain;
 
-/// Requests under way: one, and a power of two.
+/// Concurrent requests: one, a power of two.
 const ENTRIES: u32 = 1;
 /// Bytes of a submission (`struct io_uring_sqe`).
 const SUBMISSION: usize = 64;
 /// Bytes of a completion (`struct io_uring_cqe`).
 const COMPLETION: usize = 16;
 
-/// `IOSQE_ASYNC`, in the byte behind the operation: a worker of the kernel is to do it.
+/// `IOSQE_ASYNC`, in the byte behind the operation: a worker of the kernel executes it.
 const BY_WORKER: u16 = 1 << 4 << 8;
 
-/// Runs the chain, over and over, with a ring of its own. The one submission is all zeroes, which
-/// is `IORING_OP_NOP`, but for the flags.
+/// Runs all iterations with a separate ring. The one submission is zero, which is `IORING_OP_NOP`,
+/// except for the flags.
 pub(super) fn run(
     chain: Chain,
     thread: u32,
@@ -42,7 +42,7 @@ pub(super) fn run(
         chain.run();
         let result = chain.last_result();
         if result != 1 {
-            // Less than 0: why it failed. Else it took another number than the one submitted.
+            // Negative: the errno. Otherwise the kernel took another number of submissions than one.
             let errno = i32::try_from(-result).ok().filter(|errno| *errno > 0);
             let errno = errno.map_or(Errno::IO, Errno::from_raw_os_error);
             return Err(failed(thread, "io_uring_enter did not take one request")(
@@ -92,7 +92,7 @@ impl Ring {
     }
 }
 
-/// Where a part of the ring is mapped.
+/// Maps a part of the ring; returns its address.
 fn map(fd: &OwnedFd, offset: u64, len: usize) -> Result<u64, Errno> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::SHARED | MapFlags::POPULATE;

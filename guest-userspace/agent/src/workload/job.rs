@@ -29,7 +29,7 @@ pub(super) struct ThreadJob {
     pub(super) cpu: u32,
     sleeper: Option<sleep_migrate::Pipe>,
     /// Where pages of its stack are paged out to.
-    elsewhere: Option<paged_out::Elsewhere>,
+    page_store: Option<paged_out::PageStore>,
     huge_pages: bool,
     cpus: Vec<u32>,
 }
@@ -57,8 +57,8 @@ impl ThreadJob {
         if plan.wild_ends {
             chain = chain.with_wild_end(thread);
         }
-        let elsewhere = (plan.kind == WorkloadKind::PagedOut)
-            .then(|| paged_out::Elsewhere::new(thread, stack_bytes(short)))
+        let page_store = (plan.kind == WorkloadKind::PagedOut)
+            .then(|| paged_out::PageStore::new(thread, stack_bytes(short)))
             .transpose()?;
         let first_cpu = usize::try_from(thread).unwrap_or(0);
         Ok(Self {
@@ -68,7 +68,7 @@ impl ThreadJob {
             stack_bytes: stack_bytes(short),
             cpu: cpus.iter().cycle().nth(first_cpu).copied().unwrap_or(0),
             sleeper,
-            elsewhere,
+            page_store,
             huge_pages: plan.huge_pages,
             cpus: cpus.to_vec(),
         })
@@ -89,8 +89,8 @@ impl ThreadJob {
                 missing_pages::run(self.chain, self.thread, pages, self.huge_pages)?;
             }
             (WorkloadKind::PagedOut, _) => {
-                if let Some(elsewhere) = &self.elsewhere {
-                    paged_out::run(self.chain, self.thread, elsewhere, self.stack_bytes)?;
+                if let Some(store) = &self.page_store {
+                    paged_out::run(self.chain, self.thread, store, self.stack_bytes)?;
                 }
             }
             (WorkloadKind::Compat, _) => compat::run(self.chain, self.thread, self.stack_bytes)?,

@@ -1,5 +1,5 @@
-//! `missing-pages`: every iteration makes its system call with no page of its stack mapped, or with
-//! one that is gone altogether.
+//! `missing-pages`: each iteration makes its system call with no page of its stack in the page tables,
+//! or with one page that does not exist.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -16,14 +16,14 @@ use crate::helper;
 use crate::pages::Pages;
 use crate::requests::IterationChange;
 
-/// Drops pages from the page tables also where they are locked (include/uapi/asm-generic/
-/// mman-common.h, since 5.18).
+/// Drops even locked pages from the page tables (include/uapi/asm-generic/mman-common.h, since
+/// 5.18).
 const MADV_DONTNEED_LOCKED: u64 = 24;
 /// `MREMAP_MAYMOVE | MREMAP_FIXED`.
 const MOVE: u64 = 1 | 2;
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Runs the chain, over and over, on a stack of shared memory.
+/// Runs all iterations, on a stack of shared memory.
 pub(super) fn run(
     chain: Chain,
     thread: u32,
@@ -36,7 +36,7 @@ pub(super) fn run(
         Pages::shared
     };
     let stack = map(pages).map_err(failed(thread, "cannot map a stack"))?;
-    // Where a page of the stack is while it is gone.
+    // Where a page of the stack is while it is moved away.
     let aside = Pages::new(1).map_err(failed(thread, "cannot map a page"))?;
     let file = one_page().map_err(failed(thread, "cannot make a file"))?;
     // SAFETY: the stack was sized for this chain, and is unmapped after the last run.
@@ -60,7 +60,7 @@ pub(super) fn run(
         }
         chain.run();
         let [before, before_too] = chain.before();
-        // Else the pages were there, and nothing was shown.
+        // Otherwise the pages stayed in place, and the iteration shows nothing.
         let [before, before_too] = [before, before_too].map(Call::answer);
         let gone = before.and(before_too).and(chain.after().answer());
         gone.map_err(failed(thread, "cannot drop the pages of its stack"))?;
@@ -69,7 +69,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// In the next iteration every page is there, and none is in the page tables.
+/// In the next iteration every page exists and none is in the page tables.
 pub(super) fn drop_all(chain: &Chain, stack: &Pages) {
     let [before, before_too] = chain.before();
     before_too.unset();
@@ -78,9 +78,9 @@ pub(super) fn drop_all(chain: &Chain, stack: &Pages) {
     chain.after().unset();
 }
 
-/// In the next iteration this page is moved elsewhere, and nothing is mapped in its place, until it
-/// comes back behind the system call. No mapping made meanwhile could take its place but one of a
-/// single page, which the agent makes none of.
+/// In the next iteration this page is moved away during the system call, so that nothing is mapped in
+/// its place. Only a new mapping of a single page could take the place meanwhile, and the agent makes
+/// none.
 fn move_aside(chain: &Chain, page: u64, aside: u64) {
     let [before, _] = chain.before();
     before.set(libc::SYS_mremap, &[page, PAGE, PAGE, MOVE, aside]);
@@ -95,15 +95,15 @@ fn one_page() -> Result<File, Errno> {
     Ok(file)
 }
 
-/// In the next iteration this page is one of the file, which has no byte left during the system call.
-/// What it held is kept aside, and written back behind it.
+/// In the next iteration this page is that of the file, which is empty during the system call. The
+/// page's contents are saved before and written back after.
 fn truncate(chain: &Chain, page: u64, file: &File, aside: u64) -> Result<(), Errno> {
     let at = std::ptr::with_exposed_provenance_mut(usize::try_from(page).unwrap_or(0));
     let (access, flags) = (
         ProtFlags::READ | ProtFlags::WRITE,
         MapFlags::SHARED | MapFlags::FIXED,
     );
-    // SAFETY: a page of the stack, on which nothing is between two iterations.
+    // SAFETY: a page of the stack, which is unused between two iterations.
     unsafe { mmap(at, PAGE_SIZE, access, flags, file, 0)? };
     let fd = u64::from(file.as_raw_fd().unsigned_abs());
     let [before, before_too] = chain.before();

@@ -1,4 +1,4 @@
-//! The workload's threads: made, pinned and held at a start line until tracing is on.
+//! The workload's threads: started, pinned, and held at a gate until the events are enabled.
 
 mod compat;
 mod exec;
@@ -32,6 +32,10 @@ use job::{ThreadJob, check_memory, reserve};
 
 /// Why the workload cannot start or did not run as planned.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum WorkloadError {
     /// More or fewer threads than the shared area has counters for.
     #[error("{0} threads asked for: a workload has 1 to {MAX_THREADS}")]
@@ -44,43 +48,25 @@ pub enum WorkloadError {
     OneCpu,
     /// The stacks do not fit the guest.
     #[error("the stacks need {need_mib} MiB and the guest has {free_mib} MiB free")]
-    Memory {
-        /// All stacks together.
-        need_mib: u64,
-        /// Free memory now.
-        free_mib: u64,
-    },
+    Memory { need_mib: u64, free_mib: u64 },
     /// A thread cannot be made.
     #[error("cannot start workload thread {thread}: {source}")]
-    Spawn {
-        /// Its index.
-        thread: u32,
-        /// Why.
-        source: std::io::Error,
-    },
+    Spawn { thread: u32, source: std::io::Error },
     /// A system call of a thread failed.
     #[error("workload thread {thread}: {what}: {source}")]
     System {
-        /// Its index.
         thread: u32,
-        /// What it was doing.
         what: &'static str,
-        /// Why it could not.
         source: std::io::Error,
     },
-    /// `read` of the pipe did not give the one byte that the helper writes.
+    /// `read` of the pipe did not return the one byte that the helper writes.
     #[error("workload thread {thread}: read returned {answer} instead of 1")]
-    Read {
-        /// Its index.
-        thread: u32,
-        /// What `read` returned.
-        answer: i64,
-    },
+    Read { thread: u32, answer: i64 },
     /// A thread ended by a panic.
     #[error("workload thread {0} panicked")]
     Panicked(u32),
-    /// The kernel has not what the workload needs.
-    #[error("the workload needs {0}, which the kernel has not")]
+    /// The kernel lacks what the workload needs.
+    #[error("the workload needs {0}, which this kernel lacks")]
     Unsupported(&'static str),
 }
 
@@ -92,7 +78,7 @@ impl WorkloadError {
     }
 }
 
-/// Names what a thread was doing when a system call failed.
+/// The error of a system call, with what the thread was doing.
 fn failed(thread: u32, what: &'static str) -> impl Fn(rustix::io::Errno) -> WorkloadError {
     move |errno| WorkloadError::System {
         thread,
@@ -101,17 +87,17 @@ fn failed(thread: u32, what: &'static str) -> impl Fn(rustix::io::Errno) -> Work
     }
 }
 
-/// What a workload leaves.
+/// The results of a finished workload.
 #[derive(Debug)]
 pub struct FinishedWorkload {
     /// Iterations of each thread, by index.
     pub iterations: Vec<u64>,
-    /// What threads saw.
+    /// What threads observed.
     pub observations: Vec<Observation>,
 }
 
-/// Threads that wait at the start line or run. Dropped without [`Workload::release`], they end
-/// without running.
+/// Threads that wait at the gate or run. If dropped without [`Workload::release`], they end without
+/// running.
 #[derive(Debug)]
 pub struct Workload {
     gate: Arc<Gate>,
@@ -122,10 +108,10 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Makes the threads. Returns when all of them are pinned and wait.
+    /// Starts the threads. Returns when all of them are pinned and wait.
     ///
     /// # Errors
-    /// [`WorkloadError`]; threads already made are ended.
+    /// [`WorkloadError`]; threads already started end.
     pub fn start(
         plan: &WorkloadPlan,
         cpus: &[u32],
@@ -157,14 +143,14 @@ impl Workload {
         Ok(workload)
     }
 
-    /// What to announce, by thread index.
+    /// The announcements, by thread index.
     #[must_use]
     pub fn announces(&self) -> &[ThreadAnnounce] {
         &self.announces
     }
 
-    /// The threads themselves, by index; where a thread makes a new one every iteration, their
-    /// parent.
+    /// Ids of the threads, by index; for kinds that make a new thread in every iteration, of their
+    /// parents.
     #[must_use]
     pub fn tids(&self) -> &[u32] {
         &self.tids
@@ -176,7 +162,7 @@ impl Workload {
         &self.shared
     }
 
-    /// Starts the race.
+    /// Opens the gate.
     pub fn release(&self) {
         self.gate.open();
     }
@@ -184,7 +170,7 @@ impl Workload {
     /// Waits, asleep, for all threads to end.
     ///
     /// # Errors
-    /// The first error of a thread; that thread has told the others to stop.
+    /// The first error of a thread; that thread told the others to stop.
     pub fn join(mut self) -> Result<FinishedWorkload, WorkloadError> {
         let mut outcome = Ok(());
         let mut observations = Vec::new();

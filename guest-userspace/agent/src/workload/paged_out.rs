@@ -1,5 +1,5 @@
-//! `paged-out`: as `deep`, on a stack of which a page can be taken out of memory: anonymous memory
-//! where the kernel can swap, else memory of a file that has to be asked for its bytes again.
+//! `paged-out`: as `deep`, on a stack whose pages can be paged out: anonymous memory if the kernel can
+//! swap, otherwise memory of a file from which the kernel must read the page again.
 
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -22,24 +22,24 @@ const PAGEOUT: u64 = 21;
 const SYNC: u64 = libc::MS_SYNC.unsigned_abs() as u64;
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Where pages go.
+/// Where pages are paged out to.
 #[derive(Debug)]
-pub(super) enum Elsewhere {
+pub(super) enum PageStore {
     Swap,
     File(ServedFile),
 }
 
-impl Elsewhere {
-    /// Makes it, for a stack of this size.
+impl PageStore {
+    /// Opens it, for a stack of this size.
     pub(super) fn new(thread: u32, stack_bytes: usize) -> Result<Self, WorkloadError> {
-        let made = match swap::on() {
+        let opened = match swap::on() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let path = format!("/stack-{thread}");
                 ServedFile::new(&path, stack_bytes).map(Self::File)
             }
             on => on.map(|()| Self::Swap),
         };
-        made.map_err(|source| match source.kind() {
+        opened.map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => WorkloadError::Unsupported(
                 "a disk to swap to, or FUSE (no /dev/ram0, no /dev/fuse)",
             ),
@@ -58,7 +58,7 @@ impl Elsewhere {
         }
     }
 
-    /// Has the leaf take a page out.
+    /// Has the leaf page out a page.
     fn take_out(&self, chain: &Chain, page: u64, resident: &AtomicU8) {
         let [first, second] = chain.before();
         let page_out = [page, PAGE, PAGEOUT];
@@ -68,7 +68,7 @@ impl Elsewhere {
                 first.set(libc::SYS_madvise, &page_out);
                 second.set(libc::SYS_mincore, &[page, PAGE, resident]);
             }
-            // What is not as in the file stays.
+            // A dirty page would stay in memory.
             Self::File(_) => {
                 first.set(libc::SYS_msync, &[page, PAGE, SYNC]);
                 second.set(libc::SYS_madvise, &page_out);
@@ -76,7 +76,7 @@ impl Elsewhere {
         }
     }
 
-    /// A number that is another one when a page was read again.
+    /// A number that changes when a page is read again.
     fn reads(&self) -> u64 {
         match self {
             Self::Swap => 0,
@@ -85,45 +85,45 @@ impl Elsewhere {
     }
 }
 
-/// Runs the chain, over and over.
+/// Runs all iterations.
 pub(super) fn run(
     chain: Chain,
     thread: u32,
-    elsewhere: &Elsewhere,
+    store: &PageStore,
     stack_bytes: usize,
 ) -> Result<(), WorkloadError> {
-    let stack = elsewhere.stack(stack_bytes);
+    let stack = store.stack(stack_bytes);
     let stack = stack.map_err(failed(thread, "cannot map a stack"))?;
     unlock(&stack).map_err(failed(thread, "cannot unlock its stack"))?;
     // SAFETY: the stack was sized for this chain, and is unmapped after the last run.
     let chain = unsafe { chain.on_stack(stack.end()) };
     chain.shared().set_stack_top(thread, stack.end());
-    // Written by the kernel: bit 0 says that the page is in memory.
+    // Written by the kernel; bit 0 means that the page is in memory.
     let resident = AtomicU8::new(1);
     while chain.goes_on() {
-        let mut wanted = false;
+        let mut paged_out = false;
         if let Some(request) = chain.shared().requests().take(thread) {
             let result = match request.change {
                 IterationChange::PageOut(page) => {
-                    elsewhere.take_out(&chain, page, &resident);
-                    wanted = true;
+                    store.take_out(&chain, page, &resident);
+                    paged_out = true;
                     Ok(())
                 }
                 _ => Err(Errno::NOTSUP.into()),
             };
             helper::answer(chain.shared(), request.number, &result);
         }
-        let reads = elsewhere.reads();
+        let reads = store.reads();
         chain.run();
-        if wanted {
+        if paged_out {
             let done = chain
                 .before()
                 .iter()
                 .try_for_each(|it| it.answer().map(drop));
             done.map_err(failed(thread, "cannot page out a page of its stack"))?;
-            let gone = match elsewhere {
-                Elsewhere::Swap => resident.swap(1, Ordering::Acquire) & 1 == 0,
-                Elsewhere::File(file) => file.reads() != reads,
+            let gone = match store {
+                PageStore::Swap => resident.swap(1, Ordering::Acquire) & 1 == 0,
+                PageStore::File(file) => file.reads() != reads,
             };
             if !gone {
                 return Err(failed(thread, "its stack was not paged out")(Errno::AGAIN));
@@ -135,10 +135,10 @@ pub(super) fn run(
     Ok(())
 }
 
-/// What is locked stays.
+/// Locked pages cannot be paged out.
 fn unlock(stack: &Pages) -> Result<(), Errno> {
     let address = |it| usize::try_from(it).map_err(|_| Errno::FAULT);
     let start = std::ptr::with_exposed_provenance_mut(address(stack.address())?);
-    // SAFETY: no memory is looked at.
+    // SAFETY: no memory is accessed.
     unsafe { munlock(start, address(stack.end() - stack.address())?) }
 }

@@ -1,5 +1,5 @@
-//! `process`: every iteration is a process that makes its system call at the bottom of its chain, and
-//! may be killed there, or execute another program instead.
+//! `process`: each iteration is a process that makes its system call at the bottom of its chain. It may
+//! be killed there, or execute another program instead.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::io;
@@ -16,7 +16,7 @@ use crate::ports;
 use crate::processes::Process;
 use crate::requests::IterationChange;
 
-/// Stack on which a process begins.
+/// Pages of the stack on which a process begins.
 const FIRST_PAGES: usize = 16;
 /// The agent itself.
 const PROGRAM: &std::ffi::CStr = c"/proc/self/exe";
@@ -71,16 +71,16 @@ pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), W
         let pid = start(&chain, &first_stack, process).map_err(failed)?;
         let status = wait(pid).map_err(failed)?;
         process.is_gone();
-        let wanted = match (process.was_killed(pid), executes) {
+        let expected = match (process.was_killed(pid), executes) {
             (true, _) => libc::SIGKILL,
             (_, true) => 0,
             (_, false) => libc::W_EXITCODE(PLAIN_END, 0),
         };
-        if status != wanted {
-            let what = format!("it ended with status {status:#x}, not {wanted:#x}");
+        if status != expected {
+            let what = format!("it ended with status {status:#x}, not {expected:#x}");
             return Err(failed(io::Error::other(what)));
         }
-        // The process may not have come to say so.
+        // The process may have ended before it could send the mark.
         // SAFETY: the agent's main thread has allowed the port before it made any other.
         unsafe { ports::ring_mark(mark::pack(mark::DONE, thread)) }
         chain.count();
@@ -89,7 +89,7 @@ pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), W
     Ok(())
 }
 
-/// Starts one process, in the memory of this one.
+/// Starts one process, which shares this one's memory.
 fn start(chain: &Chain, stack: &Pages, process: &Process) -> io::Result<c_int> {
     extern "C" fn child(chain: *mut c_void) -> c_int {
         // SAFETY: the parent keeps the chain until this process has ended.

@@ -1,5 +1,5 @@
-//! `sleep-migrate`: a thread blocked in `read` is moved to another CPU before it is woken, so
-//! that the system call ends on a CPU it did not begin on.
+//! `sleep-migrate`: a thread that sleeps in `read` is moved to another CPU before it is woken, so that
+//! the system call ends on another CPU than it began on.
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,7 +12,7 @@ use rustix::thread::{Pid, gettid};
 use super::{WorkloadError, failed, pin};
 use crate::chain::Chain;
 
-/// How long the helper sleeps between two looks at the sleeper.
+/// Time between two looks of the helper at the sleeper.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
 
 /// The pipe between a sleeper and its helper.

@@ -1,4 +1,4 @@
-//! `traced`: another process stops the thread at entry to and return from every system call.
+//! `traced`: another process stops the thread at the entry to and the return from every system call.
 
 use std::ffi::{c_int, c_void};
 use std::io::Read;
@@ -13,22 +13,22 @@ use super::{WorkloadError, failed, repeat};
 use crate::chain::Chain;
 use crate::pages::Pages;
 
-/// What the tracer writes when the thread is traced.
+/// What the tracer writes once it traces the thread.
 const READY: u8 = 1;
 
-/// Stack of the tracer: system calls only.
+/// Pages of the tracer's stack; it makes system calls only.
 const STACK_PAGES: usize = 16;
 
-/// What the tracer is told.
+/// The parameters of the tracer.
 #[derive(Debug)]
-struct Order {
-    /// Whom to trace.
+struct TracerPlan {
+    /// The thread to trace.
     tid: i32,
     /// Where to write [`READY`].
     ready: i32,
 }
 
-/// Runs the chain, over and over, once a tracer is attached. The tracer ends with the thread.
+/// Runs all iterations once a tracer is attached. The tracer ends with the thread.
 pub(super) fn run(chain: &Chain, thread: u32) -> Result<Observation, WorkloadError> {
     let no_tracer = |source: std::io::Error| WorkloadError::System {
         thread,
@@ -37,16 +37,16 @@ pub(super) fn run(chain: &Chain, thread: u32) -> Result<Observation, WorkloadErr
     };
     let (mut from_tracer, to_thread) = std::io::pipe().map_err(no_tracer)?;
     let stack = Pages::new(STACK_PAGES).map_err(failed(thread, "cannot map a stack"))?;
-    let order = Box::new(Order {
+    let order = Box::new(TracerPlan {
         tid: gettid().as_raw_nonzero().get(),
         ready: to_thread.as_raw_fd(),
     });
     start(&stack, Box::into_raw(order)).map_err(no_tracer)?;
-    // It lasts longer than this thread.
+    // The tracer outlives this thread.
     std::mem::forget(stack);
     drop(to_thread);
     let mut answer = [0];
-    // The end of the pipe without a byte is a tracer that could not attach.
+    // If the pipe ends without a byte, the tracer could not attach.
     from_tracer.read_exact(&mut answer).map_err(no_tracer)?;
     if answer != [READY] {
         return Err(failed(thread, "cannot be traced")(Errno::IO));
@@ -55,10 +55,9 @@ pub(super) fn run(chain: &Chain, thread: u32) -> Result<Observation, WorkloadErr
     Ok(Observation::Traced { thread })
 }
 
-/// Starts the tracer: a process of its own, for a thread cannot trace those of its process. It
-/// shares the memory: after a `fork` the next write to a page would move the page, and with it
-/// what the host looks at.
-fn start(stack: &Pages, order: *mut Order) -> std::io::Result<()> {
+/// Starts the tracer. It is a process, because a thread cannot trace threads of its own process. It
+/// shares the memory, because after a `fork` the next write would move a page that the host reads.
+fn start(stack: &Pages, order: *mut TracerPlan) -> std::io::Result<()> {
     let top = std::ptr::with_exposed_provenance_mut(usize::try_from(stack.end()).unwrap_or(0));
     let flags = libc::CLONE_VM | libc::SIGCHLD;
     // SAFETY: `trace` runs on its own stack, makes system calls only, and `order` is never freed.
@@ -72,7 +71,7 @@ fn start(stack: &Pages, order: *mut Order) -> std::io::Result<()> {
 extern "C" fn trace(order: *mut c_void) -> c_int {
     // SAFETY: system calls on a thread of another process and on memory that stays.
     unsafe {
-        let Order { tid, ready } = *order.cast::<Order>();
+        let TracerPlan { tid, ready } = *order.cast::<TracerPlan>();
         let nothing = null_mut::<u8>();
         let go_on = || libc::ptrace(libc::PTRACE_SYSCALL, tid, nothing, nothing);
         let seized = libc::ptrace(libc::PTRACE_SEIZE, tid, nothing, nothing) == 0

@@ -1,4 +1,4 @@
-//! `unreadable-ends`: the frame pointer at the end of the chain leads to memory that cannot be read.
+//! `unreadable-ends`: the frame pointer at the end of the chain leads to unreadable memory.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -13,8 +13,7 @@ use super::{WorkloadError, failed, repeat};
 use crate::chain::Chain;
 use crate::pages::Pages;
 
-/// A thread that faults again and again in user mode would never end: this many signals are
-/// enough to know.
+/// Most signals of a thread: one that faults again and again in user mode would never end.
 const ENOUGH_SIGNALS: u64 = 1000;
 
 thread_local! {
@@ -22,7 +21,7 @@ thread_local! {
     static SIGNALS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Runs the chain, over and over, and counts what signals come.
+/// Runs all iterations and counts the signals.
 pub(super) fn run(
     chain: Chain,
     thread: u32,
@@ -35,8 +34,7 @@ pub(super) fn run(
     ];
     let which = kinds.iter().cycle().nth(thread as usize).copied();
     let memory = which.unwrap_or(UnreadableMemory::Unmapped);
-    // The page lies above the stack: a walk does not go down, so that it would stop before it
-    // reads from below.
+    // The page lies above the stack: a walk goes only upwards and would not read a page below.
     let stack = Pages::new(stack_bytes.div_ceil(PAGE_SIZE) + 1)
         .map_err(failed(thread, "cannot map a stack"))?;
     let page = stack.end() - PAGE_SIZE as u64;
