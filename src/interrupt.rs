@@ -1,4 +1,4 @@
-//! Ctrl-C: asks everything to end in order.
+//! Ctrl-C: tells everything to end in order.
 
 use std::io;
 use std::sync::Arc;
@@ -7,17 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-/// Set once the user wants to stop. Whoever waits for something looks at it at least every
-/// 100 ms, ends what it started, and returns.
+/// Set once the user wants to stop. Code that waits looks at it at least every 100 ms, ends what it
+/// started, and returns.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// One that is set by SIGINT, SIGTERM and SIGHUP. The second signal ends the process at
-    /// once: whoever sends it has waited long enough.
+    /// Set by SIGINT, SIGTERM and SIGHUP. A second signal ends the process at once.
     ///
     /// # Errors
-    /// Where the handlers cannot be installed.
+    /// If the handlers cannot be installed.
     pub fn from_signals() -> io::Result<Self> {
         let set = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -34,7 +33,7 @@ impl Interrupt {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Asks to stop.
+    /// Tells everything to stop.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

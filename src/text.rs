@@ -1,6 +1,6 @@
-//! Text from guests and files, which may hold anything.
+//! Text from guests and files, which may contain anything.
 
-/// A text as one line, without what could drive a terminal.
+/// A text as one line, without control characters.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let harmless = |c: char| !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}');

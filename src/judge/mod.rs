@@ -1,5 +1,5 @@
-//! Decides outcomes: [`verdict`] that of a trial, [`sweep`] the failures of a sweep. [`result`] holds
-//! what was decided.
+//! Decides outcomes: [`verdict`] that of a trial, [`sweep`] the failures of a sweep. [`result`]
+//! holds what was decided.
 
 mod counts;
 mod expect;

@@ -101,8 +101,9 @@ pub const EXIT_UNTESTED: u8 = 125;
 pub const EXIT_INTERRUPTED: u8 = 130;
 
 /// The exit code of a run: 1 if the kernel is wrong, else 125 if something could not be tested,
-/// else 0. A run without scenarios, or with skips only, tested nothing. A skip beside other outcomes
-/// does not count: that a stock kernel lacks the lab client says nothing about the other scenarios.
+/// else 0. A run without scenarios, or with skips only, tested nothing. A skip beside other
+/// outcomes does not count: that a stock kernel lacks the lab client says nothing about the other
+/// scenarios.
 pub fn exit_code(outcomes: impl IntoIterator<Item = Outcome>) -> u8 {
     let mut code = None;
     for outcome in outcomes {

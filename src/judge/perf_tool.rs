@@ -80,7 +80,7 @@ fn mismatch(
     // An injection at a rate may hit any task, and a workload thread outside its leaf.
     let thread = injection.thread?;
     let Some(thread) = threads.iter().find(|it| it.thread == thread) else {
-        return Some(format!("is of thread {thread}, which nobody announced"));
+        return Some(format!("is of thread {thread}, which was not announced"));
     };
     if sample.tid != thread.tid {
         return Some(format!(
@@ -106,9 +106,9 @@ fn stack(user: &[u64], expected: &ExpectedStack) -> Option<String> {
         return Some(format!("has the user frame {leaf:#x} first, not the leaf"));
     }
     let mut frames = callers.iter().zip(expected.caller_addresses()).zip(2..);
-    let ((found, wanted), number) = frames.find(|((found, wanted), _)| *found != wanted)?;
+    let ((found, expected), number) = frames.find(|((found, expected), _)| *found != expected)?;
     Some(format!(
-        "has {found:#x} for user frame {number}, expected {wanted:#x}"
+        "has {found:#x} for user frame {number}, expected {expected:#x}"
     ))
 }
 
@@ -185,8 +185,8 @@ mod tests {
         let mut other = sample(&GOOD);
         other.event = "instructions".to_owned();
         says(&other, 0, "is of event instructions");
-        let nobody = mismatch(&sample(&GOOD), &injection(0), "cycles", &[]);
-        assert!(nobody.is_some());
+        let unannounced = mismatch(&sample(&GOOD), &injection(0), "cycles", &[]);
+        assert!(unannounced.is_some());
     }
 
     #[test]

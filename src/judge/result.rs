@@ -19,8 +19,8 @@ pub struct ScenarioResult {
     pub name: String,
     /// The outcome.
     pub outcome: Outcome,
-    /// Every reason against a pass, in a line each, the gravest first; for a skip its reason. Only a
-    /// pass has none.
+    /// Every reason against a pass, in a line each, the gravest first; for a skip its reason. Only
+    /// a pass has none.
     pub reasons: Vec<String>,
     /// The answer of each invariant, ordered by ID.
     pub checks: Vec<InvariantCheck>,
@@ -43,8 +43,8 @@ pub struct ScenarioResult {
     pub trace_sha256: Option<String>,
     /// The whole trace; `None` if the machine never ran.
     pub trace: Option<Trace>,
-    /// Numbers of the trials, if there was more than one. Everything else is of the first trial that
-    /// did not pass, or else of one of them.
+    /// Numbers of the trials, if there was more than one. Everything else is of the first trial
+    /// that did not pass, or else of one of them.
     pub trials: Option<Trials>,
 }
 

@@ -33,8 +33,8 @@ const NAMED: &[(&str, EventSource)] = &[
     ("instructions", EventSource::Hardware(1)),
 ];
 
-/// Period of the default sampler of a synthetic counter, longer than any trial: the counter overflows
-/// only where the scenario says.
+/// Period of the default sampler of a synthetic counter, longer than any trial: the counter
+/// overflows only where the scenario says.
 pub(super) const FOREVER: u64 = 1 << 46;
 /// Period of the default sampler of a counter of the host.
 const HOST_PERIOD: u64 = 1_000_000;
@@ -76,8 +76,9 @@ pub(super) fn resolve(
 /// All events of a CPU share one ring, so that its records are in the order in which they were
 /// written.
 ///
-/// The lab client has an NMI handler, and `nmi:nmi_handler` fires once for each handler: an NMI would
-/// make two samples. So beside the lab client the sampler makes a request in every system call.
+/// The lab client has an NMI handler, and `nmi:nmi_handler` fires once for each handler: an NMI
+/// would make two samples. So beside the lab client the sampler makes a request in every system
+/// call.
 ///
 /// A driver of performance counters has an NMI handler, too. In a machine with counters the sampler
 /// is its cycles event.

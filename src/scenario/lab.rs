@@ -45,7 +45,8 @@ pub struct Lab {
     /// Least duration of a callback (a busy wait), up to 1 ms (default: none).
     #[serde(default)]
     pub callback_delay: Option<At<Time>>,
-    /// Pages of the log, 64 records each (default 2048). Requests end when it is seven eighths full.
+    /// Pages of the log, 64 records each (default 2048). Requests end when it is seven eighths
+    /// full.
     #[serde(default = "log_pages")]
     #[schemars(range(min = 1, max = 32768))]
     pub log_pages: At<u32>,

@@ -61,9 +61,9 @@ pub struct Library {
 }
 
 impl Library {
-    /// Reads the named scenarios: files, folders, or names of the library. Without a name, reads the
-    /// whole library: `./scenarios` if it exists, otherwise the copies in the binary. `invariants`
-    /// are the IDs of all invariants.
+    /// Reads the named scenarios: files, folders, or names of the library. Without a name, reads
+    /// the whole library: `./scenarios` if it exists, otherwise the copies in the binary.
+    /// `invariants` are the IDs of all invariants.
     ///
     /// # Errors
     /// [`LibraryError`]; [`LibraryError::Scenario`] has the errors of all files.

@@ -1,5 +1,5 @@
-//! Values that know where the file contains them, so that an error found long after parsing can still
-//! name its line.
+//! Values that know where the file contains them, so that an error found long after parsing can
+//! still name its line.
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -8,8 +8,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
-/// A place in a scenario file, from line 1 and column 1. Line 0 and column 0 belong to defaults, which
-/// the file does not contain.
+/// A place in a scenario file, from line 1 and column 1. Line 0 and column 0 belong to defaults,
+/// which the file does not contain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Location {
     /// The line.
@@ -29,8 +29,8 @@ impl From<serde_saphyr::Location> for Location {
 
 /// A value and where the file contains it.
 ///
-/// Must not be used below `flatten`, `untagged` or internally tagged types: serde buffers those, and
-/// the location is lost.
+/// Must not be used below `flatten`, `untagged` or internally tagged types: serde buffers those,
+/// and the location is lost.
 #[derive(Debug, Clone, Default)]
 pub struct At<T> {
     value: T,

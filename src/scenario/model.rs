@@ -62,8 +62,8 @@ pub struct Scenario {
     /// pass.
     #[serde(default)]
     pub require: Vec<At<String>>,
-    /// The part of the trace that is compared with `snapshots/NAME.snap`, because it must be the same
-    /// in every run (default: none).
+    /// The part of the trace that is compared with `snapshots/NAME.snap`, because it must be the
+    /// same in every run (default: none).
     pub snapshot: Option<At<SnapshotStyle>>,
 }
 
@@ -96,8 +96,8 @@ pub struct Machine {
     pub memory: At<Memory>,
     /// Words appended to the harness's own kernel command line.
     pub cmdline: At<String>,
-    /// The guest's performance counters: `none` (default), `synthetic` ones of the VMM, which overflow
-    /// where `inject` says, or those of the `host`.
+    /// The guest's performance counters: `none` (default), `synthetic` ones of the VMM, which
+    /// overflow where `inject` says, or those of the `host`.
     pub pmu: At<Pmu>,
 }
 
@@ -144,9 +144,9 @@ pub struct Workload {
     /// over.
     #[serde(default)]
     pub iterations: At<u64>,
-    /// End the chain of thread i with an invalid frame pointer, number i modulo 6 of: 0, the address
-    /// of its own frame, a backward one, a misaligned one, one into the kernel, a non-canonical one.
-    /// Not for `exit`.
+    /// End the chain of thread i with an invalid frame pointer, number i modulo 6 of: 0, the
+    /// address of its own frame, a backward one, a misaligned one, one into the kernel, a
+    /// non-canonical one. Not for `exit`.
     #[serde(default)]
     pub wild_ends: At<bool>,
     /// Back the stacks with huge pages of 2 MiB. Only for `missing-pages`.
@@ -158,8 +158,8 @@ pub struct Workload {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Perf {
-    /// Data pages of each CPU's ring buffer, a power of two (default 256). Nothing in the guest reads
-    /// the buffer: records that do not fit are lost.
+    /// Data pages of each CPU's ring buffer, a power of two (default 256). Nothing in the guest
+    /// reads the buffer: records that do not fit are lost.
     pub ring_pages: At<u32>,
     /// `sample_max_stack` of the default sampler (default: the kernel's).
     pub max_stack: Option<At<u16>>,
@@ -168,8 +168,8 @@ pub struct Perf {
     pub markers: bool,
     /// Also record context switches, on the tracking event.
     pub switches: bool,
-    /// Events that replace the default ones: `tracking` (dummy; fork, exit and deferred chains), and
-    /// `nmi` (a sample with a deferred chain in every NMI) or, in a machine with performance
+    /// Events that replace the default ones: `tracking` (dummy; fork, exit and deferred chains),
+    /// and `nmi` (a sample with a deferred chain in every NMI) or, in a machine with performance
     /// counters, `cycles` (one in every overflow of a counter).
     pub events: Option<At<Vec<PerfEvent>>>,
 }

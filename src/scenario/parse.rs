@@ -125,7 +125,7 @@ fn found(location: Location, text: &str) -> String {
 /// Most characters of a file that are shown.
 const MAX_FOUND: usize = 40;
 
-/// A location that stands for a key, moved to the value in it that is not as expected.
+/// Moves the location of a key to the unexpected value in it.
 fn narrowed(location: Location, unexpected: &str, text: &str) -> Location {
     let quoted = unexpected.split_once('"').map(|(_, rest)| rest);
     let Some(value) = quoted.and_then(|rest| rest.strip_suffix('"')) else {
@@ -162,7 +162,7 @@ fn from(location: Location, text: &str) -> &str {
     text.get(before + column..).unwrap_or_default()
 }
 
-/// Where a file ends, for errors that have no place of their own.
+/// The end of the file, the location of errors that have none.
 fn end_of(text: &str) -> Location {
     Location {
         line: text.lines().count().max(1) as u64,

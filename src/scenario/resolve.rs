@@ -138,8 +138,8 @@ pub enum ResolveError {
     Scenario(#[from] ScenarioErrors),
 }
 
-/// Resolves a checked scenario for a kernel. `file` is the scenario's file in messages, `kernel` the
-/// content hash by which the executor finds the image.
+/// Resolves a checked scenario for a kernel. `file` is the scenario's file in messages, `kernel`
+/// the content hash by which the executor finds the image.
 ///
 /// # Errors
 /// [`ResolveError`].

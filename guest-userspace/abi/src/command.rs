@@ -2,8 +2,8 @@
 //!
 //! A helper thread of the agent, bound to the last CPU, polls the command words (in
 //! [`crate::shared`]). The host writes the words of a command, and its number last. The helper, or
-//! the thread itself for what is done between two iterations, writes the result and then the number,
-//! and sends the mark [`crate::mark::COMMANDED`]. There is one command at a time.
+//! the thread itself for what is done between two iterations, writes the result and then the
+//! number, and sends the mark [`crate::mark::COMMANDED`]. There is one command at a time.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,23 +17,24 @@ pub enum Command {
     },
     /// Send SIGUSR1, whose handler does nothing.
     Signal,
-    /// Block the next access of anyone to the page that contains this frame of the thread's stack, by
-    /// userfaultfd, until [`Command::Release`]. The mark [`crate::mark::BLOCKED`] tells that something
-    /// waits. For workloads `missing-pages` and `process`, which take the page out of the page tables.
+    /// Block the next access of anyone to the page that contains this frame of the thread's stack,
+    /// by userfaultfd, until [`Command::Release`]. The mark [`crate::mark::BLOCKED`] tells that
+    /// something waits. For workloads `missing-pages` and `process`, which take the page out of the
+    /// page tables.
     Block {
         /// The frame, from 1: the page contains the return address that the walk reads for it.
         frame: u32,
     },
     /// Release the blocked page.
     Release,
-    /// Unmap the page that contains this frame of the thread's stack during the system call of its next
-    /// iteration. For workload `missing-pages`, whose leaf moves the page elsewhere.
+    /// Unmap the page that contains this frame of the thread's stack during the system call of its
+    /// next iteration. For workload `missing-pages`, whose leaf moves the page elsewhere.
     Unmap {
         /// The frame, from 1.
         frame: u32,
     },
-    /// Page out the page that contains this frame of the thread's stack before the system call of its
-    /// next iteration. For workload `paged-out`.
+    /// Page out the page that contains this frame of the thread's stack before the system call of
+    /// its next iteration. For workload `paged-out`.
     PageOut {
         /// The frame, from 1.
         frame: u32,
@@ -47,8 +48,8 @@ pub enum Command {
     },
     /// Send SIGKILL to the process of the thread's iteration. For workload `process`.
     Kill,
-    /// Have the process of the thread's next iteration execute another program instead of its system
-    /// call. For workload `process`.
+    /// Have the process of the thread's next iteration execute another program instead of its
+    /// system call. For workload `process`.
     Exec,
 }
 

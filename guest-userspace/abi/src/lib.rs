@@ -24,8 +24,8 @@ pub use message::{AgentMessage, HostReply};
 pub use observation::{InterruptCounts, KernelMemory, Observation};
 pub use plan::{EventSource, EventSpec, GuestPlan, Tracing, WorkloadKind, WorkloadPlan};
 
-/// Folder of the distribution's perf in the guest's initial file system: the program `perf`, and its
-/// libraries and their loader in `lib`.
+/// Folder of the distribution's perf in the guest's initial file system: the program `perf`, and
+/// its libraries and their loader in `lib`.
 pub const PERF_TOOL_DIR: &str = "/perf";
 
 /// First argument that makes the agent exit at once: a process of workload `exec` executes it.
@@ -41,11 +41,11 @@ pub const MAILBOX_PORT: u16 = 0xd10;
 /// `out` of a 32-bit mark (see [`mark`]) by a workload thread.
 pub const MARK_PORT: u16 = 0xd14;
 
-/// Values written to [`MARK_PORT`]. The low byte is the kind of mark, the upper 24 bits are the index
-/// of the workload thread.
+/// Values written to [`MARK_PORT`]. The low byte is the kind of mark, the upper 24 bits are the
+/// index of the workload thread.
 pub mod mark {
-    /// The thread begins its iteration: the system call or the loop follows. It arms injections into
-    /// the workload, because the host learns the current task.
+    /// The thread begins its iteration: the system call or the loop follows. It arms injections
+    /// into the workload, because the host learns the current task.
     pub const ARM: u8 = 1;
     /// The iteration is over, and the thread is back in user mode.
     pub const DONE: u8 = 2;

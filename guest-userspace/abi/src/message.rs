@@ -27,8 +27,8 @@ pub enum AgentMessage {
     },
     /// Asks for the guest-physical addresses of mapped pages of the agent that the kernel does not
     /// report: in Linux 7.2 a perf ring is a mapping of raw page frames (`VM_PFNMAP`), which
-    /// `/proc/self/pagemap` shows as holes. Reply: [`HostReply::Located`], read from the page tables
-    /// of the vCPU that asks.
+    /// `/proc/self/pagemap` shows as holes. Reply: [`HostReply::Located`], read from the page
+    /// tables of the vCPU that asks.
     Locate {
         /// Virtual address of the first page.
         start: u64,
@@ -143,8 +143,8 @@ pub struct ExpectedStack {
     pub leaf_start: u64,
     /// First address after the range of frame 0.
     pub leaf_end: u64,
-    /// The address of frame 0 in the leaf's system call: that after `syscall`. 0 for a leaf without a
-    /// system call.
+    /// The address of frame 0 in the leaf's system call: that after `syscall`. 0 for a leaf without
+    /// a system call.
     pub syscall_return: u64,
     /// The callers: each return address, and how often it occurs in a row.
     pub callers: Vec<(u64, u32)>,

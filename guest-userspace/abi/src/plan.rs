@@ -124,14 +124,15 @@ pub struct WorkloadPlan {
     pub huge_pages: bool,
 }
 
-/// Rounds of the counting loop in one iteration of [`WorkloadKind::Spin`]: enough to outweigh the two
-/// marks of an iteration, few enough to show progress.
+/// Rounds of the counting loop in one iteration of [`WorkloadKind::Spin`]: enough to outweigh the
+/// two marks of an iteration, few enough to show progress.
 pub const SPIN_ROUNDS: u32 = 16_384;
-/// `getppid` calls in one iteration of [`WorkloadKind::Syscalls`], enough to outweigh the two marks.
+/// `getppid` calls in one iteration of [`WorkloadKind::Syscalls`], enough to outweigh the two
+/// marks.
 pub const SYSCALLS_BATCH: u32 = 64;
 
-/// The symbols that the agent announces ([`crate::message::UserSymbol`]): a scenario that names another
-/// one is refused before anything starts.
+/// The symbols that the agent announces ([`crate::message::UserSymbol`]): a scenario that names
+/// another one is refused before anything starts.
 pub const USER_SYMBOLS: [&str; 38] = [
     "root",
     "exit_root",
@@ -173,13 +174,13 @@ pub const USER_SYMBOLS: [&str; 38] = [
     "fork_return",
 ];
 
-/// Number of invalid frame pointers with which `wild_ends` ends chains: 0, the address of its own frame,
-/// a backward one, a misaligned one, one into the kernel, a non-canonical one.
+/// Number of invalid frame pointers with which `wild_ends` ends chains: 0, the address of its own
+/// frame, a backward one, a misaligned one, one into the kernel, a non-canonical one.
 pub const WILD_ENDS: u32 = 6;
 
 /// One iteration of a workload thread. Each starts with [`crate::mark::ARM`] in the leaf. All but
-/// [`WorkloadKind::Exit`] and [`WorkloadKind::Process`] end with [`crate::mark::DONE`] there, and then
-/// count.
+/// [`WorkloadKind::Exit`] and [`WorkloadKind::Process`] end with [`crate::mark::DONE`] there, and
+/// then count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -195,23 +196,24 @@ pub enum WorkloadKind {
     SleepMigrate,
     /// Starts a thread that calls down through all frames and exits there.
     Exit,
-    /// As [`WorkloadKind::Deep`], but the leaf drops all pages of the stack from the page tables just
-    /// before its `getppid`. The pages stay in (shared) memory, and the next access faults them in.
+    /// As [`WorkloadKind::Deep`], but the leaf drops all pages of the stack from the page tables
+    /// just before its `getppid`. The pages stay in (shared) memory, and the next access faults
+    /// them in.
     MissingPages,
-    /// As [`WorkloadKind::Deep`], on a separate stack. The root ends the chain with a frame pointer to
-    /// unreadable memory: not mapped, protected, or beyond the end of the mapped file (number i
+    /// As [`WorkloadKind::Deep`], on a separate stack. The root ends the chain with a frame pointer
+    /// to unreadable memory: not mapped, protected, or beyond the end of the mapped file (number i
     /// modulo 3 for thread i).
     UnreadableEnds,
-    /// As [`WorkloadKind::Deep`], under a tracer that stops the thread at the entry to and the return
-    /// from every system call.
+    /// As [`WorkloadKind::Deep`], under a tracer that stops the thread at the entry to and the
+    /// return from every system call.
     Traced,
     /// Calls down through all frames, submits a request to io_uring and waits for it in one
     /// `io_uring_enter`, and returns.
     IoUring,
     /// As [`WorkloadKind::IoUring`]; a worker of io_uring executes the request.
     IoUringWorker,
-    /// Starts a process that calls down through all frames and executes the agent again there, which
-    /// exits at once.
+    /// Starts a process that calls down through all frames and executes the agent again there,
+    /// which exits at once.
     Exec,
     /// As [`WorkloadKind::Exec`], on the second thread of the process, while the first waits in the
     /// system call that made it. The second thread takes over the id of the first.
@@ -219,8 +221,8 @@ pub enum WorkloadKind {
     /// As [`WorkloadKind::Deep`] in 32-bit code, with frames of 4-byte words and an instruction
     /// without effect instead of the system call.
     Compat,
-    /// Starts a process that calls down through all frames, does one `getppid` there (or executes the
-    /// agent again, if told to) and ends.
+    /// Starts a process that calls down through all frames, does one `getppid` there (or executes
+    /// the agent again, if told to) and ends.
     Process,
     /// As [`WorkloadKind::Deep`], with a `fork` instead of `getppid`; the child exits at once.
     Fork,
@@ -228,12 +230,12 @@ pub enum WorkloadKind {
     Vfork,
     /// As [`WorkloadKind::Fork`], with a `clone3`.
     Clone3,
-    /// As [`WorkloadKind::Deep`], on a stack whose pages [`crate::Command::PageOut`] can page out: to a
-    /// swap disk (`/dev/ram0`) if the kernel has one, otherwise to a file in the agent's own file
-    /// system (FUSE). The next access reads the page again.
+    /// As [`WorkloadKind::Deep`], on a stack whose pages [`crate::Command::PageOut`] can page out:
+    /// to a swap disk (`/dev/ram0`) if the kernel has one, otherwise to a file in the agent's own
+    /// file system (FUSE). The next access reads the page again.
     PagedOut,
-    /// Blocks in `read` of a pipe that nobody writes to and ignores the stop word. It shows that a hang
-    /// is reported as one.
+    /// Blocks in `read` of a pipe that nobody writes to and ignores the stop word. It shows that a
+    /// hang is reported as one.
     Stuck,
 }
 

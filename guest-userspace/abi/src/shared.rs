@@ -1,8 +1,8 @@
 //! Words in guest memory through which host and guest communicate while the guest runs.
 //!
 //! Page 0 starts with the control words below; the progress counters of the threads follow from
-//! [`PROGRESS_OFFSET`], one little-endian `u64` each, 64 bytes apart (a cache line per thread). They
-//! use further pages if there are many threads.
+//! [`PROGRESS_OFFSET`], one little-endian `u64` each, 64 bytes apart (a cache line per thread).
+//! They use further pages if there are many threads.
 
 /// Byte offset of the stop word: the host writes a non-zero `u32`, and every thread ends at its
 /// next iteration.

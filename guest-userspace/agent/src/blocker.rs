@@ -28,7 +28,8 @@ impl Blocker {
         self.state().block(page, thread)
     }
 
-    /// The thread of the blocked page, if something has begun to wait for the page since the last call.
+    /// The thread of the blocked page, if something has begun to wait for the page since the last
+    /// call.
     pub fn has_blocked(&self) -> Option<u32> {
         let mut state = self.state();
         let (_, thread) = state.page?;

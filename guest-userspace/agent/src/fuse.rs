@@ -1,5 +1,5 @@
-//! A file whose bytes this program serves itself, so that the kernel must ask for a page that is not in
-//! memory: a FUSE file system with one regular file, which needs no disk.
+//! A file whose bytes this program serves itself, so that the kernel must ask for a page that is
+//! not in memory: a FUSE file system with one regular file, which needs no disk.
 //!
 //! Layouts and numbers: include/uapi/linux/fuse.h of Linux 7.3.
 

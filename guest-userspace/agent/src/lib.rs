@@ -1,8 +1,8 @@
 //! The guest's agent: the guest's side of [`unwindlab_abi`].
 //!
-//! [`session`] talks to the host, [`perf`] opens the events, [`lab`] drives the kernel's lab client,
-//! [`workload`] runs the threads whose stacks [`chain`] builds, and [`helper`] carries out the host's
-//! commands on them.
+//! [`session`] talks to the host, [`perf`] opens the events, [`lab`] drives the kernel's lab
+//! client, [`workload`] runs the threads whose stacks [`chain`] builds, and [`helper`] carries out
+//! the host's commands on them.
 
 pub mod blocker;
 pub mod call;

@@ -32,7 +32,7 @@ pub enum LinkError {
     #[error(transparent)]
     Message(#[from] MailboxError),
     /// The host did not write to the mailbox: there is no host, or not this program's.
-    #[error("nobody answers on the host's port")]
+    #[error("no host answers on the port")]
     NoAnswer,
 }
 

@@ -31,8 +31,8 @@ impl Pages {
         Self::map(count, MapFlags::PRIVATE)
     }
 
-    /// Maps `count` pages that keep their place in memory when the agent forks, because the child does
-    /// not get them. Otherwise the agent's next write would move a page.
+    /// Maps `count` pages that keep their place in memory when the agent forks, because the child
+    /// does not get them. Otherwise the agent's next write would move a page.
     ///
     /// # Errors
     /// The errno of `mmap` and `madvise`.
@@ -81,8 +81,8 @@ impl Pages {
         Ok(Self { start, len })
     }
 
-    /// Maps at least `count` pages of shared memory, backed by huge pages of 2 MiB that the kernel has
-    /// reserved. Their contents survive when they are dropped from the page tables.
+    /// Maps at least `count` pages of shared memory, backed by huge pages of 2 MiB that the kernel
+    /// has reserved. Their contents survive when they are dropped from the page tables.
     ///
     /// # Errors
     /// The errno of `mmap`: `ENOMEM` if too few huge pages are free.
@@ -151,8 +151,8 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length. After a failure the pages stay mapped, which does
-        // no harm.
+        // SAFETY: mapped by `new` with this length. After a failure the pages stay mapped, which
+        // does no harm.
         let _ = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.len) };
     }
 }

@@ -1,5 +1,5 @@
-//! The distribution's perf as a child process. It records while the workload runs, and then shows the
-//! recording.
+//! The distribution's perf as a child process. It records while the workload runs, and then shows
+//! the recording.
 //!
 //! `perf record` starts with its events disabled. A control pipe tells it to enable them, and it
 //! acknowledges that (perf-record(1), `--control` and `--delay`), so no sleep is needed.
@@ -81,7 +81,8 @@ impl PerfTool {
             .arg("record")
             .args(["--event", &plan.event, "--call-graph", "fp,defer"])
             .args(["--count", &plan.period.to_string()])
-            // By default it takes all that `kernel.perf_event_mlock_kb` allows, which is unlimited here.
+            // By default it takes all that `kernel.perf_event_mlock_kb` allows, which is unlimited
+            // here.
             .args(["--mmap-pages", "256"])
             .args(["--all-cpus", "--delay=-1", "--output", DATA])
             .arg(format!("--control=fifo:{CONTROL},{ACKNOWLEDGE}"))
@@ -127,8 +128,8 @@ impl PerfTool {
         }
     }
 
-    /// The output of `perf script`: for each sample a line (process and thread, CPU, time, event), a line
-    /// for each address of its chain, and an empty line.
+    /// The output of `perf script`: for each sample a line (process and thread, CPU, time, event),
+    /// a line for each address of its chain, and an empty line.
     ///
     /// # Errors
     /// [`PerfToolError`].

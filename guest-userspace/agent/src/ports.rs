@@ -21,8 +21,8 @@ pub fn allow() -> Result<(), std::io::Error> {
     Ok(())
 }
 
-/// Sends the host the page frame number of a mailbox header. The host reads and writes the mailbox's
-/// memory before this returns.
+/// Sends the host the page frame number of a mailbox header. The host reads and writes the
+/// mailbox's memory before this returns.
 ///
 /// # Safety
 /// [`allow`] must have been called in this thread or the one that made it, and `frame` must be

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use unwindlab_abi::message::RingAnnounce;
 use unwindlab_abi::{
-    ABI_VERSION, AgentMessage, EventSource, GuestPlan, HostReply, Observation, Tracing,
-    WorkloadKind,
+    ABI_VERSION, AgentMessage, EventSource, GuestPlan, HostReply, InterruptCounts, KernelMemory,
+    Observation, Tracing, WorkloadKind,
 };
 
 use crate::chain;
@@ -143,8 +143,8 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
 
     // If every iteration is a thread that ends, the memory that it leaves behind is of interest.
     let ends = plan.workload.kind == WorkloadKind::Exit;
-    let before = ends.then(memory::kernel_memory).transpose();
-    let before = before.map_err(SessionError::KernelMemory)?;
+    let memory_before = ends.then(memory::kernel_memory).transpose();
+    let memory_before = memory_before.map_err(SessionError::KernelMemory)?;
     let mut tool = match &plan.perf_tool {
         Some(tool) => {
             system::mount_sys()?;
@@ -181,19 +181,7 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     recorded?;
     expect_ok(link, "Finished", &AgentMessage::Finished { iterations })?;
 
-    if plan.kernel_threads {
-        let threads = kernel_threads::list().map_err(SessionError::KernelThreads)?;
-        let threads = threads.into_iter();
-        observations.extend(threads.map(|tid| Observation::KernelThread { tid }));
-    }
-    if let Some(before) = interrupts_before {
-        let after = interrupts::count().map_err(SessionError::Interrupts)?;
-        observations.push(Observation::Interrupts { before, after });
-    }
-    if let Some(before) = before {
-        let after = memory::settled_kernel_memory().map_err(SessionError::KernelMemory)?;
-        observations.push(Observation::Memory { before, after });
-    }
+    observations.extend(observe(&plan, interrupts_before, memory_before)?);
     if let Some(tool) = tool {
         let script = tool.script()?;
         for piece in kmsg::pieces(&script, LOG_PIECE) {
@@ -207,6 +195,29 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     send_kernel_log(link)?;
     let _ = link.ask(&AgentMessage::Bye)?;
     Ok(())
+}
+
+/// What is observed after the workload, beside its threads.
+fn observe(
+    plan: &GuestPlan,
+    interrupts_before: Option<InterruptCounts>,
+    memory_before: Option<KernelMemory>,
+) -> Result<Vec<Observation>, SessionError> {
+    let mut observations = Vec::new();
+    if plan.kernel_threads {
+        let threads = kernel_threads::list().map_err(SessionError::KernelThreads)?;
+        let threads = threads.into_iter();
+        observations.extend(threads.map(|tid| Observation::KernelThread { tid }));
+    }
+    if let Some(before) = interrupts_before {
+        let after = interrupts::count().map_err(SessionError::Interrupts)?;
+        observations.push(Observation::Interrupts { before, after });
+    }
+    if let Some(before) = memory_before {
+        let after = memory::settled_kernel_memory().map_err(SessionError::KernelMemory)?;
+        observations.push(Observation::Memory { before, after });
+    }
+    Ok(observations)
 }
 
 /// Whether the CPUs' counters are used. Their overflows count as interrupts.

@@ -96,7 +96,8 @@ fn mount_one(kind: &'static str, target: &'static str) -> Result<(), SystemError
 /// Keeps all present and future memory of this process populated, in RAM, and at its guest-physical
 /// address: workload threads take no page faults, and the addresses that the host knows stay valid.
 ///
-/// Locked pages can still move by compaction and by their collapse into huge pages; both are disabled.
+/// Locked pages can still move by compaction and by their collapse into huge pages; both are
+/// disabled.
 ///
 /// # Errors
 /// [`SystemError`].
@@ -107,8 +108,8 @@ pub fn pin_memory() -> Result<(), SystemError> {
 }
 
 /// Keeps timers on their CPU. Otherwise the kernel moves the timers of an idle CPU to a busy one
-/// (`get_nohz_timer_target`, kernel/sched/core.c), and a thread that sleeps here would not wake up while
-/// that CPU is frozen.
+/// (`get_nohz_timer_target`, kernel/sched/core.c), and a thread that sleeps here would not wake up
+/// while that CPU is frozen.
 ///
 /// # Errors
 /// [`SystemError::Sysctl`].
@@ -153,8 +154,8 @@ impl QuietConsole {
 
     /// Silences the console, except for a panic or an oops.
     ///
-    /// The level is -1, because `console_verbose` (kernel/printk/printk.c), which a panic calls, does
-    /// not raise level 0, and level 1 lets messages of urgency 0 through.
+    /// The level is -1, because `console_verbose` (kernel/printk/printk.c), which a panic calls,
+    /// does not raise level 0, and level 1 lets messages of urgency 0 through.
     ///
     /// # Errors
     /// [`SystemError::Sysctl`].

@@ -30,8 +30,8 @@ pub(in crate::scenario) fn of(name: &str, symbols: &dyn KernelSymbols) -> Vec<u6
     found
 }
 
-/// If no instruction begins `offset` bytes behind `start`: the nearest boundaries, as text. `None` if
-/// one begins there, or the code cannot be read or decoded.
+/// If no instruction begins `offset` bytes behind `start`: the nearest boundaries, as text. `None`
+/// if one begins there, or the code cannot be read or decoded.
 pub(super) fn not_one(start: u64, offset: u64, symbols: &dyn KernelSymbols) -> Option<String> {
     if offset == 0 {
         return None;

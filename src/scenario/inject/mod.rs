@@ -55,13 +55,13 @@ pub enum Injection {
     Unmap(At<Unmap>),
     /// Page out a page of a workload thread's stack before the system call of its next iteration.
     PageOut(At<PageOut>),
-    /// Replace a page of a workload thread's stack, in its next iteration, by a page of a file that is
-    /// truncated before the system call.
+    /// Replace a page of a workload thread's stack, in its next iteration, by a page of a file that
+    /// is truncated before the system call.
     Truncate(At<Truncate>),
     /// Kill the process of a workload thread's iteration.
     Kill(At<Kill>),
-    /// Have the process of a workload thread's next iteration execute another program instead of its
-    /// system call.
+    /// Have the process of a workload thread's next iteration execute another program instead of
+    /// its system call.
     Exec(At<Exec>),
 }
 
@@ -113,9 +113,9 @@ macro_rules! action {
             pub delay: Option<At<Time>>,
             /// Do it periodically, wherever the vCPU executes.
             pub every: Option<At<Time>>,
-            /// Do it once for each time that the earlier injection with this name is made; for several
-            /// names: each time that all of them have been made once more. `at` and `on` count from
-            /// there. Without another trigger: in the same stop of the vCPU.
+            /// Do it once for each time that the earlier injection with this name is made; for
+            /// several names: each time that all of them have been made once more. `at` and `on`
+            /// count from there. Without another trigger: in the same stop of the vCPU.
             pub after: Option<At<NameList>>,
             /// With `at`: the first iteration of the workload that counts, from 1 (default 1).
             #[schemars(range(min = 1))]
@@ -136,7 +136,8 @@ macro_rules! action {
             pub vcpu: Option<At<u8>>,
             /// With `at`: count only arrivals of this workload thread.
             pub thread: Option<At<u32>>,
-            /// With `at`: the tasks whose arrivals count (default: workload threads in an iteration).
+            /// With `at`: the tasks whose arrivals count (default: workload threads in an
+            /// iteration).
             pub task: Option<At<TaskKind>>,
             /// With `at`: count only arrivals inside an NMI handler (default: only those outside).
             pub in_nmi: Option<At<bool>>,
@@ -179,14 +180,14 @@ macro_rules! action {
 action! {
     /// A non-maskable interrupt.
     Nmi {
-        /// With `at`: number of NMIs at each arrival (default 1). The first comes at the instruction,
-        /// each other one at an instruction boundary that follows, when the handler of the previous
-        /// NMI has returned.
+        /// With `at`: number of NMIs at each arrival (default 1). The first comes at the
+        /// instruction, each other one at an instruction boundary that follows, when the handler of
+        /// the previous NMI has returned.
         #[schemars(range(min = 1))]
         times: Option<At<u32>>,
-        /// With `at`: try one instruction boundary after the other. In the first iteration the NMI comes
-        /// at the instruction, in each later iteration one boundary further. This ends after `repeat`
-        /// iterations, or when an iteration ends before it comes to its boundary.
+        /// With `at`: try one instruction boundary after the other. In the first iteration the NMI
+        /// comes at the instruction, in each later iteration one boundary further. This ends after
+        /// `repeat` iterations, or when an iteration ends before it comes to its boundary.
         sweep: Option<At<bool>>,
     }
     several
@@ -231,8 +232,8 @@ action! {
 action! {
     /// Make a frame pointer invalid.
     Corrupt {
-        /// The frame, from 1, beside whose return address the frame pointer is saved; it is the last
-        /// frame of a walk. 0: the register.
+        /// The frame, from 1, beside whose return address the frame pointer is saved; it is the
+        /// last frame of a walk. 0: the register.
         frame: At<u32>,
         /// The invalid value.
         with: At<Corruption>,
@@ -260,8 +261,8 @@ action! {
 action! {
     /// Block accesses to a page, by userfaultfd.
     BlockFault {
-        /// The page is the one that contains this frame of the stack, from 1: the return address that
-        /// a walk reads for it.
+        /// The page is the one that contains this frame of the stack, from 1: the return address
+        /// that a walk reads for it.
         #[schemars(range(min = 1))]
         frame: At<u32>,
         /// The workload thread (default: the one that met the trigger).
@@ -280,8 +281,8 @@ action! {
 action! {
     /// Unmap a page.
     Unmap {
-        /// The page is the one that contains this frame of the stack, from 1: the return address that
-        /// a walk reads for it.
+        /// The page is the one that contains this frame of the stack, from 1: the return address
+        /// that a walk reads for it.
         #[schemars(range(min = 1))]
         frame: At<u32>,
         /// The workload thread (default: the one that met the trigger).
@@ -292,8 +293,8 @@ action! {
 action! {
     /// Page out a page.
     PageOut {
-        /// The page is the one that contains this frame of the stack, from 1: the return address that
-        /// a walk reads for it.
+        /// The page is the one that contains this frame of the stack, from 1: the return address
+        /// that a walk reads for it.
         #[schemars(range(min = 1))]
         frame: At<u32>,
         /// The workload thread (default: the one that met the trigger).
@@ -304,8 +305,8 @@ action! {
 action! {
     /// Replace a page by one of a truncated file.
     Truncate {
-        /// The page is the one that contains this frame of the stack, from 1: the return address that
-        /// a walk reads for it.
+        /// The page is the one that contains this frame of the stack, from 1: the return address
+        /// that a walk reads for it.
         #[schemars(range(min = 1))]
         frame: At<u32>,
         /// The workload thread (default: the one that met the trigger).

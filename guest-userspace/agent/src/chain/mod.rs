@@ -219,16 +219,16 @@ impl Chain {
         self
     }
 
-    /// Sets what the `exec` leaf executes: addresses of a C string and of arguments for `execve`. Both
-    /// must stay valid as long as the chain.
+    /// Sets what the `exec` leaf executes: addresses of a C string and of arguments for `execve`.
+    /// Both must stay valid as long as the chain.
     #[must_use]
     pub fn executing(mut self, path: u64, arguments: u64) -> Self {
         (self.words.exec_path, self.words.exec_arguments) = (path, arguments);
         self
     }
 
-    /// Sets the ring of the `io-uring` leaf, and the addresses of its submission tail and completion
-    /// head.
+    /// Sets the ring of the `io-uring` leaf, and the addresses of its submission tail and
+    /// completion head.
     ///
     /// # Safety
     /// Both words must be writable as long as the chain runs.
@@ -257,8 +257,8 @@ impl Chain {
     }
 
     /// Calls down to the leaf once, on the stack of the calling thread, which must have room for
-    /// [`FRAME_BYTES`] a frame. The kinds with a loop in their leaf return when no further
-    /// iteration is wanted.
+    /// [`FRAME_BYTES`] a frame. The kinds with a loop in their leaf return after the last
+    /// iteration.
     pub fn run(&self) {
         if self.kind == WorkloadKind::Compat {
             // Its code needs a stack below 4 GiB.

@@ -84,7 +84,7 @@ pub struct PerfEventAttr {
 }
 
 impl PerfEventAttr {
-    /// An event, disabled, that wakes nobody.
+    /// A disabled event that wakes no reader.
     ///
     /// The kernel cuts the watermark to the buffer's size (`ring_buffer_init` in
     /// kernel/events/ring_buffer.c), so a wake-up, which costs an `irq_work` and with it an
@@ -122,8 +122,8 @@ impl PerfEventAttr {
             attr.config1 = address;
             (attr.bp_type, attr.config2) = BREAKPOINT_EXECUTE;
         }
-        for (wanted, bit) in bits {
-            if wanted {
+        for (is_set, bit) in bits {
+            if is_set {
                 attr.flags |= bit;
             }
         }

@@ -82,13 +82,14 @@ extern "C" fn first(second: *mut c_void) -> c_int {
         | libc::CLONE_THREAD
         | libc::CLONE_SYSVSEM;
     let chain = second.chain.cast_mut().cast();
-    // SAFETY: the stack has room for the chain, which the thread only reads, but for words of its own.
+    // SAFETY: the stack has room for the chain, which the thread only reads, but for words of its
+    // own.
     unsafe { libc::clone(alone, top, flags, chain) };
     1
 }
 
-/// Starts one process, which shares this one's memory until it executes the other program, and waits
-/// for its end.
+/// Starts one process, which shares this one's memory until it executes the other program, and
+/// waits for its end.
 fn become_another(
     child: extern "C" fn(*mut c_void) -> c_int,
     argument: *const c_void,

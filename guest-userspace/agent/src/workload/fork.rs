@@ -1,5 +1,5 @@
-//! `fork`, `vfork`, `clone3`: the system call at the bottom of the chain starts a process, which exits
-//! at once.
+//! `fork`, `vfork`, `clone3`: the system call at the bottom of the chain starts a process, which
+//! exits at once.
 
 use std::io;
 
@@ -13,7 +13,8 @@ const ARGS_BYTES: u64 = 64;
 
 /// Runs all iterations.
 pub(super) fn run(chain: &Chain, thread: u32, kind: WorkloadKind) -> Result<(), WorkloadError> {
-    // `struct clone_args`: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls.
+    // `struct clone_args`: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size,
+    // tls.
     let arguments: [u64; 8] = [0, 0, 0, 0, libc::SIGCHLD.unsigned_abs().into(), 0, 0, 0];
     match kind {
         WorkloadKind::Vfork => chain.call().set(libc::SYS_vfork, &[]),

@@ -42,7 +42,8 @@ pub(super) fn run(
         chain.run();
         let result = chain.last_result();
         if result != 1 {
-            // Negative: the errno. Otherwise the kernel took another number of submissions than one.
+            // Negative: the errno. Otherwise the kernel took another number of submissions than
+            // one.
             let errno = i32::try_from(-result).ok().filter(|errno| *errno > 0);
             let errno = errno.map_or(Errno::IO, Errno::from_raw_os_error);
             return Err(failed(thread, "io_uring_enter did not take one request")(

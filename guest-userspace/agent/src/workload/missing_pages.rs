@@ -1,5 +1,5 @@
-//! `missing-pages`: each iteration makes its system call with no page of its stack in the page tables,
-//! or with one page that does not exist.
+//! `missing-pages`: each iteration makes its system call with no page of its stack in the page
+//! tables, or with one page that does not exist.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -78,9 +78,9 @@ pub(super) fn drop_all(chain: &Chain, stack: &Pages) {
     chain.after().unset();
 }
 
-/// In the next iteration this page is moved away during the system call, so that nothing is mapped in
-/// its place. Only a new mapping of a single page could take the place meanwhile, and the agent makes
-/// none.
+/// In the next iteration this page is moved away during the system call, so that nothing is mapped
+/// in its place. Only a new mapping of a single page could take the place meanwhile, and the agent
+/// makes none.
 fn move_aside(chain: &Chain, page: u64, aside: u64) {
     let [before, _] = chain.before();
     before.set(libc::SYS_mremap, &[page, PAGE, PAGE, MOVE, aside]);

@@ -1,5 +1,5 @@
-//! `paged-out`: as `deep`, on a stack whose pages can be paged out: anonymous memory if the kernel can
-//! swap, otherwise memory of a file from which the kernel must read the page again.
+//! `paged-out`: as `deep`, on a stack whose pages can be paged out: anonymous memory if the kernel
+//! can swap, otherwise memory of a file from which the kernel must read the page again.
 
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -1,5 +1,5 @@
-//! `process`: each iteration is a process that makes its system call at the bottom of its chain. It may
-//! be killed there, or execute another program instead.
+//! `process`: each iteration is a process that makes its system call at the bottom of its chain. It
+//! may be killed there, or execute another program instead.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::io;
@@ -99,8 +99,9 @@ fn start(chain: &Chain, stack: &Pages, process: &Process) -> io::Result<c_int> {
     let top = std::ptr::with_exposed_provenance_mut(usize::try_from(stack.end()).unwrap_or(0));
     let flags = libc::CLONE_VM | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
     let chain = std::ptr::from_ref(chain).cast_mut().cast();
-    // SAFETY: the stack has room to begin on, and the chain, which has one of its own, is only read,
-    // but for words of the child's own that the parent does not look at; the kernel writes the id into an atomic.
+    // SAFETY: the stack has room to begin on, and the chain, which has one of its own, is only
+    // read, but for words of the child's own that the parent does not look at; the kernel writes
+    // the id into an atomic.
     match unsafe { libc::clone(child, top, flags, chain, process.id()) } {
         -1 => Err(io::Error::last_os_error()),
         pid => Ok(pid),

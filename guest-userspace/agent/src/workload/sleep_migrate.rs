@@ -1,5 +1,5 @@
-//! `sleep-migrate`: a thread that sleeps in `read` is moved to another CPU before it is woken, so that
-//! the system call ends on another CPU than it began on.
+//! `sleep-migrate`: a thread that sleeps in `read` is moved to another CPU before it is woken, so
+//! that the system call ends on another CPU than it began on.
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -1,4 +1,5 @@
-//! `traced`: another process stops the thread at the entry to and the return from every system call.
+//! `traced`: another process stops the thread at the entry to and the return from every system
+//! call.
 
 use std::ffi::{c_int, c_void};
 use std::io::Read;
