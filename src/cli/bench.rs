@@ -14,7 +14,7 @@ use super::progress::Spinner;
 use super::sweep;
 use crate::bench::rows::{self, Bench, Line, Row};
 use crate::host::choice::KvmHost;
-use crate::host::provider::{Lab, LabError, TestKernel};
+use crate::host::provider::{Provider, ProviderError, TestKernel};
 use crate::interrupt::Interrupt;
 use crate::judge::outcome::EXIT_UNTESTED;
 use crate::plan::MachineSpec;
@@ -37,7 +37,7 @@ const RECORDED: &str = "many-threads-2-vcpus";
 /// [`CommandError`] where nothing could be measured.
 pub fn bench(
     args: &BenchArgs,
-    lab: &dyn Lab,
+    provider: &dyn Provider,
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
@@ -45,7 +45,7 @@ pub fn bench(
     let json = args.json.as_deref().map(OutputFile::create).transpose()?;
     let rows = rows(args);
     let spinner = Spinner::new();
-    let kernel = lab.fetch(&request, &spinner, interrupt)?;
+    let kernel = provider.fetch(&request, &spinner, interrupt)?;
     let mut lines = Vec::new();
     let mut take = |line: Line| -> Result<(), CommandError> {
         if interrupt.is_set() {
@@ -59,10 +59,10 @@ pub fn bench(
     if rows.iter().any(|row| *row != Row::Library) {
         let sweep = sweep_plan(kernel.as_ref(), analysis)?;
         let recorded = trial(RECORDED, kernel.as_ref(), analysis)?;
-        let peer = lab.peer(args.peer.as_deref(), &spinner);
+        let peer = provider.peer(args.peer.as_deref(), &spinner);
         let dir = peer.as_ref().ok().map(PathBuf::as_path);
         let mut executor =
-            lab.bench_host(args.kvm_host, kernel.as_ref(), dir, &spinner, interrupt)?;
+            provider.bench_host(args.kvm_host, kernel.as_ref(), dir, &spinner, interrupt)?;
         kvm_host = executor.host();
         let mut bench = Bench {
             executor: executor.as_mut(),
@@ -143,7 +143,7 @@ fn trial(
 ) -> Result<TrialPlan, CommandError> {
     let Loaded { file, scenario, .. } = loaded(name, analysis)?;
     resolve(&file, &scenario, kernel.symbols(), kernel.hash()).map_err(|error| match error {
-        ResolveError::Unsupported(lack) => LabError::Unavailable(lack.to_string()).into(),
+        ResolveError::Unsupported(lack) => ProviderError::Unavailable(lack.to_string()).into(),
         ResolveError::Scenario(errors) => CommandError::Scenario(errors),
     })
 }

@@ -18,7 +18,7 @@ use crate::bisect::log::{Ends, Log, Search, Tested};
 use crate::bisect::symptom::{self, Shown, Symptom};
 use crate::bisect::{Found, Verdict, search};
 use crate::host::kernel_request::KernelRequest;
-use crate::host::provider::{Lab, LabError};
+use crate::host::provider::{Provider, ProviderError};
 use crate::interrupt::Interrupt;
 use crate::judge::ScenarioResult;
 use crate::judge::outcome::EXIT_UNTESTED;
@@ -34,7 +34,7 @@ const REPEATS: u32 = 3;
 /// [`CommandError`], also where the two ends are not what they are called.
 pub fn bisect(
     args: &BisectArgs,
-    lab: &dyn Lab,
+    provider: &dyn Provider,
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
@@ -50,8 +50,8 @@ pub fn bisect(
         ));
     };
     let scenario = String::clone(&loaded.scenario.name);
-    let history = History::open(&args.tree).map_err(LabError::from)?;
-    let commit = |revision: &str| history.commit(revision).map_err(LabError::from);
+    let history = History::open(&args.tree).map_err(ProviderError::from)?;
+    let commit = |revision: &str| history.commit(revision).map_err(ProviderError::from);
     let (good, bad) = (commit(&args.good)?, commit(&args.bad)?);
     let spec = kernel::build_spec(&args.build_options())?;
     let log_path = args.log.clone().unwrap_or_else(|| {
@@ -77,7 +77,7 @@ pub fn bisect(
         suite: Suite {
             library: library.scenarios,
             kvm_host: args.kvm_host,
-            lab,
+            provider,
             analysis,
             spinner: &spinner,
             interrupt,
@@ -176,16 +176,19 @@ impl Bisection<'_> {
         search(
             &good.id,
             &bad.id,
-            |bad, good| Ok(history.suspects(bad, good).map_err(LabError::from)?),
+            |bad, good| Ok(history.suspects(bad, good).map_err(ProviderError::from)?),
             |id| {
-                let commit = history.commit(id).map_err(LabError::from)?;
+                let commit = history.commit(id).map_err(ProviderError::from)?;
                 self.test(&ends, needed, &commit)
             },
         )
     }
 
     fn suspects(&self, bad: &str, good: &[String]) -> Result<Vec<String>, CommandError> {
-        Ok(self.history.suspects(bad, good).map_err(LabError::from)?)
+        Ok(self
+            .history
+            .suspects(bad, good)
+            .map_err(ProviderError::from)?)
     }
 
     fn why(&self, commit: &str) -> String {
@@ -279,7 +282,7 @@ impl Bisection<'_> {
         for _ in 0..REPEATS {
             let results = match self.results(commit, needed - passes) {
                 Ok(results) => results,
-                Err(CommandError::Lab(LabError::Unbuildable(reason))) => {
+                Err(CommandError::Provider(ProviderError::Unbuildable(reason))) => {
                     return Ok((Verdict::Skip(reason), 0));
                 }
                 Err(error) => return Err(error),
@@ -306,8 +309,8 @@ impl Bisection<'_> {
             .spinner
             .step(&format!("{} {}", commit.short(), commit.subject));
         let request = KernelRequest::Build(with_source(&self.spec, &commit.id));
-        let (lab, interrupt) = (self.suite.lab, self.suite.interrupt);
-        let kernel = lab.fetch(&request, self.suite.spinner, interrupt)?;
+        let (provider, interrupt) = (self.suite.provider, self.suite.interrupt);
+        let kernel = provider.fetch(&request, self.suite.spinner, interrupt)?;
         self.suite.run_times(kernel.as_ref(), times)
     }
 
@@ -333,6 +336,6 @@ impl Bisection<'_> {
                 })
             }
         };
-        Ok(text.map_err(LabError::from)?)
+        Ok(text.map_err(ProviderError::from)?)
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::bisect::log::LogError;
-use crate::host::provider::LabError;
+use crate::host::provider::ProviderError;
 use crate::judge::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED, EXIT_USAGE};
 use crate::report::artifacts::WriteError;
 use crate::scenario::ScenarioErrors;
@@ -27,7 +27,7 @@ pub enum CommandError {
     Write(#[from] WriteError),
     /// Kernel or KVM host cannot be had.
     #[error(transparent)]
-    Lab(#[from] LabError),
+    Provider(#[from] ProviderError),
     /// The log of a bisection is of no use.
     #[error(transparent)]
     Log(#[from] LogError),
@@ -58,11 +58,11 @@ impl CommandError {
             | Self::Scenario(_)
             | Self::Write(_)
             | Self::Log(LogError::Other(_) | LogError::Damaged { .. })
-            | Self::Lab(LabError::Usage(_)) => EXIT_USAGE,
+            | Self::Provider(ProviderError::Usage(_)) => EXIT_USAGE,
             Self::Interrupted => EXIT_INTERRUPTED,
             Self::Findings(_)
             | Self::Log(LogError::Io { .. })
-            | Self::Lab(LabError::Unavailable(_) | LabError::Unbuildable(_))
+            | Self::Provider(ProviderError::Unavailable(_) | ProviderError::Unbuildable(_))
             | Self::Io(_)
             | Self::Json(_)
             | Self::Junit(_) => EXIT_UNTESTED,

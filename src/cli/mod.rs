@@ -33,7 +33,7 @@ use self::error::CommandError;
 use self::output::print;
 use self::progress::Spinner;
 use crate::host::kernel_request::KernelRequest;
-use crate::host::provider::Lab;
+use crate::host::provider::Provider;
 use crate::interrupt::Interrupt;
 use crate::scenario::{Library, schema};
 
@@ -43,10 +43,10 @@ const LOG_VARIABLE: &str = "UNWINDLAB_LOG";
 
 /// Parses the command line and does what it says.
 #[must_use]
-pub fn main(lab: &dyn Lab) -> ExitCode {
+pub fn main(provider: &dyn Provider) -> ExitCode {
     let cli = Cli::parse();
     init_log(cli.verbose);
-    let done = start(cli.command, lab);
+    let done = start(cli.command, provider);
     let code = done.unwrap_or_else(|error| {
         error::show(&error);
         error.exit_code()
@@ -54,10 +54,10 @@ pub fn main(lab: &dyn Lab) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn start(command: Command, lab: &dyn Lab) -> Result<u8, CommandError> {
+fn start(command: Command, provider: &dyn Provider) -> Result<u8, CommandError> {
     let analysis = Analysis::embedded()?;
     let interrupt = Interrupt::from_signals()?;
-    dispatch(command, lab, &analysis, &interrupt).map_err(|error| {
+    dispatch(command, provider, &analysis, &interrupt).map_err(|error| {
         // Whatever failed after Ctrl-C, failed for that: children get it too.
         if interrupt.is_set() {
             CommandError::Interrupted
@@ -69,45 +69,49 @@ fn start(command: Command, lab: &dyn Lab) -> Result<u8, CommandError> {
 
 fn dispatch(
     command: Command,
-    lab: &dyn Lab,
+    provider: &dyn Provider,
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
     match command {
-        Command::Run(args) => return run::run(args, lab, analysis, interrupt),
-        Command::Mutants(args) => return mutants::mutants(&args, lab, analysis, interrupt),
-        Command::Variants(args) => return variants::variants(&args, lab, analysis, interrupt),
-        Command::Series(args) => return series::series(&args, lab, analysis, interrupt),
-        Command::Replay(args) => return replay::replay(&args, lab, analysis, interrupt),
-        Command::Sweep(args) => return sweep::sweep(&args, lab, analysis, interrupt),
-        Command::Bench(args) => return bench::bench(&args, lab, analysis, interrupt),
-        Command::Bisect(args) => return bisect::bisect(&args, lab, analysis, interrupt),
+        Command::Run(args) => return run::run(args, provider, analysis, interrupt),
+        Command::Mutants(args) => return mutants::mutants(&args, provider, analysis, interrupt),
+        Command::Variants(args) => return variants::variants(&args, provider, analysis, interrupt),
+        Command::Series(args) => return series::series(&args, provider, analysis, interrupt),
+        Command::Replay(args) => return replay::replay(&args, provider, analysis, interrupt),
+        Command::Sweep(args) => return sweep::sweep(&args, provider, analysis, interrupt),
+        Command::Bench(args) => return bench::bench(&args, provider, analysis, interrupt),
+        Command::Bisect(args) => return bisect::bisect(&args, provider, analysis, interrupt),
         Command::Kernel(KernelCommand::Fetch(args)) => {
             let request = KernelRequest::Ready(args.kernel);
-            get(&request, lab, interrupt)?;
+            get(&request, provider, interrupt)?;
         }
         Command::Kernel(KernelCommand::Build(options)) => {
             let request = KernelRequest::Build(kernel::build_spec(&options)?);
-            get(&request, lab, interrupt)?;
+            get(&request, provider, interrupt)?;
         }
         Command::Kernel(KernelCommand::Path(args)) => {
-            print(&format!("{}\n", lab.path(&args.kernel)?.display()))?;
+            print(&format!("{}\n", provider.path(&args.kernel)?.display()))?;
         }
         Command::Kernel(KernelCommand::List) => {
-            for line in lab.list()? {
+            for line in provider.list()? {
                 print(&format!("{line}\n"))?;
             }
         }
         Command::List => list(analysis)?,
         Command::Schema => print(&schema::schema()?)?,
-        Command::Doctor => print(&lab.doctor()?)?,
+        Command::Doctor => print(&provider.doctor()?)?,
     }
     Ok(0)
 }
 
 /// Gets a kernel into the cache and says where it is.
-fn get(request: &KernelRequest, lab: &dyn Lab, interrupt: &Interrupt) -> Result<(), CommandError> {
-    let kernel = lab.fetch(request, &Spinner::new(), interrupt)?;
+fn get(
+    request: &KernelRequest,
+    provider: &dyn Provider,
+    interrupt: &Interrupt,
+) -> Result<(), CommandError> {
+    let kernel = provider.fetch(request, &Spinner::new(), interrupt)?;
     let (release, path) = (kernel.release(), kernel.path().display());
     Ok(print(&format!("{release}  {path}\n"))?)
 }

@@ -12,7 +12,7 @@ use super::progress::Spinner;
 use super::session::{Session, Setup};
 use crate::host::choice::KvmHost;
 use crate::host::kernel_request::KernelRequest;
-use crate::host::provider::{Lab, TestKernel};
+use crate::host::provider::{Provider, TestKernel};
 use crate::interrupt::Interrupt;
 use crate::judge::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED};
 use crate::judge::{ScenarioResult, exit_code};
@@ -72,14 +72,14 @@ fn seed(args: &RunArgs) -> Result<Option<u64>, CommandError> {
 /// [`CommandError`] where nothing was run.
 pub fn run(
     args: RunArgs,
-    lab: &dyn Lab,
+    provider: &dyn Provider,
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
     let request = kernel::request(&args.kernel)?;
     let setup = setup(&args, analysis)?;
     let outputs = Outputs::open(args.json, args.junit)?;
-    let ran = run_with(&setup, &request, lab, analysis, interrupt)?;
+    let ran = run_with(&setup, &request, provider, analysis, interrupt)?;
     let unwritten = write(outputs, &ran.setting, &ran.results, ran.elapsed);
     for error in unwritten.iter().chain(&ran.unkept) {
         show(error);
@@ -106,18 +106,25 @@ pub(super) struct Ran {
 pub(super) fn run_with(
     setup: &Setup,
     request: &KernelRequest,
-    lab: &dyn Lab,
+    provider: &dyn Provider,
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<Ran, CommandError> {
     let start = Instant::now();
     let spinner = Spinner::new();
-    let kernel = lab.fetch(request, &spinner, interrupt)?;
+    let kernel = provider.fetch(request, &spinner, interrupt)?;
     if interrupt.is_set() {
         return Err(CommandError::Interrupted);
     }
     let trials = resolve_all(&setup.library, kernel.as_ref())?;
-    let mut session = Session::new(setup, lab, kernel.as_ref(), analysis, &spinner, interrupt);
+    let mut session = Session::new(
+        setup,
+        provider,
+        kernel.as_ref(),
+        analysis,
+        &spinner,
+        interrupt,
+    );
     session.run_all(&trials)?;
     let setting = Setting {
         kernel_spec: request.to_string(),

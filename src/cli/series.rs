@@ -14,7 +14,7 @@ use super::output::print;
 use super::progress::Spinner;
 use super::suite::{Job, Judged, Suite};
 use crate::host::kernel_request::KernelRequest;
-use crate::host::provider::{Lab, LabError};
+use crate::host::provider::{Provider, ProviderError};
 use crate::interrupt::Interrupt;
 use crate::judge::outcome::{EXIT_UNTESTED, OutcomeClass};
 use crate::judge::{Outcome, ScenarioResult};
@@ -35,17 +35,17 @@ struct Step {
 /// [`CommandError`] where there is no series, or no base.
 pub fn series(
     args: &SeriesArgs,
-    lab: &dyn Lab,
+    provider: &dyn Provider,
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
     let start = Instant::now();
-    let steps = steps(args, lab)?;
+    let steps = steps(args, provider)?;
     let spinner = Spinner::new();
     let suite = Suite {
         library: Library::open(&args.scenarios, &analysis.invariant_ids())?.scenarios,
         kvm_host: args.kvm_host,
-        lab,
+        provider,
         analysis,
         spinner: &spinner,
         interrupt,
@@ -73,7 +73,7 @@ pub fn series(
 }
 
 /// The base and each patch on it.
-fn steps(args: &SeriesArgs, lab: &dyn Lab) -> Result<Vec<Step>, CommandError> {
+fn steps(args: &SeriesArgs, provider: &dyn Provider) -> Result<Vec<Step>, CommandError> {
     let mut options = args.build.clone();
     let range = args.series.to_string_lossy().into_owned();
     let is_range = range.contains("..") && !args.series.exists();
@@ -87,15 +87,15 @@ fn steps(args: &SeriesArgs, lab: &dyn Lab) -> Result<Vec<Step>, CommandError> {
     }
     let spec = kernel::build_spec(&options)?;
     if !is_range {
-        return Ok(on_base(&spec, lab.series(&args.series)?));
+        return Ok(on_base(&spec, provider.series(&args.series)?));
     }
     let Some(tree) = options.tree.clone() else {
         return Err(CommandError::Usage(format!(
             "{range} is a range of a repository: name it with --tree"
         )));
     };
-    let history = History::open(&tree).map_err(LabError::from)?;
-    let commits = history.range(&range).map_err(LabError::from)?;
+    let history = History::open(&tree).map_err(ProviderError::from)?;
+    let commits = history.range(&range).map_err(ProviderError::from)?;
     let Some(first) = commits.first() else {
         return Err(CommandError::Usage(format!("{range} has no commits")));
     };
@@ -158,7 +158,7 @@ impl Progress {
         let title = printable(title);
         let results = match judged {
             Judged::Ran { results, .. } => results,
-            Judged::NotBuilt(error @ LabError::Unbuildable(_)) => {
+            Judged::NotBuilt(error @ ProviderError::Unbuildable(_)) => {
                 self.unbuilt += 1;
                 return format!("{at:>3}  does not build  {title}\n{}\n", indented(&error));
             }
@@ -245,7 +245,7 @@ fn line(result: &ScenarioResult) -> String {
     )
 }
 
-fn indented(error: &LabError) -> String {
+fn indented(error: &ProviderError) -> String {
     let text = error.to_string();
     let lines: Vec<String> = text.lines().map(|line| format!("       {line}")).collect();
     lines.join("\n")
@@ -285,7 +285,7 @@ mod tests {
         progress.take(0, "base", ran(&[("a", Outcome::Pass)]));
         progress.take(1, "one", ran(&[("a", Outcome::BootError)]));
         assert_eq!(progress.exit_code(), EXIT_UNTESTED);
-        let error = LabError::Unbuildable("x.c:1: error: y".to_owned());
+        let error = ProviderError::Unbuildable("x.c:1: error: y".to_owned());
         let text = progress.take(2, "two", Judged::NotBuilt(error));
         assert!(text.contains("x.c:1: error: y"), "{text}");
         assert_eq!(progress.exit_code(), 1);

@@ -11,7 +11,7 @@ use super::progress::Spinner;
 use super::replay;
 use super::tally::{Made, Tally};
 use crate::host::choice::KvmHost;
-use crate::host::provider::{Lab, TestKernel};
+use crate::host::provider::{Provider, TestKernel};
 use crate::interrupt::Interrupt;
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::{Case, Judge, Outcome, ScenarioResult};
@@ -53,7 +53,7 @@ pub(super) struct Setup {
 /// The scenarios of a run, one after the other.
 pub(super) struct Session<'a> {
     setup: &'a Setup,
-    lab: &'a dyn Lab,
+    provider: &'a dyn Provider,
     kernel: &'a dyn TestKernel,
     analysis: &'a Analysis,
     spinner: &'a Spinner,
@@ -72,7 +72,7 @@ pub(super) struct Session<'a> {
 impl<'a> Session<'a> {
     pub(super) fn new(
         setup: &'a Setup,
-        lab: &'a dyn Lab,
+        provider: &'a dyn Provider,
         kernel: &'a dyn TestKernel,
         analysis: &'a Analysis,
         spinner: &'a Spinner,
@@ -82,7 +82,7 @@ impl<'a> Session<'a> {
         Self {
             width: widths.max().unwrap_or(0),
             setup,
-            lab,
+            provider,
             kernel,
             analysis,
             spinner,
@@ -113,7 +113,7 @@ impl<'a> Session<'a> {
         let mut executor = None;
         let uses_tool = |trial: &TrialPlan| trial.guest.perf_tool.is_some();
         if trials.iter().flatten().any(uses_tool) {
-            let tool = self.lab.perf_tool(self.spinner);
+            let tool = self.provider.perf_tool(self.spinner);
             self.perf_tool = Some(tool.map_err(|error| error.to_string()));
         }
         for (loaded, trial) in self.setup.library.iter().zip(trials) {
@@ -157,9 +157,9 @@ impl<'a> Session<'a> {
         let (host, kernel) = (self.setup.kvm_host, self.kernel);
         let tool = self.perf_tool.as_ref().and_then(|it| it.as_ref().ok());
         let tool = tool.map(PathBuf::as_path);
-        let (lab, spinner, interrupt) = (self.lab, self.spinner, self.interrupt);
+        let (provider, spinner, interrupt) = (self.provider, self.spinner, self.interrupt);
         let seed = self.setup.seed;
-        let executor = lab.executor(host, seed, kernel, tool, spinner, interrupt)?;
+        let executor = provider.executor(host, seed, kernel, tool, spinner, interrupt)?;
         self.host = executor.host();
         Ok(executor)
     }

@@ -11,7 +11,7 @@ use super::progress::Spinner;
 use super::session::{Session, Setup};
 use crate::host::choice::KvmHost;
 use crate::host::kernel_request::KernelRequest;
-use crate::host::provider::{Lab, LabError, TestKernel};
+use crate::host::provider::{Provider, ProviderError, TestKernel};
 use crate::interrupt::Interrupt;
 use crate::judge::ScenarioResult;
 use crate::plan::{Progress, TrialPlan};
@@ -21,7 +21,7 @@ use crate::scenario::{Loaded, ResolveError, resolve};
 pub(super) struct Suite<'a> {
     pub(super) library: Vec<Loaded>,
     pub(super) kvm_host: KvmHost,
-    pub(super) lab: &'a dyn Lab,
+    pub(super) provider: &'a dyn Provider,
     pub(super) analysis: &'a Analysis,
     pub(super) spinner: &'a Spinner,
     pub(super) interrupt: &'a Interrupt,
@@ -41,10 +41,10 @@ pub(super) enum Judged {
     /// The results, in the order of the library.
     Ran { results: Vec<ScenarioResult> },
     /// There is no such kernel to run.
-    NotBuilt(LabError),
+    NotBuilt(ProviderError),
 }
 
-type Fetched = Result<Box<dyn TestKernel>, LabError>;
+type Fetched = Result<Box<dyn TestKernel>, ProviderError>;
 
 impl Suite<'_> {
     /// Runs these scenarios, or all, on this kernel.
@@ -105,7 +105,7 @@ impl Suite<'_> {
             .collect();
         let mut session = Session::new(
             &setup,
-            self.lab,
+            self.provider,
             kernel,
             self.analysis,
             self.spinner,
@@ -129,8 +129,8 @@ impl Suite<'_> {
         thread::scope(|scope| {
             // No further ahead than one: each may be a bad one after which nothing is wanted.
             let (send, receive) = mpsc::sync_channel::<Fetched>(0);
-            let (lab, interrupt) = (self.lab, self.interrupt);
-            scope.spawn(move || build_each(lab, interrupt, jobs, &send));
+            let (provider, interrupt) = (self.provider, self.interrupt);
+            scope.spawn(move || build_each(provider, interrupt, jobs, &send));
             for (at, job) in jobs.iter().enumerate() {
                 self.spinner.step(&format!("building {}", job.request));
                 let Ok(fetched) = receive.recv() else {
@@ -151,12 +151,17 @@ impl Suite<'_> {
 }
 
 /// Sends a kernel for each job until nobody wants more.
-fn build_each(lab: &dyn Lab, interrupt: &Interrupt, jobs: &[Job], to: &mpsc::SyncSender<Fetched>) {
+fn build_each(
+    provider: &dyn Provider,
+    interrupt: &Interrupt,
+    jobs: &[Job],
+    to: &mpsc::SyncSender<Fetched>,
+) {
     for job in jobs {
         if interrupt.is_set() {
             return;
         }
-        let kernel = lab.fetch(&job.request, &Quiet, interrupt);
+        let kernel = provider.fetch(&job.request, &Quiet, interrupt);
         if to.send(kernel).is_err() {
             return;
         }

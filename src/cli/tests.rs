@@ -1,4 +1,4 @@
-//! `run` on a lab that has one kernel, and hosts that bring home what they are told.
+//! `run` with a provider that has one kernel, and hosts that bring home what they are told.
 
 mod sweep;
 
@@ -18,7 +18,7 @@ use super::error::CommandError;
 use super::run::run;
 use crate::host::choice::KvmHost;
 use crate::host::kernel_request::KernelRequest;
-use crate::host::provider::{Lab, LabError, TestKernel};
+use crate::host::provider::{Provider, ProviderError, TestKernel};
 use crate::interrupt::Interrupt;
 use crate::plan::{Executor, InfraError, Progress, TrialPlan};
 use crate::scenario::KernelSymbols;
@@ -132,31 +132,31 @@ impl Executor for Host {
     }
 }
 
-impl Lab for Bench {
+impl Provider for Bench {
     fn fetch(
         &self,
         request: &KernelRequest,
         _: &dyn Progress,
         _: &Interrupt,
-    ) -> Result<Box<dyn TestKernel>, LabError> {
+    ) -> Result<Box<dyn TestKernel>, ProviderError> {
         self.fetched.store(true, Relaxed);
         if request.to_string() != "stock" {
-            return Err(LabError::Usage(format!("no such kernel: {request}")));
+            return Err(ProviderError::Usage(format!("no such kernel: {request}")));
         }
         Ok(Box::new(Kernel {
             has_feature: self.has_feature,
         }))
     }
 
-    fn series(&self, _: &Path) -> Result<Vec<Patch>, LabError> {
+    fn series(&self, _: &Path) -> Result<Vec<Patch>, ProviderError> {
         Ok(Vec::new())
     }
 
-    fn path(&self, _: &str) -> Result<PathBuf, LabError> {
+    fn path(&self, _: &str) -> Result<PathBuf, ProviderError> {
         Ok("/vmlinux".into())
     }
 
-    fn list(&self) -> Result<Vec<String>, LabError> {
+    fn list(&self) -> Result<Vec<String>, ProviderError> {
         Ok(Vec::new())
     }
 
@@ -168,9 +168,9 @@ impl Lab for Bench {
         _: Option<&Path>,
         _: &dyn Progress,
         interrupt: &Interrupt,
-    ) -> Result<Box<dyn Executor>, LabError> {
+    ) -> Result<Box<dyn Executor>, ProviderError> {
         if host == KvmHost::Native {
-            return Err(LabError::Unavailable("no /dev/kvm".to_owned()));
+            return Err(ProviderError::Unavailable("no /dev/kvm".to_owned()));
         }
         let name = match seed {
             Some(seed) => format!("bench of seed {seed}"),
@@ -187,7 +187,7 @@ impl Lab for Bench {
         }))
     }
 
-    fn doctor(&self) -> Result<String, LabError> {
+    fn doctor(&self) -> Result<String, ProviderError> {
         Ok(String::new())
     }
 }

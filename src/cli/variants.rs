@@ -14,7 +14,7 @@ use super::output::print;
 use super::progress::Spinner;
 use super::suite::{Job, Judged, Suite, choose};
 use crate::host::kernel_request::KernelRequest;
-use crate::host::provider::Lab;
+use crate::host::provider::Provider;
 use crate::interrupt::Interrupt;
 use crate::judge::ScenarioResult;
 use crate::judge::outcome::EXIT_UNTESTED;
@@ -32,7 +32,7 @@ const TODAY: &str = "(as it is)";
 /// [`CommandError`] where nothing could be told.
 pub fn variants(
     args: &VariantsArgs,
-    lab: &dyn Lab,
+    provider: &dyn Provider,
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
@@ -44,7 +44,7 @@ pub fn variants(
     let suite = Suite {
         library: library(&args.scenarios, &analysis.invariant_ids())?,
         kvm_host: args.kvm_host,
-        lab,
+        provider,
         analysis,
         spinner: &spinner,
         interrupt,

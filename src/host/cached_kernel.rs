@@ -10,7 +10,7 @@ use unwindlab_guest_kernel::lines::LineError;
 use unwindlab_guest_kernel::{Cache, KeptLines, KernelImage, Lines, Symbols};
 use unwindlab_vmm::Kernel;
 
-use super::provider::{LabError, TestKernel};
+use super::provider::{ProviderError, TestKernel};
 use super::this_machine::unavailable;
 use crate::scenario::{KernelSymbols, RdpmcError, SourceLines};
 
@@ -25,8 +25,8 @@ impl CachedKernel {
     /// Loads the symbols of an image.
     ///
     /// # Errors
-    /// [`LabError`].
-    pub fn load(image: KernelImage, cache: &Cache) -> Result<Self, LabError> {
+    /// [`ProviderError`].
+    pub fn load(image: KernelImage, cache: &Cache) -> Result<Self, ProviderError> {
         let symbols = LoadedSymbols {
             symbols: Symbols::load(&image.symbols).map_err(unavailable)?,
             vmlinux: image.vmlinux.clone(),

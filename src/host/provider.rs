@@ -13,49 +13,51 @@ use crate::scenario::KernelSymbols;
 use crate::text::printable;
 
 /// The places where kernels and KVM hosts come from.
-pub trait Lab: Sync {
+pub trait Provider: Sync {
     /// Gets a kernel, from the cache, from where its spec says, or by building it.
     ///
     /// # Errors
-    /// [`LabError`].
+    /// [`ProviderError`].
     fn fetch(
         &self,
         request: &KernelRequest,
         progress: &dyn Progress,
         interrupt: &Interrupt,
-    ) -> Result<Box<dyn TestKernel>, LabError>;
+    ) -> Result<Box<dyn TestKernel>, ProviderError>;
 
     /// The patches of a series in a file or folder, in order.
     ///
     /// # Errors
-    /// [`LabError`].
-    fn series(&self, path: &Path) -> Result<Vec<Patch>, LabError>;
+    /// [`ProviderError`].
+    fn series(&self, path: &Path) -> Result<Vec<Patch>, ProviderError>;
 
     /// Where a kernel in the cache is; nothing is fetched.
     ///
     /// # Errors
-    /// [`LabError`]; a kernel that is not in the cache is one.
-    fn path(&self, spec: &str) -> Result<PathBuf, LabError>;
+    /// [`ProviderError`]; a kernel that is not in the cache is one.
+    fn path(&self, spec: &str) -> Result<PathBuf, ProviderError>;
 
     /// The kernels in the cache, a line each.
     ///
     /// # Errors
-    /// [`LabError`].
-    fn list(&self) -> Result<Vec<String>, LabError>;
+    /// [`ProviderError`].
+    fn list(&self) -> Result<Vec<String>, ProviderError>;
 
     /// The folder of the distribution's perf, from the cache or from the distribution.
     ///
     /// # Errors
-    /// [`LabError`].
-    fn perf_tool(&self, _progress: &dyn Progress) -> Result<PathBuf, LabError> {
-        Err(LabError::Unavailable("there is no perf here".to_owned()))
+    /// [`ProviderError`].
+    fn perf_tool(&self, _progress: &dyn Progress) -> Result<PathBuf, ProviderError> {
+        Err(ProviderError::Unavailable(
+            "there is no perf here".to_owned(),
+        ))
     }
 
     /// Starts a KVM host that can boot `kernel`; with perf in this folder for scenarios that use it. With
     /// a seed one whose trials follow from that, each the same every time: it is always emulated.
     ///
     /// # Errors
-    /// [`LabError`].
+    /// [`ProviderError`].
     fn executor(
         &self,
         host: KvmHost,
@@ -64,21 +66,27 @@ pub trait Lab: Sync {
         perf_tool: Option<&Path>,
         progress: &dyn Progress,
         interrupt: &Interrupt,
-    ) -> Result<Box<dyn Executor>, LabError>;
+    ) -> Result<Box<dyn Executor>, ProviderError>;
 
     /// The folder of the QEMU that `bench` compares with: this one, or Debian's from the cache or from the
     /// distribution.
     ///
     /// # Errors
-    /// [`LabError`].
-    fn peer(&self, _chosen: Option<&Path>, _progress: &dyn Progress) -> Result<PathBuf, LabError> {
-        Err(LabError::Unavailable("there is no QEMU here".to_owned()))
+    /// [`ProviderError`].
+    fn peer(
+        &self,
+        _chosen: Option<&Path>,
+        _progress: &dyn Progress,
+    ) -> Result<PathBuf, ProviderError> {
+        Err(ProviderError::Unavailable(
+            "there is no QEMU here".to_owned(),
+        ))
     }
 
     /// Starts a KVM host for measurements, with the QEMU in this folder.
     ///
     /// # Errors
-    /// [`LabError`].
+    /// [`ProviderError`].
     fn bench_host(
         &self,
         _host: KvmHost,
@@ -86,8 +94,8 @@ pub trait Lab: Sync {
         _peer: Option<&Path>,
         _progress: &dyn Progress,
         _interrupt: &Interrupt,
-    ) -> Result<Box<dyn Executor>, LabError> {
-        Err(LabError::Unavailable(
+    ) -> Result<Box<dyn Executor>, ProviderError> {
+        Err(ProviderError::Unavailable(
             "nothing can be measured here".to_owned(),
         ))
     }
@@ -95,8 +103,8 @@ pub trait Lab: Sync {
     /// Which KVM host would be used and why, and what is missing: text of some lines.
     ///
     /// # Errors
-    /// [`LabError`].
-    fn doctor(&self) -> Result<String, LabError>;
+    /// [`ProviderError`].
+    fn doctor(&self) -> Result<String, ProviderError>;
 }
 
 /// A kernel to test.
@@ -113,7 +121,7 @@ pub trait TestKernel: Send {
 
 /// Why a command cannot do its work. One line each, that says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LabError {
+pub enum ProviderError {
     /// The user asked for what cannot be: exit code 2.
     #[error("{0}")]
     Usage(String),
@@ -129,7 +137,7 @@ pub enum LabError {
 /// Lines of a console's end that are shown.
 const CONSOLE_LINES: usize = 20;
 
-impl From<InfraError> for LabError {
+impl From<InfraError> for ProviderError {
     fn from(error: InfraError) -> Self {
         let lines: Vec<&str> = error.console.trim_end().lines().collect();
         let last = lines.iter().skip(lines.len().saturating_sub(CONSOLE_LINES));
@@ -143,7 +151,7 @@ impl From<InfraError> for LabError {
     }
 }
 
-impl From<BuildError> for LabError {
+impl From<BuildError> for ProviderError {
     fn from(error: BuildError) -> Self {
         let message = error.to_string();
         match error {
@@ -165,7 +173,7 @@ impl From<BuildError> for LabError {
     }
 }
 
-impl From<FetchError> for LabError {
+impl From<FetchError> for ProviderError {
     fn from(error: FetchError) -> Self {
         let message = error.to_string();
         match error {

@@ -16,7 +16,7 @@ use super::emulated::initramfs::{self, Contents};
 use super::emulated::qemu::OuterMachine;
 use super::kernel_request::KernelRequest;
 use super::native::{InProcess, MachineBuilder, Native};
-use super::provider::{Lab, LabError, TestKernel};
+use super::provider::{Provider, ProviderError, TestKernel};
 use crate::interrupt::Interrupt;
 use crate::plan::{Executor, Progress};
 
@@ -46,7 +46,7 @@ impl ThisMachine {
         kernel: &dyn TestKernel,
         extras: Extras<'_>,
         progress: &dyn Progress,
-    ) -> Result<(OuterMachine, String), LabError> {
+    ) -> Result<(OuterMachine, String), ProviderError> {
         let qemu = kernels::qemu(&cache()?, progress).map_err(unavailable)?;
         let outer = kernels::outer_kernel(&cache()?, progress).map_err(unavailable)?;
         // This path works even if a build has replaced the file meanwhile.
@@ -58,7 +58,7 @@ impl ThisMachine {
             perf_tool: extras.perf_tool,
             peer: extras.peer,
         })
-        .map_err(|e| LabError::Unavailable(format!("cannot build the outer machine: {e}")))?;
+        .map_err(|e| ProviderError::Unavailable(format!("cannot build the outer machine: {e}")))?;
         let machine = OuterMachine {
             qemu,
             vmlinux: outer.vmlinux,
@@ -77,9 +77,9 @@ impl ThisMachine {
         extras: Extras<'_>,
         progress: &dyn Progress,
         interrupt: &Interrupt,
-    ) -> Result<Box<dyn Executor>, LabError> {
+    ) -> Result<Box<dyn Executor>, ProviderError> {
         let choice = choose(host).map_err(|error| {
-            LabError::Unavailable(format!(
+            ProviderError::Unavailable(format!(
                 "no native KVM host: {error}; --kvm-host emulated needs none"
             ))
         })?;
@@ -90,7 +90,7 @@ impl ThisMachine {
                 let builder = perf_tool
                     .and_then(|tool| MachineBuilder::new(kvm, HashMap::from(known), tool))
                     .map_err(|error| {
-                        LabError::Unavailable(format!(
+                        ProviderError::Unavailable(format!(
                             "cannot build the guest's initramfs: {error}"
                         ))
                     })?;
@@ -106,13 +106,13 @@ impl ThisMachine {
     }
 }
 
-impl Lab for ThisMachine {
+impl Provider for ThisMachine {
     fn fetch(
         &self,
         request: &KernelRequest,
         progress: &dyn Progress,
         _interrupt: &Interrupt,
-    ) -> Result<Box<dyn TestKernel>, LabError> {
+    ) -> Result<Box<dyn TestKernel>, ProviderError> {
         let image = match request {
             KernelRequest::Ready(spec) => kernels::fetch(&parse(spec)?, &cache()?, progress)?,
             KernelRequest::Build(spec) => build(spec, progress)?,
@@ -120,21 +120,21 @@ impl Lab for ThisMachine {
         Ok(Box::new(CachedKernel::load(image, &cache()?)?))
     }
 
-    fn series(&self, path: &Path) -> Result<Vec<Patch>, LabError> {
+    fn series(&self, path: &Path) -> Result<Vec<Patch>, ProviderError> {
         Ok(kernels::build::mail::series(path, &cache()?)?)
     }
 
-    fn path(&self, spec: &str) -> Result<PathBuf, LabError> {
+    fn path(&self, spec: &str) -> Result<PathBuf, ProviderError> {
         let image = kernels::path(&parse(spec)?, &cache()?)?;
         let image = image.ok_or_else(|| {
-            LabError::Unavailable(format!(
+            ProviderError::Unavailable(format!(
                 "no kernel `{spec}` in the cache: `unwindlab kernel fetch {spec}` downloads it"
             ))
         })?;
         Ok(image.vmlinux)
     }
 
-    fn list(&self) -> Result<Vec<String>, LabError> {
+    fn list(&self) -> Result<Vec<String>, ProviderError> {
         let images = kernels::list(&cache()?)?;
         let line = |image: &KernelImage| {
             let short = image.id.get(..12).unwrap_or(&image.id);
@@ -151,7 +151,7 @@ impl Lab for ThisMachine {
         perf_tool: Option<&Path>,
         progress: &dyn Progress,
         interrupt: &Interrupt,
-    ) -> Result<Box<dyn Executor>, LabError> {
+    ) -> Result<Box<dyn Executor>, ProviderError> {
         let extras = Extras {
             perf_tool,
             peer: None,
@@ -164,13 +164,17 @@ impl Lab for ThisMachine {
         self.start(host, kernel, extras, progress, interrupt)
     }
 
-    fn peer(&self, chosen: Option<&Path>, progress: &dyn Progress) -> Result<PathBuf, LabError> {
+    fn peer(
+        &self,
+        chosen: Option<&Path>,
+        progress: &dyn Progress,
+    ) -> Result<PathBuf, ProviderError> {
         let Some(dir) = chosen else {
             return kernels::qemu::debian(&cache()?, progress).map_err(unavailable);
         };
         let parts = [closure::LOADER, qemu::PROGRAM, qemu::FIRMWARE];
         match parts.iter().find(|part| !dir.join(part).exists()) {
-            Some(part) => Err(LabError::Unavailable(format!(
+            Some(part) => Err(ProviderError::Unavailable(format!(
                 "no QEMU to compare with: {} is missing",
                 dir.join(part).display()
             ))),
@@ -185,7 +189,7 @@ impl Lab for ThisMachine {
         peer: Option<&Path>,
         progress: &dyn Progress,
         interrupt: &Interrupt,
-    ) -> Result<Box<dyn Executor>, LabError> {
+    ) -> Result<Box<dyn Executor>, ProviderError> {
         let extras = Extras {
             perf_tool: None,
             peer,
@@ -193,17 +197,17 @@ impl Lab for ThisMachine {
         self.start(host, kernel, extras, progress, interrupt)
     }
 
-    fn perf_tool(&self, progress: &dyn Progress) -> Result<PathBuf, LabError> {
+    fn perf_tool(&self, progress: &dyn Progress) -> Result<PathBuf, ProviderError> {
         let tool = kernels::perf_tool(&cache()?, progress).map_err(unavailable)?;
         Ok(tool.dir)
     }
 
-    fn doctor(&self) -> Result<String, LabError> {
+    fn doctor(&self) -> Result<String, ProviderError> {
         Ok(super::doctor::report(&cache()?))
     }
 }
 
-fn build(spec: &BuildSpec, progress: &dyn Progress) -> Result<KernelImage, LabError> {
+fn build(spec: &BuildSpec, progress: &dyn Progress) -> Result<KernelImage, ProviderError> {
     let built = kernels::build(spec, &cache()?, progress)?;
     if let kernels::Client::LeftOut(reason) = built.client {
         tracing::warn!("{spec} is built without the lab client: {reason}");
@@ -211,15 +215,15 @@ fn build(spec: &BuildSpec, progress: &dyn Progress) -> Result<KernelImage, LabEr
     Ok(built.image)
 }
 
-fn cache() -> Result<Cache, LabError> {
+fn cache() -> Result<Cache, ProviderError> {
     Cache::open(None).map_err(unavailable)
 }
 
-fn parse(spec: &str) -> Result<KernelSpec, LabError> {
+fn parse(spec: &str) -> Result<KernelSpec, ProviderError> {
     spec.parse()
-        .map_err(|e: kernels::SpecError| LabError::Usage(e.to_string()))
+        .map_err(|e: kernels::SpecError| ProviderError::Usage(e.to_string()))
 }
 
-pub(super) fn unavailable(error: impl std::fmt::Display) -> LabError {
-    LabError::Unavailable(error.to_string())
+pub(super) fn unavailable(error: impl std::fmt::Display) -> ProviderError {
+    ProviderError::Unavailable(error.to_string())
 }

@@ -17,7 +17,7 @@ use crate::cli::output::print;
 use crate::cli::progress::Spinner;
 use crate::cli::suite::{Job, Judged, Suite, choose};
 use crate::host::kernel_request::KernelRequest;
-use crate::host::provider::Lab;
+use crate::host::provider::Provider;
 use crate::interrupt::Interrupt;
 use crate::judge::outcome::EXIT_UNTESTED;
 use crate::judge::{Outcome, ScenarioResult};
@@ -34,12 +34,12 @@ const CONTROL: &str = "(no mutant)";
 /// [`CommandError`] where nothing could be told.
 pub fn mutants(
     args: &MutantsArgs,
-    lab: &dyn Lab,
+    provider: &dyn Provider,
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
     if args.sweep {
-        return swept::mutants(args, lab, analysis, interrupt);
+        return swept::mutants(args, provider, analysis, interrupt);
     }
     let start = Instant::now();
     let mutants = chosen(&args.only)?;
@@ -49,7 +49,7 @@ pub fn mutants(
     let suite = Suite {
         library: scenarios,
         kvm_host: args.kvm_host,
-        lab,
+        provider,
         analysis,
         spinner: &spinner,
         interrupt,

@@ -12,7 +12,7 @@ use crate::cli::args::{Cli, Command, MutantsArgs, SweepArgs};
 use crate::cli::error::CommandError;
 use crate::cli::output::print;
 use crate::cli::sweep::{Swept, points, sweep_with};
-use crate::host::provider::{Lab, TestKernel};
+use crate::host::provider::{Provider, TestKernel};
 use crate::interrupt::Interrupt;
 use crate::judge::sweep::SweepSymptom;
 use crate::report::matrix::{Cell, Fate, Matrix, Row};
@@ -23,7 +23,7 @@ use crate::report::matrix::{Cell, Fate, Matrix, Row};
 /// [`CommandError`] where nothing could be told.
 pub(super) fn mutants(
     args: &MutantsArgs,
-    lab: &dyn Lab,
+    provider: &dyn Provider,
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
@@ -44,7 +44,7 @@ pub(super) fn mutants(
     let run = |way: &str, mutant: Option<&Mutant>| {
         let sweep = sweep_of(way, mutant, args)?;
         let points = |kernel: &dyn TestKernel| points(&sweep, kernel.symbols());
-        sweep_with(&sweep, &points, lab, analysis, interrupt)
+        sweep_with(&sweep, &points, provider, analysis, interrupt)
     };
     let mut control = row(None);
     for way in ways {

@@ -10,7 +10,7 @@ use super::analysis::Analysis;
 use super::args::{BuildOptions, KernelOptions, ReplayArgs};
 use super::error::CommandError;
 use super::output::print;
-use crate::host::provider::{Lab, TestKernel};
+use crate::host::provider::{Provider, TestKernel};
 use crate::interrupt::Interrupt;
 use crate::judge::outcome::EXIT_UNTESTED;
 use crate::report::replay::{Replay, ReplayKernel, ReplayTrial, ReplayVerdict, VERSION};
@@ -35,7 +35,7 @@ struct Again {
 /// [`CommandError`].
 pub fn replay(
     args: &ReplayArgs,
-    lab: &dyn Lab,
+    provider: &dyn Provider,
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
@@ -44,11 +44,11 @@ pub fn replay(
     let again = match &replay.trial {
         ReplayTrial::Sweep(trial) => {
             let sweep = sweep::of(args, &replay, trial, &folder.scenario)?;
-            sweep::again(&sweep, &replay, trial, lab, analysis, interrupt)?
+            sweep::again(&sweep, &replay, trial, provider, analysis, interrupt)?
         }
         ReplayTrial::Run(trial) => {
             let setup = run::of(args, &replay, trial, &folder.scenario, analysis)?;
-            run::again(&setup, lab, analysis, interrupt)?
+            run::again(&setup, provider, analysis, interrupt)?
         }
     };
     let (of, verdict) = (&again.of, &replay.verdict);

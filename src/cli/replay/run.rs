@@ -10,7 +10,7 @@ use super::super::run::{Ran, run_with};
 use super::super::session::Setup;
 use super::super::tally::Made;
 use super::{Again, kernel_of, options, text};
-use crate::host::provider::{Lab, TestKernel};
+use crate::host::provider::{Provider, TestKernel};
 use crate::interrupt::Interrupt;
 use crate::judge::ScenarioResult;
 use crate::report::artifacts::Artifacts;
@@ -52,14 +52,14 @@ pub(super) fn of(
 /// Makes it again.
 pub(super) fn again(
     setup: &Setup,
-    lab: &dyn Lab,
+    provider: &dyn Provider,
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<Again, CommandError> {
     let request = kernel::request(&setup.kernel)?;
     let Ran {
         results, setting, ..
-    } = run_with(setup, &request, lab, analysis, interrupt)?;
+    } = run_with(setup, &request, provider, analysis, interrupt)?;
     if interrupt.is_set() {
         return Err(CommandError::Interrupted);
     }

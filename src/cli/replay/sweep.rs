@@ -8,7 +8,7 @@ use super::super::args::{ReplayArgs, SweepArgs};
 use super::super::error::CommandError;
 use super::super::sweep::{Choice, Swept, code_of, sweep_with};
 use super::{Again, kernel_of, options, text};
-use crate::host::provider::{Lab, TestKernel};
+use crate::host::provider::{Provider, TestKernel};
 use crate::interrupt::Interrupt;
 use crate::judge::sweep::Verdicts;
 use crate::plan::sweep::{Boundary, Points};
@@ -58,7 +58,7 @@ pub(super) fn again(
     sweep: &SweepArgs,
     replay: &Replay,
     trial: &ReplaySweep,
-    lab: &dyn Lab,
+    provider: &dyn Provider,
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<Again, CommandError> {
@@ -73,7 +73,7 @@ pub(super) fn again(
         failures,
         tried,
         release,
-    } = sweep_with(sweep, &points, lab, analysis, interrupt)?;
+    } = sweep_with(sweep, &points, provider, analysis, interrupt)?;
     let places: Vec<_> = [place].into_iter().chain(then).collect();
     let join = |name: fn(&ReplayPlace) -> String| {
         let names: Vec<String> = places.iter().map(|place| name(place)).collect();

@@ -15,7 +15,7 @@ use super::kernel;
 use super::output::print;
 use super::progress::Spinner;
 use super::replay;
-use crate::host::provider::{Lab, LabError, TestKernel};
+use crate::host::provider::{Provider, ProviderError, TestKernel};
 use crate::interrupt::Interrupt;
 use crate::judge::sweep::SweepSymptom;
 use crate::judge::sweep_record::{SweepIdentity, SweepRecord};
@@ -46,7 +46,7 @@ pub(super) struct Swept {
 /// [`CommandError`] where nothing could be told.
 pub fn sweep(
     args: &SweepArgs,
-    lab: &dyn Lab,
+    provider: &dyn Provider,
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<u8, CommandError> {
@@ -56,7 +56,7 @@ pub fn sweep(
     run(
         args,
         &points,
-        lab,
+        provider,
         analysis,
         interrupt,
         |run, loaded, host| {
@@ -82,7 +82,7 @@ pub fn sweep(
 pub(super) fn sweep_with(
     args: &SweepArgs,
     points: ChoosePoints<'_>,
-    lab: &dyn Lab,
+    provider: &dyn Provider,
     analysis: &Analysis,
     interrupt: &Interrupt,
 ) -> Result<Swept, CommandError> {
@@ -91,9 +91,9 @@ pub(super) fn sweep_with(
         tried: 0,
         release: String::new(),
     };
-    run(args, points, lab, analysis, interrupt, |run, _, _| {
+    run(args, points, provider, analysis, interrupt, |run, _, _| {
         if let Some(reason) = &run.failed {
-            return Err(LabError::Unavailable(reason.clone()).into());
+            return Err(ProviderError::Unavailable(reason.clone()).into());
         }
         swept.release = run.kernel.release().to_owned();
         if let Some(verdicts) = &run.verdicts {
@@ -108,7 +108,7 @@ pub(super) fn sweep_with(
 fn run(
     args: &SweepArgs,
     points: ChoosePoints<'_>,
-    lab: &dyn Lab,
+    provider: &dyn Provider,
     analysis: &Analysis,
     interrupt: &Interrupt,
     end: impl FnOnce(&Run<'_>, &Loaded, &str) -> Result<(), CommandError>,
@@ -116,13 +116,13 @@ fn run(
     let request = kernel::request(&args.kernel)?;
     let loaded = one(args, analysis)?;
     let spinner = Spinner::new();
-    let kernel = lab.fetch(&request, &spinner, interrupt)?;
+    let kernel = provider.fetch(&request, &spinner, interrupt)?;
     if args.html.is_some() && kernel.symbols().lines().is_none() {
-        return Err(LabError::Unavailable(NO_LINES.to_owned()).into());
+        return Err(ProviderError::Unavailable(NO_LINES.to_owned()).into());
     }
     let mut plan = plan::plan(args, &loaded, kernel.as_ref(), points)?;
     let resume = resume(args, &loaded, kernel.as_ref(), &mut plan)?;
-    let mut host = lab.executor(
+    let mut host = provider.executor(
         args.kvm_host,
         None,
         kernel.as_ref(),
@@ -157,7 +157,7 @@ fn run(
     if let Err(error) = swept
         && !run.stopped
     {
-        return Err(LabError::from(error).into());
+        return Err(ProviderError::from(error).into());
     }
     end(&run, &loaded, &host.host())
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::cli::args::SweepArgs;
 use crate::cli::error::CommandError;
-use crate::host::provider::{LabError, TestKernel};
+use crate::host::provider::{ProviderError, TestKernel};
 use crate::plan::TrialPlan;
 use crate::plan::sweep::SweepPlan;
 use crate::plan::sweep::{Pairs, Points};
@@ -42,7 +42,7 @@ pub(in crate::cli) fn plan(
     let symbols = kernel.symbols();
     let resolved = resolve(&loaded.file, &loaded.scenario, symbols, kernel.hash());
     let trial = resolved.map_err(|error| match error {
-        ResolveError::Unsupported(lack) => LabError::Unavailable(lack.to_string()).into(),
+        ResolveError::Unsupported(lack) => ProviderError::Unavailable(lack.to_string()).into(),
         ResolveError::Scenario(errors) => CommandError::Scenario(errors),
     })?;
     let from = match &args.from {
@@ -88,7 +88,7 @@ fn pairs(points: Points, all: bool, symbols: &dyn KernelSymbols) -> Result<Pairs
         _ => None,
     };
     let entry = one(NMI_ENTRY).ok_or_else(|| {
-        LabError::Unavailable(format!(
+        ProviderError::Unavailable(format!(
             "the kernel has no symbol `{NMI_ENTRY}`, which pairs need"
         ))
     })?;

@@ -8,7 +8,7 @@ use crate::cli::args::Detail;
 use crate::cli::error::CommandError;
 use crate::cli::output::print;
 use crate::cli::progress::Spinner;
-use crate::host::provider::{LabError, TestKernel};
+use crate::host::provider::{ProviderError, TestKernel};
 use crate::judge::outcome::EXIT_UNTESTED;
 use crate::judge::sweep::{PairCounts, Verdicts};
 use crate::judge::sweep_record::{SweepIdentity, SweepRecord};
@@ -179,7 +179,7 @@ impl Run<'_> {
         let Some(verdicts) = &self.verdicts else {
             let reason = self.failed.clone();
             let reason = reason.unwrap_or_else(|| "no path".to_owned());
-            return Err(LabError::Unavailable(reason).into());
+            return Err(ProviderError::Unavailable(reason).into());
         };
         let names = Names {
             kernel: self.kernel.symbols(),
@@ -194,7 +194,9 @@ impl Run<'_> {
         print(&text::report(&summary, names))?;
         print(&format!("on {}, KVM host {host}\n", self.kernel.release()))?;
         if let Some(reason) = &self.failed {
-            return Err(LabError::Unavailable(format!("the sweep broke off: {reason}")).into());
+            return Err(
+                ProviderError::Unavailable(format!("the sweep broke off: {reason}")).into(),
+            );
         }
         let unknown = verdicts.failures.keys().any(|symptom| !symptom.is_known());
         let untested = verdicts.tried.is_empty()
