@@ -4,21 +4,21 @@
 //! `tests/layers.rs` reads the list from here and the imports from the files.
 //!
 //! - [`text`]: text from outside, fit to print
-//! - [`interrupt`]: Ctrl-C
+//! - [`interrupt`]: the user's Ctrl-C
 //! - [`plan`]: what crosses between the command and the KVM host
 //! - [`scenario`]: YAML to plans
 //! - [`judge`]: what decides an outcome
 //! - [`driver`]: a guest and its agent, driven from outside
-//! - [`runner`]: trials
+//! - [`runner`]: makes trials
 //! - [`sweep`]: trials at every instruction of a path, from checkpoints
-//! - [`mod@bench`]: measurements
+//! - [`mod@bench`]: measurements of what is promised
 //! - [`host`]: choosing and starting the KVM host
 //! - [`report`]: results as text, JSON, JUnit and HTML
-//! - [`bisect`]: the search for the first bad commit
-//! - [`cli`]: arguments in, text and exit codes out
+//! - [`campaign`]: what the commands do: typed requests in, events and summaries out
+//! - [`cli`]: arguments to requests, events to text and exit codes
 
 pub mod bench;
-pub mod bisect;
+pub mod campaign;
 pub mod cli;
 pub mod driver;
 pub mod host;

@@ -1,6 +1,11 @@
 //! The folders of a crate use each other in one direction only: that of the list in its `lib.rs`.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+#![allow(
+    clippy::tests_outside_test_module,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "an integration test is a test module as a whole"
+)]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,11 +1,13 @@
-//! The command line as typed by the user. Resolved once, in [`super::run`] and
-//! [`super::kernel`]; nothing else looks at it.
+//! The command line as typed by the user. Each command turns its part into a campaign's request;
+//! nothing else looks at it.
 
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use super::values;
 use crate::bench::rows::Row;
+use crate::campaign::sweep::PointNumber;
 use crate::host::choice::KvmHost;
 use crate::plan::Token;
 use crate::scenario::place::KernelPlace;
@@ -205,36 +207,6 @@ pub struct SeriesArgs {
     pub kvm_host: KvmHost,
 }
 
-/// A point of a path: `17`, or `17:4` for a pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PointArg {
-    /// The boundary's number.
-    pub number: u32,
-    /// The second NMI's, counted from it.
-    pub then: Option<u32>,
-}
-
-impl std::str::FromStr for PointArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let number = |text: &str| {
-            let number = text.parse();
-            number.map_err(|_| format!("found `{text}`, expected a number, or two with a colon"))
-        };
-        Ok(match text.split_once(':') {
-            None => Self {
-                number: number(text)?,
-                then: None,
-            },
-            Some((first, then)) => Self {
-                number: number(first)?,
-                then: Some(number(then)?),
-            },
-        })
-    }
-}
-
 /// `unwindlab sweep`.
 #[derive(Debug, Args)]
 pub struct SweepArgs {
@@ -269,7 +241,7 @@ pub struct SweepArgs {
     /// Only this point of the path, by its number; with --pairs only those behind it, or with N:M that pair. May
     /// be given more than once. What went wrong there is shown with the events around it.
     #[arg(long = "point", value_name = "N[:M]", conflicts_with = "functions")]
-    pub points: Vec<PointArg>,
+    pub points: Vec<PointNumber>,
     /// What else is shown of a failure at a --point.
     #[command(flatten)]
     pub detail: Detail,
@@ -375,7 +347,7 @@ pub struct BisectArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
     /// With which chance a commit that is called good is good, at least.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.99, value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.99, value_parser = values::share)]
     pub confidence: f64,
     /// What was found so far; with the same arguments, the search goes on from there. By default a
     /// file `unwindlab-bisect-*.jsonl` in this folder.
@@ -390,37 +362,6 @@ pub struct BisectArgs {
     /// Where KVM comes from.
     #[arg(long, value_enum, default_value_t, value_name = "HOST")]
     pub kvm_host: KvmHost,
-}
-
-impl BuildOptions {
-    /// Whether nothing is to be built.
-    pub(super) fn is_empty(&self) -> bool {
-        self.tree.is_none()
-            && self.source.is_none()
-            && self.patch.is_empty()
-            && self.config.is_empty()
-    }
-}
-
-impl BisectArgs {
-    /// How every commit is built.
-    pub(super) fn build_options(&self) -> BuildOptions {
-        BuildOptions {
-            tree: Some(self.tree.clone()),
-            rev: None,
-            source: None,
-            patch: self.patch.clone(),
-            config: self.config.clone(),
-        }
-    }
-}
-
-/// A number above 0 and below 1.
-fn share(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|share| *share > 0.0 && *share < 1.0)
-        .ok_or_else(|| "give a number between 0 and 1, such as 0.99".to_owned())
 }
 
 /// `unwindlab kernel`.

@@ -2,49 +2,42 @@
 
 use std::io;
 
-use crate::bisect::log::LogError;
-use crate::host::provider::ProviderError;
-use crate::judge::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED, EXIT_USAGE};
+use crate::campaign::error::CampaignError;
+use crate::host::provider::{ProviderError, ProviderFailure};
+use crate::judge::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED, EXIT_USAGE, OutcomeClass};
 use crate::report::artifacts::WriteError;
-use crate::scenario::ScenarioErrors;
 use crate::scenario::library::LibraryError;
 use unwindlab_oracle::invariant::finding::FindingsError;
 
 /// Why a command ends; shown after `error: `.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// The user asked for what cannot be.
+    /// The user asked for what is impossible.
     #[error("{0}")]
     Usage(String),
-    /// Scenarios cannot be had.
+    /// The campaign ended before its summary.
+    #[error(transparent)]
+    Campaign(#[from] CampaignError),
+    /// The scenarios cannot be read.
     #[error(transparent)]
     Library(#[from] LibraryError),
-    /// Scenarios are not for this kernel.
-    #[error(transparent)]
-    Scenario(#[from] ScenarioErrors),
     /// A result file cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// Kernel or KVM host cannot be had.
+    /// The kernel is not available.
     #[error(transparent)]
     Provider(#[from] ProviderError),
-    /// The log of a bisection is of no use.
-    #[error(transparent)]
-    Log(#[from] LogError),
     /// The findings that are built in are wrong.
     #[error(transparent)]
     Findings(#[from] FindingsError),
-    /// The user wants to stop.
-    #[error("interrupted")]
-    Interrupted,
-    /// Standard output cannot be written, or signals not be caught.
+    /// Standard output cannot be written, or signals cannot be caught.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Results cannot be put as JSON.
-    #[error("cannot put results as JSON: {0}")]
+    /// Results cannot be written as JSON.
+    #[error("failed to serialize results as JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// Results cannot be put as XML.
-    #[error("cannot put results as JUnit XML: {0}")]
+    /// Results cannot be written as XML.
+    #[error("failed to serialize results as JUnit XML: {0}")]
     Junit(#[from] quick_junit::SerializeError),
 }
 
@@ -53,16 +46,13 @@ impl CommandError {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_)
-            | Self::Library(_)
-            | Self::Scenario(_)
-            | Self::Write(_)
-            | Self::Log(LogError::Other(_) | LogError::Damaged { .. })
-            | Self::Provider(ProviderError::Usage(_)) => EXIT_USAGE,
-            Self::Interrupted => EXIT_INTERRUPTED,
-            Self::Findings(_)
-            | Self::Log(LogError::Io { .. })
-            | Self::Provider(ProviderError::Unavailable(_) | ProviderError::Unbuildable(_))
+            Self::Usage(_) | Self::Library(_) | Self::Write(_) => EXIT_USAGE,
+            Self::Provider(error) if matches!(error.kind(), ProviderFailure::Usage) => EXIT_USAGE,
+            Self::Campaign(CampaignError::Interrupted) => EXIT_INTERRUPTED,
+            Self::Campaign(error) if error.is_usage() => EXIT_USAGE,
+            Self::Campaign(_)
+            | Self::Provider(_)
+            | Self::Findings(_)
             | Self::Io(_)
             | Self::Json(_)
             | Self::Junit(_) => EXIT_UNTESTED,
@@ -70,8 +60,17 @@ impl CommandError {
     }
 }
 
+/// The exit code of a campaign that came to its summary.
+pub(super) const fn class_code(class: OutcomeClass) -> u8 {
+    match class {
+        OutcomeClass::Good => 0,
+        OutcomeClass::Bad => 1,
+        OutcomeClass::Untested => EXIT_UNTESTED,
+    }
+}
+
 /// Shows an error on stderr, each of its lines on its own.
-pub(super) fn show(error: &CommandError) {
+pub(super) fn show(error: &dyn std::error::Error) {
     for line in error.to_string().lines() {
         anstream::eprintln!("error: {line}");
     }

@@ -1,22 +1,19 @@
-//! The `unwindlab` command: what the user typed becomes a typed plan, once; errors are one line
-//! and an exit code of docs/outcomes.md.
+//! The `unwindlab` command: arguments become the typed request of a campaign, once, and its events
+//! become text. An error is one line and an exit code of docs/outcomes.md.
 
-pub mod analysis;
-pub mod args;
+mod args;
 mod bench;
 mod bisect;
-pub mod error;
-pub mod kernel;
+mod error;
+mod kernel;
 mod mutants;
 mod output;
-pub mod progress;
+mod progress;
 mod replay;
-pub mod run;
+mod run;
 mod series;
-mod session;
-mod suite;
 mod sweep;
-mod tally;
+mod values;
 mod variants;
 
 use std::process::ExitCode;
@@ -27,11 +24,13 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use self::analysis::Analysis;
 use self::args::{Cli, Command, KernelCommand};
 use self::error::CommandError;
 use self::output::print;
 use self::progress::Spinner;
+use crate::campaign::Context;
+use crate::campaign::analysis::Analysis;
+use crate::campaign::error::CampaignError;
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::Provider;
 use crate::interrupt::Interrupt;
@@ -57,63 +56,77 @@ pub fn main(provider: &dyn Provider) -> ExitCode {
 fn start(command: Command, provider: &dyn Provider) -> Result<u8, CommandError> {
     let analysis = Analysis::embedded()?;
     let interrupt = Interrupt::from_signals()?;
-    dispatch(command, provider, &analysis, &interrupt).map_err(|error| {
+    let spinner = Spinner::new();
+    let context = Context {
+        provider,
+        analysis: &analysis,
+        progress: &spinner,
+        interrupt: &interrupt,
+    };
+    dispatch(command, context, &spinner).map_err(|error| {
         // Whatever failed after Ctrl-C, failed for that: children get it too.
-        if interrupt.is_set() {
-            CommandError::Interrupted
-        } else {
-            error
+        match interrupt.is_set() {
+            true => CampaignError::Interrupted.into(),
+            false => error,
         }
     })
 }
 
-fn dispatch(
-    command: Command,
-    provider: &dyn Provider,
-    analysis: &Analysis,
-    interrupt: &Interrupt,
-) -> Result<u8, CommandError> {
+fn dispatch(command: Command, context: Context<'_>, spinner: &Spinner) -> Result<u8, CommandError> {
     match command {
-        Command::Run(args) => return run::run(args, provider, analysis, interrupt),
-        Command::Mutants(args) => return mutants::mutants(&args, provider, analysis, interrupt),
-        Command::Variants(args) => return variants::variants(&args, provider, analysis, interrupt),
-        Command::Series(args) => return series::series(&args, provider, analysis, interrupt),
-        Command::Replay(args) => return replay::replay(&args, provider, analysis, interrupt),
-        Command::Sweep(args) => return sweep::sweep(&args, provider, analysis, interrupt),
-        Command::Bench(args) => return bench::bench(&args, provider, analysis, interrupt),
-        Command::Bisect(args) => return bisect::bisect(&args, provider, analysis, interrupt),
-        Command::Kernel(KernelCommand::Fetch(args)) => {
-            let request = KernelRequest::Ready(args.kernel);
-            get(&request, provider, interrupt)?;
+        Command::Run(args) => return run::run(args, context, spinner),
+        Command::Mutants(args) => return mutants::mutants(&args, context, spinner),
+        Command::Variants(args) => return variants::variants(&args, context, spinner),
+        Command::Series(args) => return series::series(&args, context, spinner),
+        Command::Replay(args) => return replay::replay(&args, context, spinner),
+        Command::Sweep(args) => return sweep::sweep(&args, context, spinner),
+        Command::Bench(args) => return bench::bench(&args, context, spinner),
+        Command::Bisect(args) => return bisect::bisect(&args, context, spinner),
+        Command::Kernel(command) => kernel(command, context, spinner)?,
+        Command::List => list(context.analysis)?,
+        Command::Schema => print(&schema::schema()?)?,
+        Command::Doctor => print(&context.provider.doctor()?)?,
+    }
+    Ok(0)
+}
+
+fn kernel(
+    command: KernelCommand,
+    context: Context<'_>,
+    spinner: &Spinner,
+) -> Result<(), CommandError> {
+    match command {
+        KernelCommand::Fetch(args) => get(&KernelRequest::Ready(args.kernel), context, spinner)?,
+        KernelCommand::Build(options) => {
+            let spec = options.choice().build_spec().map_err(CampaignError::from)?;
+            get(&KernelRequest::Build(spec), context, spinner)?;
         }
-        Command::Kernel(KernelCommand::Build(options)) => {
-            let request = KernelRequest::Build(kernel::build_spec(&options)?);
-            get(&request, provider, interrupt)?;
+        KernelCommand::Path(args) => {
+            print(&format!(
+                "{}\n",
+                context.provider.path(&args.kernel)?.display()
+            ))?;
         }
-        Command::Kernel(KernelCommand::Path(args)) => {
-            print(&format!("{}\n", provider.path(&args.kernel)?.display()))?;
-        }
-        Command::Kernel(KernelCommand::List) => {
-            for line in provider.list()? {
+        KernelCommand::List => {
+            for line in context.provider.list()? {
                 print(&format!("{line}\n"))?;
             }
         }
-        Command::List => list(analysis)?,
-        Command::Schema => print(&schema::schema()?)?,
-        Command::Doctor => print(&provider.doctor()?)?,
     }
-    Ok(0)
+    Ok(())
 }
 
 /// Gets a kernel into the cache and says where it is.
 fn get(
     request: &KernelRequest,
-    provider: &dyn Provider,
-    interrupt: &Interrupt,
+    context: Context<'_>,
+    spinner: &Spinner,
 ) -> Result<(), CommandError> {
-    let kernel = provider.fetch(request, &Spinner::new(), interrupt)?;
+    let kernel = context
+        .provider
+        .fetch(request, spinner, context.interrupt)?;
     let (release, path) = (kernel.release(), kernel.path().display());
-    Ok(print(&format!("{release}  {path}\n"))?)
+    Ok(spinner.print(&format!("{release}  {path}\n"))?)
 }
 
 fn list(analysis: &Analysis) -> Result<(), CommandError> {

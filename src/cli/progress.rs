@@ -1,21 +1,25 @@
 //! Progress on stderr, where someone is watching.
 
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _};
+use std::sync::Once;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use unwindlab_guest_kernel::Progress;
 
+use super::output::print;
+
 /// A spinner with what is being done; nothing where stderr is no terminal.
-#[expect(missing_debug_implementations, reason = "a style has none")]
 pub struct Spinner {
     bar: ProgressBar,
     text: ProgressStyle,
     bytes: ProgressStyle,
+    /// Set with the first step.
+    started: Once,
 }
 
 impl Spinner {
-    /// Starts it.
+    /// One that starts with the first step.
     #[must_use]
     pub fn new() -> Self {
         let style = |template| {
@@ -30,17 +34,18 @@ impl Spinner {
             },
             text: style("{spinner} {wide_msg} {elapsed}"),
             bytes: style("{spinner} {msg} {bar:20} {binary_bytes}/{binary_total_bytes}"),
+            started: Once::new(),
         };
         spinner.bar.set_style(spinner.text.clone());
-        if !spinner.bar.is_hidden() {
-            spinner.bar.enable_steady_tick(Duration::from_millis(100));
-        }
         spinner
     }
 
-    /// Does something, such as printing, while the spinner is out of the way.
-    pub fn suspend<T>(&self, act: impl FnOnce() -> T) -> T {
-        self.bar.suspend(act)
+    /// Prints to stdout while the spinner is out of the way.
+    ///
+    /// # Errors
+    /// Those of writing to stdout.
+    pub fn print(&self, text: &str) -> io::Result<()> {
+        self.bar.suspend(|| print(text))
     }
 
     /// Removes it.
@@ -64,6 +69,10 @@ impl Drop for Spinner {
 impl Progress for Spinner {
     fn step(&self, what: &str) {
         tracing::info!("{what}");
+        if !self.bar.is_hidden() {
+            let tick = || self.bar.enable_steady_tick(Duration::from_millis(100));
+            self.started.call_once(tick);
+        }
         self.bar.set_style(self.text.clone());
         self.bar.unset_length();
         self.bar.set_message(what.to_owned());

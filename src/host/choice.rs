@@ -1,11 +1,10 @@
 //! Which KVM host is used: what the user asks for, and what the probe says.
 
-use clap::ValueEnum;
 use unwindlab_vmm::probe::{ProbeReport, probe};
 use unwindlab_vmm::{BuildError, Kvm, OpenKvmError};
 
 /// Where KVM comes from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum KvmHost {
     /// `native` where a probe guest shows that it runs kernels, else `emulated`.
     #[default]
@@ -14,6 +13,21 @@ pub enum KvmHost {
     Native,
     /// A Linux with KVM in QEMU's TCG.
     Emulated,
+}
+
+impl KvmHost {
+    /// Every choice.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Native, Self::Emulated];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Native => "native",
+            Self::Emulated => "emulated",
+        }
+    }
 }
 
 /// The KVM host that is used, and why, in one line.

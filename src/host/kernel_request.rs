@@ -1,4 +1,4 @@
-//! Which kernel a command wants.
+//! Which kernel a campaign wants.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use unwindlab_guest_kernel::BuildSpec;
 /// A kernel that is wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KernelRequest {
-    /// One that is there, as `--kernel` has it.
+    /// A kernel that exists, as `--kernel` names it.
     Ready(String),
-    /// One to be built.
+    /// A kernel to be built.
     Build(BuildSpec),
 }
 

@@ -1,4 +1,4 @@
-//! What the commands need from the rest of the harness.
+//! Where campaigns get kernels and KVM hosts from.
 
 use std::path::{Path, PathBuf};
 
@@ -12,9 +12,9 @@ use crate::plan::{Executor, InfraError, Progress};
 use crate::scenario::KernelSymbols;
 use crate::text::printable;
 
-/// The places where kernels and KVM hosts come from.
+/// Provides kernels and KVM hosts.
 pub trait Provider: Sync {
-    /// Gets a kernel, from the cache, from where its spec says, or by building it.
+    /// Gets a kernel from the cache or from where the request names it, or builds it.
     ///
     /// # Errors
     /// [`ProviderError`].
@@ -31,10 +31,10 @@ pub trait Provider: Sync {
     /// [`ProviderError`].
     fn series(&self, path: &Path) -> Result<Vec<Patch>, ProviderError>;
 
-    /// Where a kernel in the cache is; nothing is fetched.
+    /// The path of a kernel in the cache; fetches nothing.
     ///
     /// # Errors
-    /// [`ProviderError`]; a kernel that is not in the cache is one.
+    /// [`ProviderError`], also if the kernel is not in the cache.
     fn path(&self, spec: &str) -> Result<PathBuf, ProviderError>;
 
     /// The kernels in the cache, a line each.
@@ -43,7 +43,7 @@ pub trait Provider: Sync {
     /// [`ProviderError`].
     fn list(&self) -> Result<Vec<String>, ProviderError>;
 
-    /// The folder of the distribution's perf, from the cache or from the distribution.
+    /// The folder of the distribution's perf, which is fetched if it is not in the cache.
     ///
     /// # Errors
     /// [`ProviderError`].
@@ -53,23 +53,20 @@ pub trait Provider: Sync {
         ))
     }
 
-    /// Starts a KVM host that can boot `kernel`; with perf in this folder for scenarios that use it. With
-    /// a seed one whose trials follow from that, each the same every time: it is always emulated.
+    /// Starts a KVM host that can boot `kernel`.
     ///
     /// # Errors
     /// [`ProviderError`].
     fn executor(
         &self,
-        host: KvmHost,
-        seed: Option<u64>,
+        request: HostRequest<'_>,
         kernel: &dyn TestKernel,
-        perf_tool: Option<&Path>,
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Box<dyn Executor>, ProviderError>;
 
-    /// The folder of the QEMU that `bench` compares with: this one, or Debian's from the cache or from the
-    /// distribution.
+    /// The folder of the QEMU that `bench` compares with: this one, or Debian's from the cache or
+    /// from the distribution.
     ///
     /// # Errors
     /// [`ProviderError`].
@@ -83,28 +80,25 @@ pub trait Provider: Sync {
         ))
     }
 
-    /// Starts a KVM host for measurements, with the QEMU in this folder.
-    ///
-    /// # Errors
-    /// [`ProviderError`].
-    fn bench_host(
-        &self,
-        _host: KvmHost,
-        _kernel: &dyn TestKernel,
-        _peer: Option<&Path>,
-        _progress: &dyn Progress,
-        _interrupt: &Interrupt,
-    ) -> Result<Box<dyn Executor>, ProviderError> {
-        Err(ProviderError::Unavailable(
-            "nothing can be measured here".to_owned(),
-        ))
-    }
-
-    /// Which KVM host would be used and why, and what is missing: text of some lines.
+    /// A text of some lines: which KVM host would be used and why, and what is missing.
     ///
     /// # Errors
     /// [`ProviderError`].
     fn doctor(&self) -> Result<String, ProviderError>;
+}
+
+/// A KVM host that is wanted.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HostRequest<'a> {
+    /// Where KVM comes from.
+    pub kvm_host: KvmHost,
+    /// Makes the host deterministic: its trials follow from this seed, the same each time. Such a
+    /// host is always emulated.
+    pub seed: Option<u64>,
+    /// The folder of perf, for scenarios that use it.
+    pub perf_tool: Option<&'a Path>,
+    /// The folder of the QEMU to compare with.
+    pub peer: Option<&'a Path>,
 }
 
 /// A kernel to test.
@@ -119,73 +113,93 @@ pub trait TestKernel: Send {
     fn symbols(&self) -> &dyn KernelSymbols;
 }
 
-/// Why a command cannot do its work. One line each, that says what to do.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Why a kernel or a KVM host is not available. The message says what to do.
+#[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
-    /// The user asked for what cannot be: exit code 2.
+    /// The user asked for what cannot be.
     #[error("{0}")]
     Usage(String),
-    /// Something that is needed is not to be had: exit code 125.
+    /// Something that is needed is missing.
     #[error("{0}")]
     Unavailable(String),
-    /// The kernel cannot be made of what the user named: it does not compile, a patch does not
-    /// apply. Exit code 125, as of a revision that `git bisect` is to skip.
-    #[error("{0}")]
-    Unbuildable(String),
+    /// The kernel cannot be fetched.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// The kernel cannot be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// The KVM host failed.
+    #[error("{}", with_console(.0))]
+    KvmHost(#[from] InfraError),
+}
+
+/// Who has to do something about a [`ProviderError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProviderFailure {
+    /// The user, who asked for what cannot be.
+    Usage,
+    /// Whoever looks after the machine: something that is needed is missing.
+    Unavailable,
+    /// The kernel's author: it does not compile, or a patch does not apply. `git bisect` is to skip
+    /// such a revision.
+    Unbuildable,
+}
+
+impl ProviderError {
+    /// Who has to do something about it.
+    #[must_use]
+    pub const fn kind(&self) -> ProviderFailure {
+        match self {
+            Self::Usage(_)
+            | Self::Build(
+                BuildError::NotLinux(..)
+                | BuildError::Tree { .. }
+                | BuildError::Revision { .. }
+                | BuildError::NoPatches(_)
+                | BuildError::NoSuchSource { .. },
+            )
+            // What the user named is not there, or is no kernel.
+            | Self::Fetch(
+                FetchError::NoSuchKernel { .. }
+                | FetchError::Read { .. }
+                | FetchError::Image { .. }
+                | FetchError::Symbols { .. },
+            ) => ProviderFailure::Usage,
+            Self::Build(
+                BuildError::Patch { .. } | BuildError::Config { .. } | BuildError::Compile { .. },
+            ) => ProviderFailure::Unbuildable,
+            Self::Unavailable(_)
+            | Self::KvmHost(_)
+            | Self::Build(
+                BuildError::Tools { .. }
+                | BuildError::Git { .. }
+                | BuildError::Apt(_)
+                | BuildError::Deb(_)
+                | BuildError::Cache(_)
+                | BuildError::Image(_),
+            )
+            | Self::Fetch(
+                FetchError::EmptyPackage(_)
+                | FetchError::Apt(_)
+                | FetchError::Deb(_)
+                | FetchError::Cache(_),
+            ) => ProviderFailure::Unavailable,
+        }
+    }
 }
 
 /// Lines of a console's end that are shown.
 const CONSOLE_LINES: usize = 20;
 
-impl From<InfraError> for ProviderError {
-    fn from(error: InfraError) -> Self {
-        let lines: Vec<&str> = error.console.trim_end().lines().collect();
-        let last = lines.iter().skip(lines.len().saturating_sub(CONSOLE_LINES));
-        let last: String = last
-            .map(|line| format!("\n  {}", printable(line)))
-            .collect();
-        Self::Unavailable(match last.as_str() {
-            "" => error.reason,
-            console => format!("{}; its console ends:{console}", error.reason),
-        })
-    }
-}
-
-impl From<BuildError> for ProviderError {
-    fn from(error: BuildError) -> Self {
-        let message = error.to_string();
-        match error {
-            BuildError::NotLinux(..)
-            | BuildError::Tree { .. }
-            | BuildError::Revision { .. }
-            | BuildError::NoPatches(_)
-            | BuildError::NoSuchSource { .. } => Self::Usage(message),
-            BuildError::Patch { .. } | BuildError::Config { .. } | BuildError::Compile { .. } => {
-                Self::Unbuildable(message)
-            }
-            BuildError::Tools { .. }
-            | BuildError::Git { .. }
-            | BuildError::Apt(_)
-            | BuildError::Deb(_)
-            | BuildError::Cache(_)
-            | BuildError::Image(_) => Self::Unavailable(message),
-        }
-    }
-}
-
-impl From<FetchError> for ProviderError {
-    fn from(error: FetchError) -> Self {
-        let message = error.to_string();
-        match error {
-            // What the user named is not there, or is no kernel.
-            FetchError::NoSuchKernel { .. }
-            | FetchError::Read { .. }
-            | FetchError::Image { .. }
-            | FetchError::Symbols { .. } => Self::Usage(message),
-            FetchError::EmptyPackage(_)
-            | FetchError::Apt(_)
-            | FetchError::Deb(_)
-            | FetchError::Cache(_) => Self::Unavailable(message),
-        }
+/// Why a KVM host failed, and the end of its console.
+fn with_console(error: &InfraError) -> String {
+    let lines: Vec<&str> = error.console.trim_end().lines().collect();
+    let last = lines.iter().skip(lines.len().saturating_sub(CONSOLE_LINES));
+    let last: String = last
+        .map(|line| format!("\n  {}", printable(line)))
+        .collect();
+    match last.as_str() {
+        "" => error.reason.clone(),
+        console => format!("{}; its console ends:{console}", error.reason),
     }
 }

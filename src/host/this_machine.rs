@@ -8,7 +8,7 @@ use unwindlab_guest_kernel::build::patch::Patch;
 use unwindlab_guest_kernel::{BuildSpec, Cache, KernelImage, KernelSpec, closure, qemu};
 
 use super::cached_kernel::CachedKernel;
-use super::choice::{HostChoice, KvmHost, choose};
+use super::choice::{HostChoice, choose};
 use super::emulated::Emulated;
 use super::emulated::deterministic::Deterministic;
 use super::emulated::first_cpu::OUTER_CPUS;
@@ -16,7 +16,7 @@ use super::emulated::initramfs::{self, Contents};
 use super::emulated::qemu::OuterMachine;
 use super::kernel_request::KernelRequest;
 use super::native::{InProcess, MachineBuilder, Native};
-use super::provider::{Provider, ProviderError, TestKernel};
+use super::provider::{HostRequest, Provider, ProviderError, TestKernel};
 use crate::interrupt::Interrupt;
 use crate::plan::{Executor, Progress};
 
@@ -24,15 +24,6 @@ use crate::plan::{Executor, Progress};
 /// the guests (at most 2 GiB of RAM by the scenario's limits, and their checkpoints), and the outer
 /// kernel.
 const OUTER_MEMORY_MIB: u32 = 6144;
-
-/// What a KVM host gets besides the kernel.
-#[derive(Debug, Clone, Copy, Default)]
-struct Extras<'a> {
-    /// The folder of the distribution's perf.
-    perf_tool: Option<&'a Path>,
-    /// That of a QEMU to compare with.
-    peer: Option<&'a Path>,
-}
 
 /// Kernels from the cache, KVM hosts on this machine. The cache folder is opened when it is first
 /// needed.
@@ -44,7 +35,7 @@ impl ThisMachine {
     fn outer(
         &self,
         kernel: &dyn TestKernel,
-        extras: Extras<'_>,
+        request: HostRequest<'_>,
         progress: &dyn Progress,
     ) -> Result<(OuterMachine, String), ProviderError> {
         let qemu = kernels::qemu(&cache()?, progress).map_err(unavailable)?;
@@ -55,8 +46,8 @@ impl ThisMachine {
             init,
             modules: &outer.modules,
             kernels: &[(kernel.hash(), kernel.path())],
-            perf_tool: extras.perf_tool,
-            peer: extras.peer,
+            perf_tool: request.perf_tool,
+            peer: request.peer,
         })
         .map_err(|e| ProviderError::Unavailable(format!("cannot build the outer machine: {e}")))?;
         let machine = OuterMachine {
@@ -67,42 +58,6 @@ impl ThisMachine {
             cpus: OUTER_CPUS,
         };
         Ok((machine, outer.release))
-    }
-
-    /// Starts the KVM host that is asked for, or chosen.
-    fn start(
-        &self,
-        host: KvmHost,
-        kernel: &dyn TestKernel,
-        extras: Extras<'_>,
-        progress: &dyn Progress,
-        interrupt: &Interrupt,
-    ) -> Result<Box<dyn Executor>, ProviderError> {
-        let choice = choose(host).map_err(|error| {
-            ProviderError::Unavailable(format!(
-                "no native KVM host: {error}; --kvm-host emulated needs none"
-            ))
-        })?;
-        match choice {
-            HostChoice::Native { kvm, why } => {
-                let known = [(kernel.hash().to_owned(), kernel.path().to_owned())];
-                let perf_tool = extras.perf_tool.map(super::perf_tool::archive).transpose();
-                let builder = perf_tool
-                    .and_then(|tool| MachineBuilder::new(kvm, HashMap::from(known), tool))
-                    .map_err(|error| {
-                        ProviderError::Unavailable(format!(
-                            "cannot build the guest's initramfs: {error}"
-                        ))
-                    })?;
-                let native = Native::new(builder, extras.peer);
-                Ok(Box::new(InProcess::new(native, &why, interrupt)))
-            }
-            HostChoice::Emulated { why } => {
-                let (machine, _) = self.outer(kernel, extras, progress)?;
-                progress.step("booting the outer machine");
-                Ok(Box::new(Emulated::start(&machine, &why, interrupt)?))
-            }
-        }
     }
 }
 
@@ -145,23 +100,41 @@ impl Provider for ThisMachine {
 
     fn executor(
         &self,
-        host: KvmHost,
-        seed: Option<u64>,
+        request: HostRequest<'_>,
         kernel: &dyn TestKernel,
-        perf_tool: Option<&Path>,
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Box<dyn Executor>, ProviderError> {
-        let extras = Extras {
-            perf_tool,
-            peer: None,
-        };
-        if let Some(seed) = seed {
-            let (machine, release) = self.outer(kernel, extras, progress)?;
+        if let Some(seed) = request.seed {
+            let (machine, release) = self.outer(kernel, request, progress)?;
             let host = Deterministic::new(machine, &release, seed, interrupt);
             return Ok(Box::new(host));
         }
-        self.start(host, kernel, extras, progress, interrupt)
+        let choice = choose(request.kvm_host).map_err(|error| {
+            ProviderError::Unavailable(format!(
+                "no native KVM host: {error}; --kvm-host emulated needs none"
+            ))
+        })?;
+        match choice {
+            HostChoice::Native { kvm, why } => {
+                let known = [(kernel.hash().to_owned(), kernel.path().to_owned())];
+                let perf_tool = request.perf_tool.map(super::perf_tool::archive).transpose();
+                let builder = perf_tool
+                    .and_then(|tool| MachineBuilder::new(kvm, HashMap::from(known), tool))
+                    .map_err(|error| {
+                        ProviderError::Unavailable(format!(
+                            "cannot build the guest's initramfs: {error}"
+                        ))
+                    })?;
+                let native = Native::new(builder, request.peer);
+                Ok(Box::new(InProcess::new(native, &why, interrupt)))
+            }
+            HostChoice::Emulated { why } => {
+                let (machine, _) = self.outer(kernel, request, progress)?;
+                progress.step("booting the outer machine");
+                Ok(Box::new(Emulated::start(&machine, &why, interrupt)?))
+            }
+        }
     }
 
     fn peer(
@@ -180,21 +153,6 @@ impl Provider for ThisMachine {
             ))),
             None => Ok(dir.to_path_buf()),
         }
-    }
-
-    fn bench_host(
-        &self,
-        host: KvmHost,
-        kernel: &dyn TestKernel,
-        peer: Option<&Path>,
-        progress: &dyn Progress,
-        interrupt: &Interrupt,
-    ) -> Result<Box<dyn Executor>, ProviderError> {
-        let extras = Extras {
-            perf_tool: None,
-            peer,
-        };
-        self.start(host, kernel, extras, progress, interrupt)
     }
 
     fn perf_tool(&self, progress: &dyn Progress) -> Result<PathBuf, ProviderError> {

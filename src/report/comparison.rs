@@ -1,33 +1,33 @@
-//! Designs side by side: a line for each figure, a column for each kernel, as a table that is
-//! Markdown too.
+//! A table that compares designs, in Markdown: a line for each figure, a column for each kernel.
 
 use std::fmt::Write as _;
 
 use super::figures::Figures;
+use crate::judge::outcome::OutcomeClass;
 
-/// The kernels, the one as it is first.
+/// The kernels, the unchanged one first.
 #[derive(Debug, Clone, Default)]
-pub struct Comparison {
+pub struct DesignTable {
     /// In the order in which they are shown.
-    pub columns: Vec<Column>,
+    pub columns: Vec<DesignColumn>,
 }
 
 /// One kernel.
 #[derive(Debug, Clone, Default)]
-pub struct Column {
+pub struct DesignColumn {
     /// Its name.
     pub name: String,
     /// What was measured.
     pub figures: Figures,
     /// The invariants that fell, each with its scenarios.
     pub fallen: Vec<(String, Vec<String>)>,
-    /// Scenarios that it did not survive.
+    /// Scenarios in which it panicked or hung.
     pub died: Vec<String>,
     /// Why something could not be measured.
     pub error: Option<String>,
 }
 
-type Figure = fn(&Column, &Column) -> String;
+type Figure = fn(&DesignColumn, &DesignColumn) -> String;
 
 const LINES: &[(&str, Figure)] = &[
     ("duplicate callbacks per request", |it, _| {
@@ -56,7 +56,16 @@ const LINES: &[(&str, Figure)] = &[
     ("scenarios not survived", |it, _| it.died.len().to_string()),
 ];
 
-impl Comparison {
+impl DesignTable {
+    /// Good where every figure could be measured, whatever the designs do wrong.
+    #[must_use]
+    pub fn class(&self) -> OutcomeClass {
+        match self.columns.iter().all(|it| it.error.is_none()) {
+            true => OutcomeClass::Good,
+            false => OutcomeClass::Untested,
+        }
+    }
+
     /// The table, then where each invariant fell.
     #[must_use]
     pub fn table(&self) -> String {
@@ -154,18 +163,18 @@ mod tests {
 
     #[test]
     fn is_a_table_of_differences() {
-        let column = |name: &str, way_out, progress| Column {
+        let column = |name: &str, way_out, progress| DesignColumn {
             name: name.to_owned(),
             figures: Figures {
                 way_out: Some(way_out),
                 storm_progress: Some(progress),
                 ..Figures::default()
             },
-            ..Column::default()
+            ..DesignColumn::default()
         };
         let mut bad = column("A", 105, 10);
         bad.fallen.push(("D1".to_owned(), vec!["x".to_owned()]));
-        let comparison = Comparison {
+        let comparison = DesignTable {
             columns: vec![column("(as it is)", 100, 40), bad],
         };
         let table = comparison.table();

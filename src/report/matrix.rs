@@ -4,40 +4,40 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
-use crate::judge::outcome::Outcome;
+use crate::judge::outcome::{Outcome, OutcomeClass};
 use crate::text::printable;
 
-/// All rows, and the scenarios that are their columns.
+/// A row for each mutant, a column for each scenario.
 #[derive(Debug, Clone)]
 pub struct Matrix {
     scenarios: Vec<String>,
     /// The kernel without a mutant first.
-    pub rows: Vec<Row>,
+    pub rows: Vec<MutantRow>,
 }
 
 /// One mutant, or none.
 #[derive(Debug, Clone)]
-pub struct Row {
+pub struct MutantRow {
     /// Its name.
     pub name: String,
     /// The invariants of which one must fall.
     pub falls: Vec<String>,
-    /// What each scenario said that was run.
+    /// The result of each scenario that was run.
     pub cells: Vec<(String, Cell)>,
     /// What became of it.
     pub fate: Fate,
 }
 
-/// One scenario on one mutant.
+/// The result of one scenario on one mutant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cell {
-    /// Passed: this scenario does not see it.
+    /// The scenario passed: it does not catch the mutant.
     Pass,
     /// These invariants fell.
     Fell(Vec<String>),
     /// Not a pass, but no invariant fell.
     Unexplained(Outcome),
-    /// It says nothing of the kernel.
+    /// The scenario could not be tested.
     Untested(Outcome),
 }
 
@@ -46,20 +46,20 @@ pub enum Cell {
 pub enum Fate {
     /// The kernel without a mutant passes, as it must.
     Clean,
-    /// It does not.
+    /// The kernel without a mutant does not pass.
     Unclean(String),
-    /// An invariant that is named for it fell.
+    /// An invariant that it names fell.
     Killed,
     /// Only others fell.
     Misjudged(Vec<String>),
     /// All scenarios passed, or failed without an invariant.
     Survived,
-    /// It could not be told.
+    /// It could not be tested.
     Untested(String),
 }
 
 impl Matrix {
-    /// An empty one with these columns.
+    /// A matrix without rows, with these columns.
     #[must_use]
     pub fn new(scenarios: Vec<String>) -> Self {
         Self {
@@ -104,6 +104,19 @@ impl Matrix {
         lines.join("\n")
     }
 
+    /// What the mutants say of the tests: good where each is killed by an invariant of its own.
+    #[must_use]
+    pub fn class(&self) -> OutcomeClass {
+        let any = |test: fn(&Fate) -> bool| self.rows.iter().any(|row| test(&row.fate));
+        if any(|fate| matches!(fate, Fate::Survived | Fate::Misjudged(_) | Fate::Unclean(_))) {
+            OutcomeClass::Bad
+        } else if any(|fate| matches!(fate, Fate::Untested(_))) {
+            OutcomeClass::Untested
+        } else {
+            OutcomeClass::Good
+        }
+    }
+
     /// How many met which fate, in one line.
     #[must_use]
     pub fn summary(&self) -> String {
@@ -131,8 +144,8 @@ impl Matrix {
     }
 }
 
-impl Row {
-    /// It in one line, as soon as it is known.
+impl MutantRow {
+    /// The row in one line.
     #[must_use]
     pub fn line(&self) -> String {
         let (colour, text) = match &self.fate {
@@ -157,7 +170,7 @@ impl Row {
         format!("{style}{:<24}{style:#}  {}", self.name, printable(&text))
     }
 
-    /// Who killed it: named invariants, with their scenarios.
+    /// The invariants that killed it, with their scenarios.
     fn killers(&self) -> String {
         let killers: Vec<String> = self
             .cells
@@ -182,8 +195,8 @@ impl Row {
         cells.find(|(name, _)| name == scenario).map(|(_, it)| it)
     }
 
-    /// What stands in the table: the named invariants that fell, then `+N` others; `.` for a pass;
-    /// nothing where it was not run.
+    /// The text of a cell: the named invariants that fell, then `+N` others; `.` for a pass;
+    /// nothing if the scenario was not run.
     fn text(&self, scenario: &str) -> String {
         match self.cell(scenario) {
             None => String::new(),
@@ -213,7 +226,7 @@ mod tests {
     #[test]
     fn shows_who_killed_whom() {
         let mut matrix = Matrix::new(["a", "b", "unused"].map(str::to_owned).to_vec());
-        matrix.rows.push(Row {
+        matrix.rows.push(MutantRow {
             name: "torn-id".to_owned(),
             falls: vec!["C4".to_owned(), "M1".to_owned()],
             cells: vec![
@@ -222,7 +235,7 @@ mod tests {
             ],
             fate: Fate::Killed,
         });
-        matrix.rows.push(Row {
+        matrix.rows.push(MutantRow {
             name: "x".to_owned(),
             falls: vec!["U4".to_owned()],
             cells: vec![("b".to_owned(), Cell::Unexplained(Outcome::Hang))],

@@ -3,7 +3,7 @@
 //! - `run`: [`table`] and [`failure`] for people, [`json`] and [`junit`] for machines,
 //!   [`artifacts`] for the files that stay
 //! - `sweep`: [`mod@sweep`], with [`coverage`] of the source and its [`listing`]
-//! - `replay`: [`replay`], with the [`instructions`] around a point
+//! - `replay`: the [`instructions`] around a point
 //! - `variants`: [`figures`] and their [`comparison`]; `mutants`: [`matrix`]; `bench`:
 //!   [`mod@bench`]
 //!
@@ -21,7 +21,6 @@ pub mod junit;
 pub mod listing;
 pub mod matrix;
 pub mod names;
-pub mod replay;
 pub mod sweep;
 pub mod table;
 

@@ -10,7 +10,7 @@ use unwindlab_guest_kernel::child::end_with_us;
 use super::{Line, Promise, Row};
 use crate::bench::series::Series;
 
-/// Runs it once with these arguments (the kernel, the KVM host).
+/// Runs it once, as this program with these arguments.
 #[must_use]
 pub fn library(arguments: &[OsString]) -> Line {
     let mut seconds = Series::default();
@@ -42,7 +42,7 @@ enum LibraryError {
 
 fn run(arguments: &[OsString]) -> Result<f64, LibraryError> {
     let mut command = Command::new("/proc/self/exe");
-    command.arg("run").args(arguments);
+    command.args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     end_with_us(&mut command);
     let begin = Instant::now();

@@ -7,7 +7,6 @@ mod restore;
 mod starts;
 mod trials;
 
-use clap::ValueEnum;
 use serde::Serialize;
 
 use super::series::Series;
@@ -27,7 +26,7 @@ pub use library::library;
 pub const QEMU: &str = "QEMU microvm";
 
 /// What can be measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Row {
     /// Machine start to agent ready.
@@ -47,6 +46,17 @@ pub enum Row {
 }
 
 impl Row {
+    /// Every row, in the order in which they are measured.
+    pub const ALL: [Self; 7] = [
+        Self::Boot,
+        Self::Memory,
+        Self::Restore,
+        Self::Trials,
+        Self::Decode,
+        Self::Judge,
+        Self::Library,
+    ];
+
     /// Its name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {

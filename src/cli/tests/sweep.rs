@@ -2,10 +2,10 @@
 
 use clap::Parser as _;
 
-use super::{Analysis, Bench, Cli, Command, CommandError, Findings, HOLDS, Interrupt, folder};
+use super::{Cli, Command, CommandError, Context, FakeProvider, Spinner, analysis, folder};
 use crate::cli::sweep::sweep;
 
-fn refused(html: &str, bench: &Bench) -> CommandError {
+fn refused(html: &str, provider: &FakeProvider) -> CommandError {
     let folder = folder();
     let at = |name: &str| folder.path().join(name).display().to_string();
     let words = [
@@ -18,32 +18,35 @@ fn refused(html: &str, bench: &Bench) -> CommandError {
     let Command::Sweep(args) = Cli::try_parse_from(words).unwrap().command else {
         panic!("no sweep");
     };
-    let analysis = Analysis {
-        invariants: &[HOLDS],
-        findings: Box::new(Findings::default()),
+    let spinner = Spinner::new();
+    let context = Context {
+        provider,
+        analysis: &analysis(),
+        progress: &spinner,
+        interrupt: &provider.interrupt,
     };
-    let error = sweep(&args, bench, &analysis, &Interrupt::default()).unwrap_err();
+    let error = sweep(&args, context, &spinner).unwrap_err();
     assert!(!folder.path().join(html).exists());
     error
 }
 
 #[test]
 fn a_listing_by_line_needs_lines() {
-    let bench = Bench::new([]);
-    let error = refused("out.html", &bench);
+    let provider = FakeProvider::new([]);
+    let error = refused("out.html", &provider);
     assert_eq!(error.exit_code(), 125);
     assert_eq!(
         error.to_string(),
         "the kernel has no debug information, or it is compressed; `--source debian --config \
          dwarf` builds one that has"
     );
-    assert_eq!(bench.hosts_started.load(super::Relaxed), 0);
+    assert_eq!(provider.hosts_started.load(super::Relaxed), 0);
 }
 
 #[test]
 fn a_listing_that_cannot_be_written_is_known_first() {
-    let bench = Bench::new([]);
-    let error = refused("a.yaml/out.html", &bench);
+    let provider = FakeProvider::new([]);
+    let error = refused("a.yaml/out.html", &provider);
     assert!(error.to_string().starts_with("cannot write "), "{error}");
-    assert!(!bench.fetched.load(super::Relaxed));
+    assert!(!provider.fetched.load(super::Relaxed));
 }

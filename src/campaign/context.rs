@@ -1,0 +1,76 @@
+//! What every campaign works with.
+
+use std::path::PathBuf;
+
+use super::analysis::Analysis;
+use super::error::CampaignError;
+use crate::host::kernel_request::KernelRequest;
+use crate::host::provider::{HostRequest, Provider, ProviderError, TestKernel};
+use crate::interrupt::Interrupt;
+use crate::plan::{Executor, Progress, TrialPlan};
+use crate::scenario::{Library, Loaded, ResolveError, resolve};
+
+/// What every campaign works with.
+#[expect(missing_debug_implementations, reason = "holds trait objects")]
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    /// Where kernels and KVM hosts come from.
+    pub provider: &'a dyn Provider,
+    /// The invariants and findings that trials are judged by.
+    pub analysis: &'a Analysis,
+    /// Who is told what is being done.
+    pub progress: &'a dyn Progress,
+    /// Set when the user wants to stop.
+    pub interrupt: &'a Interrupt,
+}
+
+impl Context<'_> {
+    /// Ends a campaign that the user interrupted.
+    pub(super) fn check_interrupt(&self) -> Result<(), CampaignError> {
+        match self.interrupt.is_set() {
+            true => Err(CampaignError::Interrupted),
+            false => Ok(()),
+        }
+    }
+
+    /// Gets a kernel.
+    pub(super) fn fetch(
+        &self,
+        request: &KernelRequest,
+    ) -> Result<Box<dyn TestKernel>, ProviderError> {
+        self.provider.fetch(request, self.progress, self.interrupt)
+    }
+
+    /// Starts a KVM host.
+    pub(super) fn start(
+        &self,
+        request: HostRequest<'_>,
+        kernel: &dyn TestKernel,
+    ) -> Result<Box<dyn Executor>, ProviderError> {
+        let (progress, interrupt) = (self.progress, self.interrupt);
+        self.provider.executor(request, kernel, progress, interrupt)
+    }
+
+    /// The scenarios of these files, folders or names; the whole library where there are none.
+    pub(super) fn open(&self, scenarios: &[PathBuf]) -> Result<Vec<Loaded>, CampaignError> {
+        let library = Library::open(scenarios, &self.analysis.invariant_ids())?;
+        Ok(library.scenarios)
+    }
+}
+
+/// The trial of a scenario that this kernel must have everything for.
+pub(super) fn required_trial(
+    loaded: &Loaded,
+    kernel: &dyn TestKernel,
+) -> Result<TrialPlan, CampaignError> {
+    let plan = resolve(
+        &loaded.file,
+        &loaded.scenario,
+        kernel.symbols(),
+        kernel.hash(),
+    );
+    plan.map_err(|error| match error {
+        ResolveError::Unsupported(lack) => ProviderError::Unavailable(lack.to_string()).into(),
+        ResolveError::Scenario(errors) => errors.into(),
+    })
+}

@@ -1,0 +1,33 @@
+//! What the commands do, as functions of a library: each campaign takes a typed request, tells a
+//! stream of events while it runs, and returns a typed summary.
+//!
+//! A campaign neither parses a command line nor prints. Progress in words goes to
+//! [`Context::progress`]; an event goes to the function that the caller passes, and an error of
+//! that function ends the campaign.
+//!
+//! - [`run()`](run::run): scenarios on one kernel
+//! - [`sweep()`](sweep::sweep): an NMI at every instruction of a path
+//! - [`replay()`](replay::replay): one failing trial of a run or a sweep again
+//! - [`mutants()`](mutants::mutants), [`variants()`](variants::variants),
+//!   [`series()`](series::series): the same scenarios on one kernel after the other
+//! - [`bisect()`](bisect::bisect): the search for the first bad commit
+//! - [`measure()`](bench::measure): what is promised, measured
+
+pub mod analysis;
+pub mod bench;
+pub mod bisect;
+mod context;
+pub mod error;
+pub mod kernel;
+pub mod mutants;
+pub mod replay;
+pub mod replay_file;
+pub mod run;
+pub mod series;
+mod suite;
+pub mod sweep;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod variants;
+
+pub use self::context::Context;

@@ -1,0 +1,92 @@
+//! Reading a replay file, and its scenario as files.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::{Replay, VERSION};
+use crate::campaign::error::{ReplayFileError, ReplayFileProblem};
+
+/// A replay file as read.
+#[derive(Debug, Clone)]
+pub struct ReplayFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it says.
+    pub replay: Replay,
+}
+
+/// What every version of a replay file has.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+impl ReplayFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ReplayFileError`].
+    pub fn read(path: &Path) -> Result<Self, ReplayFileError> {
+        match parse(path) {
+            Ok(replay) => Ok(Self {
+                path: path.to_owned(),
+                replay,
+            }),
+            Err(why) => Err(ReplayFileError {
+                path: path.to_owned(),
+                why,
+            }),
+        }
+    }
+
+    /// An error that names the file.
+    pub(in crate::campaign) fn wrong(&self, why: ReplayFileProblem) -> ReplayFileError {
+        ReplayFileError {
+            path: self.path.clone(),
+            why,
+        }
+    }
+}
+
+fn parse(path: &Path) -> Result<Replay, ReplayFileProblem> {
+    let text = std::fs::read_to_string(path)?;
+    let Version { version } = serde_json::from_str(&text)?;
+    if version != VERSION {
+        return Err(ReplayFileProblem::Version {
+            found: version,
+            known: VERSION,
+        });
+    }
+    let replay: Replay = serde_json::from_str(&text)?;
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    match !replay.name.is_empty() && replay.name.chars().all(is_word) {
+        true => Ok(replay),
+        false => Err(ReplayFileProblem::Name(replay.name)),
+    }
+}
+
+/// The scenario of a replay file and its snapshot as files, until it is dropped.
+pub(in crate::campaign) struct UnpackedScenario {
+    pub(in crate::campaign) path: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl UnpackedScenario {
+    pub(in crate::campaign) fn of(replay: &Replay) -> io::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let [scenarios, snapshots] = ["scenarios", "snapshots"].map(|it| folder.path().join(it));
+        std::fs::create_dir(&scenarios)?;
+        std::fs::create_dir(&snapshots)?;
+        let path = scenarios.join(format!("{}.yaml", replay.name));
+        std::fs::write(&path, &replay.scenario)?;
+        if let Some(snapshot) = &replay.snapshot {
+            std::fs::write(snapshots.join(format!("{}.snap", replay.name)), snapshot)?;
+        }
+        Ok(Self {
+            path,
+            _folder: folder,
+        })
+    }
+}

@@ -1,0 +1,192 @@
+//! A sweep that is under way: takes its messages, judges its trials, and keeps what was found.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::event::{SweepEvent, SweptFailure};
+use crate::campaign::Context;
+use crate::campaign::error::CampaignError;
+use crate::host::provider::TestKernel;
+use crate::judge::sweep::{PairCounts, Verdicts};
+use crate::judge::sweep_record::{SweepIdentity, SweepRecord};
+use crate::plan::sweep::Message;
+use crate::plan::sweep::{Effort, Step, SweptTrial};
+use crate::report::artifacts::OutputFile;
+use unwindlab_oracle::trace::recording::Recording;
+
+/// Time between two writings of the file for a later sweep.
+const KEEP: Duration = Duration::from_secs(10);
+
+/// The file for a later sweep.
+pub(super) struct ResumeFile {
+    pub(super) path: PathBuf,
+    pub(super) of: SweepIdentity,
+    /// What an earlier sweep left there.
+    pub(super) record: Option<SweepRecord>,
+}
+
+/// Takes what a sweep sends.
+pub(super) struct Collector<'a, 't> {
+    context: Context<'a>,
+    kernel: &'a dyn TestKernel,
+    tell: &'t mut dyn FnMut(SweepEvent<'_>) -> io::Result<()>,
+    budget: Option<Duration>,
+    /// Whether each failure is told by itself.
+    pub(super) tells_failures: bool,
+    resume: Option<ResumeFile>,
+    /// When the file was last written.
+    kept: Instant,
+    pub(super) begin: Instant,
+    pub(super) verdicts: Option<Verdicts<'a>>,
+    pub(super) effort: Option<Effort>,
+    pub(super) failed: Option<String>,
+    /// The budget is used up.
+    pub(super) stopped: bool,
+    /// Why an event could not be told.
+    unheard: Option<io::Error>,
+}
+
+impl<'a, 't> Collector<'a, 't> {
+    pub(super) fn new(
+        context: Context<'a>,
+        kernel: &'a dyn TestKernel,
+        budget: Option<Duration>,
+        resume: Option<ResumeFile>,
+        tell: &'t mut dyn FnMut(SweepEvent<'_>) -> io::Result<()>,
+    ) -> Self {
+        Self {
+            context,
+            kernel,
+            tell,
+            budget,
+            tells_failures: false,
+            resume,
+            kept: Instant::now(),
+            begin: Instant::now(),
+            verdicts: None,
+            effort: None,
+            failed: None,
+            stopped: false,
+            unheard: None,
+        }
+    }
+
+    /// Takes a message; whether more is wanted.
+    pub(super) fn take(&mut self, message: Message) -> bool {
+        if let Message::Path { common, path } = message {
+            self.begin(*common, path);
+            return true;
+        }
+        if let Some(verdicts) = &mut self.verdicts {
+            match message {
+                Message::Trial(trial) => self.trial(*trial),
+                Message::Missed { point } => verdicts.missed.push(point),
+                Message::Retried { point, end } => verdicts.retried(point, end),
+                Message::Alike {
+                    firsts,
+                    stand_for_all,
+                    trials,
+                } => {
+                    verdicts.pairs = Some(PairCounts {
+                        firsts,
+                        stand_for_all,
+                        trials,
+                        stood_for: 0,
+                    });
+                    // What comes before is no trials.
+                    self.begin = Instant::now();
+                }
+                Message::Changed { pairs } => {
+                    if let Some(all) = &mut verdicts.pairs {
+                        all.stood_for += pairs;
+                    }
+                }
+                Message::Done(effort) => self.effort = Some(effort),
+                Message::Failed { reason } => self.failed = Some(reason),
+                Message::Path { .. } => {}
+            }
+        } else if let Message::Failed { reason } = message {
+            self.failed = Some(reason);
+        }
+        !self.stopped && self.unheard.is_none()
+    }
+
+    fn begin(&mut self, common: Recording, path: Vec<Step>) {
+        let mut verdicts = Verdicts::new(
+            self.context.analysis.invariants,
+            self.context.analysis.findings.as_ref(),
+            self.kernel.symbols(),
+            common,
+            path,
+        );
+        if let Some(record) = self.resume.as_mut().and_then(|resume| resume.record.take()) {
+            verdicts.resume(record);
+        }
+        self.verdicts = Some(verdicts);
+        self.begin = Instant::now();
+    }
+
+    fn trial(&mut self, trial: SweptTrial) {
+        let Some(verdicts) = &mut self.verdicts else {
+            return;
+        };
+        let point = trial.point;
+        if let Some(result) = verdicts.judge(trial)
+            && self.tells_failures
+        {
+            let told = (self.tell)(SweepEvent::Failed(SweptFailure {
+                point,
+                result: &result,
+                verdicts: &*verdicts,
+                kernel: self.kernel,
+            }));
+            self.unheard = self.unheard.take().or(told.err());
+        }
+        self.step();
+        self.stopped = self
+            .budget
+            .is_some_and(|budget| self.begin.elapsed() > budget);
+        if self.kept.elapsed() > KEEP {
+            // An error is told when the file is written for the last time.
+            let _ = self.keep();
+        }
+    }
+
+    /// Writes what was found to the file for a later sweep, if one is wanted.
+    pub(super) fn keep(&mut self) -> Result<(), CampaignError> {
+        self.kept = Instant::now();
+        if let (Some(resume), Some(verdicts)) = (&self.resume, &self.verdicts) {
+            let text = serde_json::to_string(&verdicts.record(resume.of.clone()))?;
+            OutputFile::create(&resume.path)?.finish(&format!("{text}\n"))?;
+        }
+        Ok(())
+    }
+
+    /// Every now and then.
+    fn step(&self) {
+        let Some(verdicts) = &self.verdicts else {
+            return;
+        };
+        let tried = verdicts.tried.len();
+        if !tried.is_multiple_of(50) {
+            return;
+        }
+        let made = tried.saturating_sub(verdicts.before) as f64;
+        let rate = made / self.begin.elapsed().as_secs_f64().max(0.001);
+        let (all, what) = match &verdicts.pairs {
+            None => (verdicts.path().len(), "points"),
+            Some(pairs) => (usize::try_from(pairs.trials).unwrap_or(usize::MAX), "pairs"),
+        };
+        let left = all.saturating_sub(tried) as f64 / rate.max(0.001);
+        self.context.progress.step(&format!(
+            "{tried} of {all} {what}, {} failures, {rate:.0} a second, {left:.0} s left",
+            verdicts.failures.len(),
+        ));
+    }
+
+    /// Ends it where an event could not be told.
+    pub(super) fn check_heard(&mut self) -> io::Result<()> {
+        self.unheard.take().map_or(Ok(()), Err)
+    }
+}

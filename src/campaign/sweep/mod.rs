@@ -1,0 +1,160 @@
+//! One trial for every instruction boundary of a path.
+
+mod collector;
+mod event;
+mod plan;
+mod replays;
+mod request;
+
+use std::io;
+use std::path::PathBuf;
+
+use unwindlab_guest_kernel::lines::NO_LINES;
+
+use self::collector::{Collector, ResumeFile};
+pub use self::event::{SweepEvent, SweepSummary, SweptFailure, SweptPath};
+pub(super) use self::plan::plan;
+pub use self::request::{
+    PairChoice, PathOrigin, PathRequest, PointChoice, PointNumber, PointNumberError, ReplayedPoint,
+    SweepOptions, SweepRequest,
+};
+use super::Context;
+use super::error::{CampaignError, SweepRequestError};
+use crate::host::choice::KvmHost;
+use crate::host::provider::{HostRequest, ProviderError, TestKernel};
+use crate::judge::sweep_record::{SweepIdentity, SweepRecord};
+use crate::plan::sweep::{Points, SweepPlan};
+use crate::report::artifacts::OutputFile;
+use crate::report::sweep::Summary;
+use crate::scenario::Loaded;
+
+/// Sweeps a path.
+///
+/// # Errors
+/// [`CampaignError`]; where the KVM host failed in the middle, the end is told all the same.
+pub fn sweep(
+    request: &SweepRequest,
+    context: Context<'_>,
+    tell: &mut dyn FnMut(SweepEvent<'_>) -> io::Result<()>,
+) -> Result<SweepSummary, CampaignError> {
+    let kernel_request = request.kernel.request()?;
+    let loaded = one_scenario(request, context)?;
+    let kernel = context.fetch(&kernel_request)?;
+    let kernel = kernel.as_ref();
+    if request.options.needs_lines && kernel.symbols().lines().is_none() {
+        return Err(ProviderError::Unavailable(NO_LINES.to_owned()).into());
+    }
+    let mut plan = plan::plan(request, &loaded, kernel)?;
+    let resume = resume(request, &loaded, kernel, &mut plan)?;
+    let mut collector = Collector::new(context, kernel, request.options.budget, resume, &mut *tell);
+    collector.tells_failures = matches!(request.points, PointChoice::Numbered(_))
+        || matches!(plan.points, Points::At { .. });
+    let kvm_host = make_trials(request.kvm_host, &plan, kernel, context, &mut collector)?;
+    let Collector {
+        verdicts,
+        failed,
+        effort,
+        begin,
+        stopped,
+        ..
+    } = collector;
+    let Some(verdicts) = verdicts else {
+        let reason = failed.unwrap_or_else(|| "no path".to_owned());
+        return Err(ProviderError::Unavailable(reason).into());
+    };
+    tell(SweepEvent::Ended(&SweptPath {
+        scenario: &loaded.scenario.name,
+        kernel,
+        kvm_host,
+        summary: Summary {
+            verdicts: &verdicts,
+            effort: effort.as_ref(),
+            elapsed: begin.elapsed(),
+            cut: stopped,
+        },
+    }))?;
+    if let Some(reason) = failed {
+        let reason = format!("the sweep broke off: {reason}");
+        return Err(ProviderError::Unavailable(reason).into());
+    }
+    if request.options.keeps_replays {
+        replays::write(request, &loaded, kernel, &verdicts, tell)?;
+    }
+    Ok(SweepSummary {
+        failures: verdicts.failures.keys().cloned().collect(),
+        tried: verdicts.tried.len(),
+        incomplete: !verdicts.missed.is_empty() || !verdicts.unsteady.is_empty(),
+        release: kernel.release().to_owned(),
+    })
+}
+
+/// Has all trials made and taken; what the KVM host says of itself.
+fn make_trials(
+    kvm_host: KvmHost,
+    plan: &SweepPlan,
+    kernel: &dyn TestKernel,
+    context: Context<'_>,
+    collector: &mut Collector<'_, '_>,
+) -> Result<String, CampaignError> {
+    let request = HostRequest {
+        kvm_host,
+        ..HostRequest::default()
+    };
+    let mut host = context.start(request, kernel)?;
+    let what = format!("{}: recording the path", plan.trial.scenario);
+    context.progress.step(&what);
+    let swept = host.sweep(plan, &mut |message| {
+        collector.take(message) && !context.interrupt.is_set()
+    });
+    collector.keep()?;
+    context.check_interrupt()?;
+    collector.check_heard()?;
+    match swept {
+        Err(error) if !collector.stopped => Err(ProviderError::from(error).into()),
+        _ => Ok(host.host()),
+    }
+}
+
+/// Opens the file for a later sweep; what it has already is not tried again.
+fn resume(
+    request: &SweepRequest,
+    loaded: &Loaded,
+    kernel: &dyn TestKernel,
+    plan: &mut SweepPlan,
+) -> Result<Option<ResumeFile>, CampaignError> {
+    let Some(path) = request.options.resume.clone() else {
+        return Ok(None);
+    };
+    let of = SweepIdentity {
+        scenario: loaded.text.clone(),
+        kernel: kernel.hash().to_owned(),
+        asks: plan.asks,
+        from: request.path.start.from().map(ToString::to_string),
+        pairs: request.pairs.is_some(),
+    };
+    let record = match std::fs::read_to_string(&path) {
+        Ok(text) => Some(SweepRecord::parse(&text, &of).map_err(|why| {
+            let path = path.clone();
+            SweepRequestError::Resume { path, why }
+        })?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(source) => return Err(SweepRequestError::ResumeRead { path, source }.into()),
+    };
+    if let Some(record) = &record {
+        plan.done = record.done();
+    }
+    // What cannot be written is told now, not at the end.
+    drop(OutputFile::create(&path)?);
+    Ok(Some(ResumeFile { path, of, record }))
+}
+
+fn one_scenario(request: &SweepRequest, context: Context<'_>) -> Result<Loaded, CampaignError> {
+    let mut scenarios = context.open(&[PathBuf::from(&request.path.scenario)])?;
+    match (scenarios.pop(), scenarios.is_empty()) {
+        (Some(loaded), true) => Ok(loaded),
+        _ => Err(SweepRequestError::NotOneScenario.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,258 @@
+//! A provider with one kernel, and hosts that bring home what they are told.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use tempfile::TempDir;
+use unwindlab_guest_kernel::BuildError;
+use unwindlab_guest_kernel::build::patch::Patch;
+
+use super::analysis::Analysis;
+use crate::host::choice::KvmHost;
+use crate::host::kernel_request::KernelRequest;
+use crate::host::provider::{HostRequest, Provider, ProviderError, TestKernel};
+use crate::interrupt::Interrupt;
+use crate::plan::sweep::{Message, SweepPlan};
+use crate::plan::{Executor, InfraError, Progress, TrialPlan};
+use crate::scenario::KernelSymbols;
+use unwindlab_oracle::invariant::Invariant;
+use unwindlab_oracle::invariant::finding::Findings;
+use unwindlab_oracle::trace::Recording;
+use unwindlab_oracle::trace::recording::TrialEnd;
+
+/// No findings, and one invariant that always holds.
+pub(crate) fn analysis() -> Analysis {
+    Analysis {
+        invariants: &[HOLDS],
+        findings: Box::new(Findings::default()),
+    }
+}
+
+/// An invariant that always holds.
+const HOLDS: Invariant = Invariant::new("H1", "for tests", "nothing", |_, tally| tally.holds());
+
+/// A kernel with or without the feature.
+pub(crate) struct FakeKernel {
+    pub(crate) has_feature: bool,
+}
+
+impl TestKernel for FakeKernel {
+    fn hash(&self) -> &'static str {
+        "abc"
+    }
+
+    fn release(&self) -> &'static str {
+        "7.2.0"
+    }
+
+    fn path(&self) -> &Path {
+        Path::new("/vmlinux")
+    }
+
+    fn symbols(&self) -> &dyn KernelSymbols {
+        self
+    }
+}
+
+impl KernelSymbols for FakeKernel {
+    fn addresses(&self, name: &str) -> Vec<u64> {
+        let there = self.has_feature && name == "unwind_deferred_request";
+        if there { vec![1] } else { Vec::new() }
+    }
+
+    fn size(&self, _: &str) -> Option<u64> {
+        None
+    }
+
+    fn similar(&self, _: &str) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn current_task_offset(&self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn resolve(&self, _: u64) -> Option<(String, u64)> {
+        None
+    }
+}
+
+/// Progress that nobody watches.
+pub(crate) struct Quiet;
+
+impl Progress for Quiet {
+    fn step(&self, _: &str) {}
+
+    fn bytes(&self, _: u64, _: u64) {}
+}
+
+pub(crate) type Recorded = Result<Recording, InfraError>;
+
+/// One kernel, and hosts that bring home what they are told, trial by trial.
+pub(crate) struct FakeProvider {
+    pub(crate) has_feature: bool,
+    recorded: Arc<Mutex<VecDeque<Recorded>>>,
+    /// What a sweep sends.
+    pub(crate) messages: Vec<Message>,
+    /// The plans of sweeps.
+    pub(crate) plans: Arc<Mutex<Vec<SweepPlan>>>,
+    pub(crate) fetched: AtomicBool,
+    pub(crate) hosts_started: AtomicU32,
+    pub(crate) interrupt: Interrupt,
+    /// Interrupts the user's way, in the middle of this trial.
+    pub(crate) interrupt_in: Option<usize>,
+}
+
+impl FakeProvider {
+    pub(crate) fn new(recorded: impl IntoIterator<Item = Recorded>) -> Self {
+        Self {
+            has_feature: true,
+            recorded: Arc::new(Mutex::new(recorded.into_iter().collect())),
+            messages: Vec::new(),
+            plans: Arc::default(),
+            fetched: AtomicBool::new(false),
+            hosts_started: AtomicU32::new(0),
+            interrupt: Interrupt::default(),
+            interrupt_in: None,
+        }
+    }
+}
+
+struct FakeHost {
+    name: String,
+    recorded: Arc<Mutex<VecDeque<Recorded>>>,
+    messages: Vec<Message>,
+    plans: Arc<Mutex<Vec<SweepPlan>>>,
+    interrupt: Interrupt,
+    interrupt_in: Option<usize>,
+}
+
+impl Executor for FakeHost {
+    fn host(&self) -> String {
+        self.name.clone()
+    }
+
+    fn run(&mut self, _: &TrialPlan, _: &dyn Progress) -> Recorded {
+        if let Some(trials) = &mut self.interrupt_in {
+            match trials.checked_sub(1) {
+                Some(left) => *trials = left,
+                None => self.interrupt.set(),
+            }
+        }
+        self.recorded.lock().unwrap().pop_front().unwrap()
+    }
+
+    fn sweep(
+        &mut self,
+        plan: &SweepPlan,
+        take: &mut dyn FnMut(Message) -> bool,
+    ) -> Result<(), InfraError> {
+        self.plans.lock().unwrap().push(plan.clone());
+        match self.messages.drain(..).all(take) {
+            true => Ok(()),
+            false => Err(InfraError {
+                reason: "no more is wanted".to_owned(),
+                console: String::new(),
+            }),
+        }
+    }
+}
+
+impl Provider for FakeProvider {
+    fn fetch(
+        &self,
+        request: &KernelRequest,
+        _: &dyn Progress,
+        _: &Interrupt,
+    ) -> Result<Box<dyn TestKernel>, ProviderError> {
+        self.fetched.store(true, Relaxed);
+        if request.to_string() != "stock" {
+            return Err(ProviderError::Usage(format!("no such kernel: {request}")));
+        }
+        Ok(Box::new(FakeKernel {
+            has_feature: self.has_feature,
+        }))
+    }
+
+    fn series(&self, _: &Path) -> Result<Vec<Patch>, ProviderError> {
+        Ok(Vec::new())
+    }
+
+    fn path(&self, _: &str) -> Result<PathBuf, ProviderError> {
+        Ok("/vmlinux".into())
+    }
+
+    fn list(&self) -> Result<Vec<String>, ProviderError> {
+        Ok(Vec::new())
+    }
+
+    fn executor(
+        &self,
+        request: HostRequest<'_>,
+        _: &dyn TestKernel,
+        _: &dyn Progress,
+        interrupt: &Interrupt,
+    ) -> Result<Box<dyn Executor>, ProviderError> {
+        if request.kvm_host == KvmHost::Native {
+            return Err(ProviderError::Unavailable("no /dev/kvm".to_owned()));
+        }
+        let name = match request.seed {
+            Some(seed) => format!("bench of seed {seed}"),
+            None => {
+                self.hosts_started.fetch_add(1, Relaxed);
+                "bench".to_owned()
+            }
+        };
+        Ok(Box::new(FakeHost {
+            name,
+            recorded: Arc::clone(&self.recorded),
+            messages: self.messages.clone(),
+            plans: Arc::clone(&self.plans),
+            interrupt: interrupt.clone(),
+            interrupt_in: self.interrupt_in,
+        }))
+    }
+
+    fn doctor(&self) -> Result<String, ProviderError> {
+        Ok(String::new())
+    }
+}
+
+/// A patch that does not apply.
+pub(crate) fn unbuildable() -> BuildError {
+    BuildError::Patch {
+        name: "x.patch".to_owned(),
+        to: "Linux 7.2".to_owned(),
+        message: "x.c: no such file".to_owned(),
+    }
+}
+
+pub(crate) fn ended(end: TrialEnd) -> Recorded {
+    Ok(Recording {
+        end,
+        console: "hello\n".to_owned(),
+        ..Recording::default()
+    })
+}
+
+pub(crate) fn died() -> Recorded {
+    Err(InfraError {
+        reason: "QEMU died".to_owned(),
+        console: "outer console\n".to_owned(),
+    })
+}
+
+/// A folder with scenarios `a`, `b` and `c`, and room for results.
+pub(crate) fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a", "b", "c"] {
+        let text = format!(
+            "name: {name}\ndescription: For tests.\nworkload: {{ kind: spin, frames: 3 }}\n"
+        );
+        fs::write(folder.path().join(format!("{name}.yaml")), text).unwrap();
+    }
+    folder
+}

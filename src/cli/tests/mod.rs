@@ -1,0 +1,236 @@
+//! `run` with a provider that has one kernel, and hosts that bring home what they are told.
+
+mod sweep;
+
+use std::fs;
+use std::sync::atomic::Ordering::Relaxed;
+
+use clap::Parser as _;
+use tempfile::TempDir;
+
+use super::args::{Cli, Command};
+use super::error::CommandError;
+use super::progress::Spinner;
+use super::run::run;
+use crate::campaign::Context;
+use crate::campaign::testing::{FakeProvider, analysis, died, ended, folder};
+use unwindlab_oracle::trace::Recording;
+use unwindlab_oracle::trace::recording::TrialEnd;
+
+/// Runs the scenarios of a folder with more arguments; results go to `out.json` there.
+fn run_in(folder: &TempDir, more: &[&str], provider: &FakeProvider) -> Result<u8, CommandError> {
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let fixed = [
+        "unwindlab".to_owned(),
+        "run".to_owned(),
+        folder.path().display().to_string(),
+        "--json".to_owned(),
+        at("out.json"),
+        "--artifacts".to_owned(),
+        at("kept"),
+    ];
+    let more = more.iter().map(ToString::to_string);
+    let cli = Cli::try_parse_from(fixed.into_iter().chain(more)).unwrap();
+    let Command::Run(args) = cli.command else {
+        panic!("no run");
+    };
+    let spinner = Spinner::new();
+    let context = Context {
+        provider,
+        analysis: &analysis(),
+        progress: &spinner,
+        interrupt: &provider.interrupt,
+    };
+    run(args, context, &spinner)
+}
+
+/// Name and outcome of every result in `out.json`.
+fn outcomes(folder: &TempDir) -> Vec<String> {
+    let text = fs::read_to_string(folder.path().join("out.json")).unwrap();
+    text.lines()
+        .map(|line| {
+            let json: serde_json::Value = serde_json::from_str(line).unwrap();
+            let field = |name: &str| json[name].as_str().unwrap().to_owned();
+            format!("{} {}", field("name"), field("outcome"))
+        })
+        .collect()
+}
+
+#[test]
+fn all_pass() {
+    let folder = folder();
+    let provider = FakeProvider::new([(); 3].map(|()| ended(TrialEnd::Completed)));
+    assert_eq!(run_in(&folder, &[], &provider).unwrap(), 0);
+    assert_eq!(outcomes(&folder), ["a pass", "b pass", "c pass"]);
+    assert_eq!(
+        provider.hosts_started.load(Relaxed),
+        1,
+        "one host for all of them"
+    );
+    let console = folder.path().join("kept/a/console.log");
+    assert_eq!(fs::read_to_string(console).unwrap(), "hello\n");
+}
+
+#[test]
+fn one_fails() {
+    let folder = folder();
+    let provider = FakeProvider::new([
+        ended(TrialEnd::Completed),
+        ended(TrialEnd::Hang { places: Vec::new() }),
+        ended(TrialEnd::Completed),
+    ]);
+    assert_eq!(run_in(&folder, &[], &provider).unwrap(), 1);
+    assert_eq!(outcomes(&folder), ["a pass", "b hang", "c pass"]);
+}
+
+#[test]
+fn a_host_that_died_is_replaced_but_its_scenario_is_not_run_again() {
+    let folder = folder();
+    let provider = FakeProvider::new([
+        died(),
+        ended(TrialEnd::Completed),
+        ended(TrialEnd::Completed),
+    ]);
+    assert_eq!(run_in(&folder, &[], &provider).unwrap(), 125);
+    assert_eq!(outcomes(&folder), ["a infra-error", "b pass", "c pass"]);
+    assert_eq!(provider.hosts_started.load(Relaxed), 2);
+    let console = folder.path().join("kept/a/console.log");
+    assert_eq!(fs::read_to_string(console).unwrap(), "outer console\n");
+}
+
+#[test]
+fn a_kernel_without_the_feature_is_skipped_unbooted() {
+    let folder = folder();
+    let mut provider = FakeProvider::new([]);
+    provider.has_feature = false;
+    assert_eq!(
+        run_in(&folder, &["--kvm-host", "native"], &provider).unwrap(),
+        125
+    );
+    assert_eq!(outcomes(&folder), ["a skip", "b skip", "c skip"]);
+    assert_eq!(provider.hosts_started.load(Relaxed), 0);
+}
+
+#[test]
+fn no_host() {
+    let folder = folder();
+    let error = run_in(&folder, &["--kvm-host", "native"], &FakeProvider::new([])).unwrap_err();
+    assert_eq!(
+        (error.to_string(), error.exit_code()),
+        ("no /dev/kvm".to_owned(), 125)
+    );
+    assert!(!folder.path().join("out.json").exists());
+}
+
+#[test]
+fn a_deterministic_run_has_a_host_of_its_own_kind() {
+    let folder = folder();
+    let native = ["--deterministic", "--kvm-host", "native"];
+    let error = run_in(&folder, &native, &FakeProvider::new([])).unwrap_err();
+    assert_eq!(error.exit_code(), 2, "{error}");
+    let provider = FakeProvider::new([(); 3].map(|()| ended(TrialEnd::Completed)));
+    assert_eq!(run_in(&folder, &["--deterministic"], &provider).unwrap(), 0);
+    assert_eq!(provider.hosts_started.load(Relaxed), 0);
+    let text = fs::read_to_string(folder.path().join("out.json")).unwrap();
+    let hash = Recording {
+        end: TrialEnd::Completed,
+        console: "hello\n".to_owned(),
+        ..Recording::default()
+    }
+    .sha256()
+    .unwrap();
+    assert_eq!(text.matches(&hash).count(), 3, "of each scenario");
+    assert!(text.contains("bench of seed 0"), "{text}");
+}
+
+#[test]
+fn no_such_kernel() {
+    let error = run_in(&folder(), &["--kernel", "stock:1"], &FakeProvider::new([])).unwrap_err();
+    assert_eq!(error.to_string(), "no such kernel: stock:1");
+    assert_eq!(error.exit_code(), 2);
+}
+
+#[test]
+fn wrong_scenarios_are_known_before_anything_is_started() {
+    let folder = folder();
+    fs::write(
+        folder.path().join("b.yaml"),
+        "\
+name: b
+description: For tests.
+workload: { kind: spin, frames: 3 }
+inject: [ { nmi: { at: { kernel: nowhere } } } ]
+",
+    )
+    .unwrap();
+    let provider = FakeProvider::new([]);
+    let error = run_in(&folder, &[], &provider).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    let text = error.to_string();
+    assert!(
+        text.ends_with("b.yaml:4:24: the kernel has no symbol `nowhere`"),
+        "{text}"
+    );
+    assert_eq!(provider.hosts_started.load(Relaxed), 0);
+
+    fs::write(folder.path().join("b.yaml"), "name: c\n").unwrap();
+    let provider = FakeProvider::new([]);
+    assert_eq!(run_in(&folder, &[], &provider).unwrap_err().exit_code(), 2);
+    assert!(!provider.fetched.load(Relaxed));
+}
+
+#[test]
+fn results_that_cannot_be_written_are_known_before_anything_is_started() {
+    for option in ["--junit", "--artifacts"] {
+        let folder = folder();
+        fs::write(folder.path().join("file"), "").unwrap();
+        let path = folder.path().join("file/x").display().to_string();
+        let provider = FakeProvider::new([]);
+        let more = match option {
+            "--artifacts" => vec!["--junit", "/dev/null"],
+            _ => vec![option, &path],
+        };
+        if option == "--artifacts" {
+            // The option is given once by `run_in` already: make that one a file.
+            fs::write(folder.path().join("kept"), "").unwrap();
+        }
+        let error = run_in(&folder, &more, &provider).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{error}");
+        assert!(error.to_string().starts_with("cannot write "), "{error}");
+        assert!(!provider.fetched.load(Relaxed));
+    }
+}
+
+#[test]
+fn filters() {
+    let folder = folder();
+    let provider = FakeProvider::new([ended(TrialEnd::Completed)]);
+    assert_eq!(run_in(&folder, &["--filter", "b"], &provider).unwrap(), 0);
+    assert_eq!(outcomes(&folder), ["b pass"]);
+    let error = run_in(&folder, &["--filter", "z"], &FakeProvider::new([])).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+}
+
+#[test]
+fn an_interrupt_keeps_what_is_done() {
+    let folder = folder();
+    let mut provider = FakeProvider::new([ended(TrialEnd::Completed), died()]);
+    provider.interrupt_in = Some(1);
+    assert_eq!(run_in(&folder, &[], &provider).unwrap(), 130);
+    assert_eq!(outcomes(&folder), ["a pass"]);
+}
+
+#[test]
+fn command_line() {
+    use clap::CommandFactory as _;
+    Cli::command().debug_assert();
+    for wrong in [
+        &["unwindlab"][..],
+        &["unwindlab", "walk"],
+        &["unwindlab", "run", "--kvm-host", "magic"],
+        &["unwindlab", "run", "--seed", "3"],
+        &["unwindlab", "run", "--deterministic", "--seed", "x"],
+    ] {
+        assert_eq!(Cli::try_parse_from(wrong).unwrap_err().exit_code(), 2);
+    }
+}
