@@ -7,6 +7,7 @@ mod bench;
 mod bisect;
 pub mod error;
 pub mod kernel;
+mod manual;
 mod mutants;
 mod output;
 pub mod progress;
@@ -101,6 +102,8 @@ fn dispatch(
         Command::List => list(analysis)?,
         Command::Schema => print(&schema::schema()?)?,
         Command::Doctor => print(&lab.doctor()?)?,
+        Command::Man(args) => manual::man(&args)?,
+        Command::Completions(args) => manual::completions(&args)?,
     }
     Ok(0)
 }
