@@ -357,6 +357,30 @@ fn environment_variables_are_those_that_are_read() {
 }
 
 #[test]
+fn the_readme_lists_every_finding_and_counts_the_mutants() {
+    let readme = Page::read(Path::new("README.md")).text;
+    let files = files();
+    let findings = files
+        .iter()
+        .filter(|path| path.starts_with("docs/findings"));
+    let names = findings.filter_map(|path| path.file_stem().unwrap().to_str());
+    let mut listed = 0;
+    for id in names.filter(|name| name.starts_with('F')) {
+        let row = format!("| [{id}](docs/findings/{id}.md) |");
+        assert!(readme.contains(&row), "{row}");
+        let fix = format!("guest-kernel/patches/fixes/{id}.patch");
+        assert!(root().join(&fix).exists(), "{fix}");
+        listed += 1;
+    }
+    assert!(listed > 0);
+    let mutants = files
+        .iter()
+        .filter(|path| path.starts_with("guest-kernel/patches/mutants"));
+    let mutants = format!("[{} mutants]", mutants.count());
+    assert!(readme.contains(&mutants), "{mutants}");
+}
+
+#[test]
 fn sessions_are_compared_line_by_line() {
     let shown = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
     let same = |doc: &str, printed: &str| compare(&shown(doc), printed).is_ok();
