@@ -94,7 +94,12 @@ pub struct RunArgs {
     pub filter: Vec<String>,
     /// Run each scenario N times from one boot and report the first trial that does not pass.
     /// Overrides the number of trials of a scenario with `explore`.
-    #[arg(long, value_name = "N", help_heading = "Trials", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Trials",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub trials: Option<u32>,
     /// Repeat one trial of a scenario with `explore`; its report shows the token.
     #[arg(
@@ -298,7 +303,13 @@ pub struct SweepArgs {
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub resume: Option<PathBuf>,
     /// Number of machines to run in parallel.
-    #[arg(long, value_name = "N", help_heading = None, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=8))]
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = None,
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(1..=8)
+    )]
     pub jobs: u32,
     /// Compare the whole machine with its checkpoint after every restore. Slow.
     #[arg(long, help_heading = None)]
@@ -390,10 +401,22 @@ pub struct BisectArgs {
     #[arg(long, value_name = "ID")]
     pub invariant: Option<String>,
     /// Number of runs of the bad revision that estimate its failure rate.
-    #[arg(long, value_name = "N", help_heading = "Confidence", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Confidence",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
     pub runs: u32,
     /// Minimum probability that a commit reported good is good.
-    #[arg(long, value_name = "P", help_heading = "Confidence", default_value_t = 0.99, value_parser = share)]
+    #[arg(
+        long,
+        value_name = "P",
+        help_heading = "Confidence",
+        default_value_t = 0.99,
+        value_parser = share
+    )]
     pub confidence: f64,
     /// Record progress in this file. With the same arguments, the search continues from it
     /// [default: a file `unwindlab-bisect-*.jsonl` in the current folder].
