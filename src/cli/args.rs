@@ -12,113 +12,129 @@ use crate::host::choice::KvmHost;
 use crate::plan::Token;
 use crate::scenario::place::KernelPlace;
 
-/// Finds out whether a Linux kernel with deferred user-space unwinding is right.
+/// Test deferred user-space unwinding in Linux kernels.
 #[derive(Debug, Parser)]
-#[command(version, about, max_term_width = 100, after_help = EXIT_CODES)]
+#[command(version, max_term_width = 100, after_help = EXIT_CODES)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
-    /// Log to stderr what is done (-vv: in detail).
+    /// Log progress to stderr (-vv: debug messages too).
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
 }
 
 const EXIT_CODES: &str = "Exit codes:
-  0    all scenarios passed, or failed as a listed finding
-  1    a failure, hang or guest panic
-  2    wrong usage or scenario file; nothing was run
-  125  could not be tested: skip, boot-error, timeout, infra-error
+  0    every scenario passed, or failed exactly as a listed finding does
+  1    a scenario failed, hung or made the guest panic
+  2    usage error or invalid scenario file; nothing was run
+  125  could not be tested: skip, boot-error, timeout or infra-error
   130  interrupted";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run scenarios and judge what the tracers got.
+    /// Run scenarios and check what the tracers recorded.
     Run(RunArgs),
-    /// Get kernels, and see which are there.
+    /// Fetch, build and list kernels.
     #[command(subcommand)]
     Kernel(KernelCommand),
-    /// Build kernels that are wrong on purpose, and see which scenario tells.
+    /// Build deliberately broken kernels and report which scenario catches each.
     Mutants(MutantsArgs),
-    /// Build the design alternatives and compare what they do.
+    /// Build the alternative designs and compare their behaviour.
     Variants(VariantsArgs),
-    /// Build and judge every patch of a series, in order.
+    /// Build and test every patch of a series, in order.
     Series(SeriesArgs),
-    /// Try an NMI at every instruction from a request to the return to user mode.
+    /// Inject an NMI at every instruction between a request and the return to user mode.
     Sweep(SweepArgs),
-    /// Make one failing trial of a sweep again, from its file.
+    /// Repeat a failed trial from its replay file.
     Replay(ReplayArgs),
     /// Find the commit that broke a scenario.
     Bisect(BisectArgs),
-    /// Measure what is promised, against QEMU in the same KVM host.
+    /// Measure performance against QEMU on the same KVM host.
     Bench(BenchArgs),
-    /// List the scenarios of the library.
+    /// List the scenarios in the library.
     List,
     /// Print the JSON schema of scenario files.
     Schema,
-    /// Say which KVM host is used and why, and what is missing.
+    /// Show which KVM host, kernel and QEMU would be used, and why.
     Doctor,
+    /// Print the manual page, or write one page for each command to a folder.
+    Man(ManArgs),
+    /// Print a completion script for a shell.
+    Completions(CompletionsArgs),
 }
 
 /// `unwindlab run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Scenario files, folders of them, or names from the library; all of ./scenarios (else of
-    /// the built-in library) where none is given.
+    /// Scenario files, folders of scenario files, or names from the library [default: everything
+    /// in ./scenarios, or else in the built-in library].
     #[arg(value_name = "SCENARIO")]
     pub scenarios: Vec<PathBuf>,
     /// The kernel under test.
     #[command(flatten)]
     pub kernel: KernelOptions,
-    /// Where KVM comes from.
-    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
     pub kvm_host: KvmHost,
-    /// Count time in instructions, on an emulated KVM host for each scenario: the same seed gives the
-    /// same trace each time, its times included. Slower, two vCPUs several times.
-    #[arg(long)]
+    /// Count time in executed instructions, so that the same seed always gives the same trace,
+    /// timestamps included. Needs an emulated KVM host, and is slower.
+    #[arg(long, help_heading = "Trials")]
     pub deterministic: bool,
-    /// Which of the many interleavings that can be.
+    /// Seed that selects the interleaving.
     #[arg(
         long,
         value_name = "N",
         requires = "deterministic",
+        help_heading = "Trials",
         default_value_t = 0
     )]
     pub seed: u64,
-    /// Only scenarios whose name contains this; may be given more than once.
-    #[arg(long, value_name = "TEXT")]
+    /// Run only scenarios whose name contains TEXT; repeatable.
+    #[arg(long, value_name = "TEXT", help_heading = None)]
     pub filter: Vec<String>,
-    /// Run each scenario so many times, from the same boot; the first trial that does not pass is
-    /// reported. (A scenario with `explore` says for itself how many.)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Run each scenario N times from one boot and report the first trial that does not pass.
+    /// Overrides the number of trials of a scenario with `explore`.
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Trials",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub trials: Option<u32>,
-    /// Of a scenario with `explore` only this trial, by the token that its failure was reported with.
-    #[arg(long, value_name = "SEED:TRIAL", conflicts_with = "trials")]
+    /// Repeat one trial of a scenario with `explore`; its report shows the token.
+    #[arg(
+        long,
+        value_name = "SEED:TRIAL",
+        conflicts_with = "trials",
+        help_heading = "Trials"
+    )]
     pub token: Option<Token>,
-    /// Write the results, traces included, as JSON Lines.
-    #[arg(long, value_name = "FILE")]
+    /// Write the results as JSON Lines, with the complete traces.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub json: Option<PathBuf>,
     /// Write the results as JUnit XML.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub junit: Option<PathBuf>,
-    /// Keep the logs of every guest in this folder; without it, those of guests that did not
-    /// pass, in ./unwindlab-out.
-    #[arg(long, value_name = "FOLDER")]
+    /// Keep the logs of every guest in this folder [default: keep the logs of guests that did not
+    /// pass in ./unwindlab-out].
+    #[arg(long, value_name = "FOLDER", help_heading = "Results")]
     pub artifacts: Option<PathBuf>,
-    /// Do not compare with snapshots.
-    #[arg(long)]
+    /// Do not compare traces with the snapshots.
+    #[arg(long, help_heading = "Results")]
     pub no_snapshots: bool,
 }
 
-/// The kernel under test: one that is there (`--kernel`), or one built from source.
+/// The kernel under test: an existing one (`--kernel`), or one built from source.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Kernel")]
 pub struct KernelOptions {
-    /// `stock`, `stock:7.0`, or `path:FILE`; `stock` where nothing else is said.
+    /// Use an existing kernel: `stock` (Debian's newest 7.x), `stock:7.0`, or `path:FILE` (a
+    /// vmlinux or bzImage) [default: stock].
     #[arg(long, value_name = "SPEC", conflicts_with_all = ["tree", "rev", "source", "patch", "config"])]
     pub kernel: Option<String>,
-    /// Build it.
+    /// How to build it from source.
     #[command(flatten)]
     pub build: BuildOptions,
 }
@@ -127,21 +143,22 @@ pub struct KernelOptions {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Kernel from source")]
 pub struct BuildOptions {
-    /// A folder with the source of Linux, as it is now. It is only read.
+    /// Build the Linux source tree in this folder, with its uncommitted changes. The folder is
+    /// never written to.
     #[arg(long, value_name = "DIR")]
     pub tree: Option<PathBuf>,
-    /// A revision of the git repository in --tree.
+    /// Build this revision of the git repository in --tree instead.
     #[arg(long, value_name = "REV", requires = "tree")]
     pub rev: Option<String>,
-    /// `debian`, or `debian:7.2`: the newest linux-source of Debian's archive.
+    /// Build Debian's kernel source: `debian` (the newest 7.x) or `debian:7.2`.
     #[arg(long, value_name = "SOURCE", conflicts_with = "tree")]
     pub source: Option<String>,
-    /// A patch to apply: a file, `mutant:NAME`, `variant:NAME`, or `fix:NAME`; may be given
-    /// more than once. Without --tree, to Debian's source.
+    /// Apply a patch: a file, `mutant:NAME`, `variant:NAME` or `fix:NAME`; repeatable. Without
+    /// --tree, it is applied to Debian's source.
     #[arg(long, value_name = "PATCH")]
     pub patch: Vec<String>,
-    /// Configuration on top of unwindlab's: a file with lines of a .config, `debug` (lockdep,
-    /// KASAN, RCU's checks), or `dwarf` (lines of the source); may be given more than once.
+    /// Add to unwindlab's kernel configuration: a file with .config lines, `debug` (lockdep, KASAN
+    /// and RCU checks) or `dwarf` (source lines); repeatable.
     #[arg(long, value_name = "FRAGMENT")]
     pub config: Vec<String>,
 }
@@ -149,133 +166,144 @@ pub struct BuildOptions {
 /// `unwindlab mutants`.
 #[derive(Debug, Args)]
 pub struct MutantsArgs {
-    /// Run these on every mutant, instead of those that each mutant names.
+    /// Run these scenarios on every mutant, instead of those that the mutant's patch names.
     #[arg(value_name = "SCENARIO")]
     pub scenarios: Vec<PathBuf>,
-    /// Only this mutant; may be given more than once.
+    /// Build only this mutant; repeatable.
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
     /// Run the whole library on every mutant.
     #[arg(long)]
     pub all: bool,
-    /// Sweep the mutants whose window is a single NMI, instead of running scenarios made for them.
+    /// Sweep the mutants that a single NMI can expose, instead of running the scenarios written
+    /// for them.
     #[arg(long, conflicts_with_all = ["scenarios", "all"])]
     pub sweep: bool,
-    /// The kernel that the mutants are made of.
+    /// The kernel that the mutants are patches to.
     #[command(flatten)]
     pub build: BuildOptions,
-    /// Where KVM comes from.
-    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
     pub kvm_host: KvmHost,
 }
 
 /// `unwindlab variants`.
 #[derive(Debug, Args)]
 pub struct VariantsArgs {
-    /// Scenarios; all of the library where none is given.
+    /// Scenarios to run [default: the whole library].
     #[arg(value_name = "SCENARIO")]
     pub scenarios: Vec<PathBuf>,
-    /// Only this variant; may be given more than once.
+    /// Build only this variant; repeatable.
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
-    /// The kernel that the variants are made of.
+    /// The kernel that the variants are patches to.
     #[command(flatten)]
     pub build: BuildOptions,
-    /// Where KVM comes from.
-    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
     pub kvm_host: KvmHost,
 }
 
 /// `unwindlab series`.
 #[derive(Debug, Args)]
 pub struct SeriesArgs {
-    /// An mbox, a folder of patches (by name, or in the order of a file `series`), or a range A..B
-    /// of the repository in --tree.
+    /// An mbox, a folder of patches (ordered by a file `series` in it, or else by name), or a range
+    /// A..B of the repository in --tree.
     #[arg(value_name = "SERIES")]
     pub series: PathBuf,
-    /// Scenarios; all of the library where none is given.
+    /// Scenarios to run [default: the whole library].
     #[arg(value_name = "SCENARIO")]
     pub scenarios: Vec<PathBuf>,
-    /// The revision of the repository in --tree that the series is for.
+    /// Apply the series to this revision of the repository in --tree.
     #[arg(long, value_name = "REV", conflicts_with = "rev")]
     pub base: Option<String>,
-    /// What the series is applied to.
+    /// The kernel that the series is applied to.
     #[command(flatten)]
     pub build: BuildOptions,
-    /// Where KVM comes from.
-    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
     pub kvm_host: KvmHost,
 }
 
 /// `unwindlab sweep`.
 #[derive(Debug, Args)]
 pub struct SweepArgs {
-    /// The scenario: a file, or a name from the library. Its first NMI at an instruction of the
-    /// kernel is the request at which the path begins.
+    /// The scenario: a file, or a name from the library. The path begins at the scenario's first
+    /// NMI in the kernel, which is the request.
     #[arg(value_name = "SCENARIO")]
     pub scenario: PathBuf,
     /// The kernel under test.
     #[command(flatten)]
     pub kernel: KernelOptions,
-    /// Leave the request out: the path is that of an entry in which nobody has asked yet, from the same
-    /// instruction on.
-    #[arg(long)]
+    /// Begin at the same instruction, but without a request: sweep a kernel entry in which nothing
+    /// has requested a stack yet.
+    #[arg(long, help_heading = "Path")]
     pub no_request: bool,
-    /// Begin the path behind this instruction of the kernel instead (`symbol+offset`, `file:line`), without a
-    /// request: the scenario's own clients may have made some.
-    #[arg(long, value_name = "PLACE")]
+    /// Begin the path after this kernel instruction instead (`symbol+offset` or `file:line`),
+    /// without a request. The scenario's own clients may have made requests.
+    #[arg(long, value_name = "PLACE", help_heading = "Path")]
     pub from: Option<KernelPlace>,
-    /// Two NMIs a trial: a second one at each boundary of the path as the first one changed it. First NMIs
-    /// that leave the same machine behind are tried together.
-    #[arg(long)]
+    /// Inject two NMIs in each trial: the second at every instruction that follows the first. First
+    /// NMIs that leave the machine in the same state are tried once for all.
+    #[arg(long, help_heading = "Points")]
     pub pairs: bool,
-    /// With --pairs: every pair is tried, also those behind first NMIs that leave the same behind.
-    #[arg(long, requires = "pairs")]
+    /// With --pairs, try every pair, even where two first NMIs leave the machine in the same state.
+    #[arg(long, requires = "pairs", help_heading = "Points")]
     pub all: bool,
-    /// Each instruction once, the first time it is executed, instead of every time.
-    #[arg(long = "static")]
+    /// Try each instruction only the first time that the path executes it.
+    #[arg(long = "static", help_heading = "Points")]
     pub once: bool,
-    /// Only in this function of the kernel; may be given more than once. With --pairs: both NMIs.
-    #[arg(long = "function", value_name = "NAME")]
+    /// Inject only in this kernel function (with --pairs, both NMIs); repeatable.
+    #[arg(long = "function", value_name = "NAME", help_heading = "Points")]
     pub functions: Vec<String>,
-    /// Only this point of the path, by its number; with --pairs only those behind it, or with N:M that pair. May
-    /// be given more than once. What went wrong there is shown with the events around it.
-    #[arg(long = "point", value_name = "N[:M]", conflicts_with = "functions")]
+    /// Try only point N of the path and show the events around a failure; repeatable. With --pairs,
+    /// N is the first NMI's point, and N:M one pair.
+    #[arg(
+        long = "point",
+        value_name = "N[:M]",
+        conflicts_with = "functions",
+        help_heading = "Points"
+    )]
     pub points: Vec<PointNumber>,
-    /// What else is shown of a failure at a --point.
+    /// What else to show of a failure at a --point.
     #[command(flatten)]
     pub detail: Detail,
-    /// Stop after so many seconds of trials.
-    #[arg(long, value_name = "SECONDS")]
+    /// Stop after this many seconds of trials.
+    #[arg(long, value_name = "SECONDS", help_heading = None)]
     pub budget: Option<u64>,
-    /// Write to this file what was tried and found, and go on from there where it exists: for a sweep that
-    /// was stopped.
-    #[arg(long, value_name = "FILE")]
+    /// Record progress in this file. If it exists, continue the sweep that it records.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub resume: Option<PathBuf>,
-    /// Machines that work side by side.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=8))]
+    /// Number of machines to run in parallel.
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = None,
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(1..=8)
+    )]
     pub jobs: u32,
-    /// Compare the whole machine with its checkpoint each time it was put back: slow.
-    #[arg(long)]
+    /// Compare the whole machine with its checkpoint after every restore. Slow.
+    #[arg(long, help_heading = None)]
     pub check_restores: bool,
-    /// Write what was done with each line of the source, as HTML; needs a kernel with debug information
-    /// (`--source debian --config dwarf`).
-    #[arg(long, value_name = "FILE")]
+    /// Write a source listing with the coverage of each line as HTML. Needs a kernel with debug
+    /// information (`--source debian --config dwarf`).
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub html: Option<PathBuf>,
-    /// Where KVM comes from.
-    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
     pub kvm_host: KvmHost,
 }
 
-/// What is shown of a failure besides why, and the events around it.
+/// What to show of a failure besides the reason and the events around it.
 #[derive(Debug, Clone, Copy, Default, Args)]
 #[command(next_help_heading = "Detail")]
 pub struct Detail {
-    /// Show every event of the trial, not only those around a violation (of a sweep: with --point).
+    /// Show every event of the trial, not only those around a violation (in a sweep, with --point).
     #[arg(long)]
     pub trace: bool,
-    /// Show so many instructions of the path before the NMI and behind it, as they are without it (of a sweep: with
-    /// --point).
+    /// Disassemble N instructions of the path on either side of the NMI (in a sweep, with --point).
+    /// The path is the one recorded without the NMI.
     #[arg(long, value_name = "N")]
     pub instructions: Option<u32>,
 }
@@ -283,104 +311,136 @@ pub struct Detail {
 /// `unwindlab replay`.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
-    /// A replay file, as a sweep writes one for each distinct failure, and a run for each trial that failed.
+    /// The replay file: a sweep writes one for each distinct failure, a run one for each scenario
+    /// that failed.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Another kernel than the one it failed on.
+    /// Another kernel than the one that the trial failed on.
     #[command(flatten)]
     pub on: KernelOptions,
-    /// What else is shown.
+    /// What else to show.
     #[command(flatten)]
     pub detail: Detail,
-    /// Where KVM comes from.
-    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
     pub kvm_host: KvmHost,
 }
 
 /// `unwindlab bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// Only this row; may be given more than once. Without it, all but the library.
+    /// Measure only this row; repeatable [default: every row except the library].
     #[arg(long, value_enum, value_name = "ROW")]
     pub only: Vec<Row>,
-    /// Run the whole library once, too.
+    /// Also time one run of the whole library.
     #[arg(long)]
     pub library: bool,
-    /// How often each number is measured.
+    /// Number of times to measure each figure.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
     /// Write the figures as JSON Lines.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Compare with the QEMU in this folder (program, `lib/` with its loader, `firmware/`) instead of
-    /// Debian's.
+    /// Compare with the QEMU in this folder (its program, `lib/` with the dynamic loader, and
+    /// `firmware/`) instead of Debian's.
     #[arg(long, value_name = "FOLDER")]
     pub peer: Option<PathBuf>,
-    /// The kernel that is booted.
+    /// The kernel to boot.
     #[command(flatten)]
     pub kernel: KernelOptions,
-    /// Where KVM comes from.
-    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
     pub kvm_host: KvmHost,
 }
 
 /// `unwindlab bisect`.
 #[derive(Debug, Args)]
 pub struct BisectArgs {
-    /// The scenario that tells good from bad: a file, or a name from the library.
+    /// The scenario that distinguishes good from bad: a file, or a name from the library.
     #[arg(value_name = "SCENARIO")]
     pub scenario: PathBuf,
-    /// A revision that is good.
+    /// A good revision.
     #[arg(long, value_name = "REV")]
     pub good: String,
-    /// A revision that is bad.
+    /// A bad revision.
     #[arg(long, value_name = "REV")]
     pub bad: String,
-    /// The git repository. It is only read.
+    /// The git repository. It is never written to.
     #[arg(long, value_name = "DIR")]
     pub tree: PathBuf,
-    /// What is searched for: the fall of this invariant. Without it, what most runs of the bad
-    /// revision show.
+    /// Search for violations of this invariant [default: the failure that most runs of the bad
+    /// revision show].
     #[arg(long, value_name = "ID")]
     pub invariant: Option<String>,
-    /// How often the bad revision is run to learn how often it fails.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// Number of runs of the bad revision that estimate its failure rate.
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Confidence",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
     pub runs: u32,
-    /// With which chance a commit that is called good is good, at least.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.99, value_parser = values::share)]
+    /// Minimum probability that a commit reported good is good.
+    #[arg(
+        long,
+        value_name = "P",
+        help_heading = "Confidence",
+        default_value_t = 0.99,
+        value_parser = values::share
+    )]
     pub confidence: f64,
-    /// What was found so far; with the same arguments, the search goes on from there. By default a
-    /// file `unwindlab-bisect-*.jsonl` in this folder.
+    /// Record progress in this file. With the same arguments, the search continues from it
+    /// [default: a file `unwindlab-bisect-*.jsonl` in the current folder].
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// A patch to apply to every commit; may be given more than once.
-    #[arg(long, value_name = "PATCH")]
+    /// Apply a patch to every commit: a file, `mutant:NAME`, `variant:NAME` or `fix:NAME`;
+    /// repeatable.
+    #[arg(long, value_name = "PATCH", help_heading = "Build")]
     pub patch: Vec<String>,
-    /// Configuration on top of unwindlab's; may be given more than once.
-    #[arg(long, value_name = "FRAGMENT")]
+    /// Add to unwindlab's kernel configuration: a file with .config lines, `debug` or `dwarf`;
+    /// repeatable.
+    #[arg(long, value_name = "FRAGMENT", help_heading = "Build")]
     pub config: Vec<String>,
-    /// Where KVM comes from.
-    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
     pub kvm_host: KvmHost,
 }
 
 /// `unwindlab kernel`.
 #[derive(Debug, Subcommand)]
 pub enum KernelCommand {
-    /// Get a kernel into the cache.
+    /// Fetch a kernel into the cache.
     Fetch(KernelArgs),
-    /// Build a kernel from source, with the lab client, into the cache.
+    /// Build a kernel from source, with the lab client, and add it to the cache.
     Build(BuildOptions),
     /// List the kernels in the cache.
     List,
-    /// Print where a kernel in the cache is.
+    /// Print the path of a kernel in the cache.
     Path(KernelArgs),
 }
 
 /// A kernel.
 #[derive(Debug, Args)]
 pub struct KernelArgs {
-    /// `stock`, `stock:7.0`, or `path:FILE`.
+    /// The kernel: `stock` (Debian's newest 7.x), `stock:7.0`, or `path:FILE` (a vmlinux or
+    /// bzImage).
     #[arg(value_name = "SPEC", default_value = "stock")]
     pub kernel: String,
+}
+
+/// `unwindlab man`.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Write `unwindlab.1`, `unwindlab-run.1` and so on to this folder, which must exist.
+    #[arg(value_name = "FOLDER")]
+    pub folder: Option<PathBuf>,
+}
+
+/// `unwindlab completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell.
+    #[arg(value_enum, value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
 }

@@ -6,6 +6,7 @@ mod bench;
 mod bisect;
 mod error;
 mod kernel;
+mod manual;
 mod mutants;
 mod output;
 mod progress;
@@ -86,6 +87,8 @@ fn dispatch(command: Command, context: Context<'_>, spinner: &Spinner) -> Result
         Command::List => list(context.analysis)?,
         Command::Schema => print(&schema::schema()?)?,
         Command::Doctor => print(&context.provider.doctor()?)?,
+        Command::Man(args) => manual::man(&args)?,
+        Command::Completions(args) => manual::completions(&args)?,
     }
     Ok(0)
 }
