@@ -31,6 +31,7 @@ pub mod image;
 mod kernel;
 mod progress;
 mod tools;
+mod zstd;
 
 pub use build::{BuildError, BuildSpec, Built, Client, Source, build};
 pub use cache::{Cache, CacheError};
