@@ -14,6 +14,7 @@
 //!
 //! The folders, each of which uses only those above it:
 //!
+//! - `zstd`: streams of frames;
 //! - `cache`: the folder in which everything is kept;
 //! - `image`: what is in a kernel's image: its ELF, symbols and lines;
 //! - `debian`: apt, packages, and the kernels in them;
@@ -31,6 +32,7 @@ pub mod image;
 mod kernel;
 mod progress;
 mod tools;
+mod zstd;
 
 pub use build::{BuildError, BuildSpec, Built, Client, Source, build};
 pub use cache::{Cache, CacheError};

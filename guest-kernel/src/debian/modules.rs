@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use crate::zstd;
 use object::{Object, ObjectSection};
 
 /// Why modules cannot be extracted.
@@ -91,7 +92,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = io::BufReader::new(std::fs::File::open(path)?);
     let mut reader: Box<dyn Read> = match path.extension().and_then(|suffix| suffix.to_str()) {
         Some("xz") => Box::new(liblzma::bufread::XzDecoder::new(file)),
-        Some("zst") => Box::new(zstd::Decoder::with_buffer(file)?),
+        Some("zst") => Box::new(zstd::Decoder::new(file)?),
         Some("gz") => Box::new(flate2::bufread::GzDecoder::new(file)),
         _ => Box::new(file),
     };

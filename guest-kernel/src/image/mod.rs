@@ -11,6 +11,8 @@ pub mod text;
 use std::borrow::Cow;
 use std::io::Read;
 
+use ruzstd::decoding::StreamingDecoder;
+
 /// Why a file cannot be booted as a kernel.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[expect(
@@ -105,8 +107,8 @@ fn decompress(payload: &[u8], size: u64) -> Result<Vec<u8>, ImageError> {
     let failed = |error: std::io::Error| ImageError::Payload(error.to_string());
     let decoder: Box<dyn Read + '_> = if payload.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
         // A single frame: the size after it is not part of the compressed data.
-        let decoder = zstd::stream::read::Decoder::with_buffer(payload).map_err(failed)?;
-        Box::new(decoder.single_frame())
+        let decoder = StreamingDecoder::new(payload);
+        Box::new(decoder.map_err(|error| ImageError::Payload(error.to_string()))?)
     } else if payload.starts_with(b"\xfd7zXZ\0") {
         Box::new(liblzma::bufread::XzDecoder::new(payload))
     } else if payload.starts_with(&[0x1f, 0x8b]) {

@@ -9,6 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use crate::cache::CacheError;
+use crate::zstd;
 
 /// Why a package cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +94,9 @@ fn with_data<T>(
         let member = member.map_err(damaged)?;
         let data: Box<dyn Read + '_> = match member.header().identifier() {
             b"data.tar.xz" => Box::new(liblzma::read::XzDecoder::new(member)),
-            b"data.tar.zst" => Box::new(zstd::Decoder::new(member).map_err(damaged)?),
+            b"data.tar.zst" => {
+                Box::new(zstd::Decoder::new(BufReader::new(member)).map_err(damaged)?)
+            }
             b"data.tar.gz" => Box::new(flate2::read::GzDecoder::new(member)),
             b"data.tar" => Box::new(member),
             _ => continue,

@@ -25,7 +25,10 @@ fn deb(member: &str, items: &[(&str, Option<&str>, &[u8])]) -> Vec<u8> {
     }
     let data = archive.into_inner().unwrap();
     let data = match member {
-        "data.tar.zst" => zstd::encode_all(&data[..], 1).unwrap(),
+        "data.tar.zst" => ruzstd::encoding::compress_to_vec(
+            &data[..],
+            ruzstd::encoding::CompressionLevel::Fastest,
+        ),
         "data.tar.xz" => {
             let mut out = Vec::new();
             liblzma::read::XzEncoder::new(&data[..], 1)
