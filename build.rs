@@ -1,57 +1,7 @@
-//! Builds the guest's agent and tells `src/driver/agent.rs` where it is.
-//!
-//! The agent is a separate program, static and at fixed addresses, so it cannot be a dependency.
-//! The same cargo builds it here, with other flags, and in another target directory because this
-//! build holds the lock of the usual one.
+//! Has cargo build again what is embedded in the binary when a file of it changes, or is added.
 
-use std::env;
-use std::error::Error;
-use std::path::PathBuf;
-use std::process::Command;
-
-const TARGET: &str = "x86_64-unknown-linux-gnu";
-const PROFILE: &str = "agent";
-/// Static, because no loader exists in the guest; not position-independent, so that user
-/// addresses are the same in every run. Flags are separated by 0x1f.
-const RUSTFLAGS: &str = "-Ctarget-feature=+crt-static\x1f-Crelocation-model=static";
-
-fn main() -> Result<(), Box<dyn Error>> {
-    for path in [
-        "build.rs",
-        "Cargo.toml",
-        "Cargo.lock",
-        "rust-toolchain.toml",
-        "guest-userspace",
-        // Embedded in the binary too.
-        "scenarios",
-        "snapshots",
-    ] {
+fn main() {
+    for path in ["build.rs", "scenarios", "snapshots"] {
         println!("cargo::rerun-if-changed={path}");
     }
-    let target_dir = PathBuf::from(env::var("OUT_DIR")?).join("guest");
-    let status = Command::new(env::var("CARGO")?)
-        .current_dir(env::var("CARGO_MANIFEST_DIR")?)
-        .args([
-            "build",
-            "--locked",
-            "--quiet",
-            "--package",
-            "unwindlab-agent",
-        ])
-        .args(["--profile", PROFILE, "--target", TARGET])
-        .arg("--target-dir")
-        .arg(&target_dir)
-        .env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS)
-        // `cargo clippy` sets this, and cargo would then check instead of build.
-        .env_remove("RUSTC_WORKSPACE_WRAPPER")
-        .status()?;
-    if !status.success() {
-        return Err(format!("failed to build the guest's agent: {status}").into());
-    }
-    let agent = target_dir
-        .join(TARGET)
-        .join(PROFILE)
-        .join("unwindlab-agent");
-    println!("cargo::rustc-env=UNWINDLAB_AGENT={}", agent.display());
-    Ok(())
 }

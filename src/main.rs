@@ -1,13 +1,13 @@
 //! The `unwindlab` command; see [`unwindlab::cli`]. As pid 1 of the emulated KVM host's outer
-//! machine, the same binary is its init; see [`unwindlab::host::emulated::init`]. `bench` starts it
-//! as one machine; see [`unwindlab::bench::vmm::ours`].
+//! machine, the same binary is its init; see [`unwindlab_engine::host::emulated::init`]. `bench` starts it
+//! as one machine; see [`unwindlab_engine::measured::ours`].
 
 use std::process::ExitCode;
 
-use unwindlab::bench::vmm::ours;
 use unwindlab::cli;
-use unwindlab::host::emulated::init;
 use unwindlab::host::this_machine::ThisMachine;
+use unwindlab_engine::host::emulated::init;
+use unwindlab_engine::measured::ours;
 
 fn main() -> ExitCode {
     if init::is_outer_init() {

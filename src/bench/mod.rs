@@ -4,7 +4,7 @@
 //! A VMM is measured as a process of its own, ours and QEMU alike: the same kernel image, the same
 //! initial file system, the same command line, the same moment at which the guest is ready (the
 //! agent's first word, through an I/O port). The KVM host carries out one
-//! [`Measurement`](crate::plan::measurement::Measurement) at a time; the command alternates between
+//! [`Measurement`](unwindlab_engine::plan::measurement::Measurement) at a time; the command alternates between
 //! ours and the peer's, so that other load on the machine affects both.
 //!
 //! ```text
@@ -13,4 +13,3 @@
 
 pub mod rows;
 pub mod series;
-pub mod vmm;

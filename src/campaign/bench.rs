@@ -13,10 +13,10 @@ use crate::bench::rows::{self, Bench, Line, Row};
 use crate::host::choice::KvmHost;
 use crate::host::provider::HostRequest;
 use crate::judge::outcome::OutcomeClass;
-use crate::plan::MachineSpec;
 use crate::report::json::Setting;
 use crate::scenario::Loaded;
 use crate::scenario::library::LibraryError;
+use unwindlab_engine::plan::MachineSpec;
 
 /// The scenario that is swept, and whose trial is made by reboot.
 const SWEPT: &str = "nmi-in-syscall";

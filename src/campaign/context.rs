@@ -6,9 +6,9 @@ use super::analysis::Analysis;
 use super::error::CampaignError;
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::{HostRequest, Provider, ProviderError, TestKernel};
-use crate::interrupt::Interrupt;
-use crate::plan::{Executor, Progress, TrialPlan};
 use crate::scenario::{Library, Loaded, ResolveError, resolve};
+use unwindlab_engine::interrupt::Interrupt;
+use unwindlab_engine::plan::{Executor, Progress, TrialPlan};
 
 /// What every campaign works with.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]

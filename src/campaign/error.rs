@@ -10,11 +10,11 @@ use unwindlab_guest_kernel::build::header::HeaderError;
 use super::kernel::KernelError;
 use crate::host::provider::{ProviderError, ProviderFailure};
 use crate::judge::sweep_record::SweepRecordError;
-use crate::plan::token::TokenError;
 use crate::report::artifacts::WriteError;
 use crate::scenario::ScenarioErrors;
 use crate::scenario::inject::places::PlaceError;
 use crate::scenario::library::LibraryError;
+use unwindlab_engine::plan::token::TokenError;
 
 /// Why a campaign ends before its summary.
 #[derive(Debug, thiserror::Error)]

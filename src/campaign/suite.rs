@@ -10,10 +10,10 @@ use super::run::{LibraryRun, SkipReason, TrialOptions};
 use crate::host::choice::KvmHost;
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::{Provider, ProviderError, TestKernel};
-use crate::interrupt::Interrupt;
 use crate::judge::ScenarioResult;
-use crate::plan::Progress;
 use crate::scenario::{Loaded, ResolveError, resolve};
+use unwindlab_engine::interrupt::Interrupt;
+use unwindlab_engine::plan::Progress;
 
 /// What does not change from kernel to kernel.
 pub(super) struct Suite<'a> {

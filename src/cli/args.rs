@@ -9,8 +9,8 @@ use super::values;
 use crate::bench::rows::Row;
 use crate::campaign::sweep::PointNumber;
 use crate::host::choice::KvmHost;
-use crate::plan::Token;
 use crate::scenario::place::KernelPlace;
+use unwindlab_engine::plan::Token;
 
 /// Test deferred user-space unwinding in Linux kernels.
 #[derive(Debug, Parser)]

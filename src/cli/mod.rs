@@ -34,8 +34,8 @@ use crate::campaign::analysis::Analysis;
 use crate::campaign::error::CampaignError;
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::Provider;
-use crate::interrupt::Interrupt;
 use crate::scenario::{Library, schema};
+use unwindlab_engine::interrupt::Interrupt;
 
 /// Overrides `-v` where it is set; targets and levels as tracing-subscriber's `Targets` has them
 /// (`unwindlab=debug`).

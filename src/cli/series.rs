@@ -10,7 +10,7 @@ use crate::campaign::series::{self, Change, PatchReport, SeriesRequest};
 use crate::host::provider::{ProviderError, ProviderFailure};
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::{Outcome, ScenarioResult};
-use crate::text::printable;
+use unwindlab_engine::text::printable;
 
 /// Builds and judges each state of the series; the exit code: 1 where a patch does not build or
 /// breaks what passed before it.

@@ -7,10 +7,10 @@ use unwindlab_guest_kernel::{BuildError, FetchError};
 
 use super::choice::KvmHost;
 use super::kernel_request::KernelRequest;
-use crate::interrupt::Interrupt;
-use crate::plan::{Executor, InfraError, Progress};
 use crate::scenario::KernelSymbols;
-use crate::text::printable;
+use unwindlab_engine::interrupt::Interrupt;
+use unwindlab_engine::plan::{Executor, InfraError, Progress};
+use unwindlab_engine::text::printable;
 
 /// Provides kernels and KVM hosts.
 pub trait Provider: Sync {

@@ -9,16 +9,16 @@ use unwindlab_guest_kernel::{BuildSpec, Cache, KernelImage, KernelSpec, closure,
 
 use super::cached_kernel::CachedKernel;
 use super::choice::{HostChoice, choose};
-use super::emulated::Emulated;
-use super::emulated::deterministic::Deterministic;
-use super::emulated::first_cpu::OUTER_CPUS;
-use super::emulated::initramfs::{self, Contents};
-use super::emulated::qemu::OuterMachine;
 use super::kernel_request::KernelRequest;
-use super::native::{InProcess, MachineBuilder, Native};
 use super::provider::{HostRequest, Provider, ProviderError, TestKernel};
-use crate::interrupt::Interrupt;
-use crate::plan::{Executor, Progress};
+use unwindlab_engine::host::emulated::Emulated;
+use unwindlab_engine::host::emulated::deterministic::Deterministic;
+use unwindlab_engine::host::emulated::first_cpu::OUTER_CPUS;
+use unwindlab_engine::host::emulated::initramfs::{self, Contents};
+use unwindlab_engine::host::emulated::qemu::OuterMachine;
+use unwindlab_engine::host::native::{InProcess, MachineBuilder, Native};
+use unwindlab_engine::interrupt::Interrupt;
+use unwindlab_engine::plan::{Executor, Progress};
 
 /// RAM of the outer machine in MiB, of which only what is used takes memory: the initramfs twice,
 /// the guests (at most 2 GiB of RAM by the scenario's limits, and their checkpoints), and the outer
@@ -118,7 +118,10 @@ impl Provider for ThisMachine {
         match choice {
             HostChoice::Native { kvm, why } => {
                 let known = [(kernel.hash().to_owned(), kernel.path().to_owned())];
-                let perf_tool = request.perf_tool.map(super::perf_tool::archive).transpose();
+                let perf_tool = request
+                    .perf_tool
+                    .map(unwindlab_engine::host::perf_tool::archive)
+                    .transpose();
                 let builder = perf_tool
                     .and_then(|tool| MachineBuilder::new(kvm, HashMap::from(known), tool))
                     .map_err(|error| {

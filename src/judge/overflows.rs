@@ -2,8 +2,8 @@
 
 use unwindlab_abi::{InterruptCounts, Observation};
 
-use crate::plan::ActionPlan;
-use crate::plan::TrialPlan;
+use unwindlab_engine::plan::ActionPlan;
+use unwindlab_engine::plan::TrialPlan;
 use unwindlab_oracle::trace::Trace;
 
 /// Why it did not, in a line each. The kernel counts the NMIs in which its driver found an overflow

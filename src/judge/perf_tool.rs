@@ -3,7 +3,7 @@
 
 use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce};
 
-use crate::plan::TrialPlan;
+use unwindlab_engine::plan::TrialPlan;
 use unwindlab_oracle::trace::Trace;
 use unwindlab_oracle::trace::recording::Injection;
 use unwindlab_oracle::trace::script::{self, ScriptSample};

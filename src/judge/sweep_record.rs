@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::sweep::{Point, Tried};
+use unwindlab_engine::plan::sweep::{Point, Tried};
 
 /// Version of the file format; raised with each change.
 pub const VERSION: u32 = 1;
@@ -106,7 +106,7 @@ impl SweepRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::sweep::{Boundary, SecondNmi};
+    use unwindlab_engine::plan::sweep::{Boundary, SecondNmi};
 
     fn record() -> SweepRecord {
         let at = |rip| Boundary { rip, occurrence: 2 };

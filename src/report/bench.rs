@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::json::Setting;
 use crate::bench::rows::{Line, Promise};
 use crate::bench::series::{Series, Spread};
-use crate::text::printable;
+use unwindlab_engine::text::printable;
 
 /// Names the shape of a record.
 pub const SCHEMA: &str = "unwindlab.bench/1";

@@ -8,7 +8,7 @@ use super::names::Names;
 use crate::judge::outcome::Outcome;
 use crate::judge::result::{JudgedViolation, ScenarioResult};
 use crate::judge::snapshot::SnapshotComparison;
-use crate::text::printable;
+use unwindlab_engine::text::printable;
 use unwindlab_oracle::trace::{Event, EventKind, LabEvent, LabKind, Trace};
 
 /// Violations that are shown in full; the files have all of them.

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use iced_x86::{Decoder, DecoderOptions, Formatter as _, GasFormatter};
 
 use super::names::Names;
-use crate::plan::sweep::Step;
-use crate::text::printable;
+use unwindlab_engine::plan::sweep::Step;
+use unwindlab_engine::text::printable;
 
 /// The longest x86 instruction.
 const LONGEST: usize = 15;

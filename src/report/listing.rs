@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::report::coverage::{FileCoverage, LineCoverage};
 use crate::scenario::SourceLines;
-use crate::text::printable;
+use unwindlab_engine::text::printable;
 
 /// The text above the files.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anstyle::{AnsiColor, Style};
 
 use crate::judge::outcome::{Outcome, OutcomeClass};
-use crate::text::printable;
+use unwindlab_engine::text::printable;
 
 /// A row for each mutant, a column for each scenario.
 #[derive(Debug, Clone)]

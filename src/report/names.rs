@@ -3,7 +3,7 @@
 use unwindlab_abi::message::UserSymbol;
 
 use crate::scenario::KernelSymbols;
-use crate::text::printable;
+use unwindlab_engine::text::printable;
 
 /// Names for the addresses of one trace.
 #[expect(missing_debug_implementations, reason = "holds a trait object")]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::names::Names;
 use crate::judge::sweep::{Failure, SweepSymptom, Verdicts};
-use crate::plan::sweep::{Effort, Point};
-use crate::text::printable;
+use unwindlab_engine::plan::sweep::{Effort, Point};
+use unwindlab_engine::text::printable;
 use unwindlab_oracle::trace::recording::TrialEnd;
 
 /// Violations of a failure that are shown.

@@ -8,7 +8,7 @@ use anstyle::{AnsiColor, Style};
 use crate::judge::Counts;
 use crate::judge::outcome::{Outcome, OutcomeClass};
 use crate::judge::result::ScenarioResult;
-use crate::text::printable;
+use unwindlab_engine::text::printable;
 
 /// Width of the longest outcome, `expected-failure`.
 const OUTCOME_WIDTH: usize = 16;

@@ -10,7 +10,7 @@ use super::inject::boundaries;
 use super::located::At;
 use super::model::Scenario;
 use super::resolve::{KernelSymbols, near};
-use crate::plan::{ExplorePlan, TriggerPlan};
+use unwindlab_engine::plan::{ExplorePlan, TriggerPlan};
 
 /// Many trials, each with a few preemptions: a vCPU that comes to an instruction chosen at random
 /// waits there until another vCPU comes to a second one, or for some tens of milliseconds.

@@ -1,5 +1,5 @@
 //! Scenarios: [`library`] finds the files, [`parse`] reads one, [`check`] finds its errors, and
-//! [`resolve`] makes it a [`crate::plan::TrialPlan`] for a kernel.
+//! [`resolve`] makes it a [`unwindlab_engine::plan::TrialPlan`] for a kernel.
 
 pub mod check;
 pub mod error;

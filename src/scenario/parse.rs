@@ -5,7 +5,7 @@ use serde_saphyr::{DefaultMessageFormatter, Error, MessageFormatter};
 use super::error::{Complaints, ScenarioErrors};
 use super::located::Location;
 use super::model::Scenario;
-use crate::text::printable;
+use unwindlab_engine::text::printable;
 
 /// Longest accepted scenario, in bytes. The longest in the library has 2 KiB.
 const MAX_LEN: usize = 1 << 20;

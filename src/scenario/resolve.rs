@@ -16,8 +16,8 @@ use super::inject;
 use super::lab;
 use super::model::{Pmu, Scenario};
 use super::perf_tool;
-use crate::plan::TrialPlan;
-use crate::plan::{
+use unwindlab_engine::plan::TrialPlan;
+use unwindlab_engine::plan::{
     ActionPlan, ArrivalPlan, InjectionPlan, KernelAddresses, Limits, PmuPlan, TaskFilter,
     TriggerPlan,
 };

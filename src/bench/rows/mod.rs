@@ -11,11 +11,11 @@ use serde::Serialize;
 
 use super::series::Series;
 use crate::judge::MatchFinding;
-use crate::plan::MachineSpec;
-use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured, Vmm};
-use crate::plan::sweep::SweepPlan;
-use crate::plan::{Executor, InfraError, Progress, TrialPlan};
 use crate::scenario::KernelSymbols;
+use unwindlab_engine::plan::MachineSpec;
+use unwindlab_engine::plan::measurement::{MeasuredFigures, Measurement, NotMeasured, Vmm};
+use unwindlab_engine::plan::sweep::SweepPlan;
+use unwindlab_engine::plan::{Executor, InfraError, Progress, TrialPlan};
 use unwindlab_oracle::invariant::Invariant;
 use unwindlab_oracle::trace::Recording;
 use unwindlab_oracle::trace::recording::TrialEnd;

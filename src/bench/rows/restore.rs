@@ -2,7 +2,7 @@
 
 use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, RowError, number};
 use crate::bench::series::{Series, Spread};
-use crate::plan::measurement::{MeasuredFigures, Measurement, Vmm};
+use unwindlab_engine::plan::measurement::{MeasuredFigures, Measurement, Vmm};
 
 /// Milliseconds that a machine runs before it is stopped and put back, about as long as in a trial
 /// of a sweep.

@@ -2,7 +2,7 @@
 
 use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, RowError, number};
 use crate::bench::series::{Series, Spread};
-use crate::plan::measurement::{MeasuredFigures, Measurement, Vmm};
+use unwindlab_engine::plan::measurement::{MeasuredFigures, Measurement, Vmm};
 
 /// The numbers of one VMM.
 struct Starts {

@@ -5,8 +5,8 @@ use std::time::Instant;
 use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, RowError, number};
 use crate::bench::series::{Series, Spread};
 use crate::judge::sweep::Verdicts;
-use crate::plan::measurement::{MeasuredFigures, Measurement, Vmm};
-use crate::plan::sweep::{Effort, Message};
+use unwindlab_engine::plan::measurement::{MeasuredFigures, Measurement, Vmm};
+use unwindlab_engine::plan::sweep::{Effort, Message};
 
 /// A sweep that came to its end.
 struct Swept {

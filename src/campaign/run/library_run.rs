@@ -11,9 +11,9 @@ use crate::campaign::error::CampaignError;
 use crate::campaign::replay_file::{KeptTrials, ReplayRun};
 use crate::host::provider::{HostRequest, ProviderError, TestKernel};
 use crate::judge::{Case, Judge, Outcome, ScenarioResult};
-use crate::plan::{Executor, InfraError, TrialPlan};
-use crate::runner::explore;
 use crate::scenario::Loaded;
+use unwindlab_engine::plan::{Executor, InfraError, TrialPlan};
+use unwindlab_engine::runner::explore;
 use unwindlab_oracle::trace::recording::TrialEnd;
 use unwindlab_oracle::trace::{Recording, Trace};
 

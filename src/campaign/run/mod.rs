@@ -15,10 +15,10 @@ use super::replay_file::KeptTrials;
 use crate::host::choice::KvmHost;
 use crate::host::provider::TestKernel;
 use crate::judge::ScenarioResult;
-use crate::plan::{Token, TrialPlan};
 use crate::report::artifacts::Artifacts;
 use crate::report::json::Setting;
 use crate::scenario::{Loaded, ResolveError, ScenarioErrors, resolve};
+use unwindlab_engine::plan::{Token, TrialPlan};
 
 /// What to run, on which kernel, and how.
 #[derive(Debug, Clone, Default)]

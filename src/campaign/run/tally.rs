@@ -3,10 +3,10 @@
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::result::Trials;
 use crate::judge::{Outcome, ScenarioResult};
-use crate::plan::Token;
-use crate::plan::TrialPlan;
-use crate::runner::explore::{Preemption, choose};
 use crate::scenario::KernelSymbols;
+use unwindlab_engine::plan::Token;
+use unwindlab_engine::plan::TrialPlan;
+use unwindlab_engine::runner::explore::{Preemption, choose};
 
 /// The trials so far.
 #[derive(Debug)]
@@ -184,10 +184,10 @@ fn describe(it: &Preemption, made: bool, symbols: &dyn KernelSymbols) -> String 
 mod tests {
     use super::*;
     use crate::campaign::testing::FakeKernel;
-    use crate::plan::ExplorePlan;
     use crate::scenario::check::check;
     use crate::scenario::parse::parse;
     use crate::scenario::resolve;
+    use unwindlab_engine::plan::ExplorePlan;
 
     /// Nothing but the feature has a name.
     const KERNEL: FakeKernel = FakeKernel { has_feature: true };

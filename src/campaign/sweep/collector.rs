@@ -10,9 +10,9 @@ use crate::campaign::error::CampaignError;
 use crate::host::provider::TestKernel;
 use crate::judge::sweep::{PairCounts, Verdicts};
 use crate::judge::sweep_record::{SweepIdentity, SweepRecord};
-use crate::plan::sweep::Message;
-use crate::plan::sweep::{Effort, Step, SweptTrial};
 use crate::report::artifacts::OutputFile;
+use unwindlab_engine::plan::sweep::Message;
+use unwindlab_engine::plan::sweep::{Effort, Step, SweptTrial};
 use unwindlab_oracle::trace::recording::Recording;
 
 /// Time between two writings of the file for a later sweep.

@@ -6,8 +6,8 @@ use crate::host::provider::TestKernel;
 use crate::judge::ScenarioResult;
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::sweep::{SweepSymptom, Verdicts};
-use crate::plan::sweep::Point;
 use crate::report::sweep::Summary;
+use unwindlab_engine::plan::sweep::Point;
 
 /// What happens during a sweep.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]

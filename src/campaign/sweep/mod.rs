@@ -23,10 +23,10 @@ use super::error::{CampaignError, SweepRequestError};
 use crate::host::choice::KvmHost;
 use crate::host::provider::{HostRequest, ProviderError, TestKernel};
 use crate::judge::sweep_record::{SweepIdentity, SweepRecord};
-use crate::plan::sweep::{Points, SweepPlan};
 use crate::report::artifacts::OutputFile;
 use crate::report::sweep::Summary;
 use crate::scenario::Loaded;
+use unwindlab_engine::plan::sweep::{Points, SweepPlan};
 
 /// Sweeps a path.
 ///

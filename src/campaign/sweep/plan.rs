@@ -8,12 +8,12 @@ use crate::campaign::context::required_trial;
 use crate::campaign::error::{CampaignError, SweepRequestError};
 use crate::campaign::replay_file::ReplayPlace;
 use crate::host::provider::{ProviderError, TestKernel};
-use crate::plan::TrialPlan;
-use crate::plan::sweep::SweepPlan;
-use crate::plan::sweep::{Pairs, Points};
-use crate::plan::{ActionPlan, ArrivalPlan, CodePlace, TriggerPlan};
 use crate::scenario::inject::places::address_of;
 use crate::scenario::{KernelSymbols, Loaded, near};
+use unwindlab_engine::plan::TrialPlan;
+use unwindlab_engine::plan::sweep::SweepPlan;
+use unwindlab_engine::plan::sweep::{Pairs, Points};
+use unwindlab_engine::plan::{ActionPlan, ArrivalPlan, CodePlace, TriggerPlan};
 
 /// Longest path, in instructions; the exit work of an entry with a long stack has some ten
 /// thousand.

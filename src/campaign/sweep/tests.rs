@@ -13,7 +13,7 @@ use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::testing::{FakeProvider, Quiet, analysis};
 use crate::judge::outcome::OutcomeClass;
-use crate::plan::sweep::{Boundary, Effort, Message, Point, Step, SweptTrial};
+use unwindlab_engine::plan::sweep::{Boundary, Effort, Message, Point, Step, SweptTrial};
 use unwindlab_oracle::trace::Recording;
 use unwindlab_oracle::trace::recording::TrialEnd;
 

@@ -9,10 +9,10 @@ use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce, UserSymbol};
 
 use super::result::ScenarioResult;
 use super::{Case, Judge, MatchFinding};
-use crate::plan::TrialPlan;
 use crate::scenario::check::check;
 use crate::scenario::parse::parse;
 use crate::scenario::{KernelSymbols, Loaded, resolve};
+use unwindlab_engine::plan::TrialPlan;
 use unwindlab_oracle::invariant::{Evidence, Invariant, Violation};
 use unwindlab_oracle::trace::model::{
     CONTEXT_KERNEL, CONTEXT_USER_DEFERRED, CallchainDeferred, Event, EventKind, Sample, Trace,

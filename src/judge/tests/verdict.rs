@@ -121,7 +121,7 @@ fn more_than_was_planned_is_no_pass_but_of_a_burst() {
     );
     let mut plan = trial.plan().injections.remove(0).trigger;
     assert!(!plan.may_break_off());
-    if let crate::plan::TriggerPlan::Arrival(arrival) = &mut plan {
+    if let unwindlab_engine::plan::TriggerPlan::Arrival(arrival) = &mut plan {
         arrival.times = 2;
     }
     assert!(plan.may_break_off());

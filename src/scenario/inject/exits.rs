@@ -3,10 +3,10 @@
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT};
 
 use super::{Event, Exit};
-use crate::plan::ExitKind;
 use crate::scenario::error::Complaints;
 use crate::scenario::located::At;
 use crate::scenario::model::{Pmu, Scenario};
+use unwindlab_engine::plan::ExitKind;
 
 /// Ports that KVM handles itself: interrupt controllers, timer, port B.
 const KVM_PORTS: [std::ops::RangeInclusive<u64>; 5] = [

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use super::located::{At, Location};
 use super::names::NameList;
 use super::units::{Number, Time};
-use crate::plan::Corruption;
+use unwindlab_engine::plan::Corruption;
 
 /// One thing to do to the machine.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]

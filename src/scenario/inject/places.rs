@@ -3,11 +3,11 @@
 use unwindlab_guest_kernel::lines::{LineError, NO_LINES};
 
 use super::{TriggerPlace, boundaries};
-use crate::plan::CodePlace;
 use crate::scenario::error::Complaints;
 use crate::scenario::located::At;
 use crate::scenario::place::{KernelPlace, SourceLine, SymbolOffset};
 use crate::scenario::resolve::{KernelSymbols, near};
+use unwindlab_engine::plan::CodePlace;
 
 /// Why a place is not one instruction of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

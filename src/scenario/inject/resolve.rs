@@ -8,16 +8,16 @@ use super::{
     Event, Fail, Injection, LabRecord, MarkKind, Poke, RecordKind, Schedule, TaskKind,
     TriggerPlace, When,
 };
-use crate::plan::{
-    ActionPlan, ArrivalPlan, CodePlace, EventPlan, ExitPlan, InjectionPlan, PokePlan, TaskFilter,
-    TriggerPlan,
-};
 use crate::scenario::error::Complaints;
 use crate::scenario::located::At;
 use crate::scenario::model::Scenario;
 use crate::scenario::place::KernelPlace;
 use crate::scenario::resolve::KernelSymbols;
 use crate::scenario::units::{Number, Time};
+use unwindlab_engine::plan::{
+    ActionPlan, ArrivalPlan, CodePlace, EventPlan, ExitPlan, InjectionPlan, PokePlan, TaskFilter,
+    TriggerPlan,
+};
 use unwindlab_oracle::trace::record::record_type;
 
 /// Longest time that a vCPU stands still, unless the scenario sets another.

@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::plan::ExitKind;
 use crate::scenario::place::{KernelPlace, SymbolOffset};
 use crate::scenario::units::Number;
+use unwindlab_engine::plan::ExitKind;
 
 /// An instruction.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]

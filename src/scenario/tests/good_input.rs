@@ -3,12 +3,12 @@
 use unwindlab_abi::plan::{EventSource, WorkloadKind};
 
 use super::{INVARIANTS, Kernel, MINIMAL, load};
-use crate::plan::TrialPlan;
-use crate::plan::{
-    ActionPlan, ArrivalPlan, CodePlace, EventPlan, PmuPlan, PokePlan, TaskFilter, TriggerPlan,
-};
 use crate::scenario::library::Library;
 use crate::scenario::{ResolveError, UnsupportedKernel, resolve};
+use unwindlab_engine::plan::TrialPlan;
+use unwindlab_engine::plan::{
+    ActionPlan, ArrivalPlan, CodePlace, EventPlan, PmuPlan, PokePlan, TaskFilter, TriggerPlan,
+};
 
 fn plan(text: &str) -> Result<TrialPlan, ResolveError> {
     resolve("x.yaml", &load(text).unwrap(), &Kernel::new(), "hash")

@@ -1,8 +1,8 @@
 //! Places named by a line of the source.
 
 use super::{Kernel, MINIMAL, load};
-use crate::plan::{CodePlace, TriggerPlan};
 use crate::scenario::{ResolveError, UnsupportedKernel, resolve};
+use unwindlab_engine::plan::{CodePlace, TriggerPlan};
 use unwindlab_guest_kernel::lines::LineError;
 
 fn at(place: &str) -> String {

@@ -3,9 +3,9 @@
 use unwindlab_abi::EventSource;
 
 use super::{Kernel, MINIMAL, complaints, load};
-use crate::plan::{EventPlan, TrialPlan, TriggerPlan};
-use crate::plan::{ExitKind, ExitPlan};
 use crate::scenario::resolve;
+use unwindlab_engine::plan::{EventPlan, TrialPlan, TriggerPlan};
+use unwindlab_engine::plan::{ExitKind, ExitPlan};
 
 fn plan(text: &str) -> TrialPlan {
     resolve("x.yaml", &load(text).unwrap(), &Kernel::new(), "hash").unwrap()

@@ -11,12 +11,12 @@
 mod channel;
 mod console;
 mod conversation;
-pub(super) mod deterministic;
-pub(super) mod first_cpu;
+pub mod deterministic;
+pub mod first_cpu;
 pub mod init;
-pub(super) mod initramfs;
+pub mod initramfs;
 mod outbox;
-pub(super) mod qemu;
+pub mod qemu;
 
 use std::io;
 use std::ops::ControlFlow::{Break, Continue};
