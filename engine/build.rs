@@ -1,4 +1,4 @@
-//! Builds the guest's agent and tells `src/driver/image/` where it is.
+//! Builds the guest's agent and tells `engine/src/driver/image/` where it is.
 //!
 //! The agent is a separate program, static and at fixed addresses, so it cannot be a dependency.
 //! The same cargo builds it here, with other flags, and in another target directory because this
