@@ -72,15 +72,6 @@ impl History {
         Ok(lines.lines().filter_map(commit).collect())
     }
 
-    /// Whether `ancestor` is an ancestor of `commit`, or it itself.
-    #[must_use]
-    pub fn is_ancestor(&self, ancestor: &Commit, commit: &Commit) -> bool {
-        Call::in_tree(&self.tree, "merge-base")
-            .args(["--is-ancestor", &ancestor.id, &commit.id])
-            .run()
-            .is_ok()
-    }
-
     /// Ids of the commits that can be the first bad one: `bad` and its ancestors, without those of
     /// any `good` commit. The one that halves them best comes first (`--bisect-all` of
     /// git-rev-list(1), as in `git bisect`).

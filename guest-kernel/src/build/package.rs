@@ -22,7 +22,7 @@ const PACKAGE_FILE: &str = "package";
 const MAX_SOURCE: u64 = 8 << 30;
 
 /// The tree of Debian's package, which is fetched unless the repository has it. The newest package is
-/// looked up once. For a newer one, delete the workspace, ask for a refresh, or name more numbers.
+/// looked up once. For a newer one, delete the workspace or name more numbers.
 pub(super) fn tree(
     numbers: &[u64],
     workspace: &Workspace,
@@ -31,7 +31,7 @@ pub(super) fn tree(
 ) -> Result<String, BuildError> {
     let git = workspace.git();
     let known = workspace.folders().root().join(PACKAGE_FILE);
-    if known.exists() && !cache.wants_refresh() {
+    if known.exists() {
         return Ok(tree_of_package(workspace)?);
     }
     let apt = Apt::open(cache, progress)?;

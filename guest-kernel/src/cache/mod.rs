@@ -37,7 +37,6 @@ pub const CACHE_VARIABLE: &str = "UNWINDLAB_CACHE";
 #[derive(Debug, Clone)]
 pub struct Cache {
     root: PathBuf,
-    refresh: bool,
 }
 
 /// A lock that other processes wait for. It is released when dropped, or when the process dies.
@@ -61,10 +60,7 @@ impl Cache {
         let root = place
             .or_else(|| default_place(|name| std::env::var_os(name)))
             .ok_or(CacheError::NoPlace)?;
-        let cache = Self {
-            refresh: false,
-            root,
-        };
+        let cache = Self { root };
         for folder in ["entries", "notes", "locks", "tmp"] {
             let path = cache.root.join(folder);
             fs::DirBuilder::new()
@@ -81,26 +77,13 @@ impl Cache {
         Ok(cache)
     }
 
-    /// With `true`, remembered facts (such as which kernel `stock` is) are looked up again. What
-    /// turns out to be current is not downloaded again.
-    #[must_use]
-    pub fn with_refresh(mut self, refresh: bool) -> Self {
-        self.refresh = refresh;
-        self
-    }
-
     /// The cache folder.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    pub(crate) fn wants_refresh(&self) -> bool {
-        self.refresh
-    }
-
-    /// Returns what `known` finds, unless the user wants a refresh; else calls `make`, in one
-    /// process at a time.
+    /// Returns what `known` finds; else calls `make`, in one process at a time.
     pub(crate) fn known_or_make<T, E: From<CacheError>>(
         &self,
         key: &str,
@@ -108,13 +91,12 @@ impl Cache {
         known: impl Fn() -> Result<Option<T>, E>,
         make: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
-        let usable = || if self.refresh { Ok(None) } else { known() };
-        if let Some(found) = usable()? {
+        if let Some(found) = known()? {
             return Ok(found);
         }
         let _lock = self.lock(key, progress)?;
         // Another process may have made it while we waited.
-        match usable()? {
+        match known()? {
             Some(found) => Ok(found),
             None => make(),
         }

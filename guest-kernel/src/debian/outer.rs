@@ -1,7 +1,7 @@
 //! The outer kernel, which QEMU runs when the KVM host is emulated.
 //!
 //! It is the newest cloud kernel of Debian stable. Any kernel with kvm_amd would do; this one
-//! changes least. Once fetched it is kept until the user asks for a refresh.
+//! changes least. Once fetched it is kept.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -56,7 +56,7 @@ fn fetch_stock(
     };
     cache.known_or_make(LOCK, progress, recent, || {
         let image = match newest(spec, numbers, cache, progress) {
-            Err(FetchError::Apt(AptError::Network(reason))) if !cache.wants_refresh() => {
+            Err(FetchError::Apt(AptError::Network(reason))) => {
                 return match looked_up(spec, cache)? {
                     Some((image, age)) => {
                         progress.step(&format!(

@@ -146,7 +146,7 @@ impl Apt {
         };
         apt.write("apt.conf", CONFIG)?;
         apt.write("status", "")?;
-        if cache.wants_refresh() || !apt.lists_are_good()? {
+        if !apt.lists_are_good()? {
             apt.refresh(progress)?;
         }
         Ok(apt)
