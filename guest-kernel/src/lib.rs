@@ -15,6 +15,8 @@
 //! The folders, each of which uses only those above it:
 //!
 //! - `zstd`: streams of frames;
+//! - `child`: processes that end with this one;
+//! - `progress`: who is told what is done;
 //! - `cache`: the folder in which everything is kept;
 //! - `image`: what is in a kernel's image: its ELF, symbols and lines;
 //! - `debian`: apt, packages, and the kernels in them;
@@ -26,8 +28,6 @@ pub mod build;
 mod cache;
 pub mod child;
 mod debian;
-#[cfg(test)]
-mod fixtures;
 pub mod image;
 mod kernel;
 mod progress;

@@ -4,6 +4,8 @@
 //! ELF (with the relocations of a relocatable kernel after it) and, for every compression but
 //! gzip, which has it built in, the uncompressed size as a little-endian `u32`.
 
+#[cfg(test)]
+pub(crate) mod fixtures;
 pub mod lines;
 pub mod symbols;
 pub mod text;

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::fixtures::{self, Packing, bzimage, elf, pack};
+use crate::image::fixtures::{self, Packing, bzimage, elf, pack};
 
 #[test]
 fn an_elf_is_taken_as_it_is() {

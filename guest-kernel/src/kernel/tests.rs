@@ -2,7 +2,7 @@
 
 use super::fetch::spec_note;
 use super::*;
-use crate::fixtures::{LAYOUTS, Packing, bzimage, elf, functions, kallsyms, pack};
+use crate::image::fixtures::{LAYOUTS, Packing, bzimage, elf, functions, kallsyms, pack};
 use crate::progress::Silent;
 
 fn cache() -> (tempfile::TempDir, Cache) {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::fixtures::{self, BASE, LAYOUTS, elf, functions, kallsyms, symbol};
+use crate::image::fixtures::{self, BASE, LAYOUTS, elf, functions, kallsyms, symbol};
 
 fn symbols(list: Vec<Symbol>) -> Symbols {
     Symbols(Table::build(list, BASE, BASE + 0x10_0000).unwrap())

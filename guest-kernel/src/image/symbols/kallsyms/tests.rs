@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::fixtures::{BASE, LAYOUTS, Layout, functions, kallsyms, segment, symbol};
+use crate::image::fixtures::{BASE, LAYOUTS, Layout, functions, kallsyms, segment, symbol};
 
 fn decoded(layout: Layout, symbols: &[Symbol]) -> Result<Vec<Symbol>, KallsymsError> {
     decode(&[segment(&kallsyms(layout, symbols))])
