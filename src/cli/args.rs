@@ -268,7 +268,7 @@ pub struct SweepArgs {
     /// What else to show of a failure at a --point.
     #[command(flatten)]
     pub detail: Detail,
-    /// Stop after this many seconds of trials.
+    /// Stop after this many seconds of trials. Points that are left count as not tested.
     #[arg(long, value_name = "SECONDS", help_heading = None)]
     pub budget: Option<u64>,
     /// Record progress in this file. If it exists, continue the sweep that it records.

@@ -55,7 +55,7 @@ pub struct SweepSummary {
     pub failures: Vec<SweepSymptom>,
     /// How many points were tried.
     pub tried: usize,
-    /// Whether some points could not be tried, or gave different results.
+    /// Whether some points were not tried, or gave different results.
     pub incomplete: bool,
     /// `uname -r` of the kernel.
     pub release: String,

@@ -83,7 +83,7 @@ pub fn sweep(
     Ok(SweepSummary {
         failures: verdicts.failures.keys().cloned().collect(),
         tried: verdicts.tried.len(),
-        incomplete: !verdicts.missed.is_empty() || !verdicts.unsteady.is_empty(),
+        incomplete: stopped || !verdicts.missed.is_empty() || !verdicts.unsteady.is_empty(),
         release: kernel.release().to_owned(),
     })
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -148,6 +149,25 @@ fn a_sweep_that_breaks_off_is_no_success() {
     let error = summary.unwrap_err();
     assert_eq!(error.to_string(), "the sweep broke off: no memory");
     assert!(!error.is_usage());
+    assert_eq!(events, ["ended on bench"]);
+}
+
+#[test]
+fn a_sweep_that_ends_at_its_budget_is_no_pass() {
+    let folder = folder();
+    let limited = SweepRequest {
+        options: SweepOptions {
+            budget: Some(Duration::ZERO),
+            ..SweepOptions::default()
+        },
+        ..request(&folder)
+    };
+    let (summary, events, _) = swept(&limited, [path(), trial(0, TrialEnd::Completed)]);
+    let summary = summary.unwrap();
+    assert_eq!(
+        (summary.class(), summary.tried),
+        (OutcomeClass::Untested, 1)
+    );
     assert_eq!(events, ["ended on bench"]);
 }
 
