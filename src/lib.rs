@@ -8,6 +8,7 @@
 //!
 //! - [`scenario`]: YAML to plans
 //! - [`judge`]: what decides an outcome
+//! - [`setup`]: set-ups of perf, and what must come of each
 //! - [`mod@bench`]: measurements of what is promised
 //! - [`host`]: choosing and starting the KVM host
 //! - [`report`]: results as text, JSON, JUnit and HTML
@@ -21,3 +22,4 @@ pub mod host;
 pub mod judge;
 pub mod report;
 pub mod scenario;
+pub mod setup;

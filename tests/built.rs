@@ -64,6 +64,34 @@ fn the_good_kernel_passes_everything() {
     );
 }
 
+/// With the fixes of all findings nothing is known to be wrong: nothing fails, and no finding
+/// matches.
+#[test]
+fn the_kernel_with_all_fixes_passes_everything() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = scratch("fixed");
+    let json = folder.join("results.jsonl");
+    let output = unwindlab(&[
+        "run",
+        "--source",
+        "debian",
+        "--patch",
+        "fix:all",
+        "--json",
+        json.to_str().unwrap(),
+        "--artifacts",
+        folder.join("guests").to_str().unwrap(),
+    ]);
+    let text = std::fs::read_to_string(&json).unwrap_or_else(|_| panic!("{}", said(&output)));
+    let mut records = 0;
+    for line in text.lines() {
+        let record: Record = serde_json::from_str(line).unwrap();
+        assert_eq!(record.outcome, "pass", "{}: {}", record.name, said(&output));
+        records += 1;
+    }
+    assert!(records > 0, "{}", said(&output));
+}
+
 /// A few that are quick to build; `unwindlab mutants` runs all of them.
 #[test]
 fn mutants_are_killed_by_their_own_invariants() {

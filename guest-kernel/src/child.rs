@@ -2,9 +2,18 @@
 
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus};
+use std::thread;
+use std::time::Duration;
 
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
+};
+
+use crate::progress::Progress;
+
+/// From one look at a child to the next.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Has the kernel send SIGTERM to the child when we die, whatever kills us.
 ///
@@ -24,5 +33,57 @@ pub fn end_with_us(command: &mut Command) {
     // calls (prctl, getppid), allocates nothing and takes no lock.
     unsafe {
         command.pre_exec(arm);
+    }
+}
+
+/// Waits for a child. Sends it SIGTERM once `progress` says to stop, so that it can end its own
+/// children, and reports that as [`io::ErrorKind::Interrupted`] when it has ended.
+pub fn wait(child: &mut Child, progress: &dyn Progress) -> io::Result<ExitStatus> {
+    let mut stopped = false;
+    loop {
+        match child.try_wait()? {
+            Some(_) if stopped => return Err(io::ErrorKind::Interrupted.into()),
+            Some(status) => return Ok(status),
+            None if !stopped && progress.stopped() => {
+                stopped = true;
+                kill_process(Pid::from_child(child), Signal::TERM)?;
+            }
+            None => thread::sleep(LOOK),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Stdio;
+
+    struct Stopped;
+
+    impl Progress for Stopped {
+        fn step(&self, _what: &str) {}
+
+        fn bytes(&self, _done: u64, _total: u64) {}
+
+        fn stopped(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_child_ends_when_the_work_is_stopped() {
+        let mut cat = Command::new("cat");
+        // It waits for input that never comes.
+        let mut child = cat.stdin(Stdio::piped()).spawn().unwrap();
+        let error = wait(&mut child, &Stopped).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Interrupted);
+        assert!(child.try_wait().unwrap().is_some());
+    }
+
+    #[test]
+    fn a_child_that_ends_by_itself_tells_its_status() {
+        let mut child = Command::new("false").spawn().unwrap();
+        let status = wait(&mut child, &crate::progress::Silent).unwrap();
+        assert_eq!(status.code(), Some(1));
     }
 }

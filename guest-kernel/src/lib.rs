@@ -15,8 +15,8 @@
 //! The folders, each of which uses only those above it:
 //!
 //! - `zstd`: streams of frames;
+//! - `progress`: who is told what is done, and says when to stop;
 //! - `child`: processes that end with this one;
-//! - `progress`: who is told what is done;
 //! - `cache`: the folder in which everything is kept;
 //! - `image`: what is in a kernel's image: its ELF, symbols and lines;
 //! - `debian`: apt, packages, and the kernels in them;
@@ -41,6 +41,7 @@ pub use debian::outer::{self, OuterError, OuterKernel, outer_kernel};
 pub use image::lines::{self, KeptLines, LineError, Lines};
 pub use image::symbols::{KallsymsError, Symbols, SymbolsError};
 pub use image::text;
+pub use image::types::{self, LayoutError, Types};
 pub use kernel::{FetchError, KernelImage, KernelSpec, Origin, SpecError, fetch, list, path};
 pub use progress::{Progress, Silent};
 pub use tools::perf::{self as perf_tool, PerfTool, PerfToolError, perf_tool};

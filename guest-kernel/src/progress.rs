@@ -8,6 +8,12 @@ pub trait Progress {
 
     /// How far the current step is, in bytes or in any other unit.
     fn bytes(&self, done: u64, total: u64);
+
+    /// Whether to end the work early, with an error. Work that waits for a child process looks at
+    /// this several times a second.
+    fn stopped(&self) -> bool {
+        false
+    }
 }
 
 /// Shows nothing.

@@ -38,6 +38,7 @@
 //!         defer_output: true,
 //!         task: true,
 //! #       source: EventSource::Dummy,
+//! #       filter: None,
 //! #       sample_period: 1,
 //! #       max_stack: 0,
 //! #       comm: false,
@@ -46,6 +47,7 @@
 //! #       inherit: false,
 //! #       exclude_callchain_user: false,
 //! #       output_to: None,
+//! #       details: unwindlab_abi::AttrDetails::default(),
 //!         // ...
 //!     };
 //!     let recording = Recording {
@@ -53,7 +55,7 @@
 //!         tracing: Some(Tracing { ring_pages: 1, events: vec![spec] }),
 //!         rings: vec![RingAnnounce { ring: 0, cpu: 0, control_page: 0, data_pages: vec![] }],
 //!         events: vec![EventAnnounce { spec: 0, cpu: 0, id: 1, ring: 0 }],
-//!         ring_bytes: vec![RingBytes { ring: 0, bytes: ring, corrupt: None }],
+//!         ring_bytes: vec![RingBytes { ring: 0, begin: 0, bytes: ring, corrupt: None }],
 //!         ..Recording::default()
 //!     };
 //!     let trace = Trace::decode(&recording);
@@ -78,7 +80,9 @@
 //! let answer = |cookie, time| record(22, 2, &[cookie, 2, 0x40_1000, 0x40_2000, task, time]);
 //!
 //! let (held, violated) = judge([sample(100), answer(cookie, 110)].concat());
-//! assert!(["C4", "C7", "M1", "M3"].iter().all(|id| held.contains(id)));
+//! assert!(["C4", "C7", "M4", "D3"].iter().all(|id| held.contains(id)));
+//! // Whether it came before the task was in user mode again, these records do not show.
+//! assert!(!held.contains(&"M1"));
 //! assert!(violated.is_empty());
 //!
 //! // A kernel that answers with a cookie that nobody got.

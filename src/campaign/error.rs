@@ -47,6 +47,9 @@ pub enum CampaignError {
     /// The request of a sweep is wrong.
     #[error(transparent)]
     Sweep(#[from] SweepRequestError),
+    /// A scenario cannot be given another tracer.
+    #[error(transparent)]
+    Requests(#[from] RequestsError),
     /// The replay file is of no use.
     #[error(transparent)]
     Replay(#[from] ReplayFileError),
@@ -86,6 +89,7 @@ impl CampaignError {
             | Self::Write(_)
             | Self::Unknown { .. }
             | Self::Sweep(_)
+            | Self::Requests(_)
             | Self::Replay(_)
             | Self::Header(_)
             | Self::Mutants(_)
@@ -100,16 +104,22 @@ impl CampaignError {
 /// What is wrong with the request of a sweep.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepRequestError {
+    /// A line of the set of sweeps is wrong.
+    #[error("scenarios/sweeps.txt: {0}")]
+    Set(#[from] SweepTextError),
     /// The request names a folder of scenarios.
     #[error("a sweep is of one scenario: name its file")]
     NotOneScenario,
+    /// No tracer can sit on the path, or at none of the places that the request names.
+    #[error("the workload passes no function or tracepoint that is asked for")]
+    NoPlace,
     /// The place where the path is to begin is not in the kernel.
     #[error("--from: {0}")]
     From(PlaceError),
     /// The scenario has no injection that a path can begin with.
     #[error(
-        "{0}: a sweep begins at an NMI at an instruction of the kernel, and the scenario has none: \
-         name one with --from"
+        "{0}: a sweep begins at an NMI at an instruction or an interrupt in user mode, and the scenario \
+         has none: say where with --from (`user`: at the workload's entry to the kernel)"
     )]
     NoRequest(String),
     /// A point has a second number, in a sweep of single NMIs.
@@ -127,6 +137,20 @@ pub enum SweepRequestError {
     /// The file of an earlier sweep cannot be read.
     #[error("{}: {source}", path.display())]
     ResumeRead { path: PathBuf, source: io::Error },
+}
+
+/// Why a scenario cannot be given another tracer.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestsError {
+    /// Its text is not as it was when it was read.
+    #[error("{file}: {why}")]
+    Unreadable { file: String, why: String },
+    /// The harness has no events of its own in it.
+    #[error("{0}: the distribution's perf traces there: no other tracer can")]
+    PerfTool(String),
+    /// The text that was written is no scenario.
+    #[error(transparent)]
+    Written(ScenarioErrors),
 }
 
 /// Why a replay file is of no use.

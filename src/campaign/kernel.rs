@@ -90,11 +90,17 @@ impl KernelChoice {
     /// # Errors
     /// [`KernelError`].
     pub fn build_spec(&self) -> Result<BuildSpec, KernelError> {
-        let patches = self.patch.iter().map(|name| patch(name));
+        let mut patches = Vec::new();
+        for name in &self.patch {
+            match name == ALL_FIXES {
+                true => patches.extend(embedded::fixes()),
+                false => patches.push(patch(name)?),
+            }
+        }
         let fragments = self.config.iter().map(|name| fragment(name));
         Ok(BuildSpec {
             source: self.source()?,
-            patches: patches.collect::<Result<_, _>>()?,
+            patches,
             fragments: fragments.collect::<Result<_, _>>()?,
         })
     }
@@ -143,6 +149,9 @@ impl KernelChoice {
         })
     }
 }
+
+/// Every built-in fix, as `--patch` names them.
+const ALL_FIXES: &str = "fix:all";
 
 /// A patch by its file, or a built-in one by `KIND:NAME`.
 fn patch(name: &str) -> Result<Patch, KernelError> {

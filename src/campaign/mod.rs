@@ -7,10 +7,13 @@
 //!
 //! - [`run()`](run::run): scenarios on one kernel
 //! - [`sweep()`](sweep::sweep): an NMI at every instruction of a path
+//! - [`requests()`](requests::requests): a tracer at every place of a path that takes one
+//! - [`setups::run()`]: set-ups of perf, from one boot
 //! - [`replay()`](replay::replay): one failing trial of a run or a sweep again
 //! - [`mutants()`](mutants::mutants), [`variants()`](variants::variants),
 //!   [`series()`](series::series): the same scenarios on one kernel after the other
 //! - [`bisect()`](bisect::bisect): the search for the first bad commit
+//! - [`findings()`](findings::findings): the findings that a kernel has by its code
 //! - [`measure()`](bench::measure): what is promised, measured
 
 pub mod analysis;
@@ -18,12 +21,15 @@ pub mod bench;
 pub mod bisect;
 mod context;
 pub mod error;
+pub mod findings;
 pub mod kernel;
 pub mod mutants;
 pub mod replay;
 pub mod replay_file;
+pub mod requests;
 pub mod run;
 pub mod series;
+pub mod setups;
 mod suite;
 pub mod sweep;
 #[cfg(test)]

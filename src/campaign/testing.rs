@@ -59,8 +59,13 @@ impl TestKernel for FakeKernel {
 
 impl KernelSymbols for FakeKernel {
     fn addresses(&self, name: &str) -> Vec<u64> {
-        let there = self.has_feature && name == "unwind_deferred_request";
-        if there { vec![1] } else { Vec::new() }
+        let feature = self.has_feature && name == "unwind_deferred_request";
+        // `f` and `g` are functions that tests name.
+        if feature || ["f", "g"].contains(&name) {
+            vec![1]
+        } else {
+            Vec::new()
+        }
     }
 
     fn size(&self, _: &str) -> Option<u64> {

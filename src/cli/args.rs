@@ -7,9 +7,8 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 
 use super::values;
 use crate::bench::rows::Row;
-use crate::campaign::sweep::PointNumber;
+use crate::campaign::sweep::{PathPlace, PointNumber};
 use crate::host::choice::KvmHost;
-use crate::scenario::place::KernelPlace;
 use unwindlab_engine::plan::Token;
 
 /// Test deferred user-space unwinding in Linux kernels.
@@ -47,12 +46,16 @@ pub enum Command {
     Series(SeriesArgs),
     /// Inject an NMI at every instruction between a request and the return to user mode.
     Sweep(SweepArgs),
+    /// Test set-ups of perf events: combinations of what perf_event_open takes.
+    Setups(SetupsArgs),
     /// Repeat a failed trial from its replay file.
     Replay(ReplayArgs),
     /// Find the commit that broke a scenario.
     Bisect(BisectArgs),
     /// Measure performance against QEMU on the same KVM host.
     Bench(BenchArgs),
+    /// Show which of the known findings are in a kernel's code, and at which instructions.
+    Findings(FindingsArgs),
     /// List the scenarios in the library.
     List,
     /// Print the JSON schema of scenario files.
@@ -111,6 +114,13 @@ pub struct RunArgs {
         help_heading = "Trials"
     )]
     pub token: Option<Token>,
+    /// Note every return to user mode, up to a million of them [default: what the scenario says, or
+    /// the first 20,000].
+    #[arg(long, conflicts_with = "no_witness", help_heading = "Trials")]
+    pub witness: bool,
+    /// Note no returns to user mode, whatever the scenario says.
+    #[arg(long, help_heading = "Trials")]
+    pub no_witness: bool,
     /// Write the results as JSON Lines, with the complete traces.
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub json: Option<PathBuf>,
@@ -153,7 +163,7 @@ pub struct BuildOptions {
     /// Build Debian's kernel source: `debian` (the newest 7.x) or `debian:7.2`.
     #[arg(long, value_name = "SOURCE", conflicts_with = "tree")]
     pub source: Option<String>,
-    /// Apply a patch: a file, `mutant:NAME`, `variant:NAME` or `fix:NAME`; repeatable. Without
+    /// Apply a patch: a file, `mutant:NAME`, `variant:NAME`, `fix:NAME` or `fix:all`; repeatable. Without
     /// --tree, it is applied to Debian's source.
     #[arg(long, value_name = "PATCH")]
     pub patch: Vec<String>,
@@ -225,27 +235,58 @@ pub struct SeriesArgs {
     pub kvm_host: KvmHost,
 }
 
+/// `unwindlab findings`.
+#[derive(Debug, Args)]
+pub struct FindingsArgs {
+    /// The kernel to look at.
+    #[command(flatten)]
+    pub kernel: KernelOptions,
+}
+
 /// `unwindlab sweep`.
 #[derive(Debug, Args)]
 pub struct SweepArgs {
     /// The scenario: a file, or a name from the library. The path begins at the scenario's first
-    /// NMI in the kernel, which is the request.
-    #[arg(value_name = "SCENARIO")]
-    pub scenario: PathBuf,
+    /// NMI at an instruction, which is the request, or its first interrupt in user mode. Without
+    /// one, a set of sweeps is tried that covers the ways into the kernel and out of it.
+    #[arg(value_name = "SCENARIO", required_if_eq("requests", "true"))]
+    pub scenario: Option<PathBuf>,
     /// The kernel under test.
     #[command(flatten)]
     pub kernel: KernelOptions,
     /// Begin at the same instruction, but without a request: sweep a kernel entry in which nothing
     /// has requested a stack yet.
-    #[arg(long, help_heading = "Path")]
+    #[arg(long, requires = "scenario", help_heading = "Path")]
     pub no_request: bool,
-    /// Begin the path after this kernel instruction instead (`symbol+offset` or `file:line`),
-    /// without a request. The scenario's own clients may have made requests.
-    #[arg(long, value_name = "PLACE", help_heading = "Path")]
-    pub from: Option<KernelPlace>,
+    /// Begin the path elsewhere, without a request: after a kernel instruction (`symbol+offset` or
+    /// `file:line`), or at the last user instruction before an iteration of the workload enters the
+    /// kernel (`user`; `user:N` for its N-th entry). `handler`: at the request, at the first
+    /// instruction of its NMI's handler.
+    #[arg(
+        long,
+        value_name = "PLACE",
+        requires = "scenario",
+        help_heading = "Path"
+    )]
+    pub from: Option<PathPlace>,
+    /// Instead of NMIs, try who asks: one trial for each function (its entry, and its return) and
+    /// each tracepoint that the workload passes, in which a tracer sits there and requests a stack
+    /// each time. Each alone, and beside the scenario's own events and clients.
+    #[arg(
+        long,
+        conflicts_with_all = [
+            "no_request", "from", "pairs", "once", "points", "resume", "check_restores", "html"
+        ],
+        help_heading = "Points"
+    )]
+    pub requests: bool,
+    /// With --requests, sweep the path behind each function's entry with NMIs, after a request
+    /// there. The time of --budget is shared among the functions.
+    #[arg(long, requires = "requests", help_heading = "Points")]
+    pub nmi: bool,
     /// Inject two NMIs in each trial: the second at every instruction that follows the first. First
     /// NMIs that leave the machine in the same state are tried once for all.
-    #[arg(long, help_heading = "Points")]
+    #[arg(long, requires = "scenario", help_heading = "Points")]
     pub pairs: bool,
     /// With --pairs, try every pair, even where two first NMIs leave the machine in the same state.
     #[arg(long, requires = "pairs", help_heading = "Points")]
@@ -253,14 +294,21 @@ pub struct SweepArgs {
     /// Try each instruction only the first time that the path executes it.
     #[arg(long = "static", help_heading = "Points")]
     pub once: bool,
-    /// Inject only in this kernel function (with --pairs, both NMIs); repeatable.
-    #[arg(long = "function", value_name = "NAME", help_heading = "Points")]
+    /// Inject only in this kernel function (with --pairs, both NMIs); with --requests, ask only there
+    /// or at this tracepoint; repeatable.
+    #[arg(
+        long = "function",
+        value_name = "NAME",
+        requires = "scenario",
+        help_heading = "Points"
+    )]
     pub functions: Vec<String>,
     /// Try only point N of the path and show the events around a failure; repeatable. With --pairs,
     /// N is the first NMI's point, and N:M one pair.
     #[arg(
         long = "point",
         value_name = "N[:M]",
+        requires = "scenario",
         conflicts_with = "functions",
         help_heading = "Points"
     )]
@@ -272,7 +320,12 @@ pub struct SweepArgs {
     #[arg(long, value_name = "SECONDS", help_heading = None)]
     pub budget: Option<u64>,
     /// Record progress in this file. If it exists, continue the sweep that it records.
-    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "scenario",
+        help_heading = "Results"
+    )]
     pub resume: Option<PathBuf>,
     /// Number of machines to run in parallel.
     #[arg(
@@ -288,7 +341,12 @@ pub struct SweepArgs {
     pub check_restores: bool,
     /// Write a source listing with the coverage of each line as HTML. Needs a kernel with debug
     /// information (`--source debian --config dwarf`).
-    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "scenario",
+        help_heading = "Results"
+    )]
     pub html: Option<PathBuf>,
     /// Where to get KVM from.
     #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
@@ -306,6 +364,32 @@ pub struct Detail {
     /// The path is the one recorded without the NMI.
     #[arg(long, value_name = "N")]
     pub instructions: Option<u32>,
+}
+
+/// `unwindlab setups`.
+#[derive(Debug, Args)]
+pub struct SetupsArgs {
+    /// Seed of the set-ups and their order.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Try only the set-up of this number, and show what came of it; repeatable.
+    #[arg(long = "setup", value_name = "N")]
+    pub setups: Vec<usize>,
+    /// Cover every triple of levels instead of every pair: some ten times as many set-ups.
+    #[arg(long)]
+    pub all: bool,
+    /// Show every event of a set-up (with --setup).
+    #[arg(long, requires = "setups")]
+    pub trace: bool,
+    /// Write what came of each set-up as JSON Lines.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    pub json: Option<PathBuf>,
+    /// The kernel under test.
+    #[command(flatten)]
+    pub kernel: KernelOptions,
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
+    pub kvm_host: KvmHost,
 }
 
 /// `unwindlab replay`.

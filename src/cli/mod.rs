@@ -11,8 +11,10 @@ mod mutants;
 mod output;
 mod progress;
 mod replay;
+mod requests;
 mod run;
 mod series;
+mod setups;
 mod sweep;
 mod values;
 mod variants;
@@ -32,6 +34,7 @@ use self::progress::Spinner;
 use crate::campaign::Context;
 use crate::campaign::analysis::Analysis;
 use crate::campaign::error::CampaignError;
+use crate::campaign::findings;
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::Provider;
 use crate::scenario::{Library, schema};
@@ -81,9 +84,15 @@ fn dispatch(command: Command, context: Context<'_>, spinner: &Spinner) -> Result
         Command::Series(args) => return series::series(&args, context, spinner),
         Command::Replay(args) => return replay::replay(&args, context, spinner),
         Command::Sweep(args) => return sweep::sweep(&args, context, spinner),
+        Command::Setups(args) => return setups::setups(&args, context, spinner),
         Command::Bench(args) => return bench::bench(&args, context, spinner),
         Command::Bisect(args) => return bisect::bisect(&args, context, spinner),
         Command::Kernel(command) => kernel(command, context, spinner)?,
+        Command::Findings(args) => {
+            for line in findings::findings(&args.kernel.choice(), context)? {
+                spinner.print(&line)?;
+            }
+        }
         Command::List => list(context.analysis)?,
         Command::Schema => print(&schema::schema()?)?,
         Command::Doctor => print(&context.provider.doctor()?)?,

@@ -57,6 +57,11 @@ fn request(args: &RunArgs) -> Result<RunRequest, CommandError> {
             trials: args.trials,
             token: args.token,
             compare_snapshots: !args.no_snapshots,
+            witness: match (args.witness, args.no_witness) {
+                (true, _) => Some(true),
+                (_, true) => Some(false),
+                _ => None,
+            },
         },
         artifacts: Some(Artifacts::open(args.artifacts.as_deref())?),
     })

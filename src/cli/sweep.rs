@@ -1,5 +1,6 @@
 //! `unwindlab sweep`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::args::{Detail, SweepArgs};
@@ -7,15 +8,18 @@ use super::error::{CommandError, class_code};
 use super::progress::Spinner;
 use crate::campaign::Context;
 use crate::campaign::sweep::{
-    self, PairChoice, PathOrigin, PathRequest, PointChoice, SweepEvent, SweepOptions, SweepRequest,
-    SweptFailure, SweptPath,
+    self, PairChoice, PathOrigin, PathRequest, PointChoice, SetEvent, SetRequest, SetResult,
+    SetSweep, SweepEvent, SweepOptions, SweepRequest, SweptFailure, SweptPath,
 };
+use crate::judge::outcome::OutcomeClass;
+use crate::judge::sweep::SweepSymptom;
 use crate::report::artifacts::OutputFile;
 use crate::report::coverage::by_line;
 use crate::report::listing::{self, Heading};
 use crate::report::names::Names;
 use crate::report::sweep::report;
 use crate::report::{failure, instructions};
+use unwindlab_engine::text::printable;
 
 /// Sweeps and reports; the exit code.
 ///
@@ -26,24 +30,90 @@ pub fn sweep(
     context: Context<'_>,
     spinner: &Spinner,
 ) -> Result<u8, CommandError> {
+    if args.requests {
+        return super::requests::places(args, context, spinner);
+    }
+    let Some(scenario) = &args.scenario else {
+        return set(args, context, spinner);
+    };
     let file = args.html.as_deref().map(OutputFile::create).transpose()?;
     let mut page = None;
-    let summary = sweep::sweep(&request(args), context, &mut |event| match event {
-        SweepEvent::Failed(failure) => spinner.print(&failure_text(&failure, args.detail)),
-        SweepEvent::Ended(swept) => {
-            page = file.is_some().then(|| listing(swept)).flatten();
-            spinner.clear();
-            spinner.print(&text(swept))
-        }
-        SweepEvent::Replay(path) => spinner.print(&format!("replay: {}\n", path.display())),
-    })?;
+    let summary = sweep::sweep(
+        &request(args, scenario),
+        context,
+        &mut |event| match event {
+            SweepEvent::Failed(failure) => spinner.print(&failure_text(&failure, args.detail)),
+            SweepEvent::Ended(swept) => {
+                page = file.is_some().then(|| listing(swept)).flatten();
+                spinner.clear();
+                spinner.print(&text(swept))
+            }
+            SweepEvent::Replay(path) => spinner.print(&format!("replay: {}\n", path.display())),
+        },
+    )?;
     if let (Some(file), Some(page)) = (file, page) {
         file.finish(&page)?;
     }
     Ok(class_code(summary.class()))
 }
 
-fn request(args: &SweepArgs) -> SweepRequest {
+/// Tries the set of sweeps; the exit code.
+fn set(args: &SweepArgs, context: Context<'_>, spinner: &Spinner) -> Result<u8, CommandError> {
+    let request = SetRequest {
+        kernel: args.kernel.choice(),
+        kvm_host: args.kvm_host,
+        jobs: args.jobs,
+        budget: args.budget.map(Duration::from_secs),
+        once: args.once,
+    };
+    let (mut tried, mut elapsed, mut rows) = (0, Duration::ZERO, 0);
+    let class = sweep::sweep_set(&request, context, &mut |event| match event {
+        SetEvent::Swept(swept) => {
+            let failures = &swept.summary.verdicts.failures;
+            match failures.keys().all(SweepSymptom::is_known) {
+                true => Ok(()),
+                false => {
+                    spinner.clear();
+                    spinner.print(&text(swept))
+                }
+            }
+        }
+        SetEvent::Row(one, result) => {
+            tried += result.tried;
+            elapsed += result.elapsed;
+            rows += 1;
+            spinner.clear();
+            spinner.print(&row(one, result))
+        }
+    })?;
+    spinner.print(&format!(
+        "{rows} sweeps: {tried} points tried in {:.0} s\n",
+        elapsed.as_secs_f64()
+    ))?;
+    Ok(class_code(class))
+}
+
+/// One line of the set: verdict, what and how, points, trials a second, why some were not tried.
+fn row(one: &SetSweep, result: &SetResult) -> String {
+    let verdict = match result.class {
+        Some(OutcomeClass::Good) => "pass",
+        Some(OutcomeClass::Bad) => "fail",
+        Some(OutcomeClass::Untested) => "untested",
+        None => "skip",
+    };
+    let rate = result.tried as f64 / result.elapsed.as_secs_f64().max(0.001);
+    let why_not = result.why_not.as_deref();
+    format!(
+        "{verdict:<9} {:<40} {:>6} of {:>6} points  {rate:>4.0} a second  sweep {}{}\n",
+        one.kind,
+        result.tried,
+        result.boundaries,
+        one.text,
+        why_not.map_or_else(String::new, |why| format!("\n  {}", printable(why))),
+    )
+}
+
+fn request(args: &SweepArgs, scenario: &Path) -> SweepRequest {
     let start = match &args.from {
         Some(place) => PathOrigin::From(place.clone()),
         None if args.no_request => PathOrigin::WithoutRequest,
@@ -58,7 +128,7 @@ fn request(args: &SweepArgs) -> SweepRequest {
     };
     SweepRequest {
         path: PathRequest {
-            scenario: args.scenario.clone(),
+            scenario: scenario.to_owned(),
             start,
         },
         kernel: args.kernel.choice(),

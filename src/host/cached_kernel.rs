@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use unwindlab_guest_kernel as kernels;
 use unwindlab_guest_kernel::lines::LineError;
+use unwindlab_guest_kernel::types::{LayoutError, Member, Types};
 use unwindlab_guest_kernel::{Cache, KeptLines, KernelImage, Lines, Symbols};
 use unwindlab_vmm::Kernel;
 
@@ -30,8 +31,10 @@ impl CachedKernel {
         let symbols = LoadedSymbols {
             symbols: Symbols::load(&image.symbols).map_err(unavailable)?,
             vmlinux: image.vmlinux.clone(),
+            identity: image.id.clone(),
             kept: KeptLines::find(&image.id, cache).map_err(unavailable)?,
             lines: OnceLock::new(),
+            types: OnceLock::new(),
         };
         Ok(Self { image, symbols })
     }
@@ -59,13 +62,33 @@ impl TestKernel for CachedKernel {
 struct LoadedSymbols {
     symbols: Symbols,
     vmlinux: PathBuf,
+    /// The hash of the image.
+    identity: String,
     /// None of a kernel without DWARF.
     kept: Option<KeptLines>,
     /// Read when they are first asked for.
     lines: OnceLock<Option<Lines>>,
+    /// Read when they are first asked for.
+    types: OnceLock<Result<Types, LayoutError>>,
 }
 
 impl LoadedSymbols {
+    /// What the lab client says of a member of a task (`unwindlab_task_pid`, two words: offset and
+    /// size): kernels with it are usually built without type information.
+    fn told_by_client(&self, structure: &str, path: &str) -> Option<Member> {
+        (structure == "task_struct").then_some(())?;
+        let name = format!("unwindlab_task_{}", path.replace('.', "_"));
+        let [address] = self.addresses(&name)[..] else {
+            return None;
+        };
+        let bytes = self.code(address, 8)?;
+        let (offset, size) = bytes.split_at_checked(4)?;
+        Some(Member {
+            offset: u32::from_le_bytes(offset.try_into().ok()?).into(),
+            size: u32::from_le_bytes(size.try_into().ok()?).into(),
+        })
+    }
+
     fn loaded(&self) -> Option<&Lines> {
         let load = || self.kept.as_ref()?.load();
         self.lines.get_or_init(load).as_ref()
@@ -97,11 +120,26 @@ impl KernelSymbols for LoadedSymbols {
         self.symbols.percpu_offset(name)
     }
 
+    fn member(&self, structure: &str, path: &str) -> Result<Member, LayoutError> {
+        let load = || Types::load(&self.vmlinux, &self.symbols);
+        match self.types.get_or_init(load) {
+            Ok(types) => types.member(structure, path),
+            Err(LayoutError::NoTypes) => {
+                { self.told_by_client(structure, path) }.ok_or(LayoutError::NoTypes)
+            }
+            Err(error) => Err(error.clone()),
+        }
+    }
+
     fn code(&self, address: u64, length: usize) -> Option<Vec<u8>> {
         kernels::text::read(&self.vmlinux, address, length)
             .inspect_err(|error| tracing::debug!(%error, "failed to read the kernel's code"))
             .ok()
             .flatten()
+    }
+
+    fn identity(&self) -> Option<String> {
+        Some(self.identity.clone())
     }
 
     fn resolve(&self, address: u64) -> Option<(String, u64)> {

@@ -172,6 +172,7 @@ impl ProviderError {
             | Self::KvmHost(_)
             | Self::Build(
                 BuildError::Tools { .. }
+                | BuildError::Stopped
                 | BuildError::Git { .. }
                 | BuildError::Apt(_)
                 | BuildError::Deb(_)

@@ -61,13 +61,37 @@ impl ThisMachine {
     }
 }
 
+/// Progress of work that ends when the user interrupts.
+struct UntilInterrupt<'a> {
+    progress: &'a dyn Progress,
+    interrupt: &'a Interrupt,
+}
+
+impl Progress for UntilInterrupt<'_> {
+    fn step(&self, what: &str) {
+        self.progress.step(what);
+    }
+
+    fn bytes(&self, done: u64, total: u64) {
+        self.progress.bytes(done, total);
+    }
+
+    fn stopped(&self) -> bool {
+        self.interrupt.is_set()
+    }
+}
+
 impl Provider for ThisMachine {
     fn fetch(
         &self,
         request: &KernelRequest,
         progress: &dyn Progress,
-        _interrupt: &Interrupt,
+        interrupt: &Interrupt,
     ) -> Result<Box<dyn TestKernel>, ProviderError> {
+        let progress = &UntilInterrupt {
+            progress,
+            interrupt,
+        };
         let image = match request {
             KernelRequest::Ready(spec) => kernels::fetch(&parse(spec)?, &cache()?, progress)?,
             KernelRequest::Build(spec) => build(spec, progress)?,

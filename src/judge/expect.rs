@@ -4,7 +4,8 @@ use super::counts::Counts;
 use crate::scenario::located::At;
 use crate::scenario::model::Expect;
 use crate::scenario::units::Count;
-use unwindlab_oracle::trace::Trace;
+use unwindlab_abi::plan::EventSpec;
+use unwindlab_oracle::trace::{Event, EventKind, LabKind, LabTrace, Trace};
 
 /// The unmet expectations, in a line each.
 pub(super) fn unmet(expect: &Expect, counts: &Counts, trace: &Trace) -> Vec<String> {
@@ -29,6 +30,32 @@ pub(super) fn unmet(expect: &Expect, counts: &Counts, trace: &Trace) -> Vec<Stri
         reasons.extend(progress(expected, trace));
     }
     reasons
+}
+
+/// Events that make requests were opened, and none was made: whatever else the trace shows, what
+/// the scenario is about did not happen. One that expects a number of samples says itself whether
+/// that is right.
+pub(super) fn no_request(expect: &Expect, trace: &Trace) -> Option<String> {
+    if expect.samples.is_some() {
+        return None;
+    }
+    let asks = |spec: &EventSpec| spec.defer_callchain && spec.sample_period > 0;
+    let tracing = trace.tracing.as_ref()?;
+    if !tracing.events.iter().any(asks) {
+        return None;
+    }
+    let sampled = |event: &Event| matches!(event.kind, EventKind::Sample(_));
+    let of_a_client = |log: &LabTrace| {
+        let kinds = log.events.iter().map(|event| &event.kind);
+        { kinds }.any(|kind| matches!(kind, LabKind::Request { .. }))
+    };
+    if trace.events.iter().any(sampled) || trace.lab.as_ref().is_some_and(of_a_client) {
+        return None;
+    }
+    Some(
+        "no request was made: no event gave a sample; if that is right, expect `samples: 0`"
+            .to_owned(),
+    )
 }
 
 fn value(written: &Option<At<Count>>) -> Option<Count> {

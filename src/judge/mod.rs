@@ -6,6 +6,7 @@ mod expect;
 pub mod outcome;
 mod overflows;
 mod perf_tool;
+pub mod requests;
 pub mod result;
 pub mod snapshot;
 pub mod sweep;
@@ -15,7 +16,7 @@ pub mod verdict;
 pub use counts::Counts;
 pub use outcome::{Outcome, exit_code};
 pub use result::ScenarioResult;
-pub use verdict::{Case, Judge, MatchFinding};
+pub use verdict::{Case, FindingInImage, Judge, MatchFinding};
 
 #[cfg(test)]
 pub(crate) mod tests;

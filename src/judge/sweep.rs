@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::result::JudgedViolation;
 use super::sweep_record::{RecordedFailure, SweepIdentity, SweepRecord, VERSION};
+use super::verdict::entry_code;
 use super::{MatchFinding, Outcome, ScenarioResult};
 use crate::scenario::KernelSymbols;
 use unwindlab_engine::plan::sweep::{Boundary, Point, Step, SweptTrial, boundaries};
-use unwindlab_oracle::invariant::{Check, Evidence, Invariant};
+use unwindlab_oracle::invariant::{Check, EntryCode, Evidence, Invariant};
 use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
 use unwindlab_oracle::trace::{LabLog, Trace};
 
@@ -60,6 +61,7 @@ pub struct Verdicts<'a> {
     invariants: &'a [Invariant],
     findings: &'a dyn MatchFinding,
     symbols: &'a dyn KernelSymbols,
+    code: EntryCode<'a>,
     common: Recording,
     path: Vec<Step>,
     /// The lab client's log up to the start of the path, and how many of its slots are finished.
@@ -98,6 +100,7 @@ impl<'a> Verdicts<'a> {
             invariants,
             findings,
             symbols,
+            code: entry_code(symbols),
             log: common.lab.take().map(|log| {
                 let finished = log.finished();
                 (log, finished)
@@ -224,6 +227,7 @@ impl<'a> Verdicts<'a> {
     /// The trial's trace, as if it had been run alone.
     fn trace(&mut self, trial: SweptTrial) -> Trace {
         self.common.ring_bytes = trial.rings;
+        self.common.witness = trial.witness;
         self.common.injections = trial.injections;
         self.common.kernel_log = trial.kernel_log;
         self.common.console = trial.console;
@@ -243,7 +247,9 @@ impl<'a> Verdicts<'a> {
         symptom: &mut SweepSymptom,
     ) -> Vec<JudgedViolation> {
         let mut violations = Vec::new();
-        let evidence = Evidence::new(trace);
+        let symbols = self.symbols;
+        let resolve = |address| symbols.resolve(address);
+        let evidence = Evidence::new(trace).named(&resolve).knowing(&self.code);
         for invariant in self.invariants {
             match invariant.check(&evidence) {
                 Check::Violated(list) if symptom.died.is_none() => {

@@ -4,6 +4,7 @@
 //! exercised, none is violated, all expectations are met, and the snapshot is the same. Whatever
 //! of this does not hold is a reason, and any reason makes the trial a failure.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::counts::Counts;
@@ -15,8 +16,8 @@ use super::result::{InvariantCheck, JudgedViolation, ScenarioResult};
 use super::snapshot::{SnapshotComparison, compare};
 use crate::scenario::{KernelSymbols, Loaded, Scenario};
 use unwindlab_engine::plan::TrialPlan;
-use unwindlab_oracle::invariant::finding::{Findings, Resolver};
-use unwindlab_oracle::invariant::{Check, Evidence, Invariant, Violation};
+use unwindlab_oracle::invariant::finding::{Findings, Presence, Resolver};
+use unwindlab_oracle::invariant::{Check, EntryCode, Evidence, Invariant, KernelText, Violation};
 use unwindlab_oracle::trace::Trace;
 use unwindlab_oracle::trace::canonical::canonical;
 use unwindlab_oracle::trace::recording::{Point, TrialEnd, VcpuPlace};
@@ -30,6 +31,33 @@ pub trait MatchFinding {
         evidence: &Evidence<'_>,
         symbols: &dyn KernelSymbols,
     ) -> Option<String>;
+
+    /// The ID of the finding that the violation would match by its events alone: this kernel's code
+    /// is not the finding's, or the events are at other instructions.
+    fn matching_but_for_code(
+        &self,
+        _violation: &Violation,
+        _evidence: &Evidence<'_>,
+        _symbols: &dyn KernelSymbols,
+    ) -> Option<String> {
+        None
+    }
+
+    /// A line for each finding: what of it is in the code of a kernel.
+    fn in_image(&self, _symbols: &dyn KernelSymbols) -> Vec<FindingInImage> {
+        Vec::new()
+    }
+}
+
+/// What of a finding is in a kernel's code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FindingInImage {
+    /// Its ID.
+    pub id: String,
+    /// One line: what goes wrong.
+    pub title: String,
+    /// What is there.
+    pub presence: Presence,
 }
 
 impl MatchFinding for Findings {
@@ -42,10 +70,48 @@ impl MatchFinding for Findings {
         let found = self.match_finding(violation, evidence, &FindingSymbols(symbols))?;
         Some(found.as_str().to_owned())
     }
+
+    fn matching_but_for_code(
+        &self,
+        violation: &Violation,
+        evidence: &Evidence<'_>,
+        symbols: &dyn KernelSymbols,
+    ) -> Option<String> {
+        let found = self.match_but_for_code(violation, evidence, &FindingSymbols(symbols))?;
+        Some(found.as_str().to_owned())
+    }
+
+    fn in_image(&self, symbols: &dyn KernelSymbols) -> Vec<FindingInImage> {
+        let found = Self::in_image(self, &FindingSymbols(symbols));
+        let told = found.into_iter().map(|(finding, presence)| FindingInImage {
+            id: finding.id.to_string(),
+            title: finding.title.clone(),
+            presence,
+        });
+        told.collect()
+    }
 }
 
-/// The kernel's symbols, as findings ask for them.
+/// The invariant that a trial violates which is cut short because it never ends.
+const ENDLESS: &str = "P6";
+
+/// The kernel's symbols and text, as the oracle asks for them.
 struct FindingSymbols<'a>(&'a dyn KernelSymbols);
+
+impl KernelText for FindingSymbols<'_> {
+    fn symbol(&self, address: u64) -> Option<(String, u64)> {
+        self.0.resolve(address)
+    }
+
+    fn code(&self, address: u64, length: usize) -> Option<Vec<u8>> {
+        self.0.code(address, length)
+    }
+}
+
+/// The entry code of a kernel.
+pub(super) fn entry_code(symbols: &dyn KernelSymbols) -> EntryCode<'_> {
+    EntryCode::new(FindingSymbols(symbols))
+}
 
 impl Resolver for FindingSymbols<'_> {
     fn function(&self, address: u64) -> Option<String> {
@@ -54,6 +120,24 @@ impl Resolver for FindingSymbols<'_> {
 
     fn has(&self, name: &str) -> bool {
         !self.0.addresses(name).is_empty()
+    }
+
+    fn address(&self, name: &str) -> Option<u64> {
+        self.0.addresses(name).first().copied()
+    }
+
+    fn code(&self, function: &str) -> Option<(u64, Vec<u8>)> {
+        let start = self.address(function)?;
+        let length = usize::try_from(self.0.size(function)?).ok()?;
+        Some((start, self.0.code(start, length)?))
+    }
+
+    fn current_task(&self) -> Option<u64> {
+        self.0.current_task_offset()
+    }
+
+    fn identity(&self) -> Option<String> {
+        self.0.identity()
     }
 }
 
@@ -128,6 +212,16 @@ impl Judge<'_> {
             // hints and do not change the outcome.
             self.check_invariants(&case, &mut result);
         }
+        if outcome == Outcome::Timeout
+            && let Some(endless) = result
+                .violations
+                .iter()
+                .find(|it| it.violation.invariant == ENDLESS)
+        {
+            // What is in the trace is enough for this one.
+            result.reasons.insert(0, endless.violation.line());
+            result.outcome = Outcome::Fail;
+        }
         result.counts = Counts::of(&case.trace);
         result.duration = case.duration;
         result.trace = Some(case.trace);
@@ -138,7 +232,7 @@ impl Judge<'_> {
         let scenario = &case.loaded.scenario;
         let mut result = ScenarioResult::not_run(&scenario.name, Outcome::Fail, String::new());
         result.reasons.clear();
-        self.check_invariants(&case, &mut result);
+        let near = self.check_invariants(&case, &mut result);
         result.counts = Counts::of(&case.trace);
         result.canonical = self.canonical(&case);
         let compared = result.canonical.as_deref();
@@ -148,6 +242,12 @@ impl Judge<'_> {
         let unknown = result.violations.iter().filter(|it| it.finding.is_none());
         let violated: Vec<String> = unknown.map(|it| it.violation.line()).collect();
         let mut reasons = violated;
+        reasons.extend(near.iter().map(|id| {
+            format!(
+                "not {id}, though the events are alike: in this kernel's code they are not at its \
+                 instructions"
+            )
+        }));
         reasons.extend(
             case.trace
                 .corrupt
@@ -159,6 +259,7 @@ impl Judge<'_> {
         reasons.extend(overflows::unhandled(case.plan, &case.trace));
         reasons.extend(perf_tool::unmet(case.plan, &case.trace));
         reasons.extend(not_exercised(scenario, &result.checks));
+        reasons.extend(expect::no_request(&scenario.expect, &case.trace));
         reasons.extend(expect::unmet(&scenario.expect, &result.counts, &case.trace));
         reasons.extend(
             result
@@ -180,9 +281,13 @@ impl Judge<'_> {
         result
     }
 
-    fn check_invariants(&self, case: &Case<'_>, result: &mut ScenarioResult) {
+    /// Returns the findings that violations match by their events, but not by the kernel's code.
+    fn check_invariants(&self, case: &Case<'_>, result: &mut ScenarioResult) -> BTreeSet<String> {
+        let mut near = BTreeSet::new();
         let chosen = case.loaded.scenario.invariants.as_deref();
-        let evidence = Evidence::new(&case.trace);
+        let resolve = |address| self.symbols.resolve(address);
+        let code = entry_code(self.symbols);
+        let evidence = Evidence::new(&case.trace).named(&resolve).knowing(&code);
         for invariant in self.invariants {
             let id = invariant.id;
             if chosen.is_some_and(|chosen| !chosen.iter().any(|it| it.as_str() == id)) {
@@ -190,18 +295,27 @@ impl Judge<'_> {
             }
             let check = invariant.check(&evidence);
             if let Check::Violated(violations) = &check {
-                result
-                    .violations
-                    .extend(violations.iter().map(|violation| JudgedViolation {
-                        finding: self.findings.matching(violation, &evidence, self.symbols),
+                for violation in violations {
+                    let finding = self.findings.matching(violation, &evidence, self.symbols);
+                    let alike = || {
+                        let findings = self.findings;
+                        findings.matching_but_for_code(violation, &evidence, self.symbols)
+                    };
+                    if finding.is_none() {
+                        near.extend(alike());
+                    }
+                    result.violations.push(JudgedViolation {
+                        finding,
                         violation: violation.clone(),
-                    }));
+                    });
+                }
             }
             result.checks.push(InvariantCheck {
                 invariant: id.to_owned(),
                 check,
             });
         }
+        near
     }
 
     fn canonical(&self, case: &Case<'_>) -> Option<String> {
@@ -305,7 +419,7 @@ fn not_exercised(scenario: &Scenario, checks: &[InvariantCheck]) -> Vec<String> 
             let found = checks.iter().find(|it| it.invariant == required.as_str());
             match found.map(|it| &it.check) {
                 Some(Check::Holds { .. } | Check::Violated(_)) => None,
-                Some(Check::NotExercised { reason }) => Some(format!(
+                Some(Check::NotExercised { reason, .. }) => Some(format!(
                     "{} is required but was not exercised: {reason}",
                     required.as_str()
                 )),

@@ -72,6 +72,8 @@ pub fn by_line(path: &[Step], tried: &BTreeSet<u32>, lines: &dyn SourceLines) ->
 
 #[cfg(test)]
 mod tests {
+    use unwindlab_engine::plan::sweep::Reach;
+
     use unwindlab_guest_kernel::lines::LineError;
 
     use super::*;
@@ -106,7 +108,12 @@ mod tests {
     }
 
     fn step(rip: u64, user: bool) -> Step {
-        Step { rip, task: 1, user }
+        Step {
+            rip,
+            task: 1,
+            user,
+            reach: Reach::Stepped,
+        }
     }
 
     #[test]

@@ -57,6 +57,8 @@ fn instruction(code: &[u8], rip: u64, names: Names<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use unwindlab_engine::plan::sweep::Reach;
+
     use super::*;
     use crate::scenario::KernelSymbols;
 
@@ -93,6 +95,7 @@ mod tests {
             rip: BASE + offset,
             task: 1,
             user: false,
+            reach: Reach::Stepped,
         };
         let path = [step(0), step(1), step(1), step(3), step(9)];
         let names = Names {

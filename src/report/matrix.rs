@@ -52,6 +52,8 @@ pub enum Fate {
     Killed,
     /// Only others fell.
     Misjudged(Vec<String>),
+    /// All that was violated matches these findings: the mutant counts as an expected failure.
+    Excused(Vec<String>),
     /// All scenarios passed, or failed without an invariant.
     Survived,
     /// It could not be tested.
@@ -108,7 +110,11 @@ impl Matrix {
     #[must_use]
     pub fn class(&self) -> OutcomeClass {
         let any = |test: fn(&Fate) -> bool| self.rows.iter().any(|row| test(&row.fate));
-        if any(|fate| matches!(fate, Fate::Survived | Fate::Misjudged(_) | Fate::Unclean(_))) {
+        let bad = |fate: &Fate| {
+            use Fate::{Excused, Misjudged, Survived, Unclean};
+            matches!(fate, Survived | Misjudged(_) | Excused(_) | Unclean(_))
+        };
+        if any(bad) {
             OutcomeClass::Bad
         } else if any(|fate| matches!(fate, Fate::Untested(_))) {
             OutcomeClass::Untested
@@ -130,6 +136,10 @@ impl Matrix {
             (
                 count(|it| matches!(it, Fate::Misjudged(_))),
                 "killed by another invariant",
+            ),
+            (
+                count(|it| matches!(it, Fate::Excused(_))),
+                "excused by findings",
             ),
             (count(|it| matches!(it, Fate::Untested(_))), "not tested"),
         ] {
@@ -157,6 +167,15 @@ impl MutantRow {
                 format!(
                     "killed by {}, not by {}",
                     others.join(", "),
+                    self.falls.join(" or ")
+                ),
+            ),
+            Fate::Excused(findings) => (
+                AnsiColor::Red,
+                format!(
+                    "EXCUSED by {}: whatever was violated matches a finding, so it counts as an \
+                     expected failure; {} did not fall otherwise",
+                    findings.join(", "),
                     self.falls.join(" or ")
                 ),
             ),
@@ -221,6 +240,20 @@ mod tests {
 
     fn fell(names: &[&str]) -> Cell {
         Cell::Fell(names.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn a_mutant_that_findings_excuse_is_no_success() {
+        let mut matrix = Matrix::new(vec!["a".to_owned()]);
+        matrix.rows.push(MutantRow {
+            name: "x".to_owned(),
+            falls: vec!["M1".to_owned()],
+            cells: vec![("a".to_owned(), Cell::Pass)],
+            fate: Fate::Excused(vec!["F001".to_owned()]),
+        });
+        assert_eq!(matrix.class(), OutcomeClass::Bad);
+        assert_eq!(matrix.summary(), "0 killed, 1 excused by findings");
+        assert!(matrix.rows[0].line().contains("EXCUSED by F001"));
     }
 
     #[test]

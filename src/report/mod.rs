@@ -3,6 +3,8 @@
 //! - `run`: [`table`] and [`failure`] for people, [`json`] and [`junit`] for machines,
 //!   [`artifacts`] for the files that stay
 //! - `sweep`: [`mod@sweep`], with [`coverage`] of the source and its [`listing`]
+//! - `sweep --requests`: [`requests`]
+//! - `setups`: [`setups`]
 //! - `replay`: the [`instructions`] around a point
 //! - `variants`: [`figures`] and their [`comparison`]; `mutants`: [`matrix`]; `bench`:
 //!   [`mod@bench`]
@@ -21,6 +23,8 @@ pub mod junit;
 pub mod listing;
 pub mod matrix;
 pub mod names;
+pub mod requests;
+pub mod setups;
 pub mod sweep;
 pub mod table;
 

@@ -83,7 +83,8 @@ fn place(point: &Point, names: Names<'_>) -> String {
 }
 
 /// `guest-panic`, or `C4 (F001) M1`.
-fn what(symptom: &SweepSymptom) -> String {
+#[must_use]
+pub fn what(symptom: &SweepSymptom) -> String {
     let fell = symptom.fell.iter().map(|(id, finding)| match finding {
         Some(finding) => format!("{id} ({finding})"),
         None => id.clone(),

@@ -51,6 +51,11 @@ impl<'a> Complaints<'a> {
         });
     }
 
+    /// Whether an error says this.
+    pub(super) fn say(&self, message: &str) -> bool {
+        self.found.iter().any(|error| error.message == message)
+    }
+
     /// Adds an error unless the condition holds.
     pub(super) fn require(
         &mut self,

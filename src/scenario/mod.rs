@@ -17,6 +17,7 @@ pub mod place;
 pub mod resolve;
 pub mod schema;
 pub mod units;
+mod user_returns;
 
 pub use error::{ScenarioError, ScenarioErrors};
 pub use library::{Library, Loaded};

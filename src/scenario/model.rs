@@ -43,6 +43,10 @@ pub struct Scenario {
     /// Points in the code that the vCPUs pass in this order. A vCPU that comes to its point before
     /// its turn waits there.
     pub schedule: Option<At<Schedule>>,
+    /// Note from outside each return of a task to user mode, so that it is known which requests
+    /// were answered before (default: as long as there are few). `true`: note a million of them;
+    /// `false`: none.
+    pub witness: Option<bool>,
     /// Run the scenario many times and stop vCPUs at random.
     pub explore: Option<At<Explore>>,
     /// How long the workload runs on after the last injection, or after its start if there is none
@@ -193,12 +197,13 @@ impl Default for Perf {
 pub struct PerfEvent {
     /// The event's name in reports.
     pub name: At<String>,
-    /// What it counts, by perf's name: `dummy`, `cpu-clock`, `task-clock`, `page-faults`,
-    /// `context-switches`, `cpu-migrations`, `cycles`, `instructions`, a tracepoint such as
-    /// `nmi:nmi_handler`, calls of a kernel function (`kprobe:unwind_user`), its returns
-    /// (`kretprobe:task_work_run`), or a hardware breakpoint that the kernel sets at it
-    /// (`breakpoint:task_work_run`).
+    /// What it counts: an event by perf's name (`page-faults`), a tracepoint (`nmi:nmi_handler`),
+    /// a probe (`kprobe:`, `kretprobe:`, `optprobe:`, `fprobe:`, `uprobe:`, `uretprobe:`), or a
+    /// breakpoint (`breakpoint:task_work_run`, `mem:task.unwind_info.id/8:w`).
     pub event: At<String>,
+    /// Count only occurrences whose fields meet this condition, in the kernel's own notation
+    /// (Documentation/trace/events.rst): `id == 110`. For tracepoints and probes.
+    pub filter: Option<At<String>>,
     /// Occurrences from one sample to the next; 0 (default): no samples.
     #[serde(default)]
     pub period: u64,
@@ -248,6 +253,10 @@ pub enum SampleField {
     Period,
     /// A tracepoint's own fields.
     Raw,
+    /// The user registers ip, sp and bp.
+    RegsUser,
+    /// 4 KiB of the user stack, from the stack pointer on.
+    StackUser,
 }
 
 /// Expected numbers. Only the workload's tasks count: its threads and the processes they start.

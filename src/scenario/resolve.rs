@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use unwindlab_abi::lab::SYMBOL as LAB_CLIENT;
 use unwindlab_abi::plan::{GuestPlan, WorkloadPlan};
 use unwindlab_guest_kernel::lines::{LineError, NO_LINES};
+use unwindlab_guest_kernel::types::NO_TYPES;
+use unwindlab_guest_kernel::types::{LayoutError, Member};
 use unwindlab_vmm::SiteError;
 
 use super::error::{Complaints, ScenarioErrors};
@@ -16,6 +18,7 @@ use super::inject;
 use super::lab;
 use super::model::{Pmu, Scenario};
 use super::perf_tool;
+use super::user_returns;
 use unwindlab_engine::plan::TrialPlan;
 use unwindlab_engine::plan::{
     ActionPlan, ArrivalPlan, InjectionPlan, KernelAddresses, Limits, PmuPlan, TaskFilter,
@@ -58,9 +61,20 @@ pub trait KernelSymbols {
     fn percpu_offset(&self, _name: &str) -> Option<u64> {
         None
     }
+    /// Where a member of a struct is, by the kernel's own type information.
+    ///
+    /// # Errors
+    /// [`LayoutError`].
+    fn member(&self, _structure: &str, _path: &str) -> Result<Member, LayoutError> {
+        Err(LayoutError::NoTypes)
+    }
     /// Up to `length` bytes of the kernel's text as linked; `None` if the image cannot be read
     /// there.
     fn code(&self, _address: u64, _length: usize) -> Option<Vec<u8>> {
+        None
+    }
+    /// What no other kernel has: the hash of its image.
+    fn identity(&self) -> Option<String> {
         None
     }
     /// The symbol that contains an address, and the offset in it.
@@ -116,6 +130,9 @@ pub enum UnsupportedKernel {
     /// Debug information, for a scenario that names lines of the source.
     #[error("{NO_LINES}")]
     Lines,
+    /// Type information, for a scenario that names a field of the task.
+    #[error("{NO_TYPES}")]
+    Types,
     /// The variable by which the running task is identified.
     #[error("the kernel has no per-CPU `current_task`")]
     CurrentTask,
@@ -175,7 +192,13 @@ pub fn resolve(
             .any(|it| matches!(it.action, ActionPlan::Guest { .. })),
         kernel_threads: injections.iter().any(any_task),
         perf_tool: scenario.perf_tool.as_deref().map(perf_tool::resolve),
+        sysctls: Vec::new(),
+        operation: None,
+        survey: None,
     };
+    if complaints.say(NO_TYPES) {
+        return Err(UnsupportedKernel::Types.into());
+    }
     Ok(complaints.into_result(TrialPlan {
         scenario: String::clone(&scenario.name),
         kernel: kernel.to_owned(),
@@ -198,6 +221,7 @@ pub fn resolve(
             },
         },
         explore,
+        witness: user_returns::plan(scenario.witness, symbols),
     })?)
 }
 

@@ -122,6 +122,12 @@ pub(crate) fn nmi(fd: &VcpuFd) -> Result<NmiReceipt, InjectError> {
     }
 }
 
+/// RFLAGS.IF: interrupts are enabled.
+const RFLAGS_INTERRUPTS: u64 = 1 << 9;
+/// Offset of a local APIC's task priority register.
+const TPR: usize = 0x80;
+/// Offset of its first in-service register, as of the request registers.
+const ISR: usize = 0x100;
 /// Offset of a local APIC's first interrupt request register. There are eight, 16 bytes apart.
 const IRR: usize = 0x200;
 /// End of these registers.
@@ -160,9 +166,50 @@ pub(crate) fn irq_pending(fd: &VcpuFd) -> Result<bool, errno::Error> {
     Ok(injected != 0 || requests.iter().any(|byte| *byte != 0))
 }
 
+/// The vector that a vCPU with interrupts enabled takes next: that of an interrupt taken from the
+/// local APIC and not delivered yet, otherwise the highest one requested.
+pub(crate) fn next_vector(fd: &VcpuFd) -> Result<Option<u8>, errno::Error> {
+    let interrupt = fd.get_vcpu_events()?.interrupt;
+    if interrupt.injected != 0 {
+        return Ok(Some(interrupt.nr));
+    }
+    let lapic = fd.get_lapic()?;
+    Ok(highest(&lapic, IRR))
+}
+
+/// Whether a vCPU takes an interrupt or NMI before its next instruction, where these flags are set
+/// and it handles no NMI. KVM gives it one that waits when it enters the guest.
+pub(crate) fn is_due(fd: &VcpuFd, rflags: u64) -> Result<bool, errno::Error> {
+    let events = fd.get_vcpu_events()?;
+    if events.nmi.pending != 0 || events.nmi.injected != 0 || events.interrupt.injected != 0 {
+        return Ok(true);
+    }
+    Ok(rflags & RFLAGS_INTERRUPTS != 0 && is_deliverable(&fd.get_lapic()?))
+}
+
+/// Whether an interrupt is pending whose priority class is above that of the task and of what is
+/// in service (Intel SDM vol. 3, 12.8.3).
+fn is_deliverable(state: &kvm_lapic_state) -> bool {
+    let class = |vector: u8| vector >> 4;
+    let task = state.regs.get(TPR).map_or(0, |it| it.cast_unsigned());
+    let serviced = highest(state, ISR).unwrap_or(0);
+    highest(state, IRR).is_some_and(|it| class(it) > class(task).max(class(serviced)))
+}
+
+/// The highest vector whose bit is set in eight registers.
+fn highest(state: &kvm_lapic_state, registers: usize) -> Option<u8> {
+    (0..=u8::MAX)
+        .rev()
+        .find(|vector| is_set(state, registers, *vector))
+}
+
 fn is_requested(state: &kvm_lapic_state, vector: u8) -> bool {
+    is_set(state, IRR, vector)
+}
+
+fn is_set(state: &kvm_lapic_state, registers: usize, vector: u8) -> bool {
     let bit = usize::from(vector);
-    let at = IRR + bit / 32 * 16 + bit % 32 / 8;
+    let at = registers + bit / 32 * 16 + bit % 32 / 8;
     let byte = state.regs.get(at).copied().unwrap_or(0);
     byte.cast_unsigned() >> (bit % 8) & 1 == 1
 }
@@ -178,5 +225,22 @@ mod tests {
         state.regs[0x273] = 1 << 5;
         assert!(is_requested(&state, 0xfd));
         assert!(!is_requested(&state, 0xfc) && !is_requested(&state, 0x1d));
+    }
+
+    #[test]
+    fn an_interrupt_is_due_above_what_is_in_service() {
+        let mut state = kvm_lapic_state::default();
+        assert!(!is_deliverable(&state));
+        // Vector 0x31 is requested: register 1, bit 17.
+        state.regs[IRR + 0x12] = 1 << 1;
+        assert!(is_deliverable(&state));
+        // Vector 0x32, of the same class, is in service.
+        state.regs[ISR + 0x12] = 1 << 2;
+        assert!(!is_deliverable(&state));
+        // Vector 0x41 is requested too.
+        state.regs[IRR + 0x20] = 1 << 1;
+        assert!(is_deliverable(&state));
+        state.regs[TPR] = 0x40;
+        assert!(!is_deliverable(&state));
     }
 }

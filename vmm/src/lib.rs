@@ -85,6 +85,7 @@
 //! - `inject`: NMIs and interrupts, confirmed by KVM
 //! - `pmu`: synthetic performance counters
 //! - `debug`: hardware breakpoints and steps of one vCPU, and the bytes of one trap
+//! - `returns`: returns to user mode, executed here and noted
 //! - `vcpu`: one vCPU: its state, and running it until it stops
 //! - `threads`: a thread for each vCPU, their messages, and the events
 //! - `traps`: breakpoints of all vCPUs, by hardware or planted traps
@@ -103,6 +104,7 @@ mod machine;
 mod memory;
 mod pmu;
 pub mod probe;
+mod returns;
 mod threads;
 mod traps;
 mod vcpu;
@@ -110,7 +112,7 @@ mod x86;
 
 pub use boot::{BootError, Kernel, KernelError, LINUX_CMDLINE, ParamsError};
 pub use checkpoint::{Checkpoint, CheckpointError, Restored};
-pub use debug::TrapError;
+pub use debug::{DataAccess, DataBreakpoint, TrapError};
 pub use devices::serial::{CONSOLE_LIMIT, Console};
 pub use inject::{InjectError, NmiReceipt, NmiState};
 pub use kvm::cpuid::on_tcg;
@@ -118,9 +120,10 @@ pub use kvm::vm::VmError;
 pub use kvm::{OpenKvmError, open_kvm};
 pub use kvm_bindings::{kvm_regs as Regs, kvm_sregs as Sregs};
 pub use kvm_ioctls::Kvm;
-pub use machine::{BuildError, Machine, MachineConfig, VcpuHandle};
+pub use machine::{BuildError, Machine, MachineConfig, ReturnWatchError, VcpuHandle};
 pub use memory::{AccessError, AddressSpace, Memory, MemoryError};
 pub use pmu::{Pmu, PmuError, SiteError, rdpmc_sites};
+pub use returns::{PlantError, ReturnNote, ReturnWatch};
 pub use threads::{Pause, PauseError, ResumeError, VcpuEvent};
 pub use traps::BreakpointError;
 pub use vcpu::{

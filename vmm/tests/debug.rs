@@ -16,7 +16,7 @@ use std::time::Duration;
 use guest::{
     ADDRESS, BELL, guest, machine, next_stop, runs_kernel_code, started, write_interrupt_table,
 };
-use unwindlab_vmm::{Machine, Pause, Run, Stop};
+use unwindlab_vmm::{BreakpointError, DataAccess, DataBreakpoint, Machine, Pause, Run, Stop};
 
 // Vector 2 counts NMIs in r12; the loop counts its turns in rbx.
 guest!(nmi_counter:
@@ -83,6 +83,16 @@ guest!(pushes_flags:
     "pushfw"
     "pop bx"
     "nop"
+);
+
+// Reads, then writes 8 bytes at 0x300000, and writes behind them.
+guest!(accesses:
+    "mov rdi, 0x300000"
+    "2: mov rax, [rdi]"
+    "inc rax"
+    "mov [rdi + 4], eax"
+    "mov [rdi + 8], rax"
+    "jmp 2b"
 );
 
 fn resume(machine: &mut Machine, run: Run) {
@@ -379,4 +389,47 @@ fn a_running_vcpu_steps_after_a_pause() {
         assert_ne!(pc, before);
         resume(&mut machine, Run::Continue);
     }
+}
+
+#[test]
+fn a_breakpoint_on_data_stops_behind_the_access() {
+    if !runs_kernel_code() {
+        return;
+    }
+    // Behind the read, behind the write, and the instruction after that.
+    let (read, write) = (ADDRESS + 10, ADDRESS + 16);
+    let data = |access| DataBreakpoint::new(0x30_0000, 8, access).unwrap();
+    let mut machine = machine(1, accesses());
+    let expected = |machine: &mut Machine, code: &[u64], access, run, pcs: &[u64]| {
+        let met = vec![data(access)];
+        machine.set_breakpoints_and_data(code, &[], &met).unwrap();
+        for &pc in pcs {
+            resume(machine, run);
+            let met = met.clone();
+            assert_eq!(next_stop(machine), Stop::Data { pc, met });
+        }
+    };
+    let m = &mut machine;
+    expected(m, &[], DataAccess::Write, Run::Continue, &[write; 3]);
+    let both = [read, write, read];
+    expected(m, &[], DataAccess::ReadWrite, Run::Continue, &both);
+    // The step that makes the access stops there too, once.
+    expected(
+        m,
+        &[],
+        DataAccess::Write,
+        Run::Steps(9.try_into().unwrap()),
+        &[write],
+    );
+    resume(m, Run::Step);
+    assert_eq!(next_stop(m), Stop::Stepped { pc: write + 4 });
+    // A breakpoint on the next instruction is a stop of its own.
+    expected(m, &[write], DataAccess::Write, Run::Continue, &[write]);
+    resume(m, Run::Continue);
+    assert_eq!(next_stop(m), Stop::Breakpoint { pc: write });
+    let refused = m.set_breakpoints_and_data(&[], &[1, 2, 3, 4], &[data(DataAccess::Write)]);
+    assert!(matches!(
+        refused,
+        Err(BreakpointError::TooMany { asked: 5 })
+    ));
 }

@@ -2,7 +2,7 @@
 
 use unwindlab_vmm::{
     AccessError, BreakpointError, CheckpointError, InjectError, InspectError, OverflowError,
-    PauseError, ResumeError,
+    PauseError, ResumeError, ReturnWatchError,
 };
 
 use super::session::SessionError;
@@ -32,6 +32,9 @@ pub(crate) enum DriverError {
     /// The performance counters of a vCPU do not overflow.
     #[error(transparent)]
     Overflow(#[from] OverflowError),
+    /// Returns to user mode are noted for ever.
+    #[error(transparent)]
+    Returns(#[from] ReturnWatchError),
     /// The machine cannot be saved or put back.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

@@ -13,20 +13,23 @@ mod look;
 pub(crate) mod session;
 mod shared;
 mod watch;
+mod witness;
 
 use std::time::Instant;
 
 use unwindlab_abi::{MAILBOX_PORT, MARK_PORT, mark};
 use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
 use unwindlab_vmm::{
-    Access, AddressSpace, Checkpoint, Machine, Pause, Run, Stop, VcpuEvent, VcpuHandle, Watched,
+    Access, AddressSpace, Checkpoint, DataBreakpoint, Machine, Pause, Run, Stop, VcpuEvent,
+    VcpuHandle, Watched,
 };
 
 pub(crate) use self::error::DriverError;
 use self::held::Held;
 pub(crate) use self::look::{place, word};
-use self::session::{AgentSession, Consequence};
+use self::session::{AgentSession, Caller, Consequence};
 pub(crate) use self::watch::host_may_have;
+use self::witness::WitnessState;
 use crate::plan::{KernelAddresses, TrialPlan};
 
 /// What happened in a guest, and to which vCPU.
@@ -40,6 +43,12 @@ pub(crate) enum Happening {
     Mark { vcpu: u8, what: u8, thread: u32 },
     /// The vCPU stands at a breakpoint.
     Breakpoint { vcpu: u8, pc: u64 },
+    /// The vCPU stands behind an access that meets breakpoints on data.
+    Data {
+        vcpu: u8,
+        pc: u64,
+        met: Vec<DataBreakpoint>,
+    },
     /// The vCPU is back at a breakpoint at which it stopped before: nothing new.
     BackAtBreakpoint { vcpu: u8 },
     /// The vCPU executed what it was to execute; the next instruction is at `pc`.
@@ -70,7 +79,9 @@ pub(crate) struct Driver {
     pub session: AgentSession,
     symbols: KernelAddresses,
     breakpoints: Vec<u64>,
+    data: Vec<DataBreakpoint>,
     held: Held,
+    witness: WitnessState,
     /// The only vCPU runs on the thread that waits for it.
     runs_here: bool,
     /// How it is to run then.
@@ -91,7 +102,9 @@ impl Driver {
             session,
             symbols: plan.symbols,
             breakpoints: Vec::new(),
+            data: Vec::new(),
             held: Held::default(),
+            witness: WitnessState::new(plan.witness.as_ref()),
             runs_here: false,
             next_run: None,
         }
@@ -186,13 +199,22 @@ impl Driver {
                 ..
             } => {
                 let (what, thread) = mark::unpack(value);
+                if what == mark::ARM {
+                    self.identify_tasks(vcpu, thread)?;
+                }
                 Happening::Mark { vcpu, what, thread }
             }
             Stop::Access(access) => Happening::Access { vcpu, access },
             Stop::Breakpoint { pc } => Happening::Breakpoint { vcpu, pc },
+            Stop::Data { pc, met } => Happening::Data { vcpu, pc, met },
             Stop::BackAtBreakpoint { .. } => Happening::BackAtBreakpoint { vcpu },
             Stop::Stepped { pc } => Happening::Stepped { vcpu, pc },
             Stop::Paused => {
+                self.resume(vcpu, Run::Continue)?;
+                return Ok(None);
+            }
+            Stop::StrangeReturn { why, .. } => {
+                self.end_witness(&why)?;
                 self.resume(vcpu, Run::Continue)?;
                 return Ok(None);
             }
@@ -204,11 +226,17 @@ impl Driver {
     /// beyond the answer.
     pub fn answer(&mut self, call: Call) -> Result<Option<Happening>, DriverError> {
         let Call { vcpu, frame } = call;
-        let space = AddressSpace::of(&self.vcpu(vcpu)?.sregs()?);
+        let caller = Caller {
+            space: AddressSpace::of(&self.vcpu(vcpu)?.sregs()?),
+            task: self.current_task(vcpu)?,
+        };
         let memory = self.machine.memory();
-        Ok(match self.session.answer(memory, &space, frame)? {
+        Ok(match self.session.answer(memory, &caller, frame)? {
             Consequence::None => None,
-            Consequence::Ready => Some(Happening::Ready { vcpu }),
+            Consequence::Ready => {
+                self.begin_witness()?;
+                Some(Happening::Ready { vcpu })
+            }
             Consequence::Finished => {
                 self.drain();
                 None
@@ -257,14 +285,25 @@ impl Driver {
 
     /// Sets the breakpoints of all vCPUs.
     pub fn break_at(&mut self, places: &[u64]) -> Result<(), DriverError> {
-        if places == self.breakpoints {
+        self.break_at_all(places, &[])
+    }
+
+    /// The same with breakpoints on data.
+    pub fn break_at_all(
+        &mut self,
+        places: &[u64],
+        data: &[DataBreakpoint],
+    ) -> Result<(), DriverError> {
+        if places == self.breakpoints && data == self.data {
             return Ok(());
         }
         // The kernel's addresses are those of the upper half.
         let (kernel, user): (Vec<u64>, Vec<u64>) =
             places.iter().partition(|place| **place >> 63 == 1);
-        self.machine.set_breakpoints(&kernel, &user)?;
+        self.machine
+            .set_breakpoints_and_data(&kernel, &user, data)?;
         self.breakpoints = places.to_vec();
+        self.data = data.to_vec();
         Ok(())
     }
 
@@ -276,11 +315,13 @@ impl Driver {
 
     /// Puts the machine back to a checkpoint, with so much of its console and nothing to stop at.
     pub fn begin_at(&mut self, checkpoint: &Checkpoint, console: u64) -> Result<(), DriverError> {
+        self.machine.end_returns()?;
         self.machine.restore(checkpoint)?;
         self.machine.console().cut(console);
         self.stop_at(&[])?;
         self.machine.set_breakpoints(&[], &[])?;
         self.breakpoints.clear();
+        self.data.clear();
         Ok(())
     }
 
@@ -296,8 +337,10 @@ impl Driver {
 
     /// The recording of all that the agent announced and the guest has put out, and the machine as
     /// it is now.
-    pub fn close(self) -> (Recording, Machine) {
+    pub fn close(mut self) -> (Recording, Machine) {
+        let witness = self.close_witness();
         let mut recording = self.session.into_recording();
+        recording.witness = witness;
         recording.console = watch::console_text(&self.machine);
         (recording, self.machine)
     }

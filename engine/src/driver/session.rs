@@ -1,9 +1,11 @@
 //! The conversation with the guest's agent: keeps what it announces, and answers what it asks.
 
 use unwindlab_abi::ABI_VERSION;
+use unwindlab_abi::lab::HEAD_OFFSET;
 use unwindlab_abi::mailbox::{self, Header, MailboxError, PAGE_SIZE};
 use unwindlab_abi::message::{AgentMessage, HostReply, MAX_LOCATE, RingAnnounce, UserSymbol};
 use unwindlab_abi::plan::GuestPlan;
+use unwindlab_abi::survey::MAX_PLACES;
 use unwindlab_vmm::{AccessError, AddressSpace, Memory};
 
 use super::guest_memory::Ram;
@@ -33,6 +35,14 @@ pub(super) enum Consequence {
     Finished,
     /// The trial is over.
     End(TrialEnd),
+}
+
+/// The task that calls.
+pub(super) struct Caller {
+    /// Its address space.
+    pub(super) space: AddressSpace,
+    /// Its `task_struct`.
+    pub(super) task: u64,
 }
 
 /// A guest that does not keep to the protocol. Its agent is ours, so this is the harness's fault
@@ -110,11 +120,10 @@ impl AgentSession {
     }
 
     /// Reads the mailbox whose header page has this frame number, and writes the answer into it.
-    /// `space` is that of the vCPU that rang.
     pub(super) fn answer(
         &mut self,
         memory: &Memory,
-        space: &AddressSpace,
+        caller: &Caller,
         frame: u32,
     ) -> Result<Consequence, SessionError> {
         self.begun = true;
@@ -129,9 +138,10 @@ impl AgentSession {
         let message = mailbox::decode(&body)?;
         let (reply, consequence) = match message {
             AgentMessage::Locate { start, pages } => {
-                let found = locate(memory, space, start, pages)?;
+                let found = locate(memory, &caller.space, start, pages)?;
                 (HostReply::Located(found), Consequence::None)
             }
+            AgentMessage::Task => (HostReply::Task(caller.task), Consequence::None),
             message => self.message(message)?,
         };
         let answer = mailbox::encode(&reply)?;
@@ -209,6 +219,12 @@ impl AgentSession {
             AgentMessage::Observed(seen) => {
                 keep(&mut recording.observations, seen, "observations")?;
             }
+            AgentMessage::Surveyed(places) => {
+                if recording.survey.len().saturating_add(places.len()) > MAX_PLACES {
+                    return Err(SessionError::TooMany("surveyed places"));
+                }
+                recording.survey.extend(places);
+            }
             AgentMessage::PerfScript(text) => {
                 let script = recording.perf_script.get_or_insert_default();
                 if script.len().saturating_add(text.len()) > SCRIPT_LIMIT {
@@ -223,8 +239,8 @@ impl AgentSession {
                 let room = LOG_LIMIT.saturating_sub(recording.kernel_log.len());
                 recording.kernel_log.extend(text.chars().take(room));
             }
-            // Answered from guest memory, in `answer`.
-            AgentMessage::Locate { .. } => {}
+            // Answered from the vCPU's state, in `answer`.
+            AgentMessage::Locate { .. } | AgentMessage::Task => {}
             AgentMessage::Bye => consequence = Consequence::End(TrialEnd::Completed),
         }
         Ok((HostReply::Ok, consequence))
@@ -285,6 +301,17 @@ impl AgentSession {
     pub fn output_pages(&self) -> impl Iterator<Item = u64> {
         let rings = self.recording.rings.iter().flat_map(|it| &it.data_pages);
         rings.chain(self.lab_pages.iter().skip(1)).copied()
+    }
+
+    /// Guest-physical addresses of `data_head` of every ring, and of the head of the lab client's
+    /// log, if there is one.
+    pub fn head_words(&self) -> (Vec<u64>, Option<u64>) {
+        let rings = self.recording.rings.iter();
+        let log = self.lab_pages.first();
+        (
+            rings.map(|ring| ring.control_page + DATA_HEAD).collect(),
+            log.map(|control| control + HEAD_OFFSET as u64),
+        )
     }
 
     /// `data_head` of every ring.

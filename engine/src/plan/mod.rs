@@ -17,5 +17,5 @@ pub use progress::{Stage, TrialProgress};
 pub use token::Token;
 pub use trial::{
     ActionPlan, ArrivalPlan, CodePlace, Corruption, EventPlan, ExplorePlan, InjectionPlan,
-    KernelAddresses, Limits, PmuPlan, PokePlan, TaskFilter, TrialPlan, TriggerPlan,
+    KernelAddresses, Limits, PmuPlan, PokePlan, TaskFilter, TrialPlan, TriggerPlan, WitnessPlan,
 };

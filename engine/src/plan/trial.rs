@@ -35,6 +35,21 @@ pub struct TrialPlan {
     pub symbols: KernelAddresses,
     /// Random preemptions, in trials of their own.
     pub explore: Option<ExplorePlan>,
+    /// Which returns to user mode to note; none: they are not noted.
+    #[serde(default)]
+    pub witness: Option<WitnessPlan>,
+}
+
+/// How returns to user mode are noted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WitnessPlan {
+    /// The addresses of the kernel's instructions that return to user mode.
+    pub sites: Vec<u64>,
+    /// Most returns to note.
+    pub most: u32,
+    /// Offset of a task's `pid`, if it is known; otherwise it is found out from the first workload
+    /// threads.
+    pub task_pid: Option<u64>,
 }
 
 /// An exploration: trials with random preemptions (see `runner::explore`).
@@ -187,7 +202,7 @@ pub struct PokePlan {
 /// When an injection is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TriggerPlan {
-    /// A task is about to execute an instruction.
+    /// A task is about to execute an instruction, or has accessed a field.
     Arrival(ArrivalPlan),
     /// Periodically, wherever the vCPU executes.
     Rate {
@@ -217,10 +232,11 @@ pub enum TriggerPlan {
     },
 }
 
-/// An instruction, and which task must be about to execute it.
+/// An instruction, and which task must be about to execute it; or an access, and which task must have
+/// made it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrivalPlan {
-    /// The instruction.
+    /// The instruction or the access.
     pub place: CodePlace,
     /// The first iteration of the workload (arm mark) that counts, from 1.
     pub first: u64,
@@ -325,7 +341,7 @@ impl TriggerPlan {
     }
 }
 
-/// An instruction in the guest.
+/// Where a vCPU stops for an arrival.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CodePlace {
     /// Kernel text, resolved from the kernel's symbols.
@@ -339,5 +355,14 @@ pub enum CodePlace {
         symbol: String,
         /// Bytes from its start.
         offset: u64,
+    },
+    /// Behind an instruction that accesses a field of the workload thread's `task_struct`.
+    TaskField {
+        /// Bytes from the start of the `task_struct`.
+        offset: u64,
+        /// Number of bytes: 1, 2, 4 or 8.
+        bytes: u8,
+        /// Whether reads count too.
+        reads: bool,
     },
 }

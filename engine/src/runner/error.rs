@@ -53,6 +53,12 @@ pub enum TrialError {
         frozen: u8,
         places: Vec<VcpuPlace>,
     },
+    /// A field that a breakpoint on data cannot cover.
+    #[error(
+        "a breakpoint cannot be on {bytes} bytes at offset {offset:#x} of a task, expected 1, 2, 4 \
+         or 8 at a multiple of them"
+    )]
+    NoSuchField { offset: u64, bytes: u8 },
     /// A symbol that the agent did not announce.
     #[error("the workload has no symbol {0:?}")]
     NoUserSymbol(String),

@@ -224,11 +224,11 @@ impl<'p> Injector<'p> {
 
     /// Sets the breakpoints that are needed now.
     fn refresh_breakpoints(&self, driver: &mut Driver) -> Result<(), TrialError> {
-        let places = match self.closed {
-            true => Vec::new(),
-            false => self.triggers.arrivals.addresses(),
-        };
-        Ok(driver.break_at(&places)?)
+        if self.closed {
+            return Ok(driver.break_at(&[])?);
+        }
+        let arrivals = &self.triggers.arrivals;
+        Ok(driver.break_at_all(&arrivals.addresses(), &arrivals.data())?)
     }
 
     /// Fails where the helper does not answer.

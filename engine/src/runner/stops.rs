@@ -1,7 +1,7 @@
 //! What a stop of a vCPU calls for: at a mark, at a place of an injection, after a single step.
 
 use unwindlab_abi::mark;
-use unwindlab_vmm::{Access, Run};
+use unwindlab_vmm::{Access, DataBreakpoint, Run};
 
 use super::actions::Stepping;
 use super::arrivals::{Due, Standing, ThreadIteration};
@@ -70,11 +70,32 @@ impl StoppedVcpu<'_, '_> {
     }
 
     /// It stands at a place of an injection, or at the boundary after one.
-    pub fn at_breakpoint(self, pc: u64) -> Result<(), TrialError> {
+    pub fn at_breakpoint(mut self, pc: u64) -> Result<(), TrialError> {
         if self.injector.is_closed() {
             return self.go_on(Run::Continue);
         }
-        let (injector, driver, vcpu) = (self.injector, self.driver, self.vcpu);
+        self.arrive(pc, None)?;
+        self.injector.actions.resume_as_led(self.driver, self.vcpu)
+    }
+
+    /// It stands behind an access to a field that injections wait for.
+    pub fn at_data(mut self, pc: u64, met: &[DataBreakpoint]) -> Result<(), TrialError> {
+        if self.injector.is_closed() {
+            return self.go_on(Run::Continue);
+        }
+        for &data in met {
+            self.arrive(pc, Some(data))?;
+        }
+        if !self.injector.actions.stepping.contains_key(&self.vcpu) {
+            return self.go_on(Run::Continue);
+        }
+        // The access was the step.
+        self.after_step(pc)
+    }
+
+    /// Makes what is due where it stands: before the instruction, or behind an access to `data`.
+    fn arrive(&mut self, pc: u64, data: Option<DataBreakpoint>) -> Result<(), TrialError> {
+        let (injector, driver, vcpu) = (&mut *self.injector, &mut *self.driver, self.vcpu);
         // An NMI's handler comes by places too (perf's asks for the task's pid, as getppid does):
         // unless a scenario says so, the place is meant in the entry itself, and an NMI would
         // not be taken here anyway.
@@ -83,6 +104,7 @@ impl StoppedVcpu<'_, '_> {
         let next = driver.successors(vcpu, pc)?;
         let standing = Standing {
             pc,
+            data,
             vcpu,
             task,
             in_nmi,
@@ -104,7 +126,7 @@ impl StoppedVcpu<'_, '_> {
                 }
             }
         }
-        injector.actions.resume_as_led(driver, vcpu)
+        Ok(())
     }
 
     /// It is back at a place where it stopped before: it goes on as it was to go on then.

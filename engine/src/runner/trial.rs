@@ -152,6 +152,7 @@ impl<'p> Trial<'p> {
             Happening::Mark { vcpu, what, thread } => self.stopped(vcpu).at_mark(what, thread)?,
             Happening::Access { vcpu, access } => self.stopped(vcpu).at_access(access)?,
             Happening::Breakpoint { vcpu, pc } => self.stopped(vcpu).at_breakpoint(pc)?,
+            Happening::Data { vcpu, pc, met } => self.stopped(vcpu).at_data(pc, &met)?,
             Happening::Stepped { vcpu, pc } => self.stopped(vcpu).after_step(pc)?,
             Happening::BackAtBreakpoint { vcpu } => self.stopped(vcpu).again()?,
             Happening::Ended(end) => self.end = Some(host_may_have(&end).unwrap_or(end)),
@@ -171,6 +172,7 @@ impl<'p> Trial<'p> {
     fn tick(&mut self) -> Result<(), TrialError> {
         self.injector.look(&mut self.driver)?;
         self.injector.check_helper()?;
+        self.driver.check_witness()?;
         if let Some(end) = self.driver.panicked() {
             self.end = Some(end);
             return Ok(());

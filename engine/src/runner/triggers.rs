@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::arrivals::{Arrival, Arrivals, ThreadIteration};
+use unwindlab_vmm::DataAccess;
+
+use super::arrivals::{Arrival, Arrivals, Place, TaskField, ThreadIteration};
 use super::books::Books;
 use super::delays::{Delays, later};
 use super::error::TrialError;
@@ -59,8 +61,8 @@ impl Triggers {
             let follows = !injection.after.is_empty();
             match &injection.trigger {
                 TriggerPlan::Arrival(plan) => {
-                    let address = address(&plan.place, session)?;
-                    arrivals.push(Arrival::new(spec, address, plan, follows));
+                    let place = place(&plan.place, session)?;
+                    arrivals.push(Arrival::new(spec, place, plan, follows));
                 }
                 TriggerPlan::Rate {
                     period_us,
@@ -147,14 +149,26 @@ pub fn due_at_start(plan: &[InjectionPlan]) -> impl Iterator<Item = DueInjection
         .map(|(spec, _)| DueInjection::by_nobody(spec, 0))
 }
 
-/// The address of a place.
-fn address(place: &CodePlace, session: &AgentSession) -> Result<u64, TrialError> {
-    match place {
-        CodePlace::Kernel { address } => Ok(*address),
-        CodePlace::User { symbol, offset } => {
+/// The address of an instruction, or the field of whatever task will be armed.
+fn place(place: &CodePlace, session: &AgentSession) -> Result<Place, TrialError> {
+    Ok(match *place {
+        CodePlace::Kernel { address } => Place::Code(address),
+        CodePlace::User { ref symbol, offset } => {
             let found = session.user_symbol(symbol);
             let found = found.ok_or_else(|| TrialError::NoUserSymbol(symbol.clone()))?;
-            Ok(found.start.wrapping_add(*offset))
+            Place::Code(found.start.wrapping_add(offset))
         }
-    }
+        CodePlace::TaskField {
+            offset,
+            bytes,
+            reads,
+        } => {
+            let access = match reads {
+                true => DataAccess::ReadWrite,
+                false => DataAccess::Write,
+            };
+            let field = TaskField::new(offset, bytes, access);
+            Place::Field(field.ok_or(TrialError::NoSuchField { offset, bytes })?)
+        }
+    })
 }

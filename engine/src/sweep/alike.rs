@@ -31,7 +31,7 @@ use super::track::{STRIDE, Track};
 use super::trial::Approach;
 use super::worker::Worker;
 use crate::driver::word;
-use crate::plan::sweep::Pairs;
+use crate::plan::sweep::{Pairs, Reach};
 
 /// How often two boundaries are compared before they count as different: each time shows more of
 /// the words that are not steady.
@@ -204,7 +204,10 @@ impl Worker<'_> {
         let Some(&step) = track.step(next) else {
             return Ok(None);
         };
-        if step.user || !self.go(track, track.nearest(number), number, Approach::Steps)? {
+        if step.user
+            || step.reach != Reach::Stepped
+            || !self.go(track, track.nearest(number), number, Approach::Steps)?
+        {
             return Ok(None);
         }
         self.nmi()?;

@@ -29,6 +29,8 @@ pub(super) enum Phase {
     ToPath,
     /// Execute the path, step by step.
     OnPath,
+    /// Run other tasks until the path's is back.
+    Away,
     /// Come to an instruction.
     To(u64),
     /// Complete a trial.
@@ -41,6 +43,7 @@ impl fmt::Display for Phase {
             Self::BeforePath => write!(out, "before the path begins"),
             Self::ToPath => write!(out, "on the way to the path"),
             Self::OnPath => write!(out, "in the middle of the path"),
+            Self::Away => write!(out, "while the path's task is away"),
             Self::To(address) => write!(out, "on the way to {address:#x}"),
             Self::Trial => write!(out, "in a trial"),
         }
@@ -59,18 +62,24 @@ pub(super) enum SweepError {
     /// There is no path.
     #[error(transparent)]
     NoPath(#[from] NoPath),
-    /// The path is to begin at the request of a scenario that has none.
-    #[error("the scenario has no NMI at an instruction to begin at")]
-    NoBeginning,
-    /// The path is to begin in user mode.
-    #[error("a sweep begins at an instruction of the kernel")]
-    BeginsInUserMode,
+    /// The path is to begin at a place in user mode that the agent does not announce.
+    #[error("the workload has no symbol `{symbol}`")]
+    NoSymbol { symbol: String },
+    /// No iteration enters the kernel that often.
+    #[error(
+        "an iteration of the workload does not enter the kernel {number} times: begin at an earlier \
+         entry"
+    )]
+    NoEntry { number: u32 },
     /// The first instruction of the path is a return or an indirect branch.
     #[error("the instruction at {place:#x} can lead anywhere: begin the sweep at another")]
     LeadsAnywhere { place: u64 },
-    /// The iteration was over too early.
-    #[error("the thread's iteration ended before it came to {places:#x?}")]
-    IterationEnded { places: Vec<u64> },
+    /// No iteration came to the beginning.
+    #[error(
+        "{iterations} iterations of the workload ended before they came to {}: begin the sweep where \
+         the workload comes by (--from)", hex(.places)
+    )]
+    IterationEnded { places: Vec<u64>, iterations: u32 },
     /// The thread does not stay on its vCPU.
     #[error("the thread went to another vCPU: give it one of its own")]
     OtherVcpu,
@@ -103,6 +112,11 @@ pub(super) enum SweepError {
          what it was; go on with --resume"
     )]
     TooManyMissed { last: Point },
+}
+
+fn hex(places: &[u64]) -> String {
+    let places: Vec<String> = places.iter().map(|place| format!("{place:#x}")).collect();
+    places.join(" or ")
 }
 
 impl<E: Into<DriverError>> From<E> for SweepError {

@@ -7,6 +7,7 @@ use unwindlab_vmm::{Checkpoint, Run};
 
 use super::error::{Phase, SweepError};
 use crate::driver::{Driver, Happening};
+use crate::plan::sweep::SweepPlan;
 
 /// The workload thread whose path is swept.
 pub(super) const THREAD: u32 = 0;
@@ -29,6 +30,7 @@ pub(super) fn pass(
         Happening::Ready { vcpu }
         | Happening::Mark { vcpu, .. }
         | Happening::Breakpoint { vcpu, .. }
+        | Happening::Data { vcpu, .. }
         | Happening::BackAtBreakpoint { vcpu }
         | Happening::Stepped { vcpu, .. }
         | Happening::Access { vcpu, .. } => Ok(driver.resume(vcpu, Run::Continue)?),
@@ -37,12 +39,30 @@ pub(super) fn pass(
     }
 }
 
-/// Injects an NMI into a vCPU that stands still, in an iteration of the swept thread.
+/// Whose an injection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Injected {
+    thread: Option<u32>,
+    iteration: Option<u64>,
+}
+
+impl Injected {
+    /// One in this iteration of the swept thread; of no thread where the path may be a child's.
+    pub(super) fn of(plan: &SweepPlan, iteration: u64) -> Self {
+        let known = !plan.any_task();
+        Self {
+            thread: known.then_some(THREAD),
+            iteration: known.then_some(iteration),
+        }
+    }
+}
+
+/// Injects an NMI into a vCPU that stands still.
 pub(super) fn nmi(
     driver: &mut Driver,
     index: u8,
     spec: u32,
-    iteration: u64,
+    of: Injected,
 ) -> Result<Injection, SweepError> {
     let place = driver.place(index)?;
     let state = driver.vcpu(index)?.inject_nmi()?.before;
@@ -51,8 +71,8 @@ pub(super) fn nmi(
         vcpu: place.vcpu,
         rip: place.rip,
         cpl: place.cpl,
-        thread: Some(THREAD),
-        iteration: Some(iteration),
+        thread: of.thread,
+        iteration: of.iteration,
         exact: place.cpl == 0 && state.takes_one_here(),
     })
 }

@@ -12,7 +12,7 @@ use super::guest::checkpoint;
 use super::track::{STRIDE, Track};
 use super::trial::{Approach, TRIES};
 use super::worker::{Nmis, Worker};
-use crate::plan::sweep::{Boundary, Message, Pairs, Point, SecondNmi, boundaries};
+use crate::plan::sweep::{Boundary, Message, Pairs, Point, Reach, SecondNmi, boundaries};
 
 /// The instruction `sti`.
 const STI: u8 = 0xfb;
@@ -206,7 +206,14 @@ impl Worker<'_> {
         }
         let mut made = track.made.clone();
         made.push(self.nmi()?);
-        if !self.walk.run_to(entry)? || !self.walk.leave_handler(next.rip)? {
+        if !self.walk.run_to(entry)? {
+            return Ok(None);
+        }
+        let left = match next.reach {
+            Reach::Returned => self.walk.come_back(next.rip)?,
+            _ => self.walk.leave_handler(next.rip)?,
+        };
+        if !left {
             return Ok(None);
         }
         let behind = checkpoint(&mut self.walk.driver)?;

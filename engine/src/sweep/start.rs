@@ -1,21 +1,23 @@
-//! Where a path begins: from power-on to behind the request.
+//! Where a path begins: from power-on to behind the request, or to wherever it is to begin.
 
 use std::time::{Duration, Instant};
 
 use unwindlab_oracle::trace::LabLog;
 use unwindlab_oracle::trace::recording::Injection;
 use unwindlab_oracle::trace::ring::RingReader;
+use unwindlab_oracle::trace::witness::Written;
 use unwindlab_vmm::{Checkpoint, Run};
 
 use unwindlab_abi::mark;
 
 use super::error::{Phase, SweepError};
-use super::guest::{LEG, THREAD, checkpoint, nmi, pass, stands, without_ticks};
+use super::follow::Followed;
+use super::guest::{Injected, LEG, THREAD, checkpoint, nmi, pass, without_ticks};
 use super::printk::Printed;
+use super::user::gate;
 use crate::driver::session::AgentSession;
 use crate::driver::{Driver, Happening};
-use crate::plan::sweep::SweepPlan;
-use crate::plan::{CodePlace, TriggerPlan};
+use crate::plan::sweep::{Beginning, Made, Reach, Step, SweepPlan};
 
 /// Requests before the one whose path is swept. A kernel complains about the first ten NMIs in five
 /// seconds that nobody claims (`pr_emerg_ratelimited` in `unknown_nmi_error`,
@@ -24,20 +26,28 @@ const WARM_UP: u64 = 24;
 /// Iterations that are let pass because an interrupt is under way where the path would begin.
 const UNQUIET: u64 = 32;
 
-/// Where a path begins: behind its request.
+/// Iterations that may pass by the place where the path is to begin.
+const PASSED: u32 = 64;
+/// Vector of the NMI.
+const NMI: u8 = 2;
+
+/// Where a path begins.
 #[derive(Clone)]
 pub(super) struct PathStart {
     /// The vCPU of the path.
     pub(super) vcpu: u8,
     /// The task of the path.
     pub(super) task: u64,
-    /// Where the request was made.
-    pub(super) place: u64,
+    /// Whether another task may make the next request: the path's may be a child's.
+    pub(super) any_task: bool,
+    /// Where the next request is made. `None` until the path is known that begins at an entry: it
+    /// is its first instruction in the kernel.
+    pub(super) place: Option<u64>,
     /// The request, if one was made.
     pub(super) made: Vec<Injection>,
     /// The iteration of the path.
     pub(super) iteration: u64,
-    /// Behind the instruction at the place, and the request's NMI that came before it.
+    /// Where the path begins; the request's NMI has come before it.
     pub(super) behind: Checkpoint,
     /// What the kernel had printed.
     pub(super) printed: Option<Printed>,
@@ -47,6 +57,10 @@ pub(super) struct PathStart {
     pub(super) session: AgentSession,
     /// The rings, all read up to the beginning of the request's iteration.
     pub(super) rings: Vec<RingReader>,
+    /// What was written just before the request.
+    pub(super) written: Written,
+    /// Where the pid of a task is, if the witness knows.
+    pub(super) task_pid: Option<u64>,
     /// Slots of the lab client's log that were finished just before the request.
     pub(super) slots: u64,
 }
@@ -58,53 +72,78 @@ struct Iteration {
     task: u64,
 }
 
+impl Iteration {
+    fn followed(&self) -> Followed {
+        Followed {
+            vcpu: self.vcpu,
+            task: self.task,
+        }
+    }
+
+    /// Whose the path's injections are.
+    fn injected(&self, plan: &SweepPlan) -> Injected {
+        Injected::of(plan, self.number)
+    }
+}
+
 impl PathStart {
-    /// Goes from power-on behind the request.
+    /// Goes from power-on to where the path begins.
     pub(super) fn first(driver: &mut Driver, plan: &SweepPlan) -> Result<Self, SweepError> {
         let boot = Duration::from_millis(plan.trial.limits.boot_ms);
         Self::find(driver, plan, 0, Instant::now() + boot)
     }
 
-    /// Goes from here on behind the request of a later iteration.
+    /// Goes from here on to the beginning in a later iteration.
     pub(super) fn next(&self, driver: &mut Driver, plan: &SweepPlan) -> Result<Self, SweepError> {
         Self::find(driver, plan, self.iteration, Instant::now() + LEG)
     }
 
-    /// Goes behind the request of an iteration after number `done`. Skips those where an interrupt
-    /// is under way at the request, if there are others.
+    /// Goes to the beginning in an iteration after number `done`. Skips those where an interrupt
+    /// is under way there, if there are others.
     fn find(
         driver: &mut Driver,
         plan: &SweepPlan,
         done: u64,
-        until: Instant,
+        boot: Instant,
     ) -> Result<Self, SweepError> {
-        let (place, hit) = place(plan)?;
         let first = done.max(WARM_UP) + 1;
         let mut number = done;
+        let mut until = boot;
+        let mut passed = 0;
         loop {
             driver.start()?;
             let (vcpu, task) = next_iteration(driver, until)?;
+            until = Instant::now() + LEG;
             number += 1;
             let rings = rings(driver);
-            arrive(driver, vcpu, task, place, hit, until)?;
+            let mut iteration = Iteration { number, vcpu, task };
+            if !arrive(driver, plan, &mut iteration, number >= first, until)? {
+                passed += 1;
+                if passed > PASSED {
+                    let places = place(driver, plan)?.into_iter().collect();
+                    let iterations = PASSED;
+                    return Err(SweepError::IterationEnded { places, iterations });
+                }
+                continue;
+            }
+            number = iteration.number;
+            let vcpu = iteration.vcpu;
             if number >= first && (!driver.vcpu(vcpu)?.irq_pending()? || number >= first + UNQUIET)
             {
-                let iteration = Iteration { number, vcpu, task };
-                return Self::request(driver, plan, &iteration, place, rings);
+                return Self::request(driver, plan, &iteration, rings);
             }
             if number <= WARM_UP {
-                nmi(driver, vcpu, plan.request, number)?;
+                nmi(driver, vcpu, plan.request, iteration.injected(plan))?;
             }
             driver.break_at(&[])?;
         }
     }
 
-    /// Makes the request, if there is to be one, on a guest that stands at its place.
+    /// Makes what is to be made on a guest that stands at the beginning's place.
     fn request(
         driver: &mut Driver,
         plan: &SweepPlan,
         iteration: &Iteration,
-        place: u64,
         rings: Vec<RingReader>,
     ) -> Result<Self, SweepError> {
         let &Iteration { number, vcpu, task } = iteration;
@@ -113,21 +152,33 @@ impl PathStart {
         let lab = driver.session.recording.lab.as_ref();
         let slots = lab.map_or(0, LabLog::finished);
         let console = driver.machine.console().len();
-        let next = driver.successors(vcpu, place)?;
-        if next.is_empty() {
-            return Err(SweepError::LeadsAnywhere { place });
+        let place = place(driver, plan)?;
+        let behind = behind(driver, plan, vcpu)?;
+        let mut made = Vec::new();
+        let written = driver.written();
+        match plan.made {
+            Made::Nothing => {}
+            Made::Nmi => made.push(nmi(driver, vcpu, plan.request, iteration.injected(plan))?),
+            Made::Irq { vector } => driver.vcpu(vcpu)?.inject_irq(vector)?,
         }
-        let made = match plan.asks {
-            true => vec![nmi(driver, vcpu, plan.request, number)?],
-            false => Vec::new(),
-        };
-        driver.break_at(&next)?;
-        driver.start()?;
-        wait_at(driver, vcpu, task, &next, Instant::now() + LEG)?;
+        if !behind.is_empty() {
+            driver.break_at(&behind)?;
+            driver.start()?;
+            let until = Instant::now() + LEG;
+            let in_handler = plan.in_handler || matches!(plan.beginning, Beginning::User { .. });
+            let arrived = wait_at(driver, iteration, &behind, in_handler, until)?;
+            if !arrived {
+                return Err(SweepError::IterationEnded {
+                    places: behind,
+                    iterations: 1,
+                });
+            }
+        }
         driver.break_at(&[])?;
         Ok(Self {
             vcpu,
             task,
+            any_task: plan.any_task(),
             place,
             made,
             iteration: number,
@@ -136,8 +187,35 @@ impl PathStart {
             console,
             session: driver.session.clone(),
             rings,
+            written,
+            task_pid: driver.task_pid(),
             slots,
         })
+    }
+}
+
+/// Where the path begins once what is made at its place is made; nowhere else than at the place
+/// where that is empty.
+fn behind(driver: &mut Driver, plan: &SweepPlan, vcpu: u8) -> Result<Vec<u64>, SweepError> {
+    if let Some(then) = plan.then {
+        return Ok(vec![then]);
+    }
+    let vector = match plan.made {
+        Made::Nmi => Some(NMI),
+        Made::Irq { vector } => Some(vector),
+        Made::Nothing => None,
+    };
+    let Beginning::Kernel { address, .. } = plan.beginning else {
+        // What comes in user mode comes before the next user instruction.
+        let handler = vector.map(|vector| gate(driver, vcpu, vector));
+        return Ok(handler.transpose()?.into_iter().collect());
+    };
+    match vector {
+        Some(vector) if plan.in_handler => Ok(vec![gate(driver, vcpu, vector)?]),
+        _ => match driver.successors(vcpu, address)? {
+            next if next.is_empty() => Err(SweepError::LeadsAnywhere { place: address }),
+            next => Ok(next),
+        },
     }
 }
 
@@ -148,18 +226,17 @@ fn rings(driver: &mut Driver) -> Vec<RingReader> {
     rings.collect()
 }
 
-/// The request's place, and which hit of it counts.
-fn place(plan: &SweepPlan) -> Result<(u64, u64), SweepError> {
-    if let Some(from) = plan.from {
-        return Ok((from, 1));
-    }
-    let injection = plan.trial.injections.get(plan.request as usize);
-    match injection.map(|injection| &injection.trigger) {
-        Some(TriggerPlan::Arrival(arrival)) => match arrival.place {
-            CodePlace::Kernel { address } => Ok((address, arrival.hit)),
-            CodePlace::User { .. } => Err(SweepError::BeginsInUserMode),
+/// The address of the place where the path begins, if it is one.
+fn place(driver: &Driver, plan: &SweepPlan) -> Result<Option<u64>, SweepError> {
+    match &plan.beginning {
+        Beginning::Kernel { address, .. } => Ok(Some(*address)),
+        Beginning::User { symbol, offset } => match driver.session.user_symbol(symbol) {
+            Some(found) => Ok(Some(found.start.wrapping_add(*offset))),
+            None => Err(SweepError::NoSymbol {
+                symbol: symbol.clone(),
+            }),
         },
-        _ => Err(SweepError::NoBeginning),
+        Beginning::Entry { .. } => Ok(None),
     }
 }
 
@@ -177,50 +254,149 @@ fn next_iteration(driver: &mut Driver, until: Instant) -> Result<(u8, u64), Swee
     }
 }
 
-/// Goes on to the place, as that task and outside of NMIs, for the `hit`-th time.
+/// Goes on to the beginning's place, outside of NMIs; whether the iteration comes by it. Where the
+/// path does not begin yet, an iteration that is to be followed step by step is left where it is.
 fn arrive(
     driver: &mut Driver,
-    vcpu: u8,
-    task: u64,
-    place: u64,
-    hit: u64,
+    plan: &SweepPlan,
+    iteration: &mut Iteration,
+    begins: bool,
     until: Instant,
-) -> Result<(), SweepError> {
+) -> Result<bool, SweepError> {
     without_ticks(driver)?;
+    let (place, hit, any_task) = match (&plan.beginning, place(driver, plan)?) {
+        (Beginning::Entry { number }, _) => {
+            return match begins {
+                true => before_entry(driver, plan, iteration, *number),
+                false => Ok(true),
+            };
+        }
+        (Beginning::Kernel { hit, any_task, .. }, Some(place)) => (place, *hit, *any_task),
+        (_, Some(place)) => (place, 1, false),
+        (_, None) => return Ok(false),
+    };
     driver.break_at(&[place])?;
     driver.start()?;
-    for _ in 1..hit {
-        wait_at(driver, vcpu, task, &[place], until)?;
-        driver.resume(vcpu, Run::Continue)?;
+    for passing in 1..=hit {
+        let arrived = match any_task {
+            true => wait_for_any(driver, iteration, place, until)?,
+            false => wait_at(driver, iteration, &[place], false, until)?,
+        };
+        if !arrived {
+            driver.break_at(&[])?;
+            return Ok(false);
+        }
+        if passing < hit {
+            driver.resume(iteration.vcpu, Run::Continue)?;
+        }
     }
-    wait_at(driver, vcpu, task, &[place], until)
+    Ok(true)
 }
 
-/// Waits until the task stands at one of these places, outside of NMIs.
+/// Goes on to the last user instruction before the iteration's n-th entry; whether there is one.
+/// Which one it is shows only behind it: the machine is put back to where it came to user mode, and
+/// takes the same way once more.
+fn before_entry(
+    driver: &mut Driver,
+    plan: &SweepPlan,
+    iteration: &Iteration,
+    number: u32,
+) -> Result<bool, SweepError> {
+    let followed = iteration.followed();
+    let mut at = followed.here(driver, Reach::Stepped)?;
+    let (mut back, mut steps, mut entries) = (checkpoint(driver)?, 0, 0);
+    for _ in 0..plan.longest {
+        let Some(next) = followed.next(driver, at)? else {
+            return Err(SweepError::NoEntry { number });
+        };
+        match (at.user, next.user) {
+            (true, true) => steps += 1,
+            (false, true) => (back, steps) = (checkpoint(driver)?, 0),
+            (true, false) => {
+                entries += 1;
+                if entries == number {
+                    driver.machine.restore(&back)?;
+                    return again(driver, followed, steps, at);
+                }
+            }
+            (false, false) => {}
+        }
+        at = next;
+    }
+    Ok(false)
+}
+
+/// Takes so many steps in user mode; whether they lead to this boundary.
+fn again(
+    driver: &mut Driver,
+    followed: Followed,
+    steps: u32,
+    to: Step,
+) -> Result<bool, SweepError> {
+    let mut at = followed.here(driver, Reach::Stepped)?;
+    for _ in 0..steps {
+        match followed.next(driver, at)? {
+            Some(next) if next.user => at = next,
+            _ => return Ok(false),
+        }
+    }
+    Ok(at.rip == to.rip)
+}
+
+/// Waits until the iteration's task stands at one of these places, outside of NMIs unless in the
+/// handler of one; false where the iteration is over.
 fn wait_at(
     driver: &mut Driver,
-    on: u8,
-    task: u64,
+    iteration: &Iteration,
     places: &[u64],
+    in_handler: bool,
     until: Instant,
-) -> Result<(), SweepError> {
+) -> Result<bool, SweepError> {
+    loop {
+        match driver.next(until)? {
+            Happening::Breakpoint { vcpu, pc } if places.contains(&pc) => {
+                let is_task = driver.current_task(vcpu)? == iteration.task;
+                if is_task && (in_handler || !driver.nmi_state(vcpu)?.masked) {
+                    return match vcpu == iteration.vcpu {
+                        true => Ok(true),
+                        false => Err(SweepError::OtherVcpu),
+                    };
+                }
+                driver.resume(vcpu, Run::Continue)?;
+            }
+            Happening::Mark {
+                what: mark::ARM | mark::DONE,
+                thread: THREAD,
+                ..
+            } => return Ok(false),
+            happening => pass(driver, happening, Phase::ToPath)?,
+        }
+    }
+}
+
+/// Waits until any task stands at a place, outside of NMIs: it is the path's.
+fn wait_for_any(
+    driver: &mut Driver,
+    iteration: &mut Iteration,
+    place: u64,
+    until: Instant,
+) -> Result<bool, SweepError> {
     loop {
         match driver.next(until)? {
             Happening::Breakpoint { vcpu, pc }
-                if places.contains(&pc) && stands(driver, vcpu, task)? =>
+                if pc == place && !driver.nmi_state(vcpu)?.masked =>
             {
-                return match vcpu == on {
-                    true => Ok(()),
-                    false => Err(SweepError::OtherVcpu),
-                };
+                iteration.vcpu = vcpu;
+                iteration.task = driver.current_task(vcpu)?;
+                return Ok(true);
             }
             Happening::Mark {
-                what: mark::DONE,
+                vcpu,
+                what: mark::ARM,
                 thread: THREAD,
-                ..
             } => {
-                let places = places.to_vec();
-                return Err(SweepError::IterationEnded { places });
+                iteration.number += 1;
+                driver.resume(vcpu, Run::Continue)?;
             }
             happening => pass(driver, happening, Phase::ToPath)?,
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use unwindlab_vmm::Checkpoint;
 
-use crate::plan::sweep::Step;
+use crate::plan::sweep::{Reach, Step};
 use unwindlab_oracle::trace::recording::Injection;
 
 /// Boundaries from one checkpoint of the path to the next: a trial steps over half of them on
@@ -25,7 +25,7 @@ pub(super) struct Track {
     pub(super) path: Arc<[Step]>,
     /// What was injected before it begins.
     pub(super) made: Vec<Injection>,
-    /// The first boundary in user mode; the path's end where there is none.
+    /// The first boundary behind the last one in the kernel.
     pub(super) user_mode: u32,
     first: PathCheckpoint,
     last: PathCheckpoint,
@@ -39,8 +39,8 @@ impl Track {
             at: 0,
             checkpoint: behind,
         };
-        let user_mode = path.iter().position(|step| step.user);
-        let user_mode = user_mode.unwrap_or(path.len());
+        let kernel = path.iter().rposition(|step| !step.user);
+        let user_mode = kernel.map_or(0, |last| last + 1);
         Self {
             user_mode: u32::try_from(user_mode).unwrap_or(u32::MAX),
             path,
@@ -51,14 +51,28 @@ impl Track {
         }
     }
 
-    /// The checkpoint to go to a point from: the last one may be beyond it. To user mode the whole
-    /// path is gone at once.
+    /// The checkpoint to go to a point from: the last one may be beyond it. To user mode the way
+    /// is gone at once.
     pub(super) fn nearest(&self, point: u32) -> &PathCheckpoint {
-        match &self.before {
-            _ if point > self.user_mode => &self.first,
-            Some(before) if point < self.last.at => before,
-            _ => &self.last,
+        let from = match point > self.user_mode {
+            true => self.last_run(),
+            false => point,
+        };
+        let in_time = |it: &&PathCheckpoint| it.at <= from;
+        let last = Some(&self.last).filter(in_time);
+        let before = self.before.as_ref().filter(in_time);
+        match point > self.user_mode && from == 0 {
+            true => &self.first,
+            false => last.or(before).unwrap_or(&self.first),
         }
+    }
+
+    /// The last boundary before the path's end in user mode to which the guest does not come by a
+    /// single step; the path's first if it does everywhere.
+    pub(super) fn last_run(&self) -> u32 {
+        let kernel = self.path.get(..self.user_mode as usize).unwrap_or_default();
+        let last = kernel.iter().rposition(|step| step.reach != Reach::Stepped);
+        u32::try_from(last.unwrap_or(0)).unwrap_or(u32::MAX)
     }
 
     /// The furthest checkpoint.
@@ -74,6 +88,20 @@ impl Track {
     /// The step at a boundary.
     pub(super) fn step(&self, point: u32) -> Option<&Step> {
         self.path.get(point as usize)
+    }
+
+    /// Whether a task returned to user mode on the way to a boundary: this one, or another while it
+    /// was away.
+    pub(super) fn returns_before(&self, point: u32) -> bool {
+        let way = self.path.get(..=point as usize).unwrap_or(&self.path);
+        let mut kernel = way.iter().skip_while(|step| step.user);
+        kernel.any(|step| step.user || step.reach == Reach::Returned)
+    }
+
+    /// The steps behind a boundary, up to another one.
+    pub(super) fn steps(&self, from: u32, to: u32) -> &[Step] {
+        let range = (from as usize).saturating_add(1)..(to as usize).saturating_add(1);
+        self.path.get(range).unwrap_or_default()
     }
 
     /// How many boundaries there are.

@@ -8,11 +8,11 @@ use unwindlab_vmm::{Checkpoint, Run};
 
 use super::engine::FromWorker;
 use super::error::{Phase, SweepError};
-use super::guest::{THREAD, checkpoint, nmi, pass, stands};
+use super::guest::{Injected, THREAD, checkpoint, nmi, pass};
 use super::track::{PathCheckpoint, STRIDE, Track};
 use super::worker::{Nmis, Worker};
-use crate::driver::{Happening, host_may_have};
-use crate::plan::sweep::{Message, Point, Step, SweptTrial};
+use crate::driver::{Driver, Happening, host_may_have};
+use crate::plan::sweep::{Message, Point, Reach, Step, SweptTrial};
 
 /// After so long without a stop a trial's machine is looked at: the host may have lost it.
 const SILENCE: Duration = Duration::from_millis(200);
@@ -35,10 +35,16 @@ pub(super) enum Approach {
 /// Steps that take as long as one stop at a breakpoint.
 const STEPS_A_STOP: usize = 4;
 
-/// How often a breakpoint at an instruction is met on a way that ends there, where that is the
+/// How often a breakpoint at an instruction is met on a way whose last boundary is there, where that is the
 /// faster way to go. `None` where the way begins or stands still (`rep`) at the instruction:
-/// whether such a breakpoint is met depends on what was before.
+/// whether such a breakpoint is met depends on what was before. Other tasks on the way may come by
+/// it, too.
 fn hits(way: &[Step], rip: u64) -> Option<usize> {
+    let is_stepped = |step: &Step| step.reach == Reach::Stepped;
+    if !way.iter().skip(1).all(is_stepped) {
+        return None;
+    }
+    let (_, way) = way.split_last()?;
     let is_there = |step: Option<&Step>| step.is_some_and(|step| step.rip == rip);
     let hits = 1 + way.iter().filter(|step| step.rip == rip).count();
     let passed = !is_there(way.first()) && !is_there(way.last());
@@ -47,6 +53,12 @@ fn hits(way: &[Step], rip: u64) -> Option<usize> {
             .windows(2)
             .all(|two| !two.iter().all(|step| step.rip == rip));
     (passed && hits * STEPS_A_STOP <= way.len() + STEPS_A_STOP).then_some(hits)
+}
+
+/// Whether an NMI would be a vCPU's first: it neither handles one nor is about to.
+fn takes_nmi(driver: &mut Driver, vcpu: u8) -> Result<bool, SweepError> {
+    let state = driver.nmi_state(vcpu)?;
+    Ok(!state.masked && !state.injected && state.pending == 0)
 }
 
 impl Worker<'_> {
@@ -86,19 +98,24 @@ impl Worker<'_> {
     ) -> Result<bool, SweepError> {
         self.restore(&from.checkpoint)?;
         let begin = Instant::now();
-        let way = track.path.get(from.at as usize..point as usize);
         let there = track.step(point).map(|step| step.rip);
-        let came = match (way.unwrap_or_default(), there) {
-            ([], _) => true,
+        let came = match there {
+            _ if from.at == point => true,
             // Beyond the first user instruction the way is gone at full speed: stepping holds
             // interrupts back, so that it would come before what the kernel sent itself, and a tick
             // would wait.
-            (_, Some(rip)) if point > track.user_mode => self.walk.run_to(rip)?,
-            (way, Some(rip)) if how == Approach::Breakpoint => match hits(way, rip) {
-                Some(hits) => self.walk.run_to_hit(rip, hits)?,
-                None => self.walk.steps(point.saturating_sub(from.at))?,
-            },
-            _ => self.walk.steps(point.saturating_sub(from.at))?,
+            Some(rip) if point > track.user_mode => {
+                let run = track.last_run().max(from.at);
+                self.walk.along(track.steps(from.at, run))? && self.walk.run_to(rip)?
+            }
+            Some(rip) if how == Approach::Breakpoint => {
+                let way = track.path.get(from.at as usize..=point as usize);
+                match way.and_then(|way| hits(way, rip)) {
+                    Some(hits) => self.walk.run_to_hit(rip, hits)?,
+                    None => self.walk.along(track.steps(from.at, point))?,
+                }
+            }
+            _ => self.walk.along(track.steps(from.at, point))?,
         };
         if !came {
             return Ok(false);
@@ -147,6 +164,11 @@ impl Worker<'_> {
             if !self.inject(track, nmis, &mut injections)? {
                 continue;
             }
+            let began = match !track.returns_before(number) {
+                true => self.walk.start.written.clone(),
+                false => self.walk.driver.written(),
+            };
+            self.walk.driver.begin_trial_witness(began);
             let trial = self.trial(point, injections)?;
             let died = matches!(
                 trial.end,
@@ -215,7 +237,8 @@ impl Worker<'_> {
     pub(super) fn nmi(&mut self) -> Result<Injection, SweepError> {
         let spec = u32::try_from(self.plan.trial.injections.len()).unwrap_or(u32::MAX);
         let start = &self.walk.start;
-        nmi(&mut self.walk.driver, start.vcpu, spec, start.iteration)
+        let of = Injected::of(self.plan, start.iteration);
+        nmi(&mut self.walk.driver, start.vcpu, spec, of)
     }
 
     /// The trial whose NMIs are made.
@@ -227,7 +250,8 @@ impl Worker<'_> {
         self.walk.driver.session.rings = self.walk.start.rings.clone();
         let iteration = self.walk.start.iteration;
         let begin = Instant::now();
-        self.walk.driver.break_at(&[self.walk.start.place])?;
+        let place = self.walk.start.place.into_iter().collect::<Vec<_>>();
+        self.walk.driver.break_at(&place)?;
         self.walk.driver.start()?;
         let end = self.rest(&mut injections, iteration)?;
         self.effort.runs_us.push(micros(begin));
@@ -238,6 +262,7 @@ impl Worker<'_> {
         let memory = driver.machine.memory();
         let lab = driver.session.lab_from(memory, start.slots);
         let rings = std::mem::take(&mut driver.session.rings);
+        let witness = driver.end_trial_witness();
         let kernel_log = match &start.printed {
             Some(printed) => printed.since(driver, start.vcpu)?,
             None => String::new(),
@@ -248,6 +273,7 @@ impl Worker<'_> {
             point,
             rings: rings.into_iter().map(|ring| ring.finish()).collect(),
             lab,
+            witness,
             injections,
             kernel_log,
             console: String::from_utf8_lossy(&console).into_owned(),
@@ -263,24 +289,41 @@ impl Worker<'_> {
         mut iteration: u64,
     ) -> Result<TrialEnd, SweepError> {
         let until = Instant::now() + Duration::from_millis(self.plan.limit_ms);
-        let mut requests = 0;
+        let (mut requests, mut begun) = (0, 0);
         let (driver, start) = (&mut self.walk.driver, &self.walk.start);
+        // A task that ends is followed by another one.
+        let mut task = start.task;
         loop {
             match driver.next(until.min(Instant::now() + SILENCE))? {
                 Happening::Mark {
                     vcpu,
                     what: mark::ARM,
-                    thread,
+                    thread: THREAD,
                 } => {
-                    iteration += u64::from(thread == THREAD);
-                    driver.resume(vcpu, Run::Continue)?;
-                }
-                Happening::Breakpoint { vcpu, .. } if stands(driver, vcpu, start.task)? => {
-                    requests += 1;
-                    if requests > 1 {
+                    iteration += 1;
+                    task = driver.current_task(vcpu)?;
+                    // Of whichever task comes by, the next need not be of the workload.
+                    begun += u32::from(requests > 0);
+                    if start.any_task && begun > 1 {
                         return Ok(TrialEnd::Completed);
                     }
-                    injections.push(nmi(driver, vcpu, self.plan.request, iteration)?);
+                    driver.resume(vcpu, Run::Continue)?;
+                }
+                Happening::Breakpoint { vcpu, .. }
+                    if takes_nmi(driver, vcpu)?
+                        && (start.any_task || driver.current_task(vcpu)? == task) =>
+                {
+                    requests += 1;
+                    match requests {
+                        1 => {}
+                        _ if start.any_task => {
+                            driver.resume(vcpu, Run::Continue)?;
+                            continue;
+                        }
+                        _ => return Ok(TrialEnd::Completed),
+                    }
+                    let of = Injected::of(self.plan, iteration);
+                    injections.push(nmi(driver, vcpu, self.plan.request, of)?);
                     driver.resume(vcpu, Run::Continue)?;
                 }
                 Happening::Ended(end) => return Ok(end),

@@ -1,22 +1,25 @@
-//! From behind the request, step by step, to user mode.
+//! From the beginning of a path, step by step, to its end.
 
 use std::num::NonZeroU32;
 use std::time::Instant;
 
-use unwindlab_abi::mark;
 use unwindlab_vmm::{Machine, Run};
 
 use super::error::{NoPath, Phase, SweepError};
+use super::follow::{Followed, unmarked};
 use super::guest::LEG;
 use super::start::PathStart;
+use super::user::waiting;
 use crate::driver::{Driver, Happening};
-use crate::plan::sweep::{Step, SweepPlan};
+use crate::plan::sweep::{Reach, Step, SweepPlan};
 
 /// Boundaries in user mode at the end of a path: behind the first of them an NMI is in another
 /// entry for certain.
 const USER_STEPS: usize = 3;
+/// A path of more instructions is not looked for in another iteration: that takes seconds.
+const LONG: usize = 10_000;
 /// Iterations whose path is looked at.
-const ATTEMPTS: u32 = 16;
+const ATTEMPTS: u32 = 4;
 
 /// A guest that can be put back to where a path begins.
 pub(super) struct Walk {
@@ -41,15 +44,20 @@ impl Walk {
             console: start.console,
             start,
         };
+        let mut path = walk.path(plan.longest)?;
         for _ in 1..ATTEMPTS {
-            let path = walk.path(plan.longest)?;
-            if path.iter().all(|step| step.task == walk.start.task) {
-                return Ok((walk, path));
+            let alone = path.iter().all(|step| step.reach != Reach::Returned);
+            if alone || path.len() > LONG {
+                break;
             }
             walk.start = walk.start.next(&mut walk.driver, plan)?;
             walk.console = walk.start.console;
+            path = walk.path(plan.longest)?;
         }
-        let path = walk.path(plan.longest)?;
+        if walk.start.place.is_none() {
+            let first = path.iter().find(|step| !step.user);
+            walk.start.place = first.map(|step| step.rip);
+        }
         Ok((walk, path))
     }
 
@@ -61,46 +69,58 @@ impl Walk {
     ) -> Result<Self, SweepError> {
         machine.adopt(&start.behind)?;
         let session = start.session.clone();
+        let console = machine.console().len();
+        let mut driver = Driver::with_session(&plan.trial, machine, session).running_here();
+        driver.continue_witness(start.task_pid)?;
         Ok(Self {
-            console: machine.console().len(),
-            driver: Driver::with_session(&plan.trial, machine, session).running_here(),
+            console,
+            driver,
             start,
         })
     }
 
-    /// Records the path, from behind the request to the first instructions in user mode; the
-    /// machine stands behind them afterwards.
+    /// Records the path, from its beginning to the first instructions in user mode or the end of
+    /// its task; the machine stands behind them afterwards.
     fn path(&mut self, longest: u32) -> Result<Vec<Step>, SweepError> {
         self.driver.machine.restore(&self.start.behind)?;
         self.path_from_here(longest)
     }
 
-    /// The same from where the machine stands.
-    pub(super) fn path_from_here(&mut self, longest: u32) -> Result<Vec<Step>, SweepError> {
-        let mut path = Vec::new();
-        loop {
-            let step = self.here()?;
-            let in_user = path.iter().rev().take_while(|it: &&Step| it.user).count();
-            if in_user == USER_STEPS || in_user > 0 && !step.user {
-                return Ok(path);
-            }
-            path.push(step);
-            if path.len() > longest as usize {
-                return Err(NoPath::TooLong { longest }.into());
-            }
-            if !self.steps(1)? {
-                return Err(NoPath::Lost.into());
-            }
+    /// The task of the path.
+    fn followed(&self) -> Followed {
+        Followed {
+            vcpu: self.start.vcpu,
+            task: self.start.task,
         }
     }
 
-    fn here(&mut self) -> Result<Step, SweepError> {
-        let place = self.driver.place(self.start.vcpu)?;
-        Ok(Step {
-            rip: place.rip,
-            task: self.driver.current_task(self.start.vcpu)?,
-            user: place.cpl == 3,
-        })
+    /// The same from where the machine stands.
+    pub(super) fn path_from_here(&mut self, longest: u32) -> Result<Vec<Step>, SweepError> {
+        let followed = self.followed();
+        let mut path = vec![followed.here(&mut self.driver, Reach::Stepped)?];
+        let mut left = 0;
+        while let Some(&last) = path.last() {
+            // With an interrupt that waits, the task enters the kernel again before its next
+            // instruction.
+            let in_kernel = path.iter().any(|step| !step.user);
+            let waits = last.user && waiting(&self.driver.vcpu(self.start.vcpu)?)?.is_some();
+            match last.user && in_kernel && !waits {
+                true => left += 1,
+                false => left = 0,
+            }
+            if left == USER_STEPS {
+                break;
+            }
+            let next = followed.next(&mut self.driver, last)?;
+            let Some(next) = next.filter(|next| left == 0 || next.user) else {
+                break;
+            };
+            path.push(next);
+            if path.len() > longest as usize {
+                return Err(NoPath::TooLong { longest }.into());
+            }
+        }
+        Ok(path)
     }
 
     /// The instruction that the vCPU of the path is about to execute.
@@ -114,7 +134,7 @@ impl Walk {
             return Ok(true);
         };
         self.driver.resume(self.start.vcpu, Run::Steps(count))?;
-        match self.next(Instant::now() + LEG)? {
+        match unmarked(&mut self.driver, Instant::now() + LEG)? {
             Happening::Stepped { .. } => Ok(true),
             other => self.stray(other, Phase::OnPath),
         }
@@ -129,7 +149,7 @@ impl Walk {
         // for ever.
         while Instant::now() < until {
             self.driver.resume(vcpu, Run::To(to))?;
-            match self.next(until)? {
+            match unmarked(&mut self.driver, until)? {
                 Happening::Stepped { .. } if !self.driver.nmi_state(vcpu)?.masked => {
                     return Ok(true);
                 }
@@ -158,28 +178,51 @@ impl Walk {
         Ok(true)
     }
 
-    /// Goes on to an instruction; whether it came there. (An interrupt on the way may return to it
-    /// past the breakpoint: TCG pushes RF with one.)
+    /// Goes on to an instruction, as the path's task; whether it came there. (An interrupt on the
+    /// way may return to it past the breakpoint: TCG pushes RF with one.)
     pub(super) fn run_to(&mut self, rip: u64) -> Result<bool, SweepError> {
         self.driver.break_at(&[rip])?;
         self.driver.resume(self.start.vcpu, Run::Continue)?;
-        match self.next(Instant::now() + LEG)? {
-            Happening::Breakpoint { .. } => Ok(true),
-            Happening::Mark { .. } => Ok(false),
-            other => self.stray(other, Phase::To(rip)),
+        let until = Instant::now() + LEG;
+        loop {
+            match unmarked(&mut self.driver, until)? {
+                Happening::Breakpoint { vcpu, .. }
+                    if self.driver.current_task(vcpu)? != self.start.task =>
+                {
+                    self.driver.resume(vcpu, Run::Continue)?;
+                }
+                Happening::Breakpoint { .. } => return Ok(true),
+                Happening::Mark { .. } => return Ok(false),
+                other => return self.stray(other, Phase::To(rip)),
+            }
         }
     }
 
-    /// Waits for what happens on the path, of which the helper's marks are no part.
-    fn next(&mut self, until: Instant) -> Result<Happening, SweepError> {
-        loop {
-            match self.driver.next(until)? {
-                Happening::Mark { vcpu, what, .. } if !matches!(what, mark::ARM | mark::DONE) => {
-                    self.driver.resume(vcpu, Run::Continue)?;
+    /// Lets others run until the path's task is back at an instruction; whether it came back.
+    pub(super) fn come_back(&mut self, rip: u64) -> Result<bool, SweepError> {
+        self.followed().come_back(&mut self.driver, rip)
+    }
+
+    /// Takes these steps of a path, one after the other; whether the guest took them.
+    pub(super) fn along(&mut self, way: &[Step]) -> Result<bool, SweepError> {
+        let mut steps = 0;
+        for step in way {
+            match step.reach {
+                Reach::Stepped => steps += 1,
+                Reach::Ran => {
+                    if !self.steps(std::mem::take(&mut steps))? || !self.run_to(step.rip)? {
+                        return Ok(false);
+                    }
                 }
-                happening => return Ok(happening),
+                Reach::Returned => {
+                    let out = std::mem::take(&mut steps) + 1;
+                    if !self.steps(out)? || !self.come_back(step.rip)? {
+                        return Ok(false);
+                    }
+                }
             }
         }
+        self.steps(steps)
     }
 
     /// False where the guest came to another end on a way that was gone before, which is the KVM

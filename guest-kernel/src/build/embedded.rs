@@ -88,6 +88,12 @@ pub fn patch(kind: PatchKind, name: &str) -> Option<Patch> {
     })
 }
 
+/// The fixes of all findings, in the order of their names, in which they apply to one kernel.
+pub fn fixes() -> impl Iterator<Item = Patch> {
+    let names = patches(PatchKind::Fix).into_iter();
+    names.filter_map(|name| patch(PatchKind::Fix, name))
+}
+
 /// The names of the built-in patches of a kind.
 #[must_use]
 pub fn patches(kind: PatchKind) -> Vec<&'static str> {

@@ -52,6 +52,9 @@ pub enum BuildError {
         lines: String,
         log: PathBuf,
     },
+    /// Whoever asked for the build does not want it any more.
+    #[error("the build was stopped")]
+    Stopped,
     /// The archive has no such source.
     #[error("no such source: debian:{asked}; the archive offers {offered}")]
     NoSuchSource { asked: String, offered: String },

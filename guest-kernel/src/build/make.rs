@@ -1,7 +1,7 @@
 //! Runs `make`: from a tree and a configuration to a vmlinux.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -55,6 +55,7 @@ pub(super) fn vmlinux(
         src: workspace.folders().src(),
         obj: workspace.folders().obj(fragments),
         what,
+        progress,
     };
     fs::create_dir_all(&make.obj).at(&make.obj)?;
     progress.step(&format!("configuring {what}"));
@@ -81,6 +82,7 @@ struct Make<'a> {
     src: PathBuf,
     obj: PathBuf,
     what: &'a str,
+    progress: &'a dyn Progress,
 }
 
 impl Make<'_> {
@@ -110,9 +112,12 @@ impl Make<'_> {
             command.env_remove(variable);
         }
         child::end_with_us(&mut command);
-        let status = command
-            .status()
-            .map_err(|error| CacheError::new(Path::new("make"), error))?;
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::Interrupted => BuildError::Stopped,
+            _ => CacheError::new(Path::new("make"), error).into(),
+        };
+        let mut child = command.spawn().map_err(failed)?;
+        let status = child::wait(&mut child, self.progress).map_err(failed)?;
         if status.success() {
             return Ok(());
         }

@@ -9,6 +9,7 @@ pub(crate) mod fixtures;
 pub mod lines;
 pub mod symbols;
 pub mod text;
+pub mod types;
 
 use std::borrow::Cow;
 use std::io::Read;

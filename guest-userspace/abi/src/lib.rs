@@ -10,6 +10,7 @@
 //! Messages are postcard-encoded. Both sides are built from the same tree and check
 //! [`ABI_VERSION`] first; nothing here is stable across versions.
 
+pub mod attr;
 pub mod command;
 pub mod lab;
 pub mod mailbox;
@@ -17,12 +18,15 @@ pub mod message;
 pub mod observation;
 pub mod plan;
 pub mod shared;
+pub mod survey;
 
+pub use attr::{AttrDetails, EventTarget, PerfOperation, PerfOperationKind, RingUse};
 pub use command::Command;
 pub use lab::LabPlan;
 pub use message::{AgentMessage, HostReply};
 pub use observation::{InterruptCounts, KernelMemory, Observation};
-pub use plan::{EventSource, EventSpec, GuestPlan, Tracing, WorkloadKind, WorkloadPlan};
+pub use plan::{EventSource, EventSpec, GuestPlan, Tracing, Watch, WorkloadKind, WorkloadPlan};
+pub use survey::{SurveyPlan, SurveyedPlace};
 
 /// Folder of the distribution's perf in the guest's initial file system: the program `perf`, and
 /// its libraries and their loader in `lib`.
@@ -32,7 +36,7 @@ pub const PERF_TOOL_DIR: &str = "/perf";
 pub const EXIT_AT_ONCE: &std::ffi::CStr = c"--exit-at-once";
 
 /// Version in [`AgentMessage::Hello`]; raised with every change to the messages.
-pub const ABI_VERSION: u32 = 9;
+pub const ABI_VERSION: u32 = 12;
 
 /// `out` of a 32-bit page frame number of a [`mailbox`] header page: one request, answered in
 /// place before the `out` retires.

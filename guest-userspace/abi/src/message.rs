@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::observation::Observation;
 use crate::plan::GuestPlan;
+use crate::survey::SurveyedPlace;
 
 /// Most pages in one [`AgentMessage::Locate`]: the largest ring with its control page.
 pub const MAX_LOCATE: u32 = 1 + 32_768;
@@ -35,6 +36,8 @@ pub enum AgentMessage {
         /// Number of pages, at most [`MAX_LOCATE`].
         pages: u32,
     },
+    /// Asks for the address of the calling thread's `task_struct`. Reply: [`HostReply::Task`].
+    Task,
     /// A ring buffer is mapped and can be read.
     Ring(RingAnnounce),
     /// An event is open, but still disabled.
@@ -63,6 +66,9 @@ pub enum AgentMessage {
     },
     /// An observation, after `Finished`; one message each.
     Observed(Observation),
+    /// Places that the workload passed, in the order of their first passing, in pieces, after
+    /// `Finished`. Only if [`GuestPlan::survey`] is set.
+    Surveyed(Vec<SurveyedPlace>),
     /// The output of the distribution's `perf script`, in pieces, after `Finished`.
     PerfScript(String),
     /// The distribution's perf failed. Nothing follows.
@@ -90,6 +96,8 @@ pub enum HostReply {
     Plan(Box<GuestPlan>),
     /// The answer to `Locate`: guest-physical addresses, in order, one a page.
     Located(Vec<u64>),
+    /// The answer to `Task`: the address, from the kernel's `current_task`.
+    Task(u64),
     /// The host cannot go on; the agent stops.
     Stop {
         /// Why, for the guest's console.

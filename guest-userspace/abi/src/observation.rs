@@ -31,6 +31,15 @@ pub enum Observation {
         /// Its thread id.
         tid: u32,
     },
+    /// `perf_event_open` refused an event that may be refused.
+    Refused {
+        /// Index in [`crate::Tracing::events`].
+        spec: u32,
+        /// The CPU.
+        cpu: u32,
+        /// The error.
+        errno: i32,
+    },
     /// The kernel's memory use before the first iteration and after the last thread.
     Memory {
         /// Before.
@@ -46,6 +55,47 @@ pub enum Observation {
         /// After.
         after: InterruptCounts,
     },
+    /// A thread whose chain ends with an invalid frame pointer
+    /// ([`crate::plan::WorkloadPlan::wild_ends`]).
+    WildEnd {
+        /// The thread.
+        thread: u32,
+        /// The frame pointer at its root.
+        end: WildEnd,
+    },
+}
+
+/// An invalid frame pointer at the end of a chain, in the order of the threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WildEnd {
+    /// 0.
+    Zero,
+    /// The address of its own frame.
+    OwnFrame,
+    /// That of the frame below.
+    Backward,
+    /// One above that is not aligned.
+    Misaligned,
+    /// One of the kernel.
+    Kernel,
+    /// One that is not canonical.
+    NonCanonical,
+}
+
+impl WildEnd {
+    /// That of thread number `thread`.
+    #[must_use]
+    pub const fn of(thread: u32) -> Self {
+        match thread % crate::plan::WILD_ENDS {
+            1 => Self::OwnFrame,
+            2 => Self::Backward,
+            3 => Self::Misaligned,
+            4 => Self::Kernel,
+            5 => Self::NonCanonical,
+            _ => Self::Zero,
+        }
+    }
 }
 
 /// Why memory is unreadable.

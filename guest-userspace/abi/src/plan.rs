@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::attr::{AttrDetails, PerfOperation};
 use crate::lab::LabPlan;
+use crate::survey::SurveyPlan;
 
 /// Everything the agent needs to know for one trial. Nothing is optional: the host resolved it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +21,13 @@ pub struct GuestPlan {
     pub kernel_threads: bool,
     /// How the distribution's perf records, if it does.
     pub perf_tool: Option<PerfToolPlan>,
+    /// Sysctls of perf to set before any event is opened, in this order: names below
+    /// `/proc/sys/kernel`, and values.
+    pub sysctls: Vec<(String, String)>,
+    /// What a workload thread does to an event, by a system call of its own.
+    pub operation: Option<PerfOperation>,
+    /// What the workload passes in the kernel, if that is of interest.
+    pub survey: Option<SurveyPlan>,
 }
 
 /// How the distribution's perf records: system-wide, with deferred call chains.
@@ -51,22 +60,64 @@ pub enum EventSource {
         /// For example `nmi_handler`.
         name: String,
     },
-    /// A kprobe on a kernel function, created for this plan.
-    Probe {
+    /// A kprobe, created for this plan: at the entry of a function by ftrace, elsewhere by `int3`.
+    Kprobe {
+        /// The function's symbol.
+        function: String,
+        /// Bytes from the function's start; 0 with `at_return`.
+        offset: u64,
+        /// Count returns of the function instead of executions of the instruction.
+        at_return: bool,
+        /// Wait until the kernel has replaced the `int3` by a jump (`CONFIG_OPTPROBES`). Otherwise
+        /// the agent has the kernel replace none.
+        optimized: bool,
+    },
+    /// An fprobe, created for this plan: the function's ftrace site, or its return.
+    Fprobe {
         /// The function's symbol.
         function: String,
         /// Count returns of the function instead of calls.
         at_return: bool,
     },
-    /// `PERF_TYPE_BREAKPOINT`: the guest's own debug registers, at an instruction.
+    /// A uprobe in the workload's code, created for this plan.
+    Uprobe {
+        /// One of [`USER_SYMBOLS`].
+        symbol: String,
+        /// Bytes from the symbol's start; 0 with `at_return`.
+        offset: u64,
+        /// Count returns of the function instead of executions of the instruction.
+        at_return: bool,
+    },
+    /// `PERF_TYPE_BREAKPOINT`: the guest's own debug registers, at an address of the kernel.
     Breakpoint {
-        /// The instruction's virtual address.
+        /// The virtual address.
         address: u64,
+        /// Which accesses count.
+        watch: Watch,
+    },
+    /// As [`EventSource::Breakpoint`], on a field of each workload thread's own `task_struct`. It
+    /// counts only while that thread runs.
+    TaskField {
+        /// Bytes from the start of the `task_struct`.
+        offset: u64,
+        /// Which accesses count.
+        watch: Watch,
     },
     /// A `PERF_TYPE_SOFTWARE` event by its `PERF_COUNT_SW_*` number.
     Software(u64),
     /// A `PERF_TYPE_HARDWARE` event by its `PERF_COUNT_HW_*` number.
     Hardware(u64),
+}
+
+/// The accesses at which a breakpoint of the guest's counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Watch {
+    /// The execution of the instruction.
+    Execute,
+    /// Writes to so many bytes: 1, 2, 4 or 8.
+    Write(u8),
+    /// Reads and writes of so many bytes. An x86 CPU has none for reads alone.
+    ReadWrite(u8),
 }
 
 /// One perf event, with the field names of `struct perf_event_attr`.
@@ -77,6 +128,8 @@ pub struct EventSpec {
     pub name: String,
     /// What makes it count.
     pub source: EventSource,
+    /// `PERF_EVENT_IOC_SET_FILTER`: only occurrences whose fields meet this condition.
+    pub filter: Option<String>,
     /// `sample_period`; 0 for an event that does not sample.
     pub sample_period: u64,
     /// `PERF_SAMPLE_*` bits.
@@ -102,6 +155,8 @@ pub struct EventSpec {
     /// Write to the ring of the event with this index on the same CPU (`PERF_EVENT_IOC_SET_OUTPUT`)
     /// instead of an own ring.
     pub output_to: Option<u32>,
+    /// The rest of its attr, and how it is opened.
+    pub details: AttrDetails,
 }
 
 /// What the guest runs while the events are enabled.
@@ -131,9 +186,14 @@ pub const SPIN_ROUNDS: u32 = 16_384;
 /// marks.
 pub const SYSCALLS_BATCH: u32 = 64;
 
+/// The system calls at the symbols `*_call`, one in each leaf (numbers of 64-bit x86): `read`,
+/// `fork`, `vfork`, `execve`, `exit`, `getppid`, `io_uring_enter`, `clone3`. What a leaf calls besides,
+/// before and after it, has other numbers.
+pub const LEAF_CALLS: [u64; 8] = [0, 57, 58, 59, 60, 110, 426, 435];
+
 /// The symbols that the agent announces ([`crate::message::UserSymbol`]): a scenario that names
 /// another one is refused before anything starts.
-pub const USER_SYMBOLS: [&str; 38] = [
+pub const USER_SYMBOLS: [&str; 47] = [
     "root",
     "exit_root",
     "descend",
@@ -157,12 +217,16 @@ pub const USER_SYMBOLS: [&str; 38] = [
     "paged_leaf",
     "paged_call",
     "paged_return",
+    "calls_leaf",
+    "calls_call",
+    "calls_return",
     "uring_leaf",
     "uring_call",
     "uring_return",
     "exec_leaf",
     "exec_call",
     "exec_return",
+    "entry_leaf",
     "compat_descend",
     "compat_leaf",
     "compat_nop",
@@ -172,6 +236,11 @@ pub const USER_SYMBOLS: [&str; 38] = [
     "fork_leaf",
     "fork_call",
     "fork_return",
+    "shapes_leaf",
+    "shapes_begin",
+    "shapes_call",
+    "shapes_return",
+    "shapes_handler",
 ];
 
 /// Number of invalid frame pointers with which `wild_ends` ends chains: 0, the address of its own
@@ -179,7 +248,7 @@ pub const USER_SYMBOLS: [&str; 38] = [
 pub const WILD_ENDS: u32 = 6;
 
 /// One iteration of a workload thread. Each starts with [`crate::mark::ARM`] in the leaf. All but
-/// [`WorkloadKind::Exit`] and [`WorkloadKind::Process`] end with [`crate::mark::DONE`] there, and
+/// [`WorkloadKind::Exit`] and the kinds with a process for each iteration end with [`crate::mark::DONE`] there, and
 /// then count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -234,6 +303,41 @@ pub enum WorkloadKind {
     /// to a swap disk (`/dev/ram0`) if the kernel has one, otherwise to a file in the agent's own
     /// file system (FUSE). The next access reads the page again.
     PagedOut,
+    /// As [`WorkloadKind::Deep`]; in one iteration the leaf does [`GuestPlan::operation`] to an
+    /// event just before its `getppid`.
+    PerfCalls,
+    /// As [`WorkloadKind::Deep`], with an `int 0x80` instead of `syscall`.
+    Int80,
+    /// As [`WorkloadKind::Compat`], with an `int 0x80` behind the instruction without effect.
+    CompatInt80,
+    /// As [`WorkloadKind::Deep`]; the leaf drops a page and reads it again, which is a minor fault.
+    PageFault,
+    /// As [`WorkloadKind::PageFault`]; the page is paged out, as by [`WorkloadKind::PagedOut`].
+    MajorFault,
+    /// As [`WorkloadKind::Deep`], with a write to memory that may only be read, and the handler of
+    /// its signal.
+    ProtectionFault,
+    /// As [`WorkloadKind::Deep`], with an `int3` and the handler of its signal.
+    Int3,
+    /// As [`WorkloadKind::Deep`], with an `int1` and the handler of its signal.
+    Int1,
+    /// As [`WorkloadKind::Deep`], with a `hlt`, which raises #GP, and the handler of its signal.
+    GpFault,
+    /// As [`WorkloadKind::Deep`]; the leaf sets the trap flag and handles the signal of the step.
+    SingleStep,
+    /// As [`WorkloadKind::Deep`], with a system call that unblocks two pending signals: both are
+    /// delivered in one exit from the kernel.
+    Signals,
+    /// As [`WorkloadKind::Deep`]; a seccomp filter turns the system call into a signal.
+    Seccomp,
+    /// As [`WorkloadKind::Process`], with `exit_group` as the system call.
+    ExitGroup,
+    /// As [`WorkloadKind::Process`], with a `kill` of the process itself.
+    Killed,
+    /// As [`WorkloadKind::Deep`]; the leaf calls functions of every shape (with and without a frame,
+    /// through a pointer, through a stub as of a PLT, one of the vdso), and then sends itself a
+    /// signal with a handler instead of the `getppid`.
+    Shapes,
     /// Blocks in `read` of a pipe that nobody writes to and ignores the stop word. It shows that a
     /// hang is reported as one.
     Stuck,
@@ -261,6 +365,21 @@ impl WorkloadKind {
             Self::Vfork => "vfork",
             Self::Clone3 => "clone3",
             Self::PagedOut => "paged-out",
+            Self::PerfCalls => "perf-calls",
+            Self::Int80 => "int80",
+            Self::CompatInt80 => "compat-int80",
+            Self::PageFault => "page-fault",
+            Self::MajorFault => "major-fault",
+            Self::ProtectionFault => "protection-fault",
+            Self::Int3 => "int3",
+            Self::Int1 => "int1",
+            Self::GpFault => "gp-fault",
+            Self::SingleStep => "single-step",
+            Self::Signals => "signals",
+            Self::Seccomp => "seccomp",
+            Self::ExitGroup => "exit-group",
+            Self::Killed => "killed",
+            Self::Shapes => "shapes",
             Self::Stuck => "stuck",
             Self::Exit => "exit",
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use unwindlab_abi::message::RingAnnounce;
 use unwindlab_abi::{
-    ABI_VERSION, AgentMessage, EventSource, GuestPlan, HostReply, InterruptCounts, KernelMemory,
-    Observation, Tracing, WorkloadKind,
+    ABI_VERSION, AgentMessage, EventSource, EventSpec, GuestPlan, HostReply, InterruptCounts,
+    KernelMemory, Observation, Tracing, WorkloadKind,
 };
 
 use crate::chain;
@@ -21,11 +21,15 @@ use crate::perf::{self, PerfError, PerfSession};
 use crate::perf_tool::{PerfTool, PerfToolError};
 use crate::physical::PhysicalError;
 use crate::shared::SharedPages;
+use crate::survey::{Survey, SurveyError};
 use crate::system::{self, QuietConsole, SystemError};
 use crate::workload::{FinishedWorkload, Workload, WorkloadError};
 
 /// Bytes of kernel log in one message.
 const LOG_PIECE: usize = 32 * 1024;
+
+/// Places of a survey in one message.
+const SURVEY_PIECE: usize = 256;
 
 /// Why a session ended early.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +59,9 @@ pub enum SessionError {
     /// The distribution's perf failed.
     #[error(transparent)]
     PerfTool(#[from] PerfToolError),
+    /// The kernel's tracers cannot be used.
+    #[error(transparent)]
+    Survey(#[from] SurveyError),
     /// The thread for the host's commands cannot be made.
     #[error("cannot start the helper: {0}")]
     Helper(std::io::Error),
@@ -106,6 +113,9 @@ pub fn run() -> Result<(), SessionError> {
             SessionError::Lab(lab) if lab.is_unsupported() => AgentMessage::Unsupported {
                 reason: error.to_string(),
             },
+            SessionError::Survey(survey) if survey.is_unsupported() => AgentMessage::Unsupported {
+                reason: error.to_string(),
+            },
             SessionError::Workload(workload) if workload.is_unsupported() => {
                 AgentMessage::Unsupported {
                     reason: error.to_string(),
@@ -131,15 +141,22 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     // First, so that a kernel without the feature is recognized as such.
     perf::probe(&plan.tracing)?;
     system::unleash_perf()?;
-    system::mount_tracefs(&plan.tracing)?;
+    system::set_sysctls(&plan.sysctls)?;
+    system::mount_tracefs(&plan.tracing, plan.survey.is_some())?;
 
-    let tracing = PerfSession::open(&plan.tracing, &cpus, Path::new(system::TRACEFS))?;
+    let mut tracing = PerfSession::open(&plan.tracing, &cpus, Path::new(system::TRACEFS))?;
+    // Its threads inherit events, and others are of its threads.
+    let shared = Arc::new(SharedPages::new()?);
+    let watches_tasks = |spec: &EventSpec| matches!(spec.source, EventSource::TaskField { .. });
+    let watched = plan.tracing.events.iter().any(watches_tasks);
+    let workload = Workload::start(&plan.workload, &cpus, Arc::clone(&shared), watched)?;
+    tracing.open_of_threads(workload.tids(), workload.tasks())?;
     announce_tracing(link, &tracing)?;
     let mut lab = plan.lab.as_ref().map(Lab::open).transpose()?;
     if let Some(lab) = &lab {
         announce_lab(link, lab)?;
     }
-    let workload = set_up_workload(link, &plan, &cpus)?;
+    announce_workload(link, &workload)?;
 
     // If every iteration is a thread that ends, the memory that it leaves behind is of interest.
     let ends = plan.workload.kind == WorkloadKind::Exit;
@@ -158,8 +175,16 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let helper = plan.commands.then(|| start_helper(&workload, &cpus));
     let helper = helper.transpose().map_err(SessionError::Helper)?;
     let quiet = QuietConsole::new()?;
+    let survey = plan.survey.map(|survey| {
+        let tids = workload.tids();
+        Survey::begin(survey, tids, Path::new(system::TRACEFS))
+    });
+    let survey = survey.transpose()?;
     // Before the host is told that it may inject, so that each injection finds the events enabled.
     tracing.enable()?;
+    if let Some(operation) = &plan.operation {
+        shared.set_operation(tracing.call_of(operation)?);
+    }
     if let Some(lab) = &lab {
         lab.start(workload.tids())?;
     }
@@ -168,6 +193,7 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let disturbed = lab.as_mut().map_or(Ok(()), Lab::disturb);
     // Asleep until the last thread has ended.
     let ended = workload.join();
+    let surveyed = survey.as_ref().map_or(Ok(()), Survey::stop);
     drop(helper);
     let stopped = lab.as_mut().map_or(Ok(()), Lab::stop);
     tracing.disable()?;
@@ -179,9 +205,17 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     } = ended?;
     disturbed.and(stopped)?;
     recorded?;
+    surveyed?;
     expect_ok(link, "Finished", &AgentMessage::Finished { iterations })?;
 
+    observations.extend(tracing.refused());
     observations.extend(observe(&plan, interrupts_before, memory_before)?);
+    if let Some(survey) = survey {
+        for piece in survey.places()?.chunks(SURVEY_PIECE) {
+            let piece = AgentMessage::Surveyed(piece.to_vec());
+            expect_ok(link, "Surveyed", &piece)?;
+        }
+    }
     if let Some(tool) = tool {
         let script = tool.script()?;
         for piece in kmsg::pieces(&script, LOG_PIECE) {
@@ -284,20 +318,14 @@ fn locate(link: &mut Link, start: u64, pages: u32) -> Result<Vec<u64>, SessionEr
     }
 }
 
-fn set_up_workload(
-    link: &mut Link,
-    plan: &GuestPlan,
-    cpus: &[u32],
-) -> Result<Workload, SessionError> {
-    let shared = Arc::new(SharedPages::new()?);
-    let pages = shared.physical()?;
+fn announce_workload(link: &mut Link, workload: &Workload) -> Result<(), SessionError> {
+    let pages = workload.shared().physical()?;
     expect_ok(link, "Shared", &AgentMessage::Shared { pages })?;
-    let workload = Workload::start(&plan.workload, cpus, shared)?;
     for announce in workload.announces() {
         expect_ok(link, "Thread", &AgentMessage::Thread(announce.clone()))?;
     }
     expect_ok(link, "Symbols", &AgentMessage::Symbols(chain::symbols()))?;
-    Ok(workload)
+    Ok(())
 }
 
 fn send_kernel_log(link: &mut Link) -> Result<(), SessionError> {
@@ -329,6 +357,7 @@ fn wrong_answer(question: &'static str, reply: HostReply) -> SessionError {
         HostReply::Ok => "Ok",
         HostReply::Plan(_) => "a plan",
         HostReply::Located(_) => "addresses",
+        HostReply::Task(_) => "a task",
     };
     SessionError::Answer { question, answer }
 }

@@ -1,6 +1,7 @@
 //! The words that the host and the workload threads share; layout in [`unwindlab_abi::shared`].
 
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use unwindlab_abi::command::CommandWords;
@@ -21,6 +22,18 @@ pub struct SharedPages {
     blocker: Blocker,
     requests: IterationRequests,
     processes: Processes,
+    operation: OnceLock<OperationCall>,
+}
+
+/// A system call that workload thread 0 makes in one iteration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperationCall {
+    /// The iteration, from 1.
+    pub iteration: u64,
+    /// The call's number.
+    pub number: i64,
+    /// Its arguments.
+    pub arguments: Vec<u64>,
 }
 
 impl SharedPages {
@@ -34,6 +47,7 @@ impl SharedPages {
             blocker: Blocker::default(),
             requests: IterationRequests::default(),
             processes: Processes::default(),
+            operation: OnceLock::new(),
         })
     }
 
@@ -125,6 +139,17 @@ impl SharedPages {
     #[must_use]
     pub const fn processes(&self) -> &Processes {
         &self.processes
+    }
+
+    /// Sets the operation of workload `perf-calls`. Only the first one counts.
+    pub fn set_operation(&self, call: OperationCall) {
+        let _ = self.operation.set(call);
+    }
+
+    /// The operation of workload `perf-calls`, if there is one.
+    #[must_use]
+    pub fn operation(&self) -> Option<OperationCall> {
+        self.operation.get().cloned()
     }
 
     /// Sets the end of the stack on which a thread's chain runs.

@@ -37,6 +37,13 @@ pub enum SystemError {
         value: String,
         source: io::Error,
     },
+    /// A sysctl of the plan cannot be set.
+    #[error("cannot set sysctl kernel.{name} to {value}: {source}")]
+    PlannedSysctl {
+        name: String,
+        value: String,
+        source: io::Error,
+    },
     /// The online CPUs are unknown.
     #[error("cannot tell which CPUs are online: {0}")]
     Cpus(rustix::io::Errno),
@@ -58,17 +65,21 @@ pub fn mount_dev() -> Result<(), SystemError> {
     mount_one("devtmpfs", "/dev")
 }
 
-/// Mounts tracefs if an event of the plan needs it.
+/// Mounts tracefs if an event of the plan needs it, or something else does.
 ///
 /// # Errors
 /// [`SystemError::Mount`].
-pub fn mount_tracefs(tracing: &Tracing) -> Result<(), SystemError> {
-    let needed = tracing.events.iter().any(|spec| {
-        matches!(
-            spec.source,
-            EventSource::Tracepoint { .. } | EventSource::Probe { .. }
-        )
-    });
+pub fn mount_tracefs(tracing: &Tracing, otherwise_needed: bool) -> Result<(), SystemError> {
+    let needed = otherwise_needed
+        || tracing.events.iter().any(|spec| {
+            matches!(
+                spec.source,
+                EventSource::Tracepoint { .. }
+                    | EventSource::Kprobe { .. }
+                    | EventSource::Fprobe { .. }
+                    | EventSource::Uprobe { .. }
+            )
+        });
     if needed {
         mount_one("tracefs", TRACEFS)?;
     }
@@ -81,6 +92,55 @@ pub fn mount_tracefs(tracing: &Tracing) -> Result<(), SystemError> {
 /// [`SystemError::Mount`].
 pub fn mount_sys() -> Result<(), SystemError> {
     mount_one("sysfs", "/sys")
+}
+
+/// Opens a cgroup of the unified hierarchy: its root, or a new one without tasks.
+///
+/// # Errors
+/// Where there are no cgroups.
+pub fn cgroup(empty: bool) -> io::Result<fs::File> {
+    const ROOT: &str = "/cgroups";
+    const EMPTY: &str = "/cgroups/empty";
+    if !Path::new(ROOT).exists() {
+        mount_one("cgroup2", ROOT).map_err(io::Error::other)?;
+        // Only a change of the root's controllers gives new cgroups those that need no change, such
+        // as perf's (`cgroup_propagate_control`, kernel/cgroup/cgroup.c).
+        let controllers = fs::read_to_string(format!("{ROOT}/cgroup.controllers"))?;
+        if let Some(first) = controllers.split_whitespace().next() {
+            fs::write(
+                format!("{ROOT}/cgroup.subtree_control"),
+                format!("+{first}"),
+            )?;
+        }
+        fs::create_dir(EMPTY)?;
+    }
+    fs::File::open(if empty { EMPTY } else { ROOT })
+}
+
+/// Sets sysctls below `/proc/sys/kernel`, in order.
+///
+/// # Errors
+/// [`SystemError::PlannedSysctl`].
+pub fn set_sysctls(sysctls: &[(String, String)]) -> Result<(), SystemError> {
+    for (name, value) in sysctls {
+        let path = Path::new("/proc/sys/kernel").join(name);
+        fs::write(path, value).map_err(|source| SystemError::PlannedSysctl {
+            name: name.clone(),
+            value: value.clone(),
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+/// Mounts debugfs, whose path this is.
+///
+/// # Errors
+/// [`SystemError::Mount`].
+pub fn mount_debugfs() -> Result<&'static Path, SystemError> {
+    const DEBUGFS: &str = "/debug";
+    mount_one("debugfs", DEBUGFS)?;
+    Ok(Path::new(DEBUGFS))
 }
 
 fn mount_one(kind: &'static str, target: &'static str) -> Result<(), SystemError> {
@@ -192,11 +252,11 @@ pub fn online_cpus() -> Result<Vec<u32>, SystemError> {
         .collect())
 }
 
-fn sysctl_path(name: &str) -> std::path::PathBuf {
+pub(crate) fn sysctl_path(name: &str) -> std::path::PathBuf {
     Path::new("/proc/sys").join(name)
 }
 
-fn sysctl(name: &'static str, value: &str) -> Result<(), SystemError> {
+pub(crate) fn sysctl(name: &'static str, value: &str) -> Result<(), SystemError> {
     fs::write(sysctl_path(name), value).map_err(|source| SystemError::Sysctl {
         name,
         value: value.trim_end().to_owned(),

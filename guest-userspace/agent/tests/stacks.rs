@@ -133,7 +133,7 @@ mod tests {
         // stacks do not mind.
         let online = online_cpus().unwrap();
         let cpus: Vec<u32> = online.into_iter().cycle().take(2).collect();
-        let workload = Workload::start(plan, &cpus, shared).unwrap();
+        let workload = Workload::start(plan, &cpus, shared, false).unwrap();
         let announces = workload.announces().to_vec();
         for (index, announce) in (0..).zip(&announces) {
             assert_eq!(announce.thread, index);
@@ -186,6 +186,7 @@ mod tests {
             (WorkloadKind::Vfork, "fork", &[arm, done]),
             (WorkloadKind::Clone3, "fork", &[arm, done]),
             (WorkloadKind::MissingPages, "missing", &[arm, done]),
+            (WorkloadKind::PerfCalls, "calls", &[arm, done]),
             (WorkloadKind::Exit, "exit", &[arm]),
         ] {
             for frames in [3, 4, 13, 509, 510, 511, 4096, 100_000] {
@@ -250,6 +251,8 @@ mod tests {
             (WorkloadKind::Fork, "fork"),
             (WorkloadKind::Process, "process"),
             (WorkloadKind::MissingPages, "missing"),
+            (WorkloadKind::PerfCalls, "calls"),
+            (WorkloadKind::Shapes, "shapes"),
             (WorkloadKind::PagedOut, "paged"),
         ] {
             let chain = chain::Chain::new(kind, 0, 3, 0, -1, Arc::clone(&shared)).unwrap();
@@ -265,7 +268,7 @@ mod tests {
     fn plans_that_cannot_be_are_refused() {
         let start = |plan: &WorkloadPlan, cpus: &[u32]| {
             let shared = Arc::new(SharedPages::new().unwrap());
-            Workload::start(plan, cpus, shared).unwrap_err()
+            Workload::start(plan, cpus, shared, false).unwrap_err()
         };
         let good = plan(WorkloadKind::Spin, 3);
         let none = WorkloadPlan {

@@ -96,7 +96,7 @@ pub static INVARIANTS: &[Invariant] = &[
     Invariant::new(
         "M7",
         "an event that defers has an inline user chain only where the request was refused",
-        "no sample of an event that defers has a user part",
+        "no sample of an event that defers has a cookie",
         matching::m7_inline::judge,
     ),
     // S: stacks
@@ -123,10 +123,16 @@ pub static INVARIANTS: &[Invariant] = &[
     Invariant::new(
         "S4",
         "no user instruction retires between a sample and its record 22",
-        "no answered sample of a task with system call markers or of a known NMI into user mode",
+        "no answered sample",
         stack::s4_no_user_code::judge,
     )
     .of_injections(),
+    Invariant::new(
+        "S5",
+        "a deferred chain is what an event that does not defer sees at the same place",
+        "no NMI sampled by an event that defers and by one that does not",
+        stack::s5_inline_twin::judge,
+    ),
     // D: duplicate suppression
     Invariant::new(
         "D1",
@@ -145,6 +151,12 @@ pub static INVARIANTS: &[Invariant] = &[
         "a deferred sample has no user chain of its own",
         "no deferred samples",
         delivery::d3_no_repeat::judge,
+    ),
+    Invariant::new(
+        "D4",
+        "the stack is walked once for each chain",
+        "no event `kprobe:unwind_user`, or no task with two records 22",
+        delivery::d4_walks::judge,
     ),
     // P: forward progress
     Invariant::of_log(
@@ -180,25 +192,31 @@ pub static INVARIANTS: &[Invariant] = &[
         "no walk waited for a page until it was let go",
         delivery::p5_only_that_task::judge,
     ),
+    Invariant::new(
+        "P6",
+        "a task that is unwound again and again retires user instructions",
+        "no workload thread with 256 records 22",
+        delivery::p6_again_and_again::judge,
+    ),
     // X: life cycle of tasks
     Invariant::new(
         "X1",
         "an entry that ends in exit is answered, with a real stack",
-        "no record 22 after the exit record of its task",
+        "no record 22 with a known stack after the exit record of its task",
         task::x1_exit_answered::judge,
     )
     .and_log(task::lab_log::exit_answered),
     Invariant::new(
         "X2",
         "a request of an exiting task is refused",
-        "no refused sample of an exiting task",
+        "no inline chain behind the exit record of a task",
         task::x2_exiting_refused::judge,
     )
     .and_log(task::lab_log::exiting_refused),
     Invariant::new(
         "X3",
         "a forked child starts with no cookie and no request",
-        "no forked task with a deferred record of its own",
+        "no forked task with a cookie of its own whose parent had one when it was copied",
         task::x3_fork_clean::judge,
     ),
     Invariant::new(
@@ -243,13 +261,13 @@ pub static INVARIANTS: &[Invariant] = &[
     Invariant::new(
         "A3",
         "record 22 goes to every event that asked for it, and to no other",
-        "no record 22",
+        "no record 22 that several events ask for, or that one does not",
         abi::a3_receivers::judge,
     ),
     Invariant::new(
         "A4",
         "max_stack limits only the kernel part of a deferred sample",
-        "no deferred sample of an event with max_stack",
+        "no deferred sample of an event with max_stack that shows a cut, or an answer beyond it",
         abi::a4_max_stack::judge,
     ),
     Invariant::new(
@@ -261,14 +279,14 @@ pub static INVARIANTS: &[Invariant] = &[
     Invariant::new(
         "A7",
         "an event's records land in the buffer it was opened for",
-        "no records that tell their event",
+        "no records that tell their event, of several rings",
         abi::a7_own_buffer::judge,
     ),
     // U: the unwinder
     Invariant::new(
         "U1",
         "a walk ends after 510 frames, and a deeper stack gives exactly 510",
-        "no record 22",
+        "no record 22 of a stack that is known to have more than 510 frames",
         user::u1_ends::judge,
     ),
     Invariant::new(
@@ -298,8 +316,14 @@ pub static INVARIANTS: &[Invariant] = &[
     Invariant::new(
         "U6",
         "frame 0 is the user instruction pointer",
-        "no record 22",
+        "no record 22 of a known NMI into user mode",
         user::u6_frame_zero::judge,
+    ),
+    Invariant::new(
+        "U7",
+        "the chain is what the frame pointers say, at every user instruction",
+        "no answered sample with the user registers and the user stack",
+        user::u7_every_instruction::judge,
     ),
     // R: requests and callbacks of clients
     Invariant::of_log(
@@ -323,15 +347,22 @@ pub static INVARIANTS: &[Invariant] = &[
     Invariant::of_log(
         "R4",
         "when cancelling has returned, no callback of that client runs",
-        "no client was called and cancelled",
+        "no request was pending when its client was cancelled",
         client::callbacks::none_after_cancel,
     ),
     Invariant::of_log(
         "R5",
         "no client is called where it did not ask",
-        "no callback of the lab client",
+        "no callback while a client was registered that had not asked",
         client::callbacks::none_unasked,
     ),
+    Invariant::new(
+        "R6",
+        "a request returns 0, 1, or -EINVAL where it may be refused",
+        "no sample of a workload thread by an event that defers, and no request of the lab client",
+        client::refusals::asked,
+    )
+    .and_log(client::refusals::returned),
     // W: the machine's own signs
     Invariant::new(
         "W0",
@@ -342,7 +373,7 @@ pub static INVARIANTS: &[Invariant] = &[
     Invariant::new(
         "W1",
         "every ring buffer makes sense to its end",
-        "no rings",
+        "no ring with records",
         world::w1_rings::judge,
     ),
     Invariant::new(

@@ -1,14 +1,18 @@
 //! What an invariant collects while it judges a trace, and the [`Check`] that follows from it.
 
+use std::collections::BTreeMap;
+
 use super::{Check, Violation};
 
-/// Evidence, excuses and violations of one invariant.
+/// Evidence, excuses and violations of one invariant, and what it could not decide.
 #[derive(Debug)]
 pub struct Tally {
     id: &'static str,
     /// What the trace lacks if it turns out that nothing in it can be judged.
     lacking: String,
     evidence: usize,
+    /// Reason and how many.
+    undecided: BTreeMap<&'static str, usize>,
     notes: Vec<String>,
     violations: Vec<Violation>,
 }
@@ -21,6 +25,7 @@ impl Tally {
             id,
             lacking: lacking.to_owned(),
             evidence: 0,
+            undecided: BTreeMap::new(),
             notes: Vec::new(),
             violations: Vec::new(),
         }
@@ -39,6 +44,12 @@ impl Tally {
     /// So many more things were checked and found right.
     pub fn holds_on(&mut self, things: usize) {
         self.evidence += things;
+    }
+
+    /// One more thing was looked at that a kernel which violates the invariant could show too.
+    /// `why` says what would decide it.
+    pub fn undecided(&mut self, why: &'static str) {
+        *self.undecided.entry(why).or_default() += 1;
     }
 
     /// Something was left out for a reason that the trace proves.
@@ -92,13 +103,19 @@ impl Tally {
     }
 
     /// What follows from all of it.
-    pub(super) fn finish(self) -> Check {
+    pub(super) fn finish(mut self) -> Check {
         if !self.violations.is_empty() {
             return Check::Violated(self.violations);
+        }
+        let undecided = self.undecided.values().sum();
+        let reasons = std::mem::take(&mut self.undecided);
+        for (why, count) in reasons {
+            self.notes.push(format!("{count} undecided: {why}"));
         }
         if self.evidence > 0 {
             return Check::Holds {
                 evidence: self.evidence,
+                undecided,
                 excused: self.notes,
             };
         }
@@ -107,7 +124,7 @@ impl Tally {
             reason.push_str("; ");
             reason.push_str(&note);
         }
-        Check::NotExercised { reason }
+        Check::NotExercised { reason, undecided }
     }
 }
 
@@ -133,6 +150,31 @@ mod tests {
         let mut tally = Tally::new("C1", "no samples");
         tally.excuse("XA ring 0".into());
         let reason = "no samples; XA ring 0".to_owned();
-        assert_eq!(tally.finish(), Check::NotExercised { reason });
+        let undecided = 0;
+        assert_eq!(tally.finish(), Check::NotExercised { reason, undecided });
+    }
+
+    #[test]
+    fn what_is_undecided_does_not_hold() {
+        let mut tally = Tally::new("C1", "no samples");
+        tally.undecided("no markers");
+        tally.undecided("no markers");
+        let reason = "no samples; 2 undecided: no markers".to_owned();
+        let undecided = 2;
+        assert_eq!(tally.finish(), Check::NotExercised { reason, undecided });
+
+        let mut tally = Tally::new("C1", "no samples");
+        tally.holds();
+        tally.undecided("no markers");
+        let Check::Holds {
+            evidence,
+            undecided,
+            excused,
+        } = tally.finish()
+        else {
+            panic!("does not hold");
+        };
+        assert_eq!((evidence, undecided), (1, 1));
+        assert_eq!(excused, ["1 undecided: no markers"]);
     }
 }

@@ -8,6 +8,7 @@
 //! - `decode`: all rings of a recording, merged into a [`Trace`]
 //! - [`model`]: the [`Trace`] and its events
 //! - [`lab`]: the log of the kernel's lab client
+//! - [`witness`]: returns to user mode, noted from outside
 //! - [`script`]: the text that `perf script` prints
 //! - [`canonical`]: the form of a trace in snapshots
 
@@ -23,9 +24,11 @@ pub mod recording;
 pub mod ring;
 pub mod script;
 mod symbolize;
+pub mod witness;
 
 pub use canonical::SnapshotStyle;
 pub use lab::{LabEvent, LabKind, LabLog, LabTrace};
 pub use model::{Event, EventKind, Trace};
 pub use recording::Recording;
 pub use ring::{GuestRead, RingReader};
+pub use witness::{UserReturn, Witness};

@@ -7,6 +7,7 @@ use unwindlab_abi::plan::Tracing;
 
 use super::lab::LabTrace;
 use super::recording::{Block, Injection, Point, ThreadProgress};
+use super::witness::Witness;
 
 /// `PERF_CONTEXT_KERNEL`: the kernel part of a chain follows.
 pub const CONTEXT_KERNEL: u64 = (-128_i64).cast_unsigned();
@@ -41,6 +42,9 @@ pub struct Trace {
     /// What the kernel's lab client logged, if it was used.
     #[serde(default)]
     pub lab: Option<LabTrace>,
+    /// Returns to user mode, if they were noted.
+    #[serde(default)]
+    pub witness: Option<Witness>,
     /// The injections made, in order.
     pub injections: Vec<Injection>,
     /// Calls of kernel functions that were made to fail, in order.
@@ -80,8 +84,14 @@ pub struct Event {
     pub ring: u32,
     /// The CPU that ring is bound to.
     pub cpu: u32,
+    /// Index of that ring in [`Trace::rings`].
+    #[serde(default)]
+    pub ring_index: usize,
     /// Position among the records of its ring.
     pub position: usize,
+    /// Where in its ring it begins, counted as `data_head` is.
+    #[serde(default)]
+    pub start: u64,
     /// `PERF_SAMPLE_TIME` in nanoseconds of the guest's perf clock.
     pub time: Option<u64>,
     /// The perf event that wrote it, by `PERF_SAMPLE_ID`/`IDENTIFIER`: index into
@@ -192,6 +202,17 @@ pub struct Sample {
     pub raw: Option<Vec<u8>>,
     /// `PERF_SAMPLE_CALLCHAIN` as written, markers included.
     pub chain: Option<Vec<u64>>,
+    /// The registers of `PERF_SAMPLE_REGS_USER`, in the order of the bits of the event's mask;
+    /// empty where the task had none.
+    #[serde(default)]
+    pub regs_user: Option<Vec<u64>>,
+    /// `PERF_SAMPLE_REGS_ABI_*` of these registers: 1 for 32-bit code, 2 for 64-bit code, 0 for
+    /// none.
+    #[serde(default)]
+    pub user_abi: u64,
+    /// What `PERF_SAMPLE_STACK_USER` copied of the user stack, from the stack pointer on.
+    #[serde(default)]
+    pub stack_user: Option<Vec<u8>>,
 }
 
 impl Sample {
@@ -264,6 +285,12 @@ impl CallchainDeferred {
 }
 
 impl Event {
+    /// Where in its ring it ends, counted as `data_head` is.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.start.saturating_add(u64::from(self.size))
+    }
+
     /// The sample with its cookie, if this is an S(c).
     #[must_use]
     pub fn deferred_sample(&self) -> Option<(&Sample, u64)> {

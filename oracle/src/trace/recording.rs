@@ -5,11 +5,12 @@
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use unwindlab_abi::Observation;
 use unwindlab_abi::message::{EventAnnounce, RingAnnounce, ThreadAnnounce, UserSymbol};
 use unwindlab_abi::plan::Tracing;
+use unwindlab_abi::{Observation, SurveyedPlace};
 
 use super::lab::LabLog;
+use super::witness::Witness;
 
 /// One trial as it was recorded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +30,9 @@ pub struct Recording {
     pub ring_bytes: Vec<RingBytes>,
     /// The log of the kernel's lab client, if it was announced.
     pub lab: Option<LabLog>,
+    /// Returns to user mode, if they were noted.
+    #[serde(default)]
+    pub witness: Option<Witness>,
     /// Workload threads and their stacks.
     pub threads: Vec<ThreadAnnounce>,
     /// Names of user text.
@@ -53,6 +57,9 @@ pub struct Recording {
     /// What else the agent observed.
     #[serde(default)]
     pub observations: Vec<Observation>,
+    /// What the workload passed in the kernel, if that was asked for.
+    #[serde(default)]
+    pub survey: Vec<SurveyedPlace>,
     /// The text that the distribution's perf printed of its own recording, if it recorded.
     #[serde(default)]
     pub perf_script: Option<String>,
@@ -82,6 +89,9 @@ impl Recording {
 pub struct RingBytes {
     /// The ring's number.
     pub ring: u32,
+    /// Where in the ring the first of them begins, counted as `data_head` is.
+    #[serde(default)]
+    pub begin: u64,
     /// Record after record, wrap removed.
     pub bytes: Vec<u8>,
     /// Set when the control page held an impossible value (a head behind the tail or more than a

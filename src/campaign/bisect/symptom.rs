@@ -163,6 +163,7 @@ mod tests {
             invariant: "M1".to_owned(),
             check: Check::Holds {
                 evidence: 3,
+                undecided: 0,
                 excused: Vec::new(),
             },
         });

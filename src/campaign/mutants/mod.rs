@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use unwindlab_guest_kernel::BuildSpec;
 use unwindlab_guest_kernel::build::header::{self, Mutant};
 
+pub(in crate::campaign) use self::sweep_text::parse as parse_sweep;
 use super::Context;
 use super::error::{CampaignError, MutantsError};
 use super::kernel::KernelChoice;
@@ -235,7 +236,16 @@ fn fate(falls: &[String], results: &[ScenarioResult]) -> Fate {
     let untested = results.iter().find(|result| !result.outcome.is_tested());
     match untested {
         Some(result) => Fate::Untested(result.brief()),
-        None => Fate::Survived,
+        None => not_caught(results.iter().flat_map(ScenarioResult::findings)),
+    }
+}
+
+/// The fate of a mutant on which nothing fell but what matches these findings.
+fn not_caught<'a>(findings: impl Iterator<Item = &'a str>) -> Fate {
+    let findings: BTreeSet<String> = findings.map(str::to_owned).collect();
+    match findings.is_empty() {
+        true => Fate::Survived,
+        false => Fate::Excused(findings.into_iter().collect()),
     }
 }
 
@@ -251,5 +261,42 @@ fn control(results: &[ScenarioResult]) -> Fate {
         None => Fate::Clean,
         Some(result) if result.outcome.is_tested() => Fate::Unclean(result.brief()),
         Some(result) => Fate::Untested(result.brief()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::result::JudgedViolation;
+    use unwindlab_oracle::invariant::Violation;
+
+    fn violated(invariant: &str, finding: Option<&str>) -> ScenarioResult {
+        let outcome = match finding {
+            Some(_) => Outcome::ExpectedFailure,
+            None => Outcome::Fail,
+        };
+        let mut result = ScenarioResult::not_run("a", outcome, String::new());
+        result.violations.push(JudgedViolation {
+            violation: Violation {
+                invariant: invariant.to_owned(),
+                message: String::new(),
+                events: Vec::new(),
+                log: Vec::new(),
+                instruction: None,
+            },
+            finding: finding.map(str::to_owned),
+        });
+        result
+    }
+
+    #[test]
+    fn what_matches_a_finding_kills_no_mutant() {
+        let falls = ["M1".to_owned()];
+        let excused = violated("M1", Some("F001"));
+        let of_f001 = Fate::Excused(vec!["F001".to_owned()]);
+        assert_eq!(fate(&falls, std::slice::from_ref(&excused)), of_f001);
+        assert_eq!(fate(&falls, &[excused, violated("M1", None)]), Fate::Killed);
+        let passed = ScenarioResult::not_run("a", Outcome::Pass, String::new());
+        assert_eq!(fate(&falls, &[passed]), Fate::Survived);
     }
 }

@@ -4,7 +4,7 @@ use crate::campaign::error::SweepTextError;
 use crate::campaign::sweep::{PathOrigin, PathRequest};
 
 /// Reads `SCENARIO [--no-request | --from PLACE]`, as after `unwindlab sweep`.
-pub(super) fn parse(text: &str) -> Result<PathRequest, SweepTextError> {
+pub(in crate::campaign) fn parse(text: &str) -> Result<PathRequest, SweepTextError> {
     let mut scenario = None;
     let mut start = PathOrigin::Request;
     let mut words = text.split_whitespace();

@@ -5,7 +5,7 @@ use std::io;
 
 use unwindlab_guest_kernel::build::header::Mutant;
 
-use super::{CONTROL, MutantsRequest, caught, sweep_text};
+use super::{CONTROL, MutantsRequest, caught, not_caught, sweep_text};
 use crate::campaign::Context;
 use crate::campaign::error::{CampaignError, MutantsError};
 use crate::campaign::sweep::{SweepRequest, SweepSummary, sweep};
@@ -51,7 +51,7 @@ pub(super) fn mutants(
         match run(text, Some(mutant)) {
             Ok(found) => {
                 let fell = fallen(&found);
-                row.fate = fate(mutant, &fell);
+                row.fate = fate(mutant, &fell, &found);
                 row.cells.push((text.clone(), cell(fell)));
             }
             Err(CampaignError::Interrupted) => return Err(CampaignError::Interrupted),
@@ -79,8 +79,10 @@ fn cell(fell: BTreeSet<String>) -> Cell {
     }
 }
 
-fn fate(mutant: &Mutant, fell: &BTreeSet<String>) -> Fate {
-    caught(&mutant.falls, fell).unwrap_or(Fate::Survived)
+fn fate(mutant: &Mutant, fell: &BTreeSet<String>, swept: &SweepSummary) -> Fate {
+    let all = swept.failures.iter().flat_map(|it| &it.fell);
+    let findings = all.filter_map(|(_, finding)| finding.as_deref());
+    caught(&mutant.falls, fell).unwrap_or_else(|| not_caught(findings))
 }
 
 /// The invariants that fell at any point without being a finding, and how guests died.
@@ -141,19 +143,23 @@ mod tests {
             incomplete: false,
             release: String::new(),
         };
-        let fell = fallen(&swept(known.clone()));
-        assert_eq!(fate(&mutant, &fell), Fate::Survived);
+        let of = |symptom: &SweepSymptom| {
+            let summary = swept(symptom.clone());
+            fate(&mutant, &fallen(&summary), &summary)
+        };
+        assert_eq!(of(&known), Fate::Excused(vec!["F001".to_owned()]));
         let mut unknown = known;
         unknown.fell.insert((mutant.falls[0].clone(), None));
-        assert_eq!(fate(&mutant, &fallen(&swept(unknown))), Fate::Killed);
+        assert_eq!(of(&unknown), Fate::Killed);
         let died = SweepSymptom {
             died: Some("hang"),
             fell: BTreeSet::new(),
         };
-        let fell = fallen(&swept(died));
-        assert_eq!(
-            fate(&mutant, &fell),
-            Fate::Misjudged(vec!["hang".to_owned()])
-        );
+        assert_eq!(of(&died), Fate::Misjudged(vec!["hang".to_owned()]));
+        let nothing = SweepSymptom {
+            died: None,
+            fell: BTreeSet::new(),
+        };
+        assert_eq!(of(&nothing), Fate::Survived);
     }
 }

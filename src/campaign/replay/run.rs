@@ -26,6 +26,7 @@ fn run_of(
             trials: trial.trials,
             token,
             compare_snapshots: request.file.replay.snapshot.is_some(),
+            witness: None,
         },
         ..RunRequest::default()
     })

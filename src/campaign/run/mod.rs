@@ -48,6 +48,8 @@ pub struct TrialOptions {
     pub token: Option<Token>,
     /// Whether traces are compared with snapshots.
     pub compare_snapshots: bool,
+    /// Whether returns to user mode are noted; without it, as the scenario says.
+    pub witness: Option<bool>,
 }
 
 /// What happens during a run.
@@ -94,7 +96,10 @@ pub fn run(
 ) -> Result<RunSummary, CampaignError> {
     let start = Instant::now();
     let kernel_request = request.kernel.request()?;
-    let library = selected(request, context)?;
+    let mut library = selected(request, context)?;
+    for loaded in &mut library {
+        loaded.scenario.witness = request.trials.witness.or(loaded.scenario.witness);
+    }
     let kernel = context.fetch(&kernel_request)?;
     context.check_interrupt()?;
     let trials = resolve_all(&library, kernel.as_ref())?;

@@ -5,6 +5,7 @@ mod event;
 mod plan;
 mod replays;
 mod request;
+mod set;
 
 use std::io;
 use std::path::PathBuf;
@@ -15,9 +16,10 @@ use self::collector::{Collector, ResumeFile};
 pub use self::event::{SweepEvent, SweepSummary, SweptFailure, SweptPath};
 pub(super) use self::plan::plan;
 pub use self::request::{
-    PairChoice, PathOrigin, PathRequest, PointChoice, PointNumber, PointNumberError, ReplayedPoint,
-    SweepOptions, SweepRequest,
+    PairChoice, PathOrigin, PathPlace, PathRequest, PointChoice, PointNumber, PointNumberError,
+    ReplayedPoint, SweepOptions, SweepRequest,
 };
+pub use self::set::{SetEvent, SetRequest, SetResult, SetSweep, sweep_set, sweeps};
 use super::Context;
 use super::error::{CampaignError, SweepRequestError};
 use crate::host::choice::KvmHost;
@@ -26,7 +28,7 @@ use crate::judge::sweep_record::{SweepIdentity, SweepRecord};
 use crate::report::artifacts::OutputFile;
 use crate::report::sweep::Summary;
 use crate::scenario::Loaded;
-use unwindlab_engine::plan::sweep::{Points, SweepPlan};
+use unwindlab_engine::plan::sweep::{Made, Points, SweepPlan};
 
 /// Sweeps a path.
 ///
@@ -128,7 +130,7 @@ fn resume(
     let of = SweepIdentity {
         scenario: loaded.text.clone(),
         kernel: kernel.hash().to_owned(),
-        asks: plan.asks,
+        asks: plan.made != Made::Nothing,
         from: request.path.start.from().map(ToString::to_string),
         pairs: request.pairs.is_some(),
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::request::{PairChoice, PointChoice, SweepRequest};
+use super::request::{PairChoice, PathPlace, PointChoice, SweepRequest};
 use crate::campaign::context::required_trial;
 use crate::campaign::error::{CampaignError, SweepRequestError};
 use crate::campaign::replay_file::ReplayPlace;
@@ -11,9 +11,8 @@ use crate::host::provider::{ProviderError, TestKernel};
 use crate::scenario::inject::places::address_of;
 use crate::scenario::{KernelSymbols, Loaded, near};
 use unwindlab_engine::plan::TrialPlan;
-use unwindlab_engine::plan::sweep::SweepPlan;
-use unwindlab_engine::plan::sweep::{Pairs, Points};
-use unwindlab_engine::plan::{ActionPlan, ArrivalPlan, CodePlace, TriggerPlan};
+use unwindlab_engine::plan::sweep::{Beginning, Made, Pairs, Points, SweepPlan};
+use unwindlab_engine::plan::{ActionPlan, CodePlace, TaskFilter, TriggerPlan};
 
 /// Longest path, in instructions; the exit work of an entry with a long stack has some ten
 /// thousand.
@@ -33,20 +32,15 @@ pub(in crate::campaign) fn plan(
 ) -> Result<SweepPlan, CampaignError> {
     let symbols = kernel.symbols();
     let trial = required_trial(loaded, kernel)?;
-    let from = request.path.start.from();
-    let from = from.map(|place| address_of(place, symbols));
-    let from = from.transpose().map_err(SweepRequestError::From)?;
-    let first = match from {
-        Some(_) => u32::try_from(trial.injections.len()).unwrap_or(u32::MAX),
-        None => first_request(&trial)
-            .ok_or_else(|| SweepRequestError::NoRequest(loaded.file.clone()))?,
-    };
+    let begins = beginning(request, loaded, &trial, symbols)?;
     let (points, second) = points(request, kernel)?;
     let pairs = request.pairs.map(|choice| pairs(second, choice, symbols));
     Ok(SweepPlan {
-        request: first,
-        asks: request.path.start.allows_request() && from.is_none(),
-        from,
+        request: begins.injection,
+        beginning: begins.at,
+        made: begins.made,
+        then: begins.then,
+        in_handler: begins.in_handler,
         jobs: request.options.jobs,
         points,
         pairs: pairs.transpose()?,
@@ -80,16 +74,100 @@ fn pairs(
     })
 }
 
-/// The first injection that a path can begin with.
-fn first_request(trial: &TrialPlan) -> Option<u32> {
+/// Where a path begins.
+struct Begins {
+    /// The injection that begins it.
+    injection: u32,
+    at: Beginning,
+    made: Made,
+    then: Option<u64>,
+    in_handler: bool,
+}
+
+fn beginning(
+    request: &SweepRequest,
+    loaded: &Loaded,
+    trial: &TrialPlan,
+    symbols: &dyn KernelSymbols,
+) -> Result<Begins, SweepRequestError> {
+    let elsewhere = |at| Begins {
+        injection: u32::try_from(trial.injections.len()).unwrap_or(u32::MAX),
+        at,
+        made: Made::Nothing,
+        then: None,
+        in_handler: false,
+    };
+    let in_handler = match request.path.start.from() {
+        Some(PathPlace::Kernel(place)) => {
+            let address = address_of(place, symbols).map_err(SweepRequestError::From)?;
+            // Of an interrupt's handler.
+            if let Some(irq) = first_request(trial).filter(|it| it.made.is_irq()) {
+                return Ok(Begins {
+                    then: Some(address),
+                    ..irq
+                });
+            }
+            return Ok(elsewhere(Beginning::Kernel {
+                address,
+                hit: 1,
+                any_task: false,
+            }));
+        }
+        Some(PathPlace::User(entry)) => {
+            let number = entry.get();
+            return Ok(elsewhere(Beginning::Entry { number }));
+        }
+        Some(PathPlace::Handler) => true,
+        None => false,
+    };
+    let first = first_request(trial);
+    let mut begins = first.ok_or_else(|| SweepRequestError::NoRequest(loaded.file.clone()))?;
+    begins.in_handler = in_handler;
+    if !request.path.start.allows_request() {
+        begins.made = Made::Nothing;
+    }
+    Ok(begins)
+}
+
+/// The first injection that a path can begin with: an NMI at an instruction, or an interrupt at one
+/// in user mode.
+fn first_request(trial: &TrialPlan) -> Option<Begins> {
     (0_u32..)
         .zip(&trial.injections)
-        .find(|(_, injection)| {
-            let in_kernel = |at: &ArrivalPlan| matches!(at.place, CodePlace::Kernel { .. });
-            matches!(injection.action, ActionPlan::Nmi)
-                && matches!(&injection.trigger, TriggerPlan::Arrival(at) if in_kernel(at))
+        .find_map(|(injection, it)| {
+            let TriggerPlan::Arrival(arrival) = &it.trigger else {
+                return None;
+            };
+            let (at, made) = match (&arrival.place, it.action) {
+                (CodePlace::Kernel { address }, ActionPlan::Nmi) => (
+                    Beginning::Kernel {
+                        address: *address,
+                        hit: arrival.hit,
+                        any_task: arrival.by == TaskFilter::Any,
+                    },
+                    Made::Nmi,
+                ),
+                (CodePlace::User { symbol, offset }, action) => (
+                    Beginning::User {
+                        symbol: symbol.clone(),
+                        offset: *offset,
+                    },
+                    match action {
+                        ActionPlan::Nmi => Made::Nmi,
+                        ActionPlan::Irq { vector } => Made::Irq { vector },
+                        _ => return None,
+                    },
+                ),
+                _ => return None,
+            };
+            Some(Begins {
+                injection,
+                at,
+                made,
+                then: None,
+                in_handler: false,
+            })
         })
-        .map(|(index, _)| index)
 }
 
 /// The points for the first NMI that a request chooses, and those for the second.

@@ -1,5 +1,7 @@
 //! What to sweep.
 
+use std::fmt;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -41,13 +43,59 @@ pub struct PathRequest {
 /// Where a path begins in its scenario.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum PathOrigin {
-    /// At the scenario's request, an NMI at an instruction of the kernel.
+    /// At the scenario's first NMI at an instruction, or its first interrupt in user mode.
     #[default]
     Request,
     /// At the instruction of the request, without making it.
     WithoutRequest,
+    /// Elsewhere.
+    From(PathPlace),
+}
+
+/// Where a path begins that does not begin at its scenario's request: `user`, `user:2`, `handler`,
+/// or a place in the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathPlace {
     /// Behind this instruction, without a request.
-    From(KernelPlace),
+    Kernel(KernelPlace),
+    /// At the last user instruction before an iteration enters the kernel for the n-th time,
+    /// without a request.
+    User(NonZeroU32),
+    /// At the scenario's request, at the first instruction of its NMI's handler.
+    Handler,
+}
+
+/// The prefix of [`PathPlace::User`].
+const USER: &str = "user";
+/// [`PathPlace::Handler`].
+const HANDLER: &str = "handler";
+
+impl FromStr for PathPlace {
+    type Err = <KernelPlace as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let entry = match text.strip_prefix(USER) {
+            Some("") => Some(NonZeroU32::MIN),
+            Some(rest) => rest.strip_prefix(':').and_then(|it| it.parse().ok()),
+            None => None,
+        };
+        match entry {
+            Some(entry) => Ok(Self::User(entry)),
+            None if text == HANDLER => Ok(Self::Handler),
+            None => text.parse().map(Self::Kernel),
+        }
+    }
+}
+
+impl fmt::Display for PathPlace {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kernel(place) => place.fmt(out),
+            Self::User(NonZeroU32::MIN) => out.write_str(USER),
+            Self::User(entry) => write!(out, "{USER}:{entry}"),
+            Self::Handler => out.write_str(HANDLER),
+        }
+    }
 }
 
 /// Which boundaries of a path are tried.
@@ -138,12 +186,12 @@ impl PathRequest {
 }
 
 impl PathOrigin {
-    /// Whether the scenario's request may be made. A path from elsewhere never makes it.
+    /// Whether the scenario's request may be made. A path from another place never makes it.
     pub(in crate::campaign) fn allows_request(&self) -> bool {
         *self != Self::WithoutRequest
     }
 
-    pub(in crate::campaign) fn from(&self) -> Option<&KernelPlace> {
+    pub(in crate::campaign) fn from(&self) -> Option<&PathPlace> {
         match self {
             Self::From(place) => Some(place),
             Self::Request | Self::WithoutRequest => None,
@@ -196,5 +244,25 @@ impl FromStr for PointNumber {
                 second: Some(number(second)?),
             },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_as_they_are_written() {
+        let user = |entry| PathPlace::User(NonZeroU32::new(entry).unwrap());
+        let read = |text: &str| text.parse::<PathPlace>().unwrap();
+        assert_eq!(read("user"), user(1));
+        assert_eq!(read("user:3"), user(3));
+        assert_eq!(read("handler"), PathPlace::Handler);
+        assert!(matches!(read("user_mode"), PathPlace::Kernel(_)));
+        assert!(matches!(read("handler+0x4"), PathPlace::Kernel(_)));
+        for text in ["user", "user:3", "handler", "do_exit+0x10"] {
+            assert_eq!(read(text).to_string(), text);
+        }
+        assert!("user:0".parse::<PathPlace>().is_err());
     }
 }

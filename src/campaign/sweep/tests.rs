@@ -14,7 +14,7 @@ use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::testing::{FakeProvider, Quiet, analysis};
 use crate::judge::outcome::OutcomeClass;
-use unwindlab_engine::plan::sweep::{Boundary, Effort, Message, Point, Step, SweptTrial};
+use unwindlab_engine::plan::sweep::{Boundary, Effort, Message, Point, Reach, Step, SweptTrial};
 use unwindlab_oracle::trace::Recording;
 use unwindlab_oracle::trace::recording::TrialEnd;
 
@@ -44,6 +44,7 @@ fn path() -> Message {
         rip: at(number).rip,
         task: 1,
         user: false,
+        reach: Reach::Stepped,
     };
     Message::Path {
         common: Box::new(Recording::default()),
@@ -56,6 +57,7 @@ fn trial(number: u32, end: TrialEnd) -> Message {
         point: Point::single(number, at(number)),
         rings: Vec::new(),
         lab: None,
+        witness: None,
         injections: Vec::new(),
         kernel_log: String::new(),
         console: String::new(),

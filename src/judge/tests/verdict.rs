@@ -90,6 +90,23 @@ fn nothing_exercised() {
     gives(&trial, Outcome::Fail, &["no invariant was exercised"]);
 }
 
+/// An event that never fires leaves a trace in which nothing can be wrong.
+#[test]
+fn nothing_requested() {
+    let mut trial = Trial::good("");
+    let mut plan = trial.plan();
+    for spec in &mut plan.guest.tracing.events {
+        spec.defer_callchain = true;
+        spec.sample_period = 1;
+    }
+    trial.trace.tracing = Some(plan.guest.tracing.clone());
+    gives(&trial, Outcome::Pass, &[]);
+    trial.trace.events.clear();
+    let reason =
+        "no request was made: no event gave a sample; if that is right, expect `samples: 0`";
+    gives(&trial, Outcome::Fail, &[reason]);
+}
+
 #[test]
 fn only_chosen_invariants() {
     let mut trial = Trial::good("invariants: [H1]\n");

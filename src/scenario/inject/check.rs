@@ -4,7 +4,7 @@ use unwindlab_abi::plan::WorkloadKind;
 
 use super::exits;
 use super::when::{check_counts, check_place, check_when};
-use super::{Corrupt, Corruption, Injection, Schedule, TaskKind, TriggerPlace, When};
+use super::{Corrupt, Corruption, Injection, Schedule, TaskKind, TriggerPlace, When, watch};
 use crate::scenario::error::Complaints;
 use crate::scenario::located::{At, Location};
 use crate::scenario::model::{Pmu, Scenario};
@@ -66,6 +66,7 @@ pub(in crate::scenario) fn check(scenario: &Scenario, complaints: &mut Complaint
             check_helped(&when, injection, vcpus, threads, complaints);
         }
     }
+    watch::check_number(scenario, complaints);
     if let Some(schedule) = &scenario.schedule {
         check_schedule(schedule, vcpus, *scenario.workload.threads, complaints);
     }
@@ -200,6 +201,10 @@ fn check_schedule(
     });
     for point in points.iter() {
         check_place(&point.at, complaints);
+        let is_watch = matches!(*point.at, TriggerPlace::Watch(_));
+        complaints.require(!is_watch, point.at.location(), || {
+            "found `watch`, expected an instruction: `kernel` or `user`".to_owned()
+        });
         check_vcpu(Some(&point.vcpu), vcpus, complaints);
         check_thread(point.thread.as_ref(), threads, complaints);
         let hit = point.hit.as_ref().map(|n| (**n, n.location()));

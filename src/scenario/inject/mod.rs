@@ -8,10 +8,12 @@ pub mod places;
 pub(super) mod resolve;
 pub mod schedule;
 pub mod trigger;
+pub mod watch;
 mod when;
 
 pub use schedule::{Schedule, SchedulePoint};
 pub use trigger::{Event, Exit, LabRecord, MarkKind, RecordKind, TaskKind, TriggerPlace};
+pub use watch::{FieldAccess, TaskField, WatchedField};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -104,7 +106,8 @@ macro_rules! action {
             $($(#[$own_doc])* pub $own: $type,)*
             /// A name, for `after` in other injections and for messages.
             pub name: Option<At<String>>,
-            /// Do it when a workload thread is about to execute this instruction.
+            /// Do it when a workload thread is about to execute this instruction, or has just
+            /// accessed this field.
             pub at: Option<At<TriggerPlace>>,
             /// Do it when this event is seen.
             pub on: Option<At<Event>>,

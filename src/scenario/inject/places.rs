@@ -67,6 +67,7 @@ pub(super) fn place(
             symbol: place.symbol.clone(),
             offset: place.offset,
         },
+        TriggerPlace::Watch(watched) => complaints.accept(at.location(), watched.place(symbols))?,
     })
 }
 

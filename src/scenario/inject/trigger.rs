@@ -3,11 +3,12 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::watch::WatchedField;
 use crate::scenario::place::{KernelPlace, SymbolOffset};
 use crate::scenario::units::Number;
 use unwindlab_engine::plan::ExitKind;
 
-/// An instruction.
+/// An instruction, or an access.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum TriggerPlace {
@@ -15,6 +16,8 @@ pub enum TriggerPlace {
     Kernel(KernelPlace),
     /// In the workload's text.
     User(SymbolOffset),
+    /// Behind each instruction that accesses a field of the workload thread's `task_struct`.
+    Watch(WatchedField),
 }
 
 /// The tasks whose arrivals at an instruction count.

@@ -3,7 +3,7 @@
 use unwindlab_abi::plan::USER_SYMBOLS;
 
 use super::check::{check_thread, check_vcpu, refuse, require_positive};
-use super::{Injection, TaskKind, TriggerPlace, When};
+use super::{Injection, TaskKind, TriggerPlace, When, watch};
 use crate::scenario::check::MAX_TIME_US;
 use crate::scenario::error::Complaints;
 use crate::scenario::located::At;
@@ -49,6 +49,7 @@ pub(super) fn check_when(
         [true, false, false, false] => {
             refuse([count, many], WITH_AT, complaints);
             check_arrival(when, vcpus, threads, complaints);
+            watch::check(when, complaints);
         }
         [false, true, false, false] => {
             refuse([first, hit, repeat], WITH_EVERY, complaints);
@@ -74,7 +75,7 @@ pub(super) fn check_when(
         }
         _ => complaints.add(
             when.location,
-            "expected exactly one of `at` (an instruction), `every` (a time), `on` (an event) and \
+            "expected exactly one of `at` (an instruction or an access), `every` (a time), `on` (an event) and \
              `delay` (a time), or `after` alone",
         ),
     }

@@ -58,7 +58,7 @@ fn keys() {
         "setle: 3 s\n",
         [
             "6:1: found key `setle`, expected one of `name`, `description`, `machine`, \
-          `workload`, `perf`, `lab`, `perf-tool`, `inject`, `schedule`, `explore`, `settle`, `timeout`, `expect`, `invariants`, `require`, \
+          `workload`, `perf`, `lab`, `perf-tool`, `inject`, `schedule`, `witness`, `explore`, `settle`, `timeout`, `expect`, `invariants`, `require`, \
           `snapshot`",
         ],
     );
@@ -70,12 +70,14 @@ fn keys() {
         [
             "4:9: found `spinn`, expected one of `spin`, `syscalls`, `deep`, `sleep-migrate`, \
              `exit`, `missing-pages`, `unreadable-ends`, `traced`, `io-uring`, `io-uring-worker`, `exec`, `exec-by-thread`, \
-         `compat`, `process`, `fork`, `vfork`, `clone3`, `paged-out`, `stuck`",
+         `compat`, `process`, `fork`, `vfork`, `clone3`, `paged-out`, `perf-calls`, `int80`, `compat-int80`, \
+         `page-fault`, `major-fault`, `protection-fault`, `int3`, `int1`, `gp-fault`, `single-step`, `signals`, `seccomp`, \
+         `exit-group`, `killed`, `shapes`, `stuck`",
         ],
     );
     of_more(
         "inject:\n  - nmi:\n      at: { kernl: x }\n",
-        ["8:13: found `kernl`, expected one of `kernel`, `user`"],
+        ["8:13: found `kernl`, expected one of `kernel`, `user`, `watch`"],
     );
     of_more(
         "inject:\n  - smi: {}\n",
@@ -239,14 +241,15 @@ require: [M1, Z9]
             "4:33: found 2 frames, expected 3 to 131072",
             "4:45: found 256 threads, expected 1 to 255",
             "5:21: found 3 pages, expected a power of two up to 4096",
-            "7:10: expected exactly one of `at` (an instruction), `every` (a time), `on` (an event) and \
+            "7:10: expected exactly one of `at` (an instruction or an access), `every` (a time), `on` (an event) and \
              `delay` (a time), or `after` alone",
             "8:16: the workloads have no symbol `rot`, expected one of root, exit_root, descend, \
              spin_leaf, spin_loop, syscalls_leaf, syscalls_call, syscalls_return, deep_leaf, \
              deep_call, deep_return, sleep_leaf, sleep_call, sleep_return, exit_leaf, exit_call, \
-             exit_return, missing_leaf, missing_call, missing_return, paged_leaf, paged_call, paged_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
-             exec_return, compat_descend, compat_leaf, compat_nop, \
-             process_leaf, process_call, process_return, fork_leaf, fork_call, fork_return",
+             exit_return, missing_leaf, missing_call, missing_return, paged_leaf, paged_call, paged_return, calls_leaf, calls_call, calls_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
+             exec_return, entry_leaf, compat_descend, compat_leaf, compat_nop, \
+             process_leaf, process_call, process_return, fork_leaf, fork_call, fork_return, \
+             shapes_leaf, shapes_begin, shapes_call, shapes_return, shapes_handler",
             "8:38: found key `count`, expected none: `at` takes `first`, `hit`, `repeat`, `vcpu`, \
              `thread`, `task` and `in-nmi`, and for `nmi` and `pmu-overflow` also `times` and `sweep`",
             "8:46: found `hit` 0, expected 1 or more",
@@ -255,7 +258,7 @@ require: [M1, Z9]
             "9:36: found vCPU 0 twice",
             "9:39: found vCPU 9, expected one of the machine's 9, from 0",
             "9:50: found key `first`, expected none: `every` takes `count` and `vcpus`",
-            "10:10: expected exactly one of `at` (an instruction), `every` (a time), `on` (an event) and \
+            "10:10: expected exactly one of `at` (an instruction or an access), `every` (a time), `on` (an event) and \
              `delay` (a time), or `after` alone",
             "12:10: found timeout 1 s, expected more than the settle time, 2 s",
             "14:11: `M1` is required but not among `invariants`",
@@ -287,10 +290,32 @@ perf:
         [
             "7:14: found `max-stack` beside `events`, expected it in one of the events",
             "9:63: found `b`, expected the name of an earlier event with a ring of its own",
-            "10:25: found event `nmi:`, expected a tracepoint such as `nmi:nmi_handler`, a \
-             `kprobe:FUNCTION`, `kretprobe:FUNCTION` or `breakpoint:FUNCTION`, or one of `dummy`, `cpu-clock`, `task-clock`, `page-faults`, `context-switches`, \
-             `cpu-migrations`, `cycles`, `instructions`",
+            "10:25: found event `nmi:`, expected a tracepoint such as `nmi:nmi_handler`, a probe \
+             (`kprobe:FUNCTION+OFFSET`, `optprobe:FUNCTION+OFFSET`, `kretprobe:FUNCTION`, \
+             `fprobe:FUNCTION`, `fprobe:FUNCTION%return`, `uprobe:SYMBOL+OFFSET`, \
+             `uretprobe:SYMBOL`), a breakpoint (`breakpoint:SYMBOL+OFFSET`, \
+             `mem:SYMBOL+OFFSET/BYTES:rw`, `mem:task.FIELD/BYTES:w`), or one of `dummy`, \
+             `cpu-clock`, `task-clock`, `page-faults`, `minor-faults`, `major-faults`, \
+             `alignment-faults`, `context-switches`, `cpu-migrations`, `cycles`, `instructions`",
             "11:15: found event `b` twice, expected unique names",
+        ],
+    );
+    of_more(
+        "\
+perf:
+  events:
+    - { name: a, event: dummy, filter: id == 1 }
+    - { name: b, event: \"mem:task.unwind_info.id/8:w\", inherit: true }
+    - { name: c, event: \"optprobe:a\" }
+    - { name: d, event: \"kprobe:a\" }
+",
+        [
+            "8:40: found `filter`, which takes a tracepoint or a probe: only they have fields",
+            "9:25: an event on a field of the task needs `output-to`: each thread has its own, and \
+             all write to one ring",
+            "9:25: an event on a field of the task takes no `inherit`: it is the field of one task",
+            "10:25: found `optprobe` beside `kprobe` or `kretprobe`: the kernel optimises all \
+             kprobes or none",
         ],
     );
     of_more(
@@ -357,9 +382,10 @@ inject:
             "6:37: the workloads have no symbol `rot`, expected one of root, exit_root, descend, \
              spin_leaf, spin_loop, syscalls_leaf, syscalls_call, syscalls_return, deep_leaf, \
              deep_call, deep_return, sleep_leaf, sleep_call, sleep_return, exit_leaf, exit_call, \
-             exit_return, missing_leaf, missing_call, missing_return, paged_leaf, paged_call, paged_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
-             exec_return, compat_descend, compat_leaf, compat_nop, \
-             process_leaf, process_call, process_return, fork_leaf, fork_call, fork_return",
+             exit_return, missing_leaf, missing_call, missing_return, paged_leaf, paged_call, paged_return, calls_leaf, calls_call, calls_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
+             exec_return, entry_leaf, compat_descend, compat_leaf, compat_nop, \
+             process_leaf, process_call, process_return, fork_leaf, fork_call, fork_return, \
+             shapes_leaf, shapes_begin, shapes_call, shapes_return, shapes_handler",
             "6:63: found `repeat` 0, expected 1 or more",
         ],
     );

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::error::ScenarioErrors;
 use super::model::Scenario;
 use unwindlab_guest_kernel::lines::LineError;
+use unwindlab_guest_kernel::types::{LayoutError, Member};
 
 use super::{KernelSymbols, RdpmcError, SourceLines, check::check, parse::parse};
 
@@ -83,6 +84,24 @@ impl KernelSymbols for Kernel {
     fn percpu_offset(&self, name: &str) -> Option<u64> {
         let address = self.0.get(name)?.first()?.0;
         (address < 0x10000).then_some(address)
+    }
+
+    fn member(&self, _: &str, path: &str) -> Result<Member, LayoutError> {
+        if self.0.contains_key("stripped") {
+            return Err(LayoutError::NoTypes);
+        }
+        let (offset, size) = match path {
+            "unwind_info.id" => (0x28, 8),
+            "comm" => (0x34, 16),
+            _ => {
+                return Err(LayoutError::NoMember {
+                    place: "task_struct".to_owned(),
+                    member: path.to_owned(),
+                    near: String::new(),
+                });
+            }
+        };
+        Ok(Member { offset, size })
     }
 
     /// endbr64; mov rax, rdi; then one-byte instructions.

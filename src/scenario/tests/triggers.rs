@@ -1,10 +1,10 @@
 //! Exits as triggers, injections that follow several others, the guest's own breakpoints.
 
-use unwindlab_abi::EventSource;
+use unwindlab_abi::{EventSource, Watch};
 
 use super::{Kernel, MINIMAL, complaints, load};
 use crate::scenario::resolve;
-use unwindlab_engine::plan::{EventPlan, TrialPlan, TriggerPlan};
+use unwindlab_engine::plan::{CodePlace, EventPlan, TrialPlan, TriggerPlan};
 use unwindlab_engine::plan::{ExitKind, ExitPlan};
 
 fn plan(text: &str) -> TrialPlan {
@@ -107,11 +107,113 @@ fn a_breakpoint_of_the_guests_is_at_a_function_of_the_kernel() {
     };
     let events = plan(&event("__x64_sys_getppid")).guest.tracing.events;
     let address = 0xffff_ffff_8200_0000;
-    assert_eq!(events[0].source, EventSource::Breakpoint { address });
+    let watch = Watch::Execute;
+    assert_eq!(events[0].source, EventSource::Breakpoint { address, watch });
     let unknown = load(&event("nowhere")).unwrap();
     let found = resolve("x.yaml", &unknown, &Kernel::new(), "hash").unwrap_err();
     assert_eq!(
         found.to_string(),
         "x.yaml:8:25: the kernel has no symbol `nowhere`"
     );
+}
+
+fn watch(keys: &str, others: &str) -> String {
+    format!("{MINIMAL}inject:\n  - nmi: {{ at: {{ watch: {{ {keys} }} }}{others} }}\n")
+}
+
+fn watched(keys: &str) -> CodePlace {
+    match &plan(&watch(keys, "")).injections[0].trigger {
+        TriggerPlan::Arrival(arrival) => arrival.place.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_field_of_the_task_is_watched_where_the_kernel_has_it() {
+    let field = |offset, bytes, reads| CodePlace::TaskField {
+        offset,
+        bytes,
+        reads,
+    };
+    for (keys, expected) in [
+        ("field: task.unwind_info.id", field(0x28, 8, false)),
+        (
+            "field: task.unwind_info.id/4, access: write",
+            field(0x28, 4, false),
+        ),
+        (
+            "field: task.comm/4, access: read-write",
+            field(0x34, 4, true),
+        ),
+    ] {
+        assert_eq!(watched(keys), expected, "{keys}");
+    }
+}
+
+#[test]
+fn a_field_that_cannot_be_watched_is_refused() {
+    let refused = |kernel: &Kernel, keys: &str| {
+        let scenario = load(&watch(keys, "")).unwrap();
+        resolve("x.yaml", &scenario, kernel, "hash")
+            .unwrap_err()
+            .to_string()
+    };
+    for (keys, expected) in [
+        ("field: task.unwind", "task_struct has no member `unwind`"),
+        (
+            "field: task.comm",
+            "task_struct.comm has 16 bytes, expected how many of them to watch, such as `/8`",
+        ),
+        (
+            "field: task.comm/8",
+            "task.comm is not on a multiple of 8 bytes, which a breakpoint must be",
+        ),
+    ] {
+        let told = refused(&Kernel::new(), keys);
+        assert!(told.contains(expected), "{told}");
+    }
+    let mut kernel = Kernel::new();
+    kernel.0.insert("stripped", Vec::new());
+    let told = refused(&kernel, "field: task.unwind_info.id");
+    assert!(
+        told.contains("build it with CONFIG_DEBUG_INFO_BTF"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_watch_takes_no_keys_of_an_instruction() {
+    let id = "field: task.unwind_info.id";
+    for (text, expected) in [
+        (watch(id, ", times: 2"), "found key `times`, expected none"),
+        (watch(id, ", sweep: true"), "found key `sweep`"),
+        (watch(id, ", task: any"), "found key `task`, expected none"),
+        (
+            watch("field: unwind_info.id", ""),
+            "expected a field of the task such as `task.unwind_info.id`",
+        ),
+        (
+            watch("field: task.comm/3", ""),
+            "expected a field of the task",
+        ),
+        (
+            watch(&format!("{id}, access: read"), ""),
+            "found `read`, expected one of `write`, `read-write`",
+        ),
+        (
+            watch(id, "").replace("frames: 3", "frames: 3\n  threads: 5"),
+            "5 fields of threads are watched, a CPU has 4 breakpoints",
+        ),
+        (
+            format!(
+                "{MINIMAL}schedule: {{ points: [{{ vcpu: 0, at: {{ watch: {{ {id} }} }} }}] }}\n"
+            ),
+            "found `watch`, expected an instruction",
+        ),
+    ] {
+        let told = complaints(&text).join("\n");
+        assert!(told.contains(expected), "{told}");
+    }
+    let all = ", thread: 1, in-nmi: true, hit: 2, repeat: 3, first: 4, vcpu: 0";
+    load(&watch(id, all).replace("frames: 3", "frames: 3\n  threads: 5")).unwrap();
 }

@@ -12,8 +12,8 @@ use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::{errno, ioctl_iow_nr};
 
 use super::{CheckpointError, failed};
-use crate::kvm::cpuid::on_tcg;
 use crate::kvm::msr;
+use crate::kvm::sregs::settable;
 use crate::pmu::Counters;
 use crate::vcpu::Vcpu;
 
@@ -27,8 +27,6 @@ const CLOCKS: [u32; 3] = [msr::TSC, 0x4000_0010, 0x4000_0020];
 /// `IA32_SYSENTER_ESP` and `_EIP`: on an AMD CPU, KVM stores only their lower halves
 /// (`svm_set_msr`, arch/x86/kvm/svm/svm.c, 6.12). Such a CPU has no SYSENTER in long mode.
 const SYSENTER: [u32; 2] = [0x175, 0x176];
-/// A task state segment in 64-bit mode that no task uses (AMD APM vol. 2, table 4-6).
-const AVAILABLE_TSS: u8 = 9;
 /// Offsets of the current count of the LAPIC's timer, which counts by itself.
 const LAPIC_CURRENT_COUNT: std::ops::Range<usize> = 0x390..0x394;
 
@@ -145,16 +143,6 @@ impl CpuState {
             });
         parts.chain(lapic).chain(msrs).collect()
     }
-}
-
-/// The system registers to set later. KVM's SVM code always reports a busy TSS (`svm_get_segment`).
-/// But QEMU's TCG, which may emulate that SVM, grants `ioperm` only by one that is not busy
-/// (`helper_check_io`).
-fn settable(mut sregs: kvm_sregs) -> kvm_sregs {
-    if on_tcg() {
-        sregs.tr.type_ = AVAILABLE_TSS;
-    }
-    sregs
 }
 
 /// The host's time-stamp counter.

@@ -13,6 +13,7 @@ use kvm_bindings::{
 use kvm_ioctls::VcpuFd;
 use vmm_sys_util::errno;
 
+use super::DataBreakpoint;
 use crate::inject::NmiState;
 use crate::x86::RFLAGS_TRAP;
 
@@ -30,14 +31,42 @@ const DR7_FIXED: u64 = 0x600;
 /// RFLAGS.RF: no instruction breakpoints for one instruction.
 const RFLAGS_RESUME: u64 = 1 << 16;
 
-/// Addresses of hardware breakpoints, one for each register.
-pub(crate) type Breakpoints = [Option<u64>; MAX_BREAKPOINTS];
+/// A hardware breakpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Breakpoint {
+    /// On the execution of the instruction at this address. It stops before the instruction.
+    Code(u64),
+    /// On data. It stops after the access.
+    Data(DataBreakpoint),
+}
 
-/// The registers for these addresses; `None` if they are too many.
-pub(crate) fn breakpoints(addresses: &[u64]) -> Option<Breakpoints> {
+impl Breakpoint {
+    const fn address(self) -> u64 {
+        match self {
+            Self::Code(address) => address,
+            Self::Data(data) => data.address(),
+        }
+    }
+
+    /// Type and length for DR7. Those of an instruction are 0.
+    const fn dr7(self) -> u64 {
+        match self {
+            Self::Code(_) => 0,
+            Self::Data(data) => data.dr7(),
+        }
+    }
+}
+
+/// The hardware breakpoints of a CPU, one for each register.
+pub(crate) type Breakpoints = [Option<Breakpoint>; MAX_BREAKPOINTS];
+
+/// The registers for these breakpoints; `None` if they are too many.
+pub(crate) fn breakpoints(code: &[u64], data: &[DataBreakpoint]) -> Option<Breakpoints> {
+    let code = code.iter().copied().map(Breakpoint::Code);
+    let all = code.chain(data.iter().copied().map(Breakpoint::Data));
     let mut registers = Breakpoints::default();
-    for (at, address) in addresses.iter().enumerate() {
-        *registers.get_mut(at)? = Some(*address);
+    for (at, breakpoint) in all.enumerate() {
+        *registers.get_mut(at)? = Some(breakpoint);
     }
     Some(registers)
 }
@@ -65,8 +94,10 @@ pub(crate) struct DebugConfig {
 pub(crate) enum Cause {
     /// Our single step.
     Step,
-    /// Our breakpoint.
+    /// Our breakpoint on an instruction.
     Breakpoint,
+    /// Our breakpoint on data. If it was met by a single step of ours, then that is done as well.
+    Data,
     /// The guest, or KVM.
     NotOurs,
 }
@@ -75,7 +106,9 @@ impl DebugConfig {
     /// Contents of the debug registers. A step to a landing can meet no breakpoint before it.
     fn registers(&self) -> Breakpoints {
         match self.step {
-            Some(StepMethod::Landing(address)) => [Some(address), None, None, None],
+            Some(StepMethod::Landing(address)) => {
+                [Some(Breakpoint::Code(address)), None, None, None]
+            }
             _ => self.breakpoints,
         }
     }
@@ -88,32 +121,49 @@ impl DebugConfig {
             Some(_) => KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP | KVM_GUESTDBG_BLOCKIRQ,
             None => 0,
         };
-        let addresses = self.registers();
-        if addresses.iter().all(Option::is_none) {
+        let breakpoints = self.registers();
+        if breakpoints.iter().all(Option::is_none) {
             return debug;
         }
         debug.control |= KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
         let [dr0, dr1, dr2, dr3, .., dr7] = &mut debug.arch.debugreg;
         *dr7 = DR7_FIXED;
         let registers = [dr0, dr1, dr2, dr3];
-        for ((index, register), address) in (0..).zip(registers).zip(addresses) {
-            if let Some(address) = address {
-                *register = address;
-                // Global enable; type and length 0: execution of one instruction.
+        for ((index, register), breakpoint) in (0..).zip(registers).zip(breakpoints) {
+            if let Some(breakpoint) = breakpoint {
+                *register = breakpoint.address();
+                // Global enable, then type and length.
                 *dr7 |= 2 << (2 * index);
+                *dr7 |= breakpoint.dr7() << (16 + 4 * index);
             }
         }
         debug
     }
 
-    /// The origin of a debug exception.
+    /// The breakpoints on data that a debug exception of ours reports.
+    pub(crate) fn met_data(&self, exit: &kvm_debug_exit_arch) -> Vec<DataBreakpoint> {
+        { (0..).zip(self.registers()) }
+            .filter(|(index, _)| exit.dr6 & (1 << index) != 0)
+            .filter_map(|(_, breakpoint)| match breakpoint? {
+                Breakpoint::Data(data) => Some(data),
+                Breakpoint::Code(_) => None,
+            })
+            .collect()
+    }
+
+    /// The origin of a debug exception. A breakpoint on data comes first: it belongs to the
+    /// instruction before, and one on the next instruction is met when the vCPU is resumed.
     pub(crate) fn cause(&self, exit: &kvm_debug_exit_arch) -> Cause {
         if exit.exception != DEBUG_VECTOR {
             return Cause::NotOurs;
         }
+        if !self.met_data(exit).is_empty() {
+            return Cause::Data;
+        }
+        let here = Some(Breakpoint::Code(exit.pc));
         let hit = (0..)
             .zip(self.registers())
-            .any(|(index, address)| address == Some(exit.pc) && exit.dr6 & (1 << index) != 0);
+            .any(|(index, breakpoint)| breakpoint == here && exit.dr6 & (1 << index) != 0);
         match self.step {
             Some(StepMethod::Landing(_)) if hit => Cause::Step,
             Some(StepMethod::TrapFlag | StepMethod::TrapFlagOnStack)
@@ -212,6 +262,7 @@ pub(crate) fn pass_breakpoint(fd: &VcpuFd) -> Result<(), errno::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::debug::DataAccess;
 
     fn exit(dr6: u64, pc: u64) -> kvm_debug_exit_arch {
         kvm_debug_exit_arch {
@@ -223,7 +274,7 @@ mod tests {
     }
 
     fn config(addresses: &[u64], step: Option<StepMethod>) -> DebugConfig {
-        let breakpoints = breakpoints(addresses).unwrap();
+        let breakpoints = breakpoints(addresses, &[]).unwrap();
         DebugConfig { breakpoints, step }
     }
 
@@ -269,6 +320,47 @@ mod tests {
         );
         assert_eq!(debug.control, KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP);
         assert_eq!(DebugConfig::default().to_kvm().control, 0);
-        assert!(breakpoints(&[0; 5]).is_none());
+        assert!(breakpoints(&[0; 5], &[]).is_none());
+    }
+
+    #[test]
+    fn data_and_instructions_share_the_registers() {
+        let data = DataBreakpoint::new(0x7000, 8, DataAccess::Write).unwrap();
+        let breakpoints = breakpoints(&[0x10], &[data]).unwrap();
+        let mut c = DebugConfig {
+            breakpoints,
+            step: None,
+        };
+        // Register 1: enabled, type 01 (writes), length 10 (8 bytes).
+        let debug = c.to_kvm();
+        assert_eq!(debug.arch.debugreg[..2], [0x10, 0x7000]);
+        assert_eq!(debug.arch.debugreg[7], 0x600 | 0b1010 | 0b1001 << 20);
+        assert_eq!(
+            c.cause(&exit(0xffff_0ff2, 0x1234)),
+            Cause::Data,
+            "wherever the instruction is"
+        );
+        assert_eq!(c.met_data(&exit(0xffff_0ff2, 0x1234)), [data]);
+        assert_eq!(
+            c.cause(&exit(0xffff_0ff3, 0x10)),
+            Cause::Data,
+            "the instruction at 0x10 is yet to be executed"
+        );
+        assert_eq!(c.cause(&exit(0xffff_0ff1, 0x10)), Cause::Breakpoint);
+        assert!(c.met_data(&exit(0xffff_0ff1, 0x10)).is_empty());
+        assert_eq!(
+            c.cause(&exit(0xffff_0ff1, 0x7000)),
+            Cause::NotOurs,
+            "code where the data are"
+        );
+        c.step = Some(StepMethod::TrapFlag);
+        assert_eq!(
+            c.cause(&exit(0xffff_4ff2, 0x1234)),
+            Cause::Data,
+            "the step made the access"
+        );
+        c.step = Some(StepMethod::Landing(0x3000));
+        assert_eq!(c.cause(&exit(0xffff_0ff1, 0x3000)), Cause::Step);
+        assert!(super::breakpoints(&[0; 4], &[data]).is_none());
     }
 }

@@ -1,4 +1,5 @@
 //! One trap: `out imm8, al` to a port without a device, over the first two bytes of an instruction.
+//! The port says what it is for.
 //!
 //! It leaves the guest on every KVM, unlike a breakpoint instruction: the SVM that QEMU's TCG
 //! emulates checks no intercept for `int3` and `int1`. `out dx, al` would need a single byte, but
@@ -8,11 +9,10 @@
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
 
-use crate::devices::ports::TRAP_PORT;
 use crate::memory::{Memory, as_usize};
 
-/// `out imm8, al`.
-const CODE: [u8; 2] = [0xe6, TRAP_PORT.to_le_bytes()[0]];
+/// `out imm8, al`, without the port.
+const OUT: u8 = 0xe6;
 /// Why a trap cannot be written or removed.
 #[derive(Debug, thiserror::Error)]
 #[expect(
@@ -54,6 +54,8 @@ pub(crate) struct Trap {
     /// Guest-physical addresses of its bytes: the second may be in another page.
     physical: [u64; 2],
     original: [u8; 2],
+    /// The `out`.
+    code: [u8; 2],
 }
 
 impl Trap {
@@ -62,12 +64,15 @@ impl Trap {
     pub(crate) fn new(
         address: u64,
         physical: [u64; 2],
+        port: u16,
         memory: &Memory,
     ) -> Result<Self, TrapError> {
+        let [port, _] = port.to_le_bytes();
         let mut trap = Self {
             address,
             physical,
             original: [0; 2],
+            code: [OUT, port],
         };
         trap.original = trap.bytes(memory)?;
         Ok(trap)
@@ -110,12 +115,12 @@ impl Trap {
 
     /// Writes the trap.
     pub(crate) fn put_in(&self, memory: &Memory) -> Result<(), TrapError> {
-        self.replace(memory, self.original, CODE)
+        self.replace(memory, self.original, self.code)
     }
 
     /// Writes the original bytes.
     pub(crate) fn take_out(&self, memory: &Memory) -> Result<(), TrapError> {
-        self.replace(memory, CODE, self.original)
+        self.replace(memory, self.code, self.original)
     }
 
     /// Replaces the trap by the original in `bytes`, which were read at `address`.
@@ -175,6 +180,7 @@ mod tests {
             address: 0x5fff,
             physical: [0x1fff, 0x3000],
             original: [0x48, 0x89],
+            code: [0xe6, 0xf7],
         };
         trap.write(&memory, trap.original).unwrap();
         (memory, trap)

@@ -4,6 +4,8 @@ use std::ops::RangeInclusive;
 
 use super::serial::{self, Uart};
 
+/// The port of the `out` that replaces a return to user mode ([`crate::returns`]).
+pub(crate) const RETURN_PORT: u16 = 0xf5;
 /// The port of the `out` that replaces `RDPMC` ([`crate::pmu`]). No PC device has this port or
 /// the next one, and Linux does not use them.
 pub(crate) const RDPMC_PORT: u16 = 0xf6;

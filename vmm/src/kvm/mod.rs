@@ -2,6 +2,7 @@
 
 pub(crate) mod cpuid;
 pub(crate) mod msr;
+pub(crate) mod sregs;
 pub(crate) mod vm;
 
 use std::io;

@@ -19,6 +19,7 @@ use crate::kvm::vm::{self, VmError};
 use crate::kvm::{cpuid, msr};
 use crate::memory::{Memory, MemoryError};
 use crate::pmu::{self, Pmu, PmuError};
+use crate::returns::PlantedReturns;
 use crate::threads::Vcpus;
 use crate::traps::Traps;
 use crate::vcpu::{Vcpu, kick};
@@ -153,6 +154,7 @@ impl Machine {
             vcpus,
             console,
             traps: Traps::new(memory.clone()),
+            returns: PlantedReturns::default(),
             memory,
             ports,
             ram: Ram::default(),

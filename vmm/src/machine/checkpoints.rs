@@ -16,8 +16,10 @@ impl Machine {
         let cpus = cpus.collect::<Result<_, _>>()?;
         let chips = Chips::of(&self.vm, self.ports.uart())?;
         self.traps.lift()?;
+        self.returns.lift(&self.memory)?;
         let pages = self.ram.save(&self.vm, &self.memory)?;
         self.traps.put_back()?;
+        self.returns.put_back(&self.memory)?;
         Ok(Checkpoint { cpus, chips, pages })
     }
 
@@ -50,6 +52,7 @@ impl Machine {
             .ram
             .restore(&self.vm, &self.memory, &checkpoint.pages)?;
         self.traps.after_restore(&mut self.vcpus)?;
+        self.returns.put_back(&self.memory)?;
         Ok(restored)
     }
 
@@ -73,7 +76,10 @@ impl Machine {
     /// [`CheckpointError`].
     pub fn differences(&mut self, checkpoint: &Checkpoint) -> Result<Vec<String>, CheckpointError> {
         self.vcpus.pause_all()?;
-        let mut found = checkpoint.pages.differences(&self.memory)?;
+        self.returns.lift(&self.memory)?;
+        let found = checkpoint.pages.differences(&self.memory);
+        self.returns.put_back(&self.memory)?;
+        let mut found = found?;
         let chips = Chips::of(&self.vm, self.ports.uart())?;
         found.extend(chips.differences(&checkpoint.chips));
         for (index, saved) in (0..).zip(&checkpoint.cpus) {

@@ -56,7 +56,7 @@ impl<'m> VcpuHandle<'m> {
         let vcpu = self.machine.vcpus.stopped_mut(self.index);
         let vcpu = vcpu.ok_or(not_stopped)?;
         let asked = addresses.len();
-        let registers = breakpoints(addresses).ok_or(BreakpointError::TooMany { asked })?;
+        let registers = breakpoints(addresses, &[]).ok_or(BreakpointError::TooMany { asked })?;
         vcpu.debug.config.breakpoints = registers;
         Ok(())
     }
@@ -129,6 +129,13 @@ impl<'m> VcpuHandle<'m> {
         pending.map_err(|source| vcpu.failed("read the pending interrupts", source))
     }
 
+    /// The vector of the interrupt that the vCPU takes next if it has interrupts enabled.
+    pub fn next_vector(&self) -> Result<Option<u8>, InspectError> {
+        let vcpu = self.inspect()?;
+        let vector = inject::next_vector(&vcpu.fd);
+        vector.map_err(|source| vcpu.failed("read the pending interrupts", source))
+    }
+
     /// The general registers.
     pub fn regs(&self) -> Result<kvm_regs, InspectError> {
         self.inspect()?.regs()
@@ -154,6 +161,7 @@ impl<'m> VcpuHandle<'m> {
     pub fn read_virt(&self, address: u64, into: &mut [u8]) -> Result<(), InspectError> {
         self.inspect()?.read_virt(address, into)?;
         self.machine.traps.hide(address, into);
+        self.machine.returns.hide(address, into);
         Ok(())
     }
 

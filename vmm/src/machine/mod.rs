@@ -3,6 +3,7 @@
 mod build;
 mod checkpoints;
 mod handle;
+mod returns;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +11,18 @@ use std::time::Duration;
 use kvm_ioctls::VmFd;
 
 use crate::checkpoint::Ram;
+use crate::debug::DataBreakpoint;
 use crate::devices::ports::Ports;
 use crate::devices::serial::Console;
 use crate::memory::Memory;
+use crate::returns::PlantedReturns;
 use crate::threads::{Pause, PauseError, ResumeError, State, VcpuEvent, Vcpus};
-use crate::traps::{BreakpointError, Traps};
+use crate::traps::{BreakpointError, Places, Traps};
 use crate::vcpu::{InspectError, Run};
 
 pub use build::{BuildError, MachineConfig};
 pub use handle::VcpuHandle;
+pub use returns::ReturnWatchError;
 
 /// Maximum number of vCPUs of a machine.
 const MAX_VCPUS: u8 = 8;
@@ -36,6 +40,7 @@ pub struct Machine {
     ports: Arc<Ports>,
     ram: Ram,
     traps: Traps,
+    returns: PlantedReturns,
     /// The MSRs of a checkpoint.
     msrs: Vec<u32>,
     // Last: the VM must outlive its vCPUs.
@@ -125,7 +130,22 @@ impl Machine {
     /// # Errors
     /// [`BreakpointError`]. Then only some of the breakpoints are set.
     pub fn set_breakpoints(&mut self, kernel: &[u64], user: &[u64]) -> Result<(), BreakpointError> {
-        self.traps.set_breakpoints(&mut self.vcpus, kernel, user)
+        self.set_breakpoints_and_data(kernel, user, &[])
+    }
+
+    /// The same with breakpoints on data, which are the CPU's own: at most four, and none once the
+    /// guest has breakpoints of its own.
+    ///
+    /// # Errors
+    /// [`BreakpointError`]. Then only some of the breakpoints are set.
+    pub fn set_breakpoints_and_data(
+        &mut self,
+        kernel: &[u64],
+        user: &[u64],
+        data: &[DataBreakpoint],
+    ) -> Result<(), BreakpointError> {
+        self.traps
+            .set_breakpoints(&mut self.vcpus, &Places { kernel, user, data })
     }
 
     /// Postpones the timers of the LAPICs: none of them fires before `by` of the guest's time has

@@ -11,7 +11,10 @@ mod step_over;
 
 use vmm_sys_util::errno;
 
-use crate::debug::{DR7_ENABLED, MAX_BREAKPOINTS, Trap, TrapError, TrapFit, breakpoints};
+use crate::debug::{
+    DR7_ENABLED, DataBreakpoint, MAX_BREAKPOINTS, Trap, TrapError, TrapFit, breakpoints,
+};
+use crate::devices::ports::TRAP_PORT;
 use crate::memory::{Memory, as_usize};
 use crate::threads::{PauseError, ResumeError, State, TrapContext, Vcpus};
 use crate::vcpu::{Run, Stop};
@@ -26,14 +29,14 @@ use crate::x86::{LONGEST_INSTRUCTION, PAGE};
 pub enum BreakpointError {
     /// More than the CPU has, at addresses that take no trap.
     #[error(
-        "{asked} breakpoints are at addresses that take no trap (in user mode, or instructions of \
-         one byte), and a CPU has {MAX_BREAKPOINTS} of its own"
+        "{asked} breakpoints are at addresses that take no trap (in user mode, of data, or of \
+         instructions of one byte), and a CPU has {MAX_BREAKPOINTS} of its own"
     )]
     TooMany { asked: usize },
     /// The guest uses the CPU's own.
     #[error(
-        "{asked} breakpoints are at addresses that take no trap (in user mode, or instructions of \
-         one byte), and the guest uses the CPU's own, which would have no effect meanwhile"
+        "{asked} breakpoints are at addresses that take no trap (in user mode, of data, or of \
+         instructions of one byte), and the guest uses the CPU's own, which would have no effect meanwhile"
     )]
     NoneLeft { asked: usize },
     /// The guest has set its own while ours were set.
@@ -58,6 +61,17 @@ pub enum BreakpointError {
     NotStopped { vcpu: u8 },
 }
 
+/// Where vCPUs are to stop.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Places<'a> {
+    /// Instructions of the kernel.
+    pub(crate) kernel: &'a [u64],
+    /// Instructions of user mode.
+    pub(crate) user: &'a [u64],
+    /// Accesses to data.
+    pub(crate) data: &'a [DataBreakpoint],
+}
+
 /// The breakpoints of a machine.
 #[derive(Debug)]
 pub(crate) struct Traps {
@@ -68,6 +82,8 @@ pub(crate) struct Traps {
     /// The guest has had breakpoints of its own. Linux removes them from the registers during an
     /// NMI, so the registers at some moment do not tell.
     guests_own: bool,
+    /// Instructions that are replaced by something else ([`crate::returns`]): they take no trap.
+    taken: Vec<u64>,
 }
 
 impl Traps {
@@ -78,7 +94,13 @@ impl Traps {
             planted: Vec::new(),
             hardware: Vec::new(),
             guests_own: false,
+            taken: Vec::new(),
         }
+    }
+
+    /// From now on instructions at these addresses take no trap.
+    pub(crate) fn set_taken(&mut self, addresses: &[u64]) {
+        self.taken = addresses.to_vec();
     }
 
     /// Whether no trap is planted.
@@ -101,11 +123,10 @@ impl Traps {
     pub(crate) fn set_breakpoints(
         &mut self,
         vcpus: &mut Vcpus,
-        kernel: &[u64],
-        user: &[u64],
+        places: &Places<'_>,
     ) -> Result<(), BreakpointError> {
         let stopped = vcpus.stop_running()?;
-        let set = self.set_while_stopped(vcpus, kernel, user);
+        let set = self.set_while_stopped(vcpus, places);
         vcpus.resume_all(&stopped)?;
         set
     }
@@ -153,11 +174,11 @@ impl Traps {
     fn set_while_stopped(
         &mut self,
         vcpus: &mut Vcpus,
-        kernel: &[u64],
-        user: &[u64],
+        places: &Places<'_>,
     ) -> Result<(), BreakpointError> {
+        let Places { kernel, user, data } = *places;
         let guests_own = self.guests_own(vcpus)?;
-        let hardware = self.choose_hardware(vcpus, kernel, user, guests_own)?;
+        let hardware = self.choose_hardware(vcpus, places, guests_own)?;
         let wanted: Vec<u64> = { kernel.iter().copied() }
             .filter(|address| !hardware.contains(address))
             .collect();
@@ -165,8 +186,8 @@ impl Traps {
         let lifted = self.lift_unwanted(vcpus, &wanted, none_left);
         let mut addresses = wanted.iter();
         let planted = addresses.try_for_each(|&address| self.plant(vcpus, address));
-        let asked = hardware.len();
-        let registers = breakpoints(&hardware).ok_or(BreakpointError::TooMany { asked })?;
+        let asked = hardware.len() + data.len();
+        let registers = breakpoints(&hardware, data).ok_or(BreakpointError::TooMany { asked })?;
         self.hardware = hardware;
         let traps: Vec<u64> = self.planted.iter().map(|it| it.address).collect();
         for vcpu in vcpus.all_stopped_mut() {
@@ -197,15 +218,16 @@ impl Traps {
         Ok(self.guests_own)
     }
 
-    /// The addresses that get hardware breakpoints.
+    /// The instructions that get hardware breakpoints. Data take no others.
     fn choose_hardware(
         &self,
         vcpus: &Vcpus,
-        kernel: &[u64],
-        user: &[u64],
+        places: &Places<'_>,
         guests_own: bool,
     ) -> Result<Vec<u64>, BreakpointError> {
-        let most = if guests_own { 0 } else { MAX_BREAKPOINTS };
+        let Places { kernel, user, data } = *places;
+        let all = if guests_own { 0 } else { MAX_BREAKPOINTS };
+        let most = all.saturating_sub(data.len());
         let mut chosen = user.to_vec();
         let all_fit = kernel.len() + user.len() <= most;
         let mut others: Vec<(bool, TrapFit, u64)> = Vec::new();
@@ -220,8 +242,8 @@ impl Traps {
                 },
             }
         }
-        if chosen.len() > most {
-            let asked = chosen.len();
+        let asked = chosen.len() + data.len();
+        if asked > all {
             return Err(match guests_own {
                 true => BreakpointError::NoneLeft { asked },
                 false => BreakpointError::TooMany { asked },
@@ -235,6 +257,9 @@ impl Traps {
 
     /// How well the instruction at an address takes a trap.
     fn fit(&self, vcpus: &Vcpus, address: u64) -> Result<TrapFit, TrapError> {
+        if self.taken.contains(&address) {
+            return Ok(TrapFit::OneByte);
+        }
         let mut code = [0; LONGEST_INSTRUCTION];
         let in_page = as_usize(PAGE - address % PAGE).min(LONGEST_INSTRUCTION);
         let (first, rest) = code.split_at_mut(in_page);
@@ -296,7 +321,7 @@ impl Traps {
             physical(vcpus, address)?,
             physical(vcpus, address.wrapping_add(1))?,
         ];
-        let trap = Trap::new(address, bytes, &self.memory)?;
+        let trap = Trap::new(address, bytes, TRAP_PORT, &self.memory)?;
         trap.put_in(&self.memory)?;
         self.planted.push(trap);
         Ok(())

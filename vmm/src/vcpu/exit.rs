@@ -7,7 +7,7 @@ use kvm_bindings::{
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use super::stop::{Access, AccessKind, Stop};
-use crate::devices::ports::{Ports, RDPMC_PORT, TRAP_PORT, WriteEffect};
+use crate::devices::ports::{Ports, RDPMC_PORT, RETURN_PORT, TRAP_PORT, WriteEffect};
 use crate::kvm::msr;
 use crate::pmu::Counters;
 
@@ -24,6 +24,8 @@ pub(crate) enum Exit {
     Doorbell(Stop),
     /// A write to the port of planted traps, which KVM has yet to complete.
     Trap,
+    /// A write to the port of replaced returns, which KVM has yet to complete.
+    Return,
     /// Any other reason to stop.
     Stop(Stop),
 }
@@ -40,6 +42,7 @@ pub(crate) fn run_once(fd: &mut VcpuFd, ports: &Ports, counters: Option<&mut Cou
     };
     match exit {
         VcpuExit::IoOut(TRAP_PORT, _) => Exit::Trap,
+        VcpuExit::IoOut(RETURN_PORT, _) => Exit::Return,
         VcpuExit::IoOut(RDPMC_PORT, _) if counters.is_some() => read_counter(fd, counters),
         VcpuExit::X86Rdmsr(exit) => {
             let index = exit.index;

@@ -23,6 +23,7 @@ use crate::debug::DebugState;
 use crate::kvm::msr;
 use crate::memory::{Memory, Translation, as_usize, translate};
 use crate::pmu::Counters;
+use crate::returns::Returns;
 use crate::x86::PAGE;
 use kick::RunPage;
 
@@ -74,6 +75,8 @@ pub(crate) struct Vcpu {
     pub(crate) traps: Vec<u64>,
     /// A breakpoint stopped it at the instruction that it is about to execute.
     pub(crate) at_breakpoint: bool,
+    /// Its returns to user mode are executed and noted here.
+    pub(crate) returns: Option<Arc<Returns>>,
 }
 
 impl Vcpu {
@@ -93,6 +96,7 @@ impl Vcpu {
             watched: Vec::new(),
             traps: Vec::new(),
             at_breakpoint: false,
+            returns: None,
         })
     }
 

@@ -11,6 +11,7 @@ use super::step;
 use super::{InspectError, Stop, Vcpu};
 use crate::debug::{Cause, StepMethod, pass_breakpoint};
 use crate::devices::ports::Ports;
+use crate::returns::Executed;
 use crate::x86::LONGEST_INSTRUCTION;
 
 /// How far a resumed vCPU runs.
@@ -80,9 +81,39 @@ fn run_as_set_up(vcpu: &mut Vcpu, ports: &Ports) -> Stop {
                     return unhandled("planted trap: failed to access the registers", error);
                 }
             },
+            Exit::Return => match at_return(vcpu, ports) {
+                Ok(Some(stop)) => return stop,
+                Ok(None) => {}
+                Err(error) => return unhandled("return to user mode", error),
+            },
             Exit::Stop(stop) => return with_code(vcpu, stop),
         }
     }
+}
+
+/// The guest executed an `out` in the place of a return to user mode: executes that. `None` if the
+/// vCPU can run on.
+fn at_return(vcpu: &mut Vcpu, ports: &Ports) -> Result<Option<Stop>, errno::Error> {
+    let Some(returns) = &vcpu.returns else {
+        // The guest's own output, to a port without a device.
+        return Ok(None);
+    };
+    let strange = match returns.execute(&vcpu.fd, vcpu.index, &vcpu.memory)? {
+        Executed::NotOurs => return Ok(None),
+        Executed::Done(pc) => {
+            // To an address: a breakpoint there says that it has come.
+            let one_step = !matches!(vcpu.debug.config.step, None | Some(StepMethod::Landing(_)));
+            return Ok(one_step.then_some(Stop::Stepped { pc }));
+        }
+        Executed::No(strange) => strange,
+    };
+    let regs = vcpu.fd.get_regs()?;
+    if let Some(stop) = complete_output(vcpu, ports) {
+        return Ok(Some(stop));
+    }
+    vcpu.fd.set_regs(&regs)?;
+    let (pc, why) = (regs.rip, strange.to_string());
+    Ok(Some(Stop::StrangeReturn { pc, why }))
 }
 
 fn prepare(vcpu: &mut Vcpu, run: Run) -> Result<(), InspectError> {
@@ -109,15 +140,26 @@ fn on_debug(vcpu: &mut Vcpu, exit: &kvm_debug_exit_arch) -> Option<Stop> {
     let cause = vcpu.debug.config.cause(exit);
     vcpu.at_breakpoint = cause == Cause::Breakpoint;
     let handed_back = match cause {
-        Cause::Step | Cause::Breakpoint => vcpu.debug.give_guest_its_part(&vcpu.fd, exit),
+        Cause::Step | Cause::Breakpoint | Cause::Data => {
+            vcpu.debug.give_guest_its_part(&vcpu.fd, exit)
+        }
         Cause::NotOurs => vcpu.debug.give_to_guest(&vcpu.fd, exit),
     };
     if let Err(error) = handed_back {
         let what = "failed to hand a debug exception back to the guest";
         return Some(unhandled(what, error));
     }
+    let step = vcpu.debug.config.step;
     match cause {
-        Cause::Step if vcpu.debug.config.step == Some(StepMethod::TrapFlagOnStack) => {
+        // The step may have pushed the flags onto watched data.
+        Cause::Data if step == Some(StepMethod::TrapFlagOnStack) => {
+            let met = vcpu.debug.config.met_data(exit);
+            Some(match step::clear_pushed_trap_flag(vcpu) {
+                Ok(()) => Stop::Data { pc, met },
+                Err(error) => unhandled("failed to clear a pushed trap flag", error),
+            })
+        }
+        Cause::Step if step == Some(StepMethod::TrapFlagOnStack) => {
             Some(match step::clear_pushed_trap_flag(vcpu) {
                 Ok(()) => Stop::Stepped { pc },
                 Err(error) => unhandled("failed to clear a pushed trap flag", error),
@@ -125,6 +167,10 @@ fn on_debug(vcpu: &mut Vcpu, exit: &kvm_debug_exit_arch) -> Option<Stop> {
         }
         Cause::Step => Some(Stop::Stepped { pc }),
         Cause::Breakpoint => Some(Stop::Breakpoint { pc }),
+        Cause::Data => Some(Stop::Data {
+            pc,
+            met: vcpu.debug.config.met_data(exit),
+        }),
         Cause::NotOurs => None,
     }
 }

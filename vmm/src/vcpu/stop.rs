@@ -1,5 +1,7 @@
 //! Why a vCPU stops.
 
+use crate::debug::DataBreakpoint;
+
 /// Why a vCPU is stopped. It stays stopped until it is resumed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -10,6 +12,14 @@ pub enum Stop {
     Breakpoint {
         /// The breakpoint's address.
         pc: u64,
+    },
+    /// It made an access that meets breakpoints on data. The access is complete: the next
+    /// instruction is the one after it (and a requested single step is done).
+    Data {
+        /// The next instruction's address.
+        pc: u64,
+        /// The breakpoints.
+        met: Vec<DataBreakpoint>,
     },
     /// It is back at a breakpoint that stopped it before ([`Stop::Breakpoint`]), after an NMI or
     /// interrupt that it took there, or a fault of the instruction. This is not a new arrival:
@@ -37,6 +47,14 @@ pub enum Stop {
     /// complete and answered: the next instruction is the one after it (and a requested single
     /// step is done).
     Access(Access),
+    /// It is about to return to user mode in a way that cannot be noted
+    /// ([`Machine::watch_returns`](crate::Machine::watch_returns)).
+    StrangeReturn {
+        /// The instruction's address.
+        pc: u64,
+        /// What is strange.
+        why: String,
+    },
     /// Triple fault. KVM may have reset the vCPU's registers already.
     Shutdown,
     /// The guest requested a reset by a port.

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Point, Step};
-use unwindlab_oracle::trace::LabLog;
 use unwindlab_oracle::trace::recording::{Injection, Recording, RingBytes, TrialEnd};
+use unwindlab_oracle::trace::{LabLog, Witness};
 
 /// From the KVM host: first one `Path`, then any number of the others in any order, last one
 /// `Done`. Instead of any of these, `Failed` ends the sweep.
@@ -63,6 +63,9 @@ pub struct SweptTrial {
     pub rings: Vec<RingBytes>,
     /// The log of the lab client, without the slots that precede the path.
     pub lab: Option<LabLog>,
+    /// The returns to user mode since the request, or since the NMIs where the task had been in user
+    /// mode before.
+    pub witness: Option<Witness>,
     /// The request, the NMIs, and the request of the iteration that followed.
     pub injections: Vec<Injection>,
     /// What the kernel printed, as `/dev/kmsg` shows it.

@@ -1,5 +1,6 @@
 //! Sweeps: what the command asks of the KVM host, and what the KVM host answers.
 
+mod beginning;
 mod message;
 mod points;
 
@@ -9,22 +10,25 @@ use serde::{Deserialize, Serialize};
 
 use super::TrialPlan;
 
+pub use beginning::{Beginning, Made};
 pub use message::{Effort, Message, SweptTrial};
-pub use points::{Boundary, Point, Points, SecondNmi, Step, Tried, boundaries};
+pub use points::{Boundary, Point, Points, Reach, SecondNmi, Step, Tried, boundaries};
 
 /// A sweep with everything resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SweepPlan {
-    /// The scenario's trial. Its injection [`request`](Self::request) begins the path; no other
-    /// injection is made.
+    /// The scenario's trial. None of its injections is made but the one that begins the path.
     pub trial: TrialPlan,
-    /// Index of the injection that makes the request: an NMI at an instruction of the kernel.
+    /// Index of the injection that begins the path; their number where it begins elsewhere.
     pub request: u32,
-    /// Whether the request is made. If not, the path begins at the same place, in an entry that
-    /// has not asked yet.
-    pub asks: bool,
-    /// Where the path begins, if not at the request's place.
-    pub from: Option<u64>,
+    /// Where the path begins.
+    pub beginning: Beginning,
+    /// What is made there.
+    pub made: Made,
+    /// Begin only where the task comes to this instruction of the kernel, once that is made.
+    pub then: Option<u64>,
+    /// Begin at the first instruction of the handler of what is made, instead of behind it.
+    pub in_handler: bool,
     /// Machines that work in parallel.
     pub jobs: u32,
     /// The boundaries to try.
@@ -42,6 +46,12 @@ pub struct SweepPlan {
 }
 
 impl SweepPlan {
+    /// Whether the path is of whichever task comes to its beginning.
+    #[must_use]
+    pub fn any_task(&self) -> bool {
+        matches!(self.beginning, Beginning::Kernel { any_task: true, .. })
+    }
+
     /// The first instruction of the NMI handler; 0 if no trial needs it.
     #[must_use]
     pub fn nmi_entry(&self) -> u64 {

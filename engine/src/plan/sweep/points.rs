@@ -15,6 +15,22 @@ pub struct Step {
     pub task: u64,
     /// Whether the CPU is in user mode.
     pub user: bool,
+    /// How the CPU comes here from the boundary before.
+    #[serde(default)]
+    pub reach: Reach,
+}
+
+/// How a CPU comes to a boundary from the one before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reach {
+    /// By a single step.
+    #[default]
+    Stepped,
+    /// By running to a breakpoint, from user mode: a single step would leave the trap flag on the
+    /// kernel's stack, and an interrupt is to be taken.
+    Ran,
+    /// By a single step into another task, and by running until the path's task is back.
+    Returned,
 }
 
 /// An instruction boundary, identified in the same way in every boot of a kernel.

@@ -14,18 +14,24 @@
 //! counts arrivals from then on.
 
 mod one;
+mod place;
 
 use std::collections::BTreeMap;
 
 pub use one::Arrival;
+pub use place::{Place, TaskField};
 
 use unwindlab_oracle::trace::recording::Point;
+use unwindlab_vmm::DataBreakpoint;
 
 /// A vCPU that stands at a place, or at the boundary after one.
 #[derive(Debug, Clone, Copy)]
 pub struct Standing {
     /// The instruction that it is about to execute.
     pub pc: u64,
+    /// The breakpoint on data that the instruction before has met; `None` if the vCPU stands at a
+    /// place in the code.
+    pub data: Option<DataBreakpoint>,
     /// Which vCPU.
     pub vcpu: u8,
     /// Its current task.
@@ -99,6 +105,14 @@ impl Arrivals {
         places.sort_unstable();
         places.dedup();
         places
+    }
+
+    /// The distinct breakpoints on data, likewise.
+    pub fn data(&self) -> Vec<DataBreakpoint> {
+        let mut data: Vec<DataBreakpoint> = self.list.iter().flat_map(Arrival::data).collect();
+        data.sort_unstable();
+        data.dedup();
+        data
     }
 
     /// All injections are made.

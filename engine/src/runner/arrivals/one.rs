@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use super::{Due, Standing, ThreadIteration};
+use super::{Due, Place, Standing, ThreadIteration};
 use crate::plan::{ArrivalPlan, TaskFilter};
 use unwindlab_oracle::trace::recording::Point;
+use unwindlab_vmm::DataBreakpoint;
 
 /// One injection of the arrival kind.
 #[derive(Debug)]
 pub struct Arrival {
     /// Index of the injection in the scenario.
     pub spec: u32,
-    address: u64,
+    place: Place,
     plan: ArrivalPlan,
     /// How often it may be made by now: what it is to follow was made so often.
     released: u64,
@@ -60,10 +61,10 @@ impl Armed {
 
 impl Arrival {
     /// One that has not begun. `follows`: it waits for another injection.
-    pub fn new(spec: u32, address: u64, plan: &ArrivalPlan, follows: bool) -> Self {
+    pub fn new(spec: u32, place: Place, plan: &ArrivalPlan, follows: bool) -> Self {
         Self {
             spec,
-            address,
+            place,
             plan: plan.clone(),
             released: if follows { 0 } else { u64::MAX },
             done: 0,
@@ -85,11 +86,30 @@ impl Arrival {
         let mut places = Vec::new();
         for armed in self.armed.values() {
             places.extend_from_slice(&armed.next);
-            if armed.next.is_empty() || self.is_burst() {
-                places.push(self.address);
+            if let Place::Code(address) = self.place
+                && (armed.next.is_empty() || self.is_burst())
+            {
+                places.push(address);
             }
         }
         places
+    }
+
+    /// The breakpoints on data that it waits for.
+    pub(super) fn data(&self) -> Vec<DataBreakpoint> {
+        let Place::Field(field) = self.place else {
+            return Vec::new();
+        };
+        let armed = self.armed.values();
+        armed.filter_map(|it| field.of(it.task?)).collect()
+    }
+
+    /// Whether a vCPU stands at the place itself; of a field, at that of this task.
+    fn is_at(&self, at: &Standing, task: Option<u64>) -> bool {
+        match self.place {
+            Place::Code(address) => at.data.is_none() && address == at.pc,
+            Place::Field(field) => at.data.is_some() && at.data == task.and_then(|it| field.of(it)),
+        }
     }
 
     const fn is_burst(&self) -> bool {
@@ -157,13 +177,14 @@ impl Arrival {
     /// What is due for this injection where a vCPU stands; nothing that would lead it on where
     /// another one already does (`led`).
     pub(super) fn hit(&mut self, at: &Standing, led: bool) -> Option<Due> {
-        let (address, burst) = (self.address, self.is_burst());
+        let burst = self.is_burst();
         let here = |armed: &Armed| {
+            let at_place = self.is_at(at, armed.task);
             armed.task.is_none_or(|task| task == at.task)
                 && match armed.next.as_slice() {
-                    [] => address == at.pc,
+                    [] => at_place,
                     // A burst that was broken off passes its place again before its next boundary.
-                    next => next.contains(&at.pc) || burst && address == at.pc,
+                    next => at.data.is_none() && next.contains(&at.pc) || burst && at_place,
                 }
         };
         let thread = self
@@ -171,7 +192,8 @@ impl Arrival {
             .iter()
             .find_map(|(&thread, a)| here(a).then_some(thread));
         let Some(thread) = thread else {
-            self.point.others += u64::from(at.pc == address && !self.armed.is_empty());
+            let others = { self.armed.values() }.any(|armed| self.is_at(at, armed.task));
+            self.point.others += u64::from(others);
             return None;
         };
         let elsewhere = self.plan.vcpu.is_some_and(|only| only != at.vcpu);

@@ -1,5 +1,7 @@
 //! Sequences of arms, hits and ends, and what they call for.
 
+use unwindlab_vmm::DataAccess;
+
 use super::*;
 use crate::plan::{ArrivalPlan, CodePlace, TaskFilter};
 
@@ -11,7 +13,7 @@ fn plan() -> ArrivalPlan {
 }
 
 fn of(plan: &ArrivalPlan) -> Arrivals {
-    Arrivals::new(vec![Arrival::new(0, 0x10, plan, false)])
+    Arrivals::new(vec![Arrival::new(0, Place::Code(0x10), plan, false)])
 }
 
 fn one(first: u64, hit: u64, repeat: u64, times: u32) -> Arrivals {
@@ -44,6 +46,7 @@ impl Arrivals {
     fn at(&mut self, pc: u64, task: u64, leads_on: bool) -> Vec<Due> {
         self.hit(&Standing {
             pc,
+            data: None,
             vcpu: 0,
             task,
             in_nmi: false,
@@ -250,6 +253,7 @@ fn threads_share_the_repeats() {
 fn only_who_and_where_it_says() {
     let at = |vcpu, in_nmi| Standing {
         pc: 0x10,
+        data: None,
         vcpu,
         task: TASK,
         in_nmi,
@@ -267,6 +271,53 @@ fn only_who_and_where_it_says() {
     assert!(arrivals.hit(&at(0, true)).is_empty(), "vCPU 0");
     assert!(arrivals.hit(&at(1, false)).is_empty(), "outside of an NMI");
     assert_eq!(arrivals.hit(&at(1, true)).len(), 1);
+}
+
+#[test]
+fn an_access_counts_on_the_field_of_the_armed_task() {
+    let field = TaskField::new(0x28, 8, DataAccess::Write).unwrap();
+    let mut arrivals = Arrivals::new(vec![Arrival::new(
+        0,
+        Place::Field(field),
+        &ArrivalPlan { hit: 2, ..plan() },
+        false,
+    )]);
+    let behind = |task, data, in_nmi| Standing {
+        pc: 0x10,
+        data,
+        vcpu: 0,
+        task,
+        in_nmi,
+        leads_on: true,
+    };
+    assert!(arrivals.data().is_empty(), "not armed");
+    arrivals.arm(0, TASK);
+    let data = field.of(TASK);
+    assert_eq!(arrivals.data(), [data.unwrap()]);
+    assert!(arrivals.addresses().is_empty(), "no place in the code");
+    let elsewhere = field.of(OTHER);
+    let reads = TaskField::new(0x28, 8, DataAccess::ReadWrite).unwrap();
+    for (nothing, why) in [
+        (behind(TASK, data, false), "the first access"),
+        (behind(TASK, None, false), "an instruction"),
+        (behind(TASK, elsewhere, false), "the field of another task"),
+        (behind(OTHER, data, false), "another task's access"),
+        (behind(TASK, reads.of(TASK), false), "another injection's"),
+        (behind(TASK, data, true), "in an NMI's handler"),
+    ] {
+        assert_eq!(arrivals.hit(&nothing), [], "{why}");
+    }
+    let due = arrivals.hit(&behind(TASK, data, false));
+    let by = by(0, 1);
+    let (spec, again) = (0, false);
+    assert_eq!(due, [Due::Inject { spec, by, again }]);
+    assert!(arrivals.complete() && arrivals.data().is_empty());
+}
+
+#[test]
+fn a_field_that_cannot_be_watched_is_none() {
+    assert_eq!(TaskField::new(0x24, 8, DataAccess::Write), None);
+    assert_eq!(TaskField::new(0x28, 16, DataAccess::Write), None);
 }
 
 #[test]
@@ -292,7 +343,7 @@ fn what_follows_counts_from_the_release_once_each() {
         hit: 2,
         ..plan()
     };
-    let mut arrivals = Arrivals::new(vec![Arrival::new(7, 0x10, &follower, true)]);
+    let mut arrivals = Arrivals::new(vec![Arrival::new(7, Place::Code(0x10), &follower, true)]);
     arrivals.arm(0, TASK);
     assert!(arrivals.addresses().is_empty(), "not released");
     arrivals.release(7);
@@ -307,10 +358,20 @@ fn what_follows_counts_from_the_release_once_each() {
 #[test]
 fn several_are_due_at_one_place() {
     let list = vec![
-        Arrival::new(0, 0x10, &plan(), false),
-        Arrival::new(1, 0x10, &ArrivalPlan { times: 3, ..plan() }, false),
-        Arrival::new(2, 0x10, &plan(), false),
-        Arrival::new(3, 0x10, &ArrivalPlan { times: 2, ..plan() }, false),
+        Arrival::new(0, Place::Code(0x10), &plan(), false),
+        Arrival::new(
+            1,
+            Place::Code(0x10),
+            &ArrivalPlan { times: 3, ..plan() },
+            false,
+        ),
+        Arrival::new(2, Place::Code(0x10), &plan(), false),
+        Arrival::new(
+            3,
+            Place::Code(0x10),
+            &ArrivalPlan { times: 2, ..plan() },
+            false,
+        ),
     ];
     let mut arrivals = Arrivals::new(list);
     arrivals.arm(0, TASK);

@@ -90,6 +90,9 @@ pub(super) fn show(stdout: impl Read, folder: &Path, progress: &dyn Progress) ->
             .and_then(|percent| percent.parse::<u64>().ok());
         if let Some(percent) = percent {
             progress.bytes(percent.min(100), 100);
+            if progress.stopped() {
+                return Err(ErrorKind::Interrupted.into());
+            }
             if space_left(folder) == 0 {
                 return Err(ErrorKind::StorageFull.into());
             }

@@ -275,7 +275,8 @@ ul_exit_return:
 ul_exit_end:
 
 // missing-pages, paged-out: one getppid with pages of the stack gone, then all the way up. Between
-// what is done before it and what is done after nothing touches the stack.
+// what is done before it and what is done after nothing touches the stack. perf-calls: in one
+// iteration an operation on a perf event comes before the getppid.
 .macro ul_gone_leaf kind
 .balign 64
 .globl ul_\kind\()_leaf
@@ -311,6 +312,90 @@ ul_\kind\()_end:
 
 ul_gone_leaf missing
 ul_gone_leaf paged
+ul_gone_leaf calls
+
+// shapes: calls of functions of every shape, a signal, then all the way up. What happens from
+// `begin` on to the system call touches the stack below the leaf's frame only.
+.balign 64
+.globl ul_shapes_leaf
+.type ul_shapes_leaf, @function
+ul_shapes_leaf:
+    push rbp
+    mov rbp, rsp
+.globl ul_shapes_framed
+ul_shapes_framed:
+    ul_mark {ARM}
+.globl ul_shapes_begin
+ul_shapes_begin:
+    sub rsp, 24
+.globl ul_shapes_begin_end
+ul_shapes_begin_end:
+    call ul_shapes_function
+    call ul_shapes_frameless
+    call ul_shapes_stub
+    lea rax, [rip + ul_shapes_frameless]
+    call rax
+    mov edi, {CLOCK_MONOTONIC}
+    mov rsi, rsp
+    call {CLOCK_GETTIME}
+    add rsp, 24
+    ul_load {CALL}
+.globl ul_shapes_call
+ul_shapes_call:
+    syscall
+.globl ul_shapes_return
+ul_shapes_return:
+    nop
+.globl ul_shapes_return_end
+ul_shapes_return_end:
+    ul_mark {DONE}
+    mov rax, qword ptr [rbx + {PROGRESS}]
+    inc qword ptr [rax]
+    pop rbp
+.globl ul_shapes_unframed
+ul_shapes_unframed:
+    ret
+.globl ul_shapes_end
+ul_shapes_end:
+
+// With a frame, locals, and a call.
+ul_shapes_function:
+    push rbp
+    mov rbp, rsp
+    sub rsp, 32
+    mov qword ptr [rbp - 8], rax
+    call ul_shapes_frameless
+    leave
+    ret
+
+// Without a frame; the stack pointer moves.
+ul_shapes_frameless:
+    push rax
+    nop
+    pop rax
+    ret
+
+// As an entry of a PLT: jumps to where a slot says.
+ul_shapes_stub:
+    jmp qword ptr [rip + ul_shapes_slot]
+
+// The handler of the signal.
+.globl ul_shapes_handler
+.type ul_shapes_handler, @function
+ul_shapes_handler:
+    push rbp
+    mov rbp, rsp
+    nop
+    pop rbp
+    ret
+.globl ul_shapes_handler_end
+ul_shapes_handler_end:
+
+.data
+.balign 8
+ul_shapes_slot:
+    .quad ul_shapes_function
+.text
 
 // fork, vfork, clone3: a child that exits at once, then all the way up.
 .balign 64
@@ -439,6 +524,80 @@ ul_exec_return:
 .globl ul_exec_end
 ul_exec_end:
 
+// entry: one of many ways into the kernel, by number, and its signal's handler. Nothing jumps
+// through a register or memory: who steps through the leaf must see where it leads.
+.balign 64
+.globl ul_entry_leaf
+.type ul_entry_leaf, @function
+ul_entry_leaf:
+    push rbp
+    mov rbp, rsp
+.globl ul_entry_framed
+ul_entry_framed:
+    ul_mark {ARM}
+    ul_do {BEFORE}
+    ul_do {BEFORE_TOO}
+    ul_do {AFTER}
+    mov ecx, dword ptr [rbx + {ENTRY}]
+    mov rdx, qword ptr [rbx + {CALL} + 8]
+    cmp ecx, {ENTRY_READ}
+    je 11f
+    cmp ecx, {ENTRY_WRITE}
+    je 12f
+    cmp ecx, {ENTRY_INT3}
+    je 13f
+    cmp ecx, {ENTRY_INT1}
+    je 14f
+    cmp ecx, {ENTRY_HALT}
+    je 15f
+    cmp ecx, {ENTRY_STEP}
+    je 16f
+    cmp ecx, {ENTRY_INT80}
+    je 17f
+    ul_load {CALL}
+    syscall
+    mov qword ptr [rbx + {CALL} + {ANSWER}], rax
+    jmp 19f
+11: mov al, byte ptr [rdx]
+    jmp 19f
+12: mov byte ptr [rdx], al
+    jmp 19f
+13: int3
+    jmp 19f
+14: .byte 0xf1                      // int1
+    jmp 19f
+15: hlt
+    jmp 19f
+16: pushfq
+    or dword ptr [rsp], 0x100
+    popfq
+    nop
+    jmp 19f
+17: mov eax, {SYS_GETPPID_32}
+    int 0x80
+    mov qword ptr [rbx + {CALL} + {ANSWER}], rax
+19: ul_mark {DONE}
+    mov rax, qword ptr [rbx + {PROGRESS}]
+    inc qword ptr [rax]
+    jmp 20f
+// rdx: the signal's `ucontext`. Skips the instruction if it would fault again, ends single steps,
+// counts, and returns from the signal.
+.globl ul_entry_handler
+ul_entry_handler:
+    mov eax, dword ptr [rbx + {ENTRY_SKIP}]
+    add qword ptr [rdx + {UCONTEXT_RIP}], rax
+    and qword ptr [rdx + {UCONTEXT_FLAGS}], -0x101
+    inc qword ptr [rbx + {SIGNALS}]
+    add rsp, 8
+    mov eax, {SYS_RT_SIGRETURN}
+    syscall
+20: pop rbp
+.globl ul_entry_unframed
+ul_entry_unframed:
+    ret
+.globl ul_entry_end
+ul_entry_end:
+
 // compat: root, `descend` and leaf in 32-bit code, on a stack below 4 GiB, to which a far return
 // goes. The selectors are those of arch/x86/include/asm/segment.h: 0x23 __USER32_CS, 0x33
 // __USER_CS. 32-bit code touches the stack only, because DS holds no segment. What the upper
@@ -466,6 +625,7 @@ ul_compat_root:
     mov rcx, qword ptr [rdi + {DEPTH}]
     mov esi, dword ptr [rdi + {ARM}]
     mov ebx, dword ptr [rdi + {DONE}]
+    mov edi, dword ptr [rdi + {ENTRY}]
     xor ebp, ebp
     lea rax, [rip + .Lcompat_start]
     push 0x23
@@ -528,6 +688,11 @@ ul_compat_nop:
     nop
 .globl ul_compat_nop_end
 ul_compat_nop_end:
+    cmp edi, {ENTRY_INT80}
+    jne 2f
+    mov eax, {SYS_GETPPID_32}
+    int 0x80
+2:
     mov eax, ebx
     mov edx, {MARK_PORT}
     out dx, eax

@@ -34,6 +34,11 @@ labels! {
     ul_missing_unframed ul_missing_end
     ul_paged_leaf ul_paged_framed ul_paged_call ul_paged_return ul_paged_return_end
     ul_paged_unframed ul_paged_end
+    ul_calls_leaf ul_calls_framed ul_calls_call ul_calls_return ul_calls_return_end
+    ul_calls_unframed ul_calls_end
+    ul_shapes_leaf ul_shapes_framed ul_shapes_begin ul_shapes_begin_end ul_shapes_call
+    ul_shapes_return ul_shapes_return_end ul_shapes_unframed ul_shapes_end
+    ul_shapes_handler ul_shapes_handler_end
     ul_fork_leaf ul_fork_framed ul_fork_call ul_fork_return ul_fork_return_end
     ul_fork_unframed ul_fork_end
     ul_process_leaf ul_process_framed ul_process_call ul_process_return ul_process_return_end
@@ -41,6 +46,7 @@ labels! {
     ul_uring_leaf ul_uring_framed ul_uring_call ul_uring_return ul_uring_return_end
     ul_uring_unframed ul_uring_end
     ul_exec_leaf ul_exec_framed ul_exec_call ul_exec_return ul_exec_end
+    ul_entry_leaf ul_entry_framed ul_entry_handler ul_entry_unframed ul_entry_end
     ul_compat_root_return ul_compat_descend ul_compat_descend_return
     ul_compat_descend_leaf_return ul_compat_descend_end
     ul_compat_leaf ul_compat_framed ul_compat_nop ul_compat_nop_end ul_compat_unframed
@@ -92,7 +98,20 @@ pub(super) fn framed_leaf(kind: WorkloadKind) -> Framed {
         WorkloadKind::Exec | WorkloadKind::ExecByThread => {
             framed(ul_exec_framed(), ul_exec_end(), ul_exec_return())
         }
-        WorkloadKind::Compat => framed(ul_compat_framed(), ul_compat_unframed(), 0),
+        WorkloadKind::Compat | WorkloadKind::CompatInt80 => {
+            framed(ul_compat_framed(), ul_compat_unframed(), 0)
+        }
+        // Its frame stands in the signal handler, too.
+        WorkloadKind::Int80
+        | WorkloadKind::PageFault
+        | WorkloadKind::MajorFault
+        | WorkloadKind::ProtectionFault
+        | WorkloadKind::Int3
+        | WorkloadKind::Int1
+        | WorkloadKind::GpFault
+        | WorkloadKind::SingleStep
+        | WorkloadKind::Signals
+        | WorkloadKind::Seccomp => framed(ul_entry_framed(), ul_entry_unframed(), 0),
         WorkloadKind::MissingPages => framed(
             ul_missing_framed(),
             ul_missing_unframed(),
@@ -102,10 +121,18 @@ pub(super) fn framed_leaf(kind: WorkloadKind) -> Framed {
             framed(ul_uring_framed(), ul_uring_unframed(), ul_uring_return())
         }
         WorkloadKind::PagedOut => framed(ul_paged_framed(), ul_paged_unframed(), ul_paged_return()),
+        WorkloadKind::PerfCalls => {
+            framed(ul_calls_framed(), ul_calls_unframed(), ul_calls_return())
+        }
+        WorkloadKind::Shapes => {
+            framed(ul_shapes_framed(), ul_shapes_unframed(), ul_shapes_return())
+        }
         WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3 => {
             framed(ul_fork_framed(), ul_fork_unframed(), ul_fork_return())
         }
-        WorkloadKind::Process => framed(ul_process_framed(), ul_process_end(), ul_process_return()),
+        WorkloadKind::Process | WorkloadKind::ExitGroup | WorkloadKind::Killed => {
+            framed(ul_process_framed(), ul_process_end(), ul_process_return())
+        }
     }
 }
 
@@ -117,7 +144,7 @@ pub(super) fn returns(kind: WorkloadKind) -> Returns {
             level: ul_descend_return(),
             innermost: ul_descend_leaf_return(),
         },
-        WorkloadKind::Compat => Returns {
+        WorkloadKind::Compat | WorkloadKind::CompatInt80 => Returns {
             root: ul_compat_root_return(),
             level: ul_compat_descend_return(),
             innermost: ul_compat_descend_leaf_return(),
@@ -130,6 +157,11 @@ pub(super) fn returns(kind: WorkloadKind) -> Returns {
     }
 }
 
+/// The signal handler of the leaf of entries.
+pub(super) fn handler() -> usize {
+    usize::try_from(ul_entry_handler()).unwrap_or(0)
+}
+
 /// The address of the leaf of a kind.
 pub(super) fn leaf(kind: WorkloadKind) -> u64 {
     match kind {
@@ -139,13 +171,30 @@ pub(super) fn leaf(kind: WorkloadKind) -> u64 {
         WorkloadKind::SleepMigrate | WorkloadKind::Stuck => ul_sleep_leaf(),
         WorkloadKind::Exit => ul_exit_leaf(),
         WorkloadKind::Exec | WorkloadKind::ExecByThread => ul_exec_leaf(),
-        WorkloadKind::Compat => ul_compat_leaf(),
+        WorkloadKind::Compat | WorkloadKind::CompatInt80 => ul_compat_leaf(),
+        WorkloadKind::Int80
+        | WorkloadKind::PageFault
+        | WorkloadKind::MajorFault
+        | WorkloadKind::ProtectionFault
+        | WorkloadKind::Int3
+        | WorkloadKind::Int1
+        | WorkloadKind::GpFault
+        | WorkloadKind::SingleStep
+        | WorkloadKind::Signals
+        | WorkloadKind::Seccomp => ul_entry_leaf(),
         WorkloadKind::MissingPages => ul_missing_leaf(),
         WorkloadKind::IoUring | WorkloadKind::IoUringWorker => ul_uring_leaf(),
         WorkloadKind::PagedOut => ul_paged_leaf(),
+        WorkloadKind::PerfCalls => ul_calls_leaf(),
+        WorkloadKind::Shapes => ul_shapes_leaf(),
         WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3 => ul_fork_leaf(),
-        WorkloadKind::Process => ul_process_leaf(),
+        WorkloadKind::Process | WorkloadKind::ExitGroup | WorkloadKind::Killed => ul_process_leaf(),
     }
+}
+
+/// The address of the signal handler of `shapes`.
+pub fn signal_handler() -> u64 {
+    ul_shapes_handler()
 }
 
 /// The symbols by which scenarios and reports name the workloads' code.
@@ -154,8 +203,10 @@ pub(super) fn leaf(kind: WorkloadKind) -> u64 {
 /// |---|---|
 /// | `root`, `exit_root` | start of a chain; `exit_root` for threads of kind `exit` |
 /// | `descend` | the recursion between root and leaf |
-/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit`, `missing`, `paged`, `uring`, `exec`, `compat`, `process`, and `fork` for `fork`, `vfork` and `clone3` |
+/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit`, `missing`, `paged`, `calls`, `uring`, `exec`, `compat`, `process`, `shapes`, and `fork` for `fork`, `vfork` and `clone3` |
+/// | `entry_leaf` | the leaf of the kinds that are about one way into the kernel |
 /// | `compat_descend`, `compat_nop` | the 32-bit recursion, and the instruction without effect in its leaf |
+/// | `shapes_begin`, `shapes_handler` | the instruction before the calls of the leaf `shapes`, and the handler of its signal |
 /// | `spin_loop` | the instruction that a spinning thread executes most of the time |
 /// | `KIND_call` | the `syscall` instruction of a leaf that has one |
 /// | `KIND_return` | the instruction after it (`exit_return` never runs) |
@@ -195,12 +246,16 @@ pub fn symbols() -> Vec<UserSymbol> {
         ("paged_leaf", ul_paged_leaf(), ul_paged_end()),
         ("paged_call", ul_paged_call(), ul_paged_return()),
         ("paged_return", ul_paged_return(), ul_paged_return_end()),
+        ("calls_leaf", ul_calls_leaf(), ul_calls_end()),
+        ("calls_call", ul_calls_call(), ul_calls_return()),
+        ("calls_return", ul_calls_return(), ul_calls_return_end()),
         ("uring_leaf", ul_uring_leaf(), ul_uring_end()),
         ("uring_call", ul_uring_call(), ul_uring_return()),
         ("uring_return", ul_uring_return(), ul_uring_return_end()),
         ("exec_leaf", ul_exec_leaf(), ul_exec_end()),
         ("exec_call", ul_exec_call(), ul_exec_return()),
         ("exec_return", ul_exec_return(), ul_exec_end()),
+        ("entry_leaf", ul_entry_leaf(), ul_entry_end()),
         (
             "compat_descend",
             ul_compat_descend(),
@@ -218,6 +273,15 @@ pub fn symbols() -> Vec<UserSymbol> {
         ("fork_leaf", ul_fork_leaf(), ul_fork_end()),
         ("fork_call", ul_fork_call(), ul_fork_return()),
         ("fork_return", ul_fork_return(), ul_fork_return_end()),
+        ("shapes_leaf", ul_shapes_leaf(), ul_shapes_end()),
+        ("shapes_begin", ul_shapes_begin(), ul_shapes_begin_end()),
+        ("shapes_call", ul_shapes_call(), ul_shapes_return()),
+        ("shapes_return", ul_shapes_return(), ul_shapes_return_end()),
+        (
+            "shapes_handler",
+            ul_shapes_handler(),
+            ul_shapes_handler_end(),
+        ),
     ]
     .into_iter()
     .map(|(name, start, end)| UserSymbol {

@@ -20,7 +20,7 @@ use unwindlab_abi::{MARK_PORT, WorkloadKind, mark};
 use crate::call::Call;
 use crate::shared::SharedPages;
 
-pub use code::symbols;
+pub use code::{signal_handler, symbols};
 
 std::arch::global_asm!(
     include_str!("chain.s"),
@@ -36,6 +36,20 @@ std::arch::global_asm!(
     BEFORE_TOO = const offset_of!(ChainWords, before_too),
     CALL = const offset_of!(ChainWords, call),
     AFTER = const offset_of!(ChainWords, after),
+    ENTRY = const offset_of!(ChainWords, entry),
+    ENTRY_SKIP = const offset_of!(ChainWords, entry_skip),
+    SIGNALS = const offset_of!(ChainWords, signals),
+    ENTRY_READ = const Entry::Read as u32,
+    ENTRY_WRITE = const Entry::Write as u32,
+    ENTRY_INT3 = const Entry::Int3 as u32,
+    ENTRY_INT1 = const Entry::Int1 as u32,
+    ENTRY_HALT = const Entry::Halt as u32,
+    ENTRY_STEP = const Entry::Step as u32,
+    ENTRY_INT80 = const Entry::Int80 as u32,
+    UCONTEXT_RIP = const UCONTEXT_RIP,
+    UCONTEXT_FLAGS = const UCONTEXT_RIP + 8,
+    SYS_RT_SIGRETURN = const libc::SYS_rt_sigreturn,
+    SYS_GETPPID_32 = const SYS_GETPPID_32,
     PLAIN_END = const PLAIN_END,
     EXEC_PATH = const offset_of!(ChainWords, exec_path),
     EXEC_ARGUMENTS = const offset_of!(ChainWords, exec_arguments),
@@ -54,12 +68,20 @@ std::arch::global_asm!(
     CALLERS_STACK = const offset_of!(ChainWords, callers_stack),
     SYS_IO_URING_ENTER = const libc::SYS_io_uring_enter,
     IORING_ENTER_GETEVENTS = const IORING_ENTER_GETEVENTS,
+    CLOCK_MONOTONIC = const libc::CLOCK_MONOTONIC,
+    CLOCK_GETTIME = sym libc::clock_gettime,
     URING_TAIL = const offset_of!(ChainWords, uring_tail),
     URING_HEAD = const offset_of!(ChainWords, uring_head),
 );
 
 /// Exit status of a process of workload `process` that did nothing but its system call.
 pub const PLAIN_END: i32 = 7;
+/// `getppid` of 32-bit code (arch/x86/entry/syscalls/syscall_32.tbl).
+const SYS_GETPPID_32: u32 = 64;
+/// Byte offset of the instruction pointer in a signal's `ucontext`; the flags follow
+/// (`struct sigcontext_64`, arch/x86/include/uapi/asm/sigcontext.h).
+const UCONTEXT_RIP: usize =
+    offset_of!(libc::ucontext_t, uc_mcontext) + 8 * libc::REG_RIP.unsigned_abs() as usize;
 /// Flag to wait for completions (include/uapi/linux/io_uring.h).
 const IORING_ENTER_GETEVENTS: u32 = 1;
 /// Bytes of one frame on the stack: return address and saved frame pointer.
@@ -78,6 +100,40 @@ mod entry {
             stack_top: u64,
             clear_tid: *const u32,
         ) -> i64;
+    }
+}
+
+/// How the leaf of the kinds that are about entries enters the kernel.
+#[repr(u32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry {
+    /// By its system call, [`Chain::call`].
+    Call,
+    /// It reads a byte at the address that is the call's first argument.
+    Read,
+    /// It writes a byte there.
+    Write,
+    /// By `int3`.
+    Int3,
+    /// By `int1`.
+    Int1,
+    /// By `hlt`, which user mode may not execute.
+    Halt,
+    /// By a single step: it sets the trap flag.
+    Step,
+    /// By `int 0x80`.
+    Int80,
+}
+
+impl Entry {
+    /// Bytes of an instruction that would raise its signal again once the signal was handled.
+    const fn skip(self) -> u32 {
+        match self {
+            // `mov byte ptr [rdx], al`.
+            Self::Write => 2,
+            Self::Halt => 1,
+            _ => 0,
+        }
     }
 }
 
@@ -116,12 +172,19 @@ struct ChainWords {
     /// Address of the ring's tail of submissions, and of its head of completions.
     uring_tail: u64,
     uring_head: u64,
-    /// Calls of the leaves of `missing-pages` and `paged-out` before their system call.
+    /// Calls of the leaves of `missing-pages`, `paged-out` and `perf-calls` before their system
+    /// call.
     before: Call,
     before_too: Call,
     /// Their call after it.
     after: Call,
-    /// The system call of the leaves of `process`, `fork`, `vfork` and `clone3`.
+    /// How the leaf of entries enters the kernel, an [`Entry`], and the instruction's bytes that
+    /// its signal handler skips.
+    entry: u32,
+    entry_skip: u32,
+    /// Signals that the handler took.
+    signals: AtomicU64,
+    /// The system call of the leaves of `process`, `fork`, `vfork`, `clone3` and `shapes`.
     call: Call,
 }
 
@@ -185,6 +248,9 @@ impl Chain {
             before_too: Call::none(),
             after: Call::none(),
             call: Call::none(),
+            entry: Entry::Call as u32,
+            entry_skip: 0,
+            signals: AtomicU64::new(0),
         };
         Some(Self {
             words,
@@ -239,6 +305,25 @@ impl Chain {
         self
     }
 
+    /// Sets how the leaf of entries enters the kernel.
+    #[must_use]
+    pub fn entering(mut self, entry: Entry) -> Self {
+        (self.words.entry, self.words.entry_skip) = (entry as u32, entry.skip());
+        self
+    }
+
+    /// The handler of the signals that the leaf of entries raises.
+    #[must_use]
+    pub fn signal_handler() -> usize {
+        code::handler()
+    }
+
+    /// Signals that the handler took.
+    #[must_use]
+    pub fn signals(&self) -> u64 {
+        self.words.signals.load(Ordering::Relaxed)
+    }
+
     /// The words shared with the host.
     #[must_use]
     pub fn shared(&self) -> &SharedPages {
@@ -260,7 +345,7 @@ impl Chain {
     /// [`FRAME_BYTES`] a frame. The kinds with a loop in their leaf return after the last
     /// iteration.
     pub fn run(&self) {
-        if self.kind == WorkloadKind::Compat {
+        if matches!(self.kind, WorkloadKind::Compat | WorkloadKind::CompatInt80) {
             // Its code needs a stack below 4 GiB.
             if self.words.stack_top != 0 {
                 // SAFETY: as below.
@@ -314,6 +399,16 @@ impl Chain {
             Ok(negative @ ..0) => Err(rustix::io::Errno::from_raw_os_error(-negative)),
             _ => Ok(()),
         }
+    }
+
+    /// The three calls of the leaf of entries before it enters the kernel its own way.
+    #[must_use]
+    pub const fn preparing(&self) -> [&Call; 3] {
+        [
+            &self.words.before,
+            &self.words.before_too,
+            &self.words.after,
+        ]
     }
 
     /// The calls of the leaf before its system call, one after the other.

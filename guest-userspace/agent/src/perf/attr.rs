@@ -4,7 +4,7 @@
 //! bytes); a kernel takes the rest as zero. Linux 7.0 has the two `defer_*` bits; an older
 //! kernel refuses an attr that has one set (there they are `__reserved_1`, which must be zero).
 
-use unwindlab_abi::{EventSource, EventSpec};
+use unwindlab_abi::{AttrDetails, EventSource, EventSpec, Watch};
 
 /// `PERF_TYPE_HARDWARE`.
 pub const TYPE_HARDWARE: u32 = 0;
@@ -14,8 +14,10 @@ pub const TYPE_SOFTWARE: u32 = 1;
 pub const TYPE_TRACEPOINT: u32 = 2;
 /// `PERF_TYPE_BREAKPOINT`.
 pub const TYPE_BREAKPOINT: u32 = 5;
-/// `HW_BREAKPOINT_X` (include/uapi/linux/hw_breakpoint.h), whose length is that of a long.
-const BREAKPOINT_EXECUTE: (u32, u64) = (4, 8);
+// include/uapi/linux/hw_breakpoint.h. The length of `HW_BREAKPOINT_X` is that of a long.
+const HW_BREAKPOINT_R: u32 = 1;
+const HW_BREAKPOINT_W: u32 = 2;
+const HW_BREAKPOINT_X: (u32, u64) = (4, 8);
 /// `PERF_COUNT_SW_DUMMY`.
 pub const COUNT_SW_DUMMY: u64 = 9;
 
@@ -118,16 +120,40 @@ impl PerfEventAttr {
         attr.sample_period = spec.sample_period;
         attr.sample_type = spec.sample_type;
         attr.sample_max_stack = spec.max_stack;
-        if let EventSource::Breakpoint { address } = spec.source {
-            attr.config1 = address;
-            (attr.bp_type, attr.config2) = BREAKPOINT_EXECUTE;
+        if let EventSource::Breakpoint { address, watch } = spec.source {
+            attr.break_at(address, watch);
         }
         for (is_set, bit) in bits {
             if is_set {
                 attr.flags |= bit;
             }
         }
+        attr.add(&spec.details);
         attr
+    }
+
+    /// Sets the address and the accesses of a breakpoint.
+    pub fn break_at(&mut self, address: u64, watch: Watch) {
+        self.config1 = address;
+        (self.bp_type, self.config2) = match watch {
+            Watch::Execute => HW_BREAKPOINT_X,
+            Watch::Write(bytes) => (HW_BREAKPOINT_W, bytes.into()),
+            Watch::ReadWrite(bytes) => (HW_BREAKPOINT_R | HW_BREAKPOINT_W, bytes.into()),
+        };
+    }
+
+    /// Adds the rest of a spec's attr.
+    fn add(&mut self, details: &AttrDetails) {
+        self.flags = (self.flags | details.set) & !details.clear;
+        self.read_format = details.read_format;
+        self.branch_sample_type = details.branch_sample_type;
+        self.sample_regs_user = details.regs_user;
+        self.sample_regs_intr = details.regs_intr;
+        self.sample_stack_user = details.stack_user;
+        self.clockid = details.clockid;
+        if let Some(wakeup) = details.wakeup {
+            self.wakeup_watermark = wakeup;
+        }
     }
 }
 
@@ -165,6 +191,7 @@ mod tests {
         let mut spec = EventSpec {
             name: "nmi".into(),
             source: EventSource::Dummy,
+            filter: None,
             sample_period: 3,
             sample_type: 0x27,
             max_stack: 9,
@@ -177,6 +204,7 @@ mod tests {
             inherit: false,
             exclude_callchain_user: false,
             output_to: None,
+            details: AttrDetails::default(),
         };
         let base = flag::DISABLED | flag::SAMPLE_ID_ALL | flag::WATERMARK;
         let attr = PerfEventAttr::from_spec(&spec, TYPE_SOFTWARE, COUNT_SW_DUMMY);
@@ -188,9 +216,24 @@ mod tests {
         let attr = PerfEventAttr::from_spec(&spec, TYPE_SOFTWARE, COUNT_SW_DUMMY);
         assert_eq!(attr.flags, base | 1 << 38 | 1 << 26);
         assert_eq!((attr.bp_type, attr.config1, attr.config2), (0, 0, 0));
-        spec.source = EventSource::Breakpoint { address: 0x1000 };
-        let attr = PerfEventAttr::from_spec(&spec, TYPE_BREAKPOINT, 0);
-        assert_eq!((attr.kind, attr.bp_type), (5, 4));
-        assert_eq!((attr.config1, attr.config2), (0x1000, 8));
+        spec.details.set = 1 << 28;
+        spec.details.clear = flag::SAMPLE_ID_ALL;
+        spec.details.wakeup = Some(1);
+        spec.details.regs_user = 0xff;
+        let attr = PerfEventAttr::from_spec(&spec, TYPE_SOFTWARE, COUNT_SW_DUMMY);
+        let bits = flag::DISABLED | flag::WATERMARK | 1 << 38 | 1 << 28 | 1 << 26;
+        assert_eq!((attr.flags, attr.wakeup_watermark), (bits, 1));
+        assert_eq!(attr.sample_regs_user, 0xff);
+        for (watch, bp_type, bytes) in [
+            (Watch::Execute, 4, 8),
+            (Watch::Write(4), 2, 4),
+            (Watch::ReadWrite(1), 3, 1),
+        ] {
+            let address = 0x1000;
+            spec.source = EventSource::Breakpoint { address, watch };
+            let attr = PerfEventAttr::from_spec(&spec, TYPE_BREAKPOINT, 0);
+            assert_eq!((attr.kind, attr.bp_type), (5, bp_type));
+            assert_eq!((attr.config1, attr.config2), (address, bytes));
+        }
     }
 }

@@ -1,22 +1,26 @@
 //! The perf events on every CPU and their ring buffers.
 
 pub mod attr;
-mod probe;
+mod dynamic;
+mod operation;
+pub mod optimized;
+mod source;
 mod sys;
 
 pub use sys::RingMapping;
 
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Component, Path};
+use std::path::Path;
 
 use rustix::io::Errno;
 use unwindlab_abi::message::EventAnnounce;
-use unwindlab_abi::{EventSource, EventSpec, Tracing};
+use unwindlab_abi::{EventSource, EventSpec, EventTarget, Observation, RingUse, Tracing};
 
-use attr::{
-    COUNT_SW_DUMMY, PerfEventAttr, TYPE_BREAKPOINT, TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_TRACEPOINT,
-    flag,
-};
+use crate::system;
+use attr::{COUNT_SW_DUMMY, PerfEventAttr, TYPE_BREAKPOINT, TYPE_SOFTWARE, flag};
 
 /// Why the perf events cannot be opened or switched.
 #[derive(Debug, thiserror::Error)]
@@ -34,11 +38,49 @@ pub enum PerfError {
     /// The kernel lacks a tracepoint.
     #[error("this kernel has no tracepoint {system}:{name}")]
     NoTracepoint { system: String, name: String },
+    /// The kernel lacks probes of a kind.
+    #[error("this kernel has no probes of the kind of the {place}")]
+    NoProbes { place: String },
     /// The kernel cannot be probed there.
-    #[error("this kernel takes no kprobe on {function}: {source}")]
+    #[error("this kernel takes no {place}: {source}{why}")]
     Probe {
-        function: String,
+        place: String,
+        /// The kernel's own words.
+        why: String,
         source: std::io::Error,
+    },
+    /// The kernel never replaces the breakpoint of a kprobe by a jump.
+    #[error("this kernel optimises no kprobes (no sysctl {})", optimized::SYSCTL)]
+    NoOptimizedProbes,
+    /// The kernel did not replace the breakpoint of this kprobe.
+    #[error(
+        "this kernel did not optimise the kprobe on {place} in {} s: it takes an instruction, and \
+         five bytes from it on, that no jump leads into",
+        optimized::PATIENCE.as_secs()
+    )]
+    NotOptimized { place: String },
+    /// It is not known whether a kprobe is optimised.
+    #[error("cannot tell whether a kprobe is optimised: {0}")]
+    Kprobes(#[source] std::io::Error),
+    /// The kernel does not understand the filter, or the event takes none.
+    #[error(
+        "event `{name}`: this kernel refuses the filter `{filter}` ({errno}): expected a condition \
+         on the event's own fields, for an event that is a tracepoint or a probe"
+    )]
+    Filter {
+        name: String,
+        filter: String,
+        errno: Errno,
+    },
+    /// The kernel does not take a breakpoint.
+    #[error(
+        "event `{name}`: this kernel takes no breakpoint at {address:#x} ({errno}): a CPU has four, \
+         at addresses that are multiples of their length, and none where kprobes are not allowed"
+    )]
+    Breakpoint {
+        name: String,
+        address: u64,
+        errno: Errno,
     },
     /// No PMU counts the event.
     #[error("nothing counts event `{name}` on this machine (perf_event_open: {errno})")]
@@ -61,6 +103,15 @@ pub enum PerfError {
         what: &'static str,
         errno: Errno,
     },
+    /// A cgroup cannot be made.
+    #[error("no cgroup for event `{name}`: {source}")]
+    Cgroup {
+        name: String,
+        source: std::io::Error,
+    },
+    /// The plan's operation is on an event that it cannot be done to.
+    #[error("no operation on event {0}: it was not opened on the first CPU, or has no such ring")]
+    Operation(u32),
     /// `output_to` names no earlier event with a ring of its own.
     #[error("event `{name}` wants the ring of event {target}, which comes later or has none")]
     OutputTo { name: String, target: u32 },
@@ -72,10 +123,18 @@ impl PerfError {
     pub const fn is_unsupported(&self) -> bool {
         matches!(
             self,
-            Self::NoDeferred(_) | Self::NoTracepoint { .. } | Self::NoCounter { .. }
+            Self::NoDeferred(_)
+                | Self::NoTracepoint { .. }
+                | Self::NoProbes { .. }
+                | Self::Probe { .. }
+                | Self::NoOptimizedProbes
+                | Self::NotOptimized { .. }
+                | Self::NoCounter { .. }
         )
     }
 }
+
+const NO_RING: &str = "cannot map its ring (a power of two of pages, and enough memory?)";
 
 /// Checks that the kernel accepts the attr bits that the plan needs.
 ///
@@ -101,11 +160,15 @@ pub fn probe(tracing: &Tracing) -> Result<(), PerfError> {
 /// One open event.
 #[derive(Debug)]
 struct Event {
-    fd: OwnedFd,
+    /// None: the workload closes it.
+    fd: Option<OwnedFd>,
     name: String,
+    spec: u32,
     cpu: u32,
-    /// Receives record 22.
+    /// Receives record 22 and requests nothing.
     tracking: bool,
+    /// Its ring, if it is not read.
+    unread: Option<RingMapping>,
 }
 
 /// A ring buffer and the CPU whose events write to it.
@@ -117,33 +180,89 @@ pub struct Ring {
     pub cpu: u32,
 }
 
+/// A spec, its index in the plan, and its attr.
+type Resolved = (u32, EventSpec, PerfEventAttr);
+
 /// All events of a plan on all CPUs, and the rings they write to. Dropping it closes them.
 #[derive(Debug, Default)]
 pub struct PerfSession {
     events: Vec<Event>,
     rings: Vec<Ring>,
     announces: Vec<EventAnnounce>,
+    refused: Vec<Observation>,
+    /// By spec and CPU: the event's place in `events`, and its ring if it is its own.
+    places: BTreeMap<(u32, u32), (usize, Option<u32>)>,
+    /// Those of workload threads, which do not exist yet.
+    later: Vec<Resolved>,
+    cpus: Vec<u32>,
+    ring_pages: u32,
 }
 
 impl PerfSession {
-    /// Opens everything, disabled. `tracefs` is where tracefs is mounted.
+    /// Opens everything but the events of workload threads, disabled. `tracefs` is where tracefs is
+    /// mounted.
     ///
     /// # Errors
     /// [`PerfError`].
     pub fn open(tracing: &Tracing, cpus: &[u32], tracefs: &Path) -> Result<Self, PerfError> {
-        let attrs = tracing
-            .events
-            .iter()
-            .map(|spec| {
-                let (kind, config) = resolve(&spec.source, tracefs)?;
-                Ok((spec, PerfEventAttr::from_spec(spec, kind, config)))
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut session = Self::default();
-        for &cpu in cpus {
-            session.open_on(cpu, &attrs, tracing.ring_pages)?;
-        }
+        optimized::prepare(tracing)?;
+        let resolved = (0..).zip(&tracing.events).map(|(index, spec)| {
+            let (kind, config) = source::resolve(&spec.source, index, tracefs)?;
+            let attr = PerfEventAttr::from_spec(spec, kind, config);
+            Ok((index, spec.clone(), attr))
+        });
+        let resolved = resolved.collect::<Result<Vec<Resolved>, PerfError>>()?;
+        let of_thread = |(_, spec, _): &Resolved| {
+            matches!(spec.details.target, EventTarget::Thread(_))
+                || matches!(spec.source, EventSource::TaskField { .. })
+        };
+        let (later, now) = resolved.into_iter().partition(of_thread);
+        let mut session = Self {
+            later,
+            cpus: cpus.to_vec(),
+            ring_pages: tracing.ring_pages,
+            ..Self::default()
+        };
+        session.open_all(&now, &[])?;
+        optimized::wait(tracing)?;
         Ok(session)
+    }
+
+    /// Opens the events of workload threads, whose ids these are, disabled: those of one thread,
+    /// and those on a field of each thread's `task_struct`, if these addresses are known.
+    ///
+    /// # Errors
+    /// [`PerfError`].
+    pub fn open_of_threads(&mut self, tids: &[u32], tasks: &[u64]) -> Result<(), PerfError> {
+        let mut later = Vec::new();
+        for (index, spec, attr) in std::mem::take(&mut self.later) {
+            let EventSource::TaskField { offset, watch } = spec.source else {
+                later.push((index, spec, attr));
+                continue;
+            };
+            for (thread, task) in (0..).zip(tasks) {
+                let (mut spec, mut attr) = (spec.clone(), attr.clone());
+                spec.details.target = EventTarget::Thread(thread);
+                attr.break_at(task.wrapping_add(offset), watch);
+                later.push((index, spec, attr));
+            }
+        }
+        self.open_all(&later, tids)
+    }
+
+    fn open_all(&mut self, resolved: &[Resolved], tids: &[u32]) -> Result<(), PerfError> {
+        for cpu in self.cpus.clone() {
+            for event in resolved {
+                self.open_on(cpu, event, tids)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The events that `perf_event_open` refused, which the plan allows.
+    #[must_use]
+    pub fn refused(&self) -> &[Observation] {
+        &self.refused
     }
 
     /// The announcements of the events.
@@ -158,7 +277,8 @@ impl PerfSession {
         &self.rings
     }
 
-    /// Enables the events, first those that receive record 22, so that each request has a receiver.
+    /// Enables the events, first those that only receive record 22, so that each request has a
+    /// receiver.
     ///
     /// # Errors
     /// [`PerfError::Event`].
@@ -166,7 +286,7 @@ impl PerfSession {
         self.switch([true, false], "cannot enable", sys::enable)
     }
 
-    /// Disables the events, last those that receive record 22.
+    /// Disables the events, last those that only receive record 22.
     ///
     /// # Errors
     /// [`PerfError::Event`].
@@ -182,12 +302,9 @@ impl PerfSession {
     ) -> Result<(), PerfError> {
         for tracking in order {
             for event in self.events.iter().filter(|e| e.tracking == tracking) {
-                call(event.fd.as_fd()).map_err(|errno| PerfError::Event {
-                    name: event.name.clone(),
-                    cpu: event.cpu,
-                    what,
-                    errno,
-                })?;
+                // What the workload closes is not there at the end.
+                let Some(fd) = &event.fd else { continue };
+                call(fd.as_fd()).map_err(|errno| event.failed(what, errno))?;
             }
         }
         Ok(())
@@ -196,158 +313,146 @@ impl PerfSession {
     fn open_on(
         &mut self,
         cpu: u32,
-        attrs: &[(&EventSpec, PerfEventAttr)],
-        ring_pages: u32,
+        (index, spec, attr): &Resolved,
+        tids: &[u32],
     ) -> Result<(), PerfError> {
-        // By spec index: the event's place in `self.events` and its ring, if it is its own.
-        let mut here: Vec<(usize, Option<u32>)> = Vec::new();
-        for (index, (spec, attr)) in (0..).zip(attrs) {
-            let failed = |what| {
-                move |errno| PerfError::Event {
-                    name: spec.name.clone(),
+        let failed = |what| {
+            move |errno| PerfError::Event {
+                name: spec.name.clone(),
+                cpu,
+                what,
+                errno,
+            }
+        };
+        let shared = match spec.output_to {
+            Some(target) => Some(self.ring_of(target, cpu).ok_or_else(|| {
+                let name = spec.name.clone();
+                PerfError::OutputTo { name, target }
+            })?),
+            None => None,
+        };
+        let at_open = shared.filter(|_| spec.details.ring == RingUse::SharedAtOpen);
+        let fd = match open_event(spec, attr, cpu, tids, at_open.map(|(fd, _)| fd))? {
+            Ok(fd) => fd,
+            Err(errno) if spec.details.may_be_refused => {
+                self.refused.push(Observation::Refused {
+                    spec: *index,
                     cpu,
-                    what,
-                    errno,
-                }
-            };
-            let fd = sys::open(attr, cpu).map_err(|errno| match errno {
-                // No PMU, or one that cannot interrupt.
-                Errno::NOENT | Errno::NODEV | Errno::OPNOTSUPP => PerfError::NoCounter {
+                    errno: errno.raw_os_error(),
+                });
+                return Ok(());
+            }
+            Err(errno) if attr.kind == TYPE_BREAKPOINT => {
+                return Err(PerfError::Breakpoint {
                     name: spec.name.clone(),
+                    address: attr.config1,
                     errno,
-                },
-                _ => failed("perf_event_open")(errno),
-            })?;
-            let (ring, own) = match spec.output_to {
-                Some(target) => {
-                    let (event, ring) = self.ring_of(target, &here).ok_or_else(|| {
-                        let name = spec.name.clone();
-                        PerfError::OutputTo { name, target }
-                    })?;
+                });
+            }
+            // No PMU, or one that cannot interrupt.
+            Err(errno @ (Errno::NOENT | Errno::NODEV | Errno::OPNOTSUPP)) => {
+                let name = spec.name.clone();
+                return Err(PerfError::NoCounter { name, errno });
+            }
+            Err(errno) => return Err(failed("perf_event_open")(errno)),
+        };
+        if let Some(filter) = &spec.filter {
+            set_filter(fd.as_fd(), spec, filter)?;
+        }
+        let (mut own, mut unread) = (None, None);
+        let ring = match shared {
+            Some((event, ring)) => {
+                if at_open.is_none() {
                     sys::set_output(fd.as_fd(), event).map_err(failed("cannot share a ring"))?;
-                    (ring, None)
                 }
-                None => {
-                    let ring = self.map_ring(fd.as_fd(), spec, cpu, ring_pages)?;
-                    (ring, Some(ring))
+                Some(ring)
+            }
+            None => {
+                let writable = spec.details.ring != RingUse::Overwritten;
+                let pages = spec.details.ring_pages.unwrap_or(self.ring_pages);
+                let mapping = RingMapping::new(fd.as_fd(), pages, writable);
+                let mapping = mapping.map_err(failed(NO_RING))?;
+                if spec.details.ring == RingUse::Unread {
+                    unread = Some(mapping);
+                } else {
+                    own = Some(u32::try_from(self.rings.len()).unwrap_or(u32::MAX));
+                    self.rings.push(Ring { mapping, cpu });
                 }
-            };
+                own
+            }
+        };
+        if let Some(ring) = ring {
             let id = sys::id(fd.as_fd()).map_err(failed("cannot read its id"))?;
             self.announces.push(EventAnnounce {
-                spec: index,
+                spec: *index,
                 cpu,
                 id,
                 ring,
             });
-            here.push((self.events.len(), own));
-            self.events.push(Event {
-                fd,
-                name: spec.name.clone(),
-                cpu,
-                tracking: spec.defer_output,
-            });
         }
+        self.places.insert((*index, cpu), (self.events.len(), own));
+        self.events.push(Event {
+            fd: Some(fd),
+            name: spec.name.clone(),
+            spec: *index,
+            cpu,
+            tracking: spec.defer_output && !spec.defer_callchain,
+            unread,
+        });
         Ok(())
     }
 
-    fn ring_of(&self, target: u32, here: &[(usize, Option<u32>)]) -> Option<(BorrowedFd<'_>, u32)> {
-        let &(event, ring) = here.get(target as usize)?;
-        Some((self.events.get(event)?.fd.as_fd(), ring?))
+    fn ring_of(&self, target: u32, cpu: u32) -> Option<(BorrowedFd<'_>, u32)> {
+        let &(event, ring) = self.places.get(&(target, cpu))?;
+        Some((self.events.get(event)?.fd.as_ref()?.as_fd(), ring?))
     }
+}
 
-    fn map_ring(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        spec: &EventSpec,
-        cpu: u32,
-        ring_pages: u32,
-    ) -> Result<u32, PerfError> {
-        let mapping = RingMapping::new(fd, ring_pages).map_err(|errno| PerfError::Event {
-            name: spec.name.clone(),
-            cpu,
-            what: "cannot map its ring (a power of two of pages, and enough memory?)",
+impl Event {
+    fn failed(&self, what: &'static str, errno: Errno) -> PerfError {
+        PerfError::Event {
+            name: self.name.clone(),
+            cpu: self.cpu,
+            what,
             errno,
-        })?;
-        let ring = u32::try_from(self.rings.len()).unwrap_or(u32::MAX);
-        self.rings.push(Ring { mapping, cpu });
-        Ok(ring)
-    }
-}
-
-/// `type` and `config` of a source.
-fn resolve(source: &EventSource, tracefs: &Path) -> Result<(u32, u64), PerfError> {
-    match source {
-        EventSource::Dummy => Ok((TYPE_SOFTWARE, COUNT_SW_DUMMY)),
-        EventSource::Software(number) => Ok((TYPE_SOFTWARE, *number)),
-        EventSource::Hardware(number) => Ok((TYPE_HARDWARE, *number)),
-        EventSource::Breakpoint { .. } => Ok((TYPE_BREAKPOINT, 0)),
-        EventSource::Tracepoint { system, name } => {
-            tracepoint_id(tracefs, system, name).map(|id| (TYPE_TRACEPOINT, id))
         }
-        EventSource::Probe {
-            function,
-            at_return,
-        } => probe::make(tracefs, function, *at_return)
-            .and_then(|name| tracepoint_id(tracefs, probe::SYSTEM, &name))
-            .map(|id| (TYPE_TRACEPOINT, id)),
     }
 }
 
-fn tracepoint_id(tracefs: &Path, system: &str, name: &str) -> Result<u64, PerfError> {
-    let is_name = |text| {
-        let mut parts = Path::new(text).components();
-        matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == text)
-    };
-    let missing = || PerfError::NoTracepoint {
-        system: system.to_owned(),
-        name: name.to_owned(),
-    };
-    let unreadable = |source| PerfError::Tracepoint {
-        system: system.to_owned(),
-        name: name.to_owned(),
-        source,
-    };
-    if !is_name(system) || !is_name(name) {
-        return Err(missing());
-    }
-    let path = tracefs.join("events").join(system).join(name).join("id");
-    match std::fs::read_to_string(path) {
-        Ok(text) => text
-            .trim()
-            .parse()
-            .map_err(|error| unreadable(std::io::Error::other(error))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(missing()),
-        Err(error) => Err(unreadable(error)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tracepoint_is_found_by_name_and_nothing_else_is() {
-        let dir = std::env::temp_dir().join(format!("unwindlab-agent-{}", std::process::id()));
-        let event = dir.join("events/nmi/nmi_handler");
-        std::fs::create_dir_all(&event).unwrap();
-        std::fs::write(event.join("id"), "471\n").unwrap();
-        let nmi = tracepoint_id(&dir, "nmi", "nmi_handler");
-        let missing = [
-            "nmi_gone",
-            "",
-            ".",
-            "..",
-            "../nmi/nmi_handler",
-            "nmi_handler/",
-        ]
-        .map(|name| tracepoint_id(&dir, "nmi", name));
-        std::fs::write(event.join("id"), "no number").unwrap();
-        let garbled = tracepoint_id(&dir, "nmi", "nmi_handler");
-        std::fs::remove_dir_all(&dir).unwrap();
-        assert_eq!(nmi.unwrap(), 471);
-        for error in missing {
-            assert!(error.unwrap_err().is_unsupported());
+/// Opens one event for whom its spec says; the inner result is the kernel's.
+fn open_event(
+    spec: &EventSpec,
+    attr: &PerfEventAttr,
+    cpu: u32,
+    tids: &[u32],
+    output: Option<BorrowedFd<'_>>,
+) -> Result<Result<OwnedFd, Errno>, PerfError> {
+    let cgroup: File;
+    let tasks = match spec.details.target {
+        EventTarget::Usual if attr.flags & flag::INHERIT != 0 => sys::Tasks::Caller,
+        EventTarget::Usual => sys::Tasks::All,
+        EventTarget::Thread(thread) => {
+            let tid = usize::try_from(thread).ok().and_then(|it| tids.get(it));
+            sys::Tasks::Thread(tid.copied().unwrap_or(u32::MAX))
         }
-        assert!(!garbled.unwrap_err().is_unsupported());
-    }
+        EventTarget::RootCgroup | EventTarget::EmptyCgroup => {
+            let is_empty = spec.details.target == EventTarget::EmptyCgroup;
+            cgroup = system::cgroup(is_empty).map_err(|source| {
+                let name = spec.name.clone();
+                PerfError::Cgroup { name, source }
+            })?;
+            sys::Tasks::Cgroup(cgroup.as_fd())
+        }
+    };
+    Ok(sys::open_for(attr, tasks, cpu, output))
+}
+
+fn set_filter(fd: BorrowedFd<'_>, spec: &EventSpec, filter: &str) -> Result<(), PerfError> {
+    let refused = |errno| PerfError::Filter {
+        name: spec.name.clone(),
+        filter: filter.to_owned(),
+        errno,
+    };
+    let text = CString::new(filter).map_err(|_| refused(Errno::INVAL))?;
+    sys::set_filter(fd, &text).map_err(refused)
 }

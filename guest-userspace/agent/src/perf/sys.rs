@@ -1,6 +1,6 @@
 //! The system calls of perf events.
 
-use std::ffi::{c_int, c_ulong, c_void};
+use std::ffi::{CStr, c_int, c_ulong, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 
@@ -10,30 +10,73 @@ use unwindlab_abi::mailbox::PAGE_SIZE;
 
 use super::attr::PerfEventAttr;
 
-/// `PERF_FLAG_FD_CLOEXEC`.
+// `PERF_FLAG_*`.
+const FD_NO_GROUP: c_ulong = 1;
+const FD_OUTPUT: c_ulong = 2;
+const PID_CGROUP: c_ulong = 4;
 const FD_CLOEXEC: c_ulong = 8;
 /// `PERF_EVENT_IOC_*`, from include/uapi/linux/perf_event.h.
-mod request {
+pub(super) mod request {
     use super::c_ulong;
-    pub(super) const ENABLE: c_ulong = 0x2400;
-    pub(super) const DISABLE: c_ulong = 0x2401;
+    pub(in crate::perf) const ENABLE: c_ulong = 0x2400;
+    pub(in crate::perf) const DISABLE: c_ulong = 0x2401;
+    pub(in crate::perf) const REFRESH: c_ulong = 0x2402;
+    pub(in crate::perf) const RESET: c_ulong = 0x2403;
     pub(super) const SET_OUTPUT: c_ulong = 0x2405;
+    pub(in crate::perf) const PAUSE_OUTPUT: c_ulong = 0x4004_2409;
+    pub(super) const SET_FILTER: c_ulong = 0x4008_2406;
     pub(super) const ID: c_ulong = 0x8008_2407;
+}
+
+/// Whose event `perf_event_open` makes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Tasks<'a> {
+    /// Every task's.
+    All,
+    /// The calling thread's.
+    Caller,
+    /// A thread's.
+    Thread(u32),
+    /// Those of a cgroup's tasks.
+    Cgroup(BorrowedFd<'a>),
 }
 
 /// Opens an event on one CPU, for all tasks, or where it is inherited for the calling one.
 pub(super) fn open(attr: &PerfEventAttr, cpu: u32) -> Result<OwnedFd, Errno> {
     let inherits = attr.flags & super::attr::flag::INHERIT != 0;
-    let (tasks, no_group): (c_int, c_int) = (if inherits { 0 } else { -1 }, -1);
+    let tasks = if inherits { Tasks::Caller } else { Tasks::All };
+    open_for(attr, tasks, cpu, None)
+}
+
+/// Opens an event on one CPU; `output` is the event to whose ring it writes, if that is said now.
+pub(super) fn open_for(
+    attr: &PerfEventAttr,
+    tasks: Tasks<'_>,
+    cpu: u32,
+    output: Option<BorrowedFd<'_>>,
+) -> Result<OwnedFd, Errno> {
+    let (pid, mut flags): (c_int, c_ulong) = match tasks {
+        Tasks::All => (-1, FD_CLOEXEC),
+        Tasks::Caller => (0, FD_CLOEXEC),
+        Tasks::Thread(tid) => {
+            let tid = c_int::try_from(tid).map_err(|_| Errno::SRCH)?;
+            (tid, FD_CLOEXEC)
+        }
+        Tasks::Cgroup(fd) => (fd.as_raw_fd(), FD_CLOEXEC | PID_CGROUP),
+    };
+    let group = output.map_or(-1, |fd| fd.as_raw_fd());
+    if output.is_some() {
+        flags |= FD_NO_GROUP | FD_OUTPUT;
+    }
     // SAFETY: the kernel reads `attr.size` bytes, which is the size of the struct.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
             std::ptr::from_ref(attr),
-            tasks,
+            pid,
             cpu,
-            no_group,
-            FD_CLOEXEC,
+            group,
+            flags,
         )
     };
     let fd = c_int::try_from(answer).map_err(|_| Errno::OVERFLOW)?;
@@ -75,6 +118,13 @@ pub(super) fn set_output(fd: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), E
     }
 }
 
+/// Has a tracepoint count only where a condition on its fields holds.
+pub(super) fn set_filter(fd: BorrowedFd<'_>, filter: &CStr) -> Result<(), Errno> {
+    let text = filter.as_ptr().cast_mut().cast();
+    // SAFETY: `SET_FILTER` reads a C string.
+    unsafe { ioctl(fd, request::SET_FILTER, text) }
+}
+
 /// # Safety
 /// `argument` must be what the request takes.
 unsafe fn ioctl(fd: BorrowedFd<'_>, request: c_ulong, argument: *mut c_void) -> Result<(), Errno> {
@@ -89,8 +139,8 @@ fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// A ring buffer in this process: the control page, then the data pages. Writable, because only
-/// then does the kernel respect `data_tail`, which the host moves on.
+/// A ring buffer in this process: the control page, then the data pages. If it is writable, the
+/// kernel respects `data_tail`, which the host moves on.
 #[derive(Debug)]
 pub struct RingMapping {
     start: NonNull<u8>,
@@ -99,12 +149,15 @@ pub struct RingMapping {
 }
 
 impl RingMapping {
-    pub(super) fn new(fd: BorrowedFd<'_>, data_pages: u32) -> Result<Self, Errno> {
+    pub(super) fn new(fd: BorrowedFd<'_>, data_pages: u32, writable: bool) -> Result<Self, Errno> {
         let pages = data_pages.checked_add(1).ok_or(Errno::NOMEM)?;
         let len = (pages as usize)
             .checked_mul(PAGE_SIZE)
             .ok_or(Errno::NOMEM)?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let protection = match writable {
+            true => ProtFlags::READ | ProtFlags::WRITE,
+            false => ProtFlags::READ,
+        };
         // SAFETY: a new mapping at an address the kernel chooses.
         let start = unsafe { mmap(null_mut(), len, protection, MapFlags::SHARED, fd, 0)? };
         let ring = Self {
@@ -135,6 +188,11 @@ impl RingMapping {
     #[must_use]
     pub fn pages(&self) -> u32 {
         self.pages
+    }
+
+    /// Its length in bytes.
+    pub(super) fn len(&self) -> u64 {
+        self.len as u64
     }
 }
 

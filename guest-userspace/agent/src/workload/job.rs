@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use unwindlab_abi::observation::WildEnd;
 use unwindlab_abi::plan::WorkloadPlan;
 use unwindlab_abi::{Observation, WorkloadKind, mailbox::PAGE_SIZE};
 
 use super::{
-    WorkloadError, compat, exec, exit, fork, io_uring, missing_pages, paged_out, process, repeat,
-    sleep_migrate, traced, unreadable_ends,
+    WorkloadError, compat, entries, exec, exit, fork, io_uring, missing_pages, paged_out,
+    perf_calls, process, repeat, shapes, sleep_migrate, traced, unreadable_ends,
 };
 use crate::chain::{Chain, FRAME_BYTES};
 use crate::pages::HUGE_PAGE;
@@ -31,6 +32,7 @@ pub(super) struct ThreadJob {
     /// Where pages of its stack are paged out to.
     page_store: Option<paged_out::PageStore>,
     huge_pages: bool,
+    wild_end: Option<WildEnd>,
     cpus: Vec<u32>,
 }
 
@@ -57,8 +59,13 @@ impl ThreadJob {
         if plan.wild_ends {
             chain = chain.with_wild_end(thread);
         }
-        let page_store = (plan.kind == WorkloadKind::PagedOut)
-            .then(|| paged_out::PageStore::new(thread, stack_bytes(short)))
+        let paged_out = match plan.kind {
+            WorkloadKind::PagedOut => Some(stack_bytes(short)),
+            WorkloadKind::MajorFault => Some(PAGE_SIZE),
+            _ => None,
+        };
+        let page_store = paged_out
+            .map(|bytes| paged_out::PageStore::new(thread, bytes))
             .transpose()?;
         let first_cpu = usize::try_from(thread).unwrap_or(0);
         Ok(Self {
@@ -70,6 +77,7 @@ impl ThreadJob {
             sleeper,
             page_store,
             huge_pages: plan.huge_pages,
+            wild_end: plan.wild_ends.then(|| WildEnd::of(thread)),
             cpus: cpus.to_vec(),
         })
     }
@@ -93,22 +101,45 @@ impl ThreadJob {
                     paged_out::run(self.chain, self.thread, store, self.stack_bytes)?;
                 }
             }
-            (WorkloadKind::Compat, _) => compat::run(self.chain, self.thread, self.stack_bytes)?,
+            (kind @ (WorkloadKind::Compat | WorkloadKind::CompatInt80), _) => {
+                compat::run(self.chain, self.thread, kind, self.stack_bytes)?;
+            }
+            (
+                kind @ (WorkloadKind::Int80
+                | WorkloadKind::PageFault
+                | WorkloadKind::MajorFault
+                | WorkloadKind::ProtectionFault
+                | WorkloadKind::Int3
+                | WorkloadKind::Int1
+                | WorkloadKind::GpFault
+                | WorkloadKind::SingleStep
+                | WorkloadKind::Signals
+                | WorkloadKind::Seccomp),
+                _,
+            ) => entries::run(self.chain, self.thread, kind, self.page_store.as_ref())?,
             (kind @ (WorkloadKind::Exec | WorkloadKind::ExecByThread), _) => {
                 exec::run(self.chain, self.thread, kind, self.stack_bytes)?;
             }
-            (WorkloadKind::Process, _) => process::run(self.chain, self.thread, self.stack_bytes)?,
+            (
+                kind @ (WorkloadKind::Process | WorkloadKind::ExitGroup | WorkloadKind::Killed),
+                _,
+            ) => process::run(self.chain, self.thread, kind, self.stack_bytes)?,
             (WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3, _) => {
                 fork::run(&self.chain, self.thread, self.kind)?;
             }
             (WorkloadKind::Exit, _) => exit::run(&self.chain, self.thread, self.stack_bytes)?,
+            (WorkloadKind::Shapes, _) => shapes::run(&self.chain, self.thread)?,
+            (WorkloadKind::PerfCalls, _) => perf_calls::run(&self.chain, self.thread)?,
             (WorkloadKind::Stuck, Some(_never_written)) => self.chain.run(),
             (_, Some(pipe)) => {
                 sleep_migrate::run(&self.chain, self.thread, pipe, self.cpu, &self.cpus)?;
             }
             _ => repeat(&self.chain),
         }
-        Ok(None)
+        let thread = self.thread;
+        Ok(self
+            .wild_end
+            .map(|end| Observation::WildEnd { thread, end }))
     }
 }
 
@@ -127,6 +158,9 @@ pub(super) fn check_memory(jobs: &[ThreadJob]) -> Result<(), WorkloadError> {
         .map(|job| {
             let own = [
                 WorkloadKind::Compat,
+                WorkloadKind::CompatInt80,
+                WorkloadKind::ExitGroup,
+                WorkloadKind::Killed,
                 WorkloadKind::Exec,
                 WorkloadKind::ExecByThread,
                 WorkloadKind::Exit,

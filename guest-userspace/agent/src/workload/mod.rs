@@ -1,6 +1,7 @@
 //! The workload's threads: started, pinned, and held at a gate until the events are enabled.
 
 mod compat;
+mod entries;
 mod exec;
 mod exit;
 mod fork;
@@ -9,7 +10,9 @@ mod io_uring;
 mod job;
 mod missing_pages;
 mod paged_out;
+mod perf_calls;
 mod process;
+mod shapes;
 mod sleep_migrate;
 mod traced;
 mod unreadable_ends;
@@ -22,9 +25,10 @@ use rustix::thread::{Pid, gettid, sched_setaffinity};
 use unwindlab_abi::message::ThreadAnnounce;
 use unwindlab_abi::plan::WorkloadPlan;
 use unwindlab_abi::shared::MAX_THREADS;
-use unwindlab_abi::{Observation, WorkloadKind};
+use unwindlab_abi::{AgentMessage, HostReply, Observation, WorkloadKind};
 
 use crate::chain::{Chain, MIN_FRAMES};
+use crate::mailbox::{Link, LinkError};
 use crate::shared::SharedPages;
 use crate::system;
 use gate::Gate;
@@ -62,6 +66,12 @@ pub enum WorkloadError {
     /// `read` of the pipe did not return the one byte that the helper writes.
     #[error("workload thread {thread}: read returned {answer} instead of 1")]
     Read { thread: u32, answer: i64 },
+    /// The host does not know the thread's `task_struct`.
+    #[error("workload thread {0}: the host does not know the address of its task_struct")]
+    NoTask(u32),
+    /// The host cannot be asked.
+    #[error("workload thread {thread}: {source}")]
+    Link { thread: u32, source: LinkError },
     /// A thread ended by a panic.
     #[error("workload thread {0} panicked")]
     Panicked(u32),
@@ -104,11 +114,14 @@ pub struct Workload {
     shared: Arc<SharedPages>,
     announces: Vec<ThreadAnnounce>,
     tids: Vec<u32>,
+    /// Addresses of their `task_struct`s, if they are wanted.
+    tasks: Vec<u64>,
     threads: Vec<JoinHandle<Result<Option<Observation>, WorkloadError>>>,
 }
 
 impl Workload {
-    /// Starts the threads. Returns when all of them are pinned and wait.
+    /// Starts the threads. Returns when all of them are pinned and wait. With `ask_tasks` each asks
+    /// the host for the address of its `task_struct`.
     ///
     /// # Errors
     /// [`WorkloadError`]; threads already started end.
@@ -116,12 +129,14 @@ impl Workload {
         plan: &WorkloadPlan,
         cpus: &[u32],
         shared: Arc<SharedPages>,
+        ask_tasks: bool,
     ) -> Result<Self, WorkloadError> {
         let mut workload = Self {
             gate: Arc::new(Gate::default()),
             shared,
             announces: Vec::new(),
             tids: Vec::new(),
+            tasks: Vec::new(),
             threads: Vec::new(),
         };
         if plan.threads == 0 || plan.threads > MAX_THREADS {
@@ -138,7 +153,7 @@ impl Workload {
             reserve(&jobs)?;
         }
         for job in jobs {
-            workload.spawn(job)?;
+            workload.spawn(job, ask_tasks)?;
         }
         Ok(workload)
     }
@@ -154,6 +169,12 @@ impl Workload {
     #[must_use]
     pub fn tids(&self) -> &[u32] {
         &self.tids
+    }
+
+    /// Addresses of the threads' `task_struct`s, by index, if they were asked for.
+    #[must_use]
+    pub fn tasks(&self) -> &[u64] {
+        &self.tasks
     }
 
     /// The words shared with the host.
@@ -191,30 +212,39 @@ impl Workload {
         })
     }
 
-    fn spawn(&mut self, job: ThreadJob) -> Result<(), WorkloadError> {
+    fn spawn(&mut self, job: ThreadJob, ask_task: bool) -> Result<(), WorkloadError> {
         let thread = job.thread;
         let (tell, told) = mpsc::channel();
         let gate = Arc::clone(&self.gate);
         let shared = Arc::clone(&self.shared);
         let stack = job.chain.expected_stack();
-        let tid_known = !matches!(job.kind, WorkloadKind::Exit | WorkloadKind::Process);
+        let tid_known = !matches!(
+            job.kind,
+            WorkloadKind::Exit
+                | WorkloadKind::Process
+                | WorkloadKind::ExitGroup
+                | WorkloadKind::Killed
+        );
         let handle = Builder::new()
             .name(format!("{}-{thread}", job.kind.name()))
             .stack_size(job.stack_bytes)
             .spawn(move || {
-                let ended = pin(thread, None, job.cpu).and_then(|()| {
+                let prepared = pin(thread, None, job.cpu).and_then(|()| {
+                    let task = ask_task.then(|| own_task(thread)).transpose()?;
                     // The receiver is there: `spawn` waits for this.
-                    let _ = tell.send(gettid());
-                    drop(tell);
-                    if gate.wait() { job.run() } else { Ok(None) }
+                    let _ = tell.send((gettid(), task));
+                    Ok(())
                 });
+                // `spawn` learns of an error by this, too.
+                drop(tell);
+                let ended = prepared.and_then(|()| if gate.wait() { job.run() } else { Ok(None) });
                 if ended.is_err() {
                     shared.stop();
                 }
                 ended
             })
             .map_err(|source| WorkloadError::Spawn { thread, source })?;
-        let Ok(tid) = told.recv() else {
+        let Ok((tid, task)) = told.recv() else {
             return Err(match handle.join() {
                 Ok(Err(error)) => error,
                 _ => WorkloadError::Panicked(thread),
@@ -223,6 +253,7 @@ impl Workload {
         self.threads.push(handle);
         let tid = tid.as_raw_nonzero().get().unsigned_abs();
         self.tids.push(tid);
+        self.tasks.extend(task);
         self.announces.push(ThreadAnnounce {
             thread,
             pid: std::process::id(),
@@ -243,6 +274,15 @@ impl Drop for Workload {
 fn repeat(chain: &Chain) {
     while chain.goes_on() {
         chain.run();
+    }
+}
+
+/// The address of the calling thread's `task_struct`.
+fn own_task(thread: u32) -> Result<u64, WorkloadError> {
+    match Link::new().and_then(|mut link| link.ask(&AgentMessage::Task)) {
+        Ok(HostReply::Task(task)) if task != 0 => Ok(task),
+        Ok(_) => Err(WorkloadError::NoTask(thread)),
+        Err(source) => Err(WorkloadError::Link { thread, source }),
     }
 }
 

@@ -51,7 +51,7 @@ impl PageStore {
         })
     }
 
-    fn stack(&self, stack_bytes: usize) -> Result<Pages, Errno> {
+    pub(super) fn stack(&self, stack_bytes: usize) -> Result<Pages, Errno> {
         match self {
             Self::Swap => Pages::new(stack_bytes.div_ceil(PAGE_SIZE)),
             Self::File(file) => Pages::of_file(file.file().ok_or(Errno::BADF)?),
@@ -59,7 +59,7 @@ impl PageStore {
     }
 
     /// Has the leaf page out a page.
-    fn take_out(&self, chain: &Chain, page: u64, resident: &AtomicU8) {
+    pub(super) fn take_out(&self, chain: &Chain, page: u64, resident: &AtomicU8) {
         let [first, second] = chain.before();
         let page_out = [page, PAGE, PAGEOUT];
         match self {
@@ -77,7 +77,7 @@ impl PageStore {
     }
 
     /// A number that changes when a page is read again.
-    fn reads(&self) -> u64 {
+    pub(super) fn reads(&self) -> u64 {
         match self {
             Self::Swap => 0,
             Self::File(file) => file.reads(),
@@ -136,7 +136,7 @@ pub(super) fn run(
 }
 
 /// Locked pages cannot be paged out.
-fn unlock(stack: &Pages) -> Result<(), Errno> {
+pub(super) fn unlock(stack: &Pages) -> Result<(), Errno> {
     let address = |it| usize::try_from(it).map_err(|_| Errno::FAULT);
     let start = std::ptr::with_exposed_provenance_mut(address(stack.address())?);
     // SAFETY: no memory is accessed.

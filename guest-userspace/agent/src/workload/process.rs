@@ -1,12 +1,13 @@
 //! `process`: each iteration is a process that makes its system call at the bottom of its chain. It
-//! may be killed there, or execute another program instead.
+//! may be killed there, or execute another program instead. `exit-group`, `killed`: that system call
+//! ends it.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::io;
 
 use rustix::io::Errno;
 use unwindlab_abi::mailbox::PAGE_SIZE;
-use unwindlab_abi::{EXIT_AT_ONCE, mark};
+use unwindlab_abi::{EXIT_AT_ONCE, WorkloadKind, mark};
 
 use super::{WorkloadError, missing_pages};
 use crate::chain::{Chain, PLAIN_END};
@@ -22,7 +23,12 @@ const FIRST_PAGES: usize = 16;
 const PROGRAM: &std::ffi::CStr = c"/proc/self/exe";
 
 /// Starts the processes one after the other, all on the same stack of shared memory.
-pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), WorkloadError> {
+pub(super) fn run(
+    chain: Chain,
+    thread: u32,
+    kind: WorkloadKind,
+    stack_bytes: usize,
+) -> Result<(), WorkloadError> {
     let failed = |source| WorkloadError::System {
         thread,
         what: "a process of its own",
@@ -51,10 +57,15 @@ pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), W
         if executes {
             chain.call().set(libc::SYS_execve, &execute);
         } else {
-            chain.call().set(libc::SYS_getppid, &[]);
+            let (number, arguments) = own_call(kind);
+            chain.call().set(number, &arguments);
         }
         let [before, _] = chain.before();
-        before.unset();
+        match kind {
+            // A group of its own: it kills its whole group.
+            WorkloadKind::Killed => before.set(libc::SYS_setpgid, &[]),
+            _ => before.unset(),
+        }
         if let Some(request) = request {
             let result = match request.change {
                 IterationChange::Exec => Ok(()),
@@ -71,7 +82,8 @@ pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), W
         let pid = start(&chain, &first_stack, process).map_err(failed)?;
         let status = wait(pid).map_err(failed)?;
         process.is_gone();
-        let expected = match (process.was_killed(pid), executes) {
+        let killed = process.was_killed(pid) || kind == WorkloadKind::Killed;
+        let expected = match (killed, executes) {
             (true, _) => libc::SIGKILL,
             (_, true) => 0,
             (_, false) => libc::W_EXITCODE(PLAIN_END, 0),
@@ -87,6 +99,15 @@ pub(super) fn run(chain: Chain, thread: u32, stack_bytes: usize) -> Result<(), W
     }
     drop((stack, first_stack));
     Ok(())
+}
+
+/// The system call of a process that does not execute another program.
+fn own_call(kind: WorkloadKind) -> (i64, [u64; 2]) {
+    match kind {
+        WorkloadKind::ExitGroup => (libc::SYS_exit_group, [PLAIN_END.unsigned_abs().into(), 0]),
+        WorkloadKind::Killed => (libc::SYS_kill, [0, libc::SIGKILL.unsigned_abs().into()]),
+        _ => (libc::SYS_getppid, [0, 0]),
+    }
 }
 
 /// Starts one process, which shares this one's memory.

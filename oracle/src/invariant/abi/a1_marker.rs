@@ -9,6 +9,9 @@ use crate::trace::model::CONTEXT_USER_DEFERRED;
 /// last entry but one and the cookie is the last (`get_perf_callchain`, kernel/events/callchain.c,
 /// 7.2). Events without `defer_callchain` never have the marker. No cookie looks like it: the low
 /// word of a cookie is a CPU number.
+///
+/// Evidence is a chain with a marker, of an event that is known to defer: each way of being wrong
+/// is visible in it. Of an unknown event, it is undecided whether it may have a marker at all.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
@@ -22,12 +25,16 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         let Some((at, _)) = markers.next() else {
             continue;
         };
+        let spec = spec(trace, event);
         let wrong = if let Some((second, _)) = markers.next() {
             format!("comes at {at} and at {second}")
-        } else if spec(trace, event).is_some_and(|spec| !spec.defer_callchain) {
+        } else if spec.is_some_and(|spec| !spec.defer_callchain) {
             "is in a sample of an event that does not defer".into()
         } else if at + 2 != chain.len() {
             format!("is followed by {} entries", chain.len() - at - 1)
+        } else if spec.is_none() {
+            tally.undecided("whether an unknown event defers");
+            continue;
         } else {
             tally.holds();
             continue;
@@ -69,6 +76,13 @@ mod tests {
         let mut kit = Kit::new(1);
         kit.sample(0, 1001, 2, vec![M, C]);
         violations("A1", &kit);
+    }
+
+    #[test]
+    fn a_marker_of_an_unknown_event_does_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.sample(0, 1001, 99, vec![M, C]);
+        not_exercised("A1", &kit);
     }
 
     #[test]

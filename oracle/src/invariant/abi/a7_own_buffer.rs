@@ -7,6 +7,9 @@ use crate::invariant::evidence::Evidence;
 /// `perf_output_begin`, kernel/events, 7.2). All events are judged: a record that names its event
 /// is in that event's ring, which is the ring of the event's CPU. Where no event is inherited, this
 /// says that redirected output (`PERF_EVENT_IOC_SET_OUTPUT`) goes to the right ring.
+///
+/// Evidence is a record in a session of several rings: a kernel that picks another shows it there.
+/// Where there is only one ring, each record is undecided.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     for event in &trace.events {
@@ -14,7 +17,11 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             continue;
         };
         if open.ring == event.ring && open.cpu == event.cpu {
-            tally.holds();
+            if trace.rings.len() > 1 {
+                tally.holds();
+            } else {
+                tally.undecided("there is only one ring");
+            }
             continue;
         }
         let message = format!(
@@ -46,6 +53,13 @@ mod tests {
         let mut trace = kit.trace();
         trace.events[0].ring = 1;
         assert!(matches!(check("A7", &trace), Check::Violated(_)));
+    }
+
+    #[test]
+    fn a_single_ring_does_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, 3 << 32 | 1);
+        assert!(not_exercised("A7", &kit).contains("1 undecided"));
     }
 
     #[test]

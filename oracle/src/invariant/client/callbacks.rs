@@ -9,6 +9,12 @@ use crate::trace::lab::{LabClient, LabKind};
 
 /// R4: after a cancellation has returned, no callback of that client runs, and none starts.
 /// `unwind_deferred_cancel()` waits for the SRCU readers that may run one.
+///
+/// Evidence is a client with a request that was accepted and not answered when its cancellation
+/// began, of an entry that ended after the cancellation had, without a call in between: a kernel
+/// that does not prevent the callback makes it on the way out of that entry. A callback that ended
+/// while it was being cancelled is undecided: on a kernel that does not wait, it may have ended just
+/// in time. A client that nothing was asked of when it was cancelled shows nothing.
 pub fn none_after_cancel(lab: &Lab<'_>, tally: &mut Tally) {
     let mut ends: BTreeMap<u64, u64> = BTreeMap::new();
     let mut calls: BTreeMap<LabClient, Vec<&LabEvent>> = BTreeMap::new();
@@ -24,15 +30,16 @@ pub fn none_after_cancel(lab: &Lab<'_>, tally: &mut Tally) {
         }
     }
     for (client, life) in &lab.lives {
-        let (Some(done), Some(calls)) = (life.cancelled, calls.get(client)) else {
+        let Some(done) = life.cancelled else {
             continue;
         };
+        let calls = calls.get(client).map_or(&[][..], Vec::as_slice);
         let late = calls.iter().find(|call| {
             let end = ends.get(&call.slot).copied();
             call.slot > done || end.is_some_and(|end| end > done)
         });
         match late {
-            None => tally.holds(),
+            None => without_late_call(lab, *client, (life.cancel, done), calls, &ends, tally),
             Some(call) => {
                 let message = format!(
                     "client {client} was called for {} when it had been cancelled",
@@ -46,8 +53,39 @@ pub fn none_after_cancel(lab: &Lab<'_>, tally: &mut Tally) {
     }
 }
 
+/// Whether there was anything for a cancellation to prevent, none of the client's calls being late.
+fn without_late_call(
+    lab: &Lab<'_>,
+    client: LabClient,
+    (begun, done): (Option<u64>, u64),
+    calls: &[&LabEvent],
+    ends: &BTreeMap<u64, u64>,
+    tally: &mut Tally,
+) {
+    let Some(begun) = begun else { return };
+    let prevented = lab.stays.iter().filter(|stay| {
+        let asked = stay
+            .accepted()
+            .any(|(r, c, _)| c == client && r.slot < begun);
+        let called = stay.called().any(|(_, c, _)| c == client);
+        asked && !called && stay.returned.is_some_and(|end| end.slot > done)
+    });
+    let prevented = prevented.count();
+    tally.holds_on(prevented);
+    for call in calls {
+        let end = ends.get(&call.slot).copied();
+        if call.slot < done && end.is_some_and(|end| begun < end) {
+            tally.undecided("a callback that ended during the cancellation may have had luck");
+        }
+    }
+}
+
 /// R5: no client is called in an entry in which it did not ask. A client that takes the place of a
 /// cancelled one did not ask for what that one asked for.
+///
+/// Evidence is a client that did not ask in an entry in which another one was called, and was
+/// registered all the time from the first call to the last: a kernel that calls it shows the call
+/// there. A client that asked and was called shows nothing of that: it is undecided.
 pub fn none_unasked(lab: &Lab<'_>, tally: &mut Tally) {
     for event in &lab.log.events {
         if let (LabKind::Callback { .. }, 0, Some(client)) = (&event.kind, event.task, event.client)
@@ -65,7 +103,6 @@ pub fn none_unasked(lab: &Lab<'_>, tally: &mut Tally) {
         let asked: BTreeSet<LabClient> = stay.accepted().map(|(_, client, _)| client).collect();
         for (event, client, _) in stay.called() {
             if asked.contains(&client) {
-                tally.holds();
                 continue;
             }
             let mut message = format!(
@@ -85,6 +122,24 @@ pub fn none_unasked(lab: &Lab<'_>, tally: &mut Tally) {
             }
             tally.violated_in_log(message, slots.into_iter().chain([event.slot]), None);
         }
+        bystanders(lab, stay, &asked, tally);
+    }
+}
+
+/// The clients that could have been called in an entry in which they did not ask.
+fn bystanders(lab: &Lab<'_>, stay: &Stay<'_>, asked: &BTreeSet<LabClient>, tally: &mut Tally) {
+    let slots = || stay.callbacks.iter().map(|call| call.slot);
+    let (Some(first), Some(last)) = (slots().min(), slots().max()) else {
+        return;
+    };
+    let there = lab.lives.iter().filter(|(client, life)| {
+        let before = life.registered.is_some_and(|slot| slot < first);
+        let after = life.cancel.is_none_or(|slot| slot > last);
+        before && after && !asked.contains(client)
+    });
+    match there.count() {
+        0 => tally.undecided("every client that was registered had asked"),
+        clients => tally.holds_on(clients),
     }
 }
 
@@ -122,7 +177,9 @@ fn predecessor(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::invariant::testkit::lab::{C, LabKit, NEXT, STACK, client, holds, violated};
+    use crate::invariant::testkit::lab::{
+        C, LabKit, NEXT, STACK, client, holds, not_exercised, violated,
+    };
     use crate::invariant::testkit::violated as violated_in;
 
     /// The client had already found nothing to log a return for when the NMI asked.
@@ -136,7 +193,8 @@ mod tests {
         let call = kit.call(1, client(0), C, &STACK);
         kit.leave_from(1, 0x40, true);
         holds(r5, &kit);
-        holds("M1", &kit);
+        // It may have gone on for a while, and come back to the instruction.
+        not_exercised("M1", &kit);
         // A system call is not what the NMI made.
         other.call(1, client(0), C, &STACK);
         other.leave(1);
@@ -158,13 +216,42 @@ mod tests {
         let b = kit.end(1, client(0), a);
         assert_eq!(violated(none, &kit), [a, done, b]);
 
-        // One that ends while it is waited for.
+        // One that would have come.
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, C);
+        kit.cancel(client(0));
+        kit.leave(1);
+        assert_eq!(holds(none, &kit).0, 1);
+    }
+
+    /// A kernel that does not wait, and does not take pending requests back, shows these too.
+    #[test]
+    fn r4_nothing_to_wait_for() {
+        let none = "R4";
         let mut kit = LabKit::new();
         let a = kit.begin(1, client(0), C, &STACK);
         kit.mark(client(0), LabKind::Cancel);
         kit.end(1, client(0), a);
         kit.mark(client(0), LabKind::Cancelled);
-        holds(none, &kit);
+        not_exercised(none, &kit);
+
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, C);
+        kit.call(1, client(0), C, &STACK);
+        kit.leave(1);
+        kit.cancel(client(0));
+        not_exercised(none, &kit);
+    }
+
+    /// A kernel that calls every client shows this too.
+    #[test]
+    fn r5_where_everybody_asked() {
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, C);
+        kit.ask(1, client(1), 0, C);
+        kit.call(1, client(1), C, &STACK);
+        kit.call(1, client(0), C, &STACK);
+        not_exercised("R5", &kit);
     }
 
     #[test]

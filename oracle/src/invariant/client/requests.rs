@@ -12,8 +12,9 @@ const EBUSY: i32 = -16;
 /// Bits of the kernel's mask, less the two that belong to no client (kernel/unwind/deferred.c,
 /// 7.3).
 const PLACES: usize = 62;
-/// Places that may be taken by something other than the lab client: perf has one.
-const OTHERS: usize = 2;
+/// Places that something other than the lab client has: perf is the only other caller of
+/// `unwind_deferred_init()` (kernel/events/core.c, 7.3).
+const OTHERS: usize = 1;
 
 fn ret(event: &LabEvent) -> Option<(i32, u64)> {
     match event.kind {
@@ -23,8 +24,11 @@ fn ret(event: &LabEvent) -> Option<(i32, u64)> {
 }
 
 /// R1: of the requests of a client in one entry exactly one returns 0, and none that ended before
-/// it began returns 1 or more. Requests overlap where an NMI asks in the middle of another; of
+/// it began returns 1; none returns more. Requests overlap where an NMI asks in the middle of another; of
 /// those any may be the first. What a cancelled client gets is R2's.
+///
+/// Evidence is a group of such requests: a kernel that does not tell the first from the later ones
+/// returns another set of values for it.
 pub fn first_is_zero(lab: &Lab<'_>, tally: &mut Tally) {
     for stay in &lab.stays {
         let mut groups: BTreeMap<(LabClient, u64), Vec<&LabEvent>> = BTreeMap::new();
@@ -58,7 +62,24 @@ pub fn first_is_zero(lab: &Lab<'_>, tally: &mut Tally) {
     }
 }
 
+/// A request that returned neither 0 nor 1, and the one that had overtaken it, if any. "1 if the
+/// callback is pending or was already executed" (`unwind_deferred_request()`,
+/// kernel/unwind/deferred.c, 7.3).
+fn undocumented(requests: &[&LabEvent]) -> Option<(String, Vec<u64>)> {
+    let (request, got, begin) = requests.iter().find_map(|request| {
+        let (got, begin) = ret(request).filter(|(got, _)| *got > 1)?;
+        Some((request, got, begin))
+    })?;
+    let inside = |it: &&&LabEvent| (begin..request.slot).contains(&it.slot);
+    let overtook = requests.iter().find(inside).map(|it| it.slot);
+    let slots = overtook.into_iter().chain([request.slot]).collect();
+    Some((format!("a request returned {got}, expected 0 or 1"), slots))
+}
+
 fn wrong_order(requests: &[&LabEvent]) -> Option<(String, Vec<u64>)> {
+    if let Some(wrong) = undocumented(requests) {
+        return Some(wrong);
+    }
     let zeros: Vec<_> = requests
         .iter()
         .filter(|r| ret(r).is_some_and(|(ret, _)| ret == 0))
@@ -91,7 +112,8 @@ fn wrong_order(requests: &[&LabEvent]) -> Option<(String, Vec<u64>)> {
 }
 
 /// R2: a request of a cancelled client is refused. Judged where the request began after the end of
-/// `unwind_deferred_cancel()`; one that is under way meanwhile may get either answer.
+/// `unwind_deferred_cancel()`; one that is under way meanwhile may get either answer. Evidence is
+/// such a request with a negative result: a kernel that accepts it returns 0 or 1.
 pub fn cancelled_is_refused(lab: &Lab<'_>, tally: &mut Tally) {
     let mut told = BTreeSet::new();
     for event in &lab.log.events {
@@ -116,6 +138,9 @@ pub fn cancelled_is_refused(lab: &Lab<'_>, tally: &mut Tally) {
 }
 
 /// R3: the kernel takes as many clients as it has places, and refuses the next one with -EBUSY.
+///
+/// Evidence is a refusal with -EBUSY where each place but perf's is taken. With one more place
+/// free it is undecided: a kernel may have another client of its own.
 pub fn limited(lab: &Lab<'_>, tally: &mut Tally) {
     let mut active: BTreeSet<LabClient> = BTreeSet::new();
     let mut refused = 0;
@@ -134,6 +159,10 @@ pub fn limited(lab: &Lab<'_>, tally: &mut Tally) {
                 refused += 1;
                 if ret == EBUSY && active.len() + OTHERS >= PLACES {
                     tally.holds();
+                    continue;
+                }
+                if ret == EBUSY && active.len() + OTHERS + 1 == PLACES {
+                    tally.undecided("another client of the kernel may have the last place");
                     continue;
                 }
                 let message = format!(
@@ -156,6 +185,20 @@ mod tests {
     use crate::invariant::testkit::lab::{
         C, LabKit, NEXT, STACK, client, holds, not_exercised, violated,
     };
+
+    #[test]
+    fn r1_a_request_that_returns_neither_0_nor_1() {
+        let mut kit = LabKit::new();
+        let inner = kit.nmi().ask(1, client(0), 0, C);
+        let outer = kit.ask_since(1, client(0), 256, C, inner);
+        kit.call(1, client(0), C, &STACK);
+        assert_eq!(violated("R1", &kit), [inner, outer]);
+        let mut kit = LabKit::new();
+        let inner = kit.nmi().ask(1, client(0), 0, C);
+        kit.ask_since(1, client(0), 1, C, inner);
+        kit.call(1, client(0), C, &STACK);
+        holds("R1", &kit);
+    }
 
     #[test]
     fn r1_orders_of_answers() {
@@ -225,6 +268,14 @@ mod tests {
         kit.registered(client(62), 0);
         kit.registered(client(63), -16);
         assert_eq!(holds(limited, &kit).0, 2);
+
+        // A kernel with one place less shows this too.
+        let mut one_less = LabKit::empty();
+        for number in 0..60 {
+            one_less.registered(client(number), 0);
+        }
+        one_less.registered(client(60), -16);
+        not_exercised(limited, &one_less);
 
         let mut few = LabKit::new();
         let a = few.registered(client(2), -16);

@@ -3,40 +3,65 @@
 use std::collections::BTreeSet;
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::Evidence;
+use crate::invariant::evidence::{Evidence, Facts, Relation, Request};
 
-/// C1. Judges requests that the system call markers, the injection log or a pending answer prove to
-/// be of one entry ([`crate::invariant::evidence`]). That they share a cookie is never the proof.
+/// Why two cookies are not held against a kernel.
+const BEHIND_RESET: &str = "the exit path's reset may lie in between";
+
+/// C1. Evidence are two requests in a row of a task that are proved to be of one entry
+/// ([`Relation::Same`]) and carry one cookie. That they share it is never the proof.
 ///
-/// The exception (a request after the exit path's reset and before the return may get a new cookie)
-/// needs no excuse here. The reset is the first thing in `exit_to_user_mode`
-/// (include/linux/irq-entry-common.h, 7.2), after `sys_exit`, so no bracket of markers contains a
-/// request made after it. The kernel does not reset while an answer is pending. And all requests of
-/// one arrival find the task in the same state. Migration is no exception either: the brackets
-/// follow the task over all CPUs.
+/// A violation are two with different cookies that are proved to be of one entry, or that come
+/// before the answer to the first ([`crate::invariant::evidence`]): a right kernel does not answer
+/// elsewhere, and does not reset while an answer is pending.
+///
+/// The exception (a request after the exit path's reset and before the return may get a new cookie,
+/// kernel/unwind/deferred.c, the comment of `get_cookie`) needs no excuse here. The reset is the
+/// first thing in `exit_to_user_mode` (include/linux/irq-entry-common.h, 7.2), after `sys_exit`, so
+/// no bracket of markers contains a request made after it. Where only the witness shows that no user
+/// instruction retired between two with different cookies, the pair is undecided. All requests of one arrival find the task in the same state. Migration is no exception
+/// either: the entry follows the task over all CPUs.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     let mut judged = BTreeSet::new();
     for group in evidence.one_entry() {
         for pair in group.requests.windows(2) {
             let [a, b] = pair else { continue };
-            // One pair may be proved in several ways, and counts once.
-            if !judged.insert((a.event.index, b.event.index)) {
-                continue;
+            if a.cookie != b.cookie && judged.insert((a.event.index, b.event.index)) {
+                changed(facts, tally, (a, b), &group.why, &group.events);
             }
-            if a.cookie == b.cookie {
-                tally.holds();
-                continue;
-            }
-            let message = format!(
-                "cookie {:#x} became {:#x} within one entry ({})",
-                a.cookie, b.cookie, group.why
-            );
-            let shown = [a.event.index, b.event.index];
-            let events = shown.into_iter().chain(group.events.iter().copied());
-            tally.violated(message, events, facts.instruction(b.event));
         }
     }
+    for (_, requests) in facts.by_task() {
+        for pair in requests.windows(2) {
+            let [a, b] = pair else { continue };
+            if judged.contains(&(a.event.index, b.event.index)) {
+                continue;
+            }
+            match (facts.relation(a.event, b.event), a.cookie == b.cookie) {
+                (Relation::Same(_), true) => tally.holds(),
+                (Relation::Same(_), false) => tally.undecided(BEHIND_RESET),
+                (Relation::Unknown, false) => tally.undecided(Relation::UNDECIDED),
+                (Relation::Unknown, true) | (Relation::Different(_), _) => {}
+            }
+        }
+    }
+}
+
+fn changed(
+    facts: &Facts<'_>,
+    tally: &mut Tally,
+    (a, b): (&Request<'_>, &Request<'_>),
+    why: &str,
+    events: &[usize],
+) {
+    let message = format!(
+        "cookie {:#x} became {:#x} within one entry ({why})",
+        a.cookie, b.cookie
+    );
+    let shown = [a.event.index, b.event.index];
+    let events = shown.into_iter().chain(events.iter().copied());
+    tally.violated(message, events, facts.instruction(b.event));
 }
 
 #[cfg(test)]

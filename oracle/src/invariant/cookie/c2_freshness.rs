@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, Request, Task};
+use crate::invariant::evidence::{Evidence, Relation, Request, Task};
 
-/// C2. Judges requests that the system call markers or the injection log prove to lie on two sides
-/// of a retired user instruction (`Facts::separated`).
+/// C2. Judges requests between which the task is proved to have left the kernel, its exit work
+/// included ([`Relation::Different`]): evidence are two with different cookies, a violation is two
+/// with one. Two with one cookie of which the entries are not known are undecided.
 ///
 /// Two NMIs at one user instruction are not such a pair: the second may be taken before the
 /// self-IPI of the first, and then rightly carries its cookie. Neither is an NMI in user mode after
@@ -23,8 +24,12 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     for (_, requests) in facts.by_task() {
         for pair in requests.windows(2) {
             let [a, b] = pair else { continue };
-            if a.cookie != b.cookie && facts.separated(a.event, b.event).is_some() {
-                tally.holds();
+            match facts.relation(a.event, b.event) {
+                Relation::Different(_) if a.cookie != b.cookie => tally.holds(),
+                Relation::Unknown if a.cookie == b.cookie => {
+                    tally.undecided(Relation::UNDECIDED);
+                }
+                _ => {}
             }
         }
     }

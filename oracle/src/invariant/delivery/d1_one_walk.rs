@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Answer, Evidence, Facts};
+use crate::invariant::evidence::{Answer, Evidence, Facts, Relation, Task, Together};
 
 /// D1, as far as records show it: an entry gives D of at most one cookie. A walk leaves no record
 /// of its own; only an in-kernel client can show that the cache answered a second one.
 ///
-/// Entries are known as for C1, plus D that lie between a `sys_enter` and its `sys_exit` (an entry
-/// that runs task work without leaving). Copies of one D to several events, and a second D of the
-/// same cookie, are M2's.
+/// Evidence are two D in a row of a task, with different cookies, that are proved to be of
+/// different entries ([`Relation::Different`]). Those of one system call violate it, and so do the D
+/// to requests that a right kernel has in one entry (as for C1). That no user instruction retired
+/// between two is no violation: the task may have returned, and been interrupted at once. Copies of one D to several events, and a second D of the same
+/// cookie, are M2's.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
-    let trace = evidence.trace();
     let facts = evidence.facts();
     let mut judged = BTreeSet::new();
     for group in evidence.one_entry() {
@@ -23,17 +24,28 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         }
         judge_entry(facts, tally, &mut judged, &answers, &group.why);
     }
-    let mut inside: BTreeMap<_, Vec<&Answer<'_>>> = BTreeMap::new();
+    let mut of_task: BTreeMap<Task, Vec<&Answer<'_>>> = BTreeMap::new();
     for answer in &facts.answers {
-        let Some(task) = answer.task else { continue };
-        let around = facts.syscalls.around(trace, task, answer.event);
-        if let Some(bracket) = around {
-            inside.entry(bracket.enter).or_default().push(answer);
+        if let Some(task) = answer.task {
+            of_task.entry(task).or_default().push(answer);
         }
     }
-    for answers in inside.values() {
-        let why = "between one sys_enter and its sys_exit";
-        judge_entry(facts, tally, &mut judged, answers, why);
+    for pair in of_task.values().flat_map(|list| list.windows(2)) {
+        let [a, b] = *pair else { continue };
+        if a.chain.cookie == b.chain.cookie {
+            continue;
+        }
+        match facts.relation(a.event, b.event) {
+            Relation::Different(_) => tally.holds(),
+            Relation::Unknown => tally.undecided(Relation::UNDECIDED),
+            Relation::Same(Together::NoUserCode) => tally.undecided(
+                "the task may have returned and been interrupted before a user instruction",
+            ),
+            Relation::Same(Together::SystemCall) => {
+                let why = "between one sys_enter and its sys_exit";
+                judge_entry(facts, tally, &mut judged, &[a, b], why);
+            }
+        }
     }
 }
 
@@ -49,13 +61,10 @@ fn judge_entry(
     let Some(first) = answers.first() else { return };
     let cookie = first.chain.cookie;
     let other = answers.iter().find(|a| a.chain.cookie != cookie);
-    let at = other.map_or(first.event.index, |other| other.event.index);
-    if !judged.insert((first.event.index, at)) {
+    let Some(other) = other else { return };
+    if !judged.insert((first.event.index, other.event.index)) {
         return;
     }
-    let Some(other) = other else {
-        return tally.holds();
-    };
     let message = format!(
         "one entry was unwound for cookies {cookie:#x} and {:#x} ({why})",
         other.chain.cookie
@@ -68,18 +77,37 @@ fn judge_entry(
 
 #[cfg(test)]
 mod tests {
-    use crate::invariant::testkit::{Kit, holds, kernel, not_exercised, violations};
+    use crate::invariant::testkit::{Kit, holds, kernel, not_exercised, undecided, violations};
 
     const C: u64 = 3 << 32 | 1;
     const RIP: u64 = 0xffff_ffff_8100_1234;
 
     #[test]
-    fn one_answer_to_a_burst_holds() {
+    fn one_cookie_in_each_of_two_entries_holds() {
+        let mut kit = Kit::new(1);
+        kit.witness();
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.returns(0, 1001);
+        kit.deferred(0, 1001, C + (2 << 32), &[0x40]);
+        assert_eq!(holds("D1", &kit).0, 1);
+        kit.deferred(0, 1001, C + (4 << 32), &[0x40]);
+        assert_eq!(
+            holds("D1", &kit).0,
+            1,
+            "it may be an interrupt at the very return"
+        );
+    }
+
+    #[test]
+    fn one_answer_to_a_burst_is_no_evidence() {
         let mut kit = Kit::new(1);
         kit.inject(0, 1001, C, kernel(RIP).iteration(0, 1));
         kit.inject(0, 1001, C, kernel(RIP).iteration(0, 1));
         kit.deferred(0, 1001, C, &[0x40]);
-        assert_eq!(holds("D1", &kit).0, 1);
+        not_exercised("D1", &kit);
+        kit.deferred(0, 1001, C + (2 << 32), &[0x40]);
+        assert_eq!(undecided("D1", &kit), 1);
     }
 
     #[test]

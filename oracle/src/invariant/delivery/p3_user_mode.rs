@@ -8,9 +8,10 @@ use crate::trace::Trace;
 use crate::trace::recording::ThreadProgress;
 
 /// P3. Two consecutive D of a task must not be of one entry, as far as that is known (as for C1).
-/// Evidence is a pair with a proven user instruction between them. Other pairs are not judged: a
-/// request after the exit path's reset rightly makes a second D before the next user instruction,
-/// once.
+/// Evidence is a pair with a proven user instruction between them
+/// (`Facts::user_code_between`). That the task returned to user mode is not enough: it may be
+/// interrupted before its first instruction, again and again. Other pairs are undecided: a request
+/// after the exit path's reset rightly makes a second D before the next user instruction, once.
 ///
 /// [`progress`] judges whether user mode advances by a stated amount under a storm; a scenario asks
 /// for it.
@@ -48,6 +49,8 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 tally.violated(message, [a.event.index, b.event.index], instruction);
             } else if apart(facts, a, b) {
                 tally.holds();
+            } else {
+                tally.undecided("nothing shows that user code ran in between");
             }
         }
     }
@@ -55,14 +58,14 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
 
 /// Whether user code is proved to have run between two unwinds.
 fn apart(facts: &Facts<'_>, a: &Answer<'_>, b: &Answer<'_>) -> bool {
-    if facts.separated(a.event, b.event).is_some() {
+    if facts.user_code_between(a.event, b.event).is_some() {
         return true;
     }
     let requests = |x: &Answer<'_>| facts.exchanges.get(&x.chain.cookie).map(|x| &x.requests);
     let last = requests(a).and_then(|list| list.last());
     let first = requests(b).and_then(|list| list.first());
     let pair = last.zip(first);
-    pair.is_some_and(|(a, b)| facts.separated(a.event, b.event).is_some())
+    pair.is_some_and(|(a, b)| facts.user_code_between(a.event, b.event).is_some())
 }
 
 /// P3 with a number: from the first injection to the last, user mode advanced by at least

@@ -1,16 +1,18 @@
 //! What invariants need to know of the records of perf: which are requests (S) and answers (D),
 //! which cookie joins them, and which context they interrupted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::entries::EntryCode;
 use super::injections::Matching;
 use super::losses::Losses;
 use super::order::{NESTING, before};
+use super::returns::Returns;
 use super::syscalls::Syscalls;
 use super::tasks::{Task, Tasks};
 use crate::trace::model::{CallchainDeferred, Sample};
 use crate::trace::recording::Injection;
-use crate::trace::{Event, EventKind, Trace};
+use crate::trace::{Event, EventKind, LabKind, Trace};
 
 /// S(c).
 #[derive(Debug, Clone, Copy)]
@@ -38,13 +40,13 @@ pub(crate) struct Exchange<'t> {
 
 impl<'t> Exchange<'t> {
     /// The first request, if it is certain which one that is: every other one is later for sure, or
-    /// of the same CPU.
+    /// in the same ring.
     pub fn birth(&self) -> Option<Request<'t>> {
         let first = *self.requests.first()?;
         let certain = self
             .requests
             .iter()
-            .all(|r| r.event.cpu == first.event.cpu || before(first.event, r.event));
+            .all(|r| r.event.ring == first.event.ring || before(first.event, r.event));
         certain.then_some(first)
     }
 }
@@ -67,6 +69,15 @@ pub(crate) struct Facts<'t> {
     pub syscalls: Syscalls,
     pub matching: Matching,
     pub losses: Losses,
+    pub returns: Returns<'t>,
+    /// The entry code of the kernel, if it is known.
+    pub code: Option<&'t EntryCode<'t>>,
+    /// Every NMI that hit user mode left a sample.
+    pub nmis_are_sampled: bool,
+    /// By task: the returns to user mode, by number, that may be those of NMIs that hit user mode.
+    pub user_nmis: BTreeMap<Task, BTreeSet<usize>>,
+    /// The same: those before which another client asked behind the exit work.
+    pub kept_back: BTreeMap<Task, BTreeSet<usize>>,
     /// By cookie: the first user instruction that an NMI of its requests hit, and the index of its
     /// sample. Derived once, because an endless entry has very many requests and answers.
     entry_ips: BTreeMap<u64, (u64, usize)>,
@@ -77,7 +88,7 @@ pub(crate) struct Facts<'t> {
 }
 
 impl<'t> Facts<'t> {
-    pub fn new(trace: &'t Trace) -> Self {
+    pub fn new(trace: &'t Trace, code: Option<&'t EntryCode<'t>>) -> Self {
         let tasks = Tasks::new(trace);
         let losses = Losses::new(trace);
         let mut facts = Self {
@@ -91,14 +102,41 @@ impl<'t> Facts<'t> {
             matching: Matching::new(trace),
             tasks,
             losses,
+            returns: Returns::new(trace),
+            code,
+            nmis_are_sampled: false,
+            user_nmis: BTreeMap::new(),
+            kept_back: BTreeMap::new(),
             entry_ips: BTreeMap::new(),
             execs: Vec::new(),
             forked_by: BTreeMap::new(),
         };
+        facts.nmis_are_sampled = facts.matching.all_user_nmis(trace);
         for event in &trace.events {
             facts.add(event);
         }
+        facts.add_lab();
         facts
+    }
+
+    /// Sorts in what the lab client asked behind the exit work: it keeps the kernel from the reset,
+    /// so that requests of perf share a cookie over that return.
+    fn add_lab(&mut self) {
+        let log = self.trace.lab.iter().flat_map(|lab| &lab.events);
+        let requests = log.filter(|it| matches!(it.kind, LabKind::Request { .. }));
+        for late in requests.filter(|it| super::lab::is_late(it)) {
+            let Some(number) = self.returns.before_slot(late) else {
+                continue;
+            };
+            let first = Task {
+                tid: late.tid,
+                life: 0,
+            };
+            let lives = self.records.range(first..).map(|(&task, _)| task);
+            for task in lives.take_while(|it| it.tid == late.tid) {
+                self.kept_back.entry(task).or_default().insert(number);
+            }
+        }
     }
 
     /// Sorts a record in.
@@ -109,6 +147,11 @@ impl<'t> Facts<'t> {
         }
         match &event.kind {
             EventKind::Sample(sample) => {
+                if let Some(task) = task.filter(|_| self.may_be_user_nmi(event))
+                    && let Some(number) = self.returns.before(event)
+                {
+                    self.user_nmis.entry(task).or_default().insert(number);
+                }
                 let Some(cookie) = sample.cookie() else {
                     return;
                 };
@@ -277,13 +320,13 @@ mod tests {
         kit.nmi(1, 1001, 3 << 32 | 1);
         let mut trace = kit.trace();
         assert!(
-            Facts::new(&trace).exchanges[&(3 << 32 | 1)]
+            Facts::new(&trace, None).exchanges[&(3 << 32 | 1)]
                 .birth()
                 .is_some()
         );
         trace.events[1].time = trace.events[0].time;
         assert!(
-            Facts::new(&trace).exchanges[&(3 << 32 | 1)]
+            Facts::new(&trace, None).exchanges[&(3 << 32 | 1)]
                 .birth()
                 .is_none()
         );
@@ -299,7 +342,7 @@ mod tests {
         let late = kit.nmi(0, 1001, cookie);
         let stray = kit.deferred(0, 1001, 0, &[0x40]);
         let trace = kit.trace();
-        let facts = Facts::new(&trace);
+        let facts = Facts::new(&trace, None);
         let (events, _) = facts.story(&facts.exchanges[&0].answers[0]);
         assert_eq!(events, [first, answered, late, stray]);
     }

@@ -15,7 +15,7 @@
 //! returns, and it interrupts the instruction of its predecessor. Most of them must show their
 //! instruction all the same: if one sample were missing and one too many, hardly any would.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::losses::loses;
 use super::role::{Role, announced_spec, kernel_limit, spec, spec_role};
@@ -27,6 +27,8 @@ use crate::trace::{Event, EventKind, Trace};
 pub(crate) struct Matching {
     /// Index into `Trace::injections` by index into `Trace::events`.
     injections: BTreeMap<usize, usize>,
+    /// vCPUs whose injections all have a sample.
+    matched: BTreeSet<u32>,
     /// vCPUs with injections that could not be matched, and why.
     unmatched: BTreeMap<u32, Unmatched>,
     /// The return address that comes right before the interrupted instruction in the chain of an
@@ -138,6 +140,9 @@ impl Matching {
                 });
             }
         }
+        if !found.is_empty() {
+            self.matched.insert(cpu);
+        }
         self.injections.extend(found);
         Ok(())
     }
@@ -172,6 +177,21 @@ impl Matching {
     /// Index of the injection that raised the NMI in which the event was written.
     pub fn injection(&self, event: usize) -> Option<usize> {
         self.injections.get(&event).copied()
+    }
+
+    /// Whether each NMI that was injected into user mode left a sample: it is matched, or its CPU
+    /// samples every NMI and nothing was lost.
+    pub fn all_user_nmis(&self, trace: &Trace) -> bool {
+        let of_nmis =
+            |open| announced_spec(trace, open).is_some_and(|it| spec_role(it) == Role::Nmi);
+        let lossless = trace.corrupt.is_empty() && !trace.events.iter().any(loses);
+        let sampled = |cpu: u32| {
+            let unmatched = self.unmatched.contains_key(&cpu);
+            let open = trace.session.iter().any(|it| it.cpu == cpu && of_nmis(it));
+            !unmatched && self.matched.contains(&cpu) || open && lossless
+        };
+        let user = trace.injections.iter().filter(|it| it.cpl == 3);
+        { user }.all(|it| sampled(it.vcpu))
     }
 
     /// The kernel instruction that the NMI of a sample interrupted: the address after the NMI

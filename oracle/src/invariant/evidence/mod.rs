@@ -5,11 +5,13 @@
 //! - [`order`]: which of two records came first; [`role`]: what an event is there for
 //! - [`tasks`]: which task a record speaks of; [`losses`]: when rings lost records
 //! - [`injections`]: which injection raised which sample
-//! - [`syscalls`]: the system calls of every task
+//! - [`syscalls`]: the system calls of every task; [`returns`]: its returns to user mode, by the
+//!   witness
 //! - [`facts`]: requests and answers, joined by cookie, and all of the above
 //! - [`exits`], [`stacks`], [`entries`], [`unanswered`]: what follows from the facts about exits,
 //!   user stacks, kernel entries and missing answers
 //! - [`lab`]: what the log of the kernel's lab client proves; it needs none of the above
+//! - [`names`]: the kernel's symbols, where they are known
 
 mod entries;
 mod exits;
@@ -17,7 +19,9 @@ mod facts;
 mod injections;
 pub(super) mod lab;
 mod losses;
+mod names;
 mod order;
+mod returns;
 mod role;
 mod stacks;
 mod syscalls;
@@ -27,20 +31,27 @@ mod unanswered;
 use std::cell::OnceCell;
 
 use entries::OneEntry;
+pub use entries::{EntryCode, KernelText};
+pub(super) use entries::{Origin, Relation, Together};
 pub(super) use facts::{Answer, Exchange, Facts, Request};
 use lab::Lab;
 pub(super) use losses::loses;
+use names::KernelNames;
 pub(super) use order::before;
 pub(super) use role::{Role, announced_spec, kernel_limit, receivers, role, spec, spec_role};
 pub(super) use stacks::{at_leaf, difference, expected, flaw};
+pub(super) use syscalls::Syscalls;
 pub(super) use tasks::Task;
 
 use crate::trace::Trace;
+use crate::trace::canonical::KernelResolver;
 
 /// A trace and what it proves. Everything is derived when it is first needed, and once.
 #[derive(Debug)]
 pub struct Evidence<'t> {
     trace: &'t Trace,
+    names: KernelNames<'t>,
+    code: Option<&'t EntryCode<'t>>,
     facts: OnceCell<Facts<'t>>,
     one_entry: OnceCell<Vec<OneEntry<'t>>>,
     lab: OnceCell<Option<Lab<'t>>>,
@@ -49,13 +60,35 @@ pub struct Evidence<'t> {
 impl<'t> Evidence<'t> {
     /// Of a trace. Derives nothing yet.
     #[must_use]
-    pub const fn new(trace: &'t Trace) -> Self {
+    pub fn new(trace: &'t Trace) -> Self {
         Self {
             trace,
+            names: KernelNames::default(),
+            code: None,
             facts: OnceCell::new(),
             one_entry: OnceCell::new(),
             lab: OnceCell::new(),
         }
+    }
+
+    /// The same, with names for the addresses of the kernel that ran.
+    #[must_use]
+    pub fn named(mut self, resolve: KernelResolver<'t>) -> Self {
+        self.names = KernelNames::new(resolve);
+        self
+    }
+
+    /// The function that holds a kernel address, and the offset in it; `None` without symbols.
+    pub(super) fn place(&self, address: u64) -> Option<(String, u64)> {
+        self.names.place(address)
+    }
+
+    /// The same, with the entry code of the kernel that wrote the trace: kernel chains then say in
+    /// which entry a sample was made.
+    #[must_use]
+    pub const fn knowing(mut self, code: &'t EntryCode<'t>) -> Self {
+        self.code = Some(code);
+        self
     }
 
     /// The trace itself.
@@ -66,7 +99,7 @@ impl<'t> Evidence<'t> {
 
     /// What perf's records prove.
     pub(super) fn facts(&self) -> &Facts<'t> {
-        self.facts.get_or_init(|| Facts::new(self.trace))
+        self.facts.get_or_init(|| Facts::new(self.trace, self.code))
     }
 
     /// The requests that are known to be of one entry, at least two in each group.

@@ -1,5 +1,7 @@
 //! What a perf event of the session is for, by the spec that opened it.
 
+use unwindlab_abi::EventTarget;
+use unwindlab_abi::attr::flag;
 use unwindlab_abi::message::EventAnnounce;
 use unwindlab_abi::plan::{EventSource, EventSpec};
 
@@ -38,6 +40,10 @@ pub(crate) fn role(trace: &Trace, event: &Event) -> Role {
 
 /// What an event opened with `spec` is for.
 pub(crate) fn spec_role(spec: &EventSpec) -> Role {
+    // With a filter it does not fire each time.
+    if spec.filter.is_some() {
+        return Role::Other;
+    }
     let (system, name) = match &spec.source {
         EventSource::Tracepoint { system, name } => (system, name),
         EventSource::Hardware(_) => return Role::Overflow,
@@ -51,13 +57,25 @@ pub(crate) fn spec_role(spec: &EventSpec) -> Role {
     }
 }
 
-/// Whether an event opened with `spec` gets record 22.
+/// Whether an event opened with `spec` gets every record 22 of its CPU.
 ///
-/// `defer_output` alone is not enough: the record travels with the side-band records, and
-/// `is_sb_event` (kernel/events/core.c, 7.2) does not look at `defer_output`. An event without
-/// any side-band bit gets none. That is documented behaviour and not judged.
+/// The record travels with the side-band records, and `is_sb_event` (kernel/events/core.c, 7.2)
+/// does not look at `defer_output`. An event without any side-band bit gets none; `unwindlab setups`
+/// judges that. An event of one thread or of a cgroup gets those of its tasks.
 pub(crate) fn receives(spec: &EventSpec) -> bool {
-    spec.defer_output && (spec.task || spec.comm || spec.mmap || spec.context_switch)
+    const SIDE_BAND: u64 = flag::MMAP
+        | flag::MMAP2
+        | flag::MMAP_DATA
+        | flag::COMM
+        | flag::COMM_EXEC
+        | flag::TASK
+        | flag::KSYMBOL
+        | flag::CONTEXT_SWITCH
+        | flag::TEXT_POKE
+        | flag::BPF_EVENT;
+    let side_band = spec.task || spec.comm || spec.mmap || spec.context_switch;
+    let side_band = side_band || spec.details.set & SIDE_BAND != 0;
+    spec.defer_output && side_band && spec.details.target == EventTarget::Usual
 }
 
 /// Open events that receive record 22.

@@ -92,9 +92,13 @@ mod tests {
         kit.thread(0, 1001);
         let at = kit.nmi(0, 1002, 1);
         let mut trace = kit.trace();
-        assert!(Facts::new(&trace).threads(&trace.events[at]).is_empty());
+        assert!(
+            Facts::new(&trace, None)
+                .threads(&trace.events[at])
+                .is_empty()
+        );
         trace.threads[0].tid = 0;
-        assert_eq!(Facts::new(&trace).threads(&trace.events[at]).len(), 1);
+        assert_eq!(Facts::new(&trace, None).threads(&trace.events[at]).len(), 1);
     }
 
     #[test]
@@ -104,11 +108,19 @@ mod tests {
         kit.fork(0, 1001, 2002);
         let at = kit.nmi(0, 2002, 1);
         let mut trace = kit.trace();
-        assert!(Facts::new(&trace).threads(&trace.events[at]).is_empty());
+        assert!(
+            Facts::new(&trace, None)
+                .threads(&trace.events[at])
+                .is_empty()
+        );
         trace.threads[0].tid = 0;
-        assert_eq!(Facts::new(&trace).threads(&trace.events[at]).len(), 1);
+        assert_eq!(Facts::new(&trace, None).threads(&trace.events[at]).len(), 1);
         trace.events.remove(0);
-        assert!(Facts::new(&trace).threads(&trace.events[0]).is_empty());
+        assert!(
+            Facts::new(&trace, None)
+                .threads(&trace.events[0])
+                .is_empty()
+        );
     }
 
     #[test]

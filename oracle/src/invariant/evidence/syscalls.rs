@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::losses::Losses;
-use super::order::before;
+use super::order::{NESTING, before};
 use super::role::{Role, role};
 use super::tasks::{Task, Tasks};
-use crate::trace::{Event, Trace};
+use crate::trace::model::Sample;
+use crate::trace::{Event, EventKind, Trace};
+use unwindlab_abi::plan::LEAF_CALLS;
 
 /// A record at a known place in a system call.
 #[derive(Debug, Clone, Copy)]
@@ -33,19 +35,30 @@ pub(crate) struct Syscalls {
 impl Syscalls {
     pub fn new(trace: &Trace, tasks: &Tasks, losses: &Losses) -> Self {
         let mut markers: BTreeMap<Task, Vec<Marker>> = BTreeMap::new();
+        // By task: the events that have shown the marker at hand.
+        let mut shown: BTreeMap<Task, (bool, Vec<Option<usize>>)> = BTreeMap::new();
         for event in &trace.events {
             let enter = match role(trace, event) {
                 Role::SyscallEnter => true,
                 Role::SyscallExit => false,
                 _ => continue,
             };
-            if let Some(task) = tasks.of(event) {
-                let index = event.index;
-                markers
-                    .entry(task)
-                    .or_default()
-                    .push(Marker { index, enter });
+            // A record without a time has no place among those of other rings.
+            let Some(task) = tasks.of(event).filter(|_| event.time.is_some()) else {
+                continue;
+            };
+            // Several events at a tracepoint show one system call several times.
+            let (of_enter, by) = shown.entry(task).or_default();
+            if *of_enter == enter && !by.is_empty() && !by.contains(&event.event) {
+                by.push(event.event);
+                continue;
             }
+            (*of_enter, *by) = (enter, vec![event.event]);
+            let index = event.index;
+            markers
+                .entry(task)
+                .or_default()
+                .push(Marker { index, enter });
         }
         let brackets = brackets(trace, losses, &markers);
         Self { markers, brackets }
@@ -71,9 +84,18 @@ impl Syscalls {
         })
     }
 
-    /// Whether the task has markers at all, so that a separation would show.
-    pub fn has_markers(&self, task: Task) -> bool {
-        self.markers.contains_key(&task)
+    /// Whether a system call is the one that the leaf of a thread's stack is known by. Some leaves
+    /// make others before and after it, which return elsewhere.
+    pub fn is_of_leaf(trace: &Trace, bracket: Bracket) -> bool {
+        // The fields of every tracepoint come first, then the number
+        // (`raw_syscalls/sys_enter/format`).
+        const NUMBER: std::ops::Range<usize> = 8..16;
+        let enter = trace.events.get(bracket.enter).map(|it| &it.kind);
+        let Some(EventKind::Sample(Sample { raw: Some(raw), .. })) = enter else {
+            return false;
+        };
+        let number = raw.get(NUMBER).and_then(|it| it.try_into().ok());
+        number.is_some_and(|it| LEAF_CALLS.contains(&u64::from_le_bytes(it)))
     }
 
     /// Whether the last marker of `task` is a `sys_enter` before `event`: as far as the trace
@@ -83,25 +105,54 @@ impl Syscalls {
         last.is_some_and(|marker| marker.enter && marker.index < event.index)
     }
 
-    /// The two markers of `task` between two of its records that prove user instructions.
-    pub fn markers_between(
-        &self,
-        trace: &Trace,
-        task: Task,
-        first: &Event,
-        second: &Event,
-    ) -> Option<[usize; 2]> {
-        let list = self.markers.get(&task)?;
+    /// What lies between two records of `task` for certain, the first being earlier.
+    pub fn between(&self, trace: &Trace, task: Task, first: &Event, second: &Event) -> Passed {
+        let mut passed = Passed::default();
+        let Some(list) = self.markers.get(&task) else {
+            return passed;
+        };
         let from = list.partition_point(|marker| marker.index <= first.index);
-        let mut inside = list.get(from..)?.iter().filter(|marker| {
+        let mut seen: Option<Marker> = None;
+        for marker in list.get(from.saturating_sub(NESTING)..).unwrap_or_default() {
+            if marker.index > second.index.saturating_add(NESTING) {
+                break;
+            }
             let event = trace.events.get(marker.index);
-            event.is_some_and(|event| before(first, event))
-        });
-        let a = inside.next()?;
-        let b = inside.find(|marker| marker.enter)?;
-        let last = trace.events.get(b.index)?;
-        before(last, second).then_some([a.index, b.index])
+            if !event.is_some_and(|event| before(first, event) && before(event, second)) {
+                continue;
+            }
+            let of_kind = if marker.enter {
+                &mut passed.enter
+            } else {
+                &mut passed.exit
+            };
+            of_kind.get_or_insert(marker.index);
+            match seen {
+                None => seen = Some(*marker),
+                // Between the two, or before a `sys_exit` and after the one before, the task
+                // executed `syscall`.
+                Some(first) if marker.enter || !first.enter || passed.calls => {
+                    passed.apart = Some([first.index, marker.index]);
+                    break;
+                }
+                Some(_) => passed.calls = true,
+            }
+        }
+        passed
     }
+}
+
+/// The markers between two records of a task.
+#[derive(Debug, Default)]
+pub(crate) struct Passed {
+    /// Two that prove user instructions.
+    pub apart: Option<[usize; 2]>,
+    /// A `sys_enter`.
+    pub enter: Option<usize>,
+    /// A `sys_exit`.
+    pub exit: Option<usize>,
+    /// A `sys_enter` and then its `sys_exit`.
+    calls: bool,
 }
 
 fn brackets(
@@ -128,4 +179,40 @@ fn brackets(
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use unwindlab_abi::plan::EventSpec;
+
+    use crate::invariant::evidence::Facts;
+    use crate::invariant::testkit::{Kit, spec, tracepoint};
+
+    const C: u64 = 3 << 32 | 1;
+
+    /// Two tracers at `sys_enter`: the second one's record is no second system call.
+    #[test]
+    fn two_events_at_a_tracepoint_are_one_marker() {
+        let mut kit = Kit::new(1);
+        let twin = kit.open(EventSpec {
+            sample_period: 1,
+            ..spec("twin", tracepoint("raw_syscalls", "sys_enter"))
+        });
+        let first = kit.nmi(0, 1001, C);
+        kit.sys_enter(0, 1001);
+        kit.sample(0, 1001, twin, Vec::new());
+        let second = kit.nmi(0, 1001, C);
+        kit.sys_exit(0, 1001);
+        kit.sys_enter(0, 1001);
+        let third = kit.nmi(0, 1001, C);
+        let trace = kit.trace();
+        let facts = Facts::new(&trace, None);
+        let apart = |a: usize, b: usize| {
+            facts
+                .separated(&trace.events[a], &trace.events[b])
+                .is_some()
+        };
+        assert!(!apart(first, second));
+        assert!(apart(second, third));
+    }
 }

@@ -16,7 +16,7 @@
 use super::facts::{Facts, Request};
 use super::order::before;
 use super::role::receivers;
-use crate::trace::EventKind;
+use crate::trace::{Event, EventKind};
 
 impl<'t> Facts<'t> {
     /// The excuse for a request that no record answers, proved; `None` if there is none.
@@ -28,11 +28,13 @@ impl<'t> Facts<'t> {
             .or_else(|| self.still_inside(request))
     }
 
-    /// When the entry of `request` was over at the latest: at the task's next record that
-    /// carries another cookie. This only narrows XA, so relying on cookies excuses nothing.
+    /// When the entry of `request` was over at the latest: at the task's next record that is proved
+    /// to be of another entry, or carries another cookie. This only narrows XA, so relying on
+    /// cookies excuses nothing.
     fn entry_over_by(&self, request: &Request<'t>) -> Option<u64> {
+        let other = |e: &Event| e.cookie().is_some_and(|cookie| cookie != request.cookie);
         self.after(request.task?, request.event)
-            .find(|e| e.cookie().is_some_and(|cookie| cookie != request.cookie))?
+            .find(|e| other(e) || self.separated(request.event, e).is_some())?
             .time
     }
 
@@ -76,7 +78,7 @@ mod tests {
 
     fn excuse_of_first(kit: &Kit) -> Option<String> {
         let trace = kit.trace();
-        let facts = Facts::new(&trace);
+        let facts = Facts::new(&trace, None);
         facts.unanswered(&facts.requests[0])
     }
 
@@ -104,6 +106,19 @@ mod tests {
         kit.nmi(0, 1001, C + (2 << 32));
         for _ in 0..NESTING {
             kit.nmi(0, 1001, C + (2 << 32));
+        }
+        kit.lost(0, 1);
+        assert_eq!(excuse_of_first(&kit), None);
+
+        // The witness saw the task leave before anything was lost.
+        let mut kit = Kit::new(1);
+        kit.witness();
+        kit.nmi(0, 1001, C);
+        for _ in 0..2 {
+            kit.returns(0, 1001);
+        }
+        for _ in 0..=NESTING {
+            kit.switch_in(0, 1001);
         }
         kit.lost(0, 1);
         assert_eq!(excuse_of_first(&kit), None);

@@ -3,14 +3,18 @@
 //! A violation that matches the signature of a finding exactly is that bug. The list is
 //! docs/findings/findings.yaml, which is built in; docs/findings/README.md explains its form.
 
+mod image;
 mod signature;
 
-use std::collections::BTreeSet;
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
 
 use super::{Evidence, INVARIANTS, Violation};
-use signature::Signature;
+use image::{Code, Image, Window};
+use signature::{Places, Signature};
 
 /// The built-in list.
 const EMBEDDED: &str = include_str!("../../../../docs/findings/findings.yaml");
@@ -40,6 +44,23 @@ pub trait Resolver {
     fn function(&self, address: u64) -> Option<String>;
     /// Whether the kernel has a symbol of this name.
     fn has(&self, name: &str) -> bool;
+    /// The address of a symbol.
+    fn address(&self, _name: &str) -> Option<u64> {
+        None
+    }
+    /// The address and the code of a function, as linked. Without it, no finding matches that says
+    /// something of the code.
+    fn code(&self, _function: &str) -> Option<(u64, Vec<u8>)> {
+        None
+    }
+    /// Offset of the pointer to the running task from the CPU's GS base.
+    fn current_task(&self) -> Option<u64> {
+        None
+    }
+    /// What no other kernel has, so that its code is decoded once only.
+    fn identity(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Why a list of findings is refused.
@@ -69,6 +90,11 @@ pub struct Finding {
     pub invariants: Vec<String>,
     /// The kernels that have it.
     pub kernels: Kernels,
+    /// What the code of a kernel with the bug looks like: all of it.
+    #[serde(default)]
+    code: Vec<Code>,
+    /// The instructions between which the request falls.
+    window: Option<Window>,
     /// The event sequence that identifies it.
     signature: Signature,
     /// Other sequences that the same bug produces, also in the lab client's log.
@@ -87,10 +113,33 @@ pub struct Kernels {
     pub symbols: Vec<String>,
 }
 
+/// What of a finding is in a kernel's code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Presence {
+    /// Its window, or another part of what it says, is not there: nothing matches it.
+    Absent,
+    /// All that it says of the code, which names no window.
+    Code,
+    /// Its window: a function, and the addresses of the window's instructions in it.
+    Windows(Vec<(String, BTreeSet<u64>)>),
+}
+
+impl Presence {
+    /// Whether an address is in one of the windows.
+    fn contains(&self, ip: u64) -> bool {
+        match self {
+            Self::Windows(windows) => windows.iter().any(|(_, ips)| ips.contains(&ip)),
+            Self::Absent | Self::Code => false,
+        }
+    }
+}
+
 /// The findings that are known.
 #[derive(Debug, Clone, Default)]
 pub struct Findings {
     list: Vec<Finding>,
+    /// What is in the code of the kernels that were looked at.
+    seen: Arc<Mutex<BTreeMap<(String, FindingId), Presence>>>,
 }
 
 impl Findings {
@@ -120,7 +169,10 @@ impl Findings {
                 return Err(FindingsError::Entry { id, what });
             }
         }
-        Ok(Self { list })
+        Ok(Self {
+            list,
+            seen: Arc::default(),
+        })
     }
 
     /// All of them, in the order of the list.
@@ -140,15 +192,90 @@ impl Findings {
         let matches = |finding: &&Finding| {
             finding.invariants.contains(&violation.invariant)
                 && finding.kernels.include(&evidence.trace().release, kernel)
-                && finding
-                    .signatures()
-                    .any(|signature| signature.matches(violation, evidence, kernel))
+                && self.shows(finding, violation, evidence, kernel)
         };
         self.list.iter().find(matches).map(|f| f.id.clone())
+    }
+
+    /// The finding that a violation would match by its events, if the code of this kernel were as
+    /// the finding says, and they were at the instructions that it names.
+    #[must_use]
+    pub fn match_but_for_code<K: Resolver + ?Sized>(
+        &self,
+        violation: &Violation,
+        evidence: &Evidence<'_>,
+        kernel: &K,
+    ) -> Option<FindingId> {
+        let places = Places::anywhere(kernel, &|| &Presence::Absent);
+        let matches = |finding: &&Finding| {
+            let mut signatures = finding.signatures();
+            finding.says_of_code()
+                && finding.invariants.contains(&violation.invariant)
+                && finding.kernels.include(&evidence.trace().release, kernel)
+                && signatures.any(|it| it.matches(violation, evidence, &places))
+        };
+        self.list.iter().find(matches).map(|f| f.id.clone())
+    }
+
+    /// Whether a violation shows a finding, and the kernel's code is as the finding says.
+    fn shows<K: Resolver + ?Sized>(
+        &self,
+        finding: &Finding,
+        violation: &Violation,
+        evidence: &Evidence<'_>,
+        kernel: &K,
+    ) -> bool {
+        let presence = OnceCell::new();
+        let look = || presence.get_or_init(|| self.presence(finding, kernel));
+        let places = Places::new(kernel, &look);
+        let mut signatures = finding.signatures();
+        signatures.any(|it| it.matches(violation, evidence, &places))
+            && (!finding.says_of_code() || *look() != Presence::Absent)
+    }
+
+    /// Each finding, and what of it is in the code of a kernel.
+    #[must_use]
+    pub fn in_image<K: Resolver + ?Sized>(&self, kernel: &K) -> Vec<(&Finding, Presence)> {
+        let all = self.list.iter();
+        all.map(|it| (it, self.presence(it, kernel))).collect()
+    }
+
+    /// What of a finding is in the code of a kernel, which is decoded once.
+    fn presence<K: Resolver + ?Sized>(&self, finding: &Finding, kernel: &K) -> Presence {
+        let Some(identity) = kernel.identity() else {
+            return finding.presence(kernel);
+        };
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (identity, finding.id.clone());
+        let known = seen.entry(key).or_insert_with(|| finding.presence(kernel));
+        known.clone()
     }
 }
 
 impl Finding {
+    /// What of it is in the code of a kernel: all that it says, and the window in at least one
+    /// function, or nothing.
+    fn presence<K: Resolver + ?Sized>(&self, kernel: &K) -> Presence {
+        let image = Image::new(kernel);
+        let probed = self.kernels.symbols.iter().all(|name| kernel.has(name));
+        if !probed || !self.code.iter().all(|code| image.has(code)) {
+            return Presence::Absent;
+        }
+        let Some(window) = &self.window else {
+            return Presence::Code;
+        };
+        let found = image.windows(window);
+        match found.is_empty() {
+            true => Presence::Absent,
+            false => Presence::Windows(found),
+        }
+    }
+
+    /// Whether it says anything of the code.
+    fn says_of_code(&self) -> bool {
+        self.window.is_some() || !self.code.is_empty()
+    }
+
     fn signatures(&self) -> impl Iterator<Item = &Signature> {
         std::iter::once(&self.signature).chain(&self.also)
     }
@@ -165,6 +292,16 @@ impl Finding {
         let known = |id: &&String| INVARIANTS.iter().any(|it| it.id == id.as_str());
         if let Some(id) = self.invariants.iter().find(|id| !known(id)) {
             return Some(format!("there is no invariant {id}"));
+        }
+        let window = self.window.as_ref();
+        if let Some(flaw) = window.and_then(Window::flaw) {
+            return Some(flaw.into());
+        }
+        if let Some(flaw) = self.code.iter().find_map(Code::flaw) {
+            return Some(flaw.into());
+        }
+        if window.is_none() && self.signatures().any(Signature::names_window) {
+            return Some("its signature names a window, but it has none".into());
         }
         self.signatures().find_map(Signature::flaw)
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::Presence;
 use super::Resolver;
 use crate::invariant::evidence::{Evidence, Facts, spec};
 use crate::invariant::{Violation, world};
@@ -41,6 +42,8 @@ struct LogPattern {
     leaving: Option<bool>,
     /// Functions; the interrupt of a request hit one of them.
     interrupted: Option<Vec<String>>,
+    /// Whether the request began before the record that stands before it in the list.
+    around: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -101,6 +104,57 @@ enum CookieName {
 
 /// The word for an instruction in user mode.
 const USER: &str = "user";
+/// The word for an instruction in the finding's window.
+const WINDOW: &str = "window";
+
+/// Places in the kernel that a signature names.
+pub(super) struct Places<'a, K: ?Sized> {
+    kernel: &'a K,
+    /// What of the finding is in the kernel's code.
+    presence: &'a dyn Fn() -> &'a Presence,
+    /// Every instruction counts as one of the window, whatever the code is.
+    anywhere: bool,
+}
+
+impl<'a, K: Resolver + ?Sized> Places<'a, K> {
+    /// Places in `kernel`; what of the finding is in its code is asked for when it is needed.
+    pub fn new(kernel: &'a K, presence: &'a dyn Fn() -> &'a Presence) -> Self {
+        Self {
+            kernel,
+            presence,
+            anywhere: false,
+        }
+    }
+
+    /// Places of which those in a window are not looked at.
+    pub fn anywhere(kernel: &'a K, presence: &'a dyn Fn() -> &'a Presence) -> Self {
+        Self {
+            anywhere: true,
+            ..Self::new(kernel, presence)
+        }
+    }
+
+    /// Whether an instruction is in one of these functions, or in the window if they name it.
+    fn within(&self, ip: u64, names: &[String]) -> bool {
+        let window = || self.anywhere || (self.presence)().contains(ip);
+        let function = self.kernel.function(ip);
+        function.is_some_and(|name| names.contains(&name))
+            || (names.iter().any(|name| name == WINDOW) && window())
+    }
+
+    /// Whether the place at the end of a report's first line (`function+0x12/0x34`) is in one of
+    /// these functions, or in the window.
+    fn reported_within(&self, line: &str, names: &[String]) -> bool {
+        let place = line.split_whitespace().next_back().unwrap_or_default();
+        let parse = || {
+            let (name, rest) = place.split_once("+0x")?;
+            let (offset, _) = rest.split_once('/')?;
+            let offset = u64::from_str_radix(offset, 16).ok()?;
+            self.kernel.address(name)?.checked_add(offset)
+        };
+        parse().is_some_and(|ip| self.within(ip, names))
+    }
+}
 
 /// Names and what they stand for; two names never stand for one thing.
 #[derive(Debug)]
@@ -126,9 +180,7 @@ impl Signature {
                 () if lines.is_empty() || lines.iter().any(String::is_empty) => {
                     "a line of its report says nothing"
                 }
-                () if !empty || self.instruction.is_some() => {
-                    "a report has no events and no instruction"
-                }
+                () if !empty => "a report has no events",
                 () => return None,
             };
             return Some(flaw.into());
@@ -148,7 +200,7 @@ impl Signature {
         if self
             .log
             .iter()
-            .any(|it| it.interrupted.is_some() && !asks(it))
+            .any(|it| (it.interrupted.is_some() || it.around.is_some()) && !asks(it))
         {
             return Some("a record of the log interrupts nothing".into());
         }
@@ -169,24 +221,37 @@ impl Signature {
         })
     }
 
+    /// Whether it names the finding's window.
+    pub fn names_window(&self) -> bool {
+        let events = self.events.iter().map(|it| &it.interrupted);
+        let places = events.chain(self.log.iter().map(|it| &it.interrupted));
+        places
+            .chain([&self.instruction])
+            .flatten()
+            .flatten()
+            .any(|name| name == WINDOW)
+    }
+
     /// Whether a violation shows it.
     pub fn matches<K: Resolver + ?Sized>(
         &self,
         violation: &Violation,
         evidence: &Evidence<'_>,
-        kernel: &K,
+        kernel: &Places<'_, K>,
     ) -> bool {
         let trace = evidence.trace();
         if violation.events.len() != self.events.len() || violation.log.len() != self.log.len() {
             return false;
         }
         if let Some(lines) = &self.report {
-            return world::w0_console::is_of(violation, lines, trace);
+            let place = self.instruction.as_ref();
+            return world::w0_console::is_of(violation, lines, trace)
+                && place.is_none_or(|names| kernel.reported_within(&violation.message, names));
         }
         if let Some(functions) = &self.instruction
             && !violation
                 .instruction
-                .is_some_and(|ip| within(ip, functions, kernel))
+                .is_some_and(|ip| kernel.within(ip, functions))
         {
             return false;
         }
@@ -195,6 +260,7 @@ impl Signature {
         let mut cookies = Bindings(BTreeMap::new());
         let mut clients = Bindings(BTreeMap::new());
         let mut numbers = Bindings(BTreeMap::new());
+        let mut before = None;
         let logged = self.log.iter().zip(&violation.log).all(|(pattern, &slot)| {
             let Some(event) = trace.lab.as_ref().and_then(|lab| lab.at(slot)) else {
                 return false;
@@ -213,7 +279,13 @@ impl Signature {
                     .cookie()
                     .is_some_and(|cookie| cookie != 0 && cookies.bind(name.clone(), cookie)),
             };
-            task && client && cookie && pattern.fits(event, kernel)
+            let last: Option<u64> = before.replace(slot);
+            let around = || match event.kind {
+                LabKind::Request { begin, .. } => last.is_some_and(|last| begin <= last),
+                _ => false,
+            };
+            let overlaps = pattern.around.is_none_or(|it| it == around());
+            task && client && cookie && overlaps && pattern.fits(event, kernel)
         });
         if !logged {
             return false;
@@ -244,7 +316,7 @@ impl Signature {
 
 impl LogPattern {
     /// Whether a record is what the pattern says, names apart.
-    fn fits<K: Resolver + ?Sized>(&self, event: &LabEvent, kernel: &K) -> bool {
+    fn fits<K: Resolver + ?Sized>(&self, event: &LabEvent, kernel: &Places<'_, K>) -> bool {
         let (kind, ip) = match event.kind {
             LabKind::Request { ret, ip, .. } if ret >= 0 => (LogKind::Request, ip),
             LabKind::Callback { .. } => (LogKind::Callback, 0),
@@ -255,19 +327,30 @@ impl LogPattern {
             LabKind::Cancelled => (LogKind::Cancelled, 0),
             _ => return false,
         };
+        if kind != self.kind {
+            return false;
+        }
         let place = match &self.interrupted {
             None => true,
             Some(functions) if event.flags.user => functions.iter().any(|name| name == USER),
-            Some(functions) => within(ip, functions, kernel),
+            Some(functions) => kernel.within(ip, functions),
         };
         let leaving = self.leaving.is_none_or(|it| it == event.flags.leaving);
-        kind == self.kind && place && leaving
+        place && leaving
     }
 }
 
 impl EventPattern {
     /// Whether an event is what the pattern says, names apart.
-    fn fits<K: Resolver + ?Sized>(&self, facts: &Facts<'_>, event: &Event, kernel: &K) -> bool {
+    fn fits<K: Resolver + ?Sized>(
+        &self,
+        facts: &Facts<'_>,
+        event: &Event,
+        kernel: &Places<'_, K>,
+    ) -> bool {
+        if kind_of(event) != self.kind {
+            return false;
+        }
         let place = match &self.interrupted {
             None => true,
             Some(functions) if facts.user_ip(event).is_some() => {
@@ -275,7 +358,7 @@ impl EventPattern {
             }
             Some(functions) => facts
                 .instruction(event)
-                .is_some_and(|ip| within(ip, functions, kernel)),
+                .is_some_and(|ip| kernel.within(ip, functions)),
         };
         let frames = match (self.frames, event.deferred_chain()) {
             (None, _) => true,
@@ -284,14 +367,8 @@ impl EventPattern {
         };
         let inherits = spec(facts.trace, event).is_some_and(|spec| spec.inherit);
         let inherited = self.inherited.is_none_or(|it| it == inherits);
-        kind_of(event) == self.kind && place && frames && inherited
+        place && frames && inherited
     }
-}
-
-fn within<K: Resolver + ?Sized>(ip: u64, functions: &[String], kernel: &K) -> bool {
-    kernel
-        .function(ip)
-        .is_some_and(|name| functions.contains(&name))
 }
 
 fn kind_of(event: &Event) -> Kind {

@@ -1,3 +1,4 @@
+use super::image::fixture::Built;
 use super::*;
 use crate::invariant::testkit::lab::{C, LabKit, NEXT, STACK, client};
 use crate::invariant::testkit::{Kit, kernel, violated};
@@ -120,7 +121,7 @@ fn malformed_entries_are_refused() {
     for to in [
         "report: []",
         "report: ['BUG: ', '']",
-        "report: ['BUG: ']\n      instruction: [exit_path]",
+        "report: ['BUG: ']\n      instruction: [window]",
         "report: ['BUG: ']\n      log: [{ kind: cancel }]",
         "log: []",
         "log: [{ kind: cancel, cookie: c }]",
@@ -162,10 +163,19 @@ fn an_exit_with_an_inherited_event_is_f004_and_nothing_else_is() {
     struct Exits;
     impl Resolver for Exits {
         fn function(&self, address: u64) -> Option<String> {
-            (address == SYS_EXIT).then(|| "__x64_sys_exit".into())
+            match address {
+                SYS_EXIT => Some("__x64_sys_exit".into()),
+                _ => Built::default().function(address),
+            }
         }
         fn has(&self, _: &str) -> bool {
             true
+        }
+        fn address(&self, name: &str) -> Option<u64> {
+            Built::default().address(name)
+        }
+        fn code(&self, function: &str) -> Option<(u64, Vec<u8>)> {
+            Built::default().code(function)
         }
     }
     let list = Findings::embedded().expect("well-formed");
@@ -190,6 +200,10 @@ fn an_exit_with_an_inherited_event_is_f004_and_nothing_else_is() {
             .collect::<Vec<_>>()
     };
     assert_eq!(found(SYS_EXIT, true, true), ["F004", "F004"]);
+    // In the function that removes the events, as long as they are there.
+    let before = Built::at("do_exit", 0xc);
+    assert_eq!(found(before, true, true), ["F004", "F004"]);
+    assert_eq!(found(before + 5, true, true), ["", ""]);
     assert_eq!(found(SYS_EXIT, false, true), ["", ""]);
     assert_eq!(found(SYS_EXIT + 0x1000, true, true), ["", ""]);
     assert_eq!(found(SYS_EXIT, true, false), [""]);
@@ -212,7 +226,7 @@ fn finding(id: &str, kit: &LabKit) -> Option<String> {
     trace.release = "7.3.4-unwindlab".into();
     let violations = violated(id, &trace);
     let findings = Findings::embedded().expect("well-formed");
-    let found = findings.match_finding(&violations[0], &Evidence::new(&trace), &Kernel);
+    let found = findings.match_finding(&violations[0], &Evidence::new(&trace), &Built::default());
     found.map(|id| id.to_string())
 }
 
@@ -247,7 +261,7 @@ fn f005_is_a_call_in_the_middle_of_the_cancellation_and_nothing_else() {
 #[test]
 fn f005_is_that_report_of_kasan_and_no_other() {
     const HEAD: &str =
-        "<3>[    2.984907] BUG: KASAN: wild-memory-access in process_unwind_deferred+0x275/0x460";
+        "<3>[    2.984907] BUG: KASAN: wild-memory-access in process_unwind_deferred+0x43/0x460";
     const READ: &str =
         "<3>[    2.985290] Read of size 8 at addr 1fff888004697d88 by task syscalls-0/41";
     let found = |lines: &[&str]| {
@@ -269,6 +283,10 @@ fn f005_is_that_report_of_kasan_and_no_other() {
         ("wild-memory-access", "slab-use-after-free"),
         ("KASAN", "KCSAN"),
         ("BUG", "WARNING: BUG"),
+        // Before the bit is loaded, after it is tested, at an unknown place.
+        ("+0x43/", "+0x3a/"),
+        ("+0x43/", "+0x4d/"),
+        ("+0x43/", "/"),
         ("Read", "Write"),
         ("1fff888004697d88", "dead000000000122"),
     ] {
@@ -319,15 +337,91 @@ fn f003_is_a_place_taken_within_the_entry_and_nothing_else() {
     assert_eq!(found(&kit), None);
 }
 
-/// A kernel with the feature, of which nothing else is known.
-struct Kernel;
+/// F001 as listed: the same events, at instructions inside and outside of the window.
+#[test]
+fn f001_is_a_request_between_the_exchange_and_the_id_and_nothing_else() {
+    let list = Findings::embedded().expect("well-formed");
+    let found = |at: u64, kernel: &Built| {
+        let mut trace = story(at, false).trace();
+        trace.release = "7.3.4-test".into();
+        let evidence = Evidence::new(&trace);
+        let violations = ["C4", "C7"].into_iter().flat_map(|id| violated(id, &trace));
+        let ids = violations.map(|v| {
+            let id = list.match_finding(&v, &evidence, kernel);
+            let near = list.match_but_for_code(&v, &evidence, kernel);
+            // What is not the finding is still told apart from what is not alike.
+            assert_eq!(near.map(|it| it.0).as_deref(), Some("F001"));
+            id.map_or_else(String::new, |id| id.0)
+        });
+        ids.collect::<Vec<_>>()
+    };
+    let kernel = Built::default();
+    for inside in [0x2c, 0x2e, 0x35] {
+        let at = Built::at("do_syscall_64", inside);
+        assert_eq!(found(at, &kernel), ["F001", "F001"]);
+    }
+    for outside in [0, 0x1e, 0x27, 0x40, 0x4c] {
+        let at = Built::at("do_syscall_64", outside);
+        assert_eq!(found(at, &kernel), ["", ""], "{outside:#x}");
+    }
+    // The same place in a kernel whose reset does not store to the id.
+    let fixed = Built(vec![("do_syscall_64", 0x35, &[0x90; 11])]);
+    let at = Built::at("do_syscall_64", 0x2c);
+    assert_eq!(found(at, &fixed), ["", ""]);
+}
 
-impl Resolver for Kernel {
-    fn function(&self, _: u64) -> Option<String> {
+#[test]
+fn f002_is_an_accepted_request_of_a_kernel_that_does_not_look_at_the_sign() {
+    let mut kit = LabKit::new();
+    kit.cancel(client(0));
+    kit.ask(1, client(0), 0, C);
+    let mut trace = kit.trace();
+    trace.release = "7.3.4-unwindlab".into();
+    let violations = violated("R2", &trace);
+    let list = Findings::embedded().expect("well-formed");
+    let found = |kernel: &Built| {
+        let found = list.match_finding(&violations[0], &Evidence::new(&trace), kernel);
+        found.map(|id| id.to_string())
+    };
+    assert_eq!(found(&Built::default()).as_deref(), Some("F002"));
+    let sign: &[u8] = &[0x85, 0xc9, 0x90, 0x90, 0x90];
+    assert_eq!(
+        found(&Built(vec![("unwind_deferred_request", 0x11, sign)])),
         None
-    }
+    );
+    // Cancelling leaves the client as it is: neither mark nor sign are why.
+    let unmarked = Built(vec![("unwind_deferred_cancel", 0xb, &[0x90; 7])]);
+    assert_eq!(found(&unmarked), None);
+}
 
-    fn has(&self, name: &str) -> bool {
-        name == "unwind_deferred_request"
+#[test]
+fn f006_is_a_request_around_another_one_and_nothing_else() {
+    let place = |at: u64| Built::at("unwind_deferred_request", at);
+    let found = |at: u64, overlap: bool, ret: i32| {
+        let mut kit = LabKit::new();
+        let start = u64::from(!overlap);
+        let inner = kit.nmi().ask(1, client(0), 0, C);
+        let outer = kit.ask_since(1, client(0), ret, C, inner + start);
+        let mut trace = kit.trace();
+        trace.release = "7.3.4-unwindlab".into();
+        let events = trace.lab.iter_mut().flat_map(|lab| &mut lab.events);
+        for event in events.filter(|event| event.slot == inner) {
+            if let LabKind::Request { ip, .. } = &mut event.kind {
+                *ip = at;
+            }
+        }
+        let violations = violated("R1", &trace);
+        assert_eq!(violations[0].log, [inner, outer]);
+        let list = Findings::embedded().expect("well-formed");
+        let found = list.match_finding(&violations[0], &Evidence::new(&trace), &Built::default());
+        found.map(|id| id.to_string())
+    };
+    assert_eq!(found(place(0x21), true, 0).as_deref(), Some("F006"));
+    assert_eq!(found(place(0x34), true, 256).as_deref(), Some("F006"));
+    // Before the mask is read, behind the exchange, elsewhere.
+    for outside in [place(0x1a), place(0x39), Built::at("do_syscall_64", 0)] {
+        assert_eq!(found(outside, true, 0), None);
     }
+    // The second began when the first had ended.
+    assert_eq!(found(place(0x21), false, 0), None);
 }

@@ -8,7 +8,8 @@ use crate::trace::LabEvent;
 use crate::trace::lab::LabClient;
 
 /// M1: every request that was not refused gets a callback in its stay, unless its client was
-/// cancelled before the end of the stay.
+/// cancelled before it was due. Evidence is a callback before the next user instruction
+/// ([`Lab::in_time`]): the client counts the returns to user mode, so a late one has another number.
 pub fn completeness(lab: &Lab<'_>, tally: &mut Tally) {
     let (mut cancelled, mut inside) = (0, 0);
     for stay in &lab.stays {
@@ -17,11 +18,16 @@ pub fn completeness(lab: &Lab<'_>, tally: &mut Tally) {
             judged.entry((client, cookie)).or_insert(request);
         }
         for ((client, cookie), request) in judged {
-            if stay.called().any(|(_, c, k)| (c, k) == (client, cookie)) {
-                tally.holds();
+            let mut called = stay.called();
+            let answer = called.find(|(_, c, k)| (*c, *k) == (client, cookie));
+            if let Some((callback, ..)) = answer {
+                match lab.in_time(request, callback, stay) {
+                    true => tally.holds(),
+                    false => tally.undecided("the task may have come back to the instruction"),
+                }
                 continue;
             }
-            if lab.cancelled_in(client, stay) {
+            if lab.cancelled_before(client, request, stay) {
                 cancelled += 1;
             } else if !lab.is_over(stay) {
                 inside += 1;
@@ -65,7 +71,9 @@ pub fn once(lab: &Lab<'_>, tally: &mut Tally) {
 
 #[cfg(test)]
 mod tests {
-    use crate::invariant::testkit::lab::{C, LabKit, NEXT, STACK, client, not_exercised, violated};
+    use crate::invariant::testkit::lab::{
+        C, LabKit, NEXT, STACK, client, holds, not_exercised, violated,
+    };
 
     #[test]
     fn a_request_with_interrupts_off_that_more_follows_is_of_its_entry() {
@@ -80,6 +88,44 @@ mod tests {
         kit.call(1, client(0), C, &STACK);
         kit.leave_from(1, 0x40, true);
         assert_eq!(violated("M1", &kit), [a, left]);
+    }
+
+    #[test]
+    fn m1_a_hook_behind_the_exit_loop() {
+        // The task's self-interrupt answers it, or the next tick does at the same instruction.
+        let asked = |thread: bool| {
+            let mut kit = LabKit::new();
+            if thread {
+                kit.perf.thread(0, 1001);
+            }
+            kit.nmi().with(|f| f.leaving = true).ask(1, client(0), 0, C);
+            kit.leave_from(1, 0x1004, false);
+            kit
+        };
+        for (thread, proved) in [(true, true), (false, false)] {
+            let mut kit = asked(thread);
+            kit.call(1, client(0), C, &STACK);
+            kit.leave_from(1, 0x1004, true);
+            match proved {
+                true => assert_eq!(holds("M1", &kit).0, 1),
+                false => not_exercised("M1", &kit),
+            }
+        }
+        // A system call, or an interrupt elsewhere, answers nothing of before.
+        for (ip, interrupt) in [(0x1004, false), (0x1008, true)] {
+            let mut kit = asked(true);
+            kit.call(1, client(0), C, &STACK);
+            kit.leave_from(1, ip, interrupt);
+            assert_eq!(violated("M1", &kit).len(), 2);
+        }
+        // Of what is asked before the exit work is over, no entry but its own is the one.
+        let mut kit = LabKit::new();
+        kit.perf.thread(0, 1001);
+        kit.ask(1, client(0), 0, C);
+        kit.leave_from(1, 0x1004, false);
+        kit.call(1, client(0), C, &STACK);
+        kit.leave_from(1, 0x1004, true);
+        assert_eq!(violated("M1", &kit).len(), 2);
     }
 
     #[test]

@@ -1,11 +1,15 @@
 //! M1: every request is answered in its entry.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Answer, Evidence, Exchange, Facts, Request, before, receivers};
+use crate::invariant::evidence::{Answer, Evidence, Exchange, Facts, Relation, Request, receivers};
 
-/// M1. Every S(c) has a D(c), in whatever ring, and nothing proves that the two are of different
-/// entries. A late S (after its D) is answered too: the callback ran earlier in its entry and does
-/// not run again (`unwind_completed`, kernel/unwind/deferred.c, 7.2).
+/// M1. Every S(c) has a D(c), in whatever ring, and of its own entry. A late S (after its D) is
+/// answered too: the callback ran earlier in its entry and does not run again (`unwind_completed`,
+/// kernel/unwind/deferred.c, 7.2).
+///
+/// Evidence is an S(c) with a D(c) that is proved to be of its entry ([`Relation::Same`]): a kernel
+/// that answers in another one has a return to user mode between the two. Where every D(c) is
+/// proved to be of another entry, that is a violation; the rest is undecided.
 ///
 /// Excuses: XA, XC and XD, as `Facts::unanswered` proves them. Without an event that receives
 /// record 22 nothing can be judged.
@@ -61,16 +65,16 @@ fn elsewhere<'t>(
     answers: &[Answer<'t>],
 ) {
     let mut proof = None;
+    let mut undecided = false;
     for answer in answers {
-        let apart = if before(answer.event, request.event) {
-            facts.separated(answer.event, request.event)
-        } else {
-            facts.separated(request.event, answer.event)
-        };
-        let Some(apart) = apart else {
-            return tally.holds();
-        };
-        proof = Some((answer, apart));
+        match facts.relation(request.event, answer.event) {
+            Relation::Same(_) => return tally.holds(),
+            Relation::Different(apart) => proof = Some((answer, apart)),
+            Relation::Unknown => undecided = true,
+        }
+    }
+    if undecided {
+        return tally.undecided(Relation::UNDECIDED);
     }
     let Some((answer, apart)) = proof else { return };
     let message = format!(
@@ -84,17 +88,22 @@ fn elsewhere<'t>(
 
 #[cfg(test)]
 mod tests {
-    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+    use crate::invariant::testkit::{Kit, holds, not_exercised, undecided, violations};
 
     const C: u64 = 3 << 32 | 1;
 
     #[test]
     fn answered_on_another_cpu_holds_and_so_does_a_late_sample() {
         let mut kit = Kit::new(2);
-        kit.nmi(0, 1001, C);
-        kit.deferred(1, 1001, C, &[0x40]);
-        kit.nmi(1, 1001, C);
+        let mut unseen = Kit::new(2);
+        kit.witness();
+        for kit in [&mut kit, &mut unseen] {
+            kit.nmi(0, 1001, C);
+            kit.deferred(1, 1001, C, &[0x40]);
+            kit.nmi(1, 1001, C);
+        }
         assert_eq!(holds("M1", &kit).0, 2);
+        assert_eq!(undecided("M1", &unseen), 2);
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! M3: every answer answers a request of its own entry.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, Request, before, spec};
+use crate::invariant::evidence::{Evidence, Relation, Request, spec};
 
-/// M3. For every D(c) there is an S(c) of an event that defers, and nothing proves that all of them
-/// are of other entries than the D. A lost S(c) excuses (XA), as for C7, which asks for the cookie
-/// alone.
+/// M3. For every D(c) there is an S(c) of an event that defers, in the entry of the D. Evidence is
+/// one that is proved to be of that entry ([`Relation::Same`]): on a kernel that answers what was
+/// asked for elsewhere there is none. Where all are proved to be of other entries, or there is none
+/// at all, that is a violation; the rest is undecided. A lost S(c) excuses (XA), as for C7, which
+/// asks for the cookie alone.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
@@ -15,16 +17,18 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 |r: &&Request<'_>| spec(trace, r.event).is_none_or(|spec| spec.defer_callchain);
             let mut requests = exchange.requests.iter().filter(asked).peekable();
             let nobody = requests.peek().is_none();
-            let same_entry = |r: &Request<'_>| {
-                let (a, b) = if before(r.event, answer.event) {
-                    (r.event, answer.event)
-                } else {
-                    (answer.event, r.event)
-                };
-                facts.separated(a, b).is_none()
+            let mut undecided = false;
+            let mut same_entry = |r: &Request<'_>| {
+                let relation = facts.relation(r.event, answer.event);
+                undecided |= relation == Relation::Unknown;
+                matches!(relation, Relation::Same(_))
             };
-            if requests.any(same_entry) {
+            if requests.any(&mut same_entry) {
                 tally.holds();
+                continue;
+            }
+            if undecided {
+                tally.undecided(Relation::UNDECIDED);
                 continue;
             }
             if let Some(why) = facts.losses.between(None, answer.event.time) {
@@ -45,18 +49,23 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
 
 #[cfg(test)]
 mod tests {
-    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+    use crate::invariant::testkit::{Kit, holds, not_exercised, undecided, violations};
 
     const C: u64 = 3 << 32 | 1;
 
     #[test]
     fn an_answer_to_a_request_holds() {
         let mut kit = Kit::new(1);
-        kit.sys_enter(0, 1001);
-        kit.nmi(0, 1001, C);
-        kit.sys_exit(0, 1001);
-        kit.deferred(0, 1001, C, &[0x40]);
+        let mut unseen = Kit::new(1);
+        kit.witness();
+        for kit in [&mut kit, &mut unseen] {
+            kit.sys_enter(0, 1001);
+            kit.nmi(0, 1001, C);
+            kit.sys_exit(0, 1001);
+            kit.deferred(0, 1001, C, &[0x40]);
+        }
         assert_eq!(holds("M3", &kit).0, 1);
+        assert_eq!(undecided("M3", &unseen), 1, "it may come after the return");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! M4: an answer carries the pid and tid of its request.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::Evidence;
+use crate::invariant::evidence::{Evidence, Request};
 
 /// M4. Every D(c) has the pid and tid of every S(c). perf takes both from `current` when it writes
 /// the record. The task is the same; only an exec by a thread that is not the leader changes its
@@ -17,6 +17,11 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             let ids = |e: &crate::trace::Event| (e.pid, e.tid);
             let (known, mut others) = (ids(answer.event), exchange.requests.iter());
             if known.0.is_none() || known.1.is_none() || exchange.requests.is_empty() {
+                continue;
+            }
+            let unknown = |r: &Request<'_>| r.event.pid.is_none() || r.event.tid.is_none();
+            if exchange.requests.iter().any(unknown) {
+                tally.undecided("a request without pid and tid");
                 continue;
             }
             let Some(request) = others.find(|r| ids(r.event) != known) else {

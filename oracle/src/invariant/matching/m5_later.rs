@@ -1,15 +1,18 @@
 //! M5: the answer comes after the first request, and only requests of its entry come after it.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, Request, before};
+use crate::invariant::evidence::{Evidence, Relation, Request, before};
 
 /// M5. D(c) is later than the first S(c). An S(c) after it is late. That is legal only in the same
 /// entry. Late samples are counted, because perf's own tool cannot merge a sample with a record
 /// that it has already passed.
 ///
-/// Within a ring the order is that of the ring, between rings that of the clock; a tie leaves it
-/// open, and nothing is judged. A loss before a D that precedes all S(c) excuses it (XA): the S(c)
-/// that asked may be among what was lost.
+/// Within a ring the order is that of the ring, between rings that of the clock. Evidence is a D
+/// with an S(c) certainly before it and proved to be of its entry ([`Relation::Same`]), and a late
+/// S(c) that is: neither is there on a kernel that answers in another entry, or hands out a cookie
+/// after the entry of its D. A tie, and a pair of which the entries are not known, is undecided;
+/// M1 judges a D of another entry. A loss before a D that precedes all S(c) excuses it (XA): the
+/// S(c) that asked may be among what was lost.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     let mut late = 0;
@@ -29,11 +32,27 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 tally.violated(message, events, facts.instruction(first.event));
                 continue;
             }
-            tally.holds();
+            let mut earlier = exchange.requests.iter();
+            match earlier.find(|r| before(r.event, answer.event)) {
+                None => tally.undecided("no clock tells which came first"),
+                Some(r) => match facts.relation(r.event, answer.event) {
+                    Relation::Same(_) => tally.holds(),
+                    Relation::Different(_) => {}
+                    Relation::Unknown => tally.undecided(Relation::UNDECIDED),
+                },
+            }
             for request in exchange.requests.iter().filter(after) {
                 late += 1;
-                let Some(apart) = facts.separated(answer.event, request.event) else {
-                    continue;
+                let apart = match facts.relation(answer.event, request.event) {
+                    Relation::Different(apart) => apart,
+                    Relation::Same(_) => {
+                        tally.holds();
+                        continue;
+                    }
+                    Relation::Unknown => {
+                        tally.undecided(Relation::UNDECIDED);
+                        continue;
+                    }
                 };
                 let message = format!(
                     "cookie {cookie:#x} came back in a later entry than its record 22: {}",
@@ -50,19 +69,40 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
 
 #[cfg(test)]
 mod tests {
-    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+    use crate::invariant::Check;
+    use crate::invariant::testkit::{Kit, check, holds, not_exercised, undecided, violations};
 
     const C: u64 = 3 << 32 | 1;
 
     #[test]
     fn late_samples_are_counted() {
         let mut kit = Kit::new(1);
+        kit.witness();
         kit.nmi(0, 1001, C);
         kit.deferred(0, 1001, C, &[0x40]);
         kit.nmi(0, 1001, C);
         let (evidence, notes) = holds("M5", &kit);
-        assert_eq!(evidence, 1);
+        assert_eq!(evidence, 2);
         assert_eq!(notes, ["1 late samples (after their record 22)"]);
+    }
+
+    #[test]
+    fn a_tie_and_entries_that_are_not_known_are_undecided() {
+        let mut kit = Kit::new(2);
+        kit.witness();
+        kit.nmi(0, 1001, C);
+        kit.deferred(1, 1001, C, &[0x40]);
+        assert_eq!(holds("M5", &kit).0, 1);
+        let mut trace = kit.trace();
+        trace.events[1].time = trace.events[0].time;
+        let tied = check("M5", &trace);
+        assert!(matches!(tied, Check::NotExercised { undecided: 1, .. }));
+
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.nmi(0, 1001, C);
+        assert_eq!(undecided("M5", &kit), 2);
     }
 
     #[test]

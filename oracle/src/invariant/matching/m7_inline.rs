@@ -7,18 +7,22 @@ use crate::trace::EventKind;
 /// M7. A sample of an event with `defer_callchain` has `PERF_CONTEXT_USER` in its chain only where
 /// `unwind_deferred_request` refused (`perf_callchain`, kernel/events/core.c, 7.2):
 ///
-/// * The task exits: `exit_signals` in `do_exit` sets `PF_EXITING`, before the exit record. The
-///   exit record is the proof, if nothing lies between it and the sample that a task does only
-///   before it exits: an accepted request or a system call's marker. A refusal in the last entry
-///   but before `exit_signals` looks the same; nothing in a trace marks that moment.
+/// * The task exits: `exit_signals` in `do_exit` sets `PF_EXITING`, before the exit record.
 /// * It has no user registers: a task that has dropped `PF_KTHREAD` in exec, before its registers
 ///   are set. They are all zero then, so the chain starts with address 0.
 /// * A kernel thread has no user part at all, and all events here are of CPUs, not of tasks, so the
 ///   sample is never of another event's task.
+///
+/// Evidence is a sample with a cookie and nothing inline: had the kernel refused this request, its
+/// user chain would be inline. An inline chain is never evidence. After the exit record it is right
+/// whatever the kernel refuses elsewhere, so it shows nothing. In the task's last entry, with
+/// nothing before the exit record that a task does only before it exits, it is undecided: nothing
+/// marks the moment of `exit_signals`. So is one that starts with 0, because a wrong refusal of a
+/// task at address 0 looks the same. Any other is a violation.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
-    let mut refused = 0;
+    let mut behind = 0;
     for event in &trace.events {
         let EventKind::Sample(sample) = &event.kind else {
             continue;
@@ -32,9 +36,16 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             }
             continue;
         }
-        if sample.user_chain().first() == Some(&0) || facts.exiting(event) {
-            refused += 1;
-            tally.holds();
+        if facts.behind_exit(event).is_some() {
+            behind += 1;
+            continue;
+        }
+        if facts.exiting(event) {
+            tally.undecided("nothing marks when a task whose user chain is inline began to exit");
+            continue;
+        }
+        if sample.user_chain().first() == Some(&0) {
+            tally.undecided("an inline chain at address 0 may be of a task without user registers");
             continue;
         }
         let message = format!(
@@ -44,7 +55,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         );
         tally.violated(message, [event.index], facts.instruction(event));
     }
-    tally.note(refused, "inline chains of refused requests");
+    tally.note(behind, "inline chains behind the exit record");
 }
 
 #[cfg(test)]
@@ -54,7 +65,7 @@ mod tests {
     const C: u64 = 3 << 32 | 1;
 
     #[test]
-    fn inline_around_the_exit_record_holds() {
+    fn a_cookie_holds_and_what_is_inline_around_the_exit_record_is_none() {
         let mut kit = Kit::new(1);
         kit.sys_enter(0, 1001);
         kit.nmi(0, 1001, C);
@@ -63,8 +74,20 @@ mod tests {
         kit.inline(0, 1001, &[0x40]);
         kit.deferred(0, 1001, C, &[0x40]);
         let (evidence, notes) = holds("M7", &kit);
-        assert_eq!(evidence, 3);
-        assert_eq!(notes, ["2 inline chains of refused requests"]);
+        assert_eq!(evidence, 1);
+        assert_eq!(notes.len(), 2);
+        assert_eq!(notes[0], "1 inline chains behind the exit record");
+        assert!(notes[1].starts_with("1 undecided: nothing marks"));
+    }
+
+    /// A kernel that refuses every request shows nothing else.
+    #[test]
+    fn refusals_alone_do_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.inline(0, 1001, &[0x40]);
+        kit.exit(0, 1001);
+        kit.inline(0, 1001, &[0x40]);
+        not_exercised("M7", &kit);
     }
 
     #[test]
@@ -81,10 +104,10 @@ mod tests {
     }
 
     #[test]
-    fn registers_that_are_all_zero_are_none() {
+    fn registers_that_are_all_zero_decide_nothing() {
         let mut kit = Kit::new(1);
         kit.inline(0, 1001, &[0]);
-        assert_eq!(holds("M7", &kit).0, 1);
+        assert!(not_exercised("M7", &kit).contains("1 undecided"));
     }
 
     #[test]

@@ -10,9 +10,12 @@ use crate::invariant::evidence::{at_leaf, difference, flaw};
 use crate::trace::LabEvent;
 use crate::trace::lab::LabKind;
 
-/// S1: where frame 0 lies at the leaf of a workload thread, the whole chain is known.
+/// S1: where frame 0 lies at the leaf of a workload thread, the whole chain is known. Evidence is
+/// one of which frame 0 is known too, as the instruction to which the entry returned: all entries
+/// of a thread at its leaf have the same callers.
 pub fn identity(lab: &Lab<'_>, tally: &mut Tally) {
     let mut groups: BTreeMap<u32, u32> = BTreeMap::new();
+    let returned = returned_to(lab);
     for event in &lab.log.events {
         match event.kind {
             LabKind::Target { tgid, .. } => {
@@ -23,7 +26,8 @@ pub fn identity(lab: &Lab<'_>, tally: &mut Tally) {
                     continue;
                 };
                 let threads = threads(lab, event.tid, groups.get(&event.task).copied());
-                judge(event, frames, &threads, tally);
+                let at = returned.get(&(event.task, event.entry)).copied();
+                judge(event, frames, at, &threads, tally);
             }
             _ => {}
         }
@@ -42,7 +46,23 @@ fn threads<'t>(lab: &Lab<'t>, tid: u32, tgid: Option<u32>) -> Vec<&'t ThreadAnno
     }
 }
 
-fn judge(event: &LabEvent, frames: &[u64], threads: &[&ThreadAnnounce], tally: &mut Tally) {
+/// The user instruction to which each entry returned, by task.
+fn returned_to(lab: &Lab<'_>) -> BTreeMap<(u32, u32), u64> {
+    let events = lab.log.events.iter();
+    let returns = events.filter_map(|event| match event.kind {
+        LabKind::Return { ip, .. } => Some(((event.task, event.entry), ip)),
+        _ => None,
+    });
+    returns.collect()
+}
+
+fn judge(
+    event: &LabEvent,
+    frames: &[u64],
+    returned_to: Option<u64>,
+    threads: &[&ThreadAnnounce],
+    tally: &mut Tally,
+) {
     let Some(&frame0) = frames.first() else {
         return;
     };
@@ -52,7 +72,8 @@ fn judge(event: &LabEvent, frames: &[u64], threads: &[&ThreadAnnounce], tally: &
             continue;
         }
         match flaw(frames, stack, frame0) {
-            None => return tally.holds(),
+            None if returned_to == Some(frame0) => return tally.holds(),
+            None => return tally.undecided("where in its leaf the thread was is not known"),
             found => wrong = found,
         }
     }

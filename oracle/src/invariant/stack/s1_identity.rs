@@ -3,7 +3,7 @@
 use unwindlab_abi::message::ExpectedStack;
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Answer, Evidence, Facts, flaw};
+use crate::invariant::evidence::{Answer, Evidence, Facts, Origin, Request, Syscalls, flaw};
 
 /// S1. Three things are known of the D of workload threads:
 ///
@@ -12,7 +12,12 @@ use crate::invariant::evidence::{Answer, Evidence, Facts, flaw};
 /// * By injection: where an NMI into user mode raised an S of the same cookie, frame 0 is the
 ///   interrupted instruction.
 /// * By system call: where an S of the same cookie lies between `sys_enter` and `sys_exit`, and
-///   frame 0 is at the leaf, frame 0 is the instruction after the leaf's `syscall`.
+///   frame 0 is at the leaf, frame 0 is the instruction after the leaf's `syscall`. The number that
+///   `sys_enter` shows tells it from the other system calls of the leaf.
+///
+/// Evidence is a D at the leaf of which frame 0 is known in one of the last two ways: the callers
+/// are always the same, so a stack kept from an earlier entry differs in frame 0 alone. For that,
+/// the kernel chain of the S says as well as markers that it was made in a system call.
 ///
 /// A frame 0 elsewhere (on the way down to the leaf, at the start and end of a thread) is counted,
 /// not judged. NMIs in the system call entry stub need no special case: they affect the user
@@ -36,14 +41,34 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             tally.violated(message, events, instruction);
         } else if facts.stacks_at_leaf(answer).is_empty() {
             elsewhere += 1;
-        } else {
+        } else if frame0_is_known(facts, answer) {
             tally.holds();
+        } else {
+            tally.undecided("where in its leaf the thread was is not known");
         }
     }
     tally.note(
         elsewhere,
         "records 22 with frame 0 not at the leaf, not judged",
     );
+}
+
+/// Whether frame 0, which is not wrong, is known from something else than the D.
+fn frame0_is_known(facts: &Facts<'_>, answer: &Answer<'_>) -> bool {
+    let Some(exchange) = facts.exchanges.get(&answer.chain.cookie) else {
+        return false;
+    };
+    let frame0 = answer.chain.ips.first();
+    let returns = facts.stacks_at_leaf(answer);
+    let returns = returns.iter().any(|it| Some(&it.syscall_return) == frame0);
+    facts.entry_ip(exchange).is_some()
+        || returns && { exchange.requests.iter() }.any(|it| in_system_call(facts, it))
+}
+
+fn in_system_call(facts: &Facts<'_>, request: &Request<'_>) -> bool {
+    let marked = |task| facts.syscalls.around(facts.trace, task, request.event);
+    matches!(facts.origin(request.event), Origin::SystemCall(_))
+        || request.task.is_some_and(|task| marked(task).is_some())
 }
 
 /// What is wrong with the chain, and the sample that shows it.
@@ -76,7 +101,8 @@ fn wrong(facts: &Facts<'_>, answer: &Answer<'_>) -> Option<(String, Option<usize
     let task = answer.task?;
     let in_syscall = exchange?.requests.iter().find(|r| {
         let around = facts.syscalls.around(facts.trace, task, r.event);
-        r.task == Some(task) && around.is_some()
+        let is_of_leaf = |it| Syscalls::is_of_leaf(facts.trace, it);
+        r.task == Some(task) && around.is_some_and(is_of_leaf)
     })?;
     let message = format!(
         "frame 0 of cookie {cookie:#x} is {shown}, but its system call returns to {returns_to:#x}"
@@ -88,7 +114,10 @@ fn wrong(facts: &Facts<'_>, answer: &Answer<'_>) -> Option<(String, Option<usize
 mod tests {
     use crate::invariant::Check;
     use crate::invariant::testkit::check;
-    use crate::invariant::testkit::{Kit, holds, not_exercised, user, violations};
+    use crate::invariant::testkit::entry_text::{Far, Via, outer};
+    use crate::invariant::testkit::{
+        Kit, SOMEWHERE, holds, kernel, not_exercised, undecided, user, violations,
+    };
 
     const C: u64 = 3 << 32 | 1;
     const CALLERS: [u64; 3] = [0x2000, 0x2000, 0x3000];
@@ -112,7 +141,10 @@ mod tests {
         if let crate::trace::EventKind::CallchainDeferred(d) = &mut trace.events[2].kind {
             d.cookie += 2 << 32;
         }
-        let Check::Holds { evidence, excused } = check("S1", &trace) else {
+        let Check::Holds {
+            evidence, excused, ..
+        } = check("S1", &trace)
+        else {
             panic!("does not hold");
         };
         assert_eq!(evidence, 1);
@@ -140,6 +172,7 @@ mod tests {
         kit.deep_thread(0, 1001, 600);
         let mut frames = vec![0x2000; 510];
         frames[0] = 0x1004;
+        kit.inject(0, 1001, C, user(0x1004));
         kit.deferred(0, 1001, C, &frames);
         assert_eq!(holds("S1", &kit).0, 1);
         frames.pop();
@@ -152,6 +185,20 @@ mod tests {
     }
 
     #[test]
+    fn a_stack_that_an_earlier_entry_may_have_left_is_no_evidence() {
+        let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        kit.nmi(0, 1001, C);
+        kit.deferred(0, 1001, C, &chain(0x1004));
+        assert_eq!(undecided("S1", &kit), 1);
+        // The bottom of the chain is a system call's, and frame 0 is where that returns.
+        let body = outer(Via::Syscall, Far::Body);
+        kit.nmi_in(0, 1001, C + (2 << 32), kernel(SOMEWHERE), &body);
+        kit.deferred(0, 1001, C + (2 << 32), &chain(0x1080));
+        assert_eq!(holds("S1", &kit).0, 1);
+    }
+
+    #[test]
     fn frame_0_is_where_the_nmi_hit_user_mode() {
         let mut kit = Kit::new(1);
         kit.thread(0, 1001);
@@ -160,6 +207,21 @@ mod tests {
         let found = violations("S1", &kit);
         assert_eq!(found[0].events, [a, b]);
         assert_eq!(found[0].instruction, Some(0x1004));
+    }
+
+    #[test]
+    fn another_system_call_of_the_leaf_returns_elsewhere() {
+        const MADVISE: u64 = 28;
+        for (number, wrong) in [(MADVISE, false), (110, true)] {
+            let mut kit = Kit::new(1);
+            kit.thread(0, 1001);
+            kit.sys_enter_of(0, 1001, number);
+            kit.nmi(0, 1001, C);
+            kit.sys_exit(0, 1001);
+            kit.deferred(0, 1001, C, &chain(0x1084));
+            let fell = matches!(check("S1", &kit.trace()), Check::Violated(_));
+            assert_eq!(fell, wrong, "{number}");
+        }
     }
 
     #[test]

@@ -1,27 +1,48 @@
 //! X1: an entry that ends in exit is answered before the mm goes, with a real stack.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, Facts, before};
+use crate::invariant::evidence::{Answer, Evidence, Facts, before, flaw};
+
+/// Functions that do not return: who is in one leaves no more for user mode (kernel/exit.c, 7.2).
+const NO_RETURN: [&str; 6] = [
+    "do_exit",
+    "do_group_exit",
+    "__x64_sys_exit",
+    "__x64_sys_exit_group",
+    "__ia32_sys_exit",
+    "__ia32_sys_exit_group",
+];
 
 /// X1. When a task exits, `unwind_deferred_task_exit` in `do_exit` answers what is still pending,
-/// right before `exit_mm` (kernel/exit.c, 7.2; commit b3b9cb11aa03). That is after the exit record,
-/// which `perf_event_exit_task` writes just before. If `exit_task_work` answered it later, there
-/// would be no mm to walk, and the D would be empty.
+/// before `exit_mm` (kernel/exit.c, 7.2; commit b3b9cb11aa03). If `exit_task_work` answered it
+/// later, there would be no mm to walk, and the D would be empty.
 ///
-/// Judges the D after the exit record of their task: each must have at least the user instruction
-/// pointer. Judges the last cookie of a task that exited too: it must have a D, unless data was
-/// lost (XA). Only the first kind is evidence: an earlier D may be of an earlier entry.
+/// Judges the D of an entry that ends in exit: one after the exit record of its task, and one to an
+/// S whose kernel chain is in a function that does not return. (7.2 answers after the exit record,
+/// which `perf_event_exit_task` writes just before; a kernel may answer before it.) Each must have
+/// at least the user instruction pointer. Judges the last cookie of a task that exited too: it must
+/// have a D, unless data was lost (XA).
+///
+/// Evidence is such a D that shows a whole stack which is known by construction: a walk without the
+/// task's mm cannot show it. Other frames may be made up, and are undecided. Any other D before the
+/// exit record is no evidence: it may be of an earlier entry.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     for answer in &facts.answers {
         let Some(exit) = answer.task.and_then(|task| facts.exit(task)) else {
             continue;
         };
-        if !before(exit, answer.event) {
+        if !before(exit, answer.event) && !asked_in_exit(evidence, answer) {
             continue;
         }
-        if !answer.chain.ips.is_empty() {
-            tally.holds();
+        if let Some(&frame0) = answer.chain.ips.first() {
+            let stacks = facts.stacks_at_leaf(answer);
+            let mut stacks = stacks.into_iter();
+            if stacks.any(|stack| flaw(&answer.chain.ips, stack, frame0).is_none()) {
+                tally.holds();
+            } else {
+                tally.undecided("a stack at exit that is not known by construction");
+            }
             continue;
         }
         let message = format!(
@@ -37,6 +58,18 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         tally.violated(message, events, instruction);
     }
     unanswered(facts, tally);
+}
+
+/// Whether a request that this answers was made in a function that does not return.
+fn asked_in_exit(evidence: &Evidence<'_>, answer: &Answer<'_>) -> bool {
+    let exchange = evidence.facts().exchanges.get(&answer.chain.cookie);
+    let requests = exchange.map_or(&[][..], |exchange| exchange.requests.as_slice());
+    requests
+        .iter()
+        .filter(|request| request.task == answer.task && before(request.event, answer.event))
+        .flat_map(|request| request.event.kernel_chain())
+        .filter_map(|&address| evidence.place(address))
+        .any(|(function, _)| NO_RETURN.contains(&function.as_str()))
 }
 
 /// The last request of every task that exited.
@@ -68,17 +101,33 @@ fn unanswered(facts: &Facts<'_>, tally: &mut Tally) {
 
 #[cfg(test)]
 mod tests {
+    use super::Evidence;
     use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+    use crate::invariant::{Check, INVARIANTS};
 
     const C: u64 = 3 << 32 | 1;
 
-    #[test]
-    fn a_stack_behind_the_exit_record_holds() {
+    fn exiting(frames: &[u64]) -> Kit {
         let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
         kit.nmi(0, 1001, C);
         kit.exit(0, 1001);
-        kit.deferred(0, 1001, C, &[0x40]);
+        kit.deferred(0, 1001, C, frames);
+        kit
+    }
+
+    #[test]
+    fn the_whole_stack_behind_the_exit_record_holds() {
+        let kit = exiting(&[0x1080, 0x2000, 0x2000, 0x3000]);
         assert_eq!(holds("X1", &kit).0, 1);
+    }
+
+    /// A kernel that walks something else than the stack shows this too.
+    #[test]
+    fn any_frame_does_not_exercise_it() {
+        for frames in [&[0x40][..], &[0x1080], &[0x1080, 0x2000, 0x2000, 0x2000]] {
+            assert!(not_exercised("X1", &exiting(frames)).contains("1 undecided"));
+        }
     }
 
     #[test]
@@ -89,6 +138,38 @@ mod tests {
         assert_eq!(violations("X1", &kit)[0].events, [asked, exit]);
         let empty = kit.deferred(0, 1001, C, &[]);
         assert_eq!(violations("X1", &kit)[0].events, [asked, exit, empty]);
+    }
+
+    /// A kernel that answers before the exit record: [`crate::invariant::testkit`] asks at
+    /// `SOMEWHERE`.
+    #[test]
+    fn an_answer_before_the_exit_record_holds_if_it_was_asked_for_in_exit() {
+        let check = |frames: &[u64], function: &'static str| {
+            let mut kit = Kit::new(1);
+            kit.thread(0, 1001);
+            kit.nmi(0, 1001, C);
+            kit.deferred(0, 1001, C, frames);
+            kit.exit(0, 1001);
+            let trace = kit.trace();
+            let resolve = |_: u64| Some((function.to_owned(), 0));
+            let row = INVARIANTS.iter().find(|row| row.id == "X1").unwrap();
+            row.check(&Evidence::new(&trace).named(&resolve))
+        };
+        let whole = [0x1080, 0x2000, 0x2000, 0x3000];
+        assert!(matches!(
+            check(&whole, "do_exit"),
+            Check::Holds { evidence: 1, .. }
+        ));
+        assert!(matches!(check(&[], "do_exit"), Check::Violated(_)));
+        assert!(matches!(
+            check(&[0x40], "do_exit"),
+            Check::NotExercised { undecided: 1, .. }
+        ));
+        // Of whatever entry.
+        assert!(matches!(
+            check(&whole, "ksys_read"),
+            Check::NotExercised { undecided: 0, .. }
+        ));
     }
 
     #[test]

@@ -58,9 +58,11 @@ fn calls_exec(spec: &EventSpec) -> bool {
         EventSource::Tracepoint { system, name } => {
             system == "syscalls" && name == "sys_enter_execve"
         }
-        EventSource::Probe {
+        EventSource::Kprobe {
             function,
+            offset: 0,
             at_return: false,
+            ..
         } => function == "__x64_sys_execve",
         _ => false,
     }

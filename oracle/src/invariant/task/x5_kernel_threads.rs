@@ -16,12 +16,17 @@ const KTHREADD: u32 = 2;
 /// the user chain of `is_user_task` tasks only, and `unwind_deferred_request` refuses `PF_KTHREAD`
 /// (7.2). A trace knows these kernel threads: the idle tasks (pid 0), kthreadd (pid 2), what
 /// kthreadd forked during the session unless it called exec, and those that the agent lists where a
-/// scenario hits any task. Others are not judged. A user mode helper is no exception: a kernel
+/// scenario hits any task. Others it cannot tell from user tasks. A user mode helper is no
+/// exception: a kernel
 /// worker forks it, not kthreadd.
 ///
 /// Workers of io_uring (`PF_USER_WORKER`) never return to user mode, so perf must not ask for their
 /// chains either. A trace knows them by the name that they give themselves (`io_wq_worker` in
 /// io_uring/io-wq.c, `io_sq_thread` in io_uring/sqpoll.c), if an event records comm.
+///
+/// Evidence is a sample with a kernel chain and nothing after it, of an event that defers user
+/// chains: a kernel that gives this task a cookie shows it in this chain. A sample without a chain
+/// shows nothing, and neither does one of an event that excludes user chains.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
@@ -56,7 +61,9 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             (EventKind::Sample(_), Some((_, cookie))) => format!("a sample with {cookie:#x}"),
             (EventKind::CallchainDeferred(d), _) => format!("a record 22 of {:#x}", d.cookie),
             (EventKind::Sample(_), None) => {
-                if spec(trace, event).is_some_and(|spec| spec.defer_callchain) {
+                let defers = spec(trace, event)
+                    .is_some_and(|spec| spec.defer_callchain && !spec.exclude_callchain_user);
+                if defers && !event.kernel_chain().is_empty() {
                     tally.holds();
                 }
                 continue;
@@ -90,6 +97,16 @@ mod tests {
         kit.fork(0, 2, 77);
         kit.kernel_only(0, 77);
         assert_eq!(holds("X5", &kit).0, 3);
+    }
+
+    #[test]
+    fn samples_that_could_show_no_cookie_do_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.sample(0, 2, 1, vec![]);
+        not_exercised("X5", &kit);
+        kit.kernel_only(0, 2);
+        kit.spec("nmi", |spec| spec.exclude_callchain_user = true);
+        not_exercised("X5", &kit);
     }
 
     #[test]

@@ -4,14 +4,17 @@
 //! record 22), `nmi` (defers), `enter` and `leave` (the system call markers). Every record is 10 ns
 //! after the one before, and lies in the ring of the CPU that it is said to be of.
 
+use unwindlab_abi::AttrDetails;
 use unwindlab_abi::message::{EventAnnounce, ExpectedStack, RingAnnounce, ThreadAnnounce};
 use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
 
+use super::entry_text::USER_NMI_FRAMES;
 use crate::trace::model::{
     CONTEXT_KERNEL, CONTEXT_USER, CONTEXT_USER_DEFERRED, CallchainDeferred, Sample,
 };
 use crate::trace::recording::{Injection, ThreadProgress};
-use crate::trace::{Event, EventKind, Trace};
+use crate::trace::witness::Written;
+use crate::trace::{Event, EventKind, Trace, UserReturn, Witness};
 
 /// TID, TIME, CPU, CALLCHAIN, IDENTIFIER.
 pub const SAMPLE_TYPE: u64 = (1 << 1) | (1 << 2) | (1 << 5) | (1 << 7) | (1 << 16);
@@ -61,6 +64,8 @@ impl Hit {
 pub struct Kit {
     trace: Trace,
     positions: Vec<usize>,
+    /// `data_head` of every ring.
+    heads: Vec<u64>,
     time: u64,
 }
 
@@ -104,6 +109,7 @@ impl Kit {
         Self {
             trace,
             positions: vec![0; cpus as usize],
+            heads: vec![0; cpus as usize],
             time: 1000,
         }
     }
@@ -111,6 +117,36 @@ impl Kit {
     /// The trace so far.
     pub fn trace(&self) -> Trace {
         self.trace.clone()
+    }
+
+    /// Returns to user mode are noted from now on, all of them.
+    pub fn witness(&mut self) {
+        self.trace.witness = Some(Witness {
+            begin: Written {
+                heads: self.heads.clone(),
+                log: 0,
+            },
+            complete: true,
+            ..Witness::default()
+        });
+    }
+
+    /// The task returns to user mode.
+    pub fn returns(&mut self, cpu: u32, tid: u32) {
+        self.returns_at(cpu, tid, 0);
+    }
+
+    /// The same, with so many slots in the lab client's log.
+    pub fn returns_at(&mut self, vcpu: u32, tid: u32, log: u64) {
+        let heads = self.heads.clone();
+        if let Some(witness) = &mut self.trace.witness {
+            witness.returns.push(UserReturn {
+                vcpu,
+                tid,
+                heads,
+                log,
+            });
+        }
     }
 
     /// Changes the spec of that name.
@@ -212,6 +248,41 @@ impl Kit {
         self.sample(cpu, tid, 1, kernel_part(hit.rip, hit.cpl));
     }
 
+    /// An NMI that is logged, and the S(cookie) that it raises, with what lies outside of the
+    /// interrupted function: the frames of [`outer`](super::entry_text::outer). An NMI in user mode
+    /// has none.
+    pub fn inject_in(&mut self, cpu: u32, tid: u32, cookie: u64, hit: Hit, outer: &[u64]) -> usize {
+        self.log_injection(cpu, hit);
+        self.nmi_in(cpu, tid, cookie, hit, outer)
+    }
+
+    /// The same by an NMI that is in no injection log.
+    pub fn nmi_in(&mut self, cpu: u32, tid: u32, cookie: u64, hit: Hit, outer: &[u64]) -> usize {
+        let mut chain = vec![CONTEXT_KERNEL];
+        match hit.cpl {
+            0 => {
+                chain.extend(NMI_FRAMES);
+                chain.push(hit.rip);
+            }
+            _ => chain.extend(USER_NMI_FRAMES),
+        }
+        chain.extend(outer);
+        chain.extend([CONTEXT_USER_DEFERRED, cookie]);
+        self.sample(cpu, tid, 1, chain)
+    }
+
+    /// S(cookie) of the event of this spec, made by the task itself in a function that these frames
+    /// called. Without frames the registers are those of user mode.
+    pub fn asks_in(&mut self, spec: u32, cpu: u32, tid: u32, cookie: u64, outer: &[u64]) -> usize {
+        let mut chain = Vec::new();
+        if !outer.is_empty() {
+            chain.extend([CONTEXT_KERNEL, SOMEWHERE]);
+            chain.extend(outer);
+        }
+        chain.extend([CONTEXT_USER_DEFERRED, cookie]);
+        self.sample(cpu, tid, spec, chain)
+    }
+
     fn log_injection(&mut self, cpu: u32, hit: Hit) {
         self.trace.injections.push(Injection {
             spec: 0,
@@ -269,12 +340,23 @@ impl Kit {
         let event = &mut self.trace.events[at];
         event.misc = 2;
         event.size = u16::try_from(24 + 8 * frames.len() + SAMPLE_ID).unwrap();
+        self.heads[cpu as usize] += u64::from(event.size);
         at
     }
 
-    /// `sys_enter` of a task.
+    /// `sys_enter` of a task, for `getppid`.
     pub fn sys_enter(&mut self, cpu: u32, tid: u32) -> usize {
-        self.push(cpu, tid, 2, EventKind::Sample(Sample::default()))
+        self.sys_enter_of(cpu, tid, 110)
+    }
+
+    /// `sys_enter` of a task, for the system call with this number.
+    pub fn sys_enter_of(&mut self, cpu: u32, tid: u32, number: u64) -> usize {
+        let raw = [0, number].into_iter().flat_map(u64::to_le_bytes);
+        let sample = Sample {
+            raw: Some(raw.collect()),
+            ..Sample::default()
+        };
+        self.push(cpu, tid, 2, EventKind::Sample(sample))
     }
 
     /// `sys_exit` of a task.
@@ -350,21 +432,25 @@ impl Kit {
         let session = &self.trace.session;
         let event = session.iter().position(|o| o.cpu == cpu && o.spec == spec);
         let position = self.positions[cpu as usize];
+        let size = 8;
         self.positions[cpu as usize] += 1;
         self.time += 10;
         self.trace.events.push(Event {
             index,
             ring: cpu,
             cpu,
+            ring_index: cpu as usize,
             position,
+            start: self.heads[cpu as usize],
             time: Some(self.time),
             event,
             pid: Some(pid_of(tid)),
             tid: Some(tid),
             misc: 0,
-            size: 0,
+            size,
             kind,
         });
+        self.heads[cpu as usize] += u64::from(size);
         index
     }
 }
@@ -382,6 +468,7 @@ pub fn spec(name: &str, source: EventSource) -> EventSpec {
     EventSpec {
         name: name.into(),
         source,
+        filter: None,
         sample_period: 1,
         sample_type: SAMPLE_TYPE,
         max_stack: 0,
@@ -394,6 +481,7 @@ pub fn spec(name: &str, source: EventSource) -> EventSpec {
         inherit: false,
         exclude_callchain_user: false,
         output_to: None,
+        details: AttrDetails::default(),
     }
 }
 

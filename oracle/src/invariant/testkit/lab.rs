@@ -67,7 +67,7 @@ impl LabKit {
             kit.ask(1, client(1), 0, cookie);
             kit.call(1, client(1), cookie, &STACK);
             kit.call(1, client(0), cookie, &STACK);
-            kit.leave(1);
+            kit.leave_from(1, STACK[0], false);
         }
         kit.on(1).ask(2, client(0), 0, 3 << 32 | 2);
         kit.call(2, client(0), 3 << 32 | 2, &STACK);
@@ -254,7 +254,9 @@ impl LabKit {
 #[track_caller]
 pub fn holds(id: &str, kit: &LabKit) -> (usize, Vec<String>) {
     match check(id, &kit.trace()) {
-        Check::Holds { evidence, excused } => (evidence, excused),
+        Check::Holds {
+            evidence, excused, ..
+        } => (evidence, excused),
         other => panic!("does not hold: {other:?}"),
     }
 }

@@ -1,6 +1,7 @@
 //! For the tests of invariants: traces built by hand, a model of the kernel, and what an invariant
 //! says of them.
 
+pub mod entry_text;
 #[cfg(test)]
 mod hostile_tests;
 mod kit;
@@ -10,14 +11,18 @@ mod model_kernel;
 
 pub use kit::*;
 
+use super::evidence::EntryCode;
 use super::{Check, Evidence, INVARIANTS, Violation};
 use crate::trace::Trace;
+use entry_text::EntryText;
 
 /// What the invariant with this id says of a trace.
 #[track_caller]
 pub fn check(id: &str, trace: &Trace) -> Check {
     let invariant = INVARIANTS.iter().find(|it| it.id == id);
-    invariant.expect("its row").check(&Evidence::new(trace))
+    let code = EntryCode::new(EntryText);
+    let evidence = Evidence::new(trace).knowing(&code);
+    invariant.expect("its row").check(&evidence)
 }
 
 /// The violations of a trace, if any.
@@ -33,7 +38,9 @@ pub fn violated(id: &str, trace: &Trace) -> Vec<Violation> {
 #[track_caller]
 pub fn holds(id: &str, kit: &Kit) -> (usize, Vec<String>) {
     match check(id, &kit.trace()) {
-        Check::Holds { evidence, excused } => {
+        Check::Holds {
+            evidence, excused, ..
+        } => {
             assert!(evidence > 0);
             (evidence, excused)
         }
@@ -54,11 +61,20 @@ pub fn violations(id: &str, kit: &Kit) -> Vec<Violation> {
     }
 }
 
+/// How many things are undecided, for a trace on which nothing is evidence.
+#[track_caller]
+pub fn undecided(id: &str, kit: &Kit) -> usize {
+    match check(id, &kit.trace()) {
+        Check::NotExercised { undecided, .. } => undecided,
+        other => panic!("was exercised: {other:?}"),
+    }
+}
+
 /// The reason, for a trace that must not exercise the invariant.
 #[track_caller]
 pub fn not_exercised(id: &str, kit: &Kit) -> String {
     match check(id, &kit.trace()) {
-        Check::NotExercised { reason } => reason,
+        Check::NotExercised { reason, .. } => reason,
         other => panic!("was exercised: {other:?}"),
     }
 }

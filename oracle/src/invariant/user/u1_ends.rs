@@ -7,9 +7,12 @@ use crate::trace::model::MAX_DEFERRED_FRAMES;
 /// U1. No D has more than 510 frames, and one whose frame 0 is at the leaf of a stack of 510 or
 /// more has exactly 510 (`UNWIND_MAX_ENTRIES`, kernel/unwind/deferred.c, 7.2). The end of the trial
 /// shows that every walk ends at all.
+///
+/// Evidence is a D of exactly 510 frames at the leaf of a stack of more: a kernel with another
+/// limit, or none, shows another number there. Any other stack looks the same whatever the limit,
+/// and its D is undecided.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
-    let mut deep = 0;
     for answer in &facts.answers {
         let frames = answer.chain.ips.len();
         let stacks = facts.stacks_at_leaf(answer);
@@ -24,10 +27,12 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             tally.violated(message, [answer.event.index], None);
             continue;
         }
-        deep += usize::from(must_be_full);
-        tally.holds();
+        if shallowest.is_some_and(|depth| depth > MAX_DEFERRED_FRAMES as u64) {
+            tally.holds();
+        } else {
+            tally.undecided("stacks that are not known to have more than 510 frames");
+        }
     }
-    tally.note(deep, "records 22 of stacks of 510 frames or more");
 }
 
 #[cfg(test)]
@@ -47,7 +52,7 @@ mod tests {
 
     #[test]
     fn exactly_510_holds() {
-        assert_eq!(holds("U1", &deep(510)).1.len(), 1);
+        assert_eq!(holds("U1", &deep(510)).0, 1);
     }
 
     #[test]
@@ -57,11 +62,18 @@ mod tests {
     }
 
     #[test]
-    fn short_stacks_may_be_short() {
+    fn short_stacks_do_not_exercise_it() {
         let mut kit = Kit::new(1);
         kit.thread(0, 1001);
         kit.deferred(0, 1001, C, &[0x1004, 0x2000, 0x2000, 0x3000]);
-        holds("U1", &kit);
+        assert!(not_exercised("U1", &kit).contains("1 undecided"));
+        // A limit of 511 would give the same.
+        let mut kit = Kit::new(1);
+        kit.deep_thread(0, 1001, 508);
+        let mut chain = vec![0x2000; 510];
+        (chain[0], chain[509]) = (0x1004, 0x3000);
+        kit.deferred(0, 1001, C, &chain);
+        not_exercised("U1", &kit);
     }
 
     #[test]

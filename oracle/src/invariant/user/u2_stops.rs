@@ -1,7 +1,12 @@
 //! U2: the walk stops where the chain of frame pointers does.
 
+use unwindlab_abi::Observation;
+use unwindlab_abi::message::ExpectedStack;
+use unwindlab_abi::observation::WildEnd;
+
 use crate::invariant::Tally;
-use crate::invariant::evidence::Evidence;
+use crate::invariant::evidence::{Evidence, flaw};
+use crate::trace::Trace;
 use crate::trace::model::MAX_DEFERRED_FRAMES;
 
 /// U2, as far as records show it. A record has return addresses, no frame addresses. But the root
@@ -12,6 +17,11 @@ use crate::trace::model::MAX_DEFERRED_FRAMES;
 /// With `wild-ends` that frame pointer is also one of the outermost frame itself, of the frame
 /// below it, a misaligned one above, one into the kernel and one that is not canonical; none of
 /// them leads to a frame. An unmapped one needs a workload of its own.
+///
+/// Evidence is a whole chain, up to the root and no further, of a thread whose root's frame pointer
+/// would lead an unwinder that checks too little to one frame more: its own frame, the one below, a
+/// misaligned one, or one in the kernel. Memory at 0 or at a non-canonical address cannot be read,
+/// so there any walk stops, and the chain is undecided. One that ends before the root is S1's.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     for answer in &facts.answers {
@@ -31,17 +41,55 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 frames.len()
             );
             tally.violated(message, [answer.event.index], None);
-        } else if depth < MAX_DEFERRED_FRAMES as u64 {
+        } else if depth >= MAX_DEFERRED_FRAMES as u64 {
+            // Cut before its end.
+        } else if !stacks.iter().any(|it| whole(frames, it)) {
+            tally.undecided("the walk did not come to the root (S1 judges that)");
+        } else if !leads_on(facts.trace, answer.event.tid) {
+            tally.undecided("the root's frame pointer leads to nothing that can be read");
+        } else {
             tally.holds();
         }
     }
 }
 
+fn whole(frames: &[u64], stack: &ExpectedStack) -> bool {
+    let frame0 = frames.first();
+    frame0.is_some_and(|&frame0| flaw(frames, stack, frame0).is_none())
+}
+
+/// Whether the frame pointer at the root of this thread leads to memory that can be read.
+fn leads_on(trace: &Trace, tid: Option<u32>) -> bool {
+    let thread = trace
+        .threads
+        .iter()
+        .find(|t| t.tid != 0 && Some(t.tid) == tid);
+    let mut ends = trace.observations.iter().filter_map(|seen| match seen {
+        Observation::WildEnd { thread, end } => Some((*thread, *end)),
+        _ => None,
+    });
+    use WildEnd::{Backward, Kernel, Misaligned, OwnFrame};
+    ends.any(|(of, end)| {
+        thread.is_some_and(|thread| thread.thread == of)
+            && matches!(end, OwnFrame | Backward | Misaligned | Kernel)
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+    use super::*;
+    use crate::invariant::Check;
+    use crate::invariant::testkit::{Kit, check, not_exercised, violations};
 
     const C: u64 = 3 << 32 | 1;
+    const WHOLE: [u64; 4] = [0x1004, 0x2000, 0x2000, 0x3000];
+
+    fn ending(frames: &[u64], end: WildEnd) -> Check {
+        let mut trace = walk(frames).trace();
+        let thread = 0;
+        trace.observations = vec![Observation::WildEnd { thread, end }];
+        check("U2", &trace)
+    }
 
     fn walk(frames: &[u64]) -> Kit {
         let mut kit = Kit::new(1);
@@ -52,8 +100,24 @@ mod tests {
 
     #[test]
     fn stopping_at_the_root_holds() {
-        let kit = walk(&[0x1004, 0x2000, 0x2000, 0x3000]);
-        assert_eq!(holds("U2", &kit).0, 1);
+        let check = ending(&WHOLE, WildEnd::OwnFrame);
+        assert!(matches!(check, Check::Holds { evidence: 1, .. }));
+    }
+
+    /// Kernels that stop too early, or that follow any frame pointer, show these too.
+    #[test]
+    fn stopping_early_or_where_every_walk_stops_does_not_exercise_it() {
+        for check in [
+            ending(&WHOLE[..2], WildEnd::OwnFrame),
+            ending(&WHOLE, WildEnd::Zero),
+            ending(&WHOLE, WildEnd::NonCanonical),
+            check("U2", &walk(&WHOLE).trace()),
+        ] {
+            assert!(
+                matches!(check, Check::NotExercised { undecided: 1, .. }),
+                "{check:?}"
+            );
+        }
     }
 
     #[test]

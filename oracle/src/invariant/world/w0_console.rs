@@ -48,6 +48,8 @@ const CALL_TRACE: &str = "Call Trace:";
 const BACKTRACE: &str = "NMI backtrace for cpu";
 /// Lines within which the parts of a report follow each other.
 const REACH: usize = 80;
+/// What the agent writes where lines are missing (guest-userspace/agent/src/kmsg.rs).
+const GAP: &str = "(lines lost";
 /// What a violation puts before the line.
 const SAYS: &str = "the kernel says: ";
 
@@ -58,16 +60,25 @@ const SAYS: &str = "the kernel says: ";
 /// Not reports: what the harness itself causes ("Uhhuh. NMI received for unknown reason", "Dazed
 /// and confused": nobody claims an injected NMI), and what says that the machine is slow or old
 /// rather than that the kernel is wrong ([`HARMLESS`]).
+///
+/// Evidence is a line of a log without gaps: had the kernel reported something, the line were in
+/// it. The agent notes where the kernel's ring had overwritten lines before they were read; then
+/// each line is undecided.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let mut seen = BTreeSet::new();
     let mut explained: Option<usize> = None;
+    let gap = trace.log.iter().any(|line| line.starts_with(GAP));
     for (number, line) in trace.log.iter().enumerate() {
         let text = message(line);
         if text.is_empty() {
             continue;
         }
-        tally.holds();
+        if gap {
+            tally.undecided("the kernel's log has a gap");
+        } else {
+            tally.holds();
+        }
         let near = explained.is_some_and(|at| number - at <= REACH);
         let report = is_report(text);
         if report || text.starts_with(BACKTRACE) {
@@ -214,6 +225,12 @@ mod tests {
             "[    0.000000] Debugging for BUG: off",
         ]);
         assert_eq!(holds("W0", &kit).0, 10);
+    }
+
+    #[test]
+    fn a_log_with_a_gap_does_not_exercise_it() {
+        let kit = log(&["[    1.0] fine", "(lines lost: the kernel's log was full)"]);
+        assert!(not_exercised("W0", &kit).contains("2 undecided"));
     }
 
     #[test]

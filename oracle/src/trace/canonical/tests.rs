@@ -1,5 +1,6 @@
 //! The canonical form of small traces, written out.
 
+use unwindlab_abi::AttrDetails;
 use unwindlab_abi::message::{EventAnnounce, ExpectedStack, ThreadAnnounce, UserSymbol};
 use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
 
@@ -68,6 +69,7 @@ fn spec(name: &str, sample_period: u64) -> EventSpec {
     EventSpec {
         name: name.to_owned(),
         source: EventSource::Dummy,
+        filter: None,
         sample_period,
         sample_type: 0,
         max_stack: 0,
@@ -80,6 +82,7 @@ fn spec(name: &str, sample_period: u64) -> EventSpec {
         inherit: false,
         exclude_callchain_user: false,
         output_to: None,
+        details: AttrDetails::default(),
     }
 }
 
@@ -115,7 +118,9 @@ fn trace(events: Vec<(u32, EventKind)>) -> Trace {
         index,
         ring: 0,
         cpu: 0,
+        ring_index: 0,
         position: index,
+        start: 0,
         time: Some(index as u64),
         event: Some(usize::from(matches!(kind, EventKind::Sample(_)))),
         pid: Some(if tid >= 50 { 50 } else { tid }),

@@ -64,6 +64,7 @@ impl Trace {
             user_symbols: recording.user_symbols.clone(),
             events,
             lab,
+            witness: recording.witness.clone(),
             injections: recording.injections.clone(),
             failures: recording.failures.clone(),
             actions: recording.actions.clone(),
@@ -117,6 +118,9 @@ fn merge(rings: &mut [RingDecoder<'_>]) -> Vec<Event> {
 struct RingDecoder<'a> {
     ring: u32,
     cpu: u32,
+    ring_index: usize,
+    /// Where the first record begins.
+    begin: u64,
     layouts: Layouts,
     records: Records<'a>,
     /// The record to be merged next.
@@ -131,8 +135,9 @@ struct RingDecoder<'a> {
 impl<'a> RingDecoder<'a> {
     fn new(recording: &'a Recording, bytes: &'a RingBytes) -> Result<Self, RingDecodeError> {
         let ring = bytes.ring;
-        let is_this = |announce: &&RingAnnounce| announce.ring == ring;
-        let Some(announce) = recording.rings.iter().find(is_this) else {
+        let is_this = |announce: &RingAnnounce| announce.ring == ring;
+        let rings = recording.rings.iter().enumerate();
+        let Some((ring_index, announce)) = { rings }.find(|(_, it)| is_this(it)) else {
             return Err(RingDecodeError::NotAnnounced { ring });
         };
         let layouts = Layouts::new(ring, &recording.events, recording.tracing.as_ref()).map_err(
@@ -145,6 +150,8 @@ impl<'a> RingDecoder<'a> {
         Ok(Self {
             ring,
             cpu: announce.cpu,
+            ring_index,
+            begin: bytes.begin,
             layouts,
             records: Records::new(&bytes.bytes),
             next: None,
@@ -157,6 +164,7 @@ impl<'a> RingDecoder<'a> {
 
     /// Decodes the next record into `next`; `None` at the end.
     fn advance(&mut self) {
+        let start = self.begin.saturating_add(self.records.offset() as u64);
         let raw = match self.records.next() {
             Some(Ok(raw)) => raw,
             Some(Err(error)) => return self.complain(&error),
@@ -167,7 +175,9 @@ impl<'a> RingDecoder<'a> {
             index: 0,
             ring: self.ring,
             cpu: self.cpu,
+            ring_index: self.ring_index,
             position: self.position,
+            start,
             time: id.time,
             event: self.layouts.event(id.id),
             pid: id.pid,

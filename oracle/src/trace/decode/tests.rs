@@ -2,6 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use unwindlab_abi::AttrDetails;
 use unwindlab_abi::message::EventAnnounce;
 use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
 
@@ -15,6 +16,7 @@ pub(crate) fn spec(name: &str, sample_type: u64) -> EventSpec {
     EventSpec {
         name: name.to_owned(),
         source: EventSource::Dummy,
+        filter: None,
         sample_period: 0,
         sample_type,
         max_stack: 0,
@@ -27,6 +29,7 @@ pub(crate) fn spec(name: &str, sample_type: u64) -> EventSpec {
         inherit: false,
         exclude_callchain_user: false,
         output_to: None,
+        details: AttrDetails::default(),
     }
 }
 
@@ -53,6 +56,7 @@ fn recording(specs: Vec<EventSpec>, rings: Vec<Vec<u8>>) -> Recording {
         }
         recording.ring_bytes.push(RingBytes {
             ring,
+            begin: 0,
             bytes,
             corrupt: None,
         });
@@ -112,6 +116,30 @@ fn a_time_that_goes_backwards_does_not_reorder_its_ring() {
     let expected = [(0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (0, 3)];
     assert_eq!(order(&trace), expected);
     assert!(trace.corrupt.is_empty());
+}
+
+#[test]
+fn a_record_knows_where_it_is_in_its_ring() {
+    let specs = vec![spec("a", BITS)];
+    let first = [switch(1, 0), switch(3, 0)].concat();
+    let len = switch(1, 0).len() as u64;
+    let mut recording = recording(specs, vec![first, switch(2, 100)]);
+    // The rings are announced in another order than they are merged in.
+    recording.rings.reverse();
+    recording.ring_bytes[0].begin = 4096;
+    let trace = Trace::decode(&recording);
+    let places = trace
+        .events
+        .iter()
+        .map(|e| (e.ring_index, e.start, e.end()));
+    assert_eq!(
+        places.collect::<Vec<_>>(),
+        [
+            (1, 4096, 4096 + len),
+            (0, 0, len),
+            (1, 4096 + len, 4096 + 2 * len)
+        ]
+    );
 }
 
 #[test]

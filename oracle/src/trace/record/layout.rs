@@ -1,14 +1,15 @@
 //! Which event wrote a record, and so which `sample_type` parses it.
 //!
-//! Where all events of a ring have one `sample_type`, it parses every record. Where they differ,
-//! only `PERF_SAMPLE_IDENTIFIER` tells them apart: it is the first word of a sample and the last
-//! one of any other record, whatever other fields there are.
+//! Where all events of a ring have one layout (`sample_type`, `sample_id_all`, and what depends on
+//! them), it parses every record. Where they differ, only `PERF_SAMPLE_IDENTIFIER` with
+//! `sample_id_all` tells them apart: it is the first word of a sample and the last one of any other
+//! record, whatever other fields there are.
 
 use unwindlab_abi::message::EventAnnounce;
 use unwindlab_abi::plan::Tracing;
 
 use super::record_type;
-use super::sample_id::{IDENTIFIER, SampleType, UnsupportedSampleType};
+use super::sample_id::{SampleType, UnsupportedSampleType};
 use crate::trace::framing::RawRecord;
 
 /// Why no record of a ring can be parsed.
@@ -26,7 +27,7 @@ pub enum LayoutError {
         name: String,
         error: UnsupportedSampleType,
     },
-    /// Events differ in `sample_type`, and not all have `PERF_SAMPLE_IDENTIFIER`.
+    /// Events differ in the layout of their records, and not all records name their event.
     #[error("its events differ in sample_type and not all have PERF_SAMPLE_IDENTIFIER")]
     Ambiguous,
 }
@@ -79,7 +80,7 @@ impl Layouts {
             let (id, spec) = (announce.id, announce.spec);
             let found = usize::try_from(spec).ok().and_then(|spec| specs.get(spec));
             let found = found.ok_or(LayoutError::NoSuchSpec { id, spec })?;
-            let sample_type = SampleType::new(found.sample_type).map_err(|error| {
+            let sample_type = SampleType::of(found).map_err(|error| {
                 let name = found.name.clone();
                 LayoutError::Unsupported { name, error }
             })?;
@@ -91,7 +92,7 @@ impl Layouts {
         }
         let first = entries.first().ok_or(LayoutError::NoEvents)?.sample_type;
         let uniform = entries.iter().all(|entry| entry.sample_type == first);
-        let identified = |entry: &Entry| entry.sample_type.has(IDENTIFIER);
+        let identified = |entry: &Entry| entry.sample_type.identifies();
         if !uniform && !entries.iter().all(identified) {
             return Err(LayoutError::Ambiguous);
         }

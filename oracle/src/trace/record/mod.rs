@@ -70,6 +70,14 @@ pub struct Record {
 /// # Errors
 /// [`RecordError`] if the body does not hold what its type and `sample_type` promise.
 pub fn parse(raw: &RawRecord<'_>, sample_type: SampleType) -> Result<Record, RecordError> {
+    let mut record = parse_fields(raw, sample_type)?;
+    if sample_type.own_clock {
+        record.id.time = None;
+    }
+    Ok(record)
+}
+
+fn parse_fields(raw: &RawRecord<'_>, sample_type: SampleType) -> Result<Record, RecordError> {
     if raw.record_type == record_type::SAMPLE {
         let (id, sample) = sample::parse(raw.body, sample_type)?;
         let kind = EventKind::Sample(sample);

@@ -94,6 +94,8 @@ pub struct RingReader {
     size: u64,
     /// Stream position up to which all was read; the guest's own word is not read again.
     tail: Option<u64>,
+    /// Stream position of the first byte kept; 0 before anything was read.
+    begin: u64,
     bytes: Vec<u8>,
     corrupt: Option<RingError>,
 }
@@ -118,6 +120,7 @@ impl RingReader {
             data_pages: announce.data_pages.clone(),
             size: (pages * PAGE_SIZE) as u64,
             tail: None,
+            begin: 0,
             bytes: Vec::new(),
             corrupt: None,
         })
@@ -143,6 +146,7 @@ impl RingReader {
         Self {
             bytes: Vec::new(),
             data_pages: self.data_pages.clone(),
+            begin: self.tail.unwrap_or(0),
             ..*self
         }
     }
@@ -164,6 +168,7 @@ impl RingReader {
     pub fn finish(self) -> RingBytes {
         RingBytes {
             ring: self.ring,
+            begin: self.begin,
             bytes: self.bytes,
             corrupt: self.corrupt.map(|error| error.to_string()),
         }
@@ -173,7 +178,10 @@ impl RingReader {
         let tail = match self.tail {
             Some(tail) => tail,
             // A ring may have been used before it was announced, so it need not start at 0.
-            None => aligned(memory.load(self.control_page + DATA_TAIL)?)?,
+            None => {
+                self.begin = aligned(memory.load(self.control_page + DATA_TAIL)?)?;
+                self.begin
+            }
         };
         self.tail = Some(tail);
         let head = aligned(memory.load(self.control_page + DATA_HEAD)?)?;

@@ -149,7 +149,7 @@ proptest! {
         counted += reader.drain(&guest).expect("honest");
         prop_assert_eq!(counted, count);
         let read = reader.finish();
-        prop_assert_eq!(read, RingBytes { ring: 3, bytes: written, corrupt: None });
+        prop_assert_eq!(read, RingBytes { ring: 3, begin: start, bytes: written, corrupt: None });
     }
 
     #[test]

@@ -884,3 +884,17 @@ static int __init lab_init(void)
 	return misc_register(&lab_device);
 }
 device_initcall(lab_init);
+
+/*
+ * Where members of a task are, as offset and size: the host reads it from the image, because a
+ * kernel like this is usually built without BTF.
+ */
+#define TASK_MEMBER(name, member)					\
+	extern const u32 unwindlab_task_##name[2];			\
+	const u32 unwindlab_task_##name[2] __used = {			\
+		offsetof(struct task_struct, member),			\
+		sizeof_field(struct task_struct, member),		\
+	}
+
+TASK_MEMBER(pid, pid);
+TASK_MEMBER(unwind_info_id, unwind_info.id);

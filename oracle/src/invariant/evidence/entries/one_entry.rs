@@ -157,7 +157,7 @@ mod tests {
         kit.nmi(0, 1001, C);
         kit.nmi(0, 1001, C);
         kit.sys_exit(0, 1001);
-        assert_eq!(Facts::new(&kit.trace()).one_entry().len(), 1);
+        assert_eq!(Facts::new(&kit.trace(), None).one_entry().len(), 1);
 
         let mut kit = Kit::new(2);
         kit.sys_enter(0, 1001);
@@ -165,7 +165,7 @@ mod tests {
         kit.lost(1, 2);
         kit.nmi(0, 1001, C);
         kit.sys_exit(0, 1001);
-        assert_eq!(Facts::new(&kit.trace()).one_entry().len(), 0);
+        assert_eq!(Facts::new(&kit.trace(), None).one_entry().len(), 0);
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
         kit.inject(0, 1001, C, at.iteration(1, 7));
         kit.inject(0, 1001, C, at.iteration(1, 8));
         let trace = kit.trace();
-        let groups = Facts::new(&trace).one_entry();
+        let groups = Facts::new(&trace, None).one_entry();
         assert_eq!(groups.len(), 1);
         assert_eq!(groups[0].requests.len(), 2);
     }
@@ -188,7 +188,7 @@ mod tests {
         kit.inject(0, 1001, C, at);
         kit.deferred(0, 1001, C, &[0x40]);
         kit.inject(0, 1001, C + (2 << 32), at);
-        assert_eq!(Facts::new(&kit.trace()).one_entry().len(), 0);
+        assert_eq!(Facts::new(&kit.trace(), None).one_entry().len(), 0);
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
         kit.deferred(1, 1001, C, &[0x40]);
         kit.nmi(1, 1001, C);
         let trace = kit.trace();
-        let groups = Facts::new(&trace).one_entry();
+        let groups = Facts::new(&trace, None).one_entry();
         assert_eq!(groups.len(), 1);
         let of: Vec<usize> = groups[0].requests.iter().map(|r| r.event.index).collect();
         assert_eq!(of, [0, 2]);
@@ -212,6 +212,6 @@ mod tests {
         kit.sys_enter(0, 1001);
         kit.nmi(0, 1001, C + (2 << 32));
         kit.deferred(0, 1001, C, &[0x40]);
-        assert_eq!(Facts::new(&kit.trace()).one_entry().len(), 0);
+        assert_eq!(Facts::new(&kit.trace(), None).one_entry().len(), 0);
     }
 }

@@ -1,9 +1,16 @@
-//! The proof that user instructions ran between two records of a task.
+//! The proof that a task left the kernel between two of its records: what the first asked for was
+//! due before, and the second begins anew.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Origin;
 use crate::invariant::evidence::facts::{Facts, Request};
 use crate::invariant::evidence::order::before;
 use crate::invariant::evidence::tasks::Task;
 use crate::trace::Event;
+
+/// Returns to user mode that are looked at one by one.
+const MOST_FREE: usize = 4096;
 
 /// Why two records of a task are known to be of different entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +25,16 @@ pub(crate) struct Separation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
     Syscall,
+    /// The first record was past the `sys_enter` of its entry, and one follows.
+    Entered,
+    /// The second record comes before the `sys_exit` of its entry, and one precedes it.
+    Left,
+    /// The first record came before a `sys_exit`; the second is of no system call.
+    Elsewhere,
+    /// Returns to user mode that the witness noted.
+    Returned {
+        times: usize,
+    },
     /// Iterations of a workload thread.
     Iterations {
         first: u64,
@@ -40,6 +57,18 @@ impl std::fmt::Display for Why {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Syscall => out.write_str("the task made a system call in between"),
+            Self::Entered => out.write_str("the task began another system call in between"),
+            Self::Left => out.write_str("the task ended another system call in between"),
+            Self::Elsewhere => out.write_str("the task ended its system call in between"),
+            Self::Returned { times: 1 } => {
+                out.write_str("the task returned to user mode in between")
+            }
+            Self::Returned { times } => {
+                write!(
+                    out,
+                    "the task returned to user mode {times} times in between"
+                )
+            }
             Self::Iterations {
                 first,
                 second,
@@ -58,25 +87,27 @@ impl std::fmt::Display for Why {
 }
 
 impl<'t> Facts<'t> {
-    /// The proof that a user instruction of their task retired between two records.
-    ///
-    /// Both must be of one task and in this order. Two NMIs that hit user mode at different
-    /// instructions count: between them the task executed at least the first of the two, or an
-    /// entry of its own (the self-IPI's) has ended and changed the instruction pointer. So does a
-    /// walk between them that began at another user instruction than the second hit.
+    /// The proof that the whole exit work of an entry of their task lies between two records, which
+    /// must be in this order.
     pub fn separated(&self, first: &Event, second: &Event) -> Option<Separation> {
-        let task = self.tasks.of(first)?;
-        if self.tasks.of(second)? != task || !before(first, second) {
-            return None;
-        }
-        let markers = self
-            .syscalls
-            .markers_between(self.trace, task, first, second);
-        if let Some(events) = markers {
-            return Some(Separation {
-                why: Why::Syscall,
-                events: events.to_vec(),
-            });
+        self.user_code_between(first, second).or_else(|| {
+            let task = self.one_task(first, second)?;
+            self.ended(task, first, second)
+                .or_else(|| self.returned(task, first, second))
+        })
+    }
+
+    /// The proof that a user instruction of their task retired between two records, which must be in
+    /// this order.
+    ///
+    /// Two NMIs that hit user mode at different instructions count: between them the task executed
+    /// at least the first of the two, or an entry of its own (the self-IPI's) has ended and changed
+    /// the instruction pointer. So does a walk between them that began at another user instruction
+    /// than the second hit.
+    pub fn user_code_between(&self, first: &Event, second: &Event) -> Option<Separation> {
+        let task = self.one_task(first, second)?;
+        if let Some(proof) = self.passed_markers(task, first, second) {
+            return Some(proof);
         }
         if let Some(proof) = self.left_with_answer(task, first, second) {
             return Some(proof);
@@ -96,6 +127,87 @@ impl<'t> Facts<'t> {
         };
         let events = Vec::new();
         Some(Separation { why, events })
+    }
+
+    /// The task of both, if it is one and the first record is the earlier one.
+    fn one_task(&self, first: &Event, second: &Event) -> Option<Task> {
+        let task = self.tasks.of(first)?;
+        let ordered =
+            before(first, second) || self.returns.before(first)? < self.returns.before(second)?;
+        (self.tasks.of(second) == Some(task) && ordered).then_some(task)
+    }
+
+    /// The proof by the markers between the two, and by what is known of the entries of the two.
+    fn passed_markers(&self, task: Task, first: &Event, second: &Event) -> Option<Separation> {
+        let passed = self.syscalls.between(self.trace, task, first, second);
+        let proof = |why, events: &[usize]| {
+            let events = events.to_vec();
+            Some(Separation { why, events })
+        };
+        if let Some(events) = passed.apart {
+            return proof(Why::Syscall, &events);
+        }
+        if let Some(enter) = passed.enter
+            && self.origin(first).is_past_sys_enter()
+        {
+            return proof(Why::Entered, &[enter]);
+        }
+        let exit = passed.exit?;
+        let precedes = self.origin(second).is_before_sys_exit();
+        precedes.then(|| proof(Why::Left, &[exit]))?
+    }
+
+    /// The proof by a `sys_exit` before a record that is of no system call.
+    fn ended(&self, task: Task, first: &Event, second: &Event) -> Option<Separation> {
+        let outside = matches!(self.origin(second), Origin::Interrupt(_) | Origin::UserNmi);
+        let passed = outside.then(|| self.syscalls.between(self.trace, task, first, second));
+        Some(Separation {
+            why: Why::Elsewhere,
+            events: vec![passed?.exit?],
+        })
+    }
+
+    /// The proof by the witness: a return for which the kernel must have done its exit work, begun
+    /// after the first record.
+    fn returned(&self, task: Task, first: &Event, second: &Event) -> Option<Separation> {
+        let [i, j] = [first, second].map(|it| self.returns.before(it));
+        let times = j?.checked_sub(i?)?;
+        (times > self.free_returns(task, first, second)?).then(|| Separation {
+            why: Why::Returned { times },
+            events: Vec::new(),
+        })
+    }
+
+    /// How many returns to user mode there are between two records for which the kernel need not
+    /// have answered the first. Where that one was made behind the exit work, or by an NMI in user
+    /// mode, its own return is one, and the self-interrupt's entry answers it. Each other NMI that
+    /// hits user mode before that entry makes another. Another client that asks behind the exit
+    /// work keeps the kernel from the reset. `None` where NMIs leave no samples.
+    pub fn free_returns(&self, task: Task, first: &Event, second: &Event) -> Option<usize> {
+        let [i, j] = [first, second].map(|it| self.returns.before(it));
+        let (i, j) = (i?, j?);
+        let is_of = |list: &BTreeMap<Task, BTreeSet<usize>>, number: usize| {
+            list.get(&task).is_some_and(|list| list.contains(&number))
+        };
+        let is_free = |&number: &usize| {
+            is_of(&self.kept_back, number)
+                || match number == i {
+                    true => self.may_be_late(task, first),
+                    false => is_of(&self.user_nmis, number),
+                }
+        };
+        // More of them in a row than these do not occur.
+        let free = (i..j.min(i.saturating_add(MOST_FREE)))
+            .filter(is_free)
+            .count();
+        self.nmis_are_sampled.then_some(free)
+    }
+
+    /// Whether a record may have been made where its own entry does not answer it any more.
+    pub fn may_be_late(&self, task: Task, event: &Event) -> bool {
+        event.deferred_chain().is_none()
+            && self.origin(event).may_be_late()
+            && self.syscalls.around(self.trace, task, event).is_none()
     }
 
     /// The proof by an answer between the two, written on the way to the user instruction that is
@@ -174,7 +286,7 @@ mod tests {
         kit.sys_enter(0, 1001);
         let c = kit.nmi(0, 1001, C);
         let trace = kit.trace();
-        let facts = Facts::new(&trace);
+        let facts = Facts::new(&trace, None);
         let separated = |x: usize, y: usize| {
             facts
                 .separated(&trace.events[x], &trace.events[y])
@@ -195,7 +307,7 @@ mod tests {
         let d = kit.inject(0, 1001, C, user(0x1000));
         let e = kit.inject(0, 1001, C, user(0x1004));
         let trace = kit.trace();
-        let facts = Facts::new(&trace);
+        let facts = Facts::new(&trace, None);
         let separated = |x: usize, y: usize| {
             facts
                 .separated(&trace.events[x], &trace.events[y])
@@ -220,7 +332,7 @@ mod tests {
             kit.deferred(0, 1001, C, &[walked, 0x2000]);
             let second = kit.inject(0, 1001, C, hit);
             let trace = kit.trace();
-            let facts = Facts::new(&trace);
+            let facts = Facts::new(&trace, None);
             let proof = facts.separated(&trace.events[first], &trace.events[second]);
             assert_eq!(proof.is_some(), is_proof, "{proof:?}");
         }

@@ -5,9 +5,13 @@
 //! The steps of `unwind_deferred_request`, the task work, the reset and the exit flush are those
 //! of kernel/unwind/deferred.c and include/linux/unwind_deferred.h of 7.2, perf being the only
 //! client. An NMI can come between any two of them but one: between the reset's clearing of the
-//! mask and of the id.
+//! mask and of the id. Requests also come from what the task does: probes and tracepoints in its
+//! system calls and handlers, a switch, and the exceptions that it raises in user mode.
 
-use crate::invariant::testkit::{Hit, Kit, kernel, user};
+use unwindlab_abi::plan::{EventSource, Watch};
+
+use crate::invariant::testkit::entry_text::{Far, Via, outer};
+use crate::invariant::testkit::{Hit, Kit, kernel, spec, tracepoint, user};
 
 /// What is wrong with the kernel. Named as the mutants are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,16 +33,68 @@ pub enum Bug {
     ErrorWithoutCallback,
     OnlyFirstDeferred,
     OutputToEveryone,
+    /// Answers after a user instruction, in the next entry.
+    AnswersLate,
 }
+
+/// What a trace shows besides requests and answers.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown {
+    /// System call markers.
+    pub markers: bool,
+    /// Returns to user mode.
+    pub witness: bool,
+    /// The injection log.
+    pub injections: bool,
+}
+
+/// All of it.
+pub const EVERYTHING: Shown = Shown {
+    markers: true,
+    witness: true,
+    injections: true,
+};
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// An NMI in user mode.
+    NmiInUser,
+    /// An NMI in a stay of this kind.
+    NmiIn(Via),
+    /// A kprobe, a return probe or a tracepoint in a stay of this kind.
+    ProbeIn(Via),
+    /// The tracepoint of a context switch.
+    Switch,
+    /// The software event of a page fault of user mode.
+    PageFault,
+    /// A uprobe: an exception of user mode, and the exit work of it asks.
+    Uprobe,
+    /// A hardware breakpoint in user mode.
+    Breakpoint,
+}
+
+/// All of them.
+pub const SOURCES: &[Source] = &[
+    Source::NmiInUser,
+    Source::NmiIn(Via::Syscall),
+    Source::NmiIn(Via::Tick),
+    Source::NmiIn(Via::Fault),
+    Source::ProbeIn(Via::Syscall),
+    Source::ProbeIn(Via::Tick),
+    Source::ProbeIn(Via::Fault),
+    Source::Switch,
+    Source::PageFault,
+    Source::Uprobe,
+    Source::Breakpoint,
+];
 
 /// Where a task is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
     User,
     /// In the body of a system call, or of an interrupt.
-    Body {
-        syscall: bool,
-    },
+    Body(Via),
     /// Behind `sys_exit`; the task work has not run.
     ExitWork,
     /// The walk is done, the callback comes.
@@ -74,6 +130,12 @@ struct Task {
     asleep: bool,
     /// Cookies it was given.
     births: u32,
+    /// How it came into the kernel.
+    via: Via,
+    /// Of an entry that is about to begin, which request its handler makes.
+    raises: Option<Source>,
+    /// User instructions since the request that pends.
+    went_on: u32,
 }
 
 /// A CPU's number as records have it.
@@ -97,6 +159,19 @@ impl Task {
             cache: None,
             asleep: false,
             births: 0,
+            via: Via::Syscall,
+            raises: None,
+            went_on: 0,
+        }
+    }
+
+    /// How far its entry is, for the kernel chain of a sample.
+    fn far(&self) -> Far {
+        match self.at {
+            At::ExitWork => Far::After,
+            At::Walked { .. } => Far::Work,
+            At::Answered | At::Reset => Far::Late,
+            _ => Far::Body,
         }
     }
 }
@@ -114,6 +189,14 @@ pub struct Model {
     tasks: Vec<Task>,
     /// The task on each CPU.
     on: Vec<usize>,
+    shown: Shown,
+    sources: Vec<Source>,
+    /// Answers after a user instruction.
+    pub late: usize,
+    /// Requests that share a cookie with one of an earlier entry.
+    pub stale: usize,
+    /// The specs of the events that ask besides NMIs: probe, switch, page fault, uprobe, breakpoint.
+    specs: [u32; 5],
 }
 
 const THREADS: u32 = 5;
@@ -123,7 +206,31 @@ const SYSCALL_RETURN: u64 = 0x1080;
 
 impl Model {
     pub fn new(seed: u64, bug: Option<Bug>) -> Self {
+        Self::with(seed, bug, EVERYTHING, SOURCES)
+    }
+
+    /// One of which the trace shows so much, and in which only these sources ask.
+    pub fn with(seed: u64, bug: Option<Bug>, shown: Shown, sources: &[Source]) -> Self {
         let mut kit = Kit::new(2);
+        if shown.witness {
+            kit.witness();
+        }
+        let hit = EventSource::Breakpoint {
+            address: 0x1004,
+            watch: Watch::Execute,
+        };
+        let specs = [
+            ("probe", tracepoint("unwindlab", "probe")),
+            ("switch", tracepoint("sched", "sched_switch")),
+            ("fault", EventSource::Software(2)),
+            ("uprobe", tracepoint("unwindlab", "user")),
+            ("break", hit),
+        ];
+        let specs = specs.map(|(name, source)| {
+            let mut spec = spec(name, source);
+            spec.defer_callchain = true;
+            kit.open(spec)
+        });
         let mut tasks = Vec::new();
         for thread in 0..THREADS {
             let tid = 1001 + thread;
@@ -133,7 +240,7 @@ impl Model {
         // Who sleeps went to sleep in a system call before the session.
         for task in &mut tasks[2..] {
             task.asleep = true;
-            task.at = At::Body { syscall: true };
+            task.at = At::Body(Via::Syscall);
             task.ip = SYSCALL_RETURN;
         }
         kit.switch_in(0, 1001);
@@ -146,6 +253,11 @@ impl Model {
             arrivals: 0,
             tasks,
             on: vec![0, 1],
+            shown,
+            sources: sources.to_vec(),
+            late: 0,
+            stale: 0,
+            specs,
         }
     }
 
@@ -182,8 +294,9 @@ impl Model {
 
     fn step(&mut self, cpu: usize) {
         match self.below(10) {
-            0..=3 => self.nmi(cpu),
-            4 if matches!(self.current(cpu).at, At::Body { .. }) => self.switch(cpu),
+            0..=2 => self.nmi(cpu),
+            3 => self.probe(cpu),
+            4 if matches!(self.current(cpu).at, At::Body(_)) => self.switch(cpu),
             _ => self.advance(cpu),
         }
     }
@@ -197,30 +310,35 @@ impl Model {
             // The self-IPI comes before anything else in user mode.
             At::User if task.self_ipi => {
                 self.current(cpu).self_ipi = false;
-                self.current(cpu).at = At::Body { syscall: false };
+                self.enter(cpu, Via::Tick);
             }
             At::User => match choice {
-                0 => self.current(cpu).at = At::Body { syscall: false },
+                0 => self.raise(cpu),
                 1..=3 => {
-                    self.kit.sys_enter(to, tid);
+                    if self.shown.markers {
+                        self.kit.sys_enter(to, tid);
+                    }
                     let task = self.current(cpu);
                     task.ip = SYSCALL_RETURN;
-                    task.at = At::Body { syscall: true };
+                    task.went_on += 1;
+                    self.enter(cpu, Via::Syscall);
                 }
-                _ => {
-                    let task = self.current(cpu);
-                    task.ip = 0x1004 + (task.ip + 4) % 0x40;
-                    task.iteration += u64::from(choice == 4);
-                }
+                _ => self.user_code(cpu, choice == 4),
             },
-            At::Body { syscall: true } if choice == 0 => {
+            At::Body(Via::Syscall) if choice == 0 => {
                 self.current(cpu).at = At::Exiting { recorded: false };
             }
-            At::Body { syscall } => {
-                if syscall {
+            At::Body(via) => {
+                if let Some(source) = self.current(cpu).raises.take() {
+                    self.ask(cpu, source);
+                }
+                if via == Via::Syscall && self.shown.markers {
                     self.kit.sys_exit(to, tid);
                 }
                 self.current(cpu).at = At::ExitWork;
+            }
+            At::ExitWork if self.has(Bug::AnswersLate) && task.went_on == 0 => {
+                self.current(cpu).at = At::Answered;
             }
             At::ExitWork if task.pending => self.walk(cpu),
             At::ExitWork => self.current(cpu).at = At::Answered,
@@ -233,7 +351,10 @@ impl Model {
                 self.reset(cpu);
                 self.current(cpu).at = At::Reset;
             }
-            At::Reset => self.current(cpu).at = At::User,
+            At::Reset => {
+                self.current(cpu).at = At::User;
+                self.kit.returns(to, tid);
+            }
             At::Exiting { recorded: false } => {
                 self.kit.exit(to, tid);
                 self.current(cpu).at = At::Exiting { recorded: true };
@@ -241,6 +362,72 @@ impl Model {
             At::Exiting { recorded: true } => self.exit(cpu),
             At::Dead => self.revive(cpu),
         }
+    }
+
+    /// The task comes into the kernel.
+    fn enter(&mut self, cpu: usize, via: Via) {
+        let task = self.current(cpu);
+        task.via = via;
+        task.at = At::Body(via);
+    }
+
+    /// The leaf of a workload thread: it comes back to no instruction without a system call.
+    fn user_code(&mut self, cpu: usize, iteration: bool) {
+        let task = self.current(cpu);
+        task.went_on += 1;
+        task.ip = match task.ip {
+            0x10fc.. => 0x10fc,
+            ip => ip + 4,
+        };
+        task.iteration += u64::from(iteration);
+    }
+
+    /// A tick, or an exception that the next user instruction raises.
+    fn raise(&mut self, cpu: usize) {
+        let raised = match self.below(4) {
+            0 => None,
+            1 => Some(Source::PageFault),
+            2 => Some(Source::Uprobe),
+            _ => Some(Source::Breakpoint),
+        };
+        self.enter(
+            cpu,
+            if raised.is_some() {
+                Via::Fault
+            } else {
+                Via::Tick
+            },
+        );
+        self.current(cpu).raises = raised;
+    }
+
+    /// A probe that the task comes to.
+    fn probe(&mut self, cpu: usize) {
+        let task = self.current(cpu);
+        if let At::Body(via) = task.at {
+            self.ask(cpu, Source::ProbeIn(via));
+        }
+    }
+
+    /// A request that the task makes itself, in task context or in the handler of an exception.
+    fn ask(&mut self, cpu: usize, source: Source) {
+        if !self.sources.contains(&source) {
+            return;
+        }
+        let (on, task) = (number(cpu), self.current(cpu).clone());
+        let [probe, switch, fault, uprobe, breakpoint] = self.specs;
+        let (spec, frames) = match source {
+            Source::Switch => (switch, outer(task.via, Far::Body)),
+            Source::PageFault => (fault, Vec::new()),
+            Source::Uprobe => (uprobe, outer(task.via, Far::Work)),
+            Source::Breakpoint => (breakpoint, Vec::new()),
+            _ => (probe, outer(task.via, Far::Body)),
+        };
+        if self.is_refused(cpu) {
+            return;
+        }
+        let cookie = self.request(cpu);
+        self.kit.asks_in(spec, on, task.tid, cookie, &frames);
     }
 
     /// An injection that a thread armed, made once or twice at its arrival, or one at a rate.
@@ -256,6 +443,13 @@ impl Model {
             hit = hit.iteration(task.thread, task.iteration);
         }
         let in_user = task.at == At::User;
+        let source = match task.at {
+            At::User => Source::NmiInUser,
+            _ => Source::NmiIn(task.via),
+        };
+        if !self.sources.contains(&source) {
+            return;
+        }
         for _ in 0..if armed && !in_user { 2 } else { 1 } {
             self.sample(cpu, hit);
         }
@@ -272,14 +466,40 @@ impl Model {
             ..
         } = self.current(cpu);
         if at == At::Dead {
-            return self.kit.inject_kernel_only(on, tid, hit);
+            if self.shown.injections {
+                self.kit.inject_kernel_only(on, tid, hit);
+            }
+            return;
         }
-        let refused = matches!(at, At::Exiting { .. }) && !self.has(Bug::ExitingNotRefused);
-        if refused || (requested && self.has(Bug::OnlyFirstDeferred)) {
-            return self.kit.inject_inline(on, tid, hit, &[ip]);
+        if self.is_refused(cpu) || (requested && self.has(Bug::OnlyFirstDeferred)) {
+            if self.shown.injections {
+                self.kit.inject_inline(on, tid, hit, &[ip]);
+            }
+        } else {
+            let cookie = self.request(cpu);
+            let task = self.current(cpu);
+            let frames = match task.at {
+                At::User => Vec::new(),
+                _ => outer(task.via, task.far()),
+            };
+            // What is late was interrupted in the outer function itself, the exit work in its own.
+            let frames = match task.far() {
+                Far::Late => frames.get(1..).unwrap_or_default(),
+                _ => &frames,
+            };
+            match self.shown.injections {
+                true => self.kit.inject_in(on, tid, cookie, hit, frames),
+                false => self.kit.nmi_in(on, tid, cookie, hit, frames),
+            };
         }
-        let cookie = self.request(cpu);
-        self.kit.inject(on, tid, cookie, hit);
+        if at == At::User {
+            self.kit.returns(on, tid);
+        }
+    }
+
+    fn is_refused(&mut self, cpu: usize) -> bool {
+        let exiting = matches!(self.current(cpu).at, At::Exiting { .. } | At::Dead);
+        exiting && !self.has(Bug::ExitingNotRefused)
     }
 
     /// `unwind_deferred_request`, from an NMI.
@@ -289,10 +509,15 @@ impl Model {
             self.current(cpu).id = id;
         }
         let silent = self.has(Bug::NmiWithoutSelfIpi);
+        let late = self.has(Bug::AnswersLate);
+        let task = self.current(cpu);
+        let stale = late && task.requested && task.went_on > 0;
+        self.stale += usize::from(stale);
         let task = self.current(cpu);
         if !task.requested {
             task.requested = true;
             task.pending = true;
+            task.went_on = 0;
             task.self_ipi = !silent && matches!(task.at, At::User | At::Answered | At::Reset);
         }
         task.id
@@ -324,6 +549,8 @@ impl Model {
             self.has(Bug::ClearBeforeUnwind),
             self.has(Bug::ErrorWithoutCallback) && self.below(4) == 0,
         );
+        let late = self.has(Bug::AnswersLate) && self.current(cpu).went_on > 0;
+        self.late += usize::from(late);
         let task = self.current(cpu);
         task.pending = false;
         let cookie = task.id;
@@ -410,6 +637,7 @@ impl Model {
 
     /// The task on the CPU goes to sleep, a sleeper comes in its place.
     fn switch(&mut self, cpu: usize) {
+        self.ask(cpu, Source::Switch);
         let sleepers: Vec<usize> = (0..self.tasks.len())
             .filter(|&at| self.tasks[at].asleep)
             .collect();

@@ -77,6 +77,9 @@ fn translate(theirs: Theirs) -> (SampleId, EventKind) {
                 period: sample.period,
                 raw: sample.raw,
                 chain,
+                regs_user: None,
+                user_abi: 0,
+                stack_user: None,
             });
             (sample_id(Some(&sample.record_id)), kind)
         }

@@ -1,9 +1,11 @@
 //! The perf events of a scenario: the default ones, or those that it writes itself.
 
+pub(in crate::scenario) mod source;
+
 use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
+use unwindlab_abi::{AttrDetails, WorkloadKind};
 
 use super::error::Complaints;
-use super::inject;
 use super::located::At;
 use super::model::{Perf, PerfEvent, Pmu, SampleField, Scenario};
 use super::resolve::KernelSymbols;
@@ -16,22 +18,18 @@ const SAMPLE_CALLCHAIN: u64 = 1 << 5;
 const SAMPLE_CPU: u64 = 1 << 7;
 const SAMPLE_PERIOD: u64 = 1 << 8;
 const SAMPLE_RAW: u64 = 1 << 10;
+const SAMPLE_REGS_USER: u64 = 1 << 12;
+const SAMPLE_STACK_USER: u64 = 1 << 13;
 const SAMPLE_IDENTIFIER: u64 = 1 << 16;
 
 /// Fields of every record, by which records are merged and identified.
 const SAMPLE_ALWAYS: u64 = SAMPLE_IDENTIFIER | SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU;
 
-/// Software and hardware events by perf's names (`enum perf_sw_ids`, `enum perf_hw_id`).
-const NAMED: &[(&str, EventSource)] = &[
-    ("dummy", EventSource::Dummy),
-    ("cpu-clock", EventSource::Software(0)),
-    ("task-clock", EventSource::Software(1)),
-    ("page-faults", EventSource::Software(2)),
-    ("context-switches", EventSource::Software(3)),
-    ("cpu-migrations", EventSource::Software(4)),
-    ("cycles", EventSource::Hardware(0)),
-    ("instructions", EventSource::Hardware(1)),
-];
+/// The user registers bp, sp and ip (`enum perf_event_x86_regs`).
+const REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
+/// Bytes of the user stack in a sample: more than a signal frame and several dozen frames of the
+/// workloads.
+const STACK_BYTES: u32 = 4096;
 
 /// Period of the default sampler of a synthetic counter, longer than any trial: the counter
 /// overflows only where the scenario says.
@@ -51,7 +49,7 @@ pub(super) fn resolve(
         // They would make requests of which the trace knows nothing.
         None if scenario.perf_tool.is_some() => Vec::new(),
         None => default_events(scenario),
-        Some(written) => written_events(written, symbols, complaints),
+        Some(written) => written_events(scenario, written, symbols, complaints),
     };
     if let (Some(max_stack), Some(_)) = (&perf.max_stack, &perf.events) {
         complaints.add(
@@ -128,6 +126,7 @@ fn blank(name: &str, source: EventSource) -> EventSpec {
     EventSpec {
         name: name.to_owned(),
         source,
+        filter: None,
         sample_period: 0,
         sample_type: SAMPLE_ALWAYS,
         max_stack: 0,
@@ -140,10 +139,12 @@ fn blank(name: &str, source: EventSource) -> EventSpec {
         inherit: false,
         exclude_callchain_user: false,
         output_to: None,
+        details: AttrDetails::default(),
     }
 }
 
 fn written_events(
+    scenario: &Scenario,
     written: &At<Vec<PerfEvent>>,
     symbols: Option<&dyn KernelSymbols>,
     complaints: &mut Complaints<'_>,
@@ -159,7 +160,10 @@ fn written_events(
             || format!("found event `{}` twice, expected unique names", *event.name),
         );
         let output_to = output_to(event, &events, complaints);
-        let source = source(&event.event, symbols, complaints);
+        let source = source::source(&event.event, symbols);
+        let source = complaints.accept(event.event.location(), source);
+        let source = source.unwrap_or(EventSource::Dummy);
+        check_source(scenario, event, &source, complaints);
         events.push(EventSpec {
             sample_period: event.period,
             sample_type: SAMPLE_ALWAYS | sample_bits(&event.sample),
@@ -173,10 +177,86 @@ fn written_events(
             inherit: event.inherit,
             exclude_callchain_user: event.exclude_callchain_user,
             output_to,
+            filter: event.filter.as_ref().map(|it| (**it).clone()),
+            details: details(&event.sample),
             ..blank(&event.name, source)
         });
     }
+    check_probes(written, &events, complaints);
     events
+}
+
+/// What a source needs of the rest of the scenario.
+fn check_source(
+    scenario: &Scenario,
+    event: &PerfEvent,
+    source: &EventSource,
+    complaints: &mut Complaints<'_>,
+) {
+    let location = event.event.location();
+    if let Some(filter) = &event.filter {
+        let fields = matches!(
+            source,
+            EventSource::Tracepoint { .. }
+                | EventSource::Kprobe { .. }
+                | EventSource::Fprobe { .. }
+                | EventSource::Uprobe { .. }
+        );
+        complaints.require(fields, filter.location(), || {
+            "found `filter`, which takes a tracepoint or a probe: only they have fields".to_owned()
+        });
+    }
+    if matches!(source, EventSource::TaskField { .. }) {
+        complaints.require(event.output_to.is_some(), location, || {
+            "an event on a field of the task needs `output-to`: each thread has its own, and all \
+             write to one ring"
+                .to_owned()
+        });
+        complaints.require(!event.inherit, location, || {
+            "an event on a field of the task takes no `inherit`: it is the field of one task"
+                .to_owned()
+        });
+        let kind = *scenario.workload.kind;
+        let lasting = !matches!(
+            kind,
+            WorkloadKind::Exit
+                | WorkloadKind::Exec
+                | WorkloadKind::ExecByThread
+                | WorkloadKind::Process
+        );
+        complaints.require(lasting, location, || {
+            let kind = kind.name();
+            format!(
+                "workload `{kind}` makes a task for each iteration; an event on a field of the \
+                 task needs threads that stay"
+            )
+        });
+    }
+}
+
+/// The kernel optimises all kprobes that it can, or none.
+fn check_probes(written: &[PerfEvent], events: &[EventSpec], complaints: &mut Complaints<'_>) {
+    let is = |event: &EventSpec, wanted| matches!(event.source, EventSource::Kprobe { optimized, .. } if optimized == wanted);
+    let plain = events.iter().any(|event| is(event, false));
+    if let Some((event, _)) = { written.iter().zip(events) }.find(|(_, spec)| is(spec, true)) {
+        complaints.require(!plain, event.event.location(), || {
+            "found `optprobe` beside `kprobe` or `kretprobe`: the kernel optimises all kprobes or \
+             none"
+                .to_owned()
+        });
+    }
+}
+
+/// What some fields of a sample need besides their bit.
+fn details(fields: &[SampleField]) -> AttrDetails {
+    let mut details = AttrDetails::default();
+    if fields.contains(&SampleField::RegsUser) {
+        details.regs_user = REGISTERS;
+    }
+    if fields.contains(&SampleField::StackUser) {
+        details.stack_user = STACK_BYTES;
+    }
+    details
 }
 
 fn sample_bits(fields: &[SampleField]) -> u64 {
@@ -186,6 +266,8 @@ fn sample_bits(fields: &[SampleField]) -> u64 {
             SampleField::Callchain => SAMPLE_CALLCHAIN,
             SampleField::Period => SAMPLE_PERIOD,
             SampleField::Raw => SAMPLE_RAW,
+            SampleField::RegsUser => SAMPLE_REGS_USER,
+            SampleField::StackUser => SAMPLE_STACK_USER,
         }
     })
 }
@@ -210,48 +292,4 @@ fn output_to(
         );
     }
     index.and_then(|index| u32::try_from(index).ok())
-}
-
-fn source(
-    name: &At<String>,
-    symbols: Option<&dyn KernelSymbols>,
-    complaints: &mut Complaints<'_>,
-) -> EventSource {
-    if let Some((_, source)) = NAMED.iter().find(|(known, _)| *known == name.as_str()) {
-        return source.clone();
-    }
-    let is_word = |word: &str| {
-        !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-    };
-    match name.split_once(':') {
-        Some((kind @ ("kprobe" | "kretprobe"), function)) if is_word(function) => {
-            EventSource::Probe {
-                function: function.to_owned(),
-                at_return: kind == "kretprobe",
-            }
-        }
-        Some(("breakpoint", function)) if is_word(function) => {
-            let address = symbols.and_then(|symbols| {
-                let address = inject::places::symbol_address(function, symbols);
-                complaints.accept(name.location(), address)
-            });
-            EventSource::Breakpoint {
-                address: address.unwrap_or_default(),
-            }
-        }
-        Some((system, event)) if is_word(system) && is_word(event) => tracepoint(system, event),
-        _ => {
-            let names: Vec<_> = NAMED.iter().map(|(name, _)| format!("`{name}`")).collect();
-            complaints.add(
-                name.location(),
-                format!(
-                    "found event `{}`, expected a tracepoint such as `nmi:nmi_handler`, a \
-                     `kprobe:FUNCTION`, `kretprobe:FUNCTION` or `breakpoint:FUNCTION`, or one of {}",
-                    name.escape_debug(),
-                    names.join(", ")
-                ),
-            );
-            EventSource::Dummy
-        }
-    }
 }

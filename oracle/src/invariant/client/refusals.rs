@@ -1,0 +1,149 @@
+//! R6: a request returns what it may return.
+
+use unwindlab_abi::message::ThreadAnnounce;
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::lab::{Lab, task};
+use crate::invariant::evidence::{Evidence, spec};
+use crate::trace::EventKind;
+use crate::trace::lab::LabKind;
+
+/// `-EINVAL`.
+const EINVAL: i32 = -22;
+/// `PERF_SAMPLE_CALLCHAIN`.
+const CALLCHAIN: u64 = 1 << 5;
+
+/// R6, by the lab client's log. "Return: 0 if the callback successfully was queued. 1 if the
+/// callback is pending or was already executed. Negative if there's an error" (kernel-doc of
+/// `unwind_deferred_request`, kernel/unwind/deferred.c, 7.3). That function has one error for
+/// reasons that a watched task can have: `-EINVAL`, for a task with `PF_EXITING` and for a client
+/// that is cancelled. (Watched tasks are no kernel threads and have user registers.) `task_work_add`
+/// fails for an exiting task only.
+///
+/// Evidence is a request: one that returns what it must not shows it in the value that is logged.
+pub fn returned(lab: &Lab<'_>, tally: &mut Tally) {
+    for event in lab.log.events.iter().filter(|event| event.task != 0) {
+        let LabKind::Request { ret, cookie, .. } = event.kind else {
+            continue;
+        };
+        let cancel = event.client.and_then(|client| lab.cancel(client));
+        let cancelled = event.flags.cancelled || cancel.is_some_and(|slot| slot < event.slot);
+        let refusable = event.flags.exiting || cancelled;
+        let wrong = match ret {
+            0 | 1 => None,
+            EINVAL if refusable => (cookie != 0).then_some(", and got a cookie"),
+            EINVAL => Some(", though the task does not exit and the client is not cancelled"),
+            ..=-1 => Some(", which is no reason that it can have"),
+            // R1 judges it.
+            _ => continue,
+        };
+        let Some(wrong) = wrong else {
+            tally.holds();
+            continue;
+        };
+        let client = event
+            .client
+            .map_or_else(String::new, |c| format!("client {c}: "));
+        let message = format!(
+            "{client}a request for {} returned {ret}{wrong}",
+            task(event)
+        );
+        tally.violated_in_log(message, [event.slot], event.interrupted());
+    }
+}
+
+/// R6, by perf's records. `perf_callchain` (kernel/events/core.c, 7.3) asks for each user task with
+/// an mm, and writes the user chain inline if it is refused. A sample of a workload thread that
+/// does not exit has one or the other, so one with neither was not asked for at all, or its refusal
+/// went unnoticed. M7 judges whether the refusal was right.
+///
+/// Evidence is such a sample with a cookie. An inline chain is M7's, and a sample without any chain
+/// is undecided: perf found no buffer for it (`get_callchain_entry`).
+pub fn asked(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let trace = evidence.trace();
+    let facts = evidence.facts();
+    for event in &trace.events {
+        let EventKind::Sample(sample) = &event.kind else {
+            continue;
+        };
+        let asks = spec(trace, event).is_some_and(|spec| {
+            let of_all = spec.details.target == unwindlab_abi::EventTarget::default();
+            let chain = spec.sample_type & CALLCHAIN != 0 && !spec.exclude_callchain_user;
+            spec.defer_callchain && chain && of_all
+        });
+        let alive = |thread: &ThreadAnnounce| thread.tid != 0 && Some(thread.tid) == event.tid;
+        if !asks || !trace.threads.iter().any(alive) || facts.behind_exit(event).is_some() {
+            continue;
+        }
+        if sample.cookie().is_some() {
+            tally.holds();
+        } else if event.kernel_chain().is_empty() {
+            tally.undecided("a sample without a chain");
+        } else if !sample.is_inline() {
+            let message = format!(
+                "a sample of thread {} has neither a cookie nor a user chain",
+                event.tid.unwrap_or_default()
+            );
+            tally.violated(message, [event.index], facts.instruction(event));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::lab::{C, LabKit, client, holds as holds_in_log, violated};
+    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+
+    #[test]
+    fn what_the_kernel_doc_says_holds() {
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, C);
+        kit.ask(1, client(0), 1, C);
+        kit.with(|f| f.exiting = true).ask(1, client(0), -22, 0);
+        kit.cancel(client(1));
+        kit.ask(2, client(1), -22, 0);
+        assert_eq!(holds_in_log("R6", &kit).0, 4);
+    }
+
+    #[test]
+    fn any_other_value_does_not() {
+        for ret in [-16, -22, -3, i32::MIN] {
+            let mut kit = LabKit::new();
+            let a = kit.ask(1, client(0), ret, 0);
+            assert_eq!(violated("R6", &kit), [a], "{ret}");
+        }
+        let mut kit = LabKit::new();
+        let a = kit.with(|f| f.exiting = true).ask(1, client(0), -16, 0);
+        assert_eq!(violated("R6", &kit), [a]);
+        let mut kit = LabKit::new();
+        let a = kit.with(|f| f.exiting = true).ask(1, client(0), -22, C);
+        assert_eq!(violated("R6", &kit), [a]);
+    }
+
+    fn workload() -> Kit {
+        let mut kit = Kit::new(1);
+        kit.spec("nmi", |spec| spec.sample_type |= super::CALLCHAIN);
+        kit.thread(0, 1001);
+        kit
+    }
+
+    #[test]
+    fn a_cookie_holds_and_nothing_does_not() {
+        let mut kit = workload();
+        kit.nmi(0, 1001, C);
+        assert_eq!(holds("R6", &kit).0, 1);
+        let at = kit.kernel_only(0, 1001);
+        assert_eq!(violations("R6", &kit)[0].events, [at]);
+    }
+
+    #[test]
+    fn who_need_not_be_asked_for_does_not_exercise_it() {
+        let mut kit = workload();
+        kit.kernel_only(0, 2);
+        kit.sample(0, 1001, 1, vec![]);
+        kit.inline(0, 1001, &[0x40]);
+        kit.exit(0, 1001);
+        kit.kernel_only(0, 1001);
+        assert!(not_exercised("R6", &kit).contains("1 undecided"));
+    }
+}

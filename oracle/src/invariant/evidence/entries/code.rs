@@ -1,0 +1,235 @@
+//! The entry code of a kernel: what the addresses at the bottom of a kernel chain say of the entry.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// The text of the kernel under test.
+pub trait KernelText {
+    /// The symbol that holds an address, and the offset in it.
+    fn symbol(&self, address: u64) -> Option<(String, u64)>;
+    /// Up to so many bytes of text as linked.
+    fn code(&self, address: u64, length: usize) -> Option<Vec<u8>>;
+}
+
+/// What a function of the entry code is for. Names are those of arch/x86/entry and kernel/entry of
+/// Linux 7.0 to 7.3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Code {
+    /// Assembly stub of a system call.
+    SystemCallStub,
+    /// Assembly stub of an interrupt or exception.
+    InterruptStub,
+    /// The part of the NMI's stub that runs when the NMI hit user mode.
+    UserNmiStub,
+    /// The rest of the NMI's stub.
+    NmiStub,
+    /// Where a new task begins.
+    Fork,
+    /// Calls the system call, and does the work before and after it.
+    Dispatch,
+    /// The system call itself.
+    SystemCall,
+    /// Writes `sys_enter`.
+    Enter,
+    /// Writes `sys_exit`.
+    Leave,
+    /// Handler of an interrupt or exception.
+    Handler,
+    /// The end of an interrupt or exception: exit work and reset.
+    InterruptExit,
+    /// The loop of the exit work.
+    ExitLoop,
+    /// What that loop calls. It looks for more work when this has returned.
+    ExitWork,
+    /// Anything else.
+    Other,
+}
+
+impl Code {
+    fn of(name: &str) -> Self {
+        let name = name.split('.').next().unwrap_or(name);
+        match name {
+            "asm_exc_nmi" => Self::UserNmiStub,
+            "nested_nmi" | "nested_nmi_out" | "first_nmi" | "repeat_nmi" | "end_repeat_nmi" => {
+                Self::NmiStub
+            }
+            "asm_int80_emulation" | "int80_emulation" | "syscall_return_via_sysret" => {
+                Self::SystemCallStub
+            }
+            "ret_from_fork_asm" => Self::Fork,
+            "do_syscall_64"
+            | "do_fast_syscall_32"
+            | "__do_fast_syscall_32"
+            | "do_SYSENTER_32"
+            | "do_int80_emulation"
+            | "do_int80_syscall_32"
+            | "ret_from_fork"
+            | "syscall_exit_to_user_mode" => Self::Dispatch,
+            "x64_sys_call" | "ia32_sys_call" | "x32_sys_call" => Self::SystemCall,
+            "trace_syscall_enter" | "syscall_trace_enter" => Self::Enter,
+            "trace_syscall_exit" => Self::Leave,
+            "irq_enter_rcu"
+            | "irq_exit_rcu"
+            | "__common_interrupt"
+            | "do_user_addr_fault"
+            | "do_kern_addr_fault"
+            | "handle_page_fault"
+            | "notify_die"
+            | "do_trap"
+            | "do_error_trap"
+            | "schedule_tail"
+            | "__SCT__tp_func_page_fault_user" => Self::Handler,
+            "irqentry_exit" | "irqentry_exit_to_user_mode" => Self::InterruptExit,
+            "exit_to_user_mode_loop" => Self::ExitLoop,
+            "task_work_run"
+            | "schedule"
+            | "arch_do_signal_or_restart"
+            | "uprobe_notify_resume"
+            | "__rseq_handle_slowpath"
+            | "klp_update_patch_state" => Self::ExitWork,
+            _ if name.starts_with("entry_SYSCALL_64") || name.starts_with("entry_SYSRET") => {
+                Self::SystemCallStub
+            }
+            _ if name.starts_with("entry_SYSENTER_compat")
+                || name.starts_with("entry_SYSCALL_compat") =>
+            {
+                Self::SystemCallStub
+            }
+            _ if name.starts_with("asm_sysvec_")
+                || name.starts_with("asm_exc_")
+                || name.starts_with("asm_common_interrupt")
+                || name.starts_with("asm_spurious_interrupt") =>
+            {
+                Self::InterruptStub
+            }
+            _ if name.starts_with("__x64_sys_")
+                || name.starts_with("__ia32_sys_")
+                || name.starts_with("__ia32_compat_sys_") =>
+            {
+                Self::SystemCall
+            }
+            _ if name.starts_with("__sysvec_") => Self::Handler,
+            _ => Self::Other,
+        }
+    }
+
+    /// Whether the address behind this one in a chain is an interrupted instruction.
+    pub fn interrupts(self) -> bool {
+        matches!(
+            self,
+            Self::InterruptStub | Self::UserNmiStub | Self::NmiStub
+        )
+    }
+}
+
+/// An address of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Frame {
+    /// The function that holds it.
+    pub holds: Code,
+    /// The function that it is the return address of a call to; `Other` if that is not known.
+    pub calls: Code,
+}
+
+/// Bytes of a direct call.
+const CALL: usize = 5;
+/// A stub of a system call is shorter.
+const STUB: usize = 1024;
+
+/// The entry code of a kernel. Looks at each address once.
+pub struct EntryCode<'k> {
+    text: Box<dyn KernelText + 'k>,
+    frames: RefCell<BTreeMap<u64, Frame>>,
+    /// By start of a stub: where its call of the dispatcher returns to.
+    dispatched: RefCell<BTreeMap<u64, Option<u64>>>,
+}
+
+impl std::fmt::Debug for EntryCode<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("EntryCode").finish_non_exhaustive()
+    }
+}
+
+impl<'k> EntryCode<'k> {
+    /// Of a kernel. Looks at nothing yet.
+    #[must_use]
+    pub fn new(text: impl KernelText + 'k) -> Self {
+        Self {
+            text: Box::new(text),
+            frames: RefCell::new(BTreeMap::new()),
+            dispatched: RefCell::new(BTreeMap::new()),
+        }
+    }
+
+    pub(super) fn frame(&self, address: u64) -> Frame {
+        if let Some(known) = self.frames.borrow().get(&address) {
+            return *known;
+        }
+        let holds = self.function(address).map_or(Code::Other, |(code, _)| code);
+        let calls = address.checked_sub(CALL as u64).and_then(|at| {
+            let bytes = self.text.code(at, CALL)?;
+            self.function(called(at, &bytes)?)
+        });
+        let frame = Frame {
+            holds,
+            calls: match calls {
+                Some((code, 0)) => code,
+                _ => Code::Other,
+            },
+        };
+        self.frames.borrow_mut().insert(address, frame);
+        frame
+    }
+
+    fn function(&self, address: u64) -> Option<(Code, u64)> {
+        let (name, offset) = self.text.symbol(address)?;
+        Some((Code::of(&name), offset))
+    }
+
+    /// Whether an instruction of a system call's stub comes before the call of the dispatcher.
+    pub(super) fn is_before_dispatch(&self, address: u64) -> bool {
+        let start = self.start_of_stub(address);
+        let known = self.dispatched.borrow().get(&start).copied();
+        let returns = known.unwrap_or_else(|| {
+            let found = self.find_dispatch(start);
+            self.dispatched.borrow_mut().insert(start, found);
+            found
+        });
+        returns.is_some_and(|returns| address < returns)
+    }
+
+    /// The stub's first symbol: labels inside it are symbols of their own.
+    fn start_of_stub(&self, address: u64) -> u64 {
+        let mut start = address;
+        while let Some((Code::SystemCallStub, offset)) = self.function(start) {
+            start -= offset;
+            match start.checked_sub(1).and_then(|at| self.function(at)) {
+                Some((Code::SystemCallStub, _)) if address - start < STUB as u64 => start -= 1,
+                _ => break,
+            }
+        }
+        start
+    }
+
+    fn find_dispatch(&self, start: u64) -> Option<u64> {
+        let bytes = self.text.code(start, STUB)?;
+        let calls = bytes.windows(CALL).zip(start..);
+        let mut dispatch = calls.filter(|(bytes, at)| {
+            let target = called(*at, bytes).and_then(|target| self.function(target));
+            target == Some((Code::Dispatch, 0))
+        });
+        dispatch.next().map(|(_, at)| at + CALL as u64)
+    }
+}
+
+/// The target of the direct call at this address, if one is there.
+fn called(at: u64, bytes: &[u8]) -> Option<u64> {
+    let [0xe8, distance @ ..] = bytes else {
+        return None;
+    };
+    let distance = i32::from_le_bytes(distance.first_chunk().copied()?);
+    Some(
+        at.wrapping_add(CALL as u64)
+            .wrapping_add_signed(distance.into()),
+    )
+}

@@ -1,0 +1,165 @@
+//! In which kind of entry a sample was made, and how far in it, by the bottom of its kernel chain.
+//!
+//! The unwinder goes on until it finds the registers of user mode. So a chain that was not cut
+//! ends in the stub by which the task came in, and the address above it says which call of the
+//! dispatcher the task was in. A chain that ends anywhere else says nothing.
+
+use super::code::{Code, EntryCode};
+use crate::invariant::evidence::facts::Facts;
+use crate::invariant::evidence::role::{Role, kernel_limit, role, spec};
+use crate::trace::{Event, EventKind};
+use unwindlab_abi::plan::EventSource;
+
+/// Where a sample was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// In a system call.
+    SystemCall(Phase),
+    /// In an interrupt or exception that hit user mode.
+    Interrupt(Phase),
+    /// In the first stay of a new task.
+    Fork(Phase),
+    /// In an NMI that hit user mode.
+    UserNmi,
+    /// Not known.
+    Unknown,
+}
+
+/// How far the entry was. All but `Unknown` come before its exit work is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Before the system call's `sys_enter`, or in the writing of it.
+    Before,
+    /// In the system call or the handler: after `sys_enter` and before `sys_exit`.
+    Body,
+    /// After the system call, before the exit work.
+    After,
+    /// In the exit work. The kernel looks for more when this is done.
+    ExitWork,
+    /// Not known; it may be behind the exit work, where nothing is answered any more.
+    Unknown,
+}
+
+impl Origin {
+    /// Whether it may have been made behind the exit work, so that the next entry answers it.
+    pub fn may_be_late(self) -> bool {
+        match self {
+            Self::SystemCall(phase) | Self::Interrupt(phase) | Self::Fork(phase) => {
+                phase == Phase::Unknown
+            }
+            Self::UserNmi | Self::Unknown => true,
+        }
+    }
+
+    /// Whether a `sys_enter` that comes later is of a later system call for certain.
+    pub fn is_past_sys_enter(self) -> bool {
+        match self {
+            Self::SystemCall(phase) => {
+                matches!(phase, Phase::Body | Phase::After | Phase::ExitWork)
+            }
+            Self::Interrupt(_) | Self::Fork(_) | Self::UserNmi => true,
+            Self::Unknown => false,
+        }
+    }
+
+    /// Whether a `sys_exit` that came earlier is of an earlier system call for certain.
+    pub fn is_before_sys_exit(self) -> bool {
+        matches!(self, Self::SystemCall(Phase::Before | Phase::Body))
+    }
+}
+
+impl<'t> Facts<'t> {
+    /// Where a sample was made. Nothing is known of other records.
+    pub fn origin(&self, event: &Event) -> Origin {
+        let EventKind::Sample(sample) = &event.kind else {
+            return Origin::Unknown;
+        };
+        let (Some(spec), Some(_)) = (spec(self.trace, event), &sample.chain) else {
+            return Origin::Unknown;
+        };
+        let chain = sample.kernel_chain();
+        if chain.is_empty() {
+            // perf leaves the kernel part out where the registers are of user mode.
+            return match spec.source {
+                EventSource::Hardware(_) => Origin::UserNmi,
+                // The handler of the exception, or the exit work that it asked for, fires it.
+                EventSource::Software(_) | EventSource::Breakpoint { .. } => {
+                    Origin::Interrupt(Phase::Body)
+                }
+                _ => Origin::Unknown,
+            };
+        }
+        let Some(code) = self.code else {
+            return self.origin_by_injection(event);
+        };
+        if chain.len() >= kernel_limit(spec) {
+            return Origin::Unknown;
+        }
+        match of_chain(code, chain) {
+            Origin::Unknown => self.origin_by_injection(event),
+            known => known,
+        }
+    }
+
+    /// Whether a sample may be of an NMI that hit user mode.
+    pub fn may_be_user_nmi(&self, event: &Event) -> bool {
+        matches!(role(self.trace, event), Role::Nmi | Role::Overflow)
+            && matches!(self.origin(event), Origin::UserNmi | Origin::Unknown)
+    }
+
+    /// Where the NMI of a sample hit user mode, the injection log says so.
+    fn origin_by_injection(&self, event: &Event) -> Origin {
+        let nmi = matches!(role(self.trace, event), Role::Nmi | Role::Overflow);
+        match self.user_ip(event) {
+            Some(_) if nmi => Origin::UserNmi,
+            _ => Origin::Unknown,
+        }
+    }
+}
+
+/// By a kernel chain that was not cut, innermost address first.
+fn of_chain(code: &EntryCode<'_>, chain: &[u64]) -> Origin {
+    let [inner @ .., bottom] = chain else {
+        return Origin::Unknown;
+    };
+    match code.frame(*bottom).holds {
+        Code::SystemCallStub if is_call(code, inner) => Origin::SystemCall(phase(code, inner)),
+        Code::SystemCallStub if code.is_before_dispatch(*bottom) => {
+            Origin::SystemCall(Phase::Before)
+        }
+        Code::SystemCallStub => Origin::SystemCall(Phase::Unknown),
+        Code::InterruptStub => Origin::Interrupt(phase(code, inner)),
+        Code::Fork => Origin::Fork(phase(code, inner)),
+        Code::UserNmiStub => Origin::UserNmi,
+        _ => Origin::Unknown,
+    }
+}
+
+/// Whether the innermost of these was called, and not interrupted, by what lies outside of them.
+fn is_call(code: &EntryCode<'_>, inner: &[u64]) -> bool {
+    let last = inner.last();
+    last.is_some_and(|&frame| !code.frame(frame).holds.interrupts())
+}
+
+/// By the addresses inside the stub's.
+fn phase(code: &EntryCode<'_>, mut inner: &[u64]) -> Phase {
+    while let [rest @ .., frame] = inner {
+        let Some(&next) = rest.last().filter(|_| is_call(code, rest)) else {
+            break;
+        };
+        // What it called; where that cannot be read, what that has become by tail calls.
+        let called = match code.frame(*frame).calls {
+            Code::Other => code.frame(next).holds,
+            known => known,
+        };
+        match called {
+            Code::Enter => return Phase::Before,
+            Code::SystemCall | Code::Handler => return Phase::Body,
+            Code::Leave => return Phase::After,
+            Code::ExitWork => return Phase::ExitWork,
+            Code::Dispatch | Code::InterruptExit | Code::ExitLoop => inner = rest,
+            _ => break,
+        }
+    }
+    Phase::Unknown
+}

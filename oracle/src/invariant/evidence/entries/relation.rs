@@ -1,0 +1,111 @@
+//! Whether two records of a task are of one entry, as far as the trace proves it.
+
+use super::Origin;
+use super::separated::Separation;
+use crate::invariant::evidence::facts::Facts;
+use crate::invariant::evidence::order::before;
+use crate::invariant::evidence::stacks::at_leaf;
+use crate::invariant::evidence::tasks::Task;
+use crate::trace::Event;
+
+/// What is known of the entries of two records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Relation {
+    /// No user instruction of the task retired between the two.
+    Same(Together),
+    /// The task left the kernel between the two, its exit work included.
+    Different(Separation),
+    /// Neither is proved.
+    Unknown,
+}
+
+/// What proves that no user instruction retired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Together {
+    /// Both are in one system call, before its exit work.
+    SystemCall,
+    /// The task did not come to an instruction of user mode. It may have returned and been
+    /// interrupted at once, and so have left one entry for another, its reset included.
+    NoUserCode,
+}
+
+impl Relation {
+    /// What would decide it, for a pair of records that is not decided.
+    pub const UNDECIDED: &'static str = "neither markers nor returns to user mode show whether the \
+                                         task left the kernel in between";
+}
+
+impl<'t> Facts<'t> {
+    /// Compares two records, in whatever order.
+    ///
+    /// `Same` is proved by the witness, which noted no return of the task between the two; by one
+    /// pair of markers around both; or by [`Facts::same_instruction`].
+    pub fn relation(&self, one: &Event, other: &Event) -> Relation {
+        let (Some(task), true) = (
+            self.tasks.of(one),
+            self.tasks.of(one) == self.tasks.of(other),
+        ) else {
+            return Relation::Unknown;
+        };
+        let returns = [one, other].map(|it| self.returns.before(it));
+        if let [Some(i), Some(j)] = returns
+            && i == j
+        {
+            let proof = match self.one_system_call(task, one, other) {
+                true => Together::SystemCall,
+                false => Together::NoUserCode,
+            };
+            return Relation::Same(proof);
+        }
+        let (first, second) = match before(other, one) || returns[0] > returns[1] {
+            true => (other, one),
+            false => (one, other),
+        };
+        if let Some(proof) = self.separated(first, second) {
+            return Relation::Different(proof);
+        }
+        if self.one_system_call(task, first, second) {
+            return Relation::Same(Together::SystemCall);
+        }
+        match self.same_instruction(task, first, second) {
+            true => Relation::Same(Together::NoUserCode),
+            false => Relation::Unknown,
+        }
+    }
+
+    fn one_system_call(&self, task: Task, one: &Event, other: &Event) -> bool {
+        let bracket = |it| self.syscalls.around(self.trace, task, it);
+        bracket(one).is_some_and(|a| bracket(other).is_some_and(|b| a.enter == b.enter))
+    }
+
+    /// Whether an answer was given before the next user instruction after a request that its own
+    /// entry could not answer any more.
+    ///
+    /// The witness noted no return but those that go without exit work, so the task made no system
+    /// call in between. The walk began at the user instruction before which the request was made:
+    /// the one that its NMI hit, or the one after the system call that it was made in. And the code
+    /// there comes back to no instruction without a system call: that is so in the leaf of a thread
+    /// that makes one. This trusts frame 0, which S1 and S2 judge.
+    fn same_instruction(&self, task: Task, request: &Event, answer: &Event) -> bool {
+        let frame0 = answer.deferred_chain().and_then(|it| it.ips.first());
+        let Some(&frame0) = frame0 else { return false };
+        let [i, j] = [request, answer].map(|it| self.returns.before(it));
+        let (Some(i), Some(j)) = (i, j) else {
+            return false;
+        };
+        let free = self.free_returns(task, request, answer);
+        if free.is_none_or(|free| j.saturating_sub(i) > free) {
+            return false;
+        }
+        let [thread] = self.threads(answer)[..] else {
+            return false;
+        };
+        let stack = &thread.stack;
+        let waited = match self.origin(request) {
+            Origin::UserNmi => self.user_ip(request),
+            Origin::SystemCall(_) => Some(stack.syscall_return),
+            _ => None,
+        };
+        stack.syscall_return != 0 && at_leaf(stack, frame0) && waited == Some(frame0)
+    }
+}

@@ -1,0 +1,67 @@
+//! How often a task had returned to user mode when it wrote a record, by the witness.
+
+use std::collections::BTreeMap;
+
+use crate::trace::witness::{RecordAt, UserReturn, Witness};
+use crate::trace::{Event, LabEvent, Trace};
+
+/// The returns that the witness noted.
+#[derive(Debug, Default)]
+pub(crate) struct Returns<'t> {
+    witness: Option<&'t Witness>,
+    /// By tid, in order.
+    of: BTreeMap<u32, Vec<&'t UserReturn>>,
+}
+
+impl<'t> Returns<'t> {
+    pub fn new(trace: &'t Trace) -> Self {
+        let rings = trace.rings.len();
+        let of_all = |it: &&Witness| {
+            let looked = |heads: &Vec<u64>| heads.len() == rings;
+            looked(&it.begin.heads) && it.returns.iter().all(|one| looked(&one.heads))
+        };
+        let witness = trace.witness.as_ref().filter(of_all);
+        let mut returns = Self {
+            witness,
+            of: BTreeMap::new(),
+        };
+        for one in witness.iter().flat_map(|it| &it.returns) {
+            returns.of.entry(one.tid).or_default().push(one);
+        }
+        returns
+    }
+
+    /// How many noted returns of its task lie before a record. `None` where one may be missing
+    /// before it. A task's returns show more and more of each ring, so a search finds it.
+    pub fn before(&self, event: &Event) -> Option<usize> {
+        let witness = self.witness?;
+        let record = RecordAt::of(event);
+        let ring = event.ring_index;
+        let begun = event.start >= *witness.begin.heads.get(ring)?;
+        let noted = witness.complete || {
+            let last = witness.returns.last()?;
+            last.comes_after(record)?
+        };
+        if !begun || !noted {
+            return None;
+        }
+        let Some(list) = self.of.get(&event.tid?) else {
+            return Some(0);
+        };
+        Some(list.partition_point(|it| it.comes_after(record) == Some(false)))
+    }
+
+    /// How many noted returns of its task lie before a record of the lab client's log.
+    pub fn before_slot(&self, event: &LabEvent) -> Option<usize> {
+        let record = RecordAt::of_lab(event);
+        let list = self.of.get(&event.tid)?;
+        Some(list.partition_point(|it| it.comes_after(record) == Some(false)))
+    }
+
+    /// Whether a return of its task was noted after a record.
+    pub fn is_followed(&self, event: &Event) -> bool {
+        let list = event.tid.and_then(|tid| self.of.get(&tid));
+        let noted = list.and_then(|list| Some(list.get(self.before(event)?)));
+        noted.is_some_and(|next| next.is_some())
+    }
+}

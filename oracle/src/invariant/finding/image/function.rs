@@ -1,0 +1,125 @@
+//! A function of the image: its instructions, and which can follow which.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+
+use super::values::{State, Values};
+
+/// Longer functions are not looked at; the longest that any finding names has 1,500 instructions.
+const MAX_BYTES: usize = 64 << 10;
+
+/// A decoded function, as linked: before the kernel patches itself.
+#[derive(Debug)]
+pub(super) struct Function {
+    instructions: BTreeMap<u64, Instruction>,
+    /// What the registers hold before each instruction.
+    states: BTreeMap<u64, State>,
+}
+
+impl Function {
+    /// Decodes a function; `None` if it is too long, or not code.
+    pub fn decode(start: u64, code: &[u8], values: &Values) -> Option<Self> {
+        if code.len() > MAX_BYTES {
+            return None;
+        }
+        let mut instructions = BTreeMap::new();
+        for instruction in &mut Decoder::with_ip(64, code, start, DecoderOptions::NONE) {
+            // Padding follows, up to the next function.
+            if instruction.is_invalid() || instruction.mnemonic() == Mnemonic::Int3 {
+                break;
+            }
+            instructions.insert(instruction.ip(), instruction);
+        }
+        if instructions.is_empty() {
+            return None;
+        }
+        let mut function = Self {
+            instructions,
+            states: BTreeMap::new(),
+        };
+        function.states = function.interpret(start, values);
+        Some(function)
+    }
+
+    /// All instructions in order, each with what the registers hold before it.
+    pub fn steps(&self) -> impl Iterator<Item = (&Instruction, &State)> {
+        let state = |ip| self.states.get(ip);
+        self.instructions
+            .iter()
+            .filter_map(move |(ip, it)| Some((it, state(ip)?)))
+    }
+
+    /// Where the instruction at `ip` can lead within the function. A call returns; the target of an
+    /// indirect jump is not known, and that of a static branch neither.
+    fn next(&self, ip: u64) -> impl Iterator<Item = u64> {
+        let instruction = self.instructions.get(&ip);
+        let falls = instruction.filter(|it| {
+            !matches!(
+                it.flow_control(),
+                FlowControl::UnconditionalBranch
+                    | FlowControl::IndirectBranch
+                    | FlowControl::Return
+            )
+        });
+        let jumps = instruction.filter(|it| {
+            matches!(
+                it.flow_control(),
+                FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch
+            )
+        });
+        let falls = falls.map(Instruction::next_ip);
+        let jumps = jumps.map(Instruction::near_branch_target);
+        let inside = |ip: &u64| self.instructions.contains_key(ip);
+        falls.into_iter().chain(jumps).filter(inside)
+    }
+
+    /// The instructions that can follow `from` before any of `walls`; those of `walls` that are
+    /// reached are included.
+    pub fn reach(&self, from: u64, walls: &BTreeSet<u64>) -> BTreeSet<u64> {
+        let mut found = BTreeSet::new();
+        let mut open: Vec<u64> = self.next(from).collect();
+        while let Some(ip) = open.pop() {
+            if found.insert(ip) && !walls.contains(&ip) {
+                open.extend(self.next(ip));
+            }
+        }
+        found
+    }
+
+    /// Runs the function on what is known of the registers, until nothing changes.
+    fn interpret(&self, start: u64, values: &Values) -> BTreeMap<u64, State> {
+        let mut states: BTreeMap<u64, State> = BTreeMap::new();
+        let mut open = VecDeque::new();
+        states.insert(start, State::at_entry());
+        open.push_back(start);
+        // Code that only a static branch leads to: nothing is known there at first.
+        let mut led_to: BTreeSet<u64> = BTreeSet::new();
+        for &ip in self.instructions.keys() {
+            led_to.extend(self.next(ip));
+        }
+        for &ip in self.instructions.keys() {
+            if ip != start && !led_to.contains(&ip) {
+                states.insert(ip, State::unknown());
+                open.push_back(ip);
+            }
+        }
+        while let Some(ip) = open.pop_front() {
+            let (Some(instruction), Some(state)) = (self.instructions.get(&ip), states.get(&ip))
+            else {
+                continue;
+            };
+            let after = values.after(instruction, state);
+            for next in self.next(ip) {
+                let changed = match states.get_mut(&next) {
+                    Some(known) => known.join(&after),
+                    None => states.insert(next, after.clone()).is_none(),
+                };
+                if changed {
+                    open.push_back(next);
+                }
+            }
+        }
+        states
+    }
+}

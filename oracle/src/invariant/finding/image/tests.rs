@@ -1,0 +1,143 @@
+//! What the findings say of the code is found where it is, and nowhere else.
+
+use super::fixture::Built;
+use crate::invariant::finding::{Findings, Presence, Resolver};
+
+/// The findings that a kernel has by its code.
+fn there(kernel: &impl Resolver) -> Vec<String> {
+    let list = Findings::embedded().expect("well-formed");
+    let found = list.in_image(kernel).into_iter();
+    let there = found.filter(|(_, presence)| *presence != Presence::Absent);
+    there.map(|(finding, _)| finding.id.to_string()).collect()
+}
+
+/// All but one of the findings.
+fn without(id: &str) -> Vec<String> {
+    let all = ["F001", "F002", "F003", "F004", "F005", "F006"];
+    let rest = all.into_iter().filter(|other| *other != id);
+    rest.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_windows_are_these_instructions() {
+    assert_eq!(there(&Built::default()), without(""));
+    let list = Findings::embedded().expect("well-formed");
+    let windows = |id: &str| {
+        let all = list.in_image(&Built::default());
+        let found = all.into_iter().find(|(it, _)| it.id.as_str() == id);
+        match found {
+            Some((_, Presence::Windows(windows))) => windows,
+            other => panic!("{other:?}"),
+        }
+    };
+    let at = |name: &str, offsets: &[u64]| {
+        let ips = offsets.iter().map(|offset| Built::at(name, *offset));
+        vec![(name.to_owned(), ips.collect())]
+    };
+    // From behind the exchange to the store of the id.
+    assert_eq!(windows("F001"), at("do_syscall_64", &[0x2c, 0x2e, 0x35]));
+    // From the start to the call that removes the events.
+    let start = [0, 1, 4, 9, 0xc];
+    assert_eq!(windows("F004"), at("do_exit", &start));
+    // From behind the load of the bit to its test.
+    let test = [0x3e, 0x43, 0x48];
+    // From behind the read of the mask to its exchange.
+    let claim = [0x21, 0x22, 0x2a, 0x31, 0x34];
+    assert_eq!(windows("F006"), at("unwind_deferred_request", &claim));
+    assert_eq!(windows("F005"), at("process_unwind_deferred", &test));
+}
+
+#[test]
+fn a_fix_takes_a_finding_out_of_the_code() {
+    let built = |name, at, bytes| there(&Built(vec![(name, at, bytes)]));
+    // The id is not stored to.
+    let nops = &[0x90; 11];
+    assert_eq!(built("do_syscall_64", 0x35, nops), without("F001"));
+    // test ecx,ecx
+    let sign = &[0x85, 0xc9, 0x90, 0x90, 0x90];
+    assert_eq!(
+        built("unwind_deferred_request", 0x11, sign),
+        without("F002")
+    );
+    // mov rcx,qword [rbp+0x900]
+    let again = &[0x48, 0x8b, 0x8d, 0x00, 0x09, 0x00, 0x00, 0x90];
+    assert_eq!(
+        built("process_unwind_deferred", 0x2b, again),
+        without("F003")
+    );
+    // call unwind_deferred_task_exit; mov rdi,rbx; nop; call perf_event_exit_task
+    let order = &[
+        0xe8, 0xda, 0xff, 0xff, 0xff, 0x48, 0x89, 0xdf, 0x0f, 0x1f, 0x04, 0x00, 0xe8, 0x58, 0x00,
+        0x00, 0x00,
+    ];
+    assert_eq!(built("do_exit", 0xc, order), without("F004"));
+    // test eax,eax
+    let sign = &[0x85, 0xc0, 0x90, 0x90, 0x90];
+    assert_eq!(
+        built("process_unwind_deferred", 0x3e, sign),
+        without("F005")
+    );
+}
+
+#[test]
+fn a_neighbour_is_not_a_finding() {
+    let built = |name, at, bytes| there(&Built(vec![(name, at, bytes)]));
+    // The mask is cleared by a plain store: mov qword [rdx],rcx
+    let plain = &[0x48, 0x89, 0x0a, 0x90, 0x90];
+    assert_eq!(built("do_syscall_64", 0x27, plain), without("F001"));
+    // Another field of the task than the id is cleared.
+    assert_eq!(built("do_syscall_64", 0x38, &[0x28]), without("F001"));
+    // The cancellation does not clear the bit in the tasks.
+    let nops = &[0x90; 8];
+    assert_eq!(built("unwind_deferred_cancel", 0x22, nops), without("F003"));
+    // Something else is done between the end of the events and the answer: call exit_mm
+    let between = &[0xe8, 0x60, 0x00, 0x00, 0x00, 0x90, 0x90];
+    assert_eq!(built("do_exit", 0x11, between), without("F004"));
+    // The answer is not given.
+    assert_eq!(
+        built("unwind_deferred_task_exit", 0x12, &[0x90; 2]),
+        without("F004")
+    );
+    // The bit is tested in a register: bt rcx,rax
+    let register = &[0x48, 0x0f, 0xa3, 0xc1, 0x90];
+    assert_eq!(
+        built("process_unwind_deferred", 0x48, register),
+        without("F005")
+    );
+    // The cancellation does not mark the client: nobody can take the mark for a bit.
+    let unmarked = &[0x90; 7];
+    assert_eq!(
+        built("unwind_deferred_cancel", 0xb, unmarked),
+        ["F001", "F004", "F006"]
+    );
+}
+
+#[test]
+fn code_that_cannot_be_read_has_nothing() {
+    struct Stripped;
+    impl Resolver for Stripped {
+        fn function(&self, _: u64) -> Option<String> {
+            None
+        }
+        fn has(&self, _: &str) -> bool {
+            true
+        }
+    }
+    assert_eq!(there(&Stripped), [""; 0]);
+    // No code, but bytes: one that is no instruction, and too many of them.
+    for bytes in [&[0x06][..], &[0xcc], &[]] {
+        struct Strange<'a>(&'a [u8]);
+        impl Resolver for Strange<'_> {
+            fn function(&self, _: u64) -> Option<String> {
+                None
+            }
+            fn has(&self, _: &str) -> bool {
+                true
+            }
+            fn code(&self, _: &str) -> Option<(u64, Vec<u8>)> {
+                Some((0xffff_ffff_ffff_fff0, self.0.to_vec()))
+            }
+        }
+        assert_eq!(there(&Strange(bytes)), [""; 0]);
+    }
+}

@@ -1,0 +1,197 @@
+//! S5: the deferred chain is what an event that does not defer saw at the same place.
+
+use std::collections::BTreeMap;
+
+use unwindlab_abi::plan::EventSpec;
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{
+    Answer, Evidence, Facts, Role, announced_spec, at_leaf, difference, kernel_limit, loses, spec,
+    spec_role,
+};
+use crate::trace::{Event, EventKind, Trace};
+
+/// `PERF_SAMPLE_CALLCHAIN`.
+const CALLCHAIN: u64 = 1 << 5;
+
+/// S5. Two events sample one NMI, one defers its user chain and its *twin* walks the user stack at
+/// once (`perf_callchain_user`, arch/x86/events/core.c, 7.3). Nothing in user mode has run between
+/// the two walks, so they show the same chain. The differences that the source explains:
+///
+/// * The twin's chain is shorter: kernel and user part together have at most `max_stack`
+///   addresses, and it cannot fault in a page (`pagefault_disable`).
+/// * The deferred chain is shorter: `unwind_user_next_common` (kernel/unwind/user.c) stops where a
+///   frame does not lie above the last one, or is not aligned; the twin does not.
+/// * The task's registers changed in the entry (`rt_sigreturn`, `execve`).
+///
+/// Evidence is a pair with equal chains: two walkers that share no code. A difference violates it
+/// where the NMI hit user mode, and where the task was at its leaf, whose system calls do none of
+/// that; a chain that is only shorter violates it at the leaf alone, and only on the side of the
+/// deferred one. Any other difference is undecided.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let facts = evidence.facts();
+    for (deferred, twin) in pairs(evidence.trace()) {
+        let same = deferred.tid == twin.tid && deferred.kernel_chain() == twin.kernel_chain();
+        let cookie = deferred.cookie().filter(|&cookie| cookie != 0);
+        let answers = cookie
+            .and_then(|cookie| facts.exchanges.get(&cookie))
+            .map(|x| &x.answers);
+        let (Some(answer), EventKind::Sample(at_once)) =
+            (answers.and_then(|answers| answers.first()), &twin.kind)
+        else {
+            continue;
+        };
+        if !same || !at_once.is_inline() {
+            tally.undecided("two samples of one NMI that do not show the same place");
+            continue;
+        }
+        let (now, later) = (at_once.user_chain(), answer.chain.ips.as_slice());
+        if now == later {
+            tally.holds();
+            continue;
+        }
+        let leaf = is_at_leaf(facts, answer);
+        let wrong = match (later.starts_with(now), now.starts_with(later)) {
+            (true, _) => false,
+            (_, true) => leaf,
+            _ => leaf || facts.user_ip(deferred).is_some(),
+        };
+        if !wrong {
+            tally.undecided(if later.starts_with(now) {
+                why_shorter(evidence.trace(), twin)
+            } else {
+                "a deferred chain that differs where the registers may have changed"
+            });
+            continue;
+        }
+        let message = format!(
+            "record 22 of cookie {:#x} is not the chain that its twin shows: {}",
+            answer.chain.cookie,
+            difference(later, now)
+        );
+        let events = [deferred.index, twin.index, answer.event.index];
+        tally.violated(message, events, facts.instruction(deferred));
+    }
+}
+
+fn is_at_leaf(facts: &Facts<'_>, answer: &Answer<'_>) -> bool {
+    let threads = facts.threads(answer.event);
+    let frame0 = answer.chain.ips.first();
+    frame0.is_some_and(|&ip| threads.iter().any(|thread| at_leaf(&thread.stack, ip)))
+}
+
+fn why_shorter(trace: &Trace, twin: &Event) -> &'static str {
+    let EventKind::Sample(sample) = &twin.kind else {
+        return "no sample";
+    };
+    let length = sample.kernel_chain().len() + sample.user_chain().len();
+    match spec(trace, twin).is_some_and(|spec| length >= kernel_limit(spec)) {
+        true => "the twin's chain is cut at max_stack",
+        false => "the twin's chain ends early, as it does at a page that is not present",
+    }
+}
+
+/// The samples of a deferring event and of its twin on one CPU, one of each for each NMI.
+fn pairs(trace: &Trace) -> Vec<(&Event, &Event)> {
+    let mut of_cpu: BTreeMap<u32, [Option<Vec<&Event>>; 2]> = BTreeMap::new();
+    for (at, open) in trace.session.iter().enumerate() {
+        let Some(spec) = announced_spec(trace, open) else {
+            continue;
+        };
+        if spec_role(spec) != Role::Nmi || !has_user_chain(spec) {
+            continue;
+        }
+        let lossy = trace.events.iter().any(|e| e.ring == open.ring && loses(e));
+        let samples = trace.events.iter();
+        let mut samples: Vec<&Event> = samples
+            .filter(|e| e.event == Some(at) && matches!(e.kind, EventKind::Sample(_)))
+            .collect();
+        samples.sort_by_key(|e| e.position);
+        let [deferred, twin] = of_cpu.entry(open.cpu).or_default();
+        let list = if spec.defer_callchain { deferred } else { twin };
+        if list.is_none() && !lossy {
+            *list = Some(samples);
+        }
+    }
+    let lists = of_cpu.into_values();
+    lists
+        .filter_map(|[deferred, twin]| Some((deferred?, twin?)))
+        .filter(|(deferred, twin)| deferred.len() == twin.len())
+        .flat_map(|(deferred, twin)| deferred.into_iter().zip(twin))
+        .collect()
+}
+
+fn has_user_chain(spec: &EventSpec) -> bool {
+    spec.sample_type & CALLCHAIN != 0 && !spec.exclude_callchain_user
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::invariant::testkit::{
+        Hit, Kit, NMI_FRAMES, holds, kernel, not_exercised, spec, tracepoint, user, violations,
+    };
+    use crate::trace::model::{CONTEXT_KERNEL, CONTEXT_USER};
+
+    const C: u64 = 3 << 32 | 1;
+    const RIP: u64 = 0xffff_ffff_8100_1234;
+
+    /// An NMI, with what the twin and the answer show.
+    fn nmi(hit: Hit, twin: &[u64], deferred: &[u64]) -> Kit {
+        let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        let at = kit.open(spec("twin", tracepoint("nmi", "nmi_handler")));
+        kit.inject(0, 1001, C, hit);
+        let kernel = kit.trace().events[0].kernel_chain().to_vec();
+        let mut chain = vec![CONTEXT_KERNEL];
+        chain.extend(kernel);
+        chain.push(CONTEXT_USER);
+        chain.extend(twin);
+        kit.sample(0, 1001, at, chain);
+        kit.deferred(0, 1001, C, deferred);
+        kit
+    }
+
+    #[test]
+    fn equal_chains_hold() {
+        for hit in [kernel(RIP).iteration(0, 1), user(0x5000)] {
+            let kit = nmi(hit, &[0x5000, 0x2000, 0x3000], &[0x5000, 0x2000, 0x3000]);
+            // The twin is an NMI event too: one injection, one sample of each.
+            assert_eq!(holds("S5", &kit).0, 1);
+        }
+    }
+
+    #[test]
+    fn another_deferred_chain_at_the_leaf_or_in_user_mode_does_not() {
+        let hit = kernel(RIP).iteration(0, 1);
+        violations(
+            "S5",
+            &nmi(hit, &[0x1080, 0x2000, 0x2000, 0x3000], &[0x1080, 0x2000]),
+        );
+        violations("S5", &nmi(hit, &[0x1080, 0x2000], &[0x1080, 0x2008]));
+        violations(
+            "S5",
+            &nmi(user(0x5000), &[0x5000, 0x2000], &[0x5000, 0x2008]),
+        );
+    }
+
+    /// A kernel whose walk is wrong shows these too.
+    #[test]
+    fn what_the_source_explains_does_not_exercise_it() {
+        let hit = kernel(RIP).iteration(0, 1);
+        // Pages that were not present.
+        not_exercised("S5", &nmi(hit, &[0x1080], &[0x1080, 0x2000]));
+        // Frames out of order, in foreign code.
+        not_exercised("S5", &nmi(user(0x5000), &[0x5000, 0x2000], &[0x5000]));
+        // Other registers.
+        not_exercised("S5", &nmi(hit, &[0x5000, 0x2000], &[0x6000, 0x2000]));
+    }
+
+    #[test]
+    fn samples_of_different_nmis_do_not_exercise_it() {
+        let mut kit = nmi(kernel(RIP).iteration(0, 1), &[0x1080], &[0x1080]);
+        let twin = 4;
+        let chain = vec![CONTEXT_KERNEL, NMI_FRAMES[0], CONTEXT_USER, 0x1080];
+        kit.sample(0, 1001, twin, chain);
+        not_exercised("S5", &kit);
+    }
+}

@@ -1,0 +1,173 @@
+//! The user registers and the user stack that a sample holds, and the chain that follows from them.
+
+use crate::invariant::evidence::{Evidence, Request, spec};
+use crate::trace::model::MAX_DEFERRED_FRAMES;
+
+// Numbers of registers in `sample_regs_user` (`enum perf_event_x86_regs`,
+// arch/x86/include/uapi/asm/perf_regs.h).
+const BP: u32 = 6;
+const SP: u32 = 7;
+const IP: u32 = 8;
+/// `PERF_SAMPLE_REGS_ABI_32`.
+const ABI_32: u64 = 1;
+
+/// The registers that a walk begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UserRegisters {
+    /// The instruction pointer.
+    pub ip: u64,
+    sp: u64,
+    bp: u64,
+    /// Bytes of a word.
+    word: u64,
+}
+
+/// The registers of the task at a request, where its sample has them.
+pub fn registers(evidence: &Evidence<'_>, request: &Request<'_>) -> Option<UserRegisters> {
+    let mask = spec(evidence.trace(), request.event)?.details.regs_user;
+    let values = request.sample.regs_user.as_deref()?;
+    let value = |register: u32| {
+        let before = mask & ((1 << register) - 1);
+        let at = usize::try_from(before.count_ones()).ok()?;
+        (mask & (1 << register) != 0).then(|| values.get(at).copied())?
+    };
+    Some(UserRegisters {
+        ip: value(IP)?,
+        sp: value(SP)?,
+        bp: value(BP)?,
+        word: if request.sample.user_abi == ABI_32 {
+            4
+        } else {
+            8
+        },
+    })
+}
+
+/// What the frame pointers on a stack lead to.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Walk {
+    /// The chain, innermost first.
+    pub frames: Vec<u64>,
+    /// It ends there. Otherwise it goes on where the stack was not sampled.
+    pub ended: bool,
+}
+
+/// What `unwind_user` (kernel/unwind/user.c, 7.3) finds with these registers on this stack, which
+/// begins at the stack pointer. Each step is that of `unwind_user_next_common` with the frame of
+/// `ARCH_INIT_USER_FP_FRAME`: the return address lies above the word that the frame pointer leads
+/// to, which holds the next one; the frame must lie above the last one, and be aligned.
+pub fn walk(registers: UserRegisters, stack: &[u8]) -> Walk {
+    let UserRegisters {
+        ip,
+        sp: start,
+        bp,
+        word,
+    } = registers;
+    let read = |address: u64| {
+        let at = usize::try_from(address.checked_sub(start)?).ok()?;
+        let bytes = stack.get(at..at.checked_add(usize::try_from(word).ok()?)?)?;
+        let mut value = [0; 8];
+        value.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(u64::from_le_bytes(value))
+    };
+    let mut frames = vec![ip];
+    let (mut sp, mut fp) = (start, bp);
+    while frames.len() < MAX_DEFERRED_FRAMES {
+        let Some(frame) = fp
+            .checked_add(2 * word)
+            .filter(|&frame| fp >= sp && frame > sp)
+        else {
+            break;
+        };
+        if frame % word != 0 {
+            break;
+        }
+        let (Some(address), Some(next)) = (read(frame - word), read(frame - 2 * word)) else {
+            return Walk {
+                frames,
+                ended: false,
+            };
+        };
+        frames.push(address);
+        (sp, fp) = (frame, next);
+    }
+    Walk {
+        frames,
+        ended: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: UserRegisters = UserRegisters {
+        ip: 0x40,
+        sp: 0x1000,
+        bp: 0x1010,
+        word: 8,
+    };
+
+    fn stack(words: &[u64]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn frames_as_they_lie_on_the_stack() {
+        let words = stack(&[0, 0, 0x1020, 0x50, 0, 0x60]);
+        let found = walk(AT, &words);
+        assert_eq!(
+            found,
+            Walk {
+                frames: vec![0x40, 0x50, 0x60],
+                ended: true
+            }
+        );
+        let cut = walk(AT, &words[..32]);
+        assert_eq!(
+            cut,
+            Walk {
+                frames: vec![0x40, 0x50],
+                ended: false
+            }
+        );
+    }
+
+    #[test]
+    fn frame_pointers_that_lead_nowhere_end_it() {
+        for bp in [0, 0x0ff8, 0x1014, u64::MAX - 7] {
+            let found = walk(UserRegisters { bp, ..AT }, &stack(&[0; 8]));
+            assert_eq!(
+                found,
+                Walk {
+                    frames: vec![0x40],
+                    ended: true
+                },
+                "{bp:#x}"
+            );
+        }
+        // To its own frame.
+        let found = walk(AT, &stack(&[0, 0, 0x1010, 0x50, 0, 0]));
+        assert_eq!(
+            found,
+            Walk {
+                frames: vec![0x40, 0x50],
+                ended: true
+            }
+        );
+    }
+
+    #[test]
+    fn words_of_4_bytes() {
+        let words = [0_u32, 0, 0, 0, 0, 0x50];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let found = walk(UserRegisters { word: 4, ..AT }, &bytes);
+        assert_eq!(
+            found,
+            Walk {
+                frames: vec![0x40, 0x50],
+                ended: true
+            }
+        );
+    }
+}

@@ -1,0 +1,130 @@
+//! A request at a place, and an NMI at each instruction behind it: a sweep for each place.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::scenario;
+use super::{PlacesEvent, PlacesRequest};
+use crate::campaign::Context;
+use crate::campaign::error::CampaignError;
+use crate::campaign::sweep::{
+    PathOrigin, PathRequest, SweepEvent, SweepOptions, SweepRequest, SweepSummary, sweep,
+};
+use crate::judge::outcome::OutcomeClass;
+use crate::judge::requests::{Place, Seat};
+use crate::scenario::Loaded;
+
+/// What came of the sweep behind a place.
+#[derive(Debug, Clone)]
+pub struct PlaceSweep {
+    /// The place.
+    pub place: Place,
+    /// What the sweep found, or why there is none.
+    pub swept: Result<SweepSummary, String>,
+}
+
+impl PlaceSweep {
+    /// What it says of the kernel.
+    #[must_use]
+    pub fn class(&self) -> OutcomeClass {
+        let swept = self.swept.as_ref();
+        swept.map_or(OutcomeClass::Untested, SweepSummary::class)
+    }
+}
+
+/// Sweeps behind each place that a path can begin at: the entries of functions. The time of each is
+/// an equal share of what is left.
+pub(super) fn sweeps(
+    request: &PlacesRequest,
+    loaded: &Loaded,
+    found: &[Place],
+    context: Context<'_>,
+    tell: &mut dyn FnMut(PlacesEvent<'_>) -> io::Result<()>,
+) -> Result<Vec<PlaceSweep>, CampaignError> {
+    let is_entry = |place: &&Place| matches!(place.seat, Seat::Entry { .. });
+    let places: Vec<&Place> = found.iter().filter(is_entry).collect();
+    let begin = Instant::now();
+    let mut swept = Vec::new();
+    for (number, place) in places.iter().enumerate() {
+        context.check_interrupt()?;
+        let left = places.len().saturating_sub(number);
+        let share = request
+            .budget
+            .map(|budget| share(budget, begin.elapsed(), left));
+        let done = one(request, loaded, (number, place), share, context, tell)?;
+        tell(PlacesEvent::Swept(&done))?;
+        swept.push(done);
+    }
+    Ok(swept)
+}
+
+/// The time for the next sweep, of so many that are left.
+fn share(budget: Duration, used: Duration, left: usize) -> Duration {
+    let left = u32::try_from(left).unwrap_or(u32::MAX).max(1);
+    budget.saturating_sub(used) / left
+}
+
+fn one(
+    request: &PlacesRequest,
+    loaded: &Loaded,
+    (number, place): (usize, &Place),
+    budget: Option<Duration>,
+    context: Context<'_>,
+    tell: &mut dyn FnMut(PlacesEvent<'_>) -> io::Result<()>,
+) -> Result<PlaceSweep, CampaignError> {
+    let done = |swept| PlaceSweep {
+        place: place.clone(),
+        swept,
+    };
+    let invariants = context.analysis.invariant_ids();
+    let trial = scenario::trial(loaded, Some(place), place.company, number, &invariants)?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join(format!("{}.yaml", *trial.scenario.name));
+    std::fs::write(&file, &trial.text)?;
+    let start = match place.seat.name().parse() {
+        Ok(place) => PathOrigin::From(place),
+        Err(_) => return Ok(done(Err("it is no name of a scenario's".to_owned()))),
+    };
+    let path = PathRequest {
+        scenario: file,
+        start,
+    };
+    let defaults = SweepRequest::of(path);
+    let of = SweepRequest {
+        kernel: request.kernel.clone(),
+        kvm_host: request.kvm_host,
+        options: SweepOptions {
+            budget,
+            keeps_replays: true,
+            ..defaults.options
+        },
+        ..defaults
+    };
+    let swept = sweep(&of, context, &mut |event| match event {
+        SweepEvent::Replay(path) => tell(PlacesEvent::Replay(path)),
+        _ => Ok(()),
+    });
+    match swept {
+        Ok(swept) => Ok(done(Ok(swept))),
+        // No path begins there: the function is a module's, is not passed in every iteration, or in
+        // an NMI's handler only.
+        Err(error @ (CampaignError::Provider(_) | CampaignError::Sweep(_))) => {
+            Ok(done(Err(error.to_string())))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_shared() {
+        let seconds = Duration::from_secs;
+        assert_eq!(share(seconds(100), seconds(0), 10), seconds(10));
+        assert_eq!(share(seconds(100), seconds(90), 2), seconds(5));
+        assert_eq!(share(seconds(100), seconds(120), 2), seconds(0));
+        assert_eq!(share(seconds(100), seconds(0), 0), seconds(100));
+    }
+}

@@ -1,0 +1,278 @@
+//! Set-ups of perf, one after the other from one boot.
+
+mod base;
+
+use std::io;
+use std::time::Instant;
+
+use self::base::base;
+use super::Context;
+use super::context::required_trial;
+use super::error::CampaignError;
+use super::kernel::KernelChoice;
+use crate::host::choice::KvmHost;
+use crate::host::provider::{HostRequest, TestKernel};
+use crate::judge::{Case, Judge, Outcome, ScenarioResult};
+use crate::report::json::Setting;
+use crate::scenario::Loaded;
+use crate::setup::judge::{Judged, invariants};
+use crate::setup::refusals::{REFUSALS, Refusal};
+use crate::setup::rules::ALONE;
+use crate::setup::summary::{SetupsSummary, TriedSetup};
+use crate::setup::{Factor, Setup, Strength, judge, refusals, session, setups};
+use unwindlab_engine::plan::{Executor, TrialPlan};
+use unwindlab_oracle::invariant::Check;
+use unwindlab_oracle::trace::recording::TrialEnd;
+use unwindlab_oracle::trace::{Recording, Trace};
+
+/// The kernel has this variable if perf knows cgroups (`CONFIG_CGROUP_PERF`).
+const CGROUP_PERF: &str = "perf_event_cgrp_subsys";
+
+/// Which set-ups to try, and where.
+#[derive(Debug, Clone)]
+pub struct SetupsRequest {
+    /// The seed of the covering array.
+    pub seed: u64,
+    /// What it covers.
+    pub strength: Strength,
+    /// Only the set-ups of these numbers; all where there are none.
+    pub only: Vec<usize>,
+    /// The kernel under test.
+    pub kernel: KernelChoice,
+    /// Where KVM comes from.
+    pub kvm_host: KvmHost,
+}
+
+/// What happens meanwhile.
+#[expect(missing_debug_implementations, reason = "holds a trait object")]
+pub enum SetupsEvent<'a> {
+    /// So many are about to be tried.
+    Started(usize),
+    /// One is over.
+    Tried {
+        /// What came of it.
+        tried: &'a TriedSetup,
+        /// The trial's result.
+        result: &'a ScenarioResult,
+        /// The kernel.
+        kernel: &'a dyn TestKernel,
+    },
+}
+
+/// What came of set-ups.
+#[derive(Debug)]
+pub struct TestedSetups {
+    /// What was tested, and where.
+    pub setting: Setting,
+    /// What is said of each.
+    pub summary: SetupsSummary,
+}
+
+/// One set-up to try.
+#[derive(Debug)]
+enum Subject {
+    /// One that the kernel must accept.
+    Accepted(Setup),
+    /// An event that it must refuse.
+    Refused(&'static Refusal),
+}
+
+impl Subject {
+    fn text(&self) -> String {
+        match self {
+            Self::Accepted(setup) => setup.text(),
+            Self::Refused(refusal) => format!("to refuse: {}", refusal.name),
+        }
+    }
+
+    fn trial(&self, base: &TrialPlan) -> TrialPlan {
+        match self {
+            Self::Accepted(setup) => session::trial(base, setup),
+            Self::Refused(refusal) => refusals::trial(base, refusal),
+        }
+    }
+
+    fn judge(&self, trace: &Trace) -> Judged {
+        match self {
+            Self::Accepted(setup) => judge::judge(setup, trace),
+            Self::Refused(refusal) => refusals::judge(refusal, trace),
+        }
+    }
+
+    /// What it needs of the kernel and the kernel lacks.
+    fn lack(&self, kernel: &dyn TestKernel) -> Option<String> {
+        let Self::Accepted(setup) = self else {
+            return None;
+        };
+        let cgroup = |factor| setup.level(factor).ends_with("cgroup");
+        let needs = setup.is(Factor::CgroupId, "yes")
+            || cgroup(Factor::AskerOf)
+            || cgroup(Factor::ReceiverOf);
+        let has = !kernel.symbols().addresses(CGROUP_PERF).is_empty();
+        (needs && !has).then(|| "the kernel has no cgroups for perf (CGROUP_PERF)".to_owned())
+    }
+}
+
+/// Tries set-ups. If the user interrupts it, nothing is told.
+///
+/// # Errors
+/// [`CampaignError`].
+pub fn run(
+    request: &SetupsRequest,
+    context: Context<'_>,
+    tell: &mut dyn FnMut(SetupsEvent<'_>) -> io::Result<()>,
+) -> Result<TestedSetups, CampaignError> {
+    let start = Instant::now();
+    let kernel_request = request.kernel.request()?;
+    let subjects = chosen(request)?;
+    let kernel = context.fetch(&kernel_request)?;
+    let kernel = kernel.as_ref();
+    let loaded = base(context)?;
+    let plan = required_trial(&loaded, kernel)?;
+    tell(SetupsEvent::Started(subjects.len()))?;
+    let mut campaign = Campaign {
+        request,
+        context,
+        kernel,
+        loaded,
+        plan,
+        executor: None,
+        host: "none".to_owned(),
+    };
+    let mut all = Vec::new();
+    for (number, subject) in &subjects {
+        context.check_interrupt()?;
+        let (tried, result) = campaign.try_one(*number, subject)?;
+        tell(SetupsEvent::Tried {
+            tried: &tried,
+            result: &result,
+            kernel,
+        })?;
+        all.push(tried);
+    }
+    context.check_interrupt()?;
+    Ok(TestedSetups {
+        setting: Setting {
+            kernel_spec: kernel_request.to_string(),
+            kernel_release: kernel.release().to_owned(),
+            kernel_hash: kernel.hash().to_owned(),
+            kvm_host: campaign.host,
+        },
+        summary: SetupsSummary {
+            tried: all,
+            elapsed: start.elapsed(),
+        },
+    })
+}
+
+/// The set-ups with their numbers: those of the array from 0, those that are tried alone, then the
+/// refusals.
+fn chosen(request: &SetupsRequest) -> Result<Vec<(usize, Subject)>, CampaignError> {
+    let accepted = setups(request.strength, request.seed).into_iter();
+    let alone = ALONE
+        .iter()
+        .map(|levels| Subject::Accepted(Setup::with(levels)));
+    let refused = REFUSALS.iter().map(Subject::Refused);
+    let mut all: Vec<_> = accepted
+        .map(Subject::Accepted)
+        .chain(alone)
+        .chain(refused)
+        .enumerate()
+        .collect();
+    let count = all.len();
+    if let Some(beyond) = request.only.iter().find(|number| **number >= count) {
+        return Err(CampaignError::Unknown {
+            kind: "set-up",
+            name: beyond.to_string(),
+            known: format!("0 to {}", count.saturating_sub(1)),
+        });
+    }
+    all.retain(|(number, _)| request.only.is_empty() || request.only.contains(number));
+    Ok(all)
+}
+
+struct Campaign<'a> {
+    request: &'a SetupsRequest,
+    context: Context<'a>,
+    kernel: &'a dyn TestKernel,
+    loaded: Loaded,
+    plan: TrialPlan,
+    executor: Option<Box<dyn Executor>>,
+    host: String,
+}
+
+impl Campaign<'_> {
+    fn try_one(
+        &mut self,
+        number: usize,
+        subject: &Subject,
+    ) -> Result<(TriedSetup, ScenarioResult), CampaignError> {
+        let text = subject.text();
+        if let Some(lack) = subject.lack(self.kernel) {
+            let result = ScenarioResult::not_run("setups", Outcome::Skip, lack);
+            return Ok((TriedSetup::untested(number, text, &result), result));
+        }
+        self.context.progress.step(&format!("set-up {number}"));
+        let trial = subject.trial(&self.plan);
+        let recording = self.record(&trial)?;
+        let all = self.context.analysis.invariants;
+        let invariants = match subject {
+            Subject::Accepted(setup) => invariants(all, setup),
+            Subject::Refused(_) => all.to_vec(),
+        };
+        let judge = Judge {
+            invariants: &invariants,
+            findings: self.context.analysis.findings.as_ref(),
+            symbols: self.kernel.symbols(),
+            compare_snapshots: false,
+        };
+        let trace = Trace::decode(&recording);
+        let judged = subject.judge(&trace);
+        let mut result = judge.judge(Case {
+            loaded: &self.loaded,
+            plan: &trial,
+            end: &recording.end,
+            trace,
+            duration: std::time::Duration::ZERO,
+        });
+        // A set-up in which nothing may come exercises no invariant; what may come is judged here.
+        let nothing = |it: &crate::judge::result::InvariantCheck| {
+            matches!(it.check, Check::NotExercised { .. })
+        };
+        if result.checks.iter().all(nothing) {
+            result
+                .reasons
+                .retain(|reason| reason != "no invariant was exercised");
+        }
+        Ok((TriedSetup::new(number, text, judged, &result), result))
+    }
+
+    /// A KVM host that failed is replaced for the next set-up.
+    fn record(&mut self, trial: &TrialPlan) -> Result<Recording, CampaignError> {
+        let mut executor = match self.executor.take() {
+            Some(executor) => executor,
+            None => {
+                let host = HostRequest {
+                    kvm_host: self.request.kvm_host,
+                    ..HostRequest::default()
+                };
+                let executor = self.context.start(host, self.kernel)?;
+                self.host = executor.host();
+                executor
+            }
+        };
+        match executor.run(trial, self.context.progress) {
+            Ok(recording) => {
+                self.executor = Some(executor);
+                Ok(recording)
+            }
+            Err(error) => Ok(Recording {
+                console: error.console,
+                end: TrialEnd::Infra {
+                    reason: error.reason,
+                },
+                ..Recording::default()
+            }),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! `unwindlab setups`.
+
+use super::args::SetupsArgs;
+use super::error::{CommandError, class_code};
+use super::progress::Spinner;
+use crate::campaign::Context;
+use crate::campaign::setups::{self, SetupsEvent, SetupsRequest};
+use crate::report::artifacts::OutputFile;
+use crate::report::failure;
+use crate::report::names::Names;
+use crate::report::setups::{line, record, report};
+use crate::setup::Strength;
+
+/// Tries set-ups and reports; the exit code.
+///
+/// # Errors
+/// [`CommandError`] where nothing could be told.
+pub fn setups(
+    args: &SetupsArgs,
+    context: Context<'_>,
+    spinner: &Spinner,
+) -> Result<u8, CommandError> {
+    let json = args.json.as_deref().map(OutputFile::create).transpose()?;
+    let request = SetupsRequest {
+        seed: args.seed,
+        strength: match args.all {
+            true => Strength::Triples,
+            false => Strength::Pairs,
+        },
+        only: args.setups.clone(),
+        kernel: args.kernel.choice(),
+        kvm_host: args.kvm_host,
+    };
+    let detailed = !args.setups.is_empty();
+    let tested = setups::run(&request, context, &mut |event| match event {
+        SetupsEvent::Started(_) => Ok(()),
+        SetupsEvent::Tried {
+            tried,
+            result,
+            kernel,
+        } if detailed => {
+            let mut text = line(tried);
+            if let Some(trace) = &result.trace {
+                let names = Names {
+                    kernel: kernel.symbols(),
+                    user: &trace.user_symbols,
+                };
+                text += &failure::block(result, names);
+                if args.trace {
+                    text += &failure::all_events(trace, names);
+                }
+            }
+            spinner.print(&text)
+        }
+        SetupsEvent::Tried { .. } => Ok(()),
+    })?;
+    spinner.clear();
+    spinner.print(&report(&tested.summary, &tested.setting, &command(args)))?;
+    if let Some(file) = json {
+        let records = tested.summary.tried.iter();
+        let records: Result<String, _> = records
+            .map(|tried| record(&tested.setting, tried))
+            .collect();
+        file.finish(&records?)?;
+    }
+    Ok(class_code(tested.summary.class()))
+}
+
+/// The command that has the same numbers.
+fn command(args: &SetupsArgs) -> String {
+    let all = if args.all { " --all" } else { "" };
+    format!("unwindlab setups --seed {}{all}", args.seed)
+}

@@ -1,0 +1,496 @@
+//! What must come of a set-up, by the ABI, and what did come.
+//!
+//! The reference shows each stay of the workload's thread in the kernel: the markers of its system
+//! calls, and the record 22 that answers the requests made in it. Each event of the set-up must
+//! have, for exactly the stays that it is told of, one sample or one record 22 with the same
+//! cookie, in the same order.
+
+use std::collections::BTreeMap;
+
+use super::entries::{Entries, Place};
+use super::factors::{Factor, Setup};
+use super::session::{ITERATIONS, name};
+use unwindlab_abi::Observation;
+use unwindlab_oracle::invariant::Invariant;
+use unwindlab_oracle::trace::{Event, EventKind, Trace};
+
+/// What came of one set-up.
+#[derive(Debug, Default)]
+pub struct Judged {
+    /// What is not as the ABI says.
+    pub failures: Vec<Failure>,
+    /// What could not be decided.
+    pub undecided: Vec<String>,
+    /// Samples and records 22 that had to be there, and are.
+    pub held: usize,
+}
+
+/// One thing that is not as the ABI says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// What; the same text for the same failure of another set-up.
+    pub what: String,
+    /// The values that show it.
+    pub detail: String,
+}
+
+/// The invariants that can judge a set-up.
+///
+/// - Where its operation turns a receiver off, A3 (every receiver gets every record 22) is for
+///   [`judge`], which knows when it is off. So it is where an event that receives asks too: the
+///   agent asks while it turns one after the other off.
+/// - Where requests are made of which no cookie is seen, C7 and M3 (there is no answer without a
+///   request) are for [`judge`], which knows which requests there are: the limit of contexts cuts
+///   the cookie off, or a ring of one page is full, or stands still.
+/// - Where other sessions sit at the tracepoints of the markers, what needs to know the system call
+///   of a record (C6, M1, M3, S1, S4) is for [`judge`], which reads the reference's ring alone.
+#[must_use]
+pub fn invariants(all: &[Invariant], setup: &Setup) -> Vec<Invariant> {
+    let operation = setup.level(Factor::Operation);
+    let off = ["disable", "refresh", "close", "pause"];
+    let turns_off = off.iter().any(|it| operation.starts_with(it));
+    let contexts = setup.level(Factor::Sysctl).starts_with("max-contexts");
+    let unseen = contexts || setup.is(Factor::Pages, "1");
+    let both = !setup.is(Factor::Receiver, "another") || !setup.is(Factor::Sessions, "1");
+    let alone = setup.is(Factor::Sessions, "1");
+    let applies = |invariant: &&Invariant| match invariant.id {
+        "A3" => !turns_off && !both,
+        "C7" => !unseen,
+        "M3" => !unseen && alone,
+        "C6" | "M1" | "S1" | "S4" => alone,
+        _ => true,
+    };
+    all.iter().filter(applies).copied().collect()
+}
+
+/// Judges the trace of a set-up.
+#[must_use]
+pub fn judge(setup: &Setup, trace: &Trace) -> Judged {
+    let mut judged = Judged::default();
+    refusals(trace, &mut judged);
+    let Some(entries) = Entries::of(trace, setup) else {
+        judged
+            .undecided
+            .push("the reference lost records".to_owned());
+        return judged;
+    };
+    if entries.of_workload() != ITERATIONS {
+        judged.undecided.push(format!(
+            "the reference shows {} iterations of {ITERATIONS}",
+            entries.of_workload()
+        ));
+        return judged;
+    }
+    Session {
+        setup,
+        trace,
+        entries,
+    }
+    .judge(&mut judged);
+    judged
+}
+
+/// What `perf_event_open` refused: every set-up is one that it must accept.
+fn refusals(trace: &Trace, judged: &mut Judged) {
+    for seen in &trace.observations {
+        if let Observation::Refused { spec, errno, .. } = seen {
+            let name = spec_name(trace, *spec);
+            judged.failures.push(Failure {
+                what: format!("perf_event_open refuses the {name} with errno {errno}"),
+                detail: String::new(),
+            });
+        }
+    }
+}
+
+fn spec_name(trace: &Trace, spec: u32) -> &str {
+    let specs = trace.tracing.as_ref().map(|it| it.events.as_slice());
+    let spec = specs.and_then(|specs| specs.get(usize::try_from(spec).ok()?));
+    spec.map_or("", |spec| &spec.name)
+}
+
+struct Session<'a> {
+    setup: &'a Setup,
+    trace: &'a Trace,
+    entries: Entries,
+}
+
+/// One event of the set-up, by its role.
+#[derive(Debug, Clone, Copy)]
+struct Role {
+    name: &'static str,
+    /// Where its samples are taken.
+    source: Place,
+    /// Only the one call of each iteration.
+    probe: bool,
+}
+
+impl Session<'_> {
+    fn judge(&self, judged: &mut Judged) {
+        let askers = self.askers();
+        let asked = |at: usize| askers.iter().any(|role| self.asks(role, at));
+        self.reference(&asked, judged);
+        for role in &askers {
+            if !self.open(role.name, judged) {
+                continue;
+            }
+            self.samples(role, judged);
+        }
+        self.unasked(judged);
+        for receiver in self.receivers() {
+            if self.open(receiver, judged) {
+                self.answers(receiver, &asked, judged);
+            }
+        }
+    }
+
+    fn askers(&self) -> Vec<Role> {
+        let (source, probe) = match self.setup.level(Factor::Source) {
+            "sys-enter" => (Place::Enter, false),
+            "sys-exit" => (Place::Exit, false),
+            _ => (Place::Body, true),
+        };
+        let role = |name, source, probe| Role {
+            name,
+            source,
+            probe,
+        };
+        let mut roles = vec![role(name::ASKER, source, probe)];
+        if !self.setup.is(Factor::Sessions, "1") {
+            roles.push(role(name::SECOND, Place::Enter, false));
+        }
+        if self.setup.is(Factor::Sessions, "3") {
+            roles.push(role(name::THIRD, Place::Exit, false));
+        }
+        roles
+    }
+
+    fn receivers(&self) -> Vec<&'static str> {
+        let mut names = match self.setup.level(Factor::Receiver) {
+            "itself" => vec![name::ASKER],
+            "both" => vec![name::ASKER, name::RECEIVER],
+            _ => vec![name::RECEIVER],
+        };
+        if !self.setup.is(Factor::Sessions, "1") {
+            names.push(name::SECOND);
+        }
+        if self.setup.is(Factor::Sessions, "3") {
+            names.push(name::THIRD);
+        }
+        names
+    }
+
+    /// Whether the event is open and nothing of its ring was lost.
+    fn open(&self, name: &str, judged: &mut Judged) -> bool {
+        let of_name = |spec| spec_name(self.trace, spec) == name;
+        let Some(open) = self.trace.session.iter().find(|it| of_name(it.spec)) else {
+            return false;
+        };
+        let lost = self.trace.events.iter().any(|event| {
+            let lost = matches!(
+                event.kind,
+                EventKind::Lost { lost: 1.., .. } | EventKind::LostSamples { lost: 1.. }
+            );
+            lost && event.ring == open.ring
+        });
+        if lost {
+            judged
+                .undecided
+                .push(format!("records of the ring of the {name} were lost"));
+        }
+        !lost
+    }
+
+    /// Whether the thread is among the tasks whose event it is.
+    fn reaches(&self, name: &str) -> bool {
+        match name {
+            name::ASKER => !self.setup.is(Factor::AskerOf, "empty-cgroup"),
+            name::RECEIVER => !self.setup.is(Factor::ReceiverOf, "empty-cgroup"),
+            _ => true,
+        }
+    }
+
+    /// Whether an event takes a sample in an entry.
+    fn fires(&self, role: &Role, at: usize) -> bool {
+        let Some(entry) = self.entries.list.get(at) else {
+            return false;
+        };
+        let there = match role.source {
+            Place::Enter => entry.has_enter,
+            Place::Exit => entry.has_exit,
+            Place::Body | Place::Return => entry.has_enter,
+        };
+        // `perf_tp_event_match`: the tracepoints of the kernel are not user mode.
+        let excluded = role.name == name::ASKER && self.setup.is(Factor::ExcludeKernel, "yes");
+        there
+            && (!role.probe || entry.is_workload())
+            && !excluded
+            && self.reaches(role.name)
+            && self.is_on(role.name, at, role.source)
+    }
+
+    /// Whether an event requests an unwind in an entry (`perf_callchain`).
+    fn asks(&self, role: &Role, at: usize) -> bool {
+        let no_user = self.setup.is(Factor::ExcludeCallchainUser, "yes");
+        self.fires(role, at) && !(role.name == name::ASKER && no_user)
+    }
+
+    /// Whether an event is on at a place, in spite of the operation.
+    fn is_on(&self, name: &str, at: usize, place: Place) -> bool {
+        let Some(done_in) = self.entries.operation else {
+            return true;
+        };
+        let level = self.setup.level(Factor::Operation);
+        let Some((operation, on)) = level.split_once('-') else {
+            return true;
+        };
+        if on != name || (at, place) < (done_in, Place::Body) {
+            return true;
+        }
+        // `close` of an event whose ring is mapped: the mapping holds it (`perf_mmap`).
+        let shared = self.setup.level(Factor::Ring).starts_with("shared");
+        match operation {
+            "disable" => false,
+            "close" => !shared,
+            // Samples, requests and records are not told apart: only its ring stands still.
+            "pause" => place != Place::Return,
+            "refresh" => self.is_on_refreshed(at, place),
+            _ => true,
+        }
+    }
+
+    /// After a refresh by 1 there is one more sample, in which the event is disabled
+    /// (`__perf_event_overflow`).
+    fn is_on_refreshed(&self, at: usize, place: Place) -> bool {
+        let Some(done_in) = self.entries.operation else {
+            return true;
+        };
+        let Some(role) = self.askers().into_iter().find(|it| it.name == name::ASKER) else {
+            return true;
+        };
+        let excluded = self.setup.is(Factor::ExcludeKernel, "yes") || !self.reaches(role.name);
+        let last = (done_in..self.entries.list.len()).find(|&at| {
+            let entry = self.entries.list.get(at);
+            let there = entry.is_some_and(|it| !role.probe || it.is_workload());
+            there && (at, role.source) > (done_in, Place::Enter)
+        });
+        match last {
+            Some(last) if !excluded => (at, place) <= (last, role.source),
+            _ => true,
+        }
+    }
+
+    /// The reference gets one record 22 in each entry in which there is a request, and none in
+    /// others.
+    fn reference(&self, asked: &dyn Fn(usize) -> bool, judged: &mut Judged) {
+        for (at, entry) in self.entries.list.iter().enumerate() {
+            // M1 and X1 judge what a task that exits gets.
+            if entry.is_exit() {
+                continue;
+            }
+            let (asked, got) = (asked(at), entry.cookies.len());
+            if got == usize::from(asked) {
+                judged.held += got;
+                continue;
+            }
+            judged.failures.push(Failure {
+                what: match asked {
+                    true => "the reference does not get one record 22 for a request".to_owned(),
+                    false => "the reference gets a record 22 without a request".to_owned(),
+                },
+                detail: format!("{got} in entry {at}, system call {}", entry.number),
+            });
+        }
+    }
+
+    /// No event without `defer_output` gets a record 22 (`perf_callchain_deferred_output`).
+    fn unasked(&self, judged: &mut Judged) {
+        let receivers = self.receivers();
+        for name in [name::UNASKED, name::ENTER, name::EXIT, name::ASKER] {
+            let asks_for_it = receivers.contains(&name);
+            let got = self.of(name).filter(|it| it.deferred_chain().is_some());
+            let got = got.count();
+            if got > 0 && !asks_for_it {
+                judged.failures.push(Failure {
+                    what: "an event without defer_output gets record 22".to_owned(),
+                    detail: format!("{got} of the {name}"),
+                });
+            }
+        }
+    }
+
+    /// The samples of an asker.
+    fn samples(&self, role: &Role, judged: &mut Judged) {
+        let fires: Vec<usize> = self.stays(|at| self.fires(role, at));
+        let samples: Vec<&Event> = self.of(role.name).collect();
+        let samples = samples
+            .iter()
+            .filter(|it| matches!(it.kind, EventKind::Sample(_)));
+        let own = role.name == name::ASKER;
+        if own && self.setup.is(Factor::ExcludeCallchainUser, "yes") {
+            let samples: Vec<&Event> = samples.copied().collect();
+            return self.without_cookies(role, &fires, &samples, judged);
+        }
+        if self.is_cut(role) {
+            // What the limit leaves of the chain is A1's.
+            return;
+        }
+        let got = samples.filter_map(|it| it.cookie()).collect();
+        self.compare(role.name, "sample", &fires, got, judged);
+    }
+
+    /// Whether `perf_event_max_contexts_per_stack` cuts marker or cookie off.
+    fn is_cut(&self, role: &Role) -> bool {
+        let limit = match self.setup.level(Factor::Sysctl) {
+            "max-contexts-1" => 1,
+            "max-contexts-2" => 2,
+            "max-contexts-3" => 3,
+            _ => return false,
+        };
+        let own = role.name == name::ASKER;
+        let no_kernel = own && self.setup.is(Factor::ExcludeCallchainKernel, "yes");
+        limit < 2 + usize::from(!no_kernel)
+    }
+
+    /// The samples of an event whose chains have no user part.
+    fn without_cookies(
+        &self,
+        role: &Role,
+        fires: &[usize],
+        samples: &[&Event],
+        judged: &mut Judged,
+    ) {
+        let tid = self.entries.tid;
+        let known = samples.iter().filter(|it| it.tid == Some(tid)).count();
+        let all_known = samples.iter().all(|it| it.tid.is_some());
+        // The exit of the thread is left out of `fires`.
+        let dying = (0..self.entries.list.len()).filter(|&at| {
+            self.entries.list.get(at).is_some_and(|it| it.is_exit()) && self.fires(role, at)
+        });
+        let wanted = fires.len() + dying.count();
+        let got = match all_known {
+            true => known,
+            false if role.probe => samples.len(),
+            false => {
+                judged
+                    .undecided
+                    .push("samples have neither a task nor a cookie".to_owned());
+                return;
+            }
+        };
+        if got == wanted {
+            judged.held += got;
+        } else {
+            judged.failures.push(Failure {
+                what: format!("the {} does not get one sample for each hit", role.name),
+                detail: format!("{got} of {wanted}"),
+            });
+        }
+    }
+
+    /// The records 22 of a receiver.
+    fn answers(&self, receiver: &str, asked: &dyn Fn(usize) -> bool, judged: &mut Judged) {
+        let wanted = self.stays(|at| {
+            asked(at) && self.reaches(receiver) && self.is_on(receiver, at, Place::Return)
+        });
+        let answers = self.of(receiver).filter(|it| it.deferred_chain().is_some());
+        let got: Vec<u64> = answers.filter_map(Event::cookie).collect();
+        let own: Vec<u64> = self.own(&got);
+        if own.is_empty() && !wanted.is_empty() && self.lacks_side_band(receiver) {
+            judged.failures.push(Failure {
+                what: "an event with defer_output whose other bits is_sb_event does not know gets \
+                       no record 22"
+                    .to_owned(),
+                detail: format!("side-band={}", self.setup.level(Factor::SideBand)),
+            });
+            return;
+        }
+        self.compare(receiver, "record 22", &wanted, got, judged);
+    }
+
+    /// Whether `is_sb_event` leaves the receiver out. Events of a task are found by the task.
+    fn lacks_side_band(&self, receiver: &str) -> bool {
+        let target = match receiver {
+            name::ASKER => Factor::AskerOf,
+            name::RECEIVER => Factor::ReceiverOf,
+            _ => return false,
+        };
+        let none = ["none", "namespaces", "cgroup", "build-id"];
+        let of_cpu = ["all", "cgroup"].contains(&self.setup.level(target));
+        of_cpu && none.contains(&self.setup.level(Factor::SideBand))
+    }
+
+    /// The entries of which this is true, without that of the thread's exit: M1 and X1 judge it.
+    fn stays(&self, of: impl Fn(usize) -> bool) -> Vec<usize> {
+        let list = self.entries.list.iter().enumerate();
+        let stays = list.filter(|(at, entry)| !entry.is_exit() && of(*at));
+        stays.map(|(at, _)| at).collect()
+    }
+
+    /// Of these cookies those of the thread, except of its exit.
+    fn own(&self, cookies: &[u64]) -> Vec<u64> {
+        let stays = self.entries.list.iter().filter(|entry| !entry.is_exit());
+        let known: Vec<u64> = stays.flat_map(|entry| entry.cookies.clone()).collect();
+        let own = cookies.iter().filter(|cookie| known.contains(cookie));
+        own.copied().collect()
+    }
+
+    fn compare(
+        &self,
+        event: &str,
+        kind: &str,
+        wanted: &[usize],
+        got: Vec<u64>,
+        judged: &mut Judged,
+    ) {
+        let cookies = wanted.iter().filter_map(|at| {
+            let entry = self.entries.list.get(*at)?;
+            entry.cookies.first().copied()
+        });
+        let wanted: Vec<u64> = cookies.collect();
+        let got = self.own(&got);
+        if got == wanted {
+            judged.held += got.len();
+            return;
+        }
+        let count = |list: &[u64]| {
+            let mut counts = BTreeMap::new();
+            for cookie in list {
+                *counts.entry(*cookie).or_insert(0_usize) += 1;
+            }
+            counts
+        };
+        let (wanted_of, got_of) = (count(&wanted), count(&got));
+        let missing = wanted_of
+            .keys()
+            .filter(|it| !got_of.contains_key(it))
+            .count();
+        let extra = got_of
+            .keys()
+            .filter(|it| !wanted_of.contains_key(it))
+            .count();
+        let what = match (missing, extra) {
+            (0, 0) => format!("the {event} gets a {kind} twice, or out of order"),
+            (_, 0) => format!("the {event} does not get each {kind}"),
+            (0, _) => format!("the {event} gets a {kind} too many"),
+            _ => format!("the {event} gets another {kind} than it should"),
+        };
+        judged.failures.push(Failure {
+            what,
+            detail: format!(
+                "{} of {}, {extra} others",
+                wanted.len() - missing,
+                wanted.len()
+            ),
+        });
+    }
+
+    /// The records that an event wrote.
+    fn of(&self, name: &str) -> impl Iterator<Item = &Event> {
+        let by = move |event: &&Event| {
+            let open = event.event.and_then(|at| self.trace.session.get(at));
+            open.is_some_and(|open| spec_name(self.trace, open.spec) == name)
+        };
+        self.trace.events.iter().filter(by)
+    }
+}

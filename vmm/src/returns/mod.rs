@@ -1,0 +1,258 @@
+//! Notes each return of the guest's kernel to user mode, without stopping the vCPU.
+//!
+//! A kernel leaves to user mode by `sysret` and `iret`. The caller says where these instructions
+//! are. Two bytes of each are replaced by `out imm8, al`, as of `RDPMC` ([`crate::pmu`]), which
+//! leaves the guest on every KVM. The vCPU's thread then does what the instruction does
+//! ([`execute`]), and the vCPU runs on behind it.
+//!
+//! Just before, it notes which task is current and reads some words of guest memory. So between a
+//! note and the return that it is of, nothing happens on that vCPU: an NMI is taken before the
+//! `out`, or in user mode. (At a breakpoint, or in front of an instruction of some before the
+//! return, that would not be so.) An `iret` to the kernel is executed the same way, without a note.
+//!
+//! What is not executed here ends the notes instead of the guest: the vCPU stops with
+//! [`Stop::StrangeReturn`](crate::Stop::StrangeReturn) before the instruction.
+
+mod execute;
+mod planted;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use kvm_bindings::{kvm_regs, kvm_sregs};
+use kvm_ioctls::VcpuFd;
+use vmm_sys_util::errno;
+
+use crate::inject;
+use crate::kvm::msr;
+use crate::kvm::sregs::settable;
+use crate::memory::{Memory, Translation, translate};
+use execute::{IRET_FRAME, IretFrame, Landed, ReturnKind, StrangeReturn};
+
+pub use planted::PlantError;
+pub(crate) use planted::PlantedReturns;
+
+/// The segments of `syscall` and `sysret`.
+const MSR_STAR: u32 = 0xc000_0081;
+/// The kernel's GS base while user mode runs, and right before.
+const MSR_KERNEL_GS_BASE: u32 = 0xc000_0102;
+/// User mode's control-flow enforcement; bit 0: it has a shadow stack.
+const MSR_U_CET: u32 = 0x6a0;
+const CR4_CET: u64 = 1 << 23;
+/// The bit of CR3 by which Linux tells a process's page tables for user mode from those for the
+/// kernel, where it keeps two (`PTI_USER_PGTABLE_BIT`).
+const PTI_USER_TABLES: u64 = 1 << 12;
+/// No field is noted.
+const NO_FIELD: u64 = u64::MAX;
+
+/// Which returns to note, and what of each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReturnWatch {
+    /// The addresses of the kernel's `sysret` and `iret` instructions.
+    pub sites: Vec<u64>,
+    /// Offset of the pointer to the current task from the kernel's GS base.
+    pub current: u64,
+    /// Guest-physical addresses of words to read, which are 8-byte aligned.
+    pub words: Vec<u64>,
+    /// Most returns to note. None is noted after so many.
+    pub most: usize,
+}
+
+/// One return to user mode.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReturnNote {
+    /// The vCPU.
+    pub vcpu: u8,
+    /// The pointer to the current task; 0 where it could not be read.
+    pub current: u64,
+    /// The field of the task that was asked for ([`Machine::note_field`](crate::Machine::note_field)).
+    pub field: Option<u32>,
+    /// An interrupt or NMI waits, which the vCPU takes before the first instruction in user mode.
+    pub interrupted: bool,
+    /// The words; 0 for one that is not in RAM.
+    pub words: Vec<u64>,
+}
+
+/// The notes so far.
+#[derive(Debug, Default)]
+struct Notebook {
+    notes: Vec<ReturnNote>,
+    /// A return was not noted.
+    is_full: bool,
+}
+
+/// What the threads of all vCPUs share.
+#[derive(Debug)]
+pub(crate) struct Returns {
+    watch: ReturnWatch,
+    kinds: Vec<(u64, ReturnKind)>,
+    field: AtomicU64,
+    notebook: Mutex<Notebook>,
+}
+
+/// What became of a return.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Executed {
+    /// The next instruction is there.
+    Done(u64),
+    /// Nothing: it is not one that is executed here.
+    No(StrangeReturn),
+    /// There is no return of ours at the `out`: it is the guest's own.
+    NotOurs,
+}
+
+impl Returns {
+    fn new(watch: ReturnWatch, kinds: Vec<(u64, ReturnKind)>) -> Self {
+        Self {
+            watch,
+            kinds,
+            field: AtomicU64::new(NO_FIELD),
+            notebook: Mutex::default(),
+        }
+    }
+
+    fn notebook(&self) -> std::sync::MutexGuard<'_, Notebook> {
+        // Nothing panics with it locked; a list is never half changed.
+        { self.notebook.lock() }.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Executes the return at which a vCPU has made the `out`, which KVM has yet to complete: it
+    /// skips the `out` only where the instruction pointer is still on it.
+    pub(crate) fn execute(
+        &self,
+        fd: &VcpuFd,
+        vcpu: u8,
+        memory: &Memory,
+    ) -> Result<Executed, errno::Error> {
+        let regs = fd.get_regs()?;
+        let Some(kind) = self.kind(regs.rip) else {
+            return Ok(Executed::NotOurs);
+        };
+        let sregs = fd.get_sregs()?;
+        let landed = match self.landing(fd, memory, kind, &regs, &sregs)? {
+            Ok(landed) => landed,
+            Err(strange) => return Ok(Executed::No(strange)),
+        };
+        if kind == ReturnKind::Iret {
+            unmask_nmis(fd)?;
+        }
+        if landed.user {
+            let interrupted = inject::is_due(fd, landed.regs.rflags)?;
+            self.note(fd, vcpu, memory, &sregs, interrupted)?;
+        }
+        if let Some(sregs) = landed.sregs {
+            fd.set_sregs(&settable(sregs))?;
+        }
+        fd.set_regs(&landed.regs)?;
+        Ok(Executed::Done(landed.regs.rip))
+    }
+
+    fn kind(&self, pc: u64) -> Option<ReturnKind> {
+        let site = self.kinds.iter().find(|(site, _)| *site == pc);
+        site.map(|(_, kind)| *kind)
+    }
+
+    fn landing(
+        &self,
+        fd: &VcpuFd,
+        memory: &Memory,
+        kind: ReturnKind,
+        regs: &kvm_regs,
+        sregs: &kvm_sregs,
+    ) -> Result<Result<Landed, StrangeReturn>, errno::Error> {
+        if sregs.cr4 & CR4_CET != 0 && msr::get(fd, MSR_U_CET)?.is_some_and(|it| it & 1 != 0) {
+            return Ok(Err(StrangeReturn::ShadowStack));
+        }
+        let star = msr::get(fd, MSR_STAR)?.unwrap_or(0);
+        Ok(match kind {
+            ReturnKind::Sysret64 => execute::sysret(regs, sregs, star, true),
+            ReturnKind::Sysret32 => execute::sysret(regs, sregs, star, false),
+            ReturnKind::Iret => match frame(memory, sregs, regs.rsp) {
+                Some(frame) => execute::iret(regs, sregs, star, frame),
+                None => Err(StrangeReturn::NoFrame),
+            },
+        })
+    }
+
+    fn note(
+        &self,
+        fd: &VcpuFd,
+        vcpu: u8,
+        memory: &Memory,
+        sregs: &kvm_sregs,
+        interrupted: bool,
+    ) -> Result<(), errno::Error> {
+        let gs = match sregs.gs.base >> 63 {
+            1 => sregs.gs.base,
+            _ => msr::get(fd, MSR_KERNEL_GS_BASE)?.unwrap_or(0),
+        };
+        let word = |address| kernel_word(memory, sregs, address);
+        let current = word(gs.wrapping_add(self.watch.current)).unwrap_or(0);
+        let field = match self.field.load(Ordering::Acquire) {
+            NO_FIELD => None,
+            offset => kernel_u32(memory, sregs, current.wrapping_add(offset)),
+        };
+        let mut notebook = self.notebook();
+        if notebook.is_full || notebook.notes.len() >= self.watch.most {
+            notebook.is_full = true;
+            return Ok(());
+        }
+        // With the lock held: a later note never has an older word.
+        let words = self.watch.words.iter();
+        let words = words.map(|at| memory.load_u64(*at).unwrap_or(0)).collect();
+        notebook.notes.push(ReturnNote {
+            vcpu,
+            current,
+            field,
+            interrupted,
+            words,
+        });
+        Ok(())
+    }
+}
+
+/// After `iret` a vCPU takes NMIs.
+fn unmask_nmis(fd: &VcpuFd) -> Result<(), errno::Error> {
+    let mut events = fd.get_vcpu_events()?;
+    if events.nmi.masked != 0 {
+        events.nmi.masked = 0;
+        fd.set_vcpu_events(&events)?;
+    }
+    Ok(())
+}
+
+/// The frame of an `iret` on the stack.
+fn frame(memory: &Memory, sregs: &kvm_sregs, rsp: u64) -> Option<IretFrame> {
+    let mut words = [0; IRET_FRAME];
+    for (at, word) in (rsp..).step_by(8).zip(&mut words) {
+        *word = kernel_word(memory, sregs, at)?;
+    }
+    Some(IretFrame::of(words))
+}
+
+fn kernel_word(memory: &Memory, sregs: &kvm_sregs, address: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    read(memory, sregs, address, &mut bytes)?;
+    Some(u64::from_le_bytes(bytes))
+}
+
+fn kernel_u32(memory: &Memory, sregs: &kvm_sregs, address: u64) -> Option<u32> {
+    let mut bytes = [0; 4];
+    read(memory, sregs, address, &mut bytes)?;
+    Some(u32::from_le_bytes(bytes))
+}
+
+/// Reads bytes that do not cross a page. Right before the return, a kernel with two sets of tables
+/// uses those that lack its own data.
+fn read(memory: &Memory, sregs: &kvm_sregs, address: u64, into: &mut [u8]) -> Option<()> {
+    let kernels = kvm_sregs {
+        cr3: sregs.cr3 & !PTI_USER_TABLES,
+        ..*sregs
+    };
+    let found = [sregs, &kernels].map(|sregs| translate(memory, sregs, address));
+    let mut found = found.into_iter().filter_map(|it| match it {
+        Translation::To(physical) => Some(physical),
+        Translation::Nowhere | Translation::OtherPaging => None,
+    });
+    memory.read(found.next()?, into).ok()
+}
