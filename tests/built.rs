@@ -18,11 +18,25 @@ use common::{said, scratch, unwindlab};
 /// Two KVM hosts at once would only slow each other down.
 static TURN: Mutex<()> = Mutex::new(());
 
+/// What the base configuration cannot run: seccomp's filters need the network (CONFIG_NET), which
+/// nothing else here needs.
+const LACKING: [&str; 1] = ["entry-seccomp"];
+
 /// One line of `run --json`, as far as it matters here.
 #[derive(serde::Deserialize)]
 struct Record {
     name: String,
     outcome: String,
+}
+
+impl Record {
+    fn is_one_of(&self, good: &[&str]) -> bool {
+        let lacking = LACKING.contains(&self.name.as_str());
+        match lacking {
+            true => self.outcome == "skip",
+            false => good.contains(&self.outcome.as_str()),
+        }
+    }
 }
 
 #[test]
@@ -53,8 +67,11 @@ fn the_good_kernel_passes_everything() {
             assert_eq!(again.status.code(), Some(0), "{}", said(&again));
             continue;
         }
-        let good = ["pass", "expected-failure"].contains(&record.outcome.as_str());
-        assert!(good, "{}", said(&output));
+        assert!(
+            record.is_one_of(&["pass", "expected-failure"]),
+            "{}",
+            said(&output)
+        );
     }
     let lab = records.iter().filter(|it| it.name.starts_with("lab-"));
     assert!(
@@ -86,7 +103,12 @@ fn the_kernel_with_all_fixes_passes_everything() {
     let mut records = 0;
     for line in text.lines() {
         let record: Record = serde_json::from_str(line).unwrap();
-        assert_eq!(record.outcome, "pass", "{}: {}", record.name, said(&output));
+        assert!(
+            record.is_one_of(&["pass"]),
+            "{}: {}",
+            record.name,
+            said(&output)
+        );
         records += 1;
     }
     assert!(records > 0, "{}", said(&output));

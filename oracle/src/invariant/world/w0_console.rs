@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 
 use crate::invariant::evidence::Evidence;
+use crate::invariant::evidence::lab::Lab;
 use crate::invariant::{Tally, Violation};
 use crate::trace::Trace;
+use crate::trace::lab::LabKind;
 
 /// What makes a line a report: at its start, or after a prefix that ends in ": " (`rcu: INFO:`,
 /// `watchdog: BUG:`). Literals of kernel/panic.c, kernel/locking/lockdep.c,
@@ -61,6 +63,11 @@ const SAYS: &str = "the kernel says: ";
 /// and confused": nobody claims an injected NMI), and what says that the machine is slow or old
 /// rather than that the kernel is wrong ([`HARMLESS`]).
 ///
+/// Excused is one warning of `unwind_deferred_request()` for a task that, by the lab client's log,
+/// made a request as a cancelled client and was refused. That is the client's mistake, and not the
+/// kernel's: "Do not allow cancelled works to request again" (`WARN_ON_ONCE` in that function,
+/// kernel/unwind/deferred.c, 7.3).
+///
 /// Evidence is a line of a log without gaps: had the kernel reported something, the line were in
 /// it. The agent notes where the kernel's ring had overwritten lines before they were read; then
 /// each line is undecided.
@@ -68,6 +75,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let mut seen = BTreeSet::new();
     let mut explained: Option<usize> = None;
+    let mut mistake_of_client = false;
     let gap = trace.log.iter().any(|line| line.starts_with(GAP));
     for (number, line) in trace.log.iter().enumerate() {
         let text = message(line);
@@ -86,9 +94,36 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         }
         let alone = text.starts_with(CALL_TRACE) && !near;
         if (report || alone) && seen.insert(text) {
+            if !mistake_of_client && warns_of_cancelled(text, evidence) {
+                mistake_of_client = true;
+                tally.excuse(format!("a cancelled client made a request: {text}"));
+                continue;
+            }
             tally.violated(format!("{SAYS}{text}"), [], None);
         }
     }
+}
+
+/// Whether a report is a warning of `unwind_deferred_request()` in a task that was refused there for
+/// a cancelled client: "WARNING: FILE:LINE at FUNCTION+OFFSET/SIZE, CPU#N: COMM/PID".
+fn warns_of_cancelled(text: &str, evidence: &Evidence<'_>) -> bool {
+    let place = text.split_once(" at ").map_or("", |(_, place)| place);
+    let pid = text.rsplit_once('/').and_then(|(_, pid)| pid.parse().ok());
+    let (Some(lab), Some(pid)) = (evidence.lab(), pid) else {
+        return false;
+    };
+    text.starts_with("WARNING: ")
+        && place.starts_with("unwind_deferred_request+")
+        && was_refused(lab, pid)
+}
+
+/// Whether a task was refused as a client that had been cancelled by the end of its request.
+fn was_refused(lab: &Lab<'_>, tid: u32) -> bool {
+    lab.log.events.iter().any(|event| {
+        let refused = matches!(event.kind, LabKind::Request { ret: ..0, .. });
+        let cancel = event.client.and_then(|client| lab.cancel(client));
+        event.tid == tid && refused && cancel.is_some_and(|slot| slot < event.slot)
+    })
 }
 
 /// Whether a violation is a report whose lines begin like these: the line that the violation names,
@@ -155,6 +190,7 @@ fn is_stamp(head: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use crate::invariant::testkit::lab::{self, C, LabKit, client};
     use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
 
     fn log(lines: &[&str]) -> Kit {
@@ -199,6 +235,33 @@ mod tests {
             "WARNING: kernel/fork.c:1 at f+0x1/0x2, CPU#0: init/1",
         ]);
         assert_eq!(violations("W0", &kit).len(), 1);
+    }
+
+    #[test]
+    fn one_warning_of_a_cancelled_client_is_the_clients() {
+        let warning = |line: u32, pid: u32| {
+            format!(
+                "[ 1.0] WARNING: kernel/unwind/deferred.c:{line} at unwind_deferred_request+0x14d/0x170, CPU#0: syscalls-0/{pid}"
+            )
+        };
+        let refused = |lines: &[String]| {
+            let mut kit = LabKit::new();
+            kit.cancel(client(1));
+            kit.ask(2, client(1), -22, 0);
+            for line in ["[ 1.0] fine".to_owned()].iter().chain(lines) {
+                kit.perf.log(line);
+            }
+            kit
+        };
+        assert_eq!(lab::holds("W0", &refused(&[warning(252, 1002)])).0, 2);
+        // A second such warning, and one of another task.
+        lab::violated("W0", &refused(&[warning(252, 1002), warning(284, 1002)]));
+        lab::violated("W0", &refused(&[warning(252, 1001)]));
+        // Nothing was refused.
+        let mut kit = LabKit::new();
+        kit.ask(2, client(1), 0, C);
+        kit.perf.log(&warning(252, 1002));
+        lab::violated("W0", &kit);
     }
 
     #[test]

@@ -897,4 +897,5 @@ device_initcall(lab_init);
 	}
 
 TASK_MEMBER(pid, pid);
+TASK_MEMBER(real_parent, real_parent);
 TASK_MEMBER(unwind_info_id, unwind_info.id);
