@@ -32,23 +32,11 @@
 //! fn judge(ring: Vec<u8>) -> (Vec<&'static str>, Vec<&'static str>) {
 //!     // One event, which asks for deferred chains and receives record 22.
 //!     let spec = EventSpec {
-//!         name: "clock".into(),
 //!         sample_type: 1 << 1 | 1 << 2 | 1 << 5, // TID, TIME, CALLCHAIN
 //!         defer_callchain: true,
 //!         defer_output: true,
 //!         task: true,
-//! #       source: EventSource::Dummy,
-//! #       filter: None,
-//! #       sample_period: 1,
-//! #       max_stack: 0,
-//! #       comm: false,
-//! #       mmap: false,
-//! #       context_switch: false,
-//! #       inherit: false,
-//! #       exclude_callchain_user: false,
-//! #       output_to: None,
-//! #       details: unwindlab_abi::AttrDetails::default(),
-//!         // ...
+//!         ..EventSpec::blank("clock", EventSource::Dummy)
 //!     };
 //!     let recording = Recording {
 //!         vcpus: 1,

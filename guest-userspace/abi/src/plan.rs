@@ -159,6 +159,31 @@ pub struct EventSpec {
     pub details: AttrDetails,
 }
 
+impl EventSpec {
+    /// An event that samples nothing, with its own ring and no attr bit set.
+    #[must_use]
+    pub fn blank(name: &str, source: EventSource) -> Self {
+        Self {
+            name: name.to_owned(),
+            source,
+            filter: None,
+            sample_period: 0,
+            sample_type: 0,
+            max_stack: 0,
+            defer_callchain: false,
+            defer_output: false,
+            task: false,
+            comm: false,
+            mmap: false,
+            context_switch: false,
+            inherit: false,
+            exclude_callchain_user: false,
+            output_to: None,
+            details: AttrDetails::default(),
+        }
+    }
+}
+
 /// What the guest runs while the events are enabled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkloadPlan {

@@ -124,22 +124,8 @@ fn tracepoint(system: &str, name: &str) -> EventSource {
 
 fn blank(name: &str, source: EventSource) -> EventSpec {
     EventSpec {
-        name: name.to_owned(),
-        source,
-        filter: None,
-        sample_period: 0,
         sample_type: SAMPLE_ALWAYS,
-        max_stack: 0,
-        defer_callchain: false,
-        defer_output: false,
-        task: false,
-        comm: false,
-        mmap: false,
-        context_switch: false,
-        inherit: false,
-        exclude_callchain_user: false,
-        output_to: None,
-        details: AttrDetails::default(),
+        ..EventSpec::blank(name, source)
     }
 }
 

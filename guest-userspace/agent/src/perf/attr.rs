@@ -189,22 +189,10 @@ mod tests {
     #[test]
     fn a_spec_sets_its_bits_and_no_others() {
         let mut spec = EventSpec {
-            name: "nmi".into(),
-            source: EventSource::Dummy,
-            filter: None,
             sample_period: 3,
             sample_type: 0x27,
             max_stack: 9,
-            defer_callchain: false,
-            defer_output: false,
-            task: false,
-            comm: false,
-            mmap: false,
-            context_switch: false,
-            inherit: false,
-            exclude_callchain_user: false,
-            output_to: None,
-            details: AttrDetails::default(),
+            ..EventSpec::blank("nmi", EventSource::Dummy)
         };
         let base = flag::DISABLED | flag::SAMPLE_ID_ALL | flag::WATERMARK;
         let attr = PerfEventAttr::from_spec(&spec, TYPE_SOFTWARE, COUNT_SW_DUMMY);

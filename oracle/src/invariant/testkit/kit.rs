@@ -4,7 +4,6 @@
 //! record 22), `nmi` (defers), `enter` and `leave` (the system call markers). Every record is 10 ns
 //! after the one before, and lies in the ring of the CPU that it is said to be of.
 
-use unwindlab_abi::AttrDetails;
 use unwindlab_abi::message::{EventAnnounce, ExpectedStack, RingAnnounce, ThreadAnnounce};
 use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
 
@@ -466,22 +465,9 @@ fn pid_of(tid: u32) -> u32 {
 /// A spec with nothing asked for.
 pub fn spec(name: &str, source: EventSource) -> EventSpec {
     EventSpec {
-        name: name.into(),
-        source,
-        filter: None,
         sample_period: 1,
         sample_type: SAMPLE_TYPE,
-        max_stack: 0,
-        defer_callchain: false,
-        defer_output: false,
-        task: false,
-        comm: false,
-        mmap: false,
-        context_switch: false,
-        inherit: false,
-        exclude_callchain_user: false,
-        output_to: None,
-        details: AttrDetails::default(),
+        ..EventSpec::blank(name, source)
     }
 }
 

@@ -1,6 +1,5 @@
 //! The canonical form of small traces, written out.
 
-use unwindlab_abi::AttrDetails;
 use unwindlab_abi::message::{EventAnnounce, ExpectedStack, ThreadAnnounce, UserSymbol};
 use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
 
@@ -67,22 +66,11 @@ fn symbol(name: &str, start: u64, end: u64) -> UserSymbol {
 
 fn spec(name: &str, sample_period: u64) -> EventSpec {
     EventSpec {
-        name: name.to_owned(),
-        source: EventSource::Dummy,
-        filter: None,
         sample_period,
-        sample_type: 0,
-        max_stack: 0,
         defer_callchain: sample_period > 0,
         defer_output: sample_period == 0,
         task: true,
-        comm: false,
-        mmap: false,
-        context_switch: false,
-        inherit: false,
-        exclude_callchain_user: false,
-        output_to: None,
-        details: AttrDetails::default(),
+        ..EventSpec::blank(name, EventSource::Dummy)
     }
 }
 

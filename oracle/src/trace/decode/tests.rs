@@ -2,7 +2,6 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use unwindlab_abi::AttrDetails;
 use unwindlab_abi::message::EventAnnounce;
 use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
 
@@ -14,22 +13,12 @@ const BITS: u64 = IDENTIFIER | TID | TIME;
 
 pub(crate) fn spec(name: &str, sample_type: u64) -> EventSpec {
     EventSpec {
-        name: name.to_owned(),
-        source: EventSource::Dummy,
-        filter: None,
-        sample_period: 0,
         sample_type,
-        max_stack: 0,
-        defer_callchain: false,
-        defer_output: false,
         task: true,
         comm: true,
         mmap: true,
         context_switch: true,
-        inherit: false,
-        exclude_callchain_user: false,
-        output_to: None,
-        details: AttrDetails::default(),
+        ..EventSpec::blank(name, EventSource::Dummy)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use unwindlab_abi::attr::flag;
-use unwindlab_abi::{AttrDetails, EventSource, EventSpec};
+use unwindlab_abi::{EventSource, EventSpec};
 
 use crate::trace::fixtures::encoder::{self, Body};
 use crate::trace::framing::Records;
@@ -12,22 +12,8 @@ use crate::trace::record::{Record, RecordError, parse};
 
 fn sampler() -> EventSpec {
     EventSpec {
-        name: "sampler".into(),
-        source: EventSource::Dummy,
-        filter: None,
         sample_period: 1,
-        sample_type: 0,
-        max_stack: 0,
-        defer_callchain: false,
-        defer_output: false,
-        task: false,
-        comm: false,
-        mmap: false,
-        context_switch: false,
-        inherit: false,
-        exclude_callchain_user: false,
-        output_to: None,
-        details: AttrDetails::default(),
+        ..EventSpec::blank("sampler", EventSource::Dummy)
     }
 }
 
