@@ -83,7 +83,7 @@ pub static INVARIANTS: &[Invariant] = &[
     ),
     Invariant::new(
         "M5",
-        "record 22 comes after its first sample, and late samples are of the same entry",
+        "record 22 comes after its first sample, in its entry, and late samples are of that entry",
         "no record 22 with a sample",
         matching::m5_later::judge,
     ),

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, Relation, Request, Task};
+use crate::invariant::evidence::{Evidence, Facts, Relation, Request, Task};
 
 /// C2. Judges requests between which the task is proved to have left the kernel, its exit work
 /// included ([`Relation::Different`]): evidence are two with different cookies, a violation is two
 /// with one. Two with one cookie of which the entries are not known are undecided.
+///
+/// A kernel that keeps a cookie until it answers, however late, shows different cookies too: before
+/// and after the answer. So two with different cookies are evidence only if the first is proved to
+/// have been answered in its entry, or if no two with one cookie are undecided.
 ///
 /// Two NMIs at one user instruction are not such a pair: the second may be taken before the
 /// self-IPI of the first, and then rightly carries its cookie. Neither is an NMI in user mode after
@@ -21,16 +25,24 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         let key = (task, request.cookie);
         of_cookie.entry(key).or_default().push(*request);
     }
+    let (mut kept, mut changed) = (0, Vec::new());
     for (_, requests) in facts.by_task() {
         for pair in requests.windows(2) {
             let [a, b] = pair else { continue };
             match facts.relation(a.event, b.event) {
-                Relation::Different(_) if a.cookie != b.cookie => tally.holds(),
+                Relation::Different(_) if a.cookie != b.cookie => changed.push(*a),
                 Relation::Unknown if a.cookie == b.cookie => {
+                    kept += 1;
                     tally.undecided(Relation::UNDECIDED);
                 }
                 _ => {}
             }
+        }
+    }
+    for first in changed {
+        match kept == 0 || answered(facts, &first) {
+            true => tally.holds(),
+            false => tally.undecided("the first cookie may have been kept over several entries"),
         }
     }
     for ((task, cookie), requests) in &of_cookie {
@@ -48,9 +60,18 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     }
 }
 
+/// Whether a request is proved to have been answered in its entry.
+fn answered(facts: &Facts<'_>, request: &Request<'_>) -> bool {
+    let exchange = facts.exchanges.get(&request.cookie);
+    let mut answers = exchange.into_iter().flat_map(|it| &it.answers);
+    answers.any(|it| matches!(facts.relation(request.event, it.event), Relation::Same(_)))
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::invariant::testkit::{Kit, holds, kernel, not_exercised, user, violations};
+    use crate::invariant::testkit::{
+        Kit, holds, kernel, not_exercised, undecided, user, violations,
+    };
 
     const C: u64 = 3 << 32 | 1;
 
@@ -85,6 +106,16 @@ mod tests {
         let b = kit.nmi(0, 1001, C);
         let found = violations("C2", &kit);
         assert_eq!(found[0].events, [a, leave, enter, b]);
+    }
+
+    #[test]
+    fn different_cookies_beside_one_that_may_have_been_kept_are_no_evidence() {
+        let next = C + (2 << 32);
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, user(0x1000));
+        kit.inject(0, 1001, next, user(0x1004));
+        kit.inject(0, 1001, next, user(0x1004));
+        assert_eq!(undecided("C2", &kit), 2);
     }
 
     #[test]

@@ -8,7 +8,8 @@ use crate::trace::LabEvent;
 use crate::trace::lab::LabKind;
 
 /// C1: within one entry all requests of all clients get one cookie. Requests made while leaving may
-/// have a new one, and are left out.
+/// have a new one, and are left out. Evidence are two between which no user instruction retired: two
+/// NMIs in user mode have the number of one entry whatever lies between.
 pub fn stability(lab: &Lab<'_>, tally: &mut Tally) {
     let mut migrated = 0;
     for stay in &lab.stays {
@@ -19,8 +20,13 @@ pub fn stability(lab: &Lab<'_>, tally: &mut Tally) {
                 continue;
             };
             if earlier.cookie() == Some(cookie) {
-                tally.holds();
-                migrated += usize::from(earlier.cpu != request.cpu);
+                if lab.together(earlier, request, stay) {
+                    tally.holds();
+                    migrated += usize::from(earlier.cpu != request.cpu);
+                } else {
+                    tally.undecided("the task may have gone on after an NMI in user mode");
+                    first.insert(request.entry, request);
+                }
                 continue;
             }
             let message = format!(
@@ -246,6 +252,39 @@ mod tests {
         not_exercised("C2", &kit);
         for invariant in ["M1", "D2", "R1"] {
             holds(invariant, &kit);
+        }
+    }
+
+    #[test]
+    fn c1_two_nmis_in_user_mode_may_be_of_two_entries() {
+        let mut kit = LabKit::new();
+        for ip in [0x1004, 0x1008] {
+            let asked = kit.nmi_at(ip).with(|f| f.user = true);
+            asked.ask(1, client(0), 0, C);
+        }
+        not_exercised("C1", &kit);
+        kit.ask(1, client(0), 1, C);
+        kit.ask(1, client(0), 1, C);
+        assert_eq!(holds("C1", &kit).0, 1);
+    }
+
+    #[test]
+    fn c2_a_request_of_perf_behind_the_exit_work_keeps_the_cookie() {
+        for keeps in [true, false] {
+            let mut kit = LabKit::new();
+            kit.ask(1, client(0), 0, C);
+            kit.call(1, client(0), C, &STACK);
+            if keeps {
+                kit.perf.nmi(0, 1001, C);
+            }
+            kit.leave_from(1, 0x40, true);
+            let again = kit.nmi_at(0x40).with(|f| f.user = true);
+            again.ask(1, client(0), 1, C);
+            kit.leave_from(1, 0x40, true);
+            match keeps {
+                true => not_exercised("C2", &kit),
+                false => assert_eq!(violated("C2", &kit).len(), 2),
+            }
         }
     }
 

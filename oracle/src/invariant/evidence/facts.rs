@@ -78,6 +78,8 @@ pub(crate) struct Facts<'t> {
     pub user_nmis: BTreeMap<Task, BTreeSet<usize>>,
     /// The same: those before which another client asked behind the exit work.
     pub kept_back: BTreeMap<Task, BTreeSet<usize>>,
+    /// By tid, in order: when that was.
+    pub kept_back_at: BTreeMap<u32, Vec<u64>>,
     /// By cookie: the first user instruction that an NMI of its requests hit, and the index of its
     /// sample. Derived once, because an endless entry has very many requests and answers.
     entry_ips: BTreeMap<u64, (u64, usize)>,
@@ -107,6 +109,7 @@ impl<'t> Facts<'t> {
             nmis_are_sampled: false,
             user_nmis: BTreeMap::new(),
             kept_back: BTreeMap::new(),
+            kept_back_at: BTreeMap::new(),
             entry_ips: BTreeMap::new(),
             execs: Vec::new(),
             forked_by: BTreeMap::new(),
@@ -125,6 +128,8 @@ impl<'t> Facts<'t> {
         let log = self.trace.lab.iter().flat_map(|lab| &lab.events);
         let requests = log.filter(|it| matches!(it.kind, LabKind::Request { .. }));
         for late in requests.filter(|it| super::lab::is_late(it)) {
+            let times = self.kept_back_at.entry(late.tid).or_default();
+            times.push(late.time);
             let Some(number) = self.returns.before_slot(late) else {
                 continue;
             };
@@ -137,6 +142,8 @@ impl<'t> Facts<'t> {
                 self.kept_back.entry(task).or_default().insert(number);
             }
         }
+        let lists = self.kept_back_at.values_mut();
+        lists.for_each(|list| list.sort_unstable());
     }
 
     /// Sorts a record in.

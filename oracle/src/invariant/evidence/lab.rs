@@ -13,12 +13,20 @@
 //! this kind, and an interrupt made the second stay, which returns to the same instruction. (If the
 //! client has already found nothing to log a return for, a stay whose first request comes then has
 //! no return. Then it is enough that an interrupt made the second stay.) Such requests may also
-//! have a new cookie, if the reset was over ("leaving"; C1's exception).
+//! have a new cookie, if the reset was over ("leaving"; C1's exception). A request of perf joins two
+//! stays too: while it is pending, the kernel does not reset the bits of other clients
+//! (`unwind_reset_info`). Its sample has the time of the same clock as the log.
+//!
+//! The count does not tell an NMI in user mode, or behind the count itself, from the entry that
+//! follows, whatever the task did in between. So such a request is proved to be of that entry only
+//! by the witness, or by the instruction (`Lab::in_time`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use unwindlab_abi::lab::LabContext;
 
+use super::facts::Facts;
+use super::returns::Returns;
 use super::stacks::at_leaf;
 use crate::trace::Trace;
 use crate::trace::lab::{LabClient, LabEvent, LabKind, LabTrace};
@@ -42,8 +50,12 @@ pub(crate) struct Stay<'t> {
     pub migrations: Vec<&'t LabEvent>,
     /// Some request came after the exit work, so there may be two cookies.
     pub leaving: bool,
-    /// Slot of the last thing done with interrupts on, or by the task itself.
-    last: u64,
+    /// Its last request came after the exit work, and the log has no later stay of the task.
+    waits: bool,
+    /// By entry: the slot of the first thing done in it for certain.
+    begun: BTreeMap<u32, u64>,
+    /// Slot and time of the last thing done with interrupts on, or by the task itself.
+    last: (u64, u64),
 }
 
 /// When a registration of a client began and ended.
@@ -72,11 +84,13 @@ pub(crate) struct Lab<'t> {
     closing: u64,
     /// The client was switched off in order: nothing was cut.
     pub complete: bool,
+    returns: Returns<'t>,
 }
 
 impl<'t> Lab<'t> {
     /// `None` for a trial without the lab client.
-    pub fn of(trace: &'t Trace) -> Option<Self> {
+    pub fn of(facts: &Facts<'t>) -> Option<Self> {
+        let trace = facts.trace;
         let log = trace.lab.as_ref()?;
         let mut lives: BTreeMap<LabClient, Life> = BTreeMap::new();
         let mut complete = false;
@@ -98,11 +112,12 @@ impl<'t> Lab<'t> {
         Some(Self {
             trace,
             log,
-            stays: stays(log),
+            stays: stays(log, &late_samples(facts)),
             lives,
             given: log.events.iter().filter_map(LabEvent::cookie).collect(),
             closing: closing(log),
             complete: complete && log.lost == 0 && log.unfinished == 0,
+            returns: Returns::new(trace),
         })
     }
 
@@ -125,31 +140,45 @@ impl<'t> Lab<'t> {
         self.cancel(client).is_some_and(|slot| slot < end)
     }
 
+    /// Whether no user instruction is known to have retired between two records of a stay, in order.
+    pub fn together(&self, one: &LabEvent, other: &LabEvent, stay: &Stay<'t>) -> bool {
+        let [i, j] = [one, other].map(|it| self.returns.before_slot(it));
+        let counted = one.entry == other.entry && stay.contains(one);
+        counted || i.is_some() && i == j
+    }
+
     /// Whether a callback is known to have come before the next user instruction after the request
-    /// that it answers. In the request's own entry it has. In one that was joined to it, the task
-    /// may have gone on and been interrupted at the instruction to which it had returned, unless
-    /// the code there comes back to none without a system call: so it is in the leaf of a workload
-    /// thread that makes one.
+    /// that it answers. In the request's own entry it has. After an NMI in user mode, or in an entry
+    /// that was joined to the request's, the task may have gone on and been interrupted at the same
+    /// instruction, unless the code there comes back to none without a system call: so it is in the
+    /// leaf of a workload thread that makes one.
     pub fn in_time(&self, request: &LabEvent, callback: &LabEvent, stay: &Stay<'t>) -> bool {
-        if request.entry == callback.entry {
+        if self.together(request, callback, stay) {
             return true;
         }
-        let mut returns = stay.returns.iter();
-        let left = returns.find(|it| it.entry == request.entry);
-        let Some(LabKind::Return { ip, .. }) = left.map(|it| &it.kind) else {
+        let waited = match in_user_mode(request) {
+            true => request.interrupted(),
+            false => stay.returns_to(request.entry).map(|(ip, _)| ip),
+        };
+        let Some(waited) = waited else {
             return false;
         };
+        let returned = stay.returns_to(callback.entry);
+        if in_user_mode(request) && returned != Some((waited, true)) {
+            return false;
+        }
         let mut threads = self.trace.threads.iter();
         threads.any(|it| {
             let stack = &it.stack;
-            it.tid == request.tid && stack.syscall_return != 0 && at_leaf(stack, *ip)
+            it.tid == request.tid && stack.syscall_return != 0 && at_leaf(stack, waited)
         })
     }
 
     /// Whether the log shows all of a stay: the task returned to user mode, or it exited and the
-    /// log was closed later.
+    /// log was closed later. A return after which the next entry was to answer is not the end.
     pub fn is_over(&self, stay: &Stay<'t>) -> bool {
-        stay.returned.is_some() || (stay.exit.is_some() && self.complete)
+        let left = stay.returned.is_some() && !stay.waits;
+        left || ((stay.exit.is_some() || stay.waits) && self.complete)
     }
 }
 
@@ -162,22 +191,34 @@ fn closing(log: &LabTrace) -> u64 {
     last.map_or(0, |event| event.slot + 1)
 }
 
-fn stays(log: &LabTrace) -> Vec<Stay<'_>> {
+/// By tid, in order: when perf asked for a task where it may have been behind its exit work.
+fn late_samples(facts: &Facts<'_>) -> BTreeMap<u32, Vec<u64>> {
+    let mut times: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for request in &facts.requests {
+        if let (Some(task), Some(time)) = (request.task, request.event.time)
+            && facts.may_be_late(task, request.event)
+        {
+            times.entry(task.tid).or_default().push(time);
+        }
+    }
+    times.values_mut().for_each(|list| list.sort_unstable());
+    times
+}
+
+fn stays<'t>(log: &'t LabTrace, samples: &BTreeMap<u32, Vec<u64>>) -> Vec<Stay<'t>> {
     let mut entries: BTreeMap<(u32, u32), Stay<'_>> = BTreeMap::new();
     for event in log.events.iter().filter(|event| event.task != 0) {
         let stay = entries.entry((event.task, event.entry)).or_default();
         stay.task = event.task;
+        if matches!(
+            event.kind,
+            LabKind::Request { .. } | LabKind::Callback { .. }
+        ) {
+            stay.last_of(event);
+        }
         match event.kind {
-            LabKind::Request { .. } => {
-                if !is_late(event) {
-                    stay.last = event.slot;
-                }
-                stay.requests.push(event);
-            }
-            LabKind::Callback { .. } => {
-                stay.last = event.slot;
-                stay.callbacks.push(event);
-            }
+            LabKind::Request { .. } => stay.requests.push(event),
+            LabKind::Callback { .. } => stay.callbacks.push(event),
             LabKind::Return { .. } => {
                 stay.returned = Some(event);
                 stay.returns.push(event);
@@ -190,10 +231,12 @@ fn stays(log: &LabTrace) -> Vec<Stay<'_>> {
     let mut stays: Vec<Stay<'_>> = Vec::new();
     let mut open: Option<(u32, u32)> = None;
     for ((task, entry), stay) in entries {
-        let late = stay
-            .requests
-            .iter()
-            .any(|r| is_late(r) && r.slot >= stay.last);
+        let mut requests = stay.requests.iter();
+        let late =
+            requests.any(|r| is_late(r) && r.slot >= stay.last.0) || stay.has_one_of(samples);
+        if let (Some(before), Some((of, _))) = (stays.last_mut(), open) {
+            before.wait(of != task);
+        }
         let joined = { stays.last_mut() }
             .filter(|before| open == Some((task, entry)) && before.goes_on_in(&stay));
         match joined {
@@ -201,6 +244,9 @@ fn stays(log: &LabTrace) -> Vec<Stay<'_>> {
             None => stays.push(stay),
         }
         open = late.then(|| (task, entry.wrapping_add(1)));
+    }
+    if let Some(last) = stays.last_mut() {
+        last.wait(open.is_some());
     }
     stays
 }
@@ -210,7 +256,48 @@ pub(super) fn is_late(request: &LabEvent) -> bool {
     request.context == LabContext::Nmi && (request.flags.irqs_off || request.flags.leaving)
 }
 
+/// Whether a request is of an NMI that hit user mode.
+pub(crate) fn in_user_mode(request: &LabEvent) -> bool {
+    request.context == LabContext::Nmi && request.flags.user
+}
+
 impl<'t> Stay<'t> {
+    /// Notes a request or a callback.
+    fn last_of(&mut self, event: &LabEvent) {
+        if is_late(event) {
+            return;
+        }
+        self.last = (event.slot, event.time);
+        if !in_user_mode(event) {
+            self.begun.entry(event.entry).or_insert(event.slot);
+        }
+    }
+
+    /// Whether a record was made in the entry that its number says, and not just before it.
+    fn contains(&self, event: &LabEvent) -> bool {
+        let begun = self.begun.get(&event.entry);
+        begun.is_some_and(|&slot| slot <= event.slot)
+    }
+
+    /// Where an entry returned to, and whether an interrupt had made it.
+    pub fn returns_to(&self, entry: u32) -> Option<(u64, bool)> {
+        let left = self.returns.iter().find(|it| it.entry == entry)?;
+        match left.kind {
+            LabKind::Return { ip, interrupt, .. } => Some((ip, interrupt)),
+            _ => None,
+        }
+    }
+
+    /// Whether a sample of perf lies between the last thing done in the stay and its return.
+    fn has_one_of(&self, samples: &BTreeMap<u32, Vec<u64>>) -> bool {
+        let Some(left) = self.returned else {
+            return false;
+        };
+        let times = samples.get(&left.tid).map_or(&[][..], Vec::as_slice);
+        let next = times.partition_point(|&time| time <= self.last.1);
+        times.get(next).is_some_and(|&time| time <= left.time)
+    }
+
     /// Whether an interrupt at the very return of this stay made `next`. Where the log does not
     /// show the end of a stay, that may be so.
     fn goes_on_in(&self, next: &Self) -> bool {
@@ -229,6 +316,12 @@ impl<'t> Stay<'t> {
         }
     }
 
+    /// Whether the stay that would answer its last request is not in the log.
+    fn wait(&mut self, waits: bool) {
+        self.waits = waits;
+        self.leaving |= waits;
+    }
+
     fn join(&mut self, next: Self) {
         self.requests.extend(next.requests);
         self.callbacks.extend(next.callbacks);
@@ -236,8 +329,10 @@ impl<'t> Stay<'t> {
         // The return after the request that joins is not the end.
         self.returned = next.returned;
         self.returns.extend(next.returns);
+        self.begun.extend(next.begun);
         self.exit = self.exit.or(next.exit);
         self.leaving = true;
+        self.waits = false;
         self.last = next.last;
     }
 

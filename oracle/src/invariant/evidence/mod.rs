@@ -10,7 +10,7 @@
 //! - [`facts`]: requests and answers, joined by cookie, and all of the above
 //! - [`exits`], [`stacks`], [`entries`], [`unanswered`]: what follows from the facts about exits,
 //!   user stacks, kernel entries and missing answers
-//! - [`lab`]: what the log of the kernel's lab client proves; it needs none of the above
+//! - [`lab`]: what the log of the kernel's lab client proves
 //! - [`names`]: the kernel's symbols, where they are known
 
 mod entries;
@@ -115,6 +115,6 @@ impl<'t> Evidence<'t> {
 
     /// What the lab client's log proves; `None` for a trial without one.
     pub(super) fn lab(&self) -> Option<&Lab<'t>> {
-        self.lab.get_or_init(|| Lab::of(self.trace)).as_ref()
+        self.lab.get_or_init(|| Lab::of(self.facts())).as_ref()
     }
 }

@@ -51,10 +51,16 @@ impl<'t> Returns<'t> {
         Some(list.partition_point(|it| it.comes_after(record) == Some(false)))
     }
 
-    /// How many noted returns of its task lie before a record of the lab client's log.
+    /// How many noted returns of its task lie before a record of the lab client's log. `None` where
+    /// one may be missing before it.
     pub fn before_slot(&self, event: &LabEvent) -> Option<usize> {
+        let witness = self.witness?;
         let record = RecordAt::of_lab(event);
-        let list = self.of.get(&event.tid)?;
+        let noted = witness.complete || witness.returns.last()?.comes_after(record)?;
+        if event.slot < witness.begin.log || !noted {
+            return None;
+        }
+        let list = self.of.get(&event.tid).map_or(&[][..], Vec::as_slice);
         Some(list.partition_point(|it| it.comes_after(record) == Some(false)))
     }
 

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::lab::{Lab, Stay, task};
+use crate::invariant::evidence::lab::{Lab, Stay, in_user_mode, task};
 use crate::trace::LabEvent;
 use crate::trace::lab::LabClient;
 
 /// M1: every request that was not refused gets a callback in its stay, unless its client was
 /// cancelled before it was due. Evidence is a callback before the next user instruction
 /// ([`Lab::in_time`]): the client counts the returns to user mode, so a late one has another number.
+/// A request of an NMI in user mode is answered by an interrupt. If a system call answers it, the
+/// task has gone on, which is a violation.
 pub fn completeness(lab: &Lab<'_>, tally: &mut Tally) {
     let (mut cancelled, mut inside) = (0, 0);
     for stay in &lab.stays {
@@ -21,6 +23,17 @@ pub fn completeness(lab: &Lab<'_>, tally: &mut Tally) {
             let mut called = stay.called();
             let answer = called.find(|(_, c, k)| (*c, *k) == (client, cookie));
             if let Some((callback, ..)) = answer {
+                let by = stay.returns_to(callback.entry);
+                if in_user_mode(request) && by.is_some_and(|(_, interrupt)| !interrupt) {
+                    let message = format!(
+                        "client {client} asked for {} in user mode, cookie {cookie:#x}, and was \
+                         called in a system call that the task made later",
+                        task(request)
+                    );
+                    let slots = [request.slot, callback.slot];
+                    tally.violated_in_log(message, slots, request.interrupted());
+                    continue;
+                }
                 match lab.in_time(request, callback, stay) {
                     true => tally.holds(),
                     false => tally.undecided("the task may have come back to the instruction"),
@@ -145,6 +158,46 @@ mod tests {
         open.cancel(client(0));
         open.leave(1);
         not_exercised("M1", &open);
+    }
+
+    #[test]
+    fn m1_an_nmi_in_user_mode_is_of_the_next_entry_only_if_that_is_its_interrupt() {
+        let answered = |by_interrupt, ip, thread: bool| {
+            let mut kit = LabKit::new();
+            if thread {
+                kit.perf.thread(0, 1001);
+            }
+            let asked = kit.nmi_at(0x1004).with(|f| f.user = true);
+            let asked = asked.ask(1, client(0), 0, C);
+            let called = kit.call(1, client(0), C, &STACK);
+            kit.leave_from(1, ip, by_interrupt);
+            (kit, [asked, called])
+        };
+        assert_eq!(holds("M1", &answered(true, 0x1004, true).0).0, 1);
+        not_exercised("M1", &answered(true, 0x1004, false).0);
+        not_exercised("M1", &answered(true, 0x1008, true).0);
+        let (kit, shown) = answered(false, 0x1080, true);
+        assert_eq!(violated("M1", &kit), shown);
+    }
+
+    #[test]
+    fn m1_the_witness_knows_whether_the_task_went_on() {
+        for (returns, holds_then) in [(false, true), (true, false)] {
+            let mut kit = LabKit::new();
+            kit.perf.witness();
+            let asked = kit.nmi_at(0x40).with(|f| f.user = true);
+            asked.ask(1, client(0), 0, C);
+            if returns {
+                let slots = kit.slots();
+                kit.perf.returns_at(0, 1001, slots);
+            }
+            kit.call(1, client(0), C, &STACK);
+            kit.leave_from(1, 0x40, true);
+            match holds_then {
+                true => assert_eq!(holds("M1", &kit).0, 1),
+                false => not_exercised("M1", &kit),
+            }
+        }
     }
 
     #[test]

@@ -5,7 +5,9 @@ use crate::invariant::evidence::{Evidence, Relation, Request, spec};
 
 /// M3. For every D(c) there is an S(c) of an event that defers, in the entry of the D. Evidence is
 /// one that is proved to be of that entry ([`Relation::Same`]): on a kernel that answers what was
-/// asked for elsewhere there is none. Where all are proved to be of other entries, or there is none
+/// asked for elsewhere there is none, unless the task asks again with the same cookie where it is
+/// answered. So a D with an S(c) of another entry beside one of its own is undecided (M1 judges the
+/// former). Where all are proved to be of other entries, or there is none
 /// at all, that is a violation; the rest is undecided. A lost S(c) excuses (XA), as for C7, which
 /// asks for the cookie alone.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
@@ -17,18 +19,21 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 |r: &&Request<'_>| spec(trace, r.event).is_none_or(|spec| spec.defer_callchain);
             let mut requests = exchange.requests.iter().filter(asked).peekable();
             let nobody = requests.peek().is_none();
-            let mut undecided = false;
-            let mut same_entry = |r: &Request<'_>| {
-                let relation = facts.relation(r.event, answer.event);
-                undecided |= relation == Relation::Unknown;
-                matches!(relation, Relation::Same(_))
-            };
-            if requests.any(&mut same_entry) {
-                tally.holds();
-                continue;
+            let (mut own, mut other, mut unknown) = (false, false, false);
+            for request in requests {
+                match facts.relation(request.event, answer.event) {
+                    Relation::Same(_) => own = true,
+                    Relation::Different(_) => other = true,
+                    Relation::Unknown => unknown = true,
+                }
             }
-            if undecided {
-                tally.undecided(Relation::UNDECIDED);
+            match (own, other, unknown) {
+                (true, false, _) => tally.holds(),
+                (true, true, _) => tally.undecided("its cookie was asked for in another entry too"),
+                (false, _, true) => tally.undecided(Relation::UNDECIDED),
+                (false, _, false) => {}
+            }
+            if own || unknown {
                 continue;
             }
             if let Some(why) = facts.losses.between(None, answer.event.time) {

@@ -1,17 +1,17 @@
-//! M5: the answer comes after the first request, and only requests of its entry come after it.
+//! M5: the answer comes after the first request, in its entry, and so do the requests after it.
 
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, Relation, Request, before};
 
-/// M5. D(c) is later than the first S(c). An S(c) after it is late. That is legal only in the same
-/// entry. Late samples are counted, because perf's own tool cannot merge a sample with a record
-/// that it has already passed.
+/// M5. D(c) is later than the first S(c) and of its entry. An S(c) after it is late. That is legal
+/// only in the same entry. Late samples are counted, because perf's own tool cannot merge a sample
+/// with a record that it has already passed.
 ///
 /// Within a ring the order is that of the ring, between rings that of the clock. Evidence is a D
 /// with an S(c) certainly before it and proved to be of its entry ([`Relation::Same`]), and a late
 /// S(c) that is: neither is there on a kernel that answers in another entry, or hands out a cookie
-/// after the entry of its D. A tie, and a pair of which the entries are not known, is undecided;
-/// M1 judges a D of another entry. A loss before a D that precedes all S(c) excuses it (XA): the
+/// after the entry of its D. Either is a violation where it is proved to be of another entry. A tie,
+/// and a pair of which the entries are not known, is undecided. A loss before a D that precedes all S(c) excuses it (XA): the
 /// S(c) that asked may be among what was lost.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
@@ -37,7 +37,16 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 None => tally.undecided("no clock tells which came first"),
                 Some(r) => match facts.relation(r.event, answer.event) {
                     Relation::Same(_) => tally.holds(),
-                    Relation::Different(_) => {}
+                    Relation::Different(apart) => {
+                        let message = format!(
+                            "cookie {cookie:#x} was answered in a later entry than its first \
+                             sample: {}",
+                            apart.why
+                        );
+                        let events = [r.event.index, answer.event.index];
+                        let events = events.into_iter().chain(apart.events);
+                        tally.violated(message, events, facts.instruction(r.event));
+                    }
                     Relation::Unknown => tally.undecided(Relation::UNDECIDED),
                 },
             }

@@ -118,6 +118,12 @@ impl Kit {
         self.trace.clone()
     }
 
+    /// The time of the next record.
+    pub fn tick(&mut self) -> u64 {
+        self.time += 10;
+        self.time
+    }
+
     /// Returns to user mode are noted from now on, all of them.
     pub fn witness(&mut self) {
         self.trace.witness = Some(Witness {
@@ -433,7 +439,7 @@ impl Kit {
         let position = self.positions[cpu as usize];
         let size = 8;
         self.positions[cpu as usize] += 1;
-        self.time += 10;
+        let time = self.tick();
         self.trace.events.push(Event {
             index,
             ring: cpu,
@@ -441,7 +447,7 @@ impl Kit {
             ring_index: cpu as usize,
             position,
             start: self.heads[cpu as usize],
-            time: Some(self.time),
+            time: Some(time),
             event,
             pid: Some(pid_of(tid)),
             tid: Some(tid),

@@ -25,6 +25,7 @@ pub struct LabKit {
     cpu: u16,
     flags: LabFlags,
     context: LabContext,
+    interrupted: u64,
 }
 
 /// The first registration of a client.
@@ -53,6 +54,7 @@ impl LabKit {
             cpu: 0,
             flags: LabFlags::default(),
             context: LabContext::Task,
+            interrupted: 0,
         }
     }
 
@@ -112,6 +114,17 @@ impl LabKit {
         self
     }
 
+    /// The next record is of an NMI that hits this instruction.
+    pub fn nmi_at(&mut self, ip: u64) -> &mut Self {
+        self.interrupted = ip;
+        self.nmi()
+    }
+
+    /// Slots so far.
+    pub fn slots(&self) -> u64 {
+        self.log.events.len() as u64
+    }
+
     /// The next record has these flags.
     pub fn with(&mut self, set: fn(&mut LabFlags)) -> &mut Self {
         set(&mut self.flags);
@@ -137,7 +150,7 @@ impl LabKit {
             ret,
             cookie,
             begin,
-            ip: 0,
+            ip: std::mem::take(&mut self.interrupted),
         };
         self.push(task, Some(by), kind)
     }
@@ -229,7 +242,7 @@ impl LabKit {
         let slot = self.log.events.len() as u64;
         self.log.events.push(LabEvent {
             slot,
-            time: 1000 + slot,
+            time: self.perf.tick(),
             cpu: self.cpu,
             tid: if task == 0 { 0 } else { 1000 + task },
             task,

@@ -157,8 +157,18 @@ impl<'t> Facts<'t> {
         precedes.then(|| proof(Why::Left, &[exit]))?
     }
 
-    /// The proof by a `sys_exit` before a record that is of no system call.
+    /// The proof by a `sys_exit` before a record that is of no system call. It is none where another
+    /// client asked behind the exit work in between, and kept the kernel from the reset.
     fn ended(&self, task: Task, first: &Event, second: &Event) -> Option<Separation> {
+        let times = self
+            .kept_back_at
+            .get(&task.tid)
+            .map_or(&[][..], Vec::as_slice);
+        let (from, to) = first.time.zip(second.time)?;
+        let next = times.partition_point(|&time| time < from);
+        if times.get(next).is_some_and(|&time| time <= to) {
+            return None;
+        }
         let outside = matches!(self.origin(second), Origin::Interrupt(_) | Origin::UserNmi);
         let passed = outside.then(|| self.syscalls.between(self.trace, task, first, second));
         Some(Separation {

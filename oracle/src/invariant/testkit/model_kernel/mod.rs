@@ -3,184 +3,39 @@
 //! one, the invariant that is named for it must fall.
 //!
 //! The steps of `unwind_deferred_request`, the task work, the reset and the exit flush are those
-//! of kernel/unwind/deferred.c and include/linux/unwind_deferred.h of 7.2, perf being the only
-//! client. An NMI can come between any two of them but one: between the reset's clearing of the
+//! of kernel/unwind/deferred.c and include/linux/unwind_deferred.h of 7.2. Its clients are perf and,
+//! where its log is shown, one of the lab client. An NMI can come between any two of them but one: between the reset's clearing of the
 //! mask and of the id. Requests also come from what the task does: probes and tracepoints in its
 //! system calls and handlers, a switch, and the exceptions that it raises in user mode.
+
+mod asks;
+mod kinds;
+mod task;
+mod unwind;
 
 use unwindlab_abi::plan::{EventSource, Watch};
 
 use crate::invariant::testkit::entry_text::{Far, Via, outer};
-use crate::invariant::testkit::{Hit, Kit, kernel, spec, tracepoint, user};
+use crate::invariant::testkit::lab::{self, LabKit};
+use crate::invariant::testkit::{Hit, kernel, spec, tracepoint, user};
+use crate::trace::Trace;
+pub use kinds::*;
+use task::{At, Task};
 
-/// What is wrong with the kernel. Named as the mutants are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bug {
-    ClearBeforeUnwind,
-    CookieWithoutCpu,
-    CounterNotStored,
-    ConstantCount,
-    PerTaskCounter,
-    NoExitFlush,
-    ExitingNotRefused,
-    NmiWithoutSelfIpi,
-    ResetKeepsId,
-    ResetKeepsCache,
-    ResetKeepsCompleted,
-    ResetIgnoresPending,
-    /// The NMI that the right model leaves out: in the reset, between mask and id.
-    RequestInReset,
-    ErrorWithoutCallback,
-    OnlyFirstDeferred,
-    OutputToEveryone,
-    /// Answers after a user instruction, in the next entry.
-    AnswersLate,
-}
-
-/// What a trace shows besides requests and answers.
-#[derive(Debug, Clone, Copy)]
-pub struct Shown {
-    /// System call markers.
-    pub markers: bool,
-    /// Returns to user mode.
-    pub witness: bool,
-    /// The injection log.
-    pub injections: bool,
-}
-
-/// All of it.
-pub const EVERYTHING: Shown = Shown {
-    markers: true,
-    witness: true,
-    injections: true,
-};
-
-/// Who asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    /// An NMI in user mode.
-    NmiInUser,
-    /// An NMI in a stay of this kind.
-    NmiIn(Via),
-    /// A kprobe, a return probe or a tracepoint in a stay of this kind.
-    ProbeIn(Via),
-    /// The tracepoint of a context switch.
-    Switch,
-    /// The software event of a page fault of user mode.
-    PageFault,
-    /// A uprobe: an exception of user mode, and the exit work of it asks.
-    Uprobe,
-    /// A hardware breakpoint in user mode.
-    Breakpoint,
-}
-
-/// All of them.
-pub const SOURCES: &[Source] = &[
-    Source::NmiInUser,
-    Source::NmiIn(Via::Syscall),
-    Source::NmiIn(Via::Tick),
-    Source::NmiIn(Via::Fault),
-    Source::ProbeIn(Via::Syscall),
-    Source::ProbeIn(Via::Tick),
-    Source::ProbeIn(Via::Fault),
-    Source::Switch,
-    Source::PageFault,
-    Source::Uprobe,
-    Source::Breakpoint,
-];
-
-/// Where a task is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
-    User,
-    /// In the body of a system call, or of an interrupt.
-    Body(Via),
-    /// Behind `sys_exit`; the task work has not run.
-    ExitWork,
-    /// The walk is done, the callback comes.
-    Walked {
-        cookie: u64,
-    },
-    /// The task work has run.
-    Answered,
-    /// Behind the reset.
-    Reset,
-    /// `PF_EXITING` is set, before the exit record or after it.
-    Exiting {
-        recorded: bool,
-    },
-    Dead,
-}
-
-#[derive(Debug, Clone)]
-struct Task {
-    tid: u32,
-    thread: u32,
-    at: At,
-    ip: u64,
-    iteration: u64,
-    id: u64,
-    pending: bool,
-    requested: bool,
-    completed: bool,
-    self_ipi: bool,
-    /// The frames that a walk left behind.
-    cache: Option<Vec<u64>>,
-    /// A sleeper has no CPU.
-    asleep: bool,
-    /// Cookies it was given.
-    births: u32,
-    /// How it came into the kernel.
-    via: Via,
-    /// Of an entry that is about to begin, which request its handler makes.
-    raises: Option<Source>,
-    /// User instructions since the request that pends.
-    went_on: u32,
-}
+/// The kernel's clients.
+const PERF: usize = 0;
+const LAB: usize = 1;
 
 /// A CPU's number as records have it.
 fn number(cpu: usize) -> u32 {
     u32::try_from(cpu).unwrap()
 }
 
-impl Task {
-    fn new(tid: u32, thread: u32) -> Self {
-        Self {
-            tid,
-            thread,
-            at: At::User,
-            ip: 0x1000,
-            iteration: 1,
-            id: 0,
-            pending: false,
-            requested: false,
-            completed: false,
-            self_ipi: false,
-            cache: None,
-            asleep: false,
-            births: 0,
-            via: Via::Syscall,
-            raises: None,
-            went_on: 0,
-        }
-    }
-
-    /// How far its entry is, for the kernel chain of a sample.
-    fn far(&self) -> Far {
-        match self.at {
-            At::ExitWork => Far::After,
-            At::Walked { .. } => Far::Work,
-            At::Answered | At::Reset => Far::Late,
-            _ => Far::Body,
-        }
-    }
-}
-
 /// A kernel, its CPUs and what runs on them.
 #[derive(Debug)]
 pub struct Model {
-    /// The trace so far.
-    pub kit: Kit,
+    /// The log of the lab client so far, and perf's records.
+    log: LabKit,
     bug: Option<Bug>,
     random: u64,
     counters: Vec<u32>,
@@ -193,6 +48,8 @@ pub struct Model {
     sources: Vec<Source>,
     /// Answers after a user instruction.
     pub late: usize,
+    /// Those of them that a system call made.
+    pub late_in_call: usize,
     /// Requests that share a cookie with one of an earlier entry.
     pub stale: usize,
     /// The specs of the events that ask besides NMIs: probe, switch, page fault, uprobe, breakpoint.
@@ -211,7 +68,8 @@ impl Model {
 
     /// One of which the trace shows so much, and in which only these sources ask.
     pub fn with(seed: u64, bug: Option<Bug>, shown: Shown, sources: &[Source]) -> Self {
-        let mut kit = Kit::new(2);
+        let mut log = LabKit::new();
+        let kit = &mut log.perf;
         if shown.witness {
             kit.witness();
         }
@@ -245,8 +103,11 @@ impl Model {
         }
         kit.switch_in(0, 1001);
         kit.switch_in(1, 1002);
+        for task in 1..=THREADS {
+            log.target(task);
+        }
         Self {
-            kit,
+            log,
             bug,
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             counters: vec![1, 1],
@@ -256,8 +117,17 @@ impl Model {
             shown,
             sources: sources.to_vec(),
             late: 0,
+            late_in_call: 0,
             stale: 0,
             specs,
+        }
+    }
+
+    /// The trace so far.
+    pub fn trace(&self) -> Trace {
+        match self.shown.lab {
+            true => self.log.trace(),
+            false => self.log.perf.trace(),
         }
     }
 
@@ -316,7 +186,7 @@ impl Model {
                 0 => self.raise(cpu),
                 1..=3 => {
                     if self.shown.markers {
-                        self.kit.sys_enter(to, tid);
+                        self.log.perf.sys_enter(to, tid);
                     }
                     let task = self.current(cpu);
                     task.ip = SYSCALL_RETURN;
@@ -325,7 +195,7 @@ impl Model {
                 }
                 _ => self.user_code(cpu, choice == 4),
             },
-            At::Body(Via::Syscall) if choice == 0 => {
+            At::Body(Via::Syscall) if choice == 0 && !self.shown.lab => {
                 self.current(cpu).at = At::Exiting { recorded: false };
             }
             At::Body(via) => {
@@ -333,7 +203,7 @@ impl Model {
                     self.ask(cpu, source);
                 }
                 if via == Via::Syscall && self.shown.markers {
-                    self.kit.sys_exit(to, tid);
+                    self.log.perf.sys_exit(to, tid);
                 }
                 self.current(cpu).at = At::ExitWork;
             }
@@ -342,8 +212,8 @@ impl Model {
             }
             At::ExitWork if task.pending => self.walk(cpu),
             At::ExitWork => self.current(cpu).at = At::Answered,
-            At::Walked { cookie } => {
-                self.callback(cpu, cookie);
+            At::Walked { cookie, asked } => {
+                self.callback(cpu, cookie, asked);
                 let pending = self.current(cpu).pending;
                 self.current(cpu).at = if pending { At::ExitWork } else { At::Answered };
             }
@@ -353,15 +223,23 @@ impl Model {
             }
             At::Reset => {
                 self.current(cpu).at = At::User;
-                self.kit.returns(to, tid);
+                let interrupt = task.via != Via::Syscall;
+                self.log.leave_from(tid - 1000, task.ip, interrupt);
+                self.returns(to, tid);
             }
             At::Exiting { recorded: false } => {
-                self.kit.exit(to, tid);
+                self.log.perf.exit(to, tid);
                 self.current(cpu).at = At::Exiting { recorded: true };
             }
             At::Exiting { recorded: true } => self.exit(cpu),
             At::Dead => self.revive(cpu),
         }
+    }
+
+    /// The witness notes a return.
+    fn returns(&mut self, cpu: u32, tid: u32) {
+        let slots = self.log.slots();
+        self.log.perf.returns_at(cpu, tid, slots);
     }
 
     /// The task comes into the kernel.
@@ -401,237 +279,11 @@ impl Model {
         self.current(cpu).raises = raised;
     }
 
-    /// A probe that the task comes to.
-    fn probe(&mut self, cpu: usize) {
-        let task = self.current(cpu);
-        if let At::Body(via) = task.at {
-            self.ask(cpu, Source::ProbeIn(via));
-        }
-    }
-
-    /// A request that the task makes itself, in task context or in the handler of an exception.
-    fn ask(&mut self, cpu: usize, source: Source) {
-        if !self.sources.contains(&source) {
-            return;
-        }
-        let (on, task) = (number(cpu), self.current(cpu).clone());
-        let [probe, switch, fault, uprobe, breakpoint] = self.specs;
-        let (spec, frames) = match source {
-            Source::Switch => (switch, outer(task.via, Far::Body)),
-            Source::PageFault => (fault, Vec::new()),
-            Source::Uprobe => (uprobe, outer(task.via, Far::Work)),
-            Source::Breakpoint => (breakpoint, Vec::new()),
-            _ => (probe, outer(task.via, Far::Body)),
-        };
-        if self.is_refused(cpu) {
-            return;
-        }
-        let cookie = self.request(cpu);
-        self.kit.asks_in(spec, on, task.tid, cookie, &frames);
-    }
-
-    /// An injection that a thread armed, made once or twice at its arrival, or one at a rate.
-    fn nmi(&mut self, cpu: usize) {
-        let armed = self.below(2) == 0;
-        let task = self.current(cpu).clone();
-        self.arrivals += 1;
-        let mut hit = match task.at {
-            At::User => user(task.ip),
-            _ => kernel(TEXT + 4 * self.arrivals),
-        };
-        if armed {
-            hit = hit.iteration(task.thread, task.iteration);
-        }
-        let in_user = task.at == At::User;
-        let source = match task.at {
-            At::User => Source::NmiInUser,
-            _ => Source::NmiIn(task.via),
-        };
-        if !self.sources.contains(&source) {
-            return;
-        }
-        for _ in 0..if armed && !in_user { 2 } else { 1 } {
-            self.sample(cpu, hit);
-        }
-    }
-
-    /// An NMI: one injection, one sample.
-    fn sample(&mut self, cpu: usize, hit: Hit) {
-        let on = number(cpu);
-        let &mut Task {
-            tid,
-            at,
-            ip,
-            requested,
-            ..
-        } = self.current(cpu);
-        if at == At::Dead {
-            if self.shown.injections {
-                self.kit.inject_kernel_only(on, tid, hit);
-            }
-            return;
-        }
-        if self.is_refused(cpu) || (requested && self.has(Bug::OnlyFirstDeferred)) {
-            if self.shown.injections {
-                self.kit.inject_inline(on, tid, hit, &[ip]);
-            }
-        } else {
-            let cookie = self.request(cpu);
-            let task = self.current(cpu);
-            let frames = match task.at {
-                At::User => Vec::new(),
-                _ => outer(task.via, task.far()),
-            };
-            // What is late was interrupted in the outer function itself, the exit work in its own.
-            let frames = match task.far() {
-                Far::Late => frames.get(1..).unwrap_or_default(),
-                _ => &frames,
-            };
-            match self.shown.injections {
-                true => self.kit.inject_in(on, tid, cookie, hit, frames),
-                false => self.kit.nmi_in(on, tid, cookie, hit, frames),
-            };
-        }
-        if at == At::User {
-            self.kit.returns(on, tid);
-        }
-    }
-
-    fn is_refused(&mut self, cpu: usize) -> bool {
-        let exiting = matches!(self.current(cpu).at, At::Exiting { .. } | At::Dead);
-        exiting && !self.has(Bug::ExitingNotRefused)
-    }
-
-    /// `unwind_deferred_request`, from an NMI.
-    fn request(&mut self, cpu: usize) -> u64 {
-        if self.current(cpu).id == 0 {
-            let id = self.cookie(cpu);
-            self.current(cpu).id = id;
-        }
-        let silent = self.has(Bug::NmiWithoutSelfIpi);
-        let late = self.has(Bug::AnswersLate);
-        let task = self.current(cpu);
-        let stale = late && task.requested && task.went_on > 0;
-        self.stale += usize::from(stale);
-        let task = self.current(cpu);
-        if !task.requested {
-            task.requested = true;
-            task.pending = true;
-            task.went_on = 0;
-            task.self_ipi = !silent && matches!(task.at, At::User | At::Answered | At::Reset);
-        }
-        task.id
-    }
-
-    /// `get_cookie`.
-    fn cookie(&mut self, cpu: usize) -> u64 {
-        let births = self.current(cpu).births;
-        self.current(cpu).births += 1;
-        let mut count = self.counters[cpu] + 2;
-        if self.has(Bug::ConstantCount) {
-            count = 3;
-        } else if self.has(Bug::PerTaskCounter) {
-            count = 2 * births + 3;
-        } else if !self.has(Bug::CounterNotStored) {
-            self.counters[cpu] = count;
-        }
-        let cpu = if self.has(Bug::CookieWithoutCpu) {
-            0
-        } else {
-            u64::from(number(cpu))
-        };
-        (u64::from(count) << 32) | (cpu + 1)
-    }
-
-    /// `process_unwind_deferred` up to the end of the walk.
-    fn walk(&mut self, cpu: usize) {
-        let (clear, fail) = (
-            self.has(Bug::ClearBeforeUnwind),
-            self.has(Bug::ErrorWithoutCallback) && self.below(4) == 0,
-        );
-        let late = self.has(Bug::AnswersLate) && self.current(cpu).went_on > 0;
-        self.late += usize::from(late);
-        let task = self.current(cpu);
-        task.pending = false;
-        let cookie = task.id;
-        if clear {
-            (task.id, task.requested) = (0, false);
-        }
-        if task.cache.is_none() {
-            let mut frames = vec![task.ip];
-            frames.extend(vec![0x2000; task.thread as usize + 2]);
-            frames.push(0x3000);
-            task.cache = Some(frames);
-        }
-        task.at = if fail {
-            At::Answered
-        } else {
-            At::Walked { cookie }
-        };
-    }
-
-    /// perf's callback.
-    fn callback(&mut self, cpu: usize, cookie: u64) {
-        let everyone = self.has(Bug::OutputToEveryone);
-        let task = self.current(cpu);
-        if task.completed {
-            return;
-        }
-        task.completed = true;
-        let (tid, frames) = (task.tid, task.cache.clone().unwrap_or_default());
-        self.kit.deferred(number(cpu), tid, cookie, &frames);
-        if everyone {
-            self.kit.deferred_to(1, number(cpu), tid, cookie, &frames);
-        }
-    }
-
-    /// `unwind_reset_info`.
-    fn reset(&mut self, cpu: usize) {
-        let keeps_id = self.has(Bug::ResetKeepsId);
-        let keeps_cache = self.has(Bug::ResetKeepsCache);
-        let keeps_completed = self.has(Bug::ResetKeepsCompleted);
-        let ignores_pending = self.has(Bug::ResetIgnoresPending);
-        let task = self.current(cpu);
-        if !task.requested && task.cache.is_none() || task.pending && !ignores_pending {
-            return;
-        }
-        task.requested = false;
-        task.pending = false;
-        task.completed &= keeps_completed;
-        if self.has(Bug::RequestInReset) && self.below(4) == 0 {
-            self.arrivals += 1;
-            let hit = kernel(TEXT + 4 * self.arrivals);
-            self.sample(cpu, hit);
-        }
-        let task = self.current(cpu);
-        if !keeps_id {
-            task.id = 0;
-        }
-        if !keeps_cache {
-            task.cache = None;
-        }
-    }
-
-    /// From the exit record to the end: `unwind_deferred_task_exit`, `exit_mm`.
-    fn exit(&mut self, cpu: usize) {
-        let flush = !self.has(Bug::NoExitFlush);
-        if self.current(cpu).pending {
-            self.walk(cpu);
-            if !flush {
-                self.current(cpu).cache = Some(Vec::new());
-            }
-            if let At::Walked { cookie } = self.current(cpu).at {
-                self.callback(cpu, cookie);
-            }
-        }
-        self.current(cpu).at = At::Dead;
-    }
-
     /// The dead task's tid goes to a new task, forked by somebody.
     fn revive(&mut self, cpu: usize) {
         let (tid, thread) = (self.current(cpu).tid, self.current(cpu).thread);
-        self.kit.fork(number(cpu), 1000, tid);
-        self.kit.switch_in(number(cpu), tid);
+        self.log.perf.fork(number(cpu), 1000, tid);
+        self.log.perf.switch_in(number(cpu), tid);
         *self.current(cpu) = Task::new(tid, thread);
     }
 
@@ -644,11 +296,11 @@ impl Model {
         let next = sleepers[self.below(sleepers.len())];
         let out = self.current(cpu).tid;
         self.current(cpu).asleep = true;
-        self.kit.switch_out(number(cpu), out);
+        self.log.perf.switch_out(number(cpu), out);
         self.on[cpu] = next;
         self.current(cpu).asleep = false;
         let tid = self.current(cpu).tid;
-        self.kit.switch_in(number(cpu), tid);
+        self.log.perf.switch_in(number(cpu), tid);
     }
 }
 

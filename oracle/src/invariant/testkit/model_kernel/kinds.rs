@@ -1,0 +1,91 @@
+//! What a model kernel can do wrong, who asks, and what is shown of it.
+
+use crate::invariant::testkit::entry_text::Via;
+
+/// What is wrong with the kernel. Named as the mutants are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bug {
+    ClearBeforeUnwind,
+    CookieWithoutCpu,
+    CounterNotStored,
+    ConstantCount,
+    PerTaskCounter,
+    NoExitFlush,
+    ExitingNotRefused,
+    NmiWithoutSelfIpi,
+    ResetKeepsId,
+    ResetKeepsCache,
+    ResetKeepsCompleted,
+    ResetIgnoresPending,
+    /// The NMI that the right model leaves out: in the reset, between mask and id.
+    RequestInReset,
+    ErrorWithoutCallback,
+    OnlyFirstDeferred,
+    OutputToEveryone,
+    /// Answers after a user instruction, in the next entry.
+    AnswersLate,
+}
+
+/// What a trace shows besides requests and answers.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown {
+    /// System call markers.
+    pub markers: bool,
+    /// Returns to user mode.
+    pub witness: bool,
+    /// The injection log.
+    pub injections: bool,
+    /// The lab client's log. It is there only if the lab client is; then no task exits.
+    pub lab: bool,
+}
+
+/// All that perf can show.
+pub const EVERYTHING: Shown = Shown {
+    markers: true,
+    witness: true,
+    injections: true,
+    lab: false,
+};
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// An NMI in user mode.
+    NmiInUser,
+    /// An NMI in a stay of this kind.
+    NmiIn(Via),
+    /// A kprobe, a return probe or a tracepoint in a stay of this kind.
+    ProbeIn(Via),
+    /// The tracepoint of a context switch.
+    Switch,
+    /// The software event of a page fault of user mode.
+    PageFault,
+    /// A uprobe: an exception of user mode, and the exit work of it asks.
+    Uprobe,
+    /// A hardware breakpoint in user mode.
+    Breakpoint,
+    /// The lab client, at a hook in a stay.
+    LabHook,
+    /// The lab client, in an NMI in user mode.
+    LabNmiInUser,
+    /// The lab client, in an NMI in the kernel.
+    LabNmi,
+}
+
+/// All of them.
+pub const SOURCES: &[Source] = &[
+    Source::NmiInUser,
+    Source::NmiIn(Via::Syscall),
+    Source::NmiIn(Via::Tick),
+    Source::NmiIn(Via::Fault),
+    Source::ProbeIn(Via::Syscall),
+    Source::ProbeIn(Via::Tick),
+    Source::ProbeIn(Via::Fault),
+    Source::Switch,
+    Source::PageFault,
+    Source::Uprobe,
+    Source::Breakpoint,
+];
+
+/// Those of the lab client.
+pub const LAB_SOURCES: &[Source] = &[Source::LabHook, Source::LabNmiInUser, Source::LabNmi];
