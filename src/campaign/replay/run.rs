@@ -26,7 +26,7 @@ fn run_of(
             trials: trial.trials,
             token,
             compare_snapshots: request.file.replay.snapshot.is_some(),
-            witness: None,
+            witness: trial.witness,
         },
         ..RunRequest::default()
     })

@@ -74,6 +74,9 @@ pub struct ReplayRun {
     /// `SEED:TRIAL` of an exploration; nothing if the seed and the number of trials identify the
     /// trial.
     pub token: Option<String>,
+    /// Whether returns to user mode were noted, where the command line said it.
+    #[serde(default)]
+    pub witness: Option<bool>,
 }
 
 /// What came of a trial.
@@ -206,6 +209,7 @@ mod tests {
             seed: Some(7),
             trials: None,
             token: None,
+            witness: Some(false),
         });
         for trial in [sweep, run] {
             let replay = Replay {

@@ -151,6 +151,7 @@ impl<'a> Trials<'a> {
                 seed: None,
                 trials: None,
                 token: None,
+                witness: None,
             }),
             verdict,
         };

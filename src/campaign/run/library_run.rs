@@ -109,6 +109,7 @@ impl<'a> LibraryRun<'a> {
                 seed: self.options.seed,
                 trials: identity.trials,
                 token: identity.token.map(|token| token.to_string()),
+                witness: self.options.witness,
             };
             let compared = self.options.compare_snapshots;
             let replay = kept.keep_replay(trial, loaded, compared, self.kernel, &mut result);
