@@ -275,14 +275,19 @@ pub struct SweepArgs {
     #[arg(
         long,
         conflicts_with_all = [
-            "no_request", "from", "pairs", "once", "points", "resume", "check_restores", "html"
+            "no_request", "from", "pairs", "points", "resume", "check_restores", "html"
         ],
         help_heading = "Points"
     )]
     pub requests: bool,
     /// With --requests, sweep the path behind each function's entry with NMIs, after a request
     /// there. The time of --budget is shared among the functions.
-    #[arg(long, requires = "requests", help_heading = "Points")]
+    #[arg(
+        long,
+        requires = "requests",
+        required_if_eq_all = [("requests", "true"), ("once", "true")],
+        help_heading = "Points"
+    )]
     pub nmi: bool,
     /// Inject two NMIs in each trial: the second at every instruction that follows the first. First
     /// NMIs that leave the machine in the same state are tried once for all.

@@ -28,6 +28,8 @@ pub(super) fn places(
         kvm_host: args.kvm_host,
         only: args.functions.clone(),
         nmi: args.nmi,
+        once: args.once,
+        jobs: args.jobs,
         budget: args.budget.map(Duration::from_secs),
     };
     let summary = requests(&request, context, &mut |event| match event {

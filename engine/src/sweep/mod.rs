@@ -19,6 +19,7 @@ mod error;
 mod follow;
 mod guest;
 mod pairs;
+mod passing;
 mod printk;
 mod start;
 mod track;

@@ -9,6 +9,7 @@ use unwindlab_vmm::{Checkpoint, Run};
 use super::engine::FromWorker;
 use super::error::{Phase, SweepError};
 use super::guest::{Injected, THREAD, checkpoint, nmi, pass};
+use super::passing::Passing;
 use super::track::{PathCheckpoint, STRIDE, Track};
 use super::worker::{Nmis, Worker};
 use crate::driver::{Driver, Happening, host_may_have};
@@ -290,6 +291,7 @@ impl Worker<'_> {
     ) -> Result<TrialEnd, SweepError> {
         let until = Instant::now() + Duration::from_millis(self.plan.limit_ms);
         let (mut requests, mut begun) = (0, 0);
+        let mut passing = Passing::behind(&self.plan.beginning);
         let (driver, start) = (&mut self.walk.driver, &self.walk.start);
         // A task that ends is followed by another one.
         let mut task = start.task;
@@ -301,6 +303,7 @@ impl Worker<'_> {
                     thread: THREAD,
                 } => {
                     iteration += 1;
+                    passing.begin_iteration();
                     task = driver.current_task(vcpu)?;
                     // Of whichever task comes by, the next need not be of the workload.
                     begun += u32::from(requests > 0);
@@ -313,6 +316,10 @@ impl Worker<'_> {
                     if takes_nmi(driver, vcpu)?
                         && (start.any_task || driver.current_task(vcpu)? == task) =>
                 {
+                    if !passing.pass() {
+                        driver.resume(vcpu, Run::Continue)?;
+                        continue;
+                    }
                     requests += 1;
                     match requests {
                         1 => {}

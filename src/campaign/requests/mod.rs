@@ -21,8 +21,8 @@ use crate::host::choice::KvmHost;
 use crate::host::provider::TestKernel;
 use crate::judge::ScenarioResult;
 use crate::judge::outcome::OutcomeClass;
-use crate::judge::requests::{Company, Fate, Place, RequestVerdicts, places};
-use crate::scenario::Loaded;
+use crate::judge::requests::{Company, Fate, Place, RequestVerdicts, Seat, places};
+use crate::scenario::{KernelSymbols, Loaded};
 use unwindlab_abi::SurveyPlan;
 
 /// Which places to try, on which kernel.
@@ -38,6 +38,10 @@ pub struct PlacesRequest {
     pub only: Vec<String>,
     /// Sweep the path behind each place with NMIs, instead of one trial.
     pub nmi: bool,
+    /// In those sweeps, try each instruction only the first time that it is executed.
+    pub once: bool,
+    /// Machines that work side by side in those sweeps.
+    pub jobs: u32,
     /// The time for trials, if it is limited.
     pub budget: Option<Duration>,
 }
@@ -137,7 +141,8 @@ pub fn requests(
         }
     }
     found.retain(|it| {
-        request.only.is_empty() || request.only.iter().any(|name| name == it.seat.name())
+        let mut only = request.only.iter();
+        request.only.is_empty() || only.any(|name| is_named(it, name, kernel.symbols()))
     });
     if found.is_empty() {
         return Err(SweepRequestError::NoPlace.into());
@@ -193,6 +198,21 @@ pub fn requests(
     };
     tell(PlacesEvent::Ended(&summary))?;
     Ok(summary)
+}
+
+/// Whether a place has this name. The kernel's tracers know a function by one of its names
+/// (`__do_sys_getppid`), and the user may by another (`__x64_sys_getppid`).
+fn is_named(place: &Place, name: &str, symbols: &dyn KernelSymbols) -> bool {
+    let own = place.seat.name();
+    let is_function = !matches!(place.seat, Seat::Tracepoint { .. });
+    name == own
+        || is_function && {
+            let addresses = symbols.addresses(own);
+            symbols
+                .addresses(name)
+                .iter()
+                .any(|it| addresses.contains(it))
+        }
 }
 
 fn one_scenario(request: &PlacesRequest, context: Context<'_>) -> Result<Loaded, CampaignError> {

@@ -8,11 +8,13 @@ use super::{PlacesEvent, PlacesRequest};
 use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::sweep::{
-    PathOrigin, PathRequest, SweepEvent, SweepOptions, SweepRequest, SweepSummary, sweep,
+    PathOrigin, PathRequest, PointChoice, SweepEvent, SweepOptions, SweepRequest, SweepSummary,
+    sweep_on,
 };
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::requests::{Place, Seat};
 use crate::scenario::Loaded;
+use unwindlab_engine::plan::Executor;
 
 /// What came of the sweep behind a place.
 #[derive(Debug, Clone)]
@@ -44,14 +46,22 @@ pub(super) fn sweeps(
     let is_entry = |place: &&Place| matches!(place.seat, Seat::Entry { .. });
     let places: Vec<&Place> = found.iter().filter(is_entry).collect();
     let begin = Instant::now();
-    let mut swept = Vec::new();
+    let (mut host, mut swept) = (None, Vec::new());
     for (number, place) in places.iter().enumerate() {
         context.check_interrupt()?;
         let left = places.len().saturating_sub(number);
         let share = request
             .budget
             .map(|budget| share(budget, begin.elapsed(), left));
-        let done = one(request, loaded, (number, place), share, context, tell)?;
+        let done = one(
+            &mut host,
+            request,
+            loaded,
+            (number, place),
+            share,
+            context,
+            tell,
+        )?;
         tell(PlacesEvent::Swept(&done))?;
         swept.push(done);
     }
@@ -65,6 +75,7 @@ fn share(budget: Duration, used: Duration, left: usize) -> Duration {
 }
 
 fn one(
+    host: &mut Option<Box<dyn Executor>>,
     request: &PlacesRequest,
     loaded: &Loaded,
     (number, place): (usize, &Place),
@@ -76,31 +87,30 @@ fn one(
         place: place.clone(),
         swept,
     };
+    let Ok(start) = place.seat.name().parse().map(PathOrigin::From) else {
+        return Ok(done(Err("it is no name of a scenario's".to_owned())));
+    };
     let invariants = context.analysis.invariant_ids();
     let trial = scenario::trial(loaded, Some(place), place.company, number, &invariants)?;
     let folder = tempfile::tempdir()?;
-    let file = folder.path().join(format!("{}.yaml", *trial.scenario.name));
-    std::fs::write(&file, &trial.text)?;
-    let start = match place.seat.name().parse() {
-        Ok(place) => PathOrigin::From(place),
-        Err(_) => return Ok(done(Err("it is no name of a scenario's".to_owned()))),
-    };
-    let path = PathRequest {
-        scenario: file,
-        start,
-    };
-    let defaults = SweepRequest::of(path);
+    let scenario = folder.path().join(format!("{}.yaml", *trial.scenario.name));
+    std::fs::write(&scenario, &trial.text)?;
     let of = SweepRequest {
         kernel: request.kernel.clone(),
         kvm_host: request.kvm_host,
+        points: PointChoice::In {
+            functions: Vec::new(),
+            once: request.once,
+        },
         options: SweepOptions {
+            jobs: request.jobs.max(1),
             budget,
             keeps_replays: true,
-            ..defaults.options
+            ..SweepOptions::default()
         },
-        ..defaults
+        ..SweepRequest::of(PathRequest { scenario, start })
     };
-    let swept = sweep(&of, context, &mut |event| match event {
+    let swept = sweep_on(host, &of, context, &mut |event| match event {
         SweepEvent::Replay(path) => tell(PlacesEvent::Replay(path)),
         _ => Ok(()),
     });

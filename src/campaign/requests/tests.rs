@@ -120,6 +120,17 @@ fn without_places_nothing_is_tried() {
 }
 
 #[test]
+fn a_function_is_known_by_its_other_names() {
+    // `f` and `g` are one address.
+    let mut recorded: Vec<Recorded> = (0..4).map(|_| surveyed(&["f", "h"])).collect();
+    recorded.extend((0..8).map(|_| refused()));
+    let (summary, ..) = tried(|it| it.only = vec!["g".to_owned()], recorded);
+    let verdicts = summary.unwrap().verdicts;
+    assert_eq!(verdicts.places.len(), 8);
+    assert!(verdicts.places.iter().all(|it| it.place.seat.name() == "f"));
+}
+
+#[test]
 fn a_budget_that_is_used_up_leaves_places_untested() {
     let recorded = (0..4).map(|_| surveyed(&["f"])).collect();
     let (summary, ..) = tried(|it| it.budget = Some(Duration::ZERO), recorded);
@@ -130,14 +141,23 @@ fn a_budget_that_is_used_up_leaves_places_untested() {
 
 #[test]
 fn a_path_that_cannot_be_swept_is_not_tested() {
-    let recorded = vec![surveyed(&["f"]), surveyed(&[])];
-    let (summary, events, _) = tried(|it| it.nmi = true, recorded);
+    let recorded = vec![surveyed(&["f", "g"]), surveyed(&[])];
+    let (summary, events, started) = tried(|it| it.nmi = true, recorded);
     let summary = summary.unwrap();
-    assert_eq!(events, ["kprobe:f (beside) Untested", "ended"]);
+    assert_eq!(
+        events,
+        [
+            "kprobe:f (beside) Untested",
+            "kprobe:g (beside) Untested",
+            "ended"
+        ]
+    );
     let why = summary.sweeps.as_ref().unwrap()[0]
         .swept
         .clone()
         .unwrap_err();
     assert_eq!(why, "no path");
     assert_eq!(summary.class(), OutcomeClass::Untested);
+    // One for the surveys, and one for all sweeps.
+    assert_eq!(started, 2);
 }

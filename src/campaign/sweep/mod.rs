@@ -22,12 +22,12 @@ pub use self::request::{
 pub use self::set::{SetEvent, SetRequest, SetResult, SetSweep, sweep_set, sweeps};
 use super::Context;
 use super::error::{CampaignError, SweepRequestError};
-use crate::host::choice::KvmHost;
 use crate::host::provider::{HostRequest, ProviderError, TestKernel};
 use crate::judge::sweep_record::{SweepIdentity, SweepRecord};
 use crate::report::artifacts::OutputFile;
 use crate::report::sweep::Summary;
 use crate::scenario::Loaded;
+use unwindlab_engine::plan::Executor;
 use unwindlab_engine::plan::sweep::{Made, Points, SweepPlan};
 
 /// Sweeps a path.
@@ -35,6 +35,20 @@ use unwindlab_engine::plan::sweep::{Made, Points, SweepPlan};
 /// # Errors
 /// [`CampaignError`]; where the KVM host failed in the middle, the end is told all the same.
 pub fn sweep(
+    request: &SweepRequest,
+    context: Context<'_>,
+    tell: &mut dyn FnMut(SweepEvent<'_>) -> io::Result<()>,
+) -> Result<SweepSummary, CampaignError> {
+    sweep_on(&mut None, request, context, tell)
+}
+
+/// Sweeps a path on this KVM host, or on a new one that is left here; none is left where it failed
+/// or the sweep was broken off.
+///
+/// # Errors
+/// As [`sweep`].
+pub(super) fn sweep_on(
+    kvm_host: &mut Option<Box<dyn Executor>>,
     request: &SweepRequest,
     context: Context<'_>,
     tell: &mut dyn FnMut(SweepEvent<'_>) -> io::Result<()>,
@@ -51,7 +65,20 @@ pub fn sweep(
     let mut collector = Collector::new(context, kernel, request.options.budget, resume, &mut *tell);
     collector.tells_failures = matches!(request.points, PointChoice::Numbered(_))
         || matches!(plan.points, Points::At { .. });
-    let kvm_host = make_trials(request.kvm_host, &plan, kernel, context, &mut collector)?;
+    let mut host = match kvm_host.take() {
+        Some(host) => host,
+        None => context.start(
+            HostRequest {
+                kvm_host: request.kvm_host,
+                ..HostRequest::default()
+            },
+            kernel,
+        )?,
+    };
+    let host_name = host.host();
+    if make_trials(host.as_mut(), &plan, context, &mut collector)? {
+        *kvm_host = Some(host);
+    }
     let Collector {
         verdicts,
         failed,
@@ -67,7 +94,7 @@ pub fn sweep(
     tell(SweepEvent::Ended(&SweptPath {
         scenario: &loaded.scenario.name,
         kernel,
-        kvm_host,
+        kvm_host: host_name,
         summary: Summary {
             verdicts: &verdicts,
             effort: effort.as_ref(),
@@ -90,19 +117,13 @@ pub fn sweep(
     })
 }
 
-/// Has all trials made and taken; what the KVM host says of itself.
+/// Has all trials made and taken; whether the KVM host can make more.
 fn make_trials(
-    kvm_host: KvmHost,
+    host: &mut dyn Executor,
     plan: &SweepPlan,
-    kernel: &dyn TestKernel,
     context: Context<'_>,
     collector: &mut Collector<'_, '_>,
-) -> Result<String, CampaignError> {
-    let request = HostRequest {
-        kvm_host,
-        ..HostRequest::default()
-    };
-    let mut host = context.start(request, kernel)?;
+) -> Result<bool, CampaignError> {
     let what = format!("{}: recording the path", plan.trial.scenario);
     context.progress.step(&what);
     let swept = host.sweep(plan, &mut |message| {
@@ -113,7 +134,7 @@ fn make_trials(
     collector.check_heard()?;
     match swept {
         Err(error) if !collector.stopped => Err(ProviderError::from(error).into()),
-        _ => Ok(host.host()),
+        swept => Ok(swept.is_ok()),
     }
 }
 

@@ -230,7 +230,12 @@ fn command_line() {
         &["unwindlab", "run", "--kvm-host", "magic"],
         &["unwindlab", "run", "--seed", "3"],
         &["unwindlab", "run", "--deterministic", "--seed", "x"],
+        &["unwindlab", "sweep", "--requests"],
+        &["unwindlab", "sweep", "--nmi", "a"],
+        &["unwindlab", "sweep", "--requests", "--static", "a"],
     ] {
         assert_eq!(Cli::try_parse_from(wrong).unwrap_err().exit_code(), 2);
     }
+    let nmi = ["unwindlab", "sweep", "--requests", "--nmi", "--static", "a"];
+    assert!(Cli::try_parse_from(nmi).is_ok());
 }
