@@ -270,6 +270,58 @@ mod tests {
         }
     }
 
+    /// The code of all invariants, with its tests.
+    fn code(folder: &std::path::Path) -> String {
+        let mut text = String::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                text += &code(&path);
+            } else {
+                text += &std::fs::read_to_string(path).unwrap();
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn each_invariant_names_a_test_in_which_it_must_not_hold() {
+        let catalogue = include_str!("../../../docs/invariants.md");
+        let code = code(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/invariant"));
+        let model = include_str!("testkit/model_kernel/tests.rs");
+        let (_, table) = catalogue.split_once("## Why it is evidence").unwrap();
+        let mut of: Option<&str> = None;
+        let mut named = std::collections::BTreeSet::new();
+        for row in table.lines().take_while(|line| !line.starts_with("## ")) {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            let ["", id, _, _, tests, ""] = cells[..] else {
+                continue;
+            };
+            if ["id", "---"].contains(&id) {
+                continue;
+            }
+            of = if id.is_empty() { of } else { Some(id) };
+            let known = of.filter(|id| INVARIANTS.iter().any(|it| it.id == *id));
+            named.insert(known.unwrap_or_else(|| panic!("no such invariant: {row}")));
+            let tests: Vec<&str> = tests
+                .split('`')
+                .filter(|it| !it.trim().is_empty())
+                .collect();
+            assert!(!tests.is_empty(), "no test: {row}");
+            for test in tests {
+                let bug = format!("Bug::{test}");
+                let mut of_model = model.match_indices(&bug);
+                let whole = |at: usize| model[at..].starts_with([',', ')']);
+                let is = code.contains(&format!("fn {test}("))
+                    || of_model.any(|(at, name)| whole(at + name.len()));
+                assert!(is, "no such test: {test}");
+            }
+        }
+        for invariant in INVARIANTS {
+            assert!(named.contains(invariant.id), "{} has no row", invariant.id);
+        }
+    }
+
     #[test]
     fn the_catalogue_has_every_invariant() {
         let catalogue = include_str!("../../../docs/invariants.md");

@@ -150,9 +150,10 @@ fn births<'t>(lab: &Lab<'t>) -> Vec<(&'t LabEvent, u64)> {
 
 /// C5: the cookie names the CPU of its first request.
 pub fn birth(lab: &Lab<'_>, tally: &mut Tally) {
+    let mut right = Vec::new();
     for (event, cookie) in births(lab) {
         if cookie & 0xffff_ffff == u64::from(event.cpu) + 1 {
-            tally.holds();
+            right.push(u64::from(event.cpu));
             continue;
         }
         let message = format!(
@@ -162,6 +163,7 @@ pub fn birth(lab: &Lab<'_>, tally: &mut Tally) {
         );
         tally.violated_in_log(message, [event.slot], event.interrupted());
     }
+    super::c5_birth::tell_apart(tally, &right);
 }
 
 /// C6: the counts of a CPU never go back.

@@ -19,6 +19,10 @@ const UNWINDS: usize = 4 * SYSCALLS_BATCH as usize;
 /// beginning), and no NMI of ours hit user mode for one of them: a workload does not come to one
 /// instruction 256 times within one iteration, except for the counting loop of `spin`.
 ///
+/// Where the witness saw all of the row, it decides instead of the counter: without a return to user
+/// mode in the row none of its instructions retired. A return that is noted has no interrupt pending
+/// that would come first, so more of them than those of NMIs are proof ([`Facts::separated`]).
+///
 /// Evidence is such a row with proof that user mode got on: a kernel that makes a task unwind
 /// without end shows one instruction and no user mode between. A row without a proof in which the
 /// counter moved is undecided: it may have moved before or after.
@@ -48,7 +52,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 || facts.separated(first.event, last.event).is_some()
             {
                 tally.holds();
-            } else if from.is_none_or(|from| first.event.index < from)
+            } else if !stands(facts, first, last, from)
                 || row.iter().any(|answer| hit_user_mode(facts, answer))
             {
                 tally.undecided("nothing shows whether user mode got on");
@@ -63,6 +67,15 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 break;
             }
         }
+    }
+}
+
+/// Whether a thread retired no instruction of user mode between two answers, if no NMI hit it there:
+/// the witness saw no return, or, where it does not tell, the counter stands `from` before.
+fn stands(facts: &Facts<'_>, first: &Answer<'_>, last: &Answer<'_>, from: Option<usize>) -> bool {
+    match [first, last].map(|it| facts.returns.before(it.event)) {
+        [Some(before), Some(then)] => before == then,
+        _ => from.is_some_and(|from| first.event.index >= from),
     }
 }
 
@@ -148,6 +161,28 @@ mod tests {
                 violations("P6", &kit);
             } else {
                 not_exercised("P6", &kit);
+            }
+        }
+    }
+
+    #[test]
+    fn the_witness_decides_where_the_counter_does_not() {
+        // The counter moved. No return lies in the row, or one after each answer.
+        for (every, expected) in [(usize::MAX, "violated"), (1, "holds")] {
+            let mut kit = Kit::new(1);
+            kit.witness();
+            kit.thread(0, 1001);
+            kit.progress(0, 0, 7, 7);
+            for number in 0..UNWINDS {
+                kit.nmi(0, 1001, cookie(number));
+                kit.deferred(0, 1001, cookie(number), &[0x1080]);
+                if (number + 1) % every == 0 {
+                    kit.returns(0, 1001);
+                }
+            }
+            match expected {
+                "holds" => assert_eq!(holds("P6", &kit).0, 1),
+                _ => assert_eq!(violations("P6", &kit).len(), 1),
             }
         }
     }

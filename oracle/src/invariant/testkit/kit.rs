@@ -253,6 +253,11 @@ impl Kit {
         self.sample(cpu, tid, 1, kernel_part(hit.rip, hit.cpl));
     }
 
+    /// An injection that leaves no sample.
+    pub fn inject_unseen(&mut self, cpu: u32, hit: Hit) {
+        self.log_injection(cpu, hit);
+    }
+
     /// An NMI that is logged, and the S(cookie) that it raises, with what lies outside of the
     /// interrupted function: the frames of [`outer`](super::entry_text::outer). An NMI in user mode
     /// has none.

@@ -131,6 +131,9 @@ impl Model {
                 Far::Late => frames.get(1..).unwrap_or_default(),
                 _ => &frames,
             };
+            if self.has(Bug::SkipsSamples) && self.below(4) == 0 {
+                return self.log.perf.inject_unseen(on, hit);
+            }
             match self.shown.injections {
                 true => self.log.perf.inject_in(on, tid, cookie, hit, frames),
                 false => self.log.perf.nmi_in(on, tid, cookie, hit, frames),

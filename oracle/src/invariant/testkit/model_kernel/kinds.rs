@@ -24,6 +24,24 @@ pub enum Bug {
     OutputToEveryone,
     /// Answers after a user instruction, in the next entry.
     AnswersLate,
+    /// Answers in the body of a system call, and resets there.
+    AnswersInCall,
+    /// Writes the answer where the task does not run.
+    AnswersElsewhere,
+    /// The copies of an answer are not the same.
+    CopiesDiffer,
+    /// Some NMIs leave no sample.
+    SkipsSamples,
+    /// In every record of the kind: it names an event of another ring, is too short, is of another
+    /// task, begins at another user instruction; has the user chain beside the cookie, has two
+    /// markers, has a count that falls.
+    RecordOfOtherEvent,
+    ShortRecord,
+    AnswerOfOtherTask,
+    WrongFrameZero,
+    ChainInBoth,
+    MarkerTwice,
+    CountGoesDown,
 }
 
 /// What a trace shows besides requests and answers.

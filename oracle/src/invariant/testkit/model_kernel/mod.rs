@@ -10,6 +10,7 @@
 
 mod asks;
 mod kinds;
+mod records;
 mod task;
 mod unwind;
 
@@ -125,10 +126,11 @@ impl Model {
 
     /// The trace so far.
     pub fn trace(&self) -> Trace {
-        match self.shown.lab {
+        let trace = match self.shown.lab {
             true => self.log.trace(),
             false => self.log.perf.trace(),
-        }
+        };
+        records::written(trace, self.bug)
     }
 
     /// Runs so many steps, then lets everybody get back to user mode or sleep.
@@ -201,6 +203,9 @@ impl Model {
             At::Body(via) => {
                 if let Some(source) = self.current(cpu).raises.take() {
                     self.ask(cpu, source);
+                }
+                if self.has(Bug::AnswersInCall) && task.pending && choice < 4 {
+                    return self.answer_in(cpu, via);
                 }
                 if via == Via::Syscall && self.shown.markers {
                     self.log.perf.sys_exit(to, tid);

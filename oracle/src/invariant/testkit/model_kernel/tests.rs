@@ -69,6 +69,8 @@ fn every_bug_falls_by_the_invariants_named_for_it() {
         (Bug::ErrorWithoutCallback, &["M1"]),
         (Bug::OnlyFirstDeferred, &["M7"]),
         (Bug::OutputToEveryone, &["A3"]),
+        (Bug::AnswersInCall, &["C1", "D1", "P3"]),
+        (Bug::SkipsSamples, &["W2"]),
     ] {
         let mut caught: BTreeMap<&str, usize> = BTreeMap::new();
         for seed in 1..=20 {
@@ -79,6 +81,35 @@ fn every_bug_falls_by_the_invariants_named_for_it() {
         for id in named {
             assert!(caught.contains_key(id), "{bug:?}: {caught:?}");
         }
+    }
+}
+
+#[test]
+fn what_is_wrong_in_every_record_is_evidence_of_nothing() {
+    for (bug, id) in [
+        (Bug::AnswersElsewhere, "M6"),
+        (Bug::CopiesDiffer, "S3"),
+        (Bug::RecordOfOtherEvent, "A7"),
+        (Bug::ShortRecord, "A2"),
+        (Bug::AnswerOfOtherTask, "M4"),
+        (Bug::WrongFrameZero, "U6"),
+        (Bug::WrongFrameZero, "S1"),
+        (Bug::ChainInBoth, "D3"),
+        (Bug::MarkerTwice, "A1"),
+        (Bug::CountGoesDown, "C6"),
+    ] {
+        let mut fell = 0;
+        for seed in 1..=20 {
+            let (violated, held) = judge(seed, Some(bug));
+            assert!(!held.contains(&id), "{id}: {bug:?} {seed}");
+            fell += usize::from(violated.contains_key(id));
+        }
+        assert!(fell >= 15, "{id}: {bug:?} {fell}");
+    }
+    // The samples of other injections hide that some are missing.
+    for seed in 1..=20 {
+        let (_, held) = judge(seed, Some(Bug::SkipsSamples));
+        assert!(!held.contains(&"A5"), "{seed}");
     }
 }
 

@@ -93,12 +93,30 @@ impl Model {
         if !due[PERF] {
             return;
         }
-        self.log.perf.deferred(number(cpu), tid, cookie, &frames);
+        let on = match self.has(Bug::AnswersElsewhere) {
+            true => number(1 - cpu),
+            false => number(cpu),
+        };
+        self.log.perf.deferred(on, tid, cookie, &frames);
+        if self.has(Bug::CopiesDiffer) {
+            let first = frames.get(..1).unwrap_or_default();
+            self.log.perf.deferred_to(1, on, tid, cookie, first);
+        }
         if everyone {
             self.log
                 .perf
                 .deferred_to(1, number(cpu), tid, cookie, &frames);
         }
+    }
+
+    /// The walk, the callback and the reset, and the task stays where it is.
+    pub(super) fn answer_in(&mut self, cpu: usize, via: Via) {
+        self.walk(cpu);
+        if let At::Walked { cookie, asked } = self.current(cpu).at {
+            self.callback(cpu, cookie, asked);
+        }
+        self.reset(cpu);
+        self.current(cpu).at = At::Body(via);
     }
 
     /// `unwind_reset_info`.
