@@ -5,6 +5,16 @@ use unwindlab_abi::message::ExpectedStack;
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Answer, Evidence, Facts, Origin, Request, Syscalls, flaw};
 
+/// System calls from which a task comes back with other user registers (arch/x86/kernel/signal_64.c,
+/// fs/exec.c, 7.3).
+const REPLACING: [&str; 5] = [
+    "__x64_sys_rt_sigreturn",
+    "__ia32_compat_sys_rt_sigreturn",
+    "__ia32_sys_sigreturn",
+    "__x64_sys_execve",
+    "__x64_sys_execveat",
+];
+
 /// S1. Three things are known of the D of workload threads:
 ///
 /// * By construction: where frame 0 lies at the thread's leaf, the whole chain is known, and the D
@@ -17,7 +27,9 @@ use crate::invariant::evidence::{Answer, Evidence, Facts, Origin, Request, Sysca
 ///
 /// Evidence is a D at the leaf of which frame 0 is known in one of the last two ways: the callers
 /// are always the same, so a stack kept from an earlier entry differs in frame 0 alone. For that,
-/// the kernel chain of the S says as well as markers that it was made in a system call.
+/// the kernel chain of the S says as well as markers that it was made in a system call. It is none
+/// if the S was made in a system call that gives the task other registers: the D then shows another
+/// stack than that of the entry, which may be at the leaf again.
 ///
 /// A frame 0 elsewhere (on the way down to the leaf, at the start and end of a thread) is counted,
 /// not judged. NMIs in the system call entry stub need no special case: they affect the user
@@ -41,7 +53,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             tally.violated(message, events, instruction);
         } else if facts.stacks_at_leaf(answer).is_empty() {
             elsewhere += 1;
-        } else if frame0_is_known(facts, answer) {
+        } else if frame0_is_known(evidence, answer) {
             tally.holds();
         } else {
             tally.undecided("where in its leaf the thread was is not known");
@@ -54,7 +66,8 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
 }
 
 /// Whether frame 0, which is not wrong, is known from something else than the D.
-fn frame0_is_known(facts: &Facts<'_>, answer: &Answer<'_>) -> bool {
+fn frame0_is_known(evidence: &Evidence<'_>, answer: &Answer<'_>) -> bool {
+    let facts = evidence.facts();
     let Some(exchange) = facts.exchanges.get(&answer.chain.cookie) else {
         return false;
     };
@@ -62,7 +75,16 @@ fn frame0_is_known(facts: &Facts<'_>, answer: &Answer<'_>) -> bool {
     let returns = facts.stacks_at_leaf(answer);
     let returns = returns.iter().any(|it| Some(&it.syscall_return) == frame0);
     facts.entry_ip(exchange).is_some()
-        || returns && { exchange.requests.iter() }.any(|it| in_system_call(facts, it))
+        || returns
+            && { exchange.requests.iter() }.any(|it| in_system_call(facts, it))
+            && !exchange.requests.iter().any(|it| replaces(evidence, it))
+}
+
+/// Whether a request was made in a system call that replaces the user registers.
+fn replaces(evidence: &Evidence<'_>, request: &Request<'_>) -> bool {
+    let chain = request.event.kernel_chain().iter();
+    let mut named = chain.filter_map(|&address| evidence.place(address));
+    named.any(|(function, _)| REPLACING.contains(&function.as_str()))
 }
 
 fn in_system_call(facts: &Facts<'_>, request: &Request<'_>) -> bool {
@@ -112,6 +134,7 @@ fn wrong(facts: &Facts<'_>, answer: &Answer<'_>) -> Option<(String, Option<usize
 
 #[cfg(test)]
 mod tests {
+    use super::{Evidence, Tally, judge};
     use crate::invariant::Check;
     use crate::invariant::testkit::check;
     use crate::invariant::testkit::entry_text::{Far, Via, outer};
@@ -196,6 +219,29 @@ mod tests {
         kit.nmi_in(0, 1001, C + (2 << 32), kernel(SOMEWHERE), &body);
         kit.deferred(0, 1001, C + (2 << 32), &chain(0x1080));
         assert_eq!(holds("S1", &kit).0, 1);
+    }
+
+    #[test]
+    fn a_request_in_sigreturn_is_answered_with_another_stack_which_is_no_evidence() {
+        for (name, evidence) in [("__x64_sys_rt_sigreturn", 0), ("__x64_sys_getppid", 1)] {
+            let mut kit = Kit::new(1);
+            kit.thread(0, 1001);
+            kit.sys_enter(0, 1001);
+            kit.nmi(0, 1001, C);
+            kit.sys_exit(0, 1001);
+            kit.deferred(0, 1001, C, &[0x1080, 0x2000, 0x2000, 0x3000]);
+            let trace = kit.trace();
+            let resolve = |_| Some((name.to_owned(), 0));
+            let known = Evidence::new(&trace).named(&resolve);
+            let mut tally = Tally::new("S1", "");
+            judge(&known, &mut tally);
+            let found = match tally.finish() {
+                Check::Holds { evidence, .. } => evidence,
+                Check::NotExercised { .. } => 0,
+                Check::Violated(list) => panic!("{list:?}"),
+            };
+            assert_eq!(found, evidence, "{name}");
+        }
     }
 
     #[test]
