@@ -172,6 +172,42 @@ fn a_sweep_goes_on_where_it_was_stopped() {
 }
 
 #[test]
+fn the_start_of_a_task_is_swept() {
+    let output = unwindlab(&["sweep", "entry-thread-start", "--function", "ret_from_fork"]);
+    let told = said(&output);
+    println!("{told}");
+    assert!(output.status.success(), "{told}");
+    assert!(
+        told.contains("expected-failure  C4 (F001) C7 (F001)"),
+        "{told}"
+    );
+    assert!(
+        told.contains("  at ret_from_fork+") && !told.contains("FAIL"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_path_is_swept_while_another_vcpu_runs() {
+    let output = unwindlab(&[
+        "sweep",
+        "entry-2-vcpus",
+        "--from",
+        "user",
+        "--free",
+        "--function",
+        "__x64_sys_getppid",
+        "--function",
+        "entry_SYSCALL_64_after_hwframe",
+    ]);
+    let told = said(&output);
+    println!("{told}");
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("0 distinct failures"), "{told}");
+    assert!(!told.contains("were not tried"), "{told}");
+}
+
+#[test]
 fn clients_of_the_kernel_are_swept() {
     let output = unwindlab(&[
         "sweep",
@@ -188,13 +224,13 @@ fn clients_of_the_kernel_are_swept() {
         told.contains("expected-failure  C4 (F001) C7 (F001) R1 (F001)"),
         "{told}"
     );
-    assert!(told.contains(" P1 "), "{told}");
+    // What only the lab client's log tells.
+    assert!(told.contains(" D2 "), "{told}");
 }
 
 #[test]
 fn what_cannot_be_swept_is_said() {
     for (arguments, words) in [
-        (vec!["sweep", "nmi-in-user-mode"], "the scenario has none"),
         (
             vec!["sweep", "nmi-storm-300-frames"],
             "the scenario has none",

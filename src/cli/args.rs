@@ -299,6 +299,15 @@ pub struct SweepArgs {
     /// Try each instruction only the first time that the path executes it.
     #[arg(long = "static", help_heading = "Points")]
     pub once: bool,
+    /// With several vCPUs, let the others run on the way to a point, where they stand still without
+    /// this.
+    #[arg(
+        long,
+        requires = "scenario",
+        conflicts_with_all = ["requests", "resume"],
+        help_heading = "Points"
+    )]
+    pub free: bool,
     /// Inject only in this kernel function (with --pairs, both NMIs); with --requests, ask only there
     /// or at this tracepoint; repeatable.
     #[arg(

@@ -139,6 +139,7 @@ fn request(args: &SweepArgs, scenario: &Path) -> SweepRequest {
             jobs: args.jobs,
             budget: args.budget.map(Duration::from_secs),
             resume: args.resume.clone(),
+            others_run: args.free,
             check_restores: args.check_restores,
             needs_lines: args.html.is_some(),
             // A single point is there to be looked at.

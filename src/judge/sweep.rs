@@ -55,6 +55,17 @@ pub struct Failure {
     pub messages: Vec<String>,
 }
 
+/// A trial that hung or panicked and was made once more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsteady {
+    /// Where its NMIs came.
+    pub point: Point,
+    /// How it ended.
+    pub end: TrialEnd,
+    /// What was written to the console.
+    pub console: String,
+}
+
 /// All trials of a sweep so far, judged.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]
 pub struct Verdicts<'a> {
@@ -74,8 +85,8 @@ pub struct Verdicts<'a> {
     pub pairs: Option<PairCounts>,
     /// Points to which the path did not come again.
     pub missed: Vec<Point>,
-    /// Trials that hung or panicked and were made once more: the point, and how they ended.
-    pub unsteady: Vec<(Point, TrialEnd)>,
+    /// Trials that hung or panicked and were made once more.
+    pub unsteady: Vec<Unsteady>,
     /// Trials in which the KVM host failed and that were made once more: the point, and why.
     pub failed: Vec<(Point, String)>,
     /// Number of points that passed.
@@ -190,10 +201,14 @@ impl<'a> Verdicts<'a> {
     }
 
     /// Notes how a trial ended that is made once more.
-    pub fn retried(&mut self, point: Point, end: TrialEnd) {
+    pub fn retried(&mut self, point: Point, end: TrialEnd, console: String) {
         match end {
             TrialEnd::Infra { reason } => self.failed.push((point, reason)),
-            other => self.unsteady.push((point, other)),
+            end => self.unsteady.push(Unsteady {
+                point,
+                end,
+                console,
+            }),
         }
     }
 

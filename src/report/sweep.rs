@@ -5,13 +5,16 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::names::Names;
-use crate::judge::sweep::{Failure, SweepSymptom, Verdicts};
+use crate::judge::sweep::{Failure, SweepSymptom, Unsteady, Verdicts};
 use unwindlab_engine::plan::sweep::{Effort, Point};
 use unwindlab_engine::text::printable;
 use unwindlab_oracle::trace::recording::TrialEnd;
 
 /// Violations of a failure that are shown.
 const MAX_MESSAGES: usize = 64;
+
+/// Lines of the console that are shown of a trial that was made once more.
+const CONSOLE_LINES: usize = 120;
 
 /// A sweep to report.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]
@@ -158,45 +161,17 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
             pairs.firsts, pairs.stand_for_all, pairs.stood_for,
         );
     }
-    if !verdicts.missed.is_empty() {
-        let _ = writeln!(
-            out,
-            "{} points were not tried, because each attempt took another path: {}",
-            verdicts.missed.len(),
-            verdicts
-                .missed
-                .iter()
-                .map(Point::to_string)
-                .collect::<Vec<_>>()
-                .join(" "),
-        );
-    }
-    for (point, reason) in &verdicts.failed {
-        let _ = writeln!(
-            out,
-            "the trial at point {point} was repeated: {}",
-            printable(reason)
-        );
-    }
-    for (point, end) in &verdicts.unsteady {
-        let how = match end {
-            TrialEnd::Hang { places } => {
-                let places = places.iter();
-                let at = places.map(|it| format!("vCPU {} at {}", it.vcpu, names.name(it.rip)));
-                format!("hung ({})", at.collect::<Vec<_>>().join(", "))
-            }
-            TrialEnd::Panic { line } => format!("panicked ({})", printable(line)),
-            other => format!("{other:?}"),
-        };
-        let _ = writeln!(
-            out,
-            "UNSTEADY: the trial at point {point} {how} and was repeated; if it failed again, it is \
-             listed above"
-        );
-    }
+    out.push_str(&not_steady(verdicts, names));
     let exercised: Vec<&str> = verdicts.exercised.keys().copied().collect();
     let _ = writeln!(out, "exercised: {}", exercised.join(" "));
     if let Some(effort) = summary.effort {
+        let _ = writeln!(
+            out,
+            "{} checkpoints on the path, {} us each, median; {} ways led elsewhere than the path",
+            effort.checkpoints_us.len(),
+            quantile(&effort.checkpoints_us, 0.5),
+            effort.strayed,
+        );
         let _ = writeln!(
             out,
             "restore: {} us median, {} us at the 99th percentile; {} of {} pages examined were copied, \
@@ -208,11 +183,61 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
         );
         let _ = writeln!(
             out,
-            "medians of a trial: {} us of single steps, {} us from the NMI to the end, {} us of reading",
+            "medians of a trial: {} us of single steps, {} us from the NMI to the end ({} us at the 99th \
+             percentile), {} us of reading",
             quantile(&effort.steps_us, 0.5),
             quantile(&effort.runs_us, 0.5),
+            quantile(&effort.runs_us, 0.99),
             quantile(&effort.tells_us, 0.5),
         );
+    }
+    out
+}
+
+/// Points that were not tried, and trials that were made once more.
+fn not_steady(verdicts: &Verdicts<'_>, names: Names<'_>) -> String {
+    let mut out = String::new();
+    if !verdicts.missed.is_empty() {
+        let missed = verdicts.missed.iter();
+        let missed = missed.map(|point| format!("{point} ({})", names.name(point.at.rip)));
+        let _ = writeln!(
+            out,
+            "{} points were not tried, because each attempt took another path: {}",
+            verdicts.missed.len(),
+            missed.collect::<Vec<_>>().join(", "),
+        );
+    }
+    for (point, reason) in &verdicts.failed {
+        let _ = writeln!(
+            out,
+            "the trial at point {point} was repeated: {}",
+            printable(reason)
+        );
+    }
+    for Unsteady {
+        point,
+        end,
+        console,
+    } in &verdicts.unsteady
+    {
+        let how = match end {
+            TrialEnd::Hang { places } => {
+                let places = places.iter();
+                let at = places.map(|it| format!("vCPU {} at {}", it.vcpu, names.name(it.rip)));
+                format!("hung ({})", at.collect::<Vec<_>>().join(", "))
+            }
+            TrialEnd::Panic { line } => format!("panicked ({})", printable(line)),
+            other => format!("{other:?}"),
+        };
+        let _ = writeln!(
+            out,
+            "UNSTEADY: the trial at point {point} ({}) {how} and was repeated; if it failed again, it is \
+             listed above",
+            names.name(point.at.rip),
+        );
+        for line in console.lines().take(CONSOLE_LINES) {
+            let _ = writeln!(out, "  {}", printable(line));
+        }
     }
     out
 }

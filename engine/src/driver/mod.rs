@@ -82,6 +82,8 @@ pub(crate) struct Driver {
     data: Vec<DataBreakpoint>,
     held: Held,
     witness: WitnessState,
+    /// With this vCPU, all others run.
+    leader: Option<u8>,
     /// The only vCPU runs on the thread that waits for it.
     runs_here: bool,
     /// How it is to run then.
@@ -105,6 +107,7 @@ impl Driver {
             data: Vec::new(),
             held: Held::default(),
             witness: WitnessState::new(plan.witness.as_ref()),
+            leader: None,
             runs_here: false,
             next_run: None,
         }
@@ -115,6 +118,11 @@ impl Driver {
     pub fn running_here(mut self) -> Self {
         self.runs_here = self.machine.vcpu_count() == 1;
         self
+    }
+
+    /// Has all vCPUs run whenever this one is resumed; `None`: each runs when it is resumed.
+    pub fn lead(&mut self, vcpu: Option<u8>) {
+        self.leader = vcpu;
     }
 
     /// Starts all vCPUs that stand still and whose stops were seen.
@@ -135,7 +143,11 @@ impl Driver {
             self.next_run = Some(run);
             return Ok(());
         }
-        Ok(self.vcpu(index)?.resume(run)?)
+        self.vcpu(index)?.resume(run)?;
+        if self.leader == Some(index) {
+            self.machine.start()?;
+        }
+        Ok(())
     }
 
     /// Has a vCPU that is resumed from now on stand still until it is released. `run`: how it is to

@@ -11,6 +11,7 @@ use std::thread;
 use unwindlab_vmm::Machine;
 
 use super::error::SweepError;
+use super::progress::Progress;
 use super::walk::Walk;
 use super::worker::Worker;
 use crate::plan::sweep::{Boundary, Effort, Message, Step, SweepPlan, boundaries};
@@ -33,7 +34,9 @@ type Make<'a> = &'a (dyn Fn(Purpose) -> Result<Machine, NoMachine> + Sync);
 /// on.
 pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bool) {
     let machine = make(Purpose::Boot).map_err(SweepError::NoMachine);
-    let (walk, path) = match machine.and_then(|machine| Walk::with_path(plan, machine)) {
+    let mut progress = Progress::new(&mut *tell);
+    let found = machine.and_then(|machine| Walk::with_path(plan, machine, &mut progress));
+    let (walk, path) = match found {
         Ok(found) => found,
         Err(error) => {
             tell(Message::Failed {

@@ -95,6 +95,9 @@ pub(super) enum SweepError {
     /// Nothing happens any more.
     #[error("the guest is silent {phase}")]
     Silent { phase: Phase },
+    /// The sweep was broken off.
+    #[error("nobody listens any more")]
+    Unheard,
     /// A trial failed each time, and not because of the guest.
     #[error("{reason}")]
     TrialFailed { reason: String },

@@ -42,7 +42,7 @@ impl Followed {
         }
         driver.resume(self.vcpu, Run::Step)?;
         let until = Instant::now() + LEG;
-        match unmarked(driver, until)? {
+        match unmarked(driver, self.vcpu, until)? {
             Happening::Stepped { .. } => {}
             Happening::Ended(_) | Happening::BackAtBreakpoint { .. } => {
                 return Err(NoPath::Lost.into());
@@ -96,12 +96,9 @@ impl Followed {
         driver.resume(self.vcpu, Run::Continue)?;
         let until = Instant::now() + LEG;
         loop {
-            match unmarked(driver, until)? {
-                Happening::Breakpoint { vcpu, .. } if vcpu == self.vcpu => {
-                    if driver.current_task(vcpu)? == self.task {
-                        break;
-                    }
-                    driver.resume(vcpu, Run::Continue)?;
+            match unmarked(driver, self.vcpu, until)? {
+                Happening::Breakpoint { vcpu, .. } if driver.current_task(vcpu)? == self.task => {
+                    break;
                 }
                 Happening::Breakpoint { vcpu, .. } | Happening::BackAtBreakpoint { vcpu } => {
                     driver.resume(vcpu, Run::Continue)?;
@@ -115,11 +112,23 @@ impl Followed {
     }
 }
 
-/// Waits for what happens on a path, of which the helper's marks are no part.
-pub(super) fn unmarked(driver: &mut Driver, until: Instant) -> Result<Happening, SweepError> {
+/// Waits for what happens on the path of a vCPU, of which the marks of the helper and of other
+/// threads, and the breakpoints of other vCPUs, are no part.
+pub(super) fn unmarked(
+    driver: &mut Driver,
+    of: u8,
+    until: Instant,
+) -> Result<Happening, SweepError> {
     loop {
         match driver.next(until)? {
-            Happening::Mark { vcpu, what, .. } if !matches!(what, mark::ARM | mark::DONE) => {
+            Happening::Mark { vcpu, what, thread }
+                if thread != THREAD || !matches!(what, mark::ARM | mark::DONE) =>
+            {
+                driver.resume(vcpu, Run::Continue)?;
+            }
+            Happening::Breakpoint { vcpu, .. } | Happening::BackAtBreakpoint { vcpu }
+                if vcpu != of =>
+            {
                 driver.resume(vcpu, Run::Continue)?;
             }
             happening => return Ok(happening),

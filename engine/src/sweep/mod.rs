@@ -15,12 +15,14 @@
 
 mod alike;
 pub mod engine;
+mod entry;
 mod error;
 mod follow;
 mod guest;
 mod pairs;
 mod passing;
 mod printk;
+mod progress;
 mod start;
 mod track;
 mod trial;

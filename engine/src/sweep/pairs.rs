@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::error::SweepError;
 use super::guest::checkpoint;
+use super::progress::Progress;
 use super::track::{STRIDE, Track};
 use super::trial::{Approach, TRIES};
 use super::worker::{Nmis, Worker};
@@ -220,7 +221,10 @@ impl Worker<'_> {
         // What counts is the way from there once the machine is put back: in the middle of reading
         // the guest's clock the reading starts over (see `extend`).
         self.restore(&behind)?;
-        match self.walk.path_from_here(self.plan.longest) {
+        // The other machines speak meanwhile, and such a path is short.
+        let mut heard = |_| true;
+        let mut progress = Progress::new(&mut heard);
+        match self.walk.path_from_here(self.plan.longest, &mut progress) {
             Ok(path) => Ok(Some(Track::new(path.into(), made, behind))),
             Err(SweepError::NoPath(_)) => Ok(None),
             Err(error) => Err(error),

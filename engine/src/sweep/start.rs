@@ -10,14 +10,16 @@ use unwindlab_vmm::{Checkpoint, Run};
 
 use unwindlab_abi::mark;
 
+use super::entry::before_entry;
 use super::error::{Phase, SweepError};
 use super::follow::Followed;
 use super::guest::{Injected, LEG, THREAD, checkpoint, nmi, pass, without_ticks};
 use super::printk::Printed;
+use super::progress::Progress;
 use super::user::gate;
 use crate::driver::session::AgentSession;
 use crate::driver::{Driver, Happening};
-use crate::plan::sweep::{Beginning, Made, Reach, Step, SweepPlan};
+use crate::plan::sweep::{Beginning, Made, SweepPlan};
 
 /// Requests before the one whose path is swept. A kernel complains about the first ten NMIs in five
 /// seconds that nobody claims (`pr_emerg_ratelimited` in `unknown_nmi_error`,
@@ -88,14 +90,24 @@ impl Iteration {
 
 impl PathStart {
     /// Goes from power-on to where the path begins.
-    pub(super) fn first(driver: &mut Driver, plan: &SweepPlan) -> Result<Self, SweepError> {
+    pub(super) fn first(
+        driver: &mut Driver,
+        plan: &SweepPlan,
+        progress: &mut Progress<'_>,
+    ) -> Result<Self, SweepError> {
         let boot = Duration::from_millis(plan.trial.limits.boot_ms);
-        Self::find(driver, plan, 0, Instant::now() + boot)
+        Self::find(driver, plan, 0, Instant::now() + boot, progress)
     }
 
     /// Goes from here on to the beginning in a later iteration.
-    pub(super) fn next(&self, driver: &mut Driver, plan: &SweepPlan) -> Result<Self, SweepError> {
-        Self::find(driver, plan, self.iteration, Instant::now() + LEG)
+    pub(super) fn next(
+        &self,
+        driver: &mut Driver,
+        plan: &SweepPlan,
+        progress: &mut Progress<'_>,
+    ) -> Result<Self, SweepError> {
+        let until = Instant::now() + LEG;
+        Self::find(driver, plan, self.iteration, until, progress)
     }
 
     /// Goes to the beginning in an iteration after number `done`. Skips those where an interrupt
@@ -105,6 +117,7 @@ impl PathStart {
         plan: &SweepPlan,
         done: u64,
         boot: Instant,
+        progress: &mut Progress<'_>,
     ) -> Result<Self, SweepError> {
         let first = done.max(WARM_UP) + 1;
         let mut number = done;
@@ -117,7 +130,8 @@ impl PathStart {
             number += 1;
             let rings = rings(driver);
             let mut iteration = Iteration { number, vcpu, task };
-            if !arrive(driver, plan, &mut iteration, number >= first, until)? {
+            let begins = (number >= first).then_some(&mut *progress);
+            if !arrive(driver, plan, &mut iteration, begins, until)? {
                 passed += 1;
                 if passed > PASSED {
                     let places = place(driver, plan)?.into_iter().collect();
@@ -256,19 +270,23 @@ fn next_iteration(driver: &mut Driver, until: Instant) -> Result<(u8, u64), Swee
 
 /// Goes on to the beginning's place, outside of NMIs; whether the iteration comes by it. Where the
 /// path does not begin yet, an iteration that is to be followed step by step is left where it is.
+/// `begins`: the path begins here.
 fn arrive(
     driver: &mut Driver,
     plan: &SweepPlan,
     iteration: &mut Iteration,
-    begins: bool,
+    begins: Option<&mut Progress<'_>>,
     until: Instant,
 ) -> Result<bool, SweepError> {
     without_ticks(driver)?;
     let (place, hit, any_task) = match (&plan.beginning, place(driver, plan)?) {
         (Beginning::Entry { number }, _) => {
             return match begins {
-                true => before_entry(driver, plan, iteration, *number),
-                false => Ok(true),
+                Some(progress) => {
+                    let followed = iteration.followed();
+                    before_entry(driver, followed, *number, plan.longest, progress)
+                }
+                None => Ok(true),
             };
         }
         (Beginning::Kernel { hit, any_task, .. }, Some(place)) => (place, *hit, *any_task),
@@ -291,56 +309,6 @@ fn arrive(
         }
     }
     Ok(true)
-}
-
-/// Goes on to the last user instruction before the iteration's n-th entry; whether there is one.
-/// Which one it is shows only behind it: the machine is put back to where it came to user mode, and
-/// takes the same way once more.
-fn before_entry(
-    driver: &mut Driver,
-    plan: &SweepPlan,
-    iteration: &Iteration,
-    number: u32,
-) -> Result<bool, SweepError> {
-    let followed = iteration.followed();
-    let mut at = followed.here(driver, Reach::Stepped)?;
-    let (mut back, mut steps, mut entries) = (checkpoint(driver)?, 0, 0);
-    for _ in 0..plan.longest {
-        let Some(next) = followed.next(driver, at)? else {
-            return Err(SweepError::NoEntry { number });
-        };
-        match (at.user, next.user) {
-            (true, true) => steps += 1,
-            (false, true) => (back, steps) = (checkpoint(driver)?, 0),
-            (true, false) => {
-                entries += 1;
-                if entries == number {
-                    driver.machine.restore(&back)?;
-                    return again(driver, followed, steps, at);
-                }
-            }
-            (false, false) => {}
-        }
-        at = next;
-    }
-    Ok(false)
-}
-
-/// Takes so many steps in user mode; whether they lead to this boundary.
-fn again(
-    driver: &mut Driver,
-    followed: Followed,
-    steps: u32,
-    to: Step,
-) -> Result<bool, SweepError> {
-    let mut at = followed.here(driver, Reach::Stepped)?;
-    for _ in 0..steps {
-        match followed.next(driver, at)? {
-            Some(next) if next.user => at = next,
-            _ => return Ok(false),
-        }
-    }
-    Ok(at.rip == to.rip)
 }
 
 /// Waits until the iteration's task stands at one of these places, outside of NMIs unless in the

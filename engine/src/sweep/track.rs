@@ -67,6 +67,18 @@ impl Track {
         }
     }
 
+    /// One before that, if there is one.
+    pub(super) fn earlier(&self, point: u32) -> &PathCheckpoint {
+        let nearest = self.nearest(point).at;
+        let before = self.before.as_ref().filter(|it| it.at < nearest);
+        before.unwrap_or(&self.first)
+    }
+
+    /// Where the path begins.
+    pub(super) fn first(&self) -> &PathCheckpoint {
+        &self.first
+    }
+
     /// The last boundary before the path's end in user mode to which the guest does not come by a
     /// single step; the path's first if it does everywhere.
     pub(super) fn last_run(&self) -> u32 {

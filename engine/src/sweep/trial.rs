@@ -17,8 +17,10 @@ use crate::plan::sweep::{Message, Point, Reach, Step, SweptTrial};
 
 /// After so long without a stop a trial's machine is looked at: the host may have lost it.
 const SILENCE: Duration = Duration::from_millis(200);
+/// Places at which a checkpoint is tried where the last one is far behind.
+const FEW: usize = 4;
 /// How often a point is tried, or a path behind one, before it counts as missed.
-pub(super) const TRIES: u32 = 4;
+pub(super) const TRIES: u32 = 6;
 
 fn micros(since: Instant) -> u32 {
     u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX)
@@ -31,6 +33,9 @@ pub(super) enum Approach {
     Breakpoint,
     /// By single steps, with interrupts held back.
     Steps,
+    /// By single steps that are as slow as those that recorded the path: code that looks at a clock
+    /// goes another way when less time has passed.
+    AsRecorded,
 }
 
 /// Steps that take as long as one stop at a breakpoint.
@@ -71,10 +76,17 @@ impl Worker<'_> {
         if wanted < track.last().at + STRIDE {
             return Ok(());
         }
+        let begin = Instant::now();
         let old = track.last().clone();
         let last = track.user_mode.min(track.len().saturating_sub(1));
-        for at in wanted..(wanted + STRIDE).min(last) {
-            if !self.go(track, &old, at, Approach::Steps)? {
+        // A loop on the way that waits for something takes another number of rounds each time: a
+        // breakpoint behind it is met all the same.
+        let ways = [Approach::Steps, Approach::Breakpoint];
+        let places = (wanted..(wanted + STRIDE).min(last)).flat_map(|at| ways.map(|how| (at, how)));
+        // Where the old one is far behind, earlier tries were in vain.
+        let is_far = wanted > old.at + 4 * STRIDE;
+        for (at, how) in places.take(if is_far { FEW } else { usize::MAX }) {
+            if !self.go(track, &old, at, how)? {
                 continue;
             }
             let new = PathCheckpoint {
@@ -83,9 +95,10 @@ impl Worker<'_> {
             };
             if self.go(track, &new, (at + 2 * STRIDE).min(last), Approach::Steps)? {
                 track.push(new);
-                return Ok(());
+                break;
             }
         }
+        self.effort.checkpoints_us.push(micros(begin));
         Ok(())
     }
 
@@ -98,6 +111,8 @@ impl Worker<'_> {
         how: Approach,
     ) -> Result<bool, SweepError> {
         self.restore(&from.checkpoint)?;
+        // Of the way or the trial before.
+        self.walk.driver.break_at(&[])?;
         let begin = Instant::now();
         let there = track.step(point).map(|step| step.rip);
         let came = match there {
@@ -116,13 +131,17 @@ impl Worker<'_> {
                     None => self.walk.along(track.steps(from.at, point))?,
                 }
             }
+            _ if how == Approach::AsRecorded => {
+                let begins = track.step(from.at);
+                let way = track.steps(from.at, point);
+                begins.map_or(Ok(false), |begins| self.walk.as_recorded(*begins, way))?
+            }
             _ => self.walk.along(track.steps(from.at, point))?,
         };
-        if !came {
-            return Ok(false);
-        }
         self.effort.steps_us.push(micros(begin));
-        Ok(there == Some(self.walk.rip()?))
+        let came = came && there == Some(self.walk.rip()?);
+        self.effort.strayed = self.effort.strayed.saturating_add(u32::from(!came));
+        Ok(came)
     }
 
     pub(super) fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), SweepError> {
@@ -146,13 +165,16 @@ impl Worker<'_> {
         nmis: Nmis,
         point: Point,
     ) -> Result<Option<SweptTrial>, SweepError> {
-        let from = track.nearest(number);
         // In user mode an interrupt that waited for the kernel to be left would come first.
         let in_user = track.step(number).is_some_and(|it| it.user);
         for attempt in 0..TRIES {
-            let how = match attempt {
-                0 if !in_user => Approach::Breakpoint,
-                _ => Approach::Steps,
+            let (from, how) = match attempt {
+                0 if !in_user => (track.nearest(number), Approach::Breakpoint),
+                0 | 1 => (track.nearest(number), Approach::Steps),
+                2 => (track.earlier(number), Approach::Steps),
+                3 if !in_user => (track.first(), Approach::Breakpoint),
+                4 => (track.earlier(number), Approach::AsRecorded),
+                _ => (track.first(), Approach::AsRecorded),
             };
             if self.plan.check_restores {
                 self.restore(&from.checkpoint)?;
@@ -178,8 +200,11 @@ impl Worker<'_> {
             // A kernel that hangs or panics at a point does so each time. The report names those
             // that do not, and failures of the KVM host.
             if died && attempt + 1 < TRIES {
-                let end = host_may_have(&trial.end).unwrap_or(trial.end);
-                let again = Message::Retried { point, end };
+                let again = Message::Retried {
+                    point,
+                    end: host_may_have(&trial.end).unwrap_or(trial.end),
+                    console: trial.console,
+                };
                 let _ = self.send.send(FromWorker::Tell(again));
                 continue;
             }
@@ -290,7 +315,7 @@ impl Worker<'_> {
         mut iteration: u64,
     ) -> Result<TrialEnd, SweepError> {
         let until = Instant::now() + Duration::from_millis(self.plan.limit_ms);
-        let (mut requests, mut begun) = (0, 0);
+        let (mut requests, mut begun) = (0, false);
         let mut passing = Passing::behind(&self.plan.beginning);
         let (driver, start) = (&mut self.walk.driver, &self.walk.start);
         // A task that ends is followed by another one.
@@ -305,11 +330,18 @@ impl Worker<'_> {
                     iteration += 1;
                     passing.begin_iteration();
                     task = driver.current_task(vcpu)?;
-                    // Of whichever task comes by, the next need not be of the workload.
-                    begun += u32::from(requests > 0);
-                    if start.any_task && begun > 1 {
+                    // Whichever task comes by, those of the iteration are over, or in user mode.
+                    if start.any_task && requests > 0 {
                         return Ok(TrialEnd::Completed);
                     }
+                    begun = true;
+                    driver.resume(vcpu, Run::Continue)?;
+                }
+                // Of any task, the next request is of the next iteration. What comes by before may
+                // be a kernel thread, and so may what comes by behind the request.
+                Happening::Breakpoint { vcpu, .. }
+                    if start.any_task && (!begun || requests > 0) =>
+                {
                     driver.resume(vcpu, Run::Continue)?;
                 }
                 Happening::Breakpoint { vcpu, .. }
@@ -321,13 +353,8 @@ impl Worker<'_> {
                         continue;
                     }
                     requests += 1;
-                    match requests {
-                        1 => {}
-                        _ if start.any_task => {
-                            driver.resume(vcpu, Run::Continue)?;
-                            continue;
-                        }
-                        _ => return Ok(TrialEnd::Completed),
+                    if requests > 1 {
+                        return Ok(TrialEnd::Completed);
                     }
                     let of = Injected::of(self.plan, iteration);
                     injections.push(nmi(driver, vcpu, self.plan.request, of)?);

@@ -8,6 +8,7 @@ use unwindlab_vmm::{Machine, Run};
 use super::error::{NoPath, Phase, SweepError};
 use super::follow::{Followed, unmarked};
 use super::guest::LEG;
+use super::progress::Progress;
 use super::start::PathStart;
 use super::user::waiting;
 use crate::driver::{Driver, Happening};
@@ -36,23 +37,28 @@ impl Walk {
     pub(super) fn with_path(
         plan: &SweepPlan,
         machine: Machine,
+        progress: &mut Progress<'_>,
     ) -> Result<(Self, Vec<Step>), SweepError> {
         let mut driver = Driver::new(&plan.trial, machine).running_here();
-        let start = PathStart::first(&mut driver, plan)?;
+        let start = PathStart::first(&mut driver, plan, progress)?;
+        driver.lead(plan.others_run.then_some(start.vcpu));
         let mut walk = Self {
             driver,
             console: start.console,
             start,
         };
-        let mut path = walk.path(plan.longest)?;
+        let mut path = walk.path(plan.longest, progress)?;
         for _ in 1..ATTEMPTS {
             let alone = path.iter().all(|step| step.reach != Reach::Returned);
             if alone || path.len() > LONG {
                 break;
             }
-            walk.start = walk.start.next(&mut walk.driver, plan)?;
+            walk.driver.lead(None);
+            walk.start = walk.start.next(&mut walk.driver, plan, progress)?;
+            let leader = plan.others_run.then_some(walk.start.vcpu);
+            walk.driver.lead(leader);
             walk.console = walk.start.console;
-            path = walk.path(plan.longest)?;
+            path = walk.path(plan.longest, progress)?;
         }
         if walk.start.place.is_none() {
             let first = path.iter().find(|step| !step.user);
@@ -72,6 +78,7 @@ impl Walk {
         let console = machine.console().len();
         let mut driver = Driver::with_session(&plan.trial, machine, session).running_here();
         driver.continue_witness(start.task_pid)?;
+        driver.lead(plan.others_run.then_some(start.vcpu));
         Ok(Self {
             console,
             driver,
@@ -81,9 +88,9 @@ impl Walk {
 
     /// Records the path, from its beginning to the first instructions in user mode or the end of
     /// its task; the machine stands behind them afterwards.
-    fn path(&mut self, longest: u32) -> Result<Vec<Step>, SweepError> {
+    fn path(&mut self, longest: u32, progress: &mut Progress<'_>) -> Result<Vec<Step>, SweepError> {
         self.driver.machine.restore(&self.start.behind)?;
-        self.path_from_here(longest)
+        self.path_from_here(longest, progress)
     }
 
     /// The task of the path.
@@ -95,7 +102,11 @@ impl Walk {
     }
 
     /// The same from where the machine stands.
-    pub(super) fn path_from_here(&mut self, longest: u32) -> Result<Vec<Step>, SweepError> {
+    pub(super) fn path_from_here(
+        &mut self,
+        longest: u32,
+        progress: &mut Progress<'_>,
+    ) -> Result<Vec<Step>, SweepError> {
         let followed = self.followed();
         let mut path = vec![followed.here(&mut self.driver, Reach::Stepped)?];
         let mut left = 0;
@@ -116,6 +127,7 @@ impl Walk {
                 break;
             };
             path.push(next);
+            progress.step()?;
             if path.len() > longest as usize {
                 return Err(NoPath::TooLong { longest }.into());
             }
@@ -134,7 +146,7 @@ impl Walk {
             return Ok(true);
         };
         self.driver.resume(self.start.vcpu, Run::Steps(count))?;
-        match unmarked(&mut self.driver, Instant::now() + LEG)? {
+        match unmarked(&mut self.driver, self.start.vcpu, Instant::now() + LEG)? {
             Happening::Stepped { .. } => Ok(true),
             other => self.stray(other, Phase::OnPath),
         }
@@ -149,7 +161,7 @@ impl Walk {
         // for ever.
         while Instant::now() < until {
             self.driver.resume(vcpu, Run::To(to))?;
-            match unmarked(&mut self.driver, until)? {
+            match unmarked(&mut self.driver, vcpu, until)? {
                 Happening::Stepped { .. } if !self.driver.nmi_state(vcpu)?.masked => {
                     return Ok(true);
                 }
@@ -185,7 +197,7 @@ impl Walk {
         self.driver.resume(self.start.vcpu, Run::Continue)?;
         let until = Instant::now() + LEG;
         loop {
-            match unmarked(&mut self.driver, until)? {
+            match unmarked(&mut self.driver, self.start.vcpu, until)? {
                 Happening::Breakpoint { vcpu, .. }
                     if self.driver.current_task(vcpu)? != self.start.task =>
                 {
@@ -225,14 +237,28 @@ impl Walk {
         self.steps(steps)
     }
 
-    /// False where the guest came to another end on a way that was gone before, which is the KVM
-    /// host's doing.
+    /// Takes these steps one by one; whether each led where it did when the path was recorded.
+    pub(super) fn as_recorded(&mut self, from: Step, way: &[Step]) -> Result<bool, SweepError> {
+        let (followed, mut at) = (self.followed(), from);
+        for step in way {
+            match followed.next(&mut self.driver, at) {
+                Ok(Some(next)) if next.rip == step.rip => at = next,
+                Ok(_) | Err(SweepError::NoPath(_)) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// False where the guest came to another end on a way that was gone before, or to none, which is
+    /// the KVM host's doing.
     fn stray(&mut self, happening: Happening, phase: Phase) -> Result<bool, SweepError> {
         if matches!(
             happening,
-            Happening::Ended(_) | Happening::BackAtBreakpoint { .. }
+            Happening::Ended(_) | Happening::BackAtBreakpoint { .. } | Happening::Nothing
         ) || self.driver.lost()?.is_some()
         {
+            self.driver.machine.pause_all()?;
             return Ok(false);
         }
         let happening = Box::new(happening);

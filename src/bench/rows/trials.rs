@@ -118,7 +118,8 @@ impl Bench<'_> {
                 }
                 Message::Done(effort) => ended = Some(Ok((effort, Instant::now()))),
                 Message::Failed { reason } => ended = Some(Err(RowError::Sweep(reason))),
-                Message::Missed { .. }
+                Message::Recording { .. }
+                | Message::Missed { .. }
                 | Message::Retried { .. }
                 | Message::Alike { .. }
                 | Message::Changed { .. } => {}

@@ -82,7 +82,11 @@ impl<'a, 't> Collector<'a, 't> {
             match message {
                 Message::Trial(trial) => self.trial(*trial),
                 Message::Missed { point } => verdicts.missed.push(point),
-                Message::Retried { point, end } => verdicts.retried(point, end),
+                Message::Retried {
+                    point,
+                    end,
+                    console,
+                } => verdicts.retried(point, end, console),
                 Message::Alike {
                     firsts,
                     stand_for_all,
@@ -104,10 +108,17 @@ impl<'a, 't> Collector<'a, 't> {
                 }
                 Message::Done(effort) => self.effort = Some(effort),
                 Message::Failed { reason } => self.failed = Some(reason),
-                Message::Path { .. } => {}
+                Message::Path { .. } | Message::Recording { .. } => {}
             }
-        } else if let Message::Failed { reason } = message {
-            self.failed = Some(reason);
+        } else {
+            match message {
+                Message::Failed { reason } => self.failed = Some(reason),
+                Message::Recording { instructions } => {
+                    let text = format!("{instructions} instructions recorded");
+                    self.context.progress.step(&text);
+                }
+                _ => {}
+            }
         }
         !self.stopped && self.unheard.is_none()
     }

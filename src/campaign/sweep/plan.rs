@@ -31,7 +31,12 @@ pub(in crate::campaign) fn plan(
     kernel: &dyn TestKernel,
 ) -> Result<SweepPlan, CampaignError> {
     let symbols = kernel.symbols();
-    let trial = required_trial(loaded, kernel)?;
+    let mut trial = required_trial(loaded, kernel)?;
+    if request.options.others_run {
+        // At each return that it sees, the witness stops all vCPUs: one in the middle of single steps
+        // would run on at full speed.
+        trial.witness = None;
+    }
     let begins = beginning(request, loaded, &trial, symbols)?;
     let (points, second) = points(request, kernel)?;
     let pairs = request.pairs.map(|choice| pairs(second, choice, symbols));
@@ -47,6 +52,7 @@ pub(in crate::campaign) fn plan(
         done: BTreeSet::new(),
         longest: LONGEST,
         limit_ms: LIMIT_MS,
+        others_run: request.options.others_run,
         check_restores: request.options.check_restores,
         trial,
     })

@@ -151,6 +151,8 @@ pub struct SweepOptions {
     pub budget: Option<Duration>,
     /// A file for what was tried and found, and where an earlier sweep left it.
     pub resume: Option<PathBuf>,
+    /// Let the other vCPUs run on the way to a point.
+    pub others_run: bool,
     /// Compare the whole machine with its checkpoint after each restore.
     pub check_restores: bool,
     /// Refuse a kernel without debug information.
@@ -214,6 +216,7 @@ impl Default for SweepOptions {
             jobs: JOBS,
             budget: None,
             resume: None,
+            others_run: false,
             check_restores: false,
             needs_lines: false,
             keeps_replays: false,

@@ -18,6 +18,8 @@ use crate::scenario::{ResolveError, resolve};
 const SET: &str = include_str!("../../../scenarios/sweeps.txt");
 /// The word for each instruction only the first time that it is executed.
 const STATIC: &str = "--static";
+/// The word for other vCPUs that run on the way to a point.
+const FREE: &str = "--free";
 
 /// A sweep of the set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +30,7 @@ pub struct SetSweep {
     pub text: String,
     path: PathRequest,
     once: bool,
+    free: bool,
 }
 
 /// Which kernel the set is tried on, and how.
@@ -80,12 +83,14 @@ pub fn sweeps() -> Result<Vec<SetSweep>, SweepTextError> {
         .filter_map(|line| line.split_once(": "))
         .map(|(kind, text)| {
             let words: Vec<&str> = text.split_whitespace().collect();
-            let others: Vec<&str> = words.iter().copied().filter(|it| *it != STATIC).collect();
+            let is_option = |word: &&str| [STATIC, FREE].contains(word);
+            let others: Vec<&str> = words.iter().copied().filter(|it| !is_option(it)).collect();
             Ok(SetSweep {
                 kind: kind.to_owned(),
                 text: text.to_owned(),
                 path: parse_sweep(&others.join(" "))?,
-                once: words.len() != others.len(),
+                once: words.contains(&STATIC),
+                free: words.contains(&FREE),
             })
         })
         .collect()
@@ -150,6 +155,7 @@ fn swept(
             jobs: request.jobs,
             budget,
             keeps_replays: true,
+            others_run: one.free,
             ..SweepOptions::default()
         },
         ..SweepRequest::of(one.path.clone())

@@ -6,10 +6,15 @@ use super::{Point, Step};
 use unwindlab_oracle::trace::recording::{Injection, Recording, RingBytes, TrialEnd};
 use unwindlab_oracle::trace::{LabLog, Witness};
 
-/// From the KVM host: first one `Path`, then any number of the others in any order, last one
-/// `Done`. Instead of any of these, `Failed` ends the sweep.
+/// From the KVM host: any number of `Recording`, one `Path`, then any number of the others in any
+/// order, last one `Done`. Instead of any of these, `Failed` ends the sweep.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
+    /// The path is being recorded. Sent about once a second.
+    Recording {
+        /// Instructions so far, those on the way to its beginning included.
+        instructions: u32,
+    },
     /// The path, and what all trials have in common.
     Path {
         /// Without rings, injections and logs.
@@ -44,6 +49,8 @@ pub enum Message {
         point: Point,
         /// How it ended.
         end: TrialEnd,
+        /// What was written to the console.
+        console: String,
     },
     /// All trials are over.
     Done(Effort),
@@ -87,6 +94,10 @@ pub struct Effort {
     pub looked_at: Vec<u32>,
     /// Microseconds of the steps to each point.
     pub steps_us: Vec<u32>,
+    /// Microseconds of each checkpoint further along the path, tried out.
+    pub checkpoints_us: Vec<u32>,
+    /// Ways that led elsewhere than the path.
+    pub strayed: u32,
     /// Microseconds from each NMI to the end of its trial.
     pub runs_us: Vec<u32>,
     /// Microseconds of reading the rings and sending them.
@@ -100,6 +111,8 @@ impl Effort {
         self.copied.extend(other.copied);
         self.looked_at.extend(other.looked_at);
         self.steps_us.extend(other.steps_us);
+        self.checkpoints_us.extend(other.checkpoints_us);
+        self.strayed = self.strayed.saturating_add(other.strayed);
         self.runs_us.extend(other.runs_us);
         self.tells_us.extend(other.tells_us);
     }

@@ -41,6 +41,8 @@ pub struct SweepPlan {
     pub longest: u32,
     /// Longest trial, in milliseconds of the KVM host's clock. A longer one counts as a hang.
     pub limit_ms: u64,
+    /// The other vCPUs run on the way to a point, too, instead of standing still.
+    pub others_run: bool,
     /// Compare the whole machine with the checkpoint after each restore.
     pub check_restores: bool,
 }

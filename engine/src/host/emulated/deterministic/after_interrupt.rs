@@ -24,6 +24,7 @@ use perf_event_open::count::Counter;
 use perf_event_open::event::tp::Tracepoint;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::mount::{MountFlags, mount};
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 /// Where tracefs is mounted.
 const TRACEFS: &str = "/tracing";
@@ -32,10 +33,10 @@ const PROBE: &str = "p:unwindlab/entry svm_vcpu_run injected=vcpu->arch.interrup
 /// `O_ASYNC` of asm-generic/fcntl.h, which rustix leaves out.
 const ASYNC: OFlags = OFlags::from_bits_retain(0o20000);
 
-/// While this lives, an exit from the guest follows each interrupt that KVM injects on the first
-/// CPU.
+/// While this lives, an exit from the guest follows each interrupt that KVM injects on the CPUs that
+/// the calling thread may use.
 pub struct ExitAfterInterrupt {
-    _counter: Counter,
+    _counters: Vec<Counter>,
 }
 
 impl fmt::Debug for ExitAfterInterrupt {
@@ -50,28 +51,40 @@ impl ExitAfterInterrupt {
     /// # Errors
     /// When this kernel's `kvm_amd` has no such function, or perf refuses the event.
     pub fn begin() -> anyhow::Result<Self> {
-        fs::create_dir_all(TRACEFS)?;
-        mount("tracefs", TRACEFS, "tracefs", MountFlags::empty(), None)?;
         let tracefs = Path::new(TRACEFS);
-        OpenOptions::new()
-            .append(true)
-            .open(tracefs.join("kprobe_events"))
-            .and_then(|mut probes| probes.write_all(PROBE.as_bytes()))
-            .context("the outer kernel accepts no probe of svm_vcpu_run")?;
-        let id = fs::read_to_string(tracefs.join("events/unwindlab/entry/id"))?;
+        let id = tracefs.join("events/unwindlab/entry/id");
+        // An earlier order may have set the probe.
+        if !id.exists() {
+            fs::create_dir_all(TRACEFS)?;
+            mount("tracefs", TRACEFS, "tracefs", MountFlags::empty(), None)?;
+            OpenOptions::new()
+                .append(true)
+                .open(tracefs.join("kprobe_events"))
+                .and_then(|mut probes| probes.write_all(PROBE.as_bytes()))
+                .context("the outer kernel accepts no probe of svm_vcpu_run")?;
+        }
         let event = Tracepoint {
-            id: id.trim().parse()?,
+            id: fs::read_to_string(id)?.trim().parse()?,
         };
+        let cpus = sched_getaffinity(None)?;
+        let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu));
+        let counters = cpus.map(|cpu| Self::counter(&event, u32::try_from(cpu)?));
+        Ok(Self {
+            _counters: counters.collect::<anyhow::Result<_>>()?,
+        })
+    }
+
+    fn counter(event: &Tracepoint, cpu: u32) -> anyhow::Result<Counter> {
         let every = Opts {
             sample_on: SampleOn::Count(1),
             ..Opts::default()
         };
-        let counter = Counter::new(event, (Proc::ALL, Cpu(0)), every)
+        let counter = Counter::new(event.clone(), (Proc::ALL, Cpu(cpu)), every)
             .context("no perf event on svm_vcpu_run")?;
         counter.with_ftrace_filter(c"injected == 1")?;
         // With this flag perf sends a wake-up at each event, which needs no recipient.
         fcntl_setfl(counter.file(), ASYNC)?;
         counter.enable()?;
-        Ok(Self { _counter: counter })
+        Ok(counter)
     }
 }
