@@ -4,12 +4,16 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use unwindlab_abi::LabPlan;
 use unwindlab_abi::lab::{
-    LabAsk, LabChurn, LabContext, LabPoint, LabPoke, MAX_CLIENTS, MAX_LOG_PAGES,
+    LabAsk, LabChurn, LabContext, LabPlace, LabPoint, LabPoke, MAX_CLIENTS, MAX_LOG_PAGES,
+    MAX_PLACES, SYMBOL_BYTES,
 };
 
 use super::error::Complaints;
+use super::inject::places::address_of;
 use super::located::At;
 use super::model::Scenario;
+use super::place::{KernelPlace, SymbolOffset};
+use super::resolve::KernelSymbols;
 use super::units::Time;
 
 /// Most requests in a row. More only fill the log.
@@ -32,6 +36,9 @@ pub struct Lab {
     /// Where clients make requests.
     #[serde(default)]
     pub ask: Vec<At<Ask>>,
+    /// Instructions of the kernel at which clients make requests, by kprobes: 4 at most.
+    #[serde(default)]
+    pub places: Vec<At<Place>>,
     /// Requests from inside callbacks.
     pub nested: Option<Nested>,
     /// Threads on one CPU that make all clients request an unwind of what runs on another.
@@ -60,6 +67,19 @@ pub struct Ask {
     pub at: LabPoint,
     /// The contexts, on top of the thread, one after the other (default: task).
     pub contexts: Option<At<Vec<LabContext>>>,
+    /// The clients (default: all).
+    pub clients: Option<Vec<At<u32>>>,
+    /// Number of requests in a row (default 1).
+    #[schemars(range(min = 1, max = 1000))]
+    pub count: Option<At<u32>>,
+}
+
+/// Requests at an instruction of the kernel.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Place {
+    /// The instruction, which the kernel must take a kprobe at.
+    pub kernel: At<SymbolOffset>,
     /// The clients (default: all).
     pub clients: Option<Vec<At<u32>>>,
     /// Number of requests in a row (default 1).
@@ -131,10 +151,11 @@ pub(super) fn check(scenario: &Scenario, complaints: &mut Complaints<'_>) {
         },
     );
     complaints.require(
-        !lab.ask.is_empty() || !lab.poke.is_empty(),
+        !lab.ask.is_empty() || !lab.poke.is_empty() || !lab.places.is_empty(),
         lab.clients.location(),
-        || "found clients that never ask, expected `ask` or `poke`".to_owned(),
+        || "found clients that never ask, expected `ask`, `places` or `poke`".to_owned(),
     );
+    check_places(lab, complaints);
     for (index, ask) in lab.ask.iter().enumerate() {
         check_ask(lab, index, ask, complaints);
     }
@@ -184,6 +205,27 @@ fn check_ask(lab: &Lab, index: usize, ask: &At<Ask>, complaints: &mut Complaints
     }
 }
 
+fn check_places(lab: &Lab, complaints: &mut Complaints<'_>) {
+    if let Some(more) = lab.places.get(MAX_PLACES) {
+        complaints.add(
+            more.location(),
+            format!("found more than {MAX_PLACES} places, which the lab client has room for"),
+        );
+    }
+    for place in &lab.places {
+        let symbol = &place.kernel.symbol;
+        complaints.require(symbol.len() < SYMBOL_BYTES, place.kernel.location(), || {
+            format!("found `{symbol}`, expected a name of less than {SYMBOL_BYTES} bytes")
+        });
+        if let Some(count) = &place.count {
+            check_count(count, complaints);
+        }
+        for client in place.clients.iter().flatten() {
+            check_client(*lab.clients, client, complaints);
+        }
+    }
+}
+
 fn check_poke(poke: &PokeThread, vcpus: u8, complaints: &mut Complaints<'_>) {
     check_cpu(&poke.from, vcpus, complaints);
     check_cpu(&poke.to, vcpus, complaints);
@@ -228,7 +270,16 @@ fn check_period(every: &At<Time>, complaints: &mut Complaints<'_>) {
 }
 
 /// Resolves the part; the scenario has been checked.
-pub(super) fn resolve(lab: &Lab) -> LabPlan {
+pub(super) fn resolve(
+    lab: &Lab,
+    symbols: &dyn KernelSymbols,
+    complaints: &mut Complaints<'_>,
+) -> LabPlan {
+    // The client looks the symbol up itself; here it is told before anything runs.
+    for place in &lab.places {
+        let named = KernelPlace::Symbol((*place.kernel).clone());
+        complaints.accept(place.kernel.location(), address_of(&named, symbols));
+    }
     let all = first(*lab.clients);
     let mut ask = [LabAsk::default(); LabPoint::COUNT];
     for written in &lab.ask {
@@ -254,12 +305,22 @@ pub(super) fn resolve(lab: &Lab) -> LabPlan {
         nested: lab.nested.as_ref().map_or(0, |n| mask(&n.clients)),
         callback_delay_us: u32::try_from(delay).unwrap_or(u32::MAX),
         cancelled: mask(&lab.cancelled),
+        places: lab.places.iter().map(|it| place_plan(it, all)).collect(),
         pokes: lab.poke.iter().map(|poke| poke_plan(poke)).collect(),
         churn: lab.churn.as_ref().map(|churn| LabChurn {
             cpu: u32::from(*churn.cpu),
             clients: churn.clients.as_ref().map_or(all, |list| mask(list)),
             period_us: churn.every.micros(),
         }),
+    }
+}
+
+fn place_plan(place: &Place, all: u64) -> LabPlace {
+    LabPlace {
+        symbol: place.kernel.symbol.clone(),
+        offset: u32::try_from(place.kernel.offset).unwrap_or(u32::MAX),
+        clients: place.clients.as_ref().map_or(all, |list| mask(list)),
+        count: place.count.as_ref().map_or(1, |count| **count),
     }
 }
 

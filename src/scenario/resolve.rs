@@ -186,7 +186,7 @@ pub fn resolve(
     let guest = GuestPlan {
         tracing: events::resolve(scenario, Some(symbols), &mut complaints),
         workload: workload(scenario),
-        lab: scenario.lab.as_ref().map(lab::resolve),
+        lab: { scenario.lab.as_ref() }.map(|it| lab::resolve(it, symbols, &mut complaints)),
         commands: injections
             .iter()
             .any(|it| matches!(it.action, ActionPlan::Guest { .. })),

@@ -23,6 +23,10 @@ pub const SLOT_BYTES: usize = 64;
 pub const MAX_LOG_PAGES: u32 = 32_768;
 /// Most clients in a plan; a kernel has room for fewer.
 pub const MAX_CLIENTS: u32 = 64;
+/// Most places in a plan.
+pub const MAX_PLACES: usize = 4;
+/// Bytes for a place's symbol, with the zero behind it.
+pub const SYMBOL_BYTES: usize = 64;
 /// Frames in one slot of frames.
 pub const SLOT_FRAMES: usize = 5;
 
@@ -132,6 +136,8 @@ pub struct LabPlan {
     pub callback_delay_us: u32,
     /// Clients that are cancelled before the workload starts and still make requests.
     pub cancelled: u64,
+    /// Requests at instructions of the kernel.
+    pub places: Vec<LabPlace>,
     /// Threads that disturb the workload.
     pub pokes: Vec<LabPoke>,
     /// A thread that cancels clients and registers them again.
@@ -145,6 +151,19 @@ pub struct LabAsk {
     pub clients: u64,
     /// The contexts, a bit for each [`LabContext::number`].
     pub contexts: u32,
+    /// How many times in a row.
+    pub count: u32,
+}
+
+/// Requests at an instruction of the kernel, where the client sets a kprobe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabPlace {
+    /// The symbol.
+    pub symbol: String,
+    /// Bytes from it.
+    pub offset: u32,
+    /// The clients, a bit each.
+    pub clients: u64,
     /// How many times in a row.
     pub count: u32,
 }
@@ -193,6 +212,8 @@ pub mod ioctl {
     pub const STOP: u64 = 0x5507;
     /// [`super::RawPoke`].
     pub const POKE: u64 = 0x4010_5508;
+    /// [`super::RawPlace`].
+    pub const PLACE: u64 = 0x4050_5509;
 }
 
 /// `flags`: cancelled clients still make requests.
@@ -240,6 +261,37 @@ pub struct RawPoke {
     pub pad: u32,
 }
 
+/// `struct unwindlab_place`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct RawPlace {
+    /// The symbol, and zeros.
+    pub symbol: [u8; SYMBOL_BYTES],
+    /// Bytes from it.
+    pub offset: u32,
+    /// Times.
+    pub count: u32,
+    /// A bit each.
+    pub clients: u64,
+}
+
+impl LabPlace {
+    /// The place for the client; `None` if the symbol is too long for it.
+    #[must_use]
+    pub fn raw(&self) -> Option<RawPlace> {
+        let mut symbol = [0; SYMBOL_BYTES];
+        let (_zero, room) = symbol.split_last_mut()?;
+        let room = room.get_mut(..self.symbol.len())?;
+        room.copy_from_slice(self.symbol.as_bytes());
+        Some(RawPlace {
+            symbol,
+            offset: self.offset,
+            count: self.count,
+            clients: self.clients,
+        })
+    }
+}
+
 impl LabPlan {
     /// The configuration for the client.
     #[must_use]
@@ -277,6 +329,7 @@ mod tests {
         let size = |number: u64| usize::try_from(number >> 16 & 0x3fff);
         assert_eq!(size(ioctl::CONFIG), Ok(size_of::<RawConfig>()));
         assert_eq!(size(ioctl::POKE), Ok(size_of::<RawPoke>()));
+        assert_eq!(size(ioctl::PLACE), Ok(size_of::<RawPlace>()));
         assert_eq!(size(ioctl::SETUP), Ok(size_of::<u32>()));
     }
 
@@ -288,11 +341,26 @@ mod tests {
             format!("#define UNWINDLAB_VERSION\t{VERSION}\n"),
             format!("#define UNWINDLAB_MAGIC\t\t{MAGIC:#x}\t"),
             format!("#define UNWINDLAB_CLIENTS\t{MAX_CLIENTS}\n"),
+            format!("#define UNWINDLAB_PLACES\t{MAX_PLACES}\n"),
+            format!("\tchar\tsymbol[{SYMBOL_BYTES}];\n"),
             format!("#define UNWINDLAB_FRAMES\t{SLOT_FRAMES}\n"),
             format!("#define UNWINDLAB_ASK_CANCELLED\t{ASK_CANCELLED}\t"),
         ] {
             assert!(header.contains(&line), "{line}");
         }
+    }
+
+    #[test]
+    fn a_symbol_has_a_zero_behind_it() {
+        let place = |length| LabPlace {
+            symbol: "x".repeat(length),
+            offset: 4,
+            clients: 1,
+            count: 1,
+        };
+        let longest = place(SYMBOL_BYTES - 1).raw().unwrap();
+        assert_eq!(longest.symbol.last(), Some(&0));
+        assert!(place(SYMBOL_BYTES).raw().is_none());
     }
 
     #[test]

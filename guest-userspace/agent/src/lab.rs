@@ -33,6 +33,13 @@ pub enum LabError {
         what: &'static str,
         source: io::Error,
     },
+    /// The kernel takes no kprobe there.
+    #[error("lab client: no requests at {symbol}+{offset:#x}: {source}")]
+    Place {
+        symbol: String,
+        offset: u32,
+        source: io::Error,
+    },
     /// A disturbing thread ended by a panic.
     #[error("a thread that disturbs the workload panicked")]
     Panicked,
@@ -116,6 +123,16 @@ impl Lab {
         }
         for tid in tids {
             call(&self.device, ioctl::TARGET, tid).map_err(failed("cannot watch a thread"))?;
+        }
+        for place in &self.plan.places {
+            let too_long = || io::Error::from(io::ErrorKind::InvalidInput);
+            let raw = place.raw().ok_or_else(too_long);
+            let set = raw.and_then(|raw| call(&self.device, ioctl::PLACE, &raw));
+            set.map_err(|source| LabError::Place {
+                symbol: place.symbol.clone(),
+                offset: place.offset,
+                source,
+            })?;
         }
         call(&self.device, ioctl::CONFIG, &self.plan.raw_config())
             .map_err(failed("does not take its configuration"))?;

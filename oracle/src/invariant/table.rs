@@ -230,7 +230,8 @@ pub static INVARIANTS: &[Invariant] = &[
         "kernel threads have no deferred chains",
         "no sample of an event that defers in a known kernel thread",
         task::x5_kernel_threads::judge,
-    ),
+    )
+    .and_log(task::lab_log::worker_refused),
     Invariant::new(
         "X6",
         "an entry that runs task work without leaving is answered early, and once",

@@ -52,6 +52,25 @@ fn everything_written_is_resolved() {
 }
 
 #[test]
+fn a_place_is_one_of_the_kernel() {
+    let text = with("  clients: 3\n  places: [{ kernel: f, clients: [1], count: 2 }]\n");
+    let mut kernel = Kernel::new();
+    kernel.0.insert(SYMBOL, vec![(0xffff_ffff_8500_0000, 8)]);
+    let found = resolve("x.yaml", &load(&text).unwrap(), &kernel, "hash");
+    let Err(ResolveError::Scenario(errors)) = found else {
+        panic!("{found:?}");
+    };
+    assert!(errors.to_string().contains("no symbol `f`"), "{errors}");
+    kernel.0.insert("f", vec![(0xffff_ffff_8500_1000, 8)]);
+    let plan = resolve("x.yaml", &load(&text).unwrap(), &kernel, "hash").unwrap();
+    let [place] = &plan.guest.lab.unwrap().places[..] else {
+        panic!("one place");
+    };
+    assert_eq!((place.symbol.as_str(), place.offset), ("f", 0));
+    assert_eq!((place.clients, place.count), (0b10, 2));
+}
+
+#[test]
 fn a_kernel_without_the_client_is_a_skip() {
     let text = with("  clients: 1\n  ask: [{ at: nmi }]\n");
     let found = resolve("x.yaml", &load(&text).unwrap(), &Kernel::new(), "hash");
@@ -82,6 +101,18 @@ fn what_cannot_be_is_told() {
         (
             "  clients: 2\n  ask: [{ at: nmi, clients: [2] }]\n",
             "found client 2",
+        ),
+        (
+            "  clients: 1\n  places: [{ kernel: f, clients: [1] }]\n",
+            "found client 1",
+        ),
+        (
+            "  clients: 1\n  places: [{ kernel: f, count: 0 }]\n",
+            "found count 0",
+        ),
+        (
+            "  clients: 1\n  places: [{ kernel: a }, { kernel: b }, { kernel: c }, { kernel: d }, { kernel: e }]\n",
+            "more than 4 places",
         ),
         (
             "  clients: 1\n  ask: [{ at: nmi, count: 0 }]\n",

@@ -5,8 +5,7 @@ use unwindlab_abi::message::ThreadAnnounce;
 use crate::invariant::Tally;
 use crate::invariant::evidence::lab::{Lab, task};
 use crate::invariant::evidence::{Evidence, spec};
-use crate::trace::EventKind;
-use crate::trace::lab::LabKind;
+use crate::trace::{EventKind, LabEvent, LabKind};
 
 /// `-EINVAL`.
 const EINVAL: i32 = -22;
@@ -17,7 +16,8 @@ const CALLCHAIN: u64 = 1 << 5;
 /// callback is pending or was already executed. Negative if there's an error" (kernel-doc of
 /// `unwind_deferred_request`, kernel/unwind/deferred.c, 7.3). That function has one error for
 /// reasons that a watched task can have: `-EINVAL`, for a task with `PF_EXITING` and for a client
-/// that is cancelled. (Watched tasks are no kernel threads and have user registers.) `task_work_add`
+/// that is cancelled. Workers (`PF_USER_WORKER`) may be refused with it as kernel threads are (X5).
+/// (Other watched tasks are no kernel threads and have user registers.) `task_work_add`
 /// fails for an exiting task only.
 ///
 /// Evidence is a request: one that returns what it must not shows it in the value that is logged.
@@ -28,7 +28,7 @@ pub fn returned(lab: &Lab<'_>, tally: &mut Tally) {
         };
         let cancel = event.client.and_then(|client| lab.cancel(client));
         let cancelled = event.flags.cancelled || cancel.is_some_and(|slot| slot < event.slot);
-        let refusable = event.flags.exiting || cancelled;
+        let refusable = event.flags.exiting || event.flags.worker || cancelled;
         let wrong = match ret {
             0 | 1 => None,
             EINVAL if refusable => (cookie != 0).then_some(", and got a cookie"),
@@ -48,8 +48,27 @@ pub fn returned(lab: &Lab<'_>, tally: &mut Tally) {
             "{client}a request for {} returned {ret}{wrong}",
             task(event)
         );
-        tally.violated_in_log(message, [event.slot], event.interrupted());
+        let overtook = overtook(lab, event);
+        let slots = { overtook.iter() }.map(|it| it.slot).chain([event.slot]);
+        let ip = event.interrupted();
+        let ip = ip.or_else(|| overtook.and_then(LabEvent::interrupted));
+        tally.violated_in_log(message, slots, ip);
     }
+}
+
+/// The accepted request of the same client and task that was made in the middle of this one.
+fn overtook<'a>(lab: &Lab<'a>, event: &LabEvent) -> Option<&'a LabEvent> {
+    let LabKind::Request { begin, .. } = event.kind else {
+        return None;
+    };
+    let events = &lab.log.events;
+    let first = events.partition_point(|it| it.slot < begin);
+    let inside = events.iter().skip(first);
+    let mut inside = inside.take_while(|it| it.slot < event.slot);
+    inside.find(|it| {
+        let accepted = matches!(it.kind, LabKind::Request { ret: 0.., .. });
+        accepted && it.client == event.client && it.task == event.task
+    })
 }
 
 /// R6, by perf's records. `perf_callchain` (kernel/events/core.c, 7.3) asks for each user task with
@@ -91,7 +110,9 @@ pub fn asked(evidence: &Evidence<'_>, tally: &mut Tally) {
 
 #[cfg(test)]
 mod tests {
-    use crate::invariant::testkit::lab::{C, LabKit, client, holds as holds_in_log, violated};
+    use crate::invariant::testkit::lab::{
+        C, LabKit, NEXT, client, holds as holds_in_log, violated,
+    };
     use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
 
     #[test]
@@ -118,6 +139,20 @@ mod tests {
         let mut kit = LabKit::new();
         let a = kit.with(|f| f.exiting = true).ask(1, client(0), -22, C);
         assert_eq!(violated("R6", &kit), [a]);
+    }
+
+    #[test]
+    fn the_request_that_overtook_it_is_shown() {
+        let mut kit = LabKit::new();
+        let inner = kit.nmi().ask(1, client(0), 0, C);
+        let outer = kit.ask_since(1, client(0), i32::MIN, C, inner);
+        assert_eq!(violated("R6", &kit), [inner, outer]);
+        // Another client's, and another task's.
+        let mut kit = LabKit::new();
+        let inner = kit.nmi().ask(1, client(1), 0, C);
+        kit.ask(2, client(0), 0, NEXT);
+        let outer = kit.ask_since(1, client(0), i32::MIN, C, inner);
+        assert_eq!(violated("R6", &kit), [outer]);
     }
 
     fn workload() -> Kit {

@@ -51,8 +51,9 @@ pub fn one_callback(lab: &Lab<'_>, tally: &mut Tally) {
 /// A client joins later if it asks after a run has noted who asked (`process_unwind_deferred`
 /// fetches the bits and then walks, kernel/unwind/deferred.c, 7.3). The log does not have that
 /// moment. After the first call it has passed for certain. Before that, an interrupt may have hit
-/// the walk, but the task itself asks nothing during it. So a request made in an interrupt counts
-/// as later, unless it is the entry's first request, without which nothing would run.
+/// the walk, or the instruction at which a client asks (`places`) may be one of the walk; else the
+/// task itself asks nothing during it. So a request made in an interrupt or at such a place counts as
+/// later, unless it is the entry's first request, without which nothing would run.
 pub fn runs(lab: &Lab<'_>, tally: &mut Tally) {
     let mut registered: BTreeMap<LabClient, u64> = BTreeMap::new();
     for event in &lab.log.events {
@@ -78,8 +79,9 @@ pub fn runs(lab: &Lab<'_>, tally: &mut Tally) {
             .accepted()
             .enumerate()
             .filter(|(number, (request, ..))| {
-                let interrupts = *number > 0 && request.context != LabContext::Task;
-                let later = request.slot > first.slot || interrupts;
+                let placed = request.interrupted().is_some();
+                let interrupts = request.context != LabContext::Task || placed;
+                let later = request.slot > first.slot || *number > 0 && interrupts;
                 later && matches!(request.kind, LabKind::Request { ret: 0, .. })
             });
         let allowed = 1 + joined.count();

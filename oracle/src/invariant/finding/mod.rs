@@ -5,6 +5,7 @@
 
 mod image;
 mod signature;
+mod uprobes;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -338,4 +339,8 @@ fn like(pattern: &str, text: &str) -> bool {
 }
 
 #[cfg(test)]
+mod overtaken_tests;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod uprobe_tests;

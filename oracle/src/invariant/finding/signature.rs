@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use unwindlab_abi::lab::LabContext;
 
 use super::Presence;
 use super::Resolver;
+use super::uprobes;
 use crate::invariant::evidence::{Evidence, Facts, spec};
 use crate::invariant::{Violation, world};
-use crate::trace::{Event, EventKind, LabEvent, LabKind};
+use crate::trace::{Event, EventKind, LabEvent, LabKind, Trace};
 
 /// What a violation must show to be a finding.
 #[derive(Debug, Clone, Deserialize)]
@@ -44,6 +46,14 @@ struct LogPattern {
     interrupted: Option<Vec<String>>,
     /// Whether the request began before the record that stands before it in the list.
     around: Option<bool>,
+    /// What the request returned.
+    returned: Option<i32>,
+    /// The context of the request.
+    context: Option<LabContext>,
+    /// Whether the task is a worker.
+    worker: Option<bool>,
+    /// Whether the client was called for the cookie later.
+    called: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -51,6 +61,8 @@ struct LogPattern {
 enum LogKind {
     /// A request that was not refused.
     Request,
+    /// A request that returned a negative number.
+    Refused,
     Callback,
     Return,
     Exit,
@@ -75,6 +87,15 @@ struct EventPattern {
     frames: Option<usize>,
     /// Whether the event of perf that wrote it is one that tasks inherit.
     inherited: Option<bool>,
+    /// Functions; the sample was made in one of them, which its kernel chain begins with.
+    made: Option<Vec<String>>,
+    /// Whether the sample is one of a uprobe or uretprobe.
+    uprobe: Option<bool>,
+    /// Whether a record 22 differs from the thread's stack by the trampoline of a uretprobe.
+    trampoline: Option<bool>,
+    /// Whether a record 22 differs from the inline chain beside it by what a uprobe does to the
+    /// registers.
+    stepped: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -188,8 +209,8 @@ impl Signature {
         if empty {
             return Some("its signature has no events".into());
         }
-        let asks = |it: &LogPattern| it.kind == LogKind::Request;
-        let carries = |it: &LogPattern| asks(it) || it.kind == LogKind::Callback;
+        let asks = |it: &LogPattern| matches!(it.kind, LogKind::Request | LogKind::Refused);
+        let carries = |it: &LogPattern| matches!(it.kind, LogKind::Request | LogKind::Callback);
         if self
             .log
             .iter()
@@ -204,6 +225,9 @@ impl Signature {
         {
             return Some("a record of the log interrupts nothing".into());
         }
+        if self.log.iter().any(|it| it.returned.is_some() && !asks(it)) {
+            return Some("a record of the log returns nothing".into());
+        }
         self.events.iter().find_map(|event| {
             let carries = matches!(event.kind, Kind::Sample | Kind::Deferred);
             let number = matches!(event.cookie, Some(CookieName::Number(n)) if n != 0);
@@ -215,6 +239,8 @@ impl Signature {
                 () if number => "has a number other than 0 for a cookie",
                 () if event.interrupted.is_some() && !sampled => "interrupts nothing",
                 () if event.frames.is_some() && event.kind != Kind::Deferred => "has no frames",
+                () if event.made.is_some() && !sampled => "is made nowhere",
+                () if event.shows_uprobes() && event.kind != Kind::Deferred => "has no frames",
                 () => return None,
             };
             Some(format!("an event of kind {:?} {flaw}", event.kind))
@@ -285,11 +311,15 @@ impl Signature {
                 _ => false,
             };
             let overlaps = pattern.around.is_none_or(|it| it == around());
-            task && client && cookie && overlaps && pattern.fits(event, kernel)
+            let called = |it: bool| it == is_called_later(trace, event);
+            let called = pattern.called.is_none_or(called);
+            task && client && cookie && overlaps && called && pattern.fits(event, kernel)
         });
         if !logged {
             return false;
         }
+        let all = { violation.events.iter() }.filter_map(|&index| trace.events.get(index));
+        let all: Vec<&Event> = all.collect();
         let mut pairs = self.events.iter().zip(&violation.events);
         pairs.all(|(pattern, &index)| {
             let Some(event) = trace.events.get(index) else {
@@ -309,16 +339,29 @@ impl Signature {
                     .cookie()
                     .is_some_and(|cookie| cookie != 0 && cookies.bind(name.clone(), cookie)),
             };
-            task && cookie && pattern.fits(facts, event, kernel)
+            let stepped = |it: bool| it == uprobes::is_stepped(event, &all);
+            let stepped = pattern.stepped.is_none_or(stepped);
+            task && cookie && stepped && pattern.fits(facts, event, kernel)
         })
     }
+}
+
+/// Whether the client of a request was called for its cookie after it.
+fn is_called_later(trace: &Trace, request: &LabEvent) -> bool {
+    let events = trace.lab.iter().flat_map(|lab| &lab.events);
+    let mut later = events.filter(|it| it.slot > request.slot && it.task == request.task);
+    later.any(|it| {
+        let called = matches!(it.kind, LabKind::Callback { .. });
+        called && it.client == request.client && it.cookie() == request.cookie()
+    })
 }
 
 impl LogPattern {
     /// Whether a record is what the pattern says, names apart.
     fn fits<K: Resolver + ?Sized>(&self, event: &LabEvent, kernel: &Places<'_, K>) -> bool {
         let (kind, ip) = match event.kind {
-            LabKind::Request { ret, ip, .. } if ret >= 0 => (LogKind::Request, ip),
+            LabKind::Request { ret: 0.., ip, .. } => (LogKind::Request, ip),
+            LabKind::Request { ip, .. } => (LogKind::Refused, ip),
             LabKind::Callback { .. } => (LogKind::Callback, 0),
             LabKind::Return { .. } => (LogKind::Return, 0),
             LabKind::Exit => (LogKind::Exit, 0),
@@ -336,7 +379,13 @@ impl LogPattern {
             Some(functions) => kernel.within(ip, functions),
         };
         let leaving = self.leaving.is_none_or(|it| it == event.flags.leaving);
-        place && leaving
+        let returned = self.returned.is_none_or(|it| match event.kind {
+            LabKind::Request { ret, .. } => it == ret,
+            _ => false,
+        });
+        let context = self.context.is_none_or(|it| it == event.context);
+        let worker = self.worker.is_none_or(|it| it == event.flags.worker);
+        place && leaving && returned && context && worker
     }
 }
 
@@ -367,7 +416,18 @@ impl EventPattern {
         };
         let inherits = spec(facts.trace, event).is_some_and(|spec| spec.inherit);
         let inherited = self.inherited.is_none_or(|it| it == inherits);
-        place && frames && inherited
+        let of_uprobe = |it: bool| it == uprobes::is_of_uprobe(facts.trace, event);
+        let trampolines = |it: bool| it == uprobes::has_trampolines(facts, event);
+        let uprobes = self.uprobe.is_none_or(of_uprobe) && self.trampoline.is_none_or(trampolines);
+        let begin = event.kernel_chain().first();
+        let made = |names: &Vec<String>| begin.is_some_and(|&ip| kernel.within(ip, names));
+        let made = self.made.as_ref().is_none_or(made);
+        place && frames && inherited && uprobes && made
+    }
+
+    /// Whether it says what uprobes left in the frames.
+    fn shows_uprobes(&self) -> bool {
+        self.trampoline.is_some() || self.stepped.is_some()
     }
 }
 

@@ -393,35 +393,3 @@ fn f002_is_an_accepted_request_of_a_kernel_that_does_not_look_at_the_sign() {
     let unmarked = Built(vec![("unwind_deferred_cancel", 0xb, &[0x90; 7])]);
     assert_eq!(found(&unmarked), None);
 }
-
-#[test]
-fn f006_is_a_request_around_another_one_and_nothing_else() {
-    let place = |at: u64| Built::at("unwind_deferred_request", at);
-    let found = |at: u64, overlap: bool, ret: i32| {
-        let mut kit = LabKit::new();
-        let start = u64::from(!overlap);
-        let inner = kit.nmi().ask(1, client(0), 0, C);
-        let outer = kit.ask_since(1, client(0), ret, C, inner + start);
-        let mut trace = kit.trace();
-        trace.release = "7.3.4-unwindlab".into();
-        let events = trace.lab.iter_mut().flat_map(|lab| &mut lab.events);
-        for event in events.filter(|event| event.slot == inner) {
-            if let LabKind::Request { ip, .. } = &mut event.kind {
-                *ip = at;
-            }
-        }
-        let violations = violated("R1", &trace);
-        assert_eq!(violations[0].log, [inner, outer]);
-        let list = Findings::embedded().expect("well-formed");
-        let found = list.match_finding(&violations[0], &Evidence::new(&trace), &Built::default());
-        found.map(|id| id.to_string())
-    };
-    assert_eq!(found(place(0x21), true, 0).as_deref(), Some("F006"));
-    assert_eq!(found(place(0x34), true, 256).as_deref(), Some("F006"));
-    // Before the mask is read, behind the exchange, elsewhere.
-    for outside in [place(0x1a), place(0x39), Built::at("do_syscall_64", 0)] {
-        assert_eq!(found(outside, true, 0), None);
-    }
-    // The second began when the first had ended.
-    assert_eq!(found(place(0x21), false, 0), None);
-}

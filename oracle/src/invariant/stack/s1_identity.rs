@@ -43,12 +43,13 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             continue;
         }
         if let Some((message, sample)) = wrong(facts, answer) {
-            let events = sample.into_iter().chain([answer.event.index]);
             let asked = sample.and_then(|at| trace.events.get(at));
             let asked = asked.or_else(|| {
                 let exchange = facts.exchanges.get(&answer.chain.cookie)?;
                 Some(exchange.requests.last()?.event)
             });
+            let events = { asked.iter() }.map(|it| it.index);
+            let events = events.chain([answer.event.index]);
             let instruction = asked.and_then(|event| facts.instruction(event));
             tally.violated(message, events, instruction);
         } else if facts.stacks_at_leaf(answer).is_empty() {
@@ -183,9 +184,9 @@ mod tests {
         ] {
             let mut kit = Kit::new(1);
             kit.thread(0, 1001);
-            kit.nmi(0, 1001, C);
+            let asked = kit.nmi(0, 1001, C);
             let at = kit.deferred(0, 1001, C, bad);
-            assert_eq!(violations("S1", &kit)[0].events, [at]);
+            assert_eq!(violations("S1", &kit)[0].events, [asked, at]);
         }
     }
 

@@ -1,8 +1,6 @@
 //! S5: the deferred chain is what an event that does not defer saw at the same place.
 
-use std::collections::BTreeMap;
-
-use unwindlab_abi::plan::EventSpec;
+use unwindlab_abi::plan::{EventSource, EventSpec};
 
 use crate::invariant::Tally;
 use crate::invariant::evidence::{
@@ -14,7 +12,8 @@ use crate::trace::{Event, EventKind, Trace};
 /// `PERF_SAMPLE_CALLCHAIN`.
 const CALLCHAIN: u64 = 1 << 5;
 
-/// S5. Two events sample one NMI, one defers its user chain and its *twin* walks the user stack at
+/// S5. Two events sample one occurrence: an NMI, or what both count where they count the same (a
+/// tracepoint with one filter, a probe). One defers its user chain and its *twin* walks the user stack at
 /// once (`perf_callchain_user`, arch/x86/events/core.c, 7.3). Nothing in user mode has run between
 /// the two walks, so they show the same chain. The differences that the source explains:
 ///
@@ -25,8 +24,9 @@ const CALLCHAIN: u64 = 1 << 5;
 /// * The task's registers changed in the entry (`rt_sigreturn`, `execve`).
 ///
 /// Evidence is a pair with equal chains: two walkers that share no code. A difference violates it
-/// where the NMI hit user mode, and where the task was at its leaf, whose system calls do none of
-/// that; a chain that is only shorter violates it at the leaf alone, and only on the side of the
+/// where the NMI hit user mode or the event is a uprobe's ("the user space stacktrace remains the same
+/// while the task is in the kernel", kernel/unwind/deferred.c), and where the task was at its leaf,
+/// whose system calls do none of that; a chain that is only shorter violates it at the leaf alone, and only on the side of the
 /// deferred one. Any other difference is undecided.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
@@ -42,7 +42,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             continue;
         };
         if !same || !at_once.is_inline() {
-            tally.undecided("two samples of one NMI that do not show the same place");
+            tally.undecided("two samples of one occurrence that do not show the same place");
             continue;
         }
         let (now, later) = (at_once.user_chain(), answer.chain.ips.as_slice());
@@ -54,7 +54,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         let wrong = match (later.starts_with(now), now.starts_with(later)) {
             (true, _) => false,
             (_, true) => leaf,
-            _ => leaf || facts.user_ip(deferred).is_some(),
+            _ => {
+                leaf || facts.user_ip(deferred).is_some()
+                    || is_of_uprobe(evidence.trace(), deferred)
+            }
         };
         if !wrong {
             tally.undecided(if later.starts_with(now) {
@@ -80,6 +83,10 @@ fn is_at_leaf(facts: &Facts<'_>, answer: &Answer<'_>) -> bool {
     frame0.is_some_and(|&ip| threads.iter().any(|thread| at_leaf(&thread.stack, ip)))
 }
 
+fn is_of_uprobe(trace: &Trace, sample: &Event) -> bool {
+    spec(trace, sample).is_some_and(|spec| matches!(spec.source, EventSource::Uprobe { .. }))
+}
+
 fn why_shorter(trace: &Trace, twin: &Event) -> &'static str {
     let EventKind::Sample(sample) = &twin.kind else {
         return "no sample";
@@ -91,29 +98,61 @@ fn why_shorter(trace: &Trace, twin: &Event) -> &'static str {
     }
 }
 
-/// The samples of a deferring event and of its twin on one CPU, one of each for each NMI.
+/// What two events count that are twins on one CPU.
+#[derive(PartialEq)]
+struct Counted<'t> {
+    cpu: u32,
+    /// `None`: NMIs, whatever counts them.
+    source: Option<(&'t EventSource, Option<&'t str>)>,
+}
+
+impl<'t> Counted<'t> {
+    /// `None` for events of which two may fire at different times.
+    fn of(cpu: u32, spec: &'t EventSpec) -> Option<Self> {
+        let source = match &spec.source {
+            _ if spec_role(spec) == Role::Nmi => None,
+            source @ (EventSource::Tracepoint { .. } | EventSource::Uprobe { .. }) => {
+                Some((source, spec.filter.as_deref()))
+            }
+            _ => return None,
+        };
+        (source.is_none() || spec.sample_period == 1).then_some(Self { cpu, source })
+    }
+}
+
+/// The samples of the events that count something: those of one that defers, and of its twin.
+type Twins<'t> = [Option<Vec<&'t Event>>; 2];
+
+/// The samples of a deferring event and of its twin on one CPU, one of each for each occurrence.
 fn pairs(trace: &Trace) -> Vec<(&Event, &Event)> {
-    let mut of_cpu: BTreeMap<u32, [Option<Vec<&Event>>; 2]> = BTreeMap::new();
+    let mut all: Vec<(Counted<'_>, Twins<'_>)> = Vec::new();
     for (at, open) in trace.session.iter().enumerate() {
         let Some(spec) = announced_spec(trace, open) else {
             continue;
         };
-        if spec_role(spec) != Role::Nmi || !has_user_chain(spec) {
+        let Some(counted) = Counted::of(open.cpu, spec).filter(|_| has_user_chain(spec)) else {
             continue;
-        }
+        };
         let lossy = trace.events.iter().any(|e| e.ring == open.ring && loses(e));
         let samples = trace.events.iter();
         let mut samples: Vec<&Event> = samples
             .filter(|e| e.event == Some(at) && matches!(e.kind, EventKind::Sample(_)))
             .collect();
         samples.sort_by_key(|e| e.position);
-        let [deferred, twin] = of_cpu.entry(open.cpu).or_default();
+        let known = all.iter().position(|(it, _)| *it == counted);
+        let at = known.unwrap_or_else(|| {
+            all.push((counted, Twins::default()));
+            all.len() - 1
+        });
+        let Some((_, [deferred, twin])) = all.get_mut(at) else {
+            continue;
+        };
         let list = if spec.defer_callchain { deferred } else { twin };
         if list.is_none() && !lossy {
             *list = Some(samples);
         }
     }
-    let lists = of_cpu.into_values();
+    let lists = all.into_iter().map(|(_, twins)| twins);
     lists
         .filter_map(|[deferred, twin]| Some((deferred?, twin?)))
         .filter(|(deferred, twin)| deferred.len() == twin.len())

@@ -1,4 +1,5 @@
-//! X1 and X2 on the lab client's log: what becomes of the requests of an exiting task.
+//! X1, X2 and X5 on the lab client's log: what becomes of the requests of an exiting task, and of one
+//! that is never in user mode.
 
 use std::collections::BTreeMap;
 
@@ -76,11 +77,51 @@ pub fn exiting_refused(lab: &Lab<'_>, tally: &mut Tally) {
     }
 }
 
+/// X5: a request of a worker (`PF_USER_WORKER`: those of io_uring and vhost) is refused, and gets no
+/// cookie. The request is for "a user space unwind to be done in task work before exiting the
+/// kernel" (kernel-doc of `unwind_deferred_request`, kernel/unwind/deferred.c, 7.3), and a worker does
+/// not exit to user mode: `is_user_task` (include/linux/sched.h), by which perf decides, is false for
+/// it. Its user registers are those of the thread that made it, less ip and sp (`copy_thread`).
+///
+/// Evidence is such a request with a negative result: a kernel that accepts it returns 0 or 1.
+pub fn worker_refused(lab: &Lab<'_>, tally: &mut Tally) {
+    for event in lab.log.events.iter().filter(|event| event.flags.worker) {
+        let LabKind::Request { ret, cookie, .. } = event.kind else {
+            continue;
+        };
+        if ret < 0 && cookie == 0 {
+            tally.holds();
+            continue;
+        }
+        let message = format!(
+            "{} is a worker, and a request for it returned {ret}, cookie {cookie:#x}",
+            task(event)
+        );
+        tally.violated_in_log(message, [event.slot], None);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::invariant::testkit::lab::{
         C, LabKit, NEXT, STACK, client, holds, not_exercised, violated,
     };
+
+    #[test]
+    fn x5_a_worker_is_refused() {
+        for (ret, cookie) in [(0, C), (1, C), (-22, C)] {
+            let mut kit = LabKit::new();
+            let a = kit.with(|f| f.worker = true).ask(1, client(0), ret, cookie);
+            assert_eq!(violated("X5", &kit), [a]);
+        }
+        let mut kit = LabKit::new();
+        kit.with(|f| f.worker = true).ask(1, client(0), -22, 0);
+        kit.ask(2, client(0), 0, NEXT);
+        assert_eq!(holds("X5", &kit).0, 1);
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, C);
+        not_exercised("X5", &kit);
+    }
 
     #[test]
     fn x1_exits_without_a_real_answer() {

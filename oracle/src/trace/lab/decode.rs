@@ -238,5 +238,6 @@ fn flags(bits: u16) -> LabFlags {
         nested: has(8),
         cancelled: has(16),
         irqs_off: has(32),
+        worker: has(64),
     }
 }

@@ -85,6 +85,9 @@ pub struct LabFlags {
     pub cancelled: bool,
     /// The NMI hit the kernel where interrupts were disabled.
     pub irqs_off: bool,
+    /// The task is a worker (`PF_USER_WORKER`), which is never in user mode.
+    #[serde(default)]
+    pub worker: bool,
 }
 
 /// What a record says.

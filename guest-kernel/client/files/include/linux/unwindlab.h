@@ -16,6 +16,8 @@
 #define UNWINDLAB_MAGIC		0x424c5755	/* "UWLB" */
 /* Clients that can be registered at once: more than the kernel has bits for. */
 #define UNWINDLAB_CLIENTS	64
+/* Places that UNWINDLAB_PLACE takes. */
+#define UNWINDLAB_PLACES	4
 
 /* The points at which clients request an unwind. */
 enum unwindlab_point {
@@ -60,6 +62,14 @@ struct unwindlab_poke {
 	__u32	pad;
 };
 
+/* Any instruction at which the kernel takes a kprobe. */
+struct unwindlab_place {
+	char	symbol[64];
+	__u32	offset;
+	__u32	count;
+	__u64	clients;
+};
+
 #define UNWINDLAB_SETUP		_IOW('U', 1, __u32)	/* pages of slots; once, before mmap */
 #define UNWINDLAB_TARGET	_IOW('U', 2, __u32)	/* a tid; its children are targets too */
 #define UNWINDLAB_REGISTER	_IOW('U', 3, __u32)	/* a client */
@@ -68,6 +78,7 @@ struct unwindlab_poke {
 #define UNWINDLAB_START		_IO('U', 6)
 #define UNWINDLAB_STOP		_IO('U', 7)
 #define UNWINDLAB_POKE		_IOW('U', 8, struct unwindlab_poke)
+#define UNWINDLAB_PLACE		_IOW('U', 9, struct unwindlab_place)	/* before START */
 
 struct unwindlab_control {
 	__u32	magic;
@@ -78,7 +89,7 @@ struct unwindlab_control {
 
 enum unwindlab_kind {
 	UNWINDLAB_K_TARGET = 1,	/* a = tgid, b = the parent's number */
-	UNWINDLAB_K_REQUEST,	/* a = head before the request, b = interrupted ip */
+	UNWINDLAB_K_REQUEST,	/* a = head before the request, b = interrupted ip, or the place's */
 	UNWINDLAB_K_CALLBACK,	/* a = nr, b = hash of the frames */
 	UNWINDLAB_K_CALLED,	/* the callback ends; a = slot of its begin */
 	UNWINDLAB_K_FRAMES,	/* struct unwindlab_frames */
@@ -100,6 +111,7 @@ enum unwindlab_kind {
 #define UNWINDLAB_F_NESTED	8	/* from inside a callback */
 #define UNWINDLAB_F_WAS_CANCELLED 16	/* by a client that is known to be cancelled */
 #define UNWINDLAB_F_IRQS_OFF	32	/* the NMI hit the kernel with interrupts off */
+#define UNWINDLAB_F_WORKER	64	/* PF_USER_WORKER: never in user mode */
 
 /*
  * 64 bytes. commit is slot + 1, and written last: a slot without it is incomplete. entry is the

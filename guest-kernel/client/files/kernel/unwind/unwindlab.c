@@ -8,6 +8,7 @@
 #include <linux/delay.h>
 #include <linux/interrupt.h>
 #include <linux/irq_work.h>
+#include <linux/kprobes.h>
 #include <linux/miscdevice.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
@@ -314,6 +315,8 @@ static void lab_ask_one(struct lab_target *target, unsigned int number, unsigned
 	if (work) {
 		if (current->flags & PF_EXITING)
 			flags |= UNWINDLAB_F_EXITING;
+		if (current->flags & PF_USER_WORKER)
+			flags |= UNWINDLAB_F_WORKER;
 		WRITE_ONCE(target->seen, true);
 		begin = raw_atomic64_read(lab_head);
 		ret = unwind_deferred_request(&work->work, &cookie);
@@ -632,6 +635,81 @@ static int lab_poke(struct unwindlab_poke *poke)
 	}
 }
 
+/* ------------------------------------------------------ asking at any instruction */
+
+struct lab_place {
+	struct kprobe		probe;
+	struct unwindlab_place	at;
+};
+
+static struct lab_place lab_places[UNWINDLAB_PLACES];
+static unsigned int lab_place_count;
+
+/* A worker is made without the tracepoint of fork: it is a target if its process has one. */
+static struct lab_target *lab_find_worker(void)
+{
+	u32 tgid = task_tgid_nr(current);
+	unsigned int n;
+
+	if (in_nmi() || !(current->flags & PF_USER_WORKER))
+		return NULL;
+	for (n = 0; n < TARGETS; n++) {
+		struct task_struct *task = READ_ONCE(lab_targets[n].task);
+
+		if (task && task != GONE && lab_targets[n].tgid == tgid)
+			return lab_add(current, lab_targets[n].number) ? NULL : lab_find(current);
+	}
+	return NULL;
+}
+
+static int lab_at_place(struct kprobe *probe, struct pt_regs *regs)
+{
+	const struct lab_place *place = container_of(probe, struct lab_place, probe);
+	struct lab_target *target;
+	unsigned int context = in_nmi() ? UNWINDLAB_NMI :
+			       in_hardirq() ? UNWINDLAB_HARDIRQ :
+			       in_serving_softirq() ? UNWINDLAB_SOFTIRQ : UNWINDLAB_TASK;
+	u16 flags = regs->flags & X86_EFLAGS_IF ? 0 : UNWINDLAB_F_IRQS_OFF;
+
+	if (!READ_ONCE(lab_on) || !lab_room())
+		return 0;
+	target = lab_find(current) ?: lab_find_worker();
+	if (target)
+		lab_ask_mask(target, place->at.clients, place->at.count, context, flags,
+			     (unsigned long)probe->addr);
+	return 0;
+}
+
+static int lab_place(const struct unwindlab_place __user *from)
+{
+	struct lab_place *place;
+	int ret;
+
+	if (lab_on)
+		return -EBUSY;
+	if (lab_place_count >= UNWINDLAB_PLACES)
+		return -ENOSPC;
+	place = &lab_places[lab_place_count];
+	memset(place, 0, sizeof(*place));
+	if (copy_from_user(&place->at, from, sizeof(place->at)))
+		return -EFAULT;
+	if (strnlen(place->at.symbol, sizeof(place->at.symbol)) == sizeof(place->at.symbol))
+		return -EINVAL;
+	place->probe.symbol_name = place->at.symbol;
+	place->probe.offset = place->at.offset;
+	place->probe.pre_handler = lab_at_place;
+	ret = register_kprobe(&place->probe);
+	if (!ret)
+		lab_place_count++;
+	return ret;
+}
+
+static void lab_leave_places(void)
+{
+	while (lab_place_count)
+		unregister_kprobe(&lab_places[--lab_place_count].probe);
+}
+
 /* ------------------------------------------------------------- the tracepoints */
 
 static void lab_sys_enter(void *data, struct pt_regs *regs, long id)
@@ -788,6 +866,7 @@ static int lab_stop(void)
 	unregister_trace_sched_process_free(lab_free, NULL);
 	tracepoint_synchronize_unregister();
 	WRITE_ONCE(lab_on, false);
+	lab_leave_places();
 	unregister_nmi_handler(NMI_LOCAL, "unwindlab");
 	for (number = 0; number < UNWINDLAB_CLIENTS; number++)
 		if (lab_clients[number].active)
@@ -807,6 +886,8 @@ static long lab_ioctl_locked(unsigned int command, unsigned long argument)
 		return lab_head ? lab_start() : -EINVAL;
 	case UNWINDLAB_STOP:
 		return lab_stop();
+	case UNWINDLAB_PLACE:
+		return lab_place(from);
 	case UNWINDLAB_CONFIG:
 		if (lab_on)
 			return -EBUSY;

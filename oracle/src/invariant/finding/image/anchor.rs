@@ -28,6 +28,8 @@ pub(super) enum Anchor {
     Flag(Anything),
     /// A call of this function, or a jump to it.
     Call(String),
+    /// An instruction with this number in it.
+    Number(i64),
 }
 
 /// The word that stands where an anchor has no more to say.
@@ -90,6 +92,10 @@ impl Anchor {
                 instruction.mnemonic(),
                 Mnemonic::Setne | Mnemonic::Sete | Mnemonic::Setb | Mnemonic::Setae
             ),
+            Self::Number(number) => (0..instruction.op_count()).any(|at| {
+                is_immediate(instruction.op_kind(at))
+                    && instruction.immediate(at).cast_signed() == *number
+            }),
             Self::Call(name) => {
                 let direct = matches!(instruction.mnemonic(), Mnemonic::Call | Mnemonic::Jmp)
                     && instruction.op0_kind() == OpKind::NearBranch64;

@@ -15,6 +15,8 @@ pub(super) struct Function {
     instructions: BTreeMap<u64, Instruction>,
     /// What the registers hold before each instruction.
     states: BTreeMap<u64, State>,
+    /// See [`Values::no_return`].
+    no_return: Option<u64>,
 }
 
 impl Function {
@@ -37,6 +39,7 @@ impl Function {
         let mut function = Self {
             instructions,
             states: BTreeMap::new(),
+            no_return: values.no_return,
         };
         function.states = function.interpret(start, values);
         Some(function)
@@ -50,7 +53,7 @@ impl Function {
             .filter_map(move |(ip, it)| Some((it, state(ip)?)))
     }
 
-    /// Where the instruction at `ip` can lead within the function. A call returns; the target of an
+    /// Where the instruction at `ip` can lead within the function. A call returns, but for one; the target of an
     /// indirect jump is not known, and that of a static branch neither.
     fn next(&self, ip: u64) -> impl Iterator<Item = u64> {
         let instruction = self.instructions.get(&ip);
@@ -60,7 +63,7 @@ impl Function {
                 FlowControl::UnconditionalBranch
                     | FlowControl::IndirectBranch
                     | FlowControl::Return
-            )
+            ) && !self.ends(it)
         });
         let jumps = instruction.filter(|it| {
             matches!(
@@ -72,6 +75,12 @@ impl Function {
         let jumps = jumps.map(Instruction::near_branch_target);
         let inside = |ip: &u64| self.instructions.contains_key(ip);
         falls.into_iter().chain(jumps).filter(inside)
+    }
+
+    /// Whether it calls what does not return.
+    fn ends(&self, instruction: &Instruction) -> bool {
+        let target = Some(instruction.near_branch_target());
+        instruction.mnemonic() == Mnemonic::Call && self.no_return == target && target != Some(0)
     }
 
     /// The instructions that can follow `from` before any of `walls`; those of `walls` that are

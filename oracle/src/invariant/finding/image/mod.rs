@@ -73,6 +73,7 @@ impl<'a, K: Resolver + ?Sized> Image<'a, K> {
     pub fn new(kernel: &'a K) -> Self {
         let mut fields = Fields::default();
         fields.values.current_task = kernel.current_task();
+        fields.values.no_return = kernel.address("__stack_chk_fail");
         let mut image = Self { kernel, fields };
         image.fields.mask = image.mask();
         image.fields.values.work_bit = image.work_bit();

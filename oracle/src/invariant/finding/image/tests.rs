@@ -1,5 +1,6 @@
 //! What the findings say of the code is found where it is, and nowhere else.
 
+use super::Image;
 use super::fixture::Built;
 use crate::invariant::finding::{Findings, Presence, Resolver};
 
@@ -13,7 +14,9 @@ fn there(kernel: &impl Resolver) -> Vec<String> {
 
 /// All but one of the findings.
 fn without(id: &str) -> Vec<String> {
-    let all = ["F001", "F002", "F003", "F004", "F005", "F006"];
+    let all = [
+        "F001", "F002", "F003", "F004", "F005", "F006", "F009", "F010", "F011", "F012",
+    ];
     let rest = all.into_iter().filter(|other| *other != id);
     rest.map(str::to_owned).collect()
 }
@@ -77,6 +80,24 @@ fn a_fix_takes_a_finding_out_of_the_code() {
         built("process_unwind_deferred", 0x3e, sign),
         without("F005")
     );
+    // call uprobe_get_trampoline_vaddr
+    let trampoline = &[0xe8, 0x29, 0x00, 0x00, 0x00];
+    assert_eq!(built("unwind_user", 5, trampoline), without("F009"));
+    // call unwind_deferred_flush
+    let flush = &[0xe8, 0x0a, 0x00, 0x00, 0x00];
+    assert_eq!(built("handler_chain", 5, flush), without("F010"));
+    // test eax,0xf000000
+    let hardirq = &[0xa9, 0x00, 0x00, 0x00, 0x0f];
+    assert_eq!(
+        built("unwind_deferred_request", 0x11, hardirq),
+        without("F011")
+    );
+    // test eax,0x204004
+    let worker = &[0xa9, 0x04, 0x40, 0x20, 0x00];
+    assert_eq!(
+        built("unwind_deferred_request", 0x40, worker),
+        without("F012")
+    );
 }
 
 #[test]
@@ -108,8 +129,60 @@ fn a_neighbour_is_not_a_finding() {
     let unmarked = &[0x90; 7];
     assert_eq!(
         built("unwind_deferred_cancel", 0xb, unmarked),
-        ["F001", "F004", "F006"]
+        ["F001", "F004", "F006", "F009", "F010", "F011", "F012"]
     );
+    // The walk knows nothing of uprobes; the probed instruction is not executed.
+    let nops = &[0x90; 5];
+    assert_eq!(built("unwind_user", 0, nops), without("F009"));
+    assert_eq!(built("uprobe_notify_resume", 5, nops), without("F010"));
+    // Nothing is called between the exit work and the reset.
+    assert_eq!(built("do_syscall_64", 9, nops), without("F011"));
+    // Requests of exiting tasks are not refused either: test eax,0x200000
+    let threads = &[0xa9, 0x00, 0x00, 0x20, 0x00];
+    assert_eq!(
+        built("unwind_deferred_request", 0x40, threads),
+        without("F012")
+    );
+}
+
+/// A kernel with KASAN and the stack protector has slow paths behind `call __stack_chk_fail`.
+#[test]
+fn what_does_not_return_leads_nowhere() {
+    const START: u64 = 0xffff_ffff_8100_0000;
+    #[rustfmt::skip]
+    const CODE: &[u8] = &[
+        0x65, 0x48, 0x8b, 0x1c, 0x25, 0x18, 0x20, 0x00, 0x00, // +0x0 mov rbx,qword gs:0x2018
+        0x48, 0x85, 0xff, // +0x9 test rdi,rdi
+        0x74, 0x14, // +0xc je +0x22
+        0xf0, 0x48, 0x0f, 0xb1, 0xbb, 0x00, 0x09, 0x00, 0x00, // +0xe lock cmpxchg qword [rbx+0x900],rdi
+        0x48, 0x8b, 0x1c, 0x24, // +0x17 mov rbx,qword [rsp]
+        0x74, 0x08, // +0x1b je +0x25
+        0xe8, 0xde, 0x00, 0x00, 0x00, // +0x1d call +0x100
+        0x90, // +0x22 nop
+        0xeb, 0xe9, // +0x23 jmp +0xe
+        0xc3, // +0x25 ret
+    ];
+    struct Protected(bool);
+    impl Resolver for Protected {
+        fn function(&self, _: u64) -> Option<String> {
+            None
+        }
+        fn has(&self, _: &str) -> bool {
+            true
+        }
+        fn address(&self, name: &str) -> Option<u64> {
+            (self.0 && name == "__stack_chk_fail").then_some(START + 0x100)
+        }
+        fn code(&self, name: &str) -> Option<(u64, Vec<u8>)> {
+            (name == "unwind_deferred_request").then(|| (START, CODE.to_vec()))
+        }
+        fn current_task(&self) -> Option<u64> {
+            Some(0x2018)
+        }
+    }
+    assert_eq!(Image::new(&Protected(true)).fields.mask, Some(0x900));
+    // A call that returns brings what it left in the register.
+    assert_eq!(Image::new(&Protected(false)).fields.mask, None);
 }
 
 #[test]

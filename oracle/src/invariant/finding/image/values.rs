@@ -118,6 +118,9 @@ pub(super) struct Values {
     pub current_task: Option<u64>,
     /// Offset of `unwind_work::bit`.
     pub work_bit: Option<i64>,
+    /// Address of `__stack_chk_fail()`, which a kernel with the stack protector has: code of another
+    /// path follows the call, from which it does not return.
+    pub no_return: Option<u64>,
 }
 
 impl Values {

@@ -35,9 +35,9 @@ static __always_inline void unwindlab_enter_from_user_mode(struct pt_regs *regs)
 static __always_inline void
 unwindlab_exit_to_user_mode_prepare(struct pt_regs *regs, unsigned long ti_work)
 {
-	arch_exit_to_user_mode_prepare(regs, ti_work);
 	if (static_branch_unlikely(&unwindlab_key))
 		unwindlab_user_leave();
+	arch_exit_to_user_mode_prepare(regs, ti_work);
 }
 #undef arch_exit_to_user_mode_prepare
 #define arch_exit_to_user_mode_prepare unwindlab_exit_to_user_mode_prepare
