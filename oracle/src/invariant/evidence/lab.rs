@@ -253,7 +253,7 @@ fn stays<'t>(log: &'t LabTrace, samples: &BTreeMap<u32, Vec<u64>>) -> Vec<Stay<'
 
 /// Whether a request may have been made after the exit work.
 pub(super) fn is_late(request: &LabEvent) -> bool {
-    request.context == LabContext::Nmi && (request.flags.irqs_off || request.flags.leaving)
+    request.flags.leaving || request.context == LabContext::Nmi && request.flags.irqs_off
 }
 
 /// Whether a request is of an NMI that hit user mode.
