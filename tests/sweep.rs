@@ -287,3 +287,54 @@ fn a_warning_from_an_nmi_is_told_of_the_points_that_have_it() {
     let passed = number_before(&told, " pass, ");
     assert!(passed > 0 && passed < tried(&told), "{told}");
 }
+
+#[test]
+fn a_request_that_is_lost_with_interrupts_off_is_told() {
+    let tick = [
+        "sweep",
+        "--requests",
+        "tick-in-user-mode",
+        "--function",
+        "irq_exit_rcu",
+        "--source",
+        "debian",
+    ];
+    let right = unwindlab(&tick);
+    let told = said(&right);
+    println!("{told}");
+    assert!(right.status.success(), "{told}");
+    assert!(told.contains("4 of 4 places tried"), "{told}");
+    assert!(told.contains(": 4 pass,"), "{told}");
+
+    let mutant = ["--patch", "mutant:irqs-off-not-queued"];
+    let wrong = unwindlab(&[tick.as_slice(), &mutant].concat());
+    let told = said(&wrong);
+    println!("{told}");
+    assert_eq!(wrong.status.code(), Some(1), "{told}");
+    assert!(told.contains("M1 violated"), "{told}");
+    assert!(told.contains(" 0 pass,"), "{told}");
+}
+
+#[test]
+fn nmis_come_behind_the_request_of_a_tracer() {
+    let output = unwindlab(&[
+        "sweep",
+        "--requests",
+        "--nmi",
+        "--static",
+        "nmi-in-syscall",
+        "--function",
+        "__x64_sys_getppid",
+    ]);
+    let told = said(&output);
+    println!("{told}");
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("sys_getppid (beside): "), "{told}");
+    assert!(
+        told.contains("1 sweeps behind requests, 0 not tested"),
+        "{told}"
+    );
+    // The path leads over the window of F001, in the way out.
+    assert!(told.contains("(F001)"), "{told}");
+    assert!(!told.contains("FAIL"), "{told}");
+}
