@@ -1,90 +1,89 @@
-//! Which passing of the place at which paths begin gets a request, behind a path that was swept.
+//! What becomes of the passings of the place at which paths begin, behind a path that was swept: one
+//! gets a request, and a later one ends the trial.
 //!
-//! A path begins where an iteration comes to its place for the n-th time. The requests behind it are
-//! made at the same passing of later iterations: at one before it, the trial would end in the middle
-//! of the entry that has the request, which is not answered yet.
+//! A path may begin where an entry comes to its place for the n-th time. An entry that has the request
+//! comes by n times, so that the trial must not end before the n-th passing behind it: its request may
+//! not be answered yet.
 
 use crate::plan::sweep::Beginning;
 
-/// Counts how often an iteration passes the place.
-#[derive(Debug)]
-pub(super) struct Passing {
-    /// The passing of each iteration that counts, from 1; each does where there is none.
-    hit: Option<u64>,
-    /// How often this iteration passed. Unknown in the path's own, which does not count.
-    passed: Option<u64>,
+/// What a passing is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Passing {
+    /// The request is made here.
+    Request,
+    /// The entry of the request may go on here.
+    Between,
+    /// The entry of the request is over.
+    Behind,
 }
 
-impl Passing {
+/// Counts passings.
+#[derive(Debug)]
+pub(super) struct Passings {
+    /// How often an entry passes.
+    an_entry: u64,
+    /// How often the place was passed since the request was made there.
+    since: Option<u64>,
+}
+
+impl Passings {
     /// Behind a path that began there.
-    pub(super) const fn behind(beginning: &Beginning) -> Self {
-        let hit = match beginning {
-            Beginning::Kernel {
-                hit,
-                any_task: false,
-                ..
-            } => Some(*hit),
-            _ => None,
+    pub(super) fn behind(beginning: &Beginning) -> Self {
+        let an_entry = match beginning {
+            Beginning::Kernel { hit, .. } => *hit,
+            Beginning::User { .. } | Beginning::Entry { .. } => 1,
         };
-        Self { hit, passed: None }
+        Self {
+            an_entry,
+            since: None,
+        }
     }
 
-    /// An iteration begins.
-    pub(super) const fn begin_iteration(&mut self) {
-        self.passed = Some(0);
+    /// Whether the request is made.
+    pub(super) const fn has_request(&self) -> bool {
+        self.since.is_some()
     }
 
-    /// The place is passed; whether it is the passing that counts.
-    pub(super) fn pass(&mut self) -> bool {
-        let Some(hit) = self.hit else {
-            return true;
-        };
-        self.passed = self.passed.map(|passed| passed.saturating_add(1));
-        self.passed == Some(hit)
+    /// The place is passed.
+    pub(super) fn pass(&mut self) -> Passing {
+        let since = self.since.map_or(0, |since| since.saturating_add(1));
+        self.since = Some(since);
+        match since {
+            0 => Passing::Request,
+            since if since < self.an_entry => Passing::Between,
+            _ => Passing::Behind,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Passing::{Behind, Between, Request};
     use super::*;
 
-    fn kernel(hit: u64, any_task: bool) -> Beginning {
+    fn passings(beginning: &Beginning) -> [Passing; 4] {
+        let mut passings = Passings::behind(beginning);
+        assert!(!passings.has_request());
+        let passed = std::array::from_fn(|_| passings.pass());
+        assert!(passings.has_request());
+        passed
+    }
+
+    fn kernel(hit: u64) -> Beginning {
         Beginning::Kernel {
             address: 1,
             hit,
-            any_task,
+            any_task: false,
         }
     }
 
-    /// Which passings count, of so many in the path's iteration and in each of two later ones.
-    fn counted(beginning: &Beginning, passings: u32) -> Vec<bool> {
-        let mut passing = Passing::behind(beginning);
-        let mut counted = Vec::new();
-        for iteration in 0..3 {
-            if iteration > 0 {
-                passing.begin_iteration();
-            }
-            counted.extend((0..passings).map(|_| passing.pass()));
-        }
-        counted
-    }
-
     #[test]
-    fn one_passing_of_each_later_iteration_counts() {
-        assert_eq!(counted(&kernel(1, false), 1), [false, true, true]);
-        assert_eq!(
-            counted(&kernel(2, false), 2),
-            [false, false, false, true, false, true]
-        );
-        assert_eq!(
-            counted(&kernel(1, false), 2),
-            [false, false, true, false, true, false]
-        );
-    }
-
-    #[test]
-    fn elsewhere_each_passing_counts() {
-        assert_eq!(counted(&kernel(2, true), 1), [true; 3]);
-        assert_eq!(counted(&Beginning::Entry { number: 1 }, 1), [true; 3]);
+    fn the_trial_ends_behind_the_entry_of_the_request() {
+        assert_eq!(passings(&kernel(1)), [Request, Behind, Behind, Behind]);
+        assert_eq!(passings(&kernel(2)), [Request, Between, Behind, Behind]);
+        assert_eq!(passings(&kernel(3)), [Request, Between, Between, Behind]);
+        let entry = Beginning::Entry { number: 2 };
+        assert_eq!(passings(&entry), [Request, Behind, Behind, Behind]);
     }
 }

@@ -9,7 +9,7 @@ use unwindlab_vmm::{Checkpoint, Run};
 use super::engine::FromWorker;
 use super::error::{Phase, SweepError};
 use super::guest::{Injected, THREAD, checkpoint, nmi, pass};
-use super::passing::Passing;
+use super::passing::{Passing, Passings};
 use super::track::{PathCheckpoint, STRIDE, Track};
 use super::worker::{Nmis, Worker};
 use crate::driver::{Driver, Happening, host_may_have};
@@ -315,8 +315,8 @@ impl Worker<'_> {
         mut iteration: u64,
     ) -> Result<TrialEnd, SweepError> {
         let until = Instant::now() + Duration::from_millis(self.plan.limit_ms);
-        let (mut requests, mut begun) = (0, false);
-        let mut passing = Passing::behind(&self.plan.beginning);
+        let mut begun = false;
+        let mut passings = Passings::behind(&self.plan.beginning);
         let (driver, start) = (&mut self.walk.driver, &self.walk.start);
         // A task that ends is followed by another one.
         let mut task = start.task;
@@ -328,10 +328,9 @@ impl Worker<'_> {
                     thread: THREAD,
                 } => {
                     iteration += 1;
-                    passing.begin_iteration();
                     task = driver.current_task(vcpu)?;
                     // Whichever task comes by, those of the iteration are over, or in user mode.
-                    if start.any_task && requests > 0 {
+                    if start.any_task && passings.has_request() {
                         return Ok(TrialEnd::Completed);
                     }
                     begun = true;
@@ -340,7 +339,7 @@ impl Worker<'_> {
                 // Of any task, the next request is of the next iteration. What comes by before may
                 // be a kernel thread, and so may what comes by behind the request.
                 Happening::Breakpoint { vcpu, .. }
-                    if start.any_task && (!begun || requests > 0) =>
+                    if start.any_task && (!begun || passings.has_request()) =>
                 {
                     driver.resume(vcpu, Run::Continue)?;
                 }
@@ -348,13 +347,13 @@ impl Worker<'_> {
                     if takes_nmi(driver, vcpu)?
                         && (start.any_task || driver.current_task(vcpu)? == task) =>
                 {
-                    if !passing.pass() {
-                        driver.resume(vcpu, Run::Continue)?;
-                        continue;
-                    }
-                    requests += 1;
-                    if requests > 1 {
-                        return Ok(TrialEnd::Completed);
+                    match passings.pass() {
+                        Passing::Request => {}
+                        Passing::Behind => return Ok(TrialEnd::Completed),
+                        Passing::Between => {
+                            driver.resume(vcpu, Run::Continue)?;
+                            continue;
+                        }
                     }
                     let of = Injected::of(self.plan, iteration);
                     injections.push(nmi(driver, vcpu, self.plan.request, of)?);
