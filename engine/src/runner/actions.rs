@@ -14,6 +14,9 @@ use super::triggers::DueInjection;
 use crate::driver::{Driver, DriverError, place};
 use crate::plan::{ActionPlan, PokePlan};
 
+/// How late a tick is after an NMI in user mode: longer than an iteration of a workload takes.
+const TICK_LATE: Duration = Duration::from_millis(100);
+
 /// Why a vCPU executes single instructions right now.
 #[derive(Debug, Clone, Copy)]
 pub enum Stepping {
@@ -51,9 +54,7 @@ impl Actions {
     ) -> Result<VcpuPlace, TrialError> {
         let limit = Duration::from_millis;
         Ok(match action {
-            ActionPlan::Nmi => {
-                on_stopped(driver, target, |vcpu| Ok(vcpu.inject_nmi().map(drop)?))?
-            }
+            ActionPlan::Nmi => inject_nmi(driver, due, target)?,
             ActionPlan::PmuOverflow => on_stopped(driver, target, |vcpu| {
                 Ok(vcpu.pmu_overflow(None).map(drop)?)
             })?,
@@ -135,6 +136,23 @@ impl Actions {
         };
         Ok(driver.resume(index, run)?)
     }
+}
+
+/// Injects an NMI. Where a thread met its trigger in user mode, the next tick is late: one that
+/// comes with the NMI would answer the request for a self-IPI that is missing.
+fn inject_nmi(
+    driver: &mut Driver,
+    due: DueInjection,
+    target: u8,
+) -> Result<VcpuPlace, DriverError> {
+    driver.while_stopped(target, |vcpu| {
+        let found = place(vcpu)?;
+        if due.by.thread.is_some() && found.cpl == 3 {
+            vcpu.postpone_timer(TICK_LATE)?;
+        }
+        vcpu.inject_nmi()?;
+        Ok(found)
+    })
 }
 
 /// Does something to a vCPU while it stands still. Returns where it stood.

@@ -1,5 +1,7 @@
 //! Control of one vCPU.
 
+use std::time::Duration;
+
 use kvm_bindings::{kvm_regs, kvm_sregs};
 
 use super::Machine;
@@ -67,6 +69,13 @@ impl<'m> VcpuHandle<'m> {
         let vcpu = self.machine.vcpus.stopped_mut(self.index);
         vcpu.ok_or(not_stopped)?.watched = accesses.to_vec();
         Ok(())
+    }
+
+    /// As [`Machine::postpone_timers`], of this vCPU only.
+    pub fn postpone_timer(&self, by: Duration) -> Result<(), InspectError> {
+        let stopped = self.machine.vcpus.stopped(self.index);
+        let stopped = stopped.ok_or(InspectError::NotStopped { vcpu: self.index })?;
+        stopped.postpone_timer(by)
     }
 
     /// Injects one NMI. The guest takes it at the next instruction boundary after the vCPU is

@@ -155,12 +155,7 @@ impl Machine {
     /// # Errors
     /// [`InspectError`]: all vCPUs must be stopped.
     pub fn postpone_timers(&mut self, by: Duration) -> Result<(), InspectError> {
-        for vcpu in 0..self.vcpu_count() {
-            let stopped = self.vcpus.stopped(vcpu);
-            let stopped = stopped.ok_or(InspectError::NotStopped { vcpu })?;
-            stopped.postpone_timer(by)?;
-        }
-        Ok(())
+        (0..self.vcpu_count()).try_for_each(|vcpu| VcpuHandle::new(self, vcpu).postpone_timer(by))
     }
 
     fn resume(&mut self, index: u8, run: Run) -> Result<(), ResumeError> {

@@ -81,11 +81,11 @@ impl<'t> Facts<'t> {
     /// Whether an answer was given before the next user instruction after a request that its own
     /// entry could not answer any more.
     ///
-    /// The witness noted no return but those that go without exit work, so the task made no system
-    /// call in between. The walk began at the user instruction before which the request was made:
-    /// the one that its NMI hit, or the one after the system call that it was made in. And the code
-    /// there comes back to no instruction without a system call: that is so in the leaf of a thread
-    /// that makes one. This trusts frame 0, which S1 and S2 judge.
+    /// The witness noted no return but those that go without exit work, so no system call ended in
+    /// between. The walk began at the user instruction that the request's NMI had hit, which is not
+    /// the one behind the system call of the thread's leaf: so the walk was not made in that call
+    /// either. And the code there comes back to no instruction without the call: that is so in the
+    /// leaf of a thread that makes one. This trusts frame 0, which S1 and S2 judge.
     fn same_instruction(&self, task: Task, request: &Event, answer: &Event) -> bool {
         let frame0 = answer.deferred_chain().and_then(|it| it.ips.first());
         let Some(&frame0) = frame0 else { return false };
@@ -101,11 +101,9 @@ impl<'t> Facts<'t> {
             return false;
         };
         let stack = &thread.stack;
-        let waited = match self.origin(request) {
-            Origin::UserNmi => self.user_ip(request),
-            Origin::SystemCall(_) => Some(stack.syscall_return),
-            _ => None,
-        };
-        stack.syscall_return != 0 && at_leaf(stack, frame0) && waited == Some(frame0)
+        self.origin(request) == Origin::UserNmi
+            && ![0, frame0].contains(&stack.syscall_return)
+            && at_leaf(stack, frame0)
+            && self.user_ip(request) == Some(frame0)
     }
 }
