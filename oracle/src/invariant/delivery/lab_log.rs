@@ -14,7 +14,8 @@ use crate::trace::lab::{LabClient, LabKind};
 const ENDLESS: usize = 64;
 
 /// D2: a client is called at most once in an entry. One callback answers all requests of a client
-/// in an entry, also those made after it: the bit stays set until the reset. An entry here is what
+/// in an entry, also those made after it: the bit stays set until the reset (docs/invariants.md has
+/// the sources). An entry here is what
 /// the client counts as one; that a request joins two does not matter. Evidence is a callback of an
 /// entry of which the log has the end: a second one would be there.
 pub fn one_callback(lab: &Lab<'_>, tally: &mut Tally) {
