@@ -69,5 +69,19 @@ pub fn setups(
 /// The command that has the same numbers.
 fn command(args: &SetupsArgs) -> String {
     let all = if args.all { " --all" } else { "" };
-    format!("unwindlab setups --seed {}{all}", args.seed)
+    let mut text = format!("unwindlab setups --seed {}{all}", args.seed);
+    // The numbers depend on what the kernel has.
+    let kernel = args.kernel.choice();
+    let tree = kernel.tree.map(|path| path.display().to_string());
+    for (option, value) in [
+        ("kernel", kernel.kernel),
+        ("tree", tree),
+        ("rev", kernel.rev),
+        ("source", kernel.source),
+    ] {
+        text.extend(value.map(|value| format!(" --{option} {value}")));
+    }
+    text.extend(kernel.patch.iter().map(|it| format!(" --patch {it}")));
+    text.extend(kernel.config.iter().map(|it| format!(" --config {it}")));
+    text
 }

@@ -37,6 +37,19 @@ pub fn report(summary: &SetupsSummary, setting: &Setting, command: &str) -> Stri
     for distinct in summary.distinct() {
         failure(&mut text, &distinct, command);
     }
+    if !summary.left_out.is_empty() {
+        let levels = summary.left_out.join(" ");
+        let _ = writeln!(
+            text,
+            "left out   {levels}: the kernel has no cgroups for perf (CGROUP_PERF)"
+        );
+    }
+    let undecided = summary.undecided();
+    if !undecided.is_empty() {
+        let all = undecided.iter().map(|(id, count)| format!("{id} {count}"));
+        let all: Vec<String> = all.collect();
+        let _ = writeln!(text, "undecided  by invariants: {}", all.join(", "));
+    }
     let counts = [
         (Said::Held, "held"),
         (Said::Refused, "refused as specified"),
@@ -145,6 +158,7 @@ mod tests {
             levels: levels.to_owned(),
             said,
             held: 3,
+            undecided: [("S4".to_owned(), number)].into(),
             reasons: if what.is_empty() {
                 Vec::new()
             } else {
@@ -163,6 +177,7 @@ mod tests {
                 tried(9, "to refuse: x", Said::Refused, ""),
             ],
             elapsed: Duration::from_secs(2),
+            left_out: vec!["cgroup-id=yes".to_owned()],
         };
         let setting = Setting {
             kernel_spec: "stock".to_owned(),
@@ -175,6 +190,8 @@ violated   too few (4 of 9)
            2 set-ups: 4, 7
            all of them have tid=no
            replay: unwindlab setups --seed 1 --setup 4
+left out   cgroup-id=yes: the kernel has no cgroups for perf (CGROUP_PERF)
+undecided  by invariants: S4 20
 4 set-ups: 1 held, 1 refused as specified, 2 violated (12 records as expected) in 2.0 s on 7.3, \
 KVM host emulated
 ";

@@ -20,6 +20,8 @@ const MEMORY_MIB: std::ops::RangeInclusive<u32> = 64..=8192;
 const MAX_CMDLINE: usize = 1024;
 /// Frames of a stack, 16 bytes each at least: 255 of the largest stacks still fit a small machine.
 const FRAMES: std::ops::RangeInclusive<u64> = 3..=131_072;
+/// The kernel takes no more (kernel/events/callchain.c).
+const MAX_CONTEXTS: u16 = 1000;
 /// Most data pages of a ring, 16 MiB: the limit of the ring reader.
 const MAX_RING_PAGES: u32 = 1 << 12;
 /// Longest time in a scenario.
@@ -130,6 +132,14 @@ fn check_perf(scenario: &Scenario, complaints: &mut Complaints<'_>) {
             )
         },
     );
+    if let Some(contexts) = &scenario.perf.max_contexts {
+        complaints.require(**contexts <= MAX_CONTEXTS, contexts.location(), || {
+            format!(
+                "found {} contexts, expected at most {MAX_CONTEXTS}",
+                **contexts
+            )
+        });
+    }
     // Only for its complaints: the events are resolved again for the kernel.
     events::resolve(scenario, None, complaints);
     let kind = &scenario.workload.kind;

@@ -167,6 +167,8 @@ pub struct Perf {
     pub ring_pages: At<u32>,
     /// `sample_max_stack` of the default sampler (default: the kernel's).
     pub max_stack: Option<At<u16>>,
+    /// The sysctl `perf_event_max_contexts_per_stack`, up to 1000 (default: the kernel's, 8).
+    pub max_contexts: Option<At<u16>>,
     /// Also record the entry to and the return from every system call (raw_syscalls:sys_enter and
     /// sys_exit).
     pub markers: bool,
@@ -183,6 +185,7 @@ impl Default for Perf {
         Self {
             ring_pages: At::unwritten(256),
             max_stack: None,
+            max_contexts: None,
             markers: false,
             switches: false,
             events: None,

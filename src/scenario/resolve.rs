@@ -155,6 +155,15 @@ pub enum ResolveError {
     Scenario(#[from] ScenarioErrors),
 }
 
+/// What is written to which file below `/proc/sys/kernel`.
+fn sysctls(scenario: &Scenario) -> Vec<(String, String)> {
+    let contexts = scenario.perf.max_contexts.as_ref();
+    let contexts = contexts.map(|it| ("perf_event_max_contexts_per_stack", **it));
+    let all = contexts.into_iter();
+    all.map(|(name, value)| (name.to_owned(), value.to_string()))
+        .collect()
+}
+
 /// Resolves a checked scenario for a kernel. `file` is the scenario's file in messages, `kernel`
 /// the content hash by which the executor finds the image.
 ///
@@ -192,7 +201,7 @@ pub fn resolve(
             .any(|it| matches!(it.action, ActionPlan::Guest { .. })),
         kernel_threads: injections.iter().any(any_task),
         perf_tool: scenario.perf_tool.as_deref().map(perf_tool::resolve),
-        sysctls: Vec::new(),
+        sysctls: sysctls(scenario),
         operation: None,
         survey: None,
     };

@@ -5,7 +5,7 @@
 //! order, gets the level with which most new combinations are covered. Of some candidates the best
 //! is taken.
 
-use super::factors::{FACTORS, Setup};
+use super::factors::{FACTORS, Factor, Setup, number};
 use super::rules::forbidden;
 
 /// How many factors a combination has.
@@ -36,14 +36,18 @@ struct Space {
 type Partial = Vec<Option<u8>>;
 
 /// The set-ups that cover all combinations of this strength; the same for the same seed. The first
-/// one has every factor at its default.
+/// one has every factor at its default. `without` are levels that none has, no default among them.
 #[must_use]
-pub fn setups(strength: Strength, seed: u64) -> Vec<Setup> {
+pub fn setups(strength: Strength, seed: u64, without: &[(Factor, &str)]) -> Vec<Setup> {
+    let left_out = without.iter().filter_map(|&(factor, level)| {
+        let level = number(factor, level).filter(|level| *level > 0)?;
+        Some(vec![(factor as usize, vec![level])])
+    });
     let space = Space {
         levels: { FACTORS.iter() }
             .map(|(_, levels)| u8::try_from(levels.len()).unwrap_or(u8::MAX))
             .collect(),
-        forbidden: forbidden(),
+        forbidden: forbidden().into_iter().chain(left_out).collect(),
         strength: match strength {
             Strength::Pairs => 2,
             Strength::Triples => 3,
@@ -343,7 +347,7 @@ mod tests {
                 rule.sort();
                 rule.dedup_by_key(|(factor, _)| *factor);
             }
-            forbidden.retain(|rule| rule.len() > 1);
+            forbidden.retain(|rule| !rule.is_empty());
             Space {
                 levels,
                 forbidden,
@@ -373,7 +377,7 @@ mod tests {
 
     #[test]
     fn every_pair_of_the_set_ups_is_covered() {
-        let rows: Vec<Vec<u8>> = setups(Strength::Pairs, 1)
+        let rows: Vec<Vec<u8>> = setups(Strength::Pairs, 1, &[])
             .into_iter()
             .map(|it| it.0)
             .collect();
@@ -385,7 +389,12 @@ mod tests {
 
     #[test]
     fn a_seed_always_gives_the_same_rows() {
-        assert_eq!(setups(Strength::Pairs, 7), setups(Strength::Pairs, 7));
-        assert_ne!(setups(Strength::Pairs, 7), setups(Strength::Pairs, 8));
+        let of = |seed, without: &[(Factor, &str)]| setups(Strength::Pairs, seed, without);
+        assert_eq!(of(7, &[]), of(7, &[]));
+        assert_ne!(of(7, &[]), of(8, &[]));
+        let without = (Factor::AskerOf, "cgroup");
+        let has = |rows: &[Setup]| rows.iter().any(|it| it.is(without.0, without.1));
+        assert!(has(&of(7, &[])));
+        assert!(!has(&of(7, &[without])));
     }
 }

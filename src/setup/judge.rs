@@ -11,7 +11,8 @@ use super::entries::{Entries, Place};
 use super::factors::{Factor, Setup};
 use super::session::{ITERATIONS, name};
 use unwindlab_abi::Observation;
-use unwindlab_oracle::invariant::Invariant;
+use unwindlab_oracle::invariant::{Invariant, Violation};
+use unwindlab_oracle::trace::model::CONTEXT_USER_DEFERRED;
 use unwindlab_oracle::trace::{Event, EventKind, Trace};
 
 /// What came of one set-up.
@@ -32,6 +33,33 @@ pub struct Failure {
     pub what: String,
     /// The values that show it.
     pub detail: String,
+    /// The open event that lacks every record 22, by its index in the trace.
+    pub receiver: Option<usize>,
+}
+
+impl Failure {
+    /// A failure that is no event's lack of all records 22.
+    #[must_use]
+    pub fn new(what: String, detail: String) -> Self {
+        Self {
+            what,
+            detail,
+            receiver: None,
+        }
+    }
+
+    /// What it violates, by which a finding is recognized.
+    #[must_use]
+    pub fn violation(&self) -> Option<Violation> {
+        Some(Violation {
+            invariant: "A3".to_owned(),
+            message: self.what.clone(),
+            events: Vec::new(),
+            log: Vec::new(),
+            instruction: None,
+            receiver: Some(self.receiver?),
+        })
+    }
 }
 
 /// The invariants that can judge a set-up.
@@ -39,25 +67,14 @@ pub struct Failure {
 /// - Where its operation turns a receiver off, A3 (every receiver gets every record 22) is for
 ///   [`judge`], which knows when it is off. So it is where an event that receives asks too: the
 ///   agent asks while it turns one after the other off.
-/// - Where requests are made of which no cookie is seen, C7 and M3 (there is no answer without a
-///   request) are for [`judge`], which knows which requests there are: the limit of contexts cuts
-///   the cookie off, or a ring of one page is full, or stands still.
-/// - Where other sessions sit at the tracepoints of the markers, what needs to know the system call
-///   of a record (C6, M1, M3, S1, S4) is for [`judge`], which reads the reference's ring alone.
 #[must_use]
 pub fn invariants(all: &[Invariant], setup: &Setup) -> Vec<Invariant> {
     let operation = setup.level(Factor::Operation);
     let off = ["disable", "refresh", "close", "pause"];
     let turns_off = off.iter().any(|it| operation.starts_with(it));
-    let contexts = setup.level(Factor::Sysctl).starts_with("max-contexts");
-    let unseen = contexts || setup.is(Factor::Pages, "1");
     let both = !setup.is(Factor::Receiver, "another") || !setup.is(Factor::Sessions, "1");
-    let alone = setup.is(Factor::Sessions, "1");
     let applies = |invariant: &&Invariant| match invariant.id {
         "A3" => !turns_off && !both,
-        "C7" => !unseen,
-        "M3" => !unseen && alone,
-        "C6" | "M1" | "S1" | "S4" => alone,
         _ => true,
     };
     all.iter().filter(applies).copied().collect()
@@ -95,10 +112,8 @@ fn refusals(trace: &Trace, judged: &mut Judged) {
     for seen in &trace.observations {
         if let Observation::Refused { spec, errno, .. } = seen {
             let name = spec_name(trace, *spec);
-            judged.failures.push(Failure {
-                what: format!("perf_event_open refuses the {name} with errno {errno}"),
-                detail: String::new(),
-            });
+            let what = format!("perf_event_open refuses the {name} with errno {errno}");
+            judged.failures.push(Failure::new(what, String::new()));
         }
     }
 }
@@ -107,6 +122,15 @@ fn spec_name(trace: &Trace, spec: u32) -> &str {
     let specs = trace.tracing.as_ref().map(|it| it.events.as_slice());
     let spec = specs.and_then(|specs| specs.get(usize::try_from(spec).ok()?));
     spec.map_or("", |spec| &spec.name)
+}
+
+/// Whether the chain of a sample ends with the deferred marker.
+fn ends_with_marker(event: &Event) -> bool {
+    let EventKind::Sample(sample) = &event.kind else {
+        return false;
+    };
+    let last = sample.chain.as_ref().and_then(|chain| chain.last());
+    last == Some(&CONTEXT_USER_DEFERRED)
 }
 
 struct Session<'a> {
@@ -178,6 +202,12 @@ impl Session<'_> {
             names.push(name::THIRD);
         }
         names
+    }
+
+    /// The open event of this name.
+    fn opened(&self, name: &str) -> Option<usize> {
+        let mut open = self.trace.session.iter();
+        open.position(|it| spec_name(self.trace, it.spec) == name)
     }
 
     /// Whether the event is open and nothing of its ring was lost.
@@ -293,13 +323,12 @@ impl Session<'_> {
                 judged.held += got;
                 continue;
             }
-            judged.failures.push(Failure {
-                what: match asked {
-                    true => "the reference does not get one record 22 for a request".to_owned(),
-                    false => "the reference gets a record 22 without a request".to_owned(),
-                },
-                detail: format!("{got} in entry {at}, system call {}", entry.number),
-            });
+            let what = match asked {
+                true => "the reference does not get one record 22 for a request",
+                false => "the reference gets a record 22 without a request",
+            };
+            let detail = format!("{got} in entry {at}, system call {}", entry.number);
+            judged.failures.push(Failure::new(what.to_owned(), detail));
         }
     }
 
@@ -311,10 +340,9 @@ impl Session<'_> {
             let got = self.of(name).filter(|it| it.deferred_chain().is_some());
             let got = got.count();
             if got > 0 && !asks_for_it {
-                judged.failures.push(Failure {
-                    what: "an event without defer_output gets record 22".to_owned(),
-                    detail: format!("{got} of the {name}"),
-                });
+                let what = "an event without defer_output gets record 22".to_owned();
+                let detail = format!("{got} of the {name}");
+                judged.failures.push(Failure::new(what, detail));
             }
         }
     }
@@ -322,37 +350,28 @@ impl Session<'_> {
     /// The samples of an asker.
     fn samples(&self, role: &Role, judged: &mut Judged) {
         let fires: Vec<usize> = self.stays(|at| self.fires(role, at));
-        let samples: Vec<&Event> = self.of(role.name).collect();
-        let samples = samples
-            .iter()
-            .filter(|it| matches!(it.kind, EventKind::Sample(_)));
+        let samples = self.of(role.name);
+        let samples = samples.filter(|it| matches!(it.kind, EventKind::Sample(_)));
+        let samples: Vec<&Event> = samples.collect();
         let own = role.name == name::ASKER;
-        if own && self.setup.is(Factor::ExcludeCallchainUser, "yes") {
-            let samples: Vec<&Event> = samples.copied().collect();
+        let no_user = own && self.setup.is(Factor::ExcludeCallchainUser, "yes");
+        // A marker without its cookie is A1's.
+        if no_user || self.has_no_room(role) || samples.iter().any(|it| ends_with_marker(it)) {
             return self.without_cookies(role, &fires, &samples, judged);
         }
-        if self.is_cut(role) {
-            // What the limit leaves of the chain is A1's.
-            return;
-        }
-        let got = samples.filter_map(|it| it.cookie()).collect();
+        let got = samples.iter().filter_map(|it| it.cookie()).collect();
         self.compare(role.name, "sample", &fires, got, judged);
     }
 
-    /// Whether `perf_event_max_contexts_per_stack` cuts marker or cookie off.
-    fn is_cut(&self, role: &Role) -> bool {
-        let limit = match self.setup.level(Factor::Sysctl) {
-            "max-contexts-1" => 1,
-            "max-contexts-2" => 2,
-            "max-contexts-3" => 3,
-            _ => return false,
-        };
+    /// Whether `perf_event_max_contexts_per_stack` has no room for the marker: it is the second
+    /// context, or the first of a chain without kernel part.
+    fn has_no_room(&self, role: &Role) -> bool {
         let own = role.name == name::ASKER;
         let no_kernel = own && self.setup.is(Factor::ExcludeCallchainKernel, "yes");
-        limit < 2 + usize::from(!no_kernel)
+        self.setup.is(Factor::Sysctl, "max-contexts-1") && !no_kernel
     }
 
-    /// The samples of an event whose chains have no user part.
+    /// The samples of an event whose chains have no cookies.
     fn without_cookies(
         &self,
         role: &Role,
@@ -381,10 +400,9 @@ impl Session<'_> {
         if got == wanted {
             judged.held += got;
         } else {
-            judged.failures.push(Failure {
-                what: format!("the {} does not get one sample for each hit", role.name),
-                detail: format!("{got} of {wanted}"),
-            });
+            let what = format!("the {} does not get one sample for each hit", role.name);
+            let detail = format!("{got} of {wanted}");
+            judged.failures.push(Failure::new(what, detail));
         }
     }
 
@@ -402,6 +420,7 @@ impl Session<'_> {
                        no record 22"
                     .to_owned(),
                 detail: format!("side-band={}", self.setup.level(Factor::SideBand)),
+                receiver: self.opened(receiver),
             });
             return;
         }
@@ -475,14 +494,9 @@ impl Session<'_> {
             (0, _) => format!("the {event} gets a {kind} too many"),
             _ => format!("the {event} gets another {kind} than it should"),
         };
-        judged.failures.push(Failure {
-            what,
-            detail: format!(
-                "{} of {}, {extra} others",
-                wanted.len() - missing,
-                wanted.len()
-            ),
-        });
+        let (got, all) = (wanted.len() - missing, wanted.len());
+        let detail = format!("{got} of {all}, {extra} others");
+        judged.failures.push(Failure::new(what, detail));
     }
 
     /// The records that an event wrote.

@@ -153,10 +153,8 @@ pub fn judge(refusal: &Refusal, trace: &Trace) -> Judged {
         Some(other) => format!("fails with errno {other}"),
         None => "succeeds".to_owned(),
     };
-    judged.failures.push(Failure {
-        what: format!("perf_event_open with {name} {came}, not with errno {errno} ({by})"),
-        detail: String::new(),
-    });
+    let what = format!("perf_event_open with {name} {came}, not with errno {errno} ({by})");
+    judged.failures.push(Failure::new(what, String::new()));
     judged
 }
 

@@ -1,12 +1,14 @@
 //! What came of set-ups.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::judge::Judged;
+use super::judge::{Failure, Judged};
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::{Outcome, ScenarioResult};
+use unwindlab_oracle::invariant::Check;
 
 /// What is said of one set-up. Only [`Said::Held`] says that the kernel does what the ABI says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -40,6 +42,8 @@ pub struct TriedSetup {
     pub held: usize,
     /// Why it is not held: the texts are the same for the same failure of another set-up.
     pub reasons: Vec<Reason>,
+    /// What the invariants could not decide: how many things of each.
+    pub undecided: BTreeMap<String, usize>,
 }
 
 /// One reason against a set-up.
@@ -66,23 +70,43 @@ impl TriedSetup {
             said: Said::Untested,
             held: 0,
             reasons: reasons.collect(),
+            undecided: BTreeMap::new(),
         }
     }
 
-    /// What is said of a trial.
+    /// What is said of a trial. `finding` recognizes a failure that is a listed finding's.
     #[must_use]
-    pub fn new(number: usize, levels: String, judged: Judged, result: &ScenarioResult) -> Self {
+    pub fn new(
+        number: usize,
+        levels: String,
+        judged: Judged,
+        result: &ScenarioResult,
+        finding: &dyn Fn(&Failure) -> Option<String>,
+    ) -> Self {
         let untested = result.outcome.class() == OutcomeClass::Untested;
         if untested {
             return Self::untested(number, levels, result);
         }
         let mut reasons: Vec<Reason> = Vec::new();
         let died = matches!(result.outcome, Outcome::GuestPanic | Outcome::Hang);
-        if !died {
-            reasons.extend(judged.failures.into_iter().map(|it| Reason {
-                what: it.what,
-                detail: it.detail,
-            }));
+        let mut known: Vec<Reason> = Vec::new();
+        for failure in judged.failures.into_iter().filter(|_| !died) {
+            let reason = |what| Reason {
+                what,
+                detail: failure.detail.clone(),
+            };
+            match finding(&failure) {
+                Some(id) => known.push(reason(format!("{id}: {}", failure.what))),
+                None => reasons.push(reason(failure.what.clone())),
+            }
+        }
+        for it in &result.violations {
+            if let Some(id) = &it.finding {
+                known.push(Reason {
+                    what: format!("{id}: {}", it.violation.invariant),
+                    detail: it.violation.message.clone(),
+                });
+            }
         }
         reasons.extend(
             result
@@ -95,12 +119,11 @@ impl TriedSetup {
                 }),
         );
         let refusal = levels.starts_with("to refuse");
-        let known = result.violations.iter().any(|it| it.finding.is_some());
         let said = match (reasons.is_empty(), judged.undecided.is_empty()) {
             (false, _) => Said::Violated,
             (true, false) => Said::Undecided,
             (true, true) if refusal => Said::Refused,
-            (true, true) if known => Said::Finding,
+            (true, true) if !known.is_empty() => Said::Finding,
             (true, true) => Said::Held,
         };
         match said {
@@ -108,14 +131,7 @@ impl TriedSetup {
                 what,
                 detail: String::new(),
             })),
-            Said::Finding => reasons.extend(result.violations.iter().map(|it| Reason {
-                what: format!(
-                    "{}: {}",
-                    it.finding.as_deref().unwrap_or(""),
-                    it.violation.invariant
-                ),
-                detail: it.violation.message.clone(),
-            })),
+            Said::Finding => reasons.extend(known),
             _ => {}
         }
         Self {
@@ -124,8 +140,21 @@ impl TriedSetup {
             said,
             held: judged.held,
             reasons,
+            undecided: undecided(result),
         }
     }
+}
+
+/// What the invariants could not decide.
+fn undecided(result: &ScenarioResult) -> BTreeMap<String, usize> {
+    let counts = result.checks.iter().map(|it| {
+        let count = match it.check {
+            Check::Holds { undecided, .. } | Check::NotExercised { undecided, .. } => undecided,
+            Check::Violated(_) => 0,
+        };
+        (it.invariant.clone(), count)
+    });
+    counts.filter(|(_, count)| *count > 0).collect()
 }
 
 /// A line without its numbers, so that the same failure has the same text.
@@ -160,6 +189,8 @@ pub struct SetupsSummary {
     pub tried: Vec<TriedSetup>,
     /// How long it took.
     pub elapsed: Duration,
+    /// Levels that no set-up has, because the kernel lacks what they need.
+    pub left_out: Vec<String>,
 }
 
 impl SetupsSummary {
@@ -167,6 +198,16 @@ impl SetupsSummary {
     #[must_use]
     pub fn count(&self, said: Said) -> usize {
         self.tried.iter().filter(|it| it.said == said).count()
+    }
+
+    /// What the invariants could not decide, of all set-ups.
+    #[must_use]
+    pub fn undecided(&self) -> BTreeMap<&str, usize> {
+        let mut all = BTreeMap::new();
+        for (id, count) in self.tried.iter().flat_map(|it| &it.undecided) {
+            *all.entry(id.as_str()).or_default() += count;
+        }
+        all
     }
 
     /// The distinct reasons, the most frequent first.

@@ -104,6 +104,7 @@ impl AgentSession {
             recording: Recording {
                 vcpus: u32::from(vcpus),
                 tracing: Some(plan.tracing.clone()),
+                sysctls: plan.sysctls.clone(),
                 ..Recording::default()
             },
             rings: Vec::new(),

@@ -83,6 +83,9 @@ pub struct Violation {
     /// The interrupted instruction, where one is known (symbol and offset are added by the
     /// report).
     pub instruction: Option<u64>,
+    /// The open event that lacks a record, as an index into [`crate::trace::Trace::session`].
+    #[serde(default)]
+    pub receiver: Option<usize>,
 }
 
 impl Violation {

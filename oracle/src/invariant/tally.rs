@@ -80,7 +80,22 @@ impl Tally {
             events,
             log: Vec::new(),
             instruction,
+            receiver: None,
         });
+    }
+
+    /// A copy of a record is missing: one line, the copies that are there, the open event that
+    /// should have got one.
+    pub fn missing_copy(
+        &mut self,
+        message: String,
+        events: impl IntoIterator<Item = usize>,
+        receiver: usize,
+    ) {
+        self.violated(message, events, None);
+        if let Some(last) = self.violations.last_mut() {
+            last.receiver = Some(receiver);
+        }
     }
 
     /// Something is wrong in the lab client's log: one line, the slots that show it.
@@ -99,6 +114,7 @@ impl Tally {
             events: Vec::new(),
             log,
             instruction,
+            receiver: None,
         });
     }
 

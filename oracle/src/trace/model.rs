@@ -29,6 +29,9 @@ pub struct Trace {
     pub vcpus: u32,
     /// The events that the plan asks for, indexed by [`EventAnnounce::spec`].
     pub tracing: Option<Tracing>,
+    /// What was written to which file below `/proc/sys/kernel`.
+    #[serde(default)]
+    pub sysctls: Vec<(String, String)>,
     /// The rings.
     pub rings: Vec<RingAnnounce>,
     /// The open events, one per spec and CPU.

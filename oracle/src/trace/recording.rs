@@ -21,6 +21,9 @@ pub struct Recording {
     pub vcpus: u32,
     /// The events that the plan asks for.
     pub tracing: Option<Tracing>,
+    /// What the plan writes to which file below `/proc/sys/kernel`.
+    #[serde(default)]
+    pub sysctls: Vec<(String, String)>,
     /// The rings that were announced.
     pub rings: Vec<RingAnnounce>,
     /// The events that were opened.

@@ -121,6 +121,7 @@ mod tests {
                     message: String::new(),
                     events: Vec::new(),
                     instruction: None,
+                    receiver: None,
                     log: Vec::new(),
                 },
                 finding: None,

@@ -283,6 +283,7 @@ mod tests {
                 events: Vec::new(),
                 log: Vec::new(),
                 instruction: None,
+                receiver: None,
             },
             finding: finding.map(str::to_owned),
         });

@@ -12,16 +12,16 @@ use super::error::CampaignError;
 use super::kernel::KernelChoice;
 use crate::host::choice::KvmHost;
 use crate::host::provider::{HostRequest, TestKernel};
-use crate::judge::{Case, Judge, Outcome, ScenarioResult};
+use crate::judge::{Case, Judge, ScenarioResult};
 use crate::report::json::Setting;
 use crate::scenario::Loaded;
-use crate::setup::judge::{Judged, invariants};
+use crate::setup::judge::{Failure, Judged, invariants};
 use crate::setup::refusals::{REFUSALS, Refusal};
 use crate::setup::rules::ALONE;
 use crate::setup::summary::{SetupsSummary, TriedSetup};
 use crate::setup::{Factor, Setup, Strength, judge, refusals, session, setups};
 use unwindlab_engine::plan::{Executor, TrialPlan};
-use unwindlab_oracle::invariant::Check;
+use unwindlab_oracle::invariant::{Check, Evidence};
 use unwindlab_oracle::trace::recording::TrialEnd;
 use unwindlab_oracle::trace::{Recording, Trace};
 
@@ -98,18 +98,22 @@ impl Subject {
             Self::Refused(refusal) => refusals::judge(refusal, trace),
         }
     }
+}
 
-    /// What it needs of the kernel and the kernel lacks.
-    fn lack(&self, kernel: &dyn TestKernel) -> Option<String> {
-        let Self::Accepted(setup) = self else {
-            return None;
-        };
-        let cgroup = |factor| setup.level(factor).ends_with("cgroup");
-        let needs = setup.is(Factor::CgroupId, "yes")
-            || cgroup(Factor::AskerOf)
-            || cgroup(Factor::ReceiverOf);
-        let has = !kernel.symbols().addresses(CGROUP_PERF).is_empty();
-        (needs && !has).then(|| "the kernel has no cgroups for perf (CGROUP_PERF)".to_owned())
+/// Levels that need a kernel with cgroups for perf.
+const CGROUPS: &[(Factor, &str)] = &[
+    (Factor::CgroupId, "yes"),
+    (Factor::AskerOf, "cgroup"),
+    (Factor::AskerOf, "empty-cgroup"),
+    (Factor::ReceiverOf, "cgroup"),
+    (Factor::ReceiverOf, "empty-cgroup"),
+];
+
+/// Levels that a kernel does not have.
+fn left_out(kernel: &dyn TestKernel) -> &'static [(Factor, &'static str)] {
+    match kernel.symbols().addresses(CGROUP_PERF).is_empty() {
+        true => CGROUPS,
+        false => &[],
     }
 }
 
@@ -124,9 +128,10 @@ pub fn run(
 ) -> Result<TestedSetups, CampaignError> {
     let start = Instant::now();
     let kernel_request = request.kernel.request()?;
-    let subjects = chosen(request)?;
     let kernel = context.fetch(&kernel_request)?;
     let kernel = kernel.as_ref();
+    let left_out = left_out(kernel);
+    let subjects = chosen(request, left_out)?;
     let loaded = base(context)?;
     let plan = required_trial(&loaded, kernel)?;
     tell(SetupsEvent::Started(subjects.len()))?;
@@ -161,14 +166,21 @@ pub fn run(
         summary: SetupsSummary {
             tried: all,
             elapsed: start.elapsed(),
+            left_out: left_out
+                .iter()
+                .map(|(factor, level)| format!("{}={level}", factor.name()))
+                .collect(),
         },
     })
 }
 
-/// The set-ups with their numbers: those of the array from 0, those that are tried alone, then the
+/// The set-ups with their numbers, without some levels: those of the array from 0, those that are tried alone, then the
 /// refusals.
-fn chosen(request: &SetupsRequest) -> Result<Vec<(usize, Subject)>, CampaignError> {
-    let accepted = setups(request.strength, request.seed).into_iter();
+fn chosen(
+    request: &SetupsRequest,
+    left_out: &[(Factor, &str)],
+) -> Result<Vec<(usize, Subject)>, CampaignError> {
+    let accepted = setups(request.strength, request.seed, left_out).into_iter();
     let alone = ALONE
         .iter()
         .map(|levels| Subject::Accepted(Setup::with(levels)));
@@ -208,10 +220,6 @@ impl Campaign<'_> {
         subject: &Subject,
     ) -> Result<(TriedSetup, ScenarioResult), CampaignError> {
         let text = subject.text();
-        if let Some(lack) = subject.lack(self.kernel) {
-            let result = ScenarioResult::not_run("setups", Outcome::Skip, lack);
-            return Ok((TriedSetup::untested(number, text, &result), result));
-        }
         self.context.progress.step(&format!("set-up {number}"));
         let trial = subject.trial(&self.plan);
         let recording = self.record(&trial)?;
@@ -244,7 +252,13 @@ impl Campaign<'_> {
                 .reasons
                 .retain(|reason| reason != "no invariant was exercised");
         }
-        Ok((TriedSetup::new(number, text, judged, &result), result))
+        let matching = |failure: &Failure| {
+            let evidence = Evidence::new(result.trace.as_ref()?);
+            let findings = judge.findings;
+            findings.matching(&failure.violation()?, &evidence, judge.symbols)
+        };
+        let tried = TriedSetup::new(number, text, judged, &result, &matching);
+        Ok((tried, result))
     }
 
     /// A KVM host that failed is replaced for the next set-up.

@@ -3,18 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, announced_spec, receivers, spec};
+use crate::invariant::evidence::{Evidence, announced_spec, asks_of_cpu, spec};
 use crate::trace::Trace;
+use unwindlab_abi::message::EventAnnounce;
 
 /// A3. The callback writes to every enabled event with `defer_output` of the CPU it runs on
 /// (`perf_iterate_sb_cpu`, kernel/events/core.c, 7.2): k events get k copies, all on that CPU. No
 /// other event gets one.
 ///
-/// An event with `defer_output` but without a side-band bit (mmap, comm, task, context_switch) is
-/// not a side-band event (`is_sb_event`), and what such an event gets is not judged: "The
-/// 'defer_output' flag is expect on the event responsible for collecting side-band events" (commit
-/// c69993ecdd4d, "perf: Support deferred user unwind"). A loss around a missing copy excuses it
-/// (XA).
+/// An event with `defer_output` and no other side-band bit gets its copy too. The kernel's own rule
+/// for new records says so: "For new callers; ensure that account_pmu_sb_event() includes your
+/// event, otherwise it might not get delivered" (`perf_iterate_sb`); the commit that brought the
+/// record says on which event tools are expected to set the bit (c69993ecdd4d), not that another one
+/// is to get nothing, and nothing refuses it. A loss around a missing copy excuses it (XA).
 ///
 /// Evidence is a D of which two or more events of the CPU got their copy, or which a side-band
 /// event of the CPU did not get that does not ask for it. Where a single event asks and no other
@@ -23,7 +24,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
     let mut of_cpu: BTreeMap<u32, BTreeSet<usize>> = BTreeMap::new();
-    for (at, open) in receivers(trace) {
+    for (at, open) in askers(trace) {
         of_cpu.entry(open.cpu).or_default().insert(at);
     }
     for answer in &facts.answers {
@@ -45,8 +46,9 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 continue;
             };
             let wanted = of_cpu.get(&cpu);
-            let mut missing = wanted.into_iter().flatten().filter(|at| !all.contains(at));
-            let Some(missing) = missing.next().and_then(|&at| trace.session.get(at)) else {
+            let missing = wanted.into_iter().flatten().filter(|at| !all.contains(at));
+            let missing: Vec<usize> = missing.copied().collect();
+            if missing.is_empty() {
                 let several = wanted.is_some_and(|wanted| wanted.len() > 1);
                 if several || has_bystander(trace, cpu) {
                     tally.holds();
@@ -54,19 +56,26 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                     tally.undecided("the CPU has one event that could get record 22");
                 }
                 continue;
-            };
+            }
             let time = first.event.time;
             if let Some(why) = facts.losses.between(time, time) {
                 tally.excuse(format!("cookie {cookie:#x}: {why}"));
                 continue;
             }
-            let message = format!(
-                "record 22 of {cookie:#x} did not go to event {} on CPU {cpu}",
-                missing.id
-            );
-            tally.violated(message, answers.iter().map(|a| a.event.index), None);
+            for at in missing {
+                let id = trace.session.get(at).map_or(0, |open| open.id);
+                let message =
+                    format!("record 22 of {cookie:#x} did not go to event {id} on CPU {cpu}");
+                tally.missing_copy(message, answers.iter().map(|a| a.event.index), at);
+            }
         }
     }
+}
+
+/// Open events of a CPU that ask for record 22.
+fn askers(trace: &Trace) -> impl Iterator<Item = (usize, &EventAnnounce)> {
+    let open = trace.session.iter().enumerate();
+    open.filter(|(_, open)| announced_spec(trace, open).is_some_and(asks_of_cpu))
 }
 
 /// Whether a side-band event of the CPU does not ask for record 22.
@@ -123,18 +132,16 @@ mod tests {
     }
 
     #[test]
-    fn no_side_band_bit_no_copy() {
+    fn an_event_without_another_side_band_bit_gets_its_copy_too() {
         let mut kit = Kit::new(1);
-        kit.open(unwindlab_abi::plan::EventSpec {
-            defer_output: false,
-            ..second()
-        });
         let spec = unwindlab_abi::plan::EventSpec {
             task: false,
             ..second()
         };
-        kit.open(spec);
+        let at = kit.open(spec);
         kit.deferred(0, 1001, C, &[0x40]);
+        assert_eq!(violations("A3", &kit)[0].receiver, usize::try_from(at).ok());
+        kit.deferred_to(at, 0, 1001, C, &[0x40]);
         assert_eq!(holds("A3", &kit).0, 1);
     }
 

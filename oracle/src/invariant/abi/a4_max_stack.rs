@@ -21,7 +21,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         let Some(spec) = spec(trace, request.event).filter(|spec| spec.max_stack > 0) else {
             continue;
         };
-        let (limit, found) = (kernel_limit(spec), request.sample.kernel_chain().len());
+        let (limit, found) = (
+            kernel_limit(trace, spec),
+            request.sample.kernel_chain().len(),
+        );
         if found > limit {
             let message = format!(
                 "the sample with cookie {:#x} has {found} kernel addresses, max_stack is {limit}",

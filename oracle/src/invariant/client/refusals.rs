@@ -4,7 +4,7 @@ use unwindlab_abi::message::ThreadAnnounce;
 
 use crate::invariant::Tally;
 use crate::invariant::evidence::lab::{Lab, task};
-use crate::invariant::evidence::{Evidence, spec};
+use crate::invariant::evidence::{Evidence, has_no_room, spec};
 use crate::trace::{EventKind, LabEvent, LabKind};
 
 /// `-EINVAL`.
@@ -77,7 +77,8 @@ fn overtook<'a>(lab: &Lab<'a>, event: &LabEvent) -> Option<&'a LabEvent> {
 /// went unnoticed. M7 judges whether the refusal was right.
 ///
 /// Evidence is such a sample with a cookie. An inline chain is M7's, and a sample without any chain
-/// is undecided: perf found no buffer for it (`get_callchain_entry`).
+/// is undecided: perf found no buffer for it (`get_callchain_entry`). So is one with as many context
+/// entries as `perf_event_max_contexts_per_stack` allows.
 pub fn asked(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
@@ -96,6 +97,8 @@ pub fn asked(evidence: &Evidence<'_>, tally: &mut Tally) {
         }
         if sample.cookie().is_some() {
             tally.holds();
+        } else if has_no_room(trace, event) {
+            tally.undecided("the limit of contexts leaves no room for a cookie");
         } else if event.kernel_chain().is_empty() {
             tally.undecided("a sample without a chain");
         } else if !sample.is_inline() {
@@ -110,10 +113,11 @@ pub fn asked(evidence: &Evidence<'_>, tally: &mut Tally) {
 
 #[cfg(test)]
 mod tests {
+    use crate::invariant::Check;
     use crate::invariant::testkit::lab::{
         C, LabKit, NEXT, client, holds as holds_in_log, violated,
     };
-    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+    use crate::invariant::testkit::{Kit, check, holds, not_exercised, violations};
 
     #[test]
     fn what_the_kernel_doc_says_holds() {
@@ -180,5 +184,19 @@ mod tests {
         kit.exit(0, 1001);
         kit.kernel_only(0, 1001);
         assert!(not_exercised("R6", &kit).contains("1 undecided"));
+    }
+
+    #[test]
+    fn a_chain_without_room_for_a_cookie_is_not_decided() {
+        let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        kit.kernel_only(0, 1001);
+        for (limit, decided) in [("1", false), ("2", true)] {
+            let mut trace = kit.trace();
+            let name = "perf_event_max_contexts_per_stack".to_owned();
+            trace.sysctls.push((name, limit.to_owned()));
+            let found = check("R6", &trace);
+            assert_eq!(matches!(found, Check::Violated(_)), decided, "{found:?}");
+        }
     }
 }

@@ -53,7 +53,8 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
 
 #[cfg(test)]
 mod tests {
-    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+    use crate::invariant::Check;
+    use crate::invariant::testkit::{Kit, check, holds, not_exercised, violations};
 
     #[test]
     fn growing_counts_hold_over_the_wrap_too() {
@@ -80,6 +81,20 @@ mod tests {
         kit.nmi(1, 1001, 3 << 32 | 1);
         kit.nmi(0, 1001, 3 << 32 | 1);
         assert_eq!(holds("C6", &kit).0, 1);
+    }
+
+    /// The request that got the lower count shows no cookie, and comes to light after the other.
+    #[test]
+    fn a_birth_in_a_chain_without_room_for_the_cookie_is_not_known() {
+        let mut kit = Kit::new(1);
+        kit.kernel_only(0, 1001);
+        kit.nmi(0, 1002, 5 << 32 | 1);
+        kit.nmi(0, 1001, 3 << 32 | 1);
+        let mut trace = kit.trace();
+        assert!(matches!(check("C6", &trace), Check::Violated(_)));
+        let name = "perf_event_max_contexts_per_stack".to_owned();
+        trace.sysctls.push((name, "1".to_owned()));
+        assert!(matches!(check("C6", &trace), Check::NotExercised { .. }));
     }
 
     #[test]

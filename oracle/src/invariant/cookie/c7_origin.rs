@@ -8,7 +8,8 @@ use crate::invariant::evidence::Evidence;
 ///
 /// The S(c) may be lost although its request was made: perf asks for the cookie while it prepares
 /// the sample, before it finds space. A loss before the D excuses (XA). Nothing else in the guest
-/// uses perf.
+/// uses perf. Where `perf_event_max_contexts_per_stack` leaves no room for a cookie in a chain, which
+/// one its request got is not known: undecided.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     for (&cookie, exchange) in &facts.exchanges {
@@ -21,6 +22,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 tally.excuse(format!("cookie {cookie:#x}: {why}"));
                 continue;
             }
+            if facts.may_be_of_a_cut_chain(answer) {
+                tally.undecided("the limit of contexts may have cut the cookie of its sample off");
+                continue;
+            }
             let (events, instruction) = facts.story(answer);
             let message = format!("no sample carries cookie {cookie:#x} of a record 22");
             tally.violated(message, events, instruction);
@@ -30,7 +35,9 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
 
 #[cfg(test)]
 mod tests {
-    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+    use crate::invariant::Check;
+    use crate::invariant::testkit::{Kit, SOMEWHERE, check, holds, not_exercised, violations};
+    use crate::trace::model::{CONTEXT_KERNEL, CONTEXT_USER_DEFERRED};
 
     const C: u64 = 3 << 32 | 1;
 
@@ -56,6 +63,39 @@ mod tests {
         kit.lost(0, 1);
         kit.deferred(0, 1001, C, &[0x40]);
         assert!(not_exercised("C7", &kit).contains("XA"));
+    }
+
+    #[test]
+    fn a_cookie_that_the_limit_of_contexts_cut_off_is_not_decided() {
+        let answered = |limit: &str, tid: u32, tail: &[u64]| {
+            let mut kit = Kit::new(1);
+            let mut chain = vec![CONTEXT_KERNEL, SOMEWHERE];
+            chain.extend(tail);
+            kit.sample(0, 1001, 1, chain);
+            kit.deferred(0, tid, C, &[0x40]);
+            let mut trace = kit.trace();
+            let name = "perf_event_max_contexts_per_stack".to_owned();
+            trace.sysctls.push((name, limit.to_owned()));
+            ["C7", "M3"].map(|id| check(id, &trace))
+        };
+        let marker = CONTEXT_USER_DEFERRED;
+        for (limit, tail) in [("2", &[marker][..]), ("1", &[])] {
+            for found in answered(limit, 1001, tail) {
+                assert!(matches!(found, Check::NotExercised { undecided: 1, .. }));
+            }
+            for found in answered(limit, 1002, tail) {
+                assert!(matches!(found, Check::Violated(_)));
+            }
+        }
+        for (limit, tail) in [
+            ("8", &[marker][..]),
+            ("3", &[marker]),
+            ("3", &[marker, C + 2]),
+        ] {
+            for found in answered(limit, 1001, tail) {
+                assert!(matches!(found, Check::Violated(_)), "{limit} {tail:?}");
+            }
+        }
     }
 
     #[test]

@@ -36,12 +36,17 @@ pub(crate) struct Answer<'t> {
 pub(crate) struct Exchange<'t> {
     pub requests: Vec<Request<'t>>,
     pub answers: Vec<Answer<'t>>,
+    /// The first request may be one whose sample had no room for the cookie.
+    pub birth_is_hidden: bool,
 }
 
 impl<'t> Exchange<'t> {
     /// The first request, if it is certain which one that is: every other one is later for sure, or
     /// in the same ring.
     pub fn birth(&self) -> Option<Request<'t>> {
+        if self.birth_is_hidden {
+            return None;
+        }
         let first = *self.requests.first()?;
         let certain = self
             .requests
@@ -119,6 +124,7 @@ impl<'t> Facts<'t> {
             facts.add(event);
         }
         facts.add_lab();
+        facts.hides_births();
         facts
     }
 

@@ -241,7 +241,7 @@ impl Shown {
         // The unwinder steps over the NMI's own frame and shows the interrupted address exactly
         // (arch/x86/kernel/unwind_orc.c, ORC_TYPE_REGS). It is missing where the chain was cut.
         let chain = event.kernel_chain();
-        let limit = spec(trace, event).map_or(0, kernel_limit);
+        let limit = spec(trace, event).map_or(0, |spec| kernel_limit(trace, spec));
         let whole = !chain.is_empty() && chain.len() < limit;
         if injection.cpl != 0 || !whole {
             return Ok(());

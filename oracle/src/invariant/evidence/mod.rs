@@ -8,11 +8,12 @@
 //! - [`syscalls`]: the system calls of every task; [`returns`]: its returns to user mode, by the
 //!   witness
 //! - [`facts`]: requests and answers, joined by cookie, and all of the above
-//! - [`exits`], [`stacks`], [`entries`], [`unanswered`]: what follows from the facts about exits,
-//!   user stacks, kernel entries and missing answers
+//! - [`exits`], [`stacks`], [`entries`], [`unanswered`], [`contexts`]: what follows about exits,
+//!   user stacks, kernel entries, missing answers and chains that were cut
 //! - [`lab`]: what the log of the kernel's lab client proves
 //! - [`names`]: the kernel's symbols, where they are known
 
+mod contexts;
 mod entries;
 mod exits;
 mod facts;
@@ -30,6 +31,7 @@ mod unanswered;
 
 use std::cell::OnceCell;
 
+pub(super) use contexts::{has_no_room, is_cut};
 use entries::OneEntry;
 pub use entries::{EntryCode, KernelText};
 pub(super) use entries::{Origin, Relation, Together};
@@ -38,7 +40,10 @@ use lab::Lab;
 pub(super) use losses::loses;
 use names::KernelNames;
 pub(super) use order::before;
-pub(super) use role::{Role, announced_spec, kernel_limit, receivers, role, spec, spec_role};
+pub(super) use role::{
+    Role, announced_spec, asks_of_cpu, has_side_band_bit, kernel_limit, receivers, role, spec,
+    spec_role,
+};
 pub(super) use stacks::{at_leaf, difference, expected, flaw};
 pub(super) use syscalls::Syscalls;
 pub(super) use tasks::Task;

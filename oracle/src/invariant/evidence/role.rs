@@ -5,7 +5,7 @@ use unwindlab_abi::attr::flag;
 use unwindlab_abi::message::EventAnnounce;
 use unwindlab_abi::plan::{EventSource, EventSpec};
 
-use crate::trace::{Event, Trace};
+use crate::trace::{Event, EventKind, Trace};
 
 /// What a perf event of the session is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,9 +33,13 @@ pub(crate) fn announced_spec<'t>(trace: &'t Trace, open: &EventAnnounce) -> Opti
     trace.tracing.as_ref()?.events.get(at)
 }
 
-/// What the event that wrote a record is for.
+/// What the event that wrote a sample is for. Its other records, such as the record 22 that it asks
+/// for, do not show that it fired.
 pub(crate) fn role(trace: &Trace, event: &Event) -> Role {
-    spec(trace, event).map_or(Role::Other, spec_role)
+    match event.kind {
+        EventKind::Sample(_) => spec(trace, event).map_or(Role::Other, spec_role),
+        _ => Role::Other,
+    }
 }
 
 /// What an event opened with `spec` is for.
@@ -57,12 +61,21 @@ pub(crate) fn spec_role(spec: &EventSpec) -> Role {
     }
 }
 
-/// Whether an event opened with `spec` gets every record 22 of its CPU.
-///
-/// The record travels with the side-band records, and `is_sb_event` (kernel/events/core.c, 7.2)
-/// does not look at `defer_output`. An event without any side-band bit gets none; `unwindlab setups`
-/// judges that. An event of one thread or of a cgroup gets those of its tasks.
+/// Whether an event opened with `spec` asks for every record 22 of its CPU. An event of one thread
+/// or of a cgroup asks for those of its tasks.
+pub(crate) fn asks_of_cpu(spec: &EventSpec) -> bool {
+    spec.defer_output && spec.details.target == EventTarget::Usual
+}
+
+/// Whether an event opened with `spec` gets every record 22 of its CPU, on a kernel with F007 too:
+/// the record travels with the side-band records, and `is_sb_event` (kernel/events/core.c, 7.2) does
+/// not look at `defer_output`.
 pub(crate) fn receives(spec: &EventSpec) -> bool {
+    asks_of_cpu(spec) && has_side_band_bit(spec)
+}
+
+/// Whether an event opened with `spec` has one of the bits that `is_sb_event` looks at.
+pub(crate) fn has_side_band_bit(spec: &EventSpec) -> bool {
     const SIDE_BAND: u64 = flag::MMAP
         | flag::MMAP2
         | flag::MMAP_DATA
@@ -74,8 +87,7 @@ pub(crate) fn receives(spec: &EventSpec) -> bool {
         | flag::TEXT_POKE
         | flag::BPF_EVENT;
     let side_band = spec.task || spec.comm || spec.mmap || spec.context_switch;
-    let side_band = side_band || spec.details.set & SIDE_BAND != 0;
-    spec.defer_output && side_band && spec.details.target == EventTarget::Usual
+    side_band || spec.details.set & SIDE_BAND != 0
 }
 
 /// Open events that receive record 22.
@@ -89,11 +101,15 @@ pub fn is_marker(trace: &Trace, event: &Event) -> bool {
     matches!(role(trace, event), Role::SyscallEnter | Role::SyscallExit)
 }
 
-/// Kernel addresses that a chain of this event can have (`sysctl_perf_event_max_stack` is 127
-/// unless someone changed it, and the harness does not).
-pub(crate) fn kernel_limit(spec: &unwindlab_abi::plan::EventSpec) -> usize {
-    match spec.max_stack {
-        0 => 127,
-        n => usize::from(n),
+/// Kernel addresses that a chain of this event can have. Where the event does not say, it is
+/// `perf_event_max_stack`: 127 unless the plan sets it.
+pub(crate) fn kernel_limit(trace: &Trace, spec: &EventSpec) -> usize {
+    let mut set = trace.sysctls.iter().rev();
+    let set = set.find(|(name, _)| name == "perf_event_max_stack");
+    match (spec.max_stack, set) {
+        (0, None) => 127,
+        // A number that cannot be read: any chain may have been cut.
+        (0, Some((_, value))) => value.parse().unwrap_or(0),
+        (n, _) => usize::from(n),
     }
 }

@@ -190,6 +190,28 @@ mod tests {
 
     const C: u64 = 3 << 32 | 1;
 
+    /// A tracer at `sys_enter` that receives record 22 too: only its samples are markers.
+    #[test]
+    fn a_record_22_of_an_event_at_a_tracepoint_is_no_marker() {
+        let mut kit = Kit::new(1);
+        let session = kit.open(EventSpec {
+            sample_period: 1,
+            defer_callchain: true,
+            defer_output: true,
+            ..spec("session", tracepoint("raw_syscalls", "sys_enter"))
+        });
+        kit.sys_enter(0, 1001);
+        let asked = kit.asks_in(session, 0, 1001, C, &[]);
+        kit.sys_exit(0, 1001);
+        kit.deferred_to(session, 0, 1001, C, &[0x40]);
+        let answered = kit.deferred(0, 1001, C, &[0x40]);
+        kit.sys_enter(0, 1001);
+        let trace = kit.trace();
+        let facts = Facts::new(&trace, None);
+        let (asked, answered) = (&trace.events[asked], &trace.events[answered]);
+        assert!(facts.separated(asked, answered).is_none());
+    }
+
     /// Two tracers at `sys_enter`: the second one's record is no second system call.
     #[test]
     fn two_events_at_a_tracepoint_are_one_marker() {

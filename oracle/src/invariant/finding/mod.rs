@@ -341,6 +341,8 @@ fn like(pattern: &str, text: &str) -> bool {
 #[cfg(test)]
 mod overtaken_tests;
 #[cfg(test)]
+mod perf_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod uprobe_tests;

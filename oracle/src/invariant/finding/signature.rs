@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use unwindlab_abi::lab::LabContext;
+use unwindlab_abi::plan::EventSpec;
 
 use super::Presence;
 use super::Resolver;
 use super::uprobes;
-use crate::invariant::evidence::{Evidence, Facts, spec};
+use crate::invariant::evidence::{
+    Evidence, Facts, announced_spec, has_side_band_bit, is_cut, spec,
+};
 use crate::invariant::{Violation, world};
 use crate::trace::{Event, EventKind, LabEvent, LabKind, Trace};
 
@@ -27,6 +30,34 @@ pub(super) struct Signature {
     /// Instead of either: the beginnings of the lines of W0's report, from the first on.
     #[serde(default)]
     report: Option<Vec<String>>,
+    /// Instead of all of these: the open event that lacks its copy of a record.
+    receiver: Option<Receiver>,
+}
+
+/// An open event.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Receiver {
+    /// Whether it has one of the bits that make a side-band event.
+    #[serde(rename = "side-band")]
+    side_band: Option<bool>,
+    /// Whether tasks inherit it.
+    inherited: Option<bool>,
+    /// Whether the copies of others, at least one, come behind the exit record of their task.
+    exiting: Option<bool>,
+}
+
+impl Receiver {
+    fn fits(&self, facts: &Facts<'_>, violation: &Violation, spec: &EventSpec) -> bool {
+        let copies = violation.events.iter();
+        let mut copies = copies.filter_map(|at| facts.trace.events.get(*at));
+        let exiting =
+            !violation.events.is_empty() && copies.all(|copy| facts.behind_exit(copy).is_some());
+        self.side_band
+            .is_none_or(|it| it == has_side_band_bit(spec))
+            && self.inherited.is_none_or(|it| it == spec.inherit)
+            && self.exiting.is_none_or(|it| it == exiting)
+    }
 }
 
 /// One record of the lab client's log.
@@ -96,6 +127,9 @@ struct EventPattern {
     /// Whether a record 22 differs from the inline chain beside it by what a uprobe does to the
     /// registers.
     stepped: Option<bool>,
+    /// Whether the chain of a sample ends with the deferred marker, and has as many context entries
+    /// as `perf_event_max_contexts_per_stack` allows.
+    cut: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -196,6 +230,14 @@ impl Signature {
     /// What is wrong with it, if anything is.
     pub fn flaw(&self) -> Option<String> {
         let empty = self.events.is_empty() && self.log.is_empty();
+        if let Some(receiver) = &self.receiver {
+            let says = [receiver.side_band, receiver.inherited, receiver.exiting];
+            if says.iter().all(Option::is_none) {
+                return Some("it says nothing of the event that lacks a record".into());
+            }
+            let more = !empty || self.report.is_some() || self.instruction.is_some();
+            return more.then(|| "an event that lacks a record is all of a signature".into());
+        }
         if let Some(lines) = &self.report {
             let flaw = match () {
                 () if lines.is_empty() || lines.iter().any(String::is_empty) => {
@@ -233,6 +275,8 @@ impl Signature {
             let number = matches!(event.cookie, Some(CookieName::Number(n)) if n != 0);
             let sampled = matches!(event.kind, Kind::Sample | Kind::PlainSample);
             let flaw = match () {
+                // A chain that was cut is wrong whoever's it is.
+                () if event.cut == Some(true) && event.kind == Kind::PlainSample => return None,
                 () if event.task.is_none() && (carries || sampled) => "must name its task",
                 () if event.cookie.is_none() && carries => "must name its cookie",
                 () if event.cookie.is_some() && !carries => "has no cookie",
@@ -241,6 +285,7 @@ impl Signature {
                 () if event.frames.is_some() && event.kind != Kind::Deferred => "has no frames",
                 () if event.made.is_some() && !sampled => "is made nowhere",
                 () if event.shows_uprobes() && event.kind != Kind::Deferred => "has no frames",
+                () if event.cut.is_some() && event.kind != Kind::PlainSample => "has no marker",
                 () => return None,
             };
             Some(format!("an event of kind {:?} {flaw}", event.kind))
@@ -266,6 +311,11 @@ impl Signature {
         kernel: &Places<'_, K>,
     ) -> bool {
         let trace = evidence.trace();
+        if let Some(receiver) = &self.receiver {
+            let lacking = violation.receiver.and_then(|at| trace.session.get(at));
+            let spec = lacking.and_then(|open| announced_spec(trace, open));
+            return spec.is_some_and(|spec| receiver.fits(evidence.facts(), violation, spec));
+        }
         if violation.events.len() != self.events.len() || violation.log.len() != self.log.len() {
             return false;
         }
@@ -422,7 +472,8 @@ impl EventPattern {
         let begin = event.kernel_chain().first();
         let made = |names: &Vec<String>| begin.is_some_and(|&ip| kernel.within(ip, names));
         let made = self.made.as_ref().is_none_or(made);
-        place && frames && inherited && uprobes && made
+        let cut = self.cut.is_none_or(|it| it == is_cut(facts.trace, event));
+        place && frames && inherited && uprobes && made && cut
     }
 
     /// Whether it says what uprobes left in the frames.

@@ -9,7 +9,7 @@ use crate::invariant::evidence::{Evidence, Relation, Request, spec};
 /// answered. So a D with an S(c) of another entry beside one of its own is undecided (M1 judges the
 /// former). Where all are proved to be of other entries, or there is none
 /// at all, that is a violation; the rest is undecided. A lost S(c) excuses (XA), as for C7, which
-/// asks for the cookie alone.
+/// asks for the cookie alone, and so does a cookie that the limit of contexts may have cut off.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
@@ -19,15 +19,15 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 |r: &&Request<'_>| spec(trace, r.event).is_none_or(|spec| spec.defer_callchain);
             let mut requests = exchange.requests.iter().filter(asked).peekable();
             let nobody = requests.peek().is_none();
-            let (mut own, mut other, mut unknown) = (false, false, false);
+            let (mut own, mut other, mut unknown) = (false, None, false);
             for request in requests {
                 match facts.relation(request.event, answer.event) {
                     Relation::Same(_) => own = true,
-                    Relation::Different(_) => other = true,
+                    Relation::Different(proof) => other = Some(proof.why),
                     Relation::Unknown => unknown = true,
                 }
             }
-            match (own, other, unknown) {
+            match (own, other.is_some(), unknown) {
                 (true, false, _) => tally.holds(),
                 (true, true, _) => tally.undecided("its cookie was asked for in another entry too"),
                 (false, _, true) => tally.undecided(Relation::UNDECIDED),
@@ -40,11 +40,14 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 tally.excuse(format!("cookie {cookie:#x}: {why}"));
                 continue;
             }
+            if nobody && facts.may_be_of_a_cut_chain(answer) {
+                tally.undecided("the limit of contexts may have cut the cookie of its sample off");
+                continue;
+            }
             let (events, instruction) = facts.story(answer);
-            let what = if nobody {
-                "no sample asked for it"
-            } else {
-                "it was asked for in other entries only"
+            let what = match other {
+                None => "no sample asked for it".to_owned(),
+                Some(why) => format!("it was asked for in other entries only: {why}"),
             };
             let message = format!("record 22 with cookie {cookie:#x}: {what}");
             tally.violated(message, events, instruction);

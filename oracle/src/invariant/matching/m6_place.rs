@@ -3,8 +3,16 @@
 use std::collections::BTreeMap;
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, loses};
-use crate::trace::{Event, EventKind};
+use crate::invariant::evidence::{Evidence, loses, spec};
+use crate::trace::{Event, EventKind, Trace};
+
+/// Whether the event that wrote a record is one of all tasks of a CPU. One of some tasks writes
+/// nothing when others come.
+fn is_of_cpu(trace: &Trace, event: &Event) -> bool {
+    spec(trace, event).is_none_or(|spec| {
+        spec.details.target == unwindlab_abi::EventTarget::Usual && !spec.inherit
+    })
+}
 
 /// Who runs on a CPU according to its ring.
 #[derive(Clone, Copy)]
@@ -32,6 +40,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         let mut current: Option<Current> = None;
         for event in ring.iter() {
             match &event.kind {
+                EventKind::Switch { .. } if !is_of_cpu(trace, event) => {}
                 EventKind::Switch { .. } => current = switched(event),
                 _ if loses(event) => current = None,
                 EventKind::CallchainDeferred(chain) => {
@@ -98,6 +107,15 @@ mod tests {
         let switch = kit.switch_in(0, 1002);
         let wrong = kit.deferred(0, 1001, C, &[0x40]);
         assert_eq!(violations("M6", &kit)[0].events, [switch, wrong]);
+    }
+
+    #[test]
+    fn an_event_of_some_tasks_does_not_say_who_runs() {
+        let mut kit = Kit::new(1);
+        kit.spec("track", |spec| spec.inherit = true);
+        kit.switch_in(0, 1002);
+        kit.deferred(0, 1001, C, &[0x40]);
+        not_exercised("M6", &kit);
     }
 
     #[test]

@@ -92,7 +92,7 @@ fn why_shorter(trace: &Trace, twin: &Event) -> &'static str {
         return "no sample";
     };
     let length = sample.kernel_chain().len() + sample.user_chain().len();
-    match spec(trace, twin).is_some_and(|spec| length >= kernel_limit(spec)) {
+    match spec(trace, twin).is_some_and(|spec| length >= kernel_limit(trace, spec)) {
         true => "the twin's chain is cut at max_stack",
         false => "the twin's chain ends early, as it does at a page that is not present",
     }

@@ -88,7 +88,7 @@ fn nmi_samples(trace: &Trace, cpu: u32) -> Vec<Vec<&Event>> {
 
 /// Whether the kernel part of the chain is there and was not cut.
 fn is_whole(trace: &Trace, event: &Event) -> bool {
-    let limit = spec(trace, event).map_or(0, kernel_limit);
+    let limit = spec(trace, event).map_or(0, |spec| kernel_limit(trace, spec));
     (1..limit).contains(&event.kernel_chain().len())
 }
 

@@ -58,6 +58,7 @@ impl Trace {
             release: recording.release.clone(),
             vcpus: recording.vcpus,
             tracing: recording.tracing.clone(),
+            sysctls: recording.sysctls.clone(),
             rings: recording.rings.clone(),
             session: recording.events.clone(),
             threads: recording.threads.clone(),

@@ -92,7 +92,7 @@ impl<'t> Facts<'t> {
         let Some(code) = self.code else {
             return self.origin_by_injection(event);
         };
-        if chain.len() >= kernel_limit(spec) {
+        if chain.len() >= kernel_limit(self.trace, spec) {
             return Origin::Unknown;
         }
         match of_chain(code, chain) {

@@ -30,6 +30,8 @@ pub(super) enum Anchor {
     Call(String),
     /// An instruction with this number in it.
     Number(i64),
+    /// A conditional jump by a comparison of signed numbers.
+    SignedJump(Anything),
 }
 
 /// The word that stands where an anchor has no more to say.
@@ -96,6 +98,10 @@ impl Anchor {
                 is_immediate(instruction.op_kind(at))
                     && instruction.immediate(at).cast_signed() == *number
             }),
+            Self::SignedJump(_) => matches!(
+                instruction.mnemonic(),
+                Mnemonic::Jl | Mnemonic::Jle | Mnemonic::Jg | Mnemonic::Jge
+            ),
             Self::Call(name) => {
                 let direct = matches!(instruction.mnemonic(), Mnemonic::Call | Mnemonic::Jmp)
                     && instruction.op0_kind() == OpKind::NearBranch64;

@@ -15,7 +15,8 @@ fn there(kernel: &impl Resolver) -> Vec<String> {
 /// All but one of the findings.
 fn without(id: &str) -> Vec<String> {
     let all = [
-        "F001", "F002", "F003", "F004", "F005", "F006", "F009", "F010", "F011", "F012",
+        "F001", "F002", "F003", "F004", "F005", "F006", "F007", "F008", "F009", "F010", "F011",
+        "F012",
     ];
     let rest = all.into_iter().filter(|other| *other != id);
     rest.map(str::to_owned).collect()
@@ -98,6 +99,11 @@ fn a_fix_takes_a_finding_out_of_the_code() {
         built("unwind_deferred_request", 0x40, worker),
         without("F012")
     );
+    // mov rax,0x8265822300: bit 39, too
+    assert_eq!(built("perf_event_alloc", 6, &[0x82]), without("F007"));
+    // The cookie is stored right behind the marker.
+    let nops = &[0x90; 4];
+    assert_eq!(built("get_perf_callchain", 0xc, nops), without("F008"));
 }
 
 #[test]
@@ -129,7 +135,16 @@ fn a_neighbour_is_not_a_finding() {
     let unmarked = &[0x90; 7];
     assert_eq!(
         built("unwind_deferred_cancel", 0xb, unmarked),
-        ["F001", "F004", "F006", "F009", "F010", "F011", "F012"]
+        [
+            "F001", "F004", "F006", "F007", "F008", "F009", "F010", "F011", "F012"
+        ]
+    );
+    // The bits of side-band events are others: task is not among them.
+    assert_eq!(built("perf_event_alloc", 3, &[0x03]), without("F007"));
+    // The cookie is not stored at all.
+    assert_eq!(
+        built("get_perf_callchain", 0xc, &[0x90; 8]),
+        without("F008")
     );
     // The walk knows nothing of uprobes; the probed instruction is not executed.
     let nops = &[0x90; 5];
