@@ -27,6 +27,7 @@ use std::sync::atomic::Ordering;
 use unwindlab_vmm::Regs;
 
 use super::error::SweepError;
+use super::guest::nmi_stack;
 use super::track::{STRIDE, Track};
 use super::trial::Approach;
 use super::worker::Worker;
@@ -40,8 +41,6 @@ const PAGE: u64 = 4096;
 /// `THREAD_SIZE`, to which a kernel stack is aligned. It is twice as much with KASAN: less is left
 /// out there.
 const STACK: u64 = 16 << 10;
-/// Pages of the NMI's stack, `EXCEPTION_STKSZ`.
-const NMI_STACK_PAGES: u64 = 2;
 /// Bytes of `rcu_head` in `struct callchain_cpus_entries`, before the pointers
 /// (kernel/events/callchain.c).
 const CPU_ENTRIES: u64 = 16;
@@ -260,8 +259,7 @@ impl Worker<'_> {
     /// The stack of an NMI whose handler is about to begin.
     fn nmi_stack(&mut self) -> Result<Vec<Range<u64>>, SweepError> {
         let rsp = self.walk.driver.vcpu(self.walk.start.vcpu)?.regs()?.rsp;
-        let top = (rsp & !(PAGE - 1)).saturating_add(PAGE);
-        self.pages(top.saturating_sub(NMI_STACK_PAGES * PAGE)..top)
+        self.pages(nmi_stack(rsp))
     }
 
     /// The buffers of perf for call chains, of the path's CPU.

@@ -1,5 +1,6 @@
 //! What a sweep does with its guest everywhere: lets it go on, makes NMIs and checkpoints.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use unwindlab_oracle::trace::recording::Injection;
@@ -13,6 +14,9 @@ use crate::plan::sweep::SweepPlan;
 pub(super) const THREAD: u32 = 0;
 /// Longest time between two stops of a guest that is well.
 pub(super) const LEG: Duration = Duration::from_secs(10);
+const PAGE: u64 = 4096;
+/// Pages of the NMI's stack, `EXCEPTION_STKSZ`.
+const NMI_STACK_PAGES: u64 = 2;
 /// How late a tick is in a trial.
 const TICKS_LATE: Duration = Duration::from_millis(100);
 
@@ -95,4 +99,21 @@ pub(super) fn without_ticks(driver: &mut Driver) -> Result<(), SweepError> {
     driver.machine.pause_all()?;
     driver.machine.postpone_timers(TICKS_LATE)?;
     Ok(())
+}
+
+/// The stack of an NMI whose handler is about to begin with this stack pointer.
+pub(super) const fn nmi_stack(rsp: u64) -> Range<u64> {
+    let top = (rsp & !(PAGE - 1)).saturating_add(PAGE);
+    top.saturating_sub(NMI_STACK_PAGES * PAGE)..top
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stack_of_an_nmi_is_two_pages_that_end_behind_its_frame() {
+        let stack = nmi_stack(0xffff_fe00_0000_efd8);
+        assert_eq!(stack, 0xffff_fe00_0000_d000..0xffff_fe00_0000_f000);
+    }
 }

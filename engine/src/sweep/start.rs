@@ -1,5 +1,6 @@
 //! Where a path begins: from power-on to behind the request, or to wherever it is to begin.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use unwindlab_oracle::trace::LabLog;
@@ -13,7 +14,7 @@ use unwindlab_abi::mark;
 use super::entry::before_entry;
 use super::error::{Phase, SweepError};
 use super::follow::Followed;
-use super::guest::{Injected, LEG, THREAD, checkpoint, nmi, pass, without_ticks};
+use super::guest::{Injected, LEG, THREAD, checkpoint, nmi, nmi_stack, pass, without_ticks};
 use super::printk::Printed;
 use super::progress::Progress;
 use super::user::gate;
@@ -65,6 +66,10 @@ pub(super) struct PathStart {
     pub(super) task_pid: Option<u64>,
     /// Slots of the lab client's log that were finished just before the request.
     pub(super) slots: u64,
+    /// The stack of the NMI in whose handler the path begins. Another NMI there is nested: the
+    /// kernel handles it when the first returns, as one that came where the first did (`repeat_nmi`,
+    /// arch/x86/entry/entry_64.S).
+    pub(super) nmi_stack: Range<u64>,
 }
 
 /// A thread's iteration, and where it is under way.
@@ -189,8 +194,14 @@ impl PathStart {
             }
         }
         driver.break_at(&[])?;
+        let rsp = driver.vcpu(vcpu)?.regs()?.rsp;
+        let nmi_stack = match plan.in_handler && plan.made == Made::Nmi {
+            true => nmi_stack(rsp),
+            false => 0..0,
+        };
         Ok(Self {
             vcpu,
+            nmi_stack,
             task,
             any_task: plan.any_task(),
             place,

@@ -264,7 +264,12 @@ impl Worker<'_> {
         let spec = u32::try_from(self.plan.trial.injections.len()).unwrap_or(u32::MAX);
         let start = &self.walk.start;
         let of = Injected::of(self.plan, start.iteration);
-        nmi(&mut self.walk.driver, start.vcpu, spec, of)
+        let made = nmi(&mut self.walk.driver, start.vcpu, spec, of)?;
+        let rsp = self.walk.driver.vcpu(start.vcpu)?.regs()?.rsp;
+        Ok(Injection {
+            exact: made.exact && !start.nmi_stack.contains(&rsp),
+            ..made
+        })
     }
 
     /// The trial whose NMIs are made.
