@@ -66,7 +66,7 @@ fn each_return_from_a_system_call_is_noted_once() {
         let (Some(tid), Some(name)) = (event.tid, name(&trace, event)) else {
             continue;
         };
-        if threads.contains(&tid) && ["enter", "exit"].contains(&name) {
+        if threads.contains(&tid) && ["sys_enter", "sys_exit"].contains(&name) {
             by_task.entry(tid).or_default().push((name, event));
         }
     }
@@ -83,11 +83,11 @@ fn each_return_from_a_system_call_is_noted_once() {
                 continue;
             };
             match (*first, *second) {
-                ("enter", "exit") => {
+                ("sys_enter", "sys_exit") => {
                     calls += 1;
                     assert_eq!(returns, 0, "a call is one stay in the kernel: {two:?}");
                 }
-                ("exit", "enter") => {
+                ("sys_exit", "sys_enter") => {
                     gaps += 1;
                     // More where an interrupt hit user mode in between.
                     assert!(returns >= 1, "user mode was not seen: {two:?}");
