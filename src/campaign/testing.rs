@@ -107,7 +107,7 @@ pub(crate) struct FakeProvider {
     pub(crate) fetched: AtomicBool,
     pub(crate) hosts_started: AtomicU32,
     pub(crate) interrupt: Interrupt,
-    /// Interrupts the user's way, in the middle of this trial.
+    /// Interrupts the user's way, in the middle of this trial, or before this message of a sweep.
     pub(crate) interrupt_in: Option<usize>,
 }
 
@@ -156,7 +156,15 @@ impl Executor for FakeHost {
         take: &mut dyn FnMut(Message) -> bool,
     ) -> Result<(), InfraError> {
         self.plans.lock().unwrap().push(plan.clone());
-        match self.messages.drain(..).all(take) {
+        let (interrupt, number) = (self.interrupt.clone(), self.interrupt_in);
+        let mut messages = self.messages.drain(..).enumerate();
+        let went_on = messages.all(|(at, message)| {
+            if number == Some(at) {
+                interrupt.set();
+            }
+            take(message)
+        });
+        match went_on {
             true => Ok(()),
             false => Err(InfraError {
                 reason: "no more is wanted".to_owned(),

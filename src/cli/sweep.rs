@@ -85,12 +85,14 @@ fn set(args: &SweepArgs, context: Context<'_>, spinner: &Spinner) -> Result<u8, 
             spinner.clear();
             spinner.print(&row(one, result))
         }
-    })?;
-    spinner.print(&format!(
-        "{rows} sweeps: {tried} points tried in {:.0} s\n",
-        elapsed.as_secs_f64()
-    ))?;
-    Ok(class_code(class))
+    });
+    if rows > 0 {
+        spinner.print(&format!(
+            "{rows} sweeps: {tried} points tried in {:.0} s\n",
+            elapsed.as_secs_f64()
+        ))?;
+    }
+    Ok(class_code(class?))
 }
 
 /// One line of the set: verdict, what and how, points, trials a second, why some were not tried.
@@ -107,7 +109,7 @@ fn row(one: &SetSweep, result: &SetResult) -> String {
         "{verdict:<9} {:<40} {:>6} of {:>6} points  {rate:>4.0} a second  sweep {}{}\n",
         one.kind,
         result.tried,
-        result.boundaries,
+        result.chosen,
         one.text,
         why_not.map_or_else(String::new, |why| format!("\n  {}", printable(why))),
     )

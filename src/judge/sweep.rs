@@ -37,10 +37,28 @@ pub struct PairCounts {
     pub firsts: u32,
     /// Those of them behind which every boundary is tried.
     pub stand_for_all: u32,
-    /// Approximate number of trials.
-    pub trials: u64,
+    /// Trials of the others: a second NMI at the same boundary, and at the next.
+    pub near: u64,
+    /// How many of those that stand for others have a known path behind them.
+    pub known: u32,
+    /// Trials behind those.
+    pub far: u64,
     /// How many pairs the tried ones represent.
     pub stood_for: u64,
+}
+
+impl PairCounts {
+    /// How many trials there are, where the paths that are not known yet have as many points as those that
+    /// are. `None` while none is known: the first NMI changes the path, often to one that is many times
+    /// as long.
+    #[must_use]
+    pub fn trials(&self) -> Option<u64> {
+        let far = match self.stand_for_all {
+            0 => Some(0),
+            all => (self.far.saturating_mul(u64::from(all))).checked_div(u64::from(self.known)),
+        };
+        far.map(|far| far.saturating_add(self.near))
+    }
 }
 
 /// How many of the last console lines of a guest that died are kept.
@@ -326,5 +344,26 @@ fn died(end: &TrialEnd) -> Option<&'static str> {
         TrialEnd::Completed => None,
         TrialEnd::Panic { .. } => Some(GUEST_PANIC),
         _ => Some(Outcome::Hang.name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_many_pairs_there_are_is_known_with_the_paths_behind_the_first_nmis() {
+        let counts = |stand_for_all, known, far| PairCounts {
+            firsts: 20,
+            stand_for_all,
+            near: 30,
+            known,
+            far,
+            stood_for: 0,
+        };
+        assert_eq!(counts(5, 0, 0).trials(), None);
+        assert_eq!(counts(5, 1, 3000).trials(), Some(15_030));
+        assert_eq!(counts(5, 5, 10_000).trials(), Some(10_030));
+        assert_eq!(counts(0, 0, 0).trials(), Some(30));
     }
 }

@@ -21,12 +21,25 @@ const CONSOLE_LINES: usize = 120;
 pub struct Summary<'a> {
     /// The verdicts of all trials.
     pub verdicts: &'a Verdicts<'a>,
+    /// How many boundaries of the path were to be tried.
+    pub chosen: usize,
     /// The cost; `None` if the sweep did not come to its end.
     pub effort: Option<&'a Effort>,
     /// From the path's recording to the last verdict.
     pub elapsed: Duration,
-    /// Whether the budget was used up.
-    pub cut: bool,
+    /// Why it ended before all points were tried, if it did.
+    pub cut: Option<Cut>,
+}
+
+/// Why a sweep ended before all its points were tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// The budget was used up.
+    Budget,
+    /// The user stopped it.
+    Interrupt,
+    /// It could not go on.
+    Failure,
 }
 
 /// The whole report, some lines.
@@ -138,17 +151,28 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
     let verdicts = summary.verdicts;
     let tried = verdicts.tried.len();
     let seconds = summary.elapsed.as_secs_f64();
+    let boundaries = verdicts.path().len();
     let of = match &verdicts.pairs {
-        None => format!("{} points", verdicts.path().len()),
-        Some(pairs) => format!("about {} pairs", pairs.trials),
+        None if summary.chosen == boundaries => format!(" of {boundaries} points"),
+        None => format!(" of {} points ({boundaries} boundaries)", summary.chosen),
+        Some(pairs) => match pairs.trials() {
+            Some(all) if pairs.known == pairs.stand_for_all => format!(" of {all} pairs"),
+            Some(all) => format!(" of about {all} pairs"),
+            None => " of an unknown number of pairs".to_owned(),
+        },
     };
     let mut out = format!(
-        "\n{tried} of {of} tried: {} pass, {} distinct failures; {:.1} s, {:.0} trials a second{}\n",
+        "\n{tried}{of} tried: {} pass, {} distinct failures; {:.1} s, {:.0} trials a second{}\n",
         verdicts.passed,
         verdicts.failures.len(),
         seconds,
         tried.saturating_sub(verdicts.before) as f64 / seconds.max(0.001),
-        if summary.cut { "; budget used up" } else { "" },
+        match summary.cut {
+            Some(Cut::Budget) => "; budget used up",
+            Some(Cut::Interrupt) => "; interrupted",
+            Some(Cut::Failure) => "; broken off",
+            None => "",
+        },
     );
     if verdicts.before > 0 {
         let _ = writeln!(out, "{} of them in earlier sweeps", verdicts.before);

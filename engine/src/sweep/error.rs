@@ -98,9 +98,6 @@ pub(super) enum SweepError {
     /// The sweep was broken off.
     #[error("nobody listens any more")]
     Unheard,
-    /// A trial failed each time, and not because of the guest.
-    #[error("{reason}")]
-    TrialFailed { reason: String },
     /// A restore did not put back all of the machine.
     #[error(
         "point {point}: put back, the machine is not what it was: {}", .differences.join(", ")
@@ -115,6 +112,17 @@ pub(super) enum SweepError {
          what it was; go on with --resume"
     )]
     TooManyMissed { last: Point },
+}
+
+impl SweepError {
+    /// Whether the guest, or the KVM host with it, went another way than the path's. It can be put
+    /// back, and go again.
+    pub(super) const fn is_another_way(&self) -> bool {
+        matches!(
+            self,
+            Self::NoPath(_) | Self::Stray { .. } | Self::GuestEnded { .. } | Self::Silent { .. }
+        )
+    }
 }
 
 fn hex(places: &[u64]) -> String {

@@ -31,7 +31,7 @@ impl Worker<'_> {
                 firsts.push(number);
             }
         }
-        if !self.compared(&firsts, pairs)? {
+        if !self.compared(&track, &firsts, pairs)? {
             return Ok(());
         }
         while let Some(next) = self.common.firsts.take(1, count_of(&firsts)) {
@@ -67,7 +67,12 @@ impl Worker<'_> {
     }
 
     /// Finds out which boundaries are alike, and waits until all machines have; whether to go on.
-    fn compared(&mut self, firsts: &[u32], pairs: &Pairs) -> Result<bool, SweepError> {
+    fn compared(
+        &mut self,
+        track: &Track,
+        firsts: &[u32],
+        pairs: &Pairs,
+    ) -> Result<bool, SweepError> {
         let compared = match pairs.all {
             true => Ok(()),
             false => self.compare(firsts, pairs),
@@ -75,21 +80,13 @@ impl Worker<'_> {
         let left = self.common.comparing.fetch_sub(1, Ordering::AcqRel) - 1;
         compared?;
         if left == 0 {
-            let stand: Vec<u32> = firsts
-                .iter()
-                .copied()
-                .filter(|it| !self.is_alike(*it))
-                .collect();
-            let seconds = pairs.points.of(&self.common.boundaries);
-            let rest = |number: &u32| {
-                let before = seconds.partition_point(|second| second < number);
-                (seconds.len() - before) as u64
-            };
-            let alike = count_of(firsts) - count_of(&stand);
+            let (alike, stand): (Vec<u32>, Vec<u32>) =
+                firsts.iter().partition(|it| self.is_alike(**it));
+            let near = |number: &u32| self.near_ones(track, *number, pairs).len() as u64;
             let told = self.tell(Message::Alike {
                 firsts: count_of(firsts),
                 stand_for_all: count_of(&stand),
-                trials: stand.iter().map(rest).sum::<u64>() + 2 * u64::from(alike),
+                near: alike.iter().map(near).sum(),
             });
             return Ok(told);
         }
@@ -107,18 +104,26 @@ impl Worker<'_> {
         alike.is_some_and(|it| it.load(Ordering::Relaxed))
     }
 
-    /// The two pairs that no other boundary stands for: a second NMI at the same boundary, and at
-    /// the next.
-    fn near(&mut self, track: &Track, number: u32, pairs: &Pairs) -> Result<bool, SweepError> {
+    /// The two pairs that no other boundary stands for, as far as they are wanted: a second NMI at the same
+    /// boundary, and at the next.
+    fn near_ones(&self, track: &Track, number: u32, pairs: &Pairs) -> Vec<(u32, Boundary, Nmis)> {
         let next = track.after(number);
         let steps = [Some(number), next].into_iter().flatten();
         let path = boundaries(steps.filter_map(|it| track.step(it)));
         let wanted = pairs.points.of(&path);
         let all = [Some(Nmis::Two), next.map(Nmis::AndAt)];
-        for ((second, at), nmis) in (0..).zip(&path).zip(all.into_iter().flatten()) {
-            if wanted.contains(&second)
-                && !self.second(track, number, (number, nmis), (second, *at))?
-            {
+        (0..)
+            .zip(path)
+            .zip(all.into_iter().flatten())
+            .map(|((second, at), nmis)| (second, at, nmis))
+            .filter(|(second, ..)| wanted.contains(second))
+            .collect()
+    }
+
+    /// Tries them.
+    fn near(&mut self, track: &Track, number: u32, pairs: &Pairs) -> Result<bool, SweepError> {
+        for (second, at, nmis) in self.near_ones(track, number, pairs) {
+            if !self.second(track, number, (number, nmis), (second, at))? {
                 return Ok(false);
             }
         }
@@ -141,13 +146,15 @@ impl Worker<'_> {
         let Some(mut changed) = changed else {
             return self.miss(Point::single(number, at));
         };
+        let path = boundaries([first].into_iter().chain(changed.path.iter()));
+        let seconds = pairs.points.of(&path);
         if !self.tell(Message::Changed {
+            trials: seconds.len() as u64,
             pairs: self.stands_for(track, number, &changed, pairs),
         }) {
             return Ok(false);
         }
-        let path = boundaries([first].into_iter().chain(changed.path.iter()));
-        for second in pairs.points.of(&path) {
+        for second in seconds {
             let Some(&at) = path.get(second as usize) else {
                 continue;
             };
@@ -211,10 +218,10 @@ impl Worker<'_> {
             return Ok(None);
         }
         let left = match next.reach {
-            Reach::Returned => self.walk.come_back(next.rip)?,
-            _ => self.walk.leave_handler(next.rip)?,
+            Reach::Returned => self.walk.come_back(next.rip),
+            _ => self.walk.leave_handler(next.rip),
         };
-        if !left {
+        if !self.is_the_way(left)? {
             return Ok(None);
         }
         let behind = checkpoint(&mut self.walk.driver)?;
@@ -226,8 +233,7 @@ impl Worker<'_> {
         let mut progress = Progress::new(&mut heard);
         match self.walk.path_from_here(self.plan.longest, &mut progress) {
             Ok(path) => Ok(Some(Track::new(path.into(), made, behind))),
-            Err(SweepError::NoPath(_)) => Ok(None),
-            Err(error) => Err(error),
+            Err(error) => self.is_the_way(Err(error)).map(|_| None),
         }
     }
 

@@ -110,46 +110,60 @@ impl Worker<'_> {
         point: u32,
         how: Approach,
     ) -> Result<bool, SweepError> {
+        self.working();
         self.restore(&from.checkpoint)?;
         // Of the way or the trial before.
         self.walk.driver.break_at(&[])?;
         let begin = Instant::now();
+        let went = self.way(track, from, point, how);
+        let came = self.is_the_way(went)?;
+        self.effort.steps_us.push(micros(begin));
         let there = track.step(point).map(|step| step.rip);
-        let came = match there {
-            _ if from.at == point => true,
+        let came = came && there == Some(self.walk.rip()?);
+        self.effort.strayed = self.effort.strayed.saturating_add(u32::from(!came));
+        Ok(came)
+    }
+
+    /// Goes to a point; whether the guest came to its last step.
+    fn way(
+        &mut self,
+        track: &Track,
+        from: &PathCheckpoint,
+        point: u32,
+        how: Approach,
+    ) -> Result<bool, SweepError> {
+        match track.step(point).map(|step| step.rip) {
+            _ if from.at == point => Ok(true),
             // Beyond the first user instruction the way is gone at full speed: stepping holds
             // interrupts back, so that it would come before what the kernel sent itself, and a tick
             // would wait.
             Some(rip) if point > track.user_mode => {
                 let run = track.last_run().max(from.at);
-                self.walk.along(track.steps(from.at, run))? && self.walk.run_to(rip)?
+                Ok(self.walk.along(track.steps(from.at, run))? && self.walk.run_to(rip)?)
             }
             Some(rip) if how == Approach::Breakpoint => {
                 let way = track.path.get(from.at as usize..=point as usize);
                 match way.and_then(|way| hits(way, rip)) {
-                    Some(hits) => self.walk.run_to_hit(rip, hits)?,
-                    None => self.walk.along(track.steps(from.at, point))?,
+                    Some(hits) => self.walk.run_to_hit(rip, hits),
+                    None => self.walk.along(track.steps(from.at, point)),
                 }
             }
             _ if how == Approach::AsRecorded => {
                 let begins = track.step(from.at);
                 let way = track.steps(from.at, point);
-                begins.map_or(Ok(false), |begins| self.walk.as_recorded(*begins, way))?
+                begins.map_or(Ok(false), |begins| self.walk.as_recorded(*begins, way))
             }
-            _ => self.walk.along(track.steps(from.at, point))?,
-        };
-        self.effort.steps_us.push(micros(begin));
-        let came = came && there == Some(self.walk.rip()?);
-        self.effort.strayed = self.effort.strayed.saturating_add(u32::from(!came));
-        Ok(came)
+            _ => self.walk.along(track.steps(from.at, point)),
+        }
     }
 
     pub(super) fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), SweepError> {
         let begin = Instant::now();
         let restored = self.walk.driver.machine.restore(checkpoint)?;
         self.effort.restores_us.push(micros(begin));
-        // What was printed is not taken back.
-        self.walk.console = self.walk.driver.machine.console().len();
+        // What a trial printed is not the next one's: not its console, and not why it ended.
+        let console = self.walk.console;
+        self.walk.driver.machine.console().cut(console);
         let count = |pages| u32::try_from(pages).unwrap_or(u32::MAX);
         self.effort.copied.push(count(restored.copied));
         self.effort.looked_at.push(count(restored.looked_at));
@@ -198,20 +212,18 @@ impl Worker<'_> {
                 TrialEnd::Hang { .. } | TrialEnd::Panic { .. } | TrialEnd::Infra { .. }
             );
             // A kernel that hangs or panics at a point does so each time. The report names those
-            // that do not, and failures of the KVM host.
-            if died && attempt + 1 < TRIES {
-                let again = Message::Retried {
-                    point,
-                    end: host_may_have(&trial.end).unwrap_or(trial.end),
-                    console: trial.console,
-                };
-                let _ = self.send.send(FromWorker::Tell(again));
-                continue;
+            // that do not, and failures of the KVM host: a point at which it failed each time was
+            // not tried.
+            let failed = matches!(trial.end, TrialEnd::Infra { .. });
+            if !died || (attempt + 1 == TRIES && !failed) {
+                return Ok(Some(trial));
             }
-            return match trial.end {
-                TrialEnd::Infra { reason } => Err(SweepError::TrialFailed { reason }),
-                _ => Ok(Some(trial)),
+            let again = Message::Retried {
+                point,
+                end: host_may_have(&trial.end).unwrap_or(trial.end),
+                console: trial.console,
             };
+            let _ = self.send.send(FromWorker::Tell(again));
         }
         Ok(None)
     }

@@ -26,7 +26,7 @@ const ATTEMPTS: u32 = 4;
 pub(super) struct Walk {
     pub(super) driver: Driver,
     pub(super) start: PathStart,
-    /// The console's length when the machine was last put back, or just before the request.
+    /// The console's length where a trial begins.
     pub(super) console: u64,
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use super::engine::{Common, FromWorker};
 use super::error::SweepError;
@@ -19,8 +20,13 @@ pub(super) struct Worker<'p> {
     pub(super) effort: Effort,
     /// Points in a row that were not met again.
     missed: u32,
+    /// When it was last told that there is work.
+    told: Instant,
 }
 
+/// Time between two messages that there is work, where there is nothing else to tell. An outer machine
+/// that says nothing for long is taken for dead, and a budget is looked at with each message.
+const PAUSE: Duration = Duration::from_secs(1);
 /// So many points in a row that are not met again are the machine's fault, not the path's.
 pub(super) const MAX_MISSED: u32 = 32;
 
@@ -49,6 +55,7 @@ impl<'p> Worker<'p> {
             send,
             effort: Effort::default(),
             missed: 0,
+            told: Instant::now(),
         }
     }
 
@@ -114,6 +121,29 @@ impl<'p> Worker<'p> {
             return Err(SweepError::TooManyMissed { last: point });
         }
         Ok(self.tell(Message::Missed { point }))
+    }
+
+    /// Tells now and then that there is work.
+    pub(super) fn working(&mut self) {
+        if self.told.elapsed() >= PAUSE {
+            self.told = Instant::now();
+            self.tell(Message::Working);
+        }
+    }
+
+    /// Whether a way was the path's. Where the guest ended, stood still or did something else, it was not,
+    /// and all vCPUs are stopped.
+    pub(super) fn is_the_way(
+        &mut self,
+        went: Result<bool, SweepError>,
+    ) -> Result<bool, SweepError> {
+        match went {
+            Err(error) if error.is_another_way() => {
+                self.walk.driver.machine.pause_all()?;
+                Ok(false)
+            }
+            went => went,
+        }
     }
 
     /// Whether anybody listens.

@@ -122,7 +122,8 @@ impl Bench<'_> {
                 | Message::Missed { .. }
                 | Message::Retried { .. }
                 | Message::Alike { .. }
-                | Message::Changed { .. } => {}
+                | Message::Changed { .. }
+                | Message::Working => {}
             }
             true
         })?;

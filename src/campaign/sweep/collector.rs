@@ -11,8 +11,7 @@ use crate::host::provider::TestKernel;
 use crate::judge::sweep::{PairCounts, Verdicts};
 use crate::judge::sweep_record::{SweepIdentity, SweepRecord};
 use crate::report::artifacts::OutputFile;
-use unwindlab_engine::plan::sweep::Message;
-use unwindlab_engine::plan::sweep::{Effort, Step, SweptTrial};
+use unwindlab_engine::plan::sweep::{Effort, Message, Points, Step, SweptTrial, boundaries};
 use unwindlab_oracle::trace::recording::Recording;
 
 /// Time between two writings of the file for a later sweep.
@@ -32,6 +31,10 @@ pub(super) struct Collector<'a, 't> {
     kernel: &'a dyn TestKernel,
     tell: &'t mut dyn FnMut(SweepEvent<'_>) -> io::Result<()>,
     budget: Option<Duration>,
+    /// Which boundaries of the path are to be tried.
+    points: Points,
+    /// How many those are; of pairs, the boundaries for the first NMI are meant.
+    pub(super) chosen: usize,
     /// Whether each failure is told by itself.
     pub(super) tells_failures: bool,
     resume: Option<ResumeFile>,
@@ -51,7 +54,7 @@ impl<'a, 't> Collector<'a, 't> {
     pub(super) fn new(
         context: Context<'a>,
         kernel: &'a dyn TestKernel,
-        budget: Option<Duration>,
+        (points, budget): (Points, Option<Duration>),
         resume: Option<ResumeFile>,
         tell: &'t mut dyn FnMut(SweepEvent<'_>) -> io::Result<()>,
     ) -> Self {
@@ -60,6 +63,8 @@ impl<'a, 't> Collector<'a, 't> {
             kernel,
             tell,
             budget,
+            points,
+            chosen: 0,
             tells_failures: false,
             resume,
             kept: Instant::now(),
@@ -90,26 +95,31 @@ impl<'a, 't> Collector<'a, 't> {
                 Message::Alike {
                     firsts,
                     stand_for_all,
-                    trials,
+                    near,
                 } => {
                     verdicts.pairs = Some(PairCounts {
                         firsts,
                         stand_for_all,
-                        trials,
-                        stood_for: 0,
+                        near,
+                        ..PairCounts::default()
                     });
                     // What comes before is no trials.
                     self.begin = Instant::now();
                 }
-                Message::Changed { pairs } => {
+                Message::Changed { trials, pairs } => {
                     if let Some(all) = &mut verdicts.pairs {
+                        all.known += 1;
+                        all.far += trials;
                         all.stood_for += pairs;
                     }
                 }
                 Message::Done(effort) => self.effort = Some(effort),
                 Message::Failed { reason } => self.failed = Some(reason),
-                Message::Path { .. } | Message::Recording { .. } => {}
+                Message::Path { .. } | Message::Recording { .. } | Message::Working => {}
             }
+            self.stopped = self
+                .budget
+                .is_some_and(|budget| self.begin.elapsed() > budget);
         } else {
             match message {
                 Message::Failed { reason } => self.failed = Some(reason),
@@ -124,6 +134,7 @@ impl<'a, 't> Collector<'a, 't> {
     }
 
     fn begin(&mut self, common: Recording, path: Vec<Step>) {
+        self.chosen = self.points.of(&boundaries(&path)).len();
         let mut verdicts = Verdicts::new(
             self.context.analysis.invariants,
             self.context.analysis.findings.as_ref(),
@@ -155,9 +166,6 @@ impl<'a, 't> Collector<'a, 't> {
             self.unheard = self.unheard.take().or(told.err());
         }
         self.step();
-        self.stopped = self
-            .budget
-            .is_some_and(|budget| self.begin.elapsed() > budget);
         if self.kept.elapsed() > KEEP {
             // An error is told when the file is written for the last time.
             let _ = self.keep();
@@ -185,14 +193,22 @@ impl<'a, 't> Collector<'a, 't> {
         }
         let made = tried.saturating_sub(verdicts.before) as f64;
         let rate = made / self.begin.elapsed().as_secs_f64().max(0.001);
-        let (all, what) = match &verdicts.pairs {
-            None => (verdicts.path().len(), "points"),
-            Some(pairs) => (usize::try_from(pairs.trials).unwrap_or(usize::MAX), "pairs"),
+        let all = match &verdicts.pairs {
+            None => Some(self.chosen),
+            Some(pairs) => pairs.trials().and_then(|it| usize::try_from(it).ok()),
         };
-        let left = all.saturating_sub(tried) as f64 / rate.max(0.001);
+        let (of, left) = match all {
+            Some(all) => {
+                let left = all.saturating_sub(tried) as f64 / rate.max(0.001);
+                (format!(" of {all}"), format!(", {left:.0} s left"))
+            }
+            None => Default::default(),
+        };
+        let known = verdicts.failures.keys().filter(|it| it.is_known()).count();
+        let what = verdicts.pairs.map_or("points", |_| "pairs");
         self.context.progress.step(&format!(
-            "{tried} of {all} {what}, {} failures, {rate:.0} a second, {left:.0} s left",
-            verdicts.failures.len(),
+            "{tried}{of} {what}, {} failures, {known} findings, {rate:.0} a second{left}",
+            verdicts.failures.len() - known,
         ));
     }
 

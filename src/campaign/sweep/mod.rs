@@ -25,15 +25,16 @@ use super::error::{CampaignError, SweepRequestError};
 use crate::host::provider::{HostRequest, ProviderError, TestKernel};
 use crate::judge::sweep_record::{SweepIdentity, SweepRecord};
 use crate::report::artifacts::OutputFile;
-use crate::report::sweep::Summary;
+use crate::report::sweep::{Cut, Summary};
 use crate::scenario::Loaded;
-use unwindlab_engine::plan::Executor;
 use unwindlab_engine::plan::sweep::{Made, Points, SweepPlan};
+use unwindlab_engine::plan::{Executor, InfraError};
 
 /// Sweeps a path.
 ///
 /// # Errors
-/// [`CampaignError`]; where the KVM host failed in the middle, the end is told all the same.
+/// [`CampaignError`]; where the user stopped it, or the KVM host failed in the middle, the end is told all
+/// the same.
 pub fn sweep(
     request: &SweepRequest,
     context: Context<'_>,
@@ -62,7 +63,8 @@ pub(super) fn sweep_on(
     }
     let mut plan = plan::plan(request, &loaded, kernel)?;
     let resume = resume(request, &loaded, kernel, &mut plan)?;
-    let mut collector = Collector::new(context, kernel, request.options.budget, resume, &mut *tell);
+    let of = (plan.points.clone(), request.options.budget);
+    let mut collector = Collector::new(context, kernel, of, resume, &mut *tell);
     collector.tells_failures = matches!(request.points, PointChoice::Numbered(_))
         || matches!(plan.points, Points::At { .. });
     let mut host = match kvm_host.take() {
@@ -76,20 +78,34 @@ pub(super) fn sweep_on(
         )?,
     };
     let host_name = host.host();
-    if make_trials(host.as_mut(), &plan, context, &mut collector)? {
+    let swept = make_trials(host.as_mut(), &plan, context, &mut collector)?;
+    if swept.is_ok() {
         *kvm_host = Some(host);
     }
     let Collector {
         verdicts,
+        chosen,
         failed,
         effort,
         begin,
         stopped,
         ..
     } = collector;
+    let cut = match (context.interrupt.is_set(), stopped) {
+        (true, _) => Some(Cut::Interrupt),
+        (_, true) => Some(Cut::Budget),
+        _ if swept.is_err() || failed.is_some() => Some(Cut::Failure),
+        _ => None,
+    };
+    let broke_off = match (swept, failed) {
+        _ if matches!(cut, Some(Cut::Budget | Cut::Interrupt)) => None,
+        (Err(error), _) => Some(ProviderError::from(error)),
+        (Ok(()), reason) => reason.map(ProviderError::Unavailable),
+    };
     let Some(verdicts) = verdicts else {
-        let reason = failed.unwrap_or_else(|| "no path".to_owned());
-        return Err(ProviderError::Unavailable(reason).into());
+        context.check_interrupt()?;
+        let none = || ProviderError::Unavailable("no path".to_owned());
+        return Err(broke_off.unwrap_or_else(none).into());
     };
     tell(SweepEvent::Ended(&SweptPath {
         scenario: &loaded.scenario.name,
@@ -97,24 +113,31 @@ pub(super) fn sweep_on(
         kvm_host: host_name,
         summary: Summary {
             verdicts: &verdicts,
+            chosen,
             effort: effort.as_ref(),
             elapsed: begin.elapsed(),
-            cut: stopped,
+            cut,
         },
     }))?;
-    if let Some(reason) = failed {
-        let reason = format!("the sweep broke off: {reason}");
-        return Err(ProviderError::Unavailable(reason).into());
-    }
     if request.options.keeps_replays {
         replays::write(request, &loaded, kernel, &verdicts, tell)?;
     }
-    Ok(SweepSummary {
-        failures: verdicts.failures.keys().cloned().collect(),
-        tried: verdicts.tried.len(),
-        incomplete: stopped || !verdicts.missed.is_empty() || !verdicts.unsteady.is_empty(),
-        release: kernel.release().to_owned(),
-    })
+    context.check_interrupt()?;
+    match broke_off {
+        Some(ProviderError::Unavailable(reason)) => {
+            let reason = format!("the sweep broke off: {reason}");
+            Err(ProviderError::Unavailable(reason).into())
+        }
+        Some(error) => Err(error.into()),
+        None => Ok(SweepSummary {
+            failures: verdicts.failures.keys().cloned().collect(),
+            tried: verdicts.tried.len(),
+            incomplete: cut.is_some()
+                || !verdicts.missed.is_empty()
+                || !verdicts.unsteady.is_empty(),
+            release: kernel.release().to_owned(),
+        }),
+    }
 }
 
 /// Has all trials made and taken; whether the KVM host can make more.
@@ -123,19 +146,15 @@ fn make_trials(
     plan: &SweepPlan,
     context: Context<'_>,
     collector: &mut Collector<'_, '_>,
-) -> Result<bool, CampaignError> {
+) -> Result<Result<(), InfraError>, CampaignError> {
     let what = format!("{}: recording the path", plan.trial.scenario);
     context.progress.step(&what);
     let swept = host.sweep(plan, &mut |message| {
         collector.take(message) && !context.interrupt.is_set()
     });
     collector.keep()?;
-    context.check_interrupt()?;
     collector.check_heard()?;
-    match swept {
-        Err(error) if !collector.stopped => Err(ProviderError::from(error).into()),
-        swept => Ok(swept.is_ok()),
-    }
+    Ok(swept)
 }
 
 /// Opens the file for a later sweep; what it has already is not tried again.

@@ -12,6 +12,7 @@ use crate::campaign::kernel::KernelChoice;
 use crate::campaign::mutants::parse_sweep;
 use crate::host::choice::KvmHost;
 use crate::judge::outcome::OutcomeClass;
+use crate::judge::sweep::SweepSymptom;
 use crate::scenario::{ResolveError, resolve};
 
 /// The set, a line for each sweep: what is swept, a colon, the sweep.
@@ -51,8 +52,8 @@ pub struct SetRequest {
 /// What came of a sweep of the set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SetResult {
-    /// Boundaries of its path.
-    pub boundaries: usize,
+    /// Boundaries of its path that were to be tried.
+    pub chosen: usize,
     /// Points that were tried.
     pub tried: usize,
     /// The time for them.
@@ -124,6 +125,7 @@ pub fn sweep_set(
             _ => OutcomeClass::Good,
         };
         tell(SetEvent::Row(one, &result))?;
+        context.check_interrupt()?;
     }
     Ok(all)
 }
@@ -143,7 +145,7 @@ fn swept(
         });
     }
     let mut result = SetResult::default();
-    let mut cut = false;
+    let mut cut = None;
     let sweep_request = SweepRequest {
         kernel: request.kernel.clone(),
         kvm_host: request.kvm_host,
@@ -160,29 +162,34 @@ fn swept(
         },
         ..SweepRequest::of(one.path.clone())
     };
+    let mut known = true;
     let summary = sweep(&sweep_request, context, &mut |event| {
         let SweepEvent::Ended(swept) = event else {
             return Ok(());
         };
-        result.boundaries = swept.summary.verdicts.path().len();
+        result.chosen = swept.summary.chosen;
         result.tried = swept.summary.verdicts.tried.len();
         result.elapsed = swept.summary.elapsed;
         cut = swept.summary.cut;
+        let failures = &swept.summary.verdicts.failures;
+        known = failures.keys().all(SweepSymptom::is_known);
         tell(SetEvent::Swept(swept))
     });
     match summary {
         Ok(summary) => {
             result.class = Some(summary.class());
             result.why_not = match (cut, summary.incomplete) {
-                (true, _) => Some("budget used up".to_owned()),
-                (false, true) => Some("points were not met again, or not steady".to_owned()),
-                (false, false) => None,
+                (Some(_), _) => Some("budget used up".to_owned()),
+                (None, true) => Some("points were not met again, or not steady".to_owned()),
+                (None, false) => None,
             };
         }
-        // The sweeps after one that breaks off are tried all the same.
+        // The sweeps after one that breaks off are tried all the same. What it found counts.
         Err(error) => {
-            context.check_interrupt()?;
-            result.class = Some(OutcomeClass::Untested);
+            result.class = Some(match known {
+                true => OutcomeClass::Untested,
+                false => OutcomeClass::Bad,
+            });
             result.why_not = Some(error.to_string());
         }
     }

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::{
     PathOrigin, PathRequest, PointChoice, SweepEvent, SweepOptions, SweepRequest, SweepSummary,
-    sweep,
+    SweptPath, sweep,
 };
 use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
@@ -80,8 +80,22 @@ fn swept(
     Vec<String>,
     FakeProvider,
 ) {
+    interrupted(request, messages, None)
+}
+
+/// The same where the user interrupts it before this message.
+fn interrupted(
+    request: &SweepRequest,
+    messages: impl IntoIterator<Item = Message>,
+    before: Option<usize>,
+) -> (
+    Result<SweepSummary, CampaignError>,
+    Vec<String>,
+    FakeProvider,
+) {
     let mut provider = FakeProvider::new([]);
     provider.messages = messages.into_iter().collect();
+    provider.interrupt_in = before;
     let context = Context {
         provider: &provider,
         analysis: &analysis(),
@@ -92,7 +106,15 @@ fn swept(
     let summary = sweep(request, context, &mut |event| {
         events.push(match event {
             SweepEvent::Failed(failed) => format!("failed at {}", failed.point),
-            SweepEvent::Ended(swept) => format!("ended on {}", swept.kvm_host),
+            SweepEvent::Ended(SweptPath {
+                kvm_host, summary, ..
+            }) => match summary.cut {
+                None => format!("ended on {kvm_host}"),
+                Some(why) => {
+                    let (tried, of) = (summary.verdicts.tried.len(), summary.chosen);
+                    format!("{why:?} on {kvm_host} after {tried} of {of}")
+                }
+            },
             SweepEvent::Replay(_) => "replay".to_owned(),
         });
         Ok(())
@@ -151,7 +173,27 @@ fn a_sweep_that_breaks_off_is_no_success() {
     let error = summary.unwrap_err();
     assert_eq!(error.to_string(), "the sweep broke off: no memory");
     assert!(!error.is_usage());
-    assert_eq!(events, ["ended on bench"]);
+    assert_eq!(events, ["Failure on bench after 1 of 2"]);
+}
+
+#[test]
+fn an_interrupted_sweep_tells_what_it_tried_and_is_no_pass() {
+    let folder = folder();
+    let all = || {
+        let completed = |number| trial(number, TrialEnd::Completed);
+        let done = Message::Done(Effort::default());
+        [path(), completed(0), completed(1), done]
+    };
+    let (summary, events, _) = interrupted(&request(&folder), all(), Some(1));
+    assert!(matches!(summary, Err(CampaignError::Interrupted)));
+    assert_eq!(events, ["Interrupt on bench after 1 of 2"]);
+
+    let (summary, events, _) = interrupted(&request(&folder), all(), Some(0));
+    assert!(matches!(summary, Err(CampaignError::Interrupted)));
+    assert_eq!(events, ["Interrupt on bench after 0 of 2"]);
+
+    let (summary, events, _) = interrupted(&request(&folder), [], Some(0));
+    assert!(summary.is_err() && events.is_empty());
 }
 
 #[test]
@@ -170,7 +212,7 @@ fn a_sweep_that_ends_at_its_budget_is_no_pass() {
         (summary.class(), summary.tried),
         (OutcomeClass::Untested, 1)
     );
-    assert_eq!(events, ["ended on bench"]);
+    assert_eq!(events, ["Budget on bench after 1 of 2"]);
 }
 
 #[test]

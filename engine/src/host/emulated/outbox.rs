@@ -60,16 +60,38 @@ mod tests {
     fn what_is_put_in_comes_out_whole_and_in_order() {
         let mut wire = Vec::new();
         let mut outbox = Outbox::new(&mut wire);
-        outbox.put(Message::Changed { pairs: 1 }).unwrap();
-        outbox.put(Message::Changed { pairs: 2 }).unwrap();
+        outbox
+            .put(Message::Changed {
+                trials: 1,
+                pairs: 1,
+            })
+            .unwrap();
+        outbox
+            .put(Message::Changed {
+                trials: 1,
+                pairs: 2,
+            })
+            .unwrap();
         outbox.put(Message::Done(Effort::default())).unwrap();
         let mut read = wire.as_slice();
         let mut next = || match channel::receive(&mut read).unwrap() {
             FromHost::Sweep(message) => *message,
             other => panic!("{other:?}"),
         };
-        assert!(matches!(next(), Message::Changed { pairs: 1 }));
-        assert!(matches!(next(), Message::Changed { pairs: 2 }));
+        assert!(matches!(
+            next(),
+            Message::Changed {
+                trials: 1,
+                pairs: 1
+            }
+        ));
+        assert!(matches!(
+            next(),
+            Message::Changed {
+                trials: 1,
+                pairs: 2
+            }
+        ));
         assert!(matches!(next(), Message::Done(_)));
     }
 }

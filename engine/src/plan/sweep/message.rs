@@ -28,11 +28,13 @@ pub enum Message {
         firsts: u32,
         /// Those of them behind which every boundary is tried.
         stand_for_all: u32,
-        /// Approximate number of trials.
-        trials: u64,
+        /// Number of trials of the others.
+        near: u64,
     },
     /// Of pairs: the path behind a first NMI that represents others is known.
     Changed {
+        /// How many trials there are behind it.
+        trials: u64,
         /// How many pairs it represents.
         pairs: u64,
     },
@@ -52,6 +54,8 @@ pub enum Message {
         /// What was written to the console.
         console: String,
     },
+    /// The machines are at work on what takes long. Sent about once a second.
+    Working,
     /// All trials are over.
     Done(Effort),
     /// The sweep cannot go on.
