@@ -140,7 +140,8 @@ impl Walk {
         Ok(self.driver.vcpu(self.start.vcpu)?.regs()?.rip)
     }
 
-    /// Executes so many instructions; false where the KVM host lost the machine.
+    /// Executes so many instructions; false where the way ends before, or the KVM host lost the
+    /// machine.
     pub(super) fn steps(&mut self, count: u32) -> Result<bool, SweepError> {
         let Some(count) = NonZeroU32::new(count) else {
             return Ok(true);
@@ -148,6 +149,7 @@ impl Walk {
         self.driver.resume(self.start.vcpu, Run::Steps(count))?;
         match unmarked(&mut self.driver, self.start.vcpu, Instant::now() + LEG)? {
             Happening::Stepped { .. } => Ok(true),
+            Happening::Mark { .. } => Ok(false),
             other => self.stray(other, Phase::OnPath),
         }
     }

@@ -335,6 +335,11 @@ pub enum WorkloadKind {
     Int80,
     /// As [`WorkloadKind::Compat`], with an `int 0x80` behind the instruction without effect.
     CompatInt80,
+    /// As [`WorkloadKind::Compat`], with a system call by `syscall` in the kernel's 32-bit vDSO, which
+    /// is mapped instead of the 64-bit one: that takes `vdso=0` on the kernel command line.
+    CompatSyscall,
+    /// As [`WorkloadKind::CompatSyscall`], where the vDSO uses `sysenter`.
+    CompatSysenter,
     /// As [`WorkloadKind::Deep`]; the leaf drops a page and reads it again, which is a minor fault.
     PageFault,
     /// As [`WorkloadKind::PageFault`]; the page is paged out, as by [`WorkloadKind::PagedOut`].
@@ -393,6 +398,8 @@ impl WorkloadKind {
             Self::PerfCalls => "perf-calls",
             Self::Int80 => "int80",
             Self::CompatInt80 => "compat-int80",
+            Self::CompatSyscall => "compat-syscall",
+            Self::CompatSysenter => "compat-sysenter",
             Self::PageFault => "page-fault",
             Self::MajorFault => "major-fault",
             Self::ProtectionFault => "protection-fault",

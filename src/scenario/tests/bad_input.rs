@@ -71,6 +71,7 @@ fn keys() {
             "4:9: found `spinn`, expected one of `spin`, `syscalls`, `deep`, `sleep-migrate`, \
              `exit`, `missing-pages`, `unreadable-ends`, `traced`, `io-uring`, `io-uring-worker`, `exec`, `exec-by-thread`, \
          `compat`, `process`, `fork`, `vfork`, `clone3`, `paged-out`, `perf-calls`, `int80`, `compat-int80`, \
+         `compat-syscall`, `compat-sysenter`, \
          `page-fault`, `major-fault`, `protection-fault`, `int3`, `int1`, `gp-fault`, `single-step`, `signals`, `seccomp`, \
          `exit-group`, `killed`, `shapes`, `stuck`",
         ],

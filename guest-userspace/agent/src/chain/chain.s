@@ -688,17 +688,25 @@ ul_compat_nop:
     nop
 .globl ul_compat_nop_end
 ul_compat_nop_end:
+    mov eax, {SYS_GETPPID_32}
+    cmp edi, {ENTRY_CALL}
+    je 3f
     cmp edi, {ENTRY_INT80}
     jne 2f
-    mov eax, {SYS_GETPPID_32}
     int 0x80
-2:
+    jmp 3f
+    // Where a `ret` leads, whoever follows the code instruction by instruction reads from the stack.
+2:  call .Lcompat_to_edi
+3:
     mov eax, ebx
     mov edx, {MARK_PORT}
     out dx, eax
     pop ebp
 .globl ul_compat_unframed
 ul_compat_unframed:
+    ret
+.Lcompat_to_edi:
+    push edi
     ret
 .globl ul_compat_end
 ul_compat_end:

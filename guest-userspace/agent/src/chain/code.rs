@@ -98,9 +98,10 @@ pub(super) fn framed_leaf(kind: WorkloadKind) -> Framed {
         WorkloadKind::Exec | WorkloadKind::ExecByThread => {
             framed(ul_exec_framed(), ul_exec_end(), ul_exec_return())
         }
-        WorkloadKind::Compat | WorkloadKind::CompatInt80 => {
-            framed(ul_compat_framed(), ul_compat_unframed(), 0)
-        }
+        WorkloadKind::Compat
+        | WorkloadKind::CompatInt80
+        | WorkloadKind::CompatSyscall
+        | WorkloadKind::CompatSysenter => framed(ul_compat_framed(), ul_compat_unframed(), 0),
         // Its frame stands in the signal handler, too.
         WorkloadKind::Int80
         | WorkloadKind::PageFault
@@ -144,7 +145,7 @@ pub(super) fn returns(kind: WorkloadKind) -> Returns {
             level: ul_descend_return(),
             innermost: ul_descend_leaf_return(),
         },
-        WorkloadKind::Compat | WorkloadKind::CompatInt80 => Returns {
+        kind if super::is_compat(kind) => Returns {
             root: ul_compat_root_return(),
             level: ul_compat_descend_return(),
             innermost: ul_compat_descend_leaf_return(),
@@ -171,7 +172,10 @@ pub(super) fn leaf(kind: WorkloadKind) -> u64 {
         WorkloadKind::SleepMigrate | WorkloadKind::Stuck => ul_sleep_leaf(),
         WorkloadKind::Exit => ul_exit_leaf(),
         WorkloadKind::Exec | WorkloadKind::ExecByThread => ul_exec_leaf(),
-        WorkloadKind::Compat | WorkloadKind::CompatInt80 => ul_compat_leaf(),
+        WorkloadKind::Compat
+        | WorkloadKind::CompatInt80
+        | WorkloadKind::CompatSyscall
+        | WorkloadKind::CompatSysenter => ul_compat_leaf(),
         WorkloadKind::Int80
         | WorkloadKind::PageFault
         | WorkloadKind::MajorFault

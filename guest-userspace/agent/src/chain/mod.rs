@@ -39,6 +39,7 @@ std::arch::global_asm!(
     ENTRY = const offset_of!(ChainWords, entry),
     ENTRY_SKIP = const offset_of!(ChainWords, entry_skip),
     SIGNALS = const offset_of!(ChainWords, signals),
+    ENTRY_CALL = const Entry::Call as u32,
     ENTRY_READ = const Entry::Read as u32,
     ENTRY_WRITE = const Entry::Write as u32,
     ENTRY_INT3 = const Entry::Int3 as u32,
@@ -178,8 +179,8 @@ struct ChainWords {
     before_too: Call,
     /// Their call after it.
     after: Call,
-    /// How the leaf of entries enters the kernel, an [`Entry`], and the instruction's bytes that
-    /// its signal handler skips.
+    /// How the leaf of entries enters the kernel, an [`Entry`] (for the `compat` leaf also the
+    /// address of a function that does), and the instruction's bytes that its signal handler skips.
     entry: u32,
     entry_skip: u32,
     /// Signals that the handler took.
@@ -199,6 +200,30 @@ const ENDS: [(u64, u64); WILD_ENDS as usize] = [
     (0, 0x0100_0000_0000_0000),
 ];
 
+/// Whether the chain of a kind is 32-bit code.
+#[must_use]
+pub const fn is_compat(kind: WorkloadKind) -> bool {
+    matches!(
+        kind,
+        WorkloadKind::Compat
+            | WorkloadKind::CompatInt80
+            | WorkloadKind::CompatSyscall
+            | WorkloadKind::CompatSysenter
+    )
+}
+
+/// A 32-bit function without a frame of its own that makes the system call in EAX: frame 0 of a
+/// system call is in it, in place of the leaf that called it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vsyscall {
+    /// Where it starts.
+    pub start: u32,
+    /// Where the kernel returns to. From here on the frame pointer is the leaf's.
+    pub landing_pad: u32,
+    /// Behind its last instruction.
+    pub end: u32,
+}
+
 /// The call chain of one thread.
 #[derive(Debug)]
 pub struct Chain {
@@ -206,6 +231,7 @@ pub struct Chain {
     kind: WorkloadKind,
     thread: u32,
     shared: Arc<SharedPages>,
+    vsyscall: Option<Vsyscall>,
 }
 
 impl Chain {
@@ -257,6 +283,7 @@ impl Chain {
             kind,
             thread,
             shared,
+            vsyscall: None,
         })
     }
 
@@ -312,6 +339,14 @@ impl Chain {
         self
     }
 
+    /// Has the `compat` leaf call a function for its system call.
+    #[must_use]
+    pub const fn calling(mut self, vsyscall: Vsyscall) -> Self {
+        self.words.entry = vsyscall.start;
+        self.vsyscall = Some(vsyscall);
+        self
+    }
+
     /// The handler of the signals that the leaf of entries raises.
     #[must_use]
     pub fn signal_handler() -> usize {
@@ -345,7 +380,7 @@ impl Chain {
     /// [`FRAME_BYTES`] a frame. The kinds with a loop in their leaf return after the last
     /// iteration.
     pub fn run(&self) {
-        if matches!(self.kind, WorkloadKind::Compat | WorkloadKind::CompatInt80) {
+        if is_compat(self.kind) {
             // Its code needs a stack below 4 GiB.
             if self.words.stack_top != 0 {
                 // SAFETY: as below.
@@ -438,7 +473,14 @@ impl Chain {
     /// What an unwind from the leaf shows.
     #[must_use]
     pub fn expected_stack(&self) -> ExpectedStack {
-        let leaf = code::framed_leaf(self.kind);
+        let leaf = match &self.vsyscall {
+            Some(vsyscall) => code::Framed {
+                start: vsyscall.landing_pad.into(),
+                end: vsyscall.end.into(),
+                syscall_return: vsyscall.landing_pad.into(),
+            },
+            None => code::framed_leaf(self.kind),
+        };
         let returns = code::returns(self.kind);
         let inner_levels = u32::try_from(self.words.depth - 1).unwrap_or(u32::MAX);
         let mut callers = vec![(returns.innermost, 1)];

@@ -1,4 +1,4 @@
-//! `compat`, `compat-int80`: the chain is 32-bit code.
+//! `compat`, `compat-int80`, `compat-syscall`, `compat-sysenter`: the chain is 32-bit code.
 
 use unwindlab_abi::WorkloadKind;
 use unwindlab_abi::mailbox::PAGE_SIZE;

@@ -8,9 +8,9 @@ use unwindlab_abi::{Observation, WorkloadKind, mailbox::PAGE_SIZE};
 
 use super::{
     WorkloadError, compat, entries, exec, exit, fork, io_uring, missing_pages, paged_out,
-    perf_calls, process, repeat, shapes, sleep_migrate, traced, unreadable_ends,
+    perf_calls, process, repeat, shapes, sleep_migrate, traced, unreadable_ends, vdso32,
 };
-use crate::chain::{Chain, FRAME_BYTES};
+use crate::chain::{Chain, FRAME_BYTES, is_compat};
 use crate::pages::HUGE_PAGE;
 use crate::shared::SharedPages;
 use crate::system;
@@ -59,6 +59,9 @@ impl ThreadJob {
         if plan.wild_ends {
             chain = chain.with_wild_end(thread);
         }
+        if let Some(instruction) = vdso32::Instruction::of(plan.kind) {
+            chain = chain.calling(vdso32::vsyscall(thread, instruction)?);
+        }
         let paged_out = match plan.kind {
             WorkloadKind::PagedOut => Some(stack_bytes(short)),
             WorkloadKind::MajorFault => Some(PAGE_SIZE),
@@ -101,7 +104,7 @@ impl ThreadJob {
                     paged_out::run(self.chain, self.thread, store, self.stack_bytes)?;
                 }
             }
-            (kind @ (WorkloadKind::Compat | WorkloadKind::CompatInt80), _) => {
+            (kind, _) if is_compat(kind) => {
                 compat::run(self.chain, self.thread, kind, self.stack_bytes)?;
             }
             (
@@ -157,8 +160,6 @@ pub(super) fn check_memory(jobs: &[ThreadJob]) -> Result<(), WorkloadError> {
         .iter()
         .map(|job| {
             let own = [
-                WorkloadKind::Compat,
-                WorkloadKind::CompatInt80,
                 WorkloadKind::ExitGroup,
                 WorkloadKind::Killed,
                 WorkloadKind::Exec,
@@ -169,7 +170,8 @@ pub(super) fn check_memory(jobs: &[ThreadJob]) -> Result<(), WorkloadError> {
                 WorkloadKind::Process,
                 WorkloadKind::UnreadableEnds,
             ];
-            let stacks = if own.contains(&job.kind) { 2 } else { 1 };
+            let is_own = own.contains(&job.kind) || is_compat(job.kind);
+            let stacks = if is_own { 2 } else { 1 };
             stacks * job.stack_bytes as u64
         })
         .sum::<u64>();

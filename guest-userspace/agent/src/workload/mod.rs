@@ -16,6 +16,7 @@ mod shapes;
 mod sleep_migrate;
 mod traced;
 mod unreadable_ends;
+mod vdso32;
 
 use std::sync::Arc;
 use std::sync::mpsc;

@@ -88,6 +88,11 @@ impl<'t> Evidence<'t> {
         self.names.place(address)
     }
 
+    /// Whether a kernel address is in no function of the kernel's image, as generated code is.
+    pub(super) fn is_in_no_function(&self, address: u64) -> bool {
+        self.names.none_covers(address)
+    }
+
     /// The same, with the entry code of the kernel that wrote the trace: kernel chains then say in
     /// which entry a sample was made.
     #[must_use]

@@ -22,4 +22,9 @@ impl<'t> KernelNames<'t> {
     pub fn place(&self, address: u64) -> Option<(String, u64)> {
         self.0?(address)
     }
+
+    /// Whether no symbol covers a kernel address, as far as the symbols are known.
+    pub fn none_covers(&self, address: u64) -> bool {
+        self.0.is_some_and(|resolve| resolve(address).is_none())
+    }
 }

@@ -18,6 +18,10 @@ use crate::trace::{Event, EventKind, Trace};
 /// it (arch/x86/kernel/unwind_orc.c, ORC_TYPE_REGS). Most of the samples tell which address is the
 /// entry code's.
 ///
+/// Code of a seccomp filter is generated, and no symbol covers it: the unwinder takes such an address
+/// for none of the kernel's (`kernel_text_address`, kernel/extable.c; a filter has no entry in
+/// `bpf_tree`), and the chain ends. That is undecided.
+///
 /// This is not part of the kernel's contract: it shows that the harness did what the scenario says.
 /// Nothing is judged with the lab client, whose own NMIs and handler fire the tracepoint too.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
@@ -53,6 +57,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         let hit = at.and_then(|at| chain.get(at + 1)).copied();
         if hit == Some(injection.rip) {
             tally.holds();
+            continue;
+        }
+        if hit.is_none() && evidence.is_in_no_function(injection.rip) {
+            tally.undecided("the NMI hit generated code, which no kernel chain shows");
             continue;
         }
         let went = hit.map_or_else(|| "nowhere".into(), |ip| format!("{ip:#x}"));
@@ -109,6 +117,7 @@ fn entry<'t>(pairs: impl Iterator<Item = (&'t Event, &'t Injection)>) -> Option<
 
 #[cfg(test)]
 mod tests {
+    use super::{EventKind, Evidence, Tally};
     use crate::invariant::Check;
     use crate::invariant::testkit::check;
     use crate::invariant::testkit::{Kit, holds, kernel, not_exercised, user, violations};
@@ -141,6 +150,35 @@ mod tests {
             panic!("not noticed");
         };
         assert_eq!((found.len(), found[0].instruction), (1, Some(RIP + 3)));
+    }
+
+    #[test]
+    fn one_that_the_chain_does_not_show_is_undecided_in_generated_code_only() {
+        let mut kit = Kit::new(1);
+        for _ in 0..3 {
+            kit.inject(0, 1001, C, hit(RIP));
+        }
+        let mut trace = kit.trace();
+        trace.injections[1].rip = 0xffff_ffff_c000_0658;
+        let Some(EventKind::Sample(sample)) = trace.events.get_mut(1).map(|it| &mut it.kind) else {
+            panic!("no sample");
+        };
+        let chain = sample.chain.as_mut().unwrap();
+        let hit = chain.iter().position(|&ip| ip == RIP).unwrap();
+        let is_marker = |ip: &u64| *ip > u64::MAX - 4096;
+        let rest = chain.iter().skip(hit).position(is_marker).unwrap();
+        chain.drain(hit..hit + rest);
+        for (is_generated, undecided) in [(false, 0), (true, 1)] {
+            let resolve = |ip| (!is_generated || ip == RIP).then(|| ("f".to_owned(), 0));
+            let known = Evidence::new(&trace).named(&resolve);
+            let mut tally = Tally::new("W2", "");
+            super::judge(&known, &mut tally);
+            match tally.finish() {
+                Check::Violated(_) => assert!(!is_generated),
+                Check::Holds { undecided: n, .. } => assert_eq!(n, undecided),
+                Check::NotExercised { .. } => panic!("nothing was judged"),
+            }
+        }
     }
 
     #[test]
