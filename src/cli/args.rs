@@ -114,13 +114,9 @@ pub struct RunArgs {
         help_heading = "Trials"
     )]
     pub token: Option<Token>,
-    /// Note every return to user mode, up to a million of them [default: what the scenario says, or
-    /// the first 20,000].
-    #[arg(long, conflicts_with = "no_witness", help_heading = "Trials")]
-    pub witness: bool,
-    /// Note no returns to user mode, whatever the scenario says.
-    #[arg(long, help_heading = "Trials")]
-    pub no_witness: bool,
+    /// Whether returns to user mode are noted.
+    #[command(flatten)]
+    pub witness: WitnessOptions,
     /// Write the results as JSON Lines, with the complete traces.
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub json: Option<PathBuf>,
@@ -275,7 +271,8 @@ pub struct SweepArgs {
     #[arg(
         long,
         conflicts_with_all = [
-            "no_request", "from", "pairs", "points", "resume", "check_restores", "html"
+            "no_request", "from", "pairs", "points", "resume", "check_restores", "html", "witness",
+            "no_witness"
         ],
         help_heading = "Points"
     )]
@@ -299,12 +296,15 @@ pub struct SweepArgs {
     /// Try each instruction only the first time that the path executes it.
     #[arg(long = "static", help_heading = "Points")]
     pub once: bool,
+    /// Whether returns to user mode are noted.
+    #[command(flatten)]
+    pub witness: WitnessOptions,
     /// With several vCPUs, let the others run on the way to a point, where they stand still without
     /// this.
     #[arg(
         long,
         requires = "scenario",
-        conflicts_with_all = ["requests", "resume"],
+        conflicts_with_all = ["requests", "resume", "witness"],
         help_heading = "Points"
     )]
     pub free: bool,
@@ -365,6 +365,31 @@ pub struct SweepArgs {
     /// Where to get KVM from.
     #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
     pub kvm_host: KvmHost,
+}
+
+/// Which returns to user mode are noted.
+#[derive(Debug, Clone, Copy, Default, Args)]
+#[command(next_help_heading = "Trials")]
+pub struct WitnessOptions {
+    /// Note every return to user mode, up to a million of them [default: what the scenario says, or
+    /// the first 20,000].
+    #[arg(long, conflicts_with = "no_witness")]
+    witness: bool,
+    /// Note no returns to user mode, whatever the scenario says.
+    #[arg(long)]
+    no_witness: bool,
+}
+
+impl WitnessOptions {
+    /// What the command line says, if anything.
+    #[must_use]
+    pub const fn choice(self) -> Option<bool> {
+        match (self.witness, self.no_witness) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => None,
+        }
+    }
 }
 
 /// What to show of a failure besides the reason and the events around it.

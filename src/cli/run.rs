@@ -57,11 +57,7 @@ fn request(args: &RunArgs) -> Result<RunRequest, CommandError> {
             trials: args.trials,
             token: args.token,
             compare_snapshots: !args.no_snapshots,
-            witness: match (args.witness, args.no_witness) {
-                (true, _) => Some(true),
-                (_, true) => Some(false),
-                _ => None,
-            },
+            witness: args.witness.choice(),
         },
         artifacts: Some(Artifacts::open(args.artifacts.as_deref())?),
     })

@@ -65,6 +65,7 @@ fn set(args: &SweepArgs, context: Context<'_>, spinner: &Spinner) -> Result<u8, 
         jobs: args.jobs,
         budget: args.budget.map(Duration::from_secs),
         once: args.once,
+        witness: args.witness.choice(),
     };
     let (mut tried, mut elapsed, mut rows) = (0, Duration::ZERO, 0);
     let class = sweep::sweep_set(&request, context, &mut |event| match event {
@@ -142,6 +143,7 @@ fn request(args: &SweepArgs, scenario: &Path) -> SweepRequest {
             budget: args.budget.map(Duration::from_secs),
             resume: args.resume.clone(),
             others_run: args.free,
+            witness: args.witness.choice(),
             check_restores: args.check_restores,
             needs_lines: args.html.is_some(),
             // A single point is there to be looked at.

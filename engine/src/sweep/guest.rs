@@ -51,9 +51,10 @@ pub(super) struct Injected {
 }
 
 impl Injected {
-    /// One in this iteration of the swept thread; of no thread where the path may be a child's.
+    /// One in this iteration of the swept thread; of no thread where the path may be a child's, or is
+    /// a process's that the iteration starts.
     pub(super) fn of(plan: &SweepPlan, iteration: u64) -> Self {
-        let known = !plan.any_task();
+        let known = !plan.any_task() && !plan.trial.guest.workload.kind.is_process();
         Self {
             thread: known.then_some(THREAD),
             iteration: known.then_some(iteration),

@@ -374,6 +374,16 @@ pub enum WorkloadKind {
 }
 
 impl WorkloadKind {
+    /// Whether each iteration is a process of its own, so that its ids are not those that were announced
+    /// for the thread.
+    #[must_use]
+    pub const fn is_process(self) -> bool {
+        matches!(
+            self,
+            Self::Exec | Self::ExecByThread | Self::Process | Self::ExitGroup | Self::Killed
+        )
+    }
+
     /// The name in YAML and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {

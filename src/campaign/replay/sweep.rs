@@ -41,6 +41,7 @@ fn sweep_of(
         pairs: trial.then.is_some().then_some(PairChoice { all: true }),
         options: SweepOptions {
             jobs: 1,
+            witness: trial.witness,
             ..SweepOptions::default()
         },
     })

@@ -61,6 +61,9 @@ pub struct ReplaySweep {
     pub place: ReplayPlace,
     /// Where the second NMI came, in the path as the first NMI changed it.
     pub then: Option<ReplayPlace>,
+    /// Whether returns to user mode were noted, where the command line said it.
+    #[serde(default)]
+    pub witness: Option<bool>,
 }
 
 /// A trial of a run.
@@ -204,6 +207,7 @@ mod tests {
             from: None,
             place,
             then: None,
+            witness: Some(true),
         });
         let run = ReplayTrial::Run(ReplayRun {
             seed: Some(7),

@@ -55,7 +55,8 @@ pub(super) fn sweep_on(
     tell: &mut dyn FnMut(SweepEvent<'_>) -> io::Result<()>,
 ) -> Result<SweepSummary, CampaignError> {
     let kernel_request = request.kernel.request()?;
-    let loaded = one_scenario(request, context)?;
+    let mut loaded = one_scenario(request, context)?;
+    loaded.scenario.witness = request.options.witness.or(loaded.scenario.witness);
     let kernel = context.fetch(&kernel_request)?;
     let kernel = kernel.as_ref();
     if request.options.needs_lines && kernel.symbols().lines().is_none() {

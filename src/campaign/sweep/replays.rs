@@ -67,6 +67,7 @@ fn trial(
             Some(then) => Some(place(then.at, symbols)?),
             None => None,
         },
+        witness: request.options.witness,
     })
 }
 

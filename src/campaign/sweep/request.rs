@@ -153,6 +153,8 @@ pub struct SweepOptions {
     pub resume: Option<PathBuf>,
     /// Let the other vCPUs run on the way to a point.
     pub others_run: bool,
+    /// Whether returns to user mode are noted; `None`: as the scenario says.
+    pub witness: Option<bool>,
     /// Compare the whole machine with its checkpoint after each restore.
     pub check_restores: bool,
     /// Refuse a kernel without debug information.
@@ -217,6 +219,7 @@ impl Default for SweepOptions {
             budget: None,
             resume: None,
             others_run: false,
+            witness: None,
             check_restores: false,
             needs_lines: false,
             keeps_replays: false,

@@ -47,6 +47,8 @@ pub struct SetRequest {
     pub budget: Option<Duration>,
     /// Each instruction of each path only the first time that it is executed.
     pub once: bool,
+    /// Whether returns to user mode are noted; `None`: as each scenario says.
+    pub witness: Option<bool>,
 }
 
 /// What came of a sweep of the set.
@@ -158,6 +160,7 @@ fn swept(
             budget,
             keeps_replays: true,
             others_run: one.free,
+            witness: request.witness,
             ..SweepOptions::default()
         },
         ..SweepRequest::of(one.path.clone())
