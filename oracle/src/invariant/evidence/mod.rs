@@ -22,6 +22,7 @@ pub(super) mod lab;
 mod losses;
 mod names;
 mod order;
+mod replaced;
 mod returns;
 mod role;
 mod stacks;

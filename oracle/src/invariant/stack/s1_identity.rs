@@ -5,16 +5,6 @@ use unwindlab_abi::message::ExpectedStack;
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Answer, Evidence, Facts, Origin, Request, Syscalls, flaw};
 
-/// System calls from which a task comes back with other user registers (arch/x86/kernel/signal_64.c,
-/// fs/exec.c, 7.3).
-const REPLACING: [&str; 5] = [
-    "__x64_sys_rt_sigreturn",
-    "__ia32_compat_sys_rt_sigreturn",
-    "__ia32_sys_sigreturn",
-    "__x64_sys_execve",
-    "__x64_sys_execveat",
-];
-
 /// S1. Three things are known of the D of workload threads:
 ///
 /// * By construction: where frame 0 lies at the thread's leaf, the whole chain is known, and the D
@@ -78,14 +68,10 @@ fn frame0_is_known(evidence: &Evidence<'_>, answer: &Answer<'_>) -> bool {
     facts.entry_ip(exchange).is_some()
         || returns
             && { exchange.requests.iter() }.any(|it| in_system_call(facts, it))
-            && !exchange.requests.iter().any(|it| replaces(evidence, it))
-}
-
-/// Whether a request was made in a system call that replaces the user registers.
-fn replaces(evidence: &Evidence<'_>, request: &Request<'_>) -> bool {
-    let chain = request.event.kernel_chain().iter();
-    let mut named = chain.filter_map(|&address| evidence.place(address));
-    named.any(|(function, _)| REPLACING.contains(&function.as_str()))
+            && !exchange
+                .requests
+                .iter()
+                .any(|it| evidence.registers_replaced(it.event))
 }
 
 fn in_system_call(facts: &Facts<'_>, request: &Request<'_>) -> bool {

@@ -35,6 +35,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                     tally.holds();
                     continue;
                 }
+                (Relation::Helped, ..) => {
+                    tally.undecided(Relation::HELPED);
+                    continue;
+                }
                 (Relation::Unknown, ..) => {
                     tally.undecided(Relation::UNDECIDED);
                     continue;

@@ -21,7 +21,8 @@ const CALLCHAIN: u64 = 1 << 5;
 ///   addresses, and it cannot fault in a page (`pagefault_disable`).
 /// * The deferred chain is shorter: `unwind_user_next_common` (kernel/unwind/user.c) stops where a
 ///   frame does not lie above the last one, or is not aligned; the twin does not.
-/// * The task's registers changed in the entry (`rt_sigreturn`, `execve`).
+/// * The task's registers changed in the entry (`rt_sigreturn`, `execve`). No source says which of
+///   the two stacks is then due, so this is undecided at the leaf, too.
 ///
 /// Evidence is a pair with equal chains: two walkers that share no code. A difference violates it
 /// where the NMI hit user mode or the event is a uprobe's ("the user space stacktrace remains the same
@@ -59,11 +60,11 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                     || is_of_uprobe(evidence.trace(), deferred)
             }
         };
-        if !wrong {
-            tally.undecided(if later.starts_with(now) {
-                why_shorter(evidence.trace(), twin)
-            } else {
-                "a deferred chain that differs where the registers may have changed"
+        let replaced = evidence.registers_replaced(deferred);
+        if !wrong || replaced {
+            tally.undecided(match later.starts_with(now) {
+                true if !replaced => why_shorter(evidence.trace(), twin),
+                _ => "a deferred chain that differs where the registers may have changed",
             });
             continue;
         }
@@ -166,6 +167,8 @@ fn has_user_chain(spec: &EventSpec) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::invariant::Check;
     use crate::invariant::testkit::{
         Hit, Kit, NMI_FRAMES, holds, kernel, not_exercised, spec, tracepoint, user, violations,
     };
@@ -223,6 +226,25 @@ mod tests {
         not_exercised("S5", &nmi(user(0x5000), &[0x5000, 0x2000], &[0x5000]));
         // Other registers.
         not_exercised("S5", &nmi(hit, &[0x5000, 0x2000], &[0x6000, 0x2000]));
+    }
+
+    #[test]
+    fn a_request_in_sigreturn_has_two_stacks() {
+        for (name, evidence) in [("__x64_sys_rt_sigreturn", 0), ("__x64_sys_getppid", 1)] {
+            // The handler's, and the one of the code that it interrupted, in its leaf.
+            let chains: [&[u64]; 2] = [&[0x5000, 0x6000], &[0x1080, 0x2000, 0x2000, 0x3000]];
+            let trace = nmi(kernel(RIP).iteration(0, 1), chains[0], chains[1]).trace();
+            let resolve = |_| Some((name.to_owned(), 0));
+            let known = Evidence::new(&trace).named(&resolve);
+            let mut tally = Tally::new("S5", "");
+            judge(&known, &mut tally);
+            let found = match tally.finish() {
+                Check::Violated(list) => list.len(),
+                Check::NotExercised { .. } => 0,
+                Check::Holds { .. } => panic!("{name}"),
+            };
+            assert_eq!(found, evidence, "{name}");
+        }
     }
 
     #[test]

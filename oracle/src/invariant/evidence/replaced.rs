@@ -1,0 +1,23 @@
+//! System calls from which a task comes back with other user registers.
+
+use super::Evidence;
+use crate::trace::Event;
+
+/// They set them themselves (arch/x86/kernel/signal_64.c and signal_32.c, fs/exec.c, 7.3).
+const REPLACING: [&str; 5] = [
+    "__x64_sys_rt_sigreturn",
+    "__ia32_compat_sys_rt_sigreturn",
+    "__ia32_sys_sigreturn",
+    "__x64_sys_execve",
+    "__x64_sys_execveat",
+];
+
+impl Evidence<'_> {
+    /// Whether a sample was made in a system call that replaces the user registers, as far as the
+    /// kernel's symbols are known.
+    pub fn registers_replaced(&self, sample: &Event) -> bool {
+        let chain = sample.kernel_chain().iter();
+        let mut named = chain.filter_map(|&address| self.place(address));
+        named.any(|(function, _)| REPLACING.contains(&function.as_str()))
+    }
+}
