@@ -6,8 +6,8 @@
 //! belong to one stay in the kernel, together with the requests of NMIs in user mode just before
 //! it, which that stay answers.
 //!
-//! One thing joins two stays: a request of an NMI after the exit work of the first, where
-//! interrupts stay off to the end. It cannot be answered any more before user mode; its
+//! One thing joins two stays: a request after the exit work of the first, of an NMI or of a hook,
+//! where interrupts stay off to the end. It cannot be answered any more before user mode; its
 //! self-interrupt makes the next entry before a user instruction retires, and that one answers it.
 //! The log proves it: after the request the first stay has nothing but its return and requests of
 //! this kind, and an interrupt made the second stay, which returns to the same instruction. (If the
@@ -251,9 +251,12 @@ fn stays<'t>(log: &'t LabTrace, samples: &BTreeMap<u32, Vec<u64>>) -> Vec<Stay<'
     stays
 }
 
-/// Whether a request may have been made after the exit work.
+/// Whether a request may have been made after the exit work. Its last instructions are before the
+/// client's mark "leaving", with interrupts off: an NMI hits them, and a hook may be at one. A hard
+/// interrupt hits nothing there.
 pub(super) fn is_late(request: &LabEvent) -> bool {
-    request.flags.leaving || request.context == LabContext::Nmi && request.flags.irqs_off
+    let may_be_there = matches!(request.context, LabContext::Nmi | LabContext::Task);
+    request.flags.leaving || may_be_there && request.flags.irqs_off
 }
 
 /// Whether a request is of an NMI that hit user mode.

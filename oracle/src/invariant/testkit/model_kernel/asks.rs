@@ -5,12 +5,15 @@ use super::*;
 impl Model {
     /// A probe that the task comes to.
     pub(super) fn probe(&mut self, cpu: usize) {
-        let At::Body(via) = self.current(cpu).at else {
-            return;
+        let task = self.current(cpu);
+        let (hook, probe) = match task.at {
+            At::Body(via) => (Source::LabHook, Source::ProbeIn(via)),
+            At::Answered | At::Reset => (Source::LabHookLate, Source::ProbeLate(task.via)),
+            _ => return,
         };
         match self.shown.lab && self.below(2) == 0 {
-            true => self.ask_by_lab(cpu, Source::LabHook),
-            false => self.ask(cpu, Source::ProbeIn(via)),
+            true => self.ask_by_lab(cpu, hook),
+            false => self.ask(cpu, probe),
         }
     }
 
@@ -24,7 +27,7 @@ impl Model {
         let (cookie, ret) = self.request(cpu, LAB);
         let text = TEXT + 4 * self.arrivals;
         let log = self.log.on(u16::try_from(cpu).unwrap());
-        if source != Source::LabHook {
+        if !matches!(source, Source::LabHook | Source::LabHookLate) {
             let ip = match task.at {
                 At::User => task.ip,
                 _ => text,
@@ -58,6 +61,7 @@ impl Model {
             Source::PageFault => (fault, Vec::new()),
             Source::Uprobe => (uprobe, outer(task.via, Far::Work)),
             Source::Breakpoint => (breakpoint, Vec::new()),
+            Source::ProbeLate(via) => (probe, outer(via, Far::Late)),
             _ => (probe, outer(task.via, Far::Body)),
         };
         if self.is_refused(cpu) {

@@ -74,6 +74,8 @@ pub enum Source {
     NmiIn(Via),
     /// A kprobe, a return probe or a tracepoint in a stay of this kind.
     ProbeIn(Via),
+    /// A probe behind the exit work of a stay of this kind.
+    ProbeLate(Via),
     /// The tracepoint of a context switch.
     Switch,
     /// The software event of a page fault of user mode.
@@ -84,6 +86,8 @@ pub enum Source {
     Breakpoint,
     /// The lab client, at a hook in a stay.
     LabHook,
+    /// The lab client, at a hook behind the exit work.
+    LabHookLate,
     /// The lab client, in an NMI in user mode.
     LabNmiInUser,
     /// The lab client, in an NMI in the kernel.
@@ -99,6 +103,9 @@ pub const SOURCES: &[Source] = &[
     Source::ProbeIn(Via::Syscall),
     Source::ProbeIn(Via::Tick),
     Source::ProbeIn(Via::Fault),
+    Source::ProbeLate(Via::Syscall),
+    Source::ProbeLate(Via::Tick),
+    Source::ProbeLate(Via::Fault),
     Source::Switch,
     Source::PageFault,
     Source::Uprobe,
@@ -106,4 +113,9 @@ pub const SOURCES: &[Source] = &[
 ];
 
 /// Those of the lab client.
-pub const LAB_SOURCES: &[Source] = &[Source::LabHook, Source::LabNmiInUser, Source::LabNmi];
+pub const LAB_SOURCES: &[Source] = &[
+    Source::LabHook,
+    Source::LabHookLate,
+    Source::LabNmiInUser,
+    Source::LabNmi,
+];

@@ -159,7 +159,7 @@ fn a_late_answer_is_evidence_of_nothing_whoever_asked() {
         let mut fell = BTreeMap::<&str, usize>::new();
         for seed in 1..=20 {
             let mut model = Model::with(seed, Some(Bug::AnswersLate), shown, &[source]);
-            model.run(3 * STEPS);
+            model.run(4 * STEPS);
             let (late, stale) = (model.late > 0, model.stale > 0);
             seen.late += usize::from(late);
             seen.in_call += usize::from(model.late_in_call > 0);
@@ -209,7 +209,8 @@ impl Seen {
             }
             return known;
         }
-        let told = shown.markers && !matches!(source, Source::NmiIn(_));
+        let may_be_late = matches!(source, Source::NmiIn(_) | Source::ProbeLate(_));
+        let told = shown.markers && !may_be_late;
         let ids = ["M1", "M5", "S4"].into_iter().filter(|_| told);
         ids.map(|id| (id, self.in_call)).collect()
     }
