@@ -142,6 +142,7 @@ mod tests {
             thread: Some(0),
             iteration: Some(1),
             exact: cpl == 0,
+            interrupt_waits: false,
         }
     }
 

@@ -335,7 +335,7 @@ impl Judge<'_> {
 /// Where the vCPUs stood, to append to a sentence.
 fn standstill(places: &[VcpuPlace], symbols: &dyn KernelSymbols) -> String {
     let at = |place: &VcpuPlace| {
-        let VcpuPlace { vcpu, rip, cpl } = *place;
+        let VcpuPlace { vcpu, rip, cpl, .. } = *place;
         match symbols.resolve(rip) {
             Some((name, offset)) if cpl == 0 => format!("vCPU {vcpu} at {name}+{offset:#x}"),
             _ if cpl == 0 => format!("vCPU {vcpu} at {rip:#x} in the kernel"),

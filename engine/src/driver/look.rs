@@ -19,6 +19,7 @@ pub(crate) fn place(vcpu: &VcpuHandle<'_>) -> Result<VcpuPlace, InspectError> {
         rip: vcpu.regs()?.rip,
         // SS.DPL is the CPL (AMD APM vol. 2, 4.9.1).
         cpl: vcpu.sregs()?.ss.dpl,
+        interrupt_waits: vcpu.irq_pending()?,
     })
 }
 

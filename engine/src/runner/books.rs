@@ -119,6 +119,7 @@ mod tests {
             thread: None,
             iteration: None,
             exact: false,
+            interrupt_waits: false,
         };
         books.note(&mut Recording::default(), ActionPlan::Nmi, injection);
     }

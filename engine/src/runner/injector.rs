@@ -201,6 +201,7 @@ impl<'p> Injector<'p> {
             thread: by.thread,
             iteration: by.iteration,
             exact: exact && place.cpl == 0,
+            interrupt_waits: place.interrupt_waits,
         };
         let recording = &mut driver.session.recording;
         self.books.note(recording, plan.action, injection);

@@ -79,6 +79,7 @@ pub(super) fn nmi(
         thread: of.thread,
         iteration: of.iteration,
         exact: place.cpl == 0 && state.takes_one_here(),
+        interrupt_waits: place.interrupt_waits,
     })
 }
 

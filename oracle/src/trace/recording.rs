@@ -121,6 +121,10 @@ pub struct Injection {
     /// an `sti`: an NMI is taken before this very instruction.
     #[serde(default)]
     pub exact: bool,
+    /// An interrupt was pending in the vCPU: the CPU takes it when the NMI's handler has returned,
+    /// if interrupts are on there.
+    #[serde(default)]
+    pub interrupt_waits: bool,
 }
 
 /// How often the place of one injection was passed.
@@ -182,6 +186,9 @@ pub struct VcpuPlace {
     pub rip: u64,
     /// Current privilege level: 0 or 3.
     pub cpl: u8,
+    /// An interrupt is pending.
+    #[serde(default)]
+    pub interrupt_waits: bool,
 }
 
 /// How a trial ended, before anything is judged.

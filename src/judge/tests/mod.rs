@@ -83,6 +83,7 @@ fn trace() -> Trace {
             thread: Some(0),
             iteration: Some(1),
             exact: false,
+            interrupt_waits: false,
         });
     }
     trace

@@ -248,6 +248,7 @@ fn other_ends() {
         vcpu: 0,
         rip: super::KERNEL_IP,
         cpl: 0,
+        interrupt_waits: false,
     }];
     let ends = [
         (

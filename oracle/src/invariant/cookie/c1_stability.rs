@@ -41,8 +41,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             match (facts.relation(a.event, b.event), a.cookie == b.cookie) {
                 (Relation::Same(_), true) => tally.holds(),
                 (Relation::Same(_), false) => tally.undecided(BEHIND_RESET),
-                (Relation::Unknown, false) => tally.undecided(Relation::UNDECIDED),
-                (Relation::Unknown, true) | (Relation::Different(_), _) => {}
+                (Relation::Helped | Relation::Unknown, false) => {
+                    tally.undecided(Relation::UNDECIDED)
+                }
+                (Relation::Helped | Relation::Unknown, true) | (Relation::Different(_), _) => {}
             }
         }
     }

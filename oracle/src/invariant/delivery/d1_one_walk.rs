@@ -37,7 +37,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         }
         match facts.relation(a.event, b.event) {
             Relation::Different(_) => tally.holds(),
-            Relation::Unknown => tally.undecided(Relation::UNDECIDED),
+            Relation::Helped | Relation::Unknown => tally.undecided(Relation::UNDECIDED),
             Relation::Same(Together::NoUserCode) => tally.undecided(
                 "the task may have returned and been interrupted before a user instruction",
             ),

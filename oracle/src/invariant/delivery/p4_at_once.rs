@@ -11,7 +11,8 @@ use crate::invariant::evidence::{Evidence, Relation, before};
 /// Evidence is such a D that is proved to have come before the next user instruction
 /// ([`Relation::Same`]): with frame 0 alone, the task may have come back to the instruction in a
 /// loop, and with the returns to user mode alone, it may have gone on and been interrupted later.
-/// Where nothing tells, it is undecided.
+/// Where nothing tells, it is undecided, and so is an answer where an interrupt was pending at the
+/// NMI ([`Relation::Helped`]): that one brings the task into the kernel without a self-IPI, too.
 ///
 /// Nothing else moves the user instruction pointer first: signals are set up after the task work
 /// (`get_signal` runs it), and an interrupt or fault that KVM had to deliver before the NMI still
@@ -34,6 +35,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 (Relation::Different(apart), _) => format!("the same, but {}", apart.why),
                 (Relation::Same(_), _) => {
                     tally.holds();
+                    continue;
+                }
+                (Relation::Helped, _) => {
+                    tally.undecided(Relation::HELPED);
                     continue;
                 }
                 (Relation::Unknown, _) => {
@@ -86,6 +91,19 @@ mod tests {
         }
         let b = kit.deferred(0, 1001, C, &[0x1004]);
         assert_eq!(violations("P4", &kit)[0].events, [a, b]);
+    }
+
+    #[test]
+    fn a_pending_interrupt_answers_without_a_self_ipi() {
+        for id in ["P4", "S4", "M1", "M3", "M5"] {
+            let mut kit = Kit::new(1);
+            kit.witness();
+            kit.thread(0, 1001);
+            kit.inject(0, 1001, C, user(0x1004).interrupt_waits());
+            kit.returns(0, 1001);
+            kit.deferred(0, 1001, C, &[0x1004]);
+            assert_eq!(undecided(id, &kit), 1, "{id}");
+        }
     }
 
     #[test]

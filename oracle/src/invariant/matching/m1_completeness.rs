@@ -65,16 +65,17 @@ fn elsewhere<'t>(
     answers: &[Answer<'t>],
 ) {
     let mut proof = None;
-    let mut undecided = false;
+    let mut undecided = None;
     for answer in answers {
         match facts.relation(request.event, answer.event) {
             Relation::Same(_) => return tally.holds(),
             Relation::Different(apart) => proof = Some((answer, apart)),
-            Relation::Unknown => undecided = true,
+            Relation::Helped => undecided = Some(Relation::HELPED),
+            Relation::Unknown => undecided = undecided.or(Some(Relation::UNDECIDED)),
         }
     }
-    if undecided {
-        return tally.undecided(Relation::UNDECIDED);
+    if let Some(why) = undecided {
+        return tally.undecided(why);
     }
     let Some((answer, apart)) = proof else { return };
     let message = format!(

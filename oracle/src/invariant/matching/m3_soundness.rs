@@ -19,21 +19,22 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 |r: &&Request<'_>| spec(trace, r.event).is_none_or(|spec| spec.defer_callchain);
             let mut requests = exchange.requests.iter().filter(asked).peekable();
             let nobody = requests.peek().is_none();
-            let (mut own, mut other, mut unknown) = (false, None, false);
+            let (mut own, mut other, mut unknown) = (false, None, None);
             for request in requests {
                 match facts.relation(request.event, answer.event) {
                     Relation::Same(_) => own = true,
                     Relation::Different(proof) => other = Some(proof.why),
-                    Relation::Unknown => unknown = true,
+                    Relation::Helped => unknown = Some(Relation::HELPED),
+                    Relation::Unknown => unknown = unknown.or(Some(Relation::UNDECIDED)),
                 }
             }
             match (own, other.is_some(), unknown) {
                 (true, false, _) => tally.holds(),
                 (true, true, _) => tally.undecided("its cookie was asked for in another entry too"),
-                (false, _, true) => tally.undecided(Relation::UNDECIDED),
-                (false, _, false) => {}
+                (false, _, Some(why)) => tally.undecided(why),
+                (false, _, None) => {}
             }
-            if own || unknown {
+            if own || unknown.is_some() {
                 continue;
             }
             if let Some(why) = facts.losses.between(None, answer.event.time) {

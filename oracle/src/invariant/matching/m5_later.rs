@@ -47,6 +47,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                         let events = events.into_iter().chain(apart.events);
                         tally.violated(message, events, facts.instruction(r.event));
                     }
+                    Relation::Helped => tally.undecided(Relation::HELPED),
                     Relation::Unknown => tally.undecided(Relation::UNDECIDED),
                 },
             }
@@ -56,6 +57,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                     Relation::Different(apart) => apart,
                     Relation::Same(_) => {
                         tally.holds();
+                        continue;
+                    }
+                    Relation::Helped => {
+                        tally.undecided(Relation::HELPED);
                         continue;
                     }
                     Relation::Unknown => {

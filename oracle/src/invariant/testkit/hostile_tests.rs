@@ -97,6 +97,7 @@ fn injection() -> impl Strategy<Value = Injection> {
             thread,
             iteration,
             exact: thread.is_some() && cpl == 0,
+            interrupt_waits: rip % 2 == 1,
         }
     })
 }

@@ -30,6 +30,7 @@ pub struct Hit {
     rip: u64,
     cpl: u8,
     armed: Option<(u32, u64)>,
+    interrupt_waits: bool,
 }
 
 /// An injection into kernel mode.
@@ -38,6 +39,7 @@ pub const fn kernel(rip: u64) -> Hit {
         rip,
         cpl: 0,
         armed: None,
+        interrupt_waits: false,
     }
 }
 
@@ -47,6 +49,7 @@ pub const fn user(rip: u64) -> Hit {
         rip,
         cpl: 3,
         armed: None,
+        interrupt_waits: false,
     }
 }
 
@@ -54,6 +57,12 @@ impl Hit {
     /// Armed by this thread in this iteration.
     pub const fn iteration(mut self, thread: u32, iteration: u64) -> Self {
         self.armed = Some((thread, iteration));
+        self
+    }
+
+    /// An interrupt is pending there.
+    pub const fn interrupt_waits(mut self) -> Self {
+        self.interrupt_waits = true;
         self
     }
 }
@@ -302,6 +311,7 @@ impl Kit {
             thread: hit.armed.map(|(thread, _)| thread),
             iteration: hit.armed.map(|(_, iteration)| iteration),
             exact: hit.armed.is_some() && hit.cpl == 0,
+            interrupt_waits: hit.interrupt_waits,
         });
     }
 

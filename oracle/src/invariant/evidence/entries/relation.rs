@@ -15,6 +15,10 @@ pub(crate) enum Relation {
     Same(Together),
     /// The task left the kernel between the two, its exit work included.
     Different(Separation),
+    /// A request and its answer, and no user instruction of the task retired between the two. But an
+    /// interrupt was pending when the request was made where only one can bring the task to the
+    /// answer: a kernel that sends itself none shows the same.
+    Helped,
     /// Neither is proved.
     Unknown,
 }
@@ -33,6 +37,10 @@ impl Relation {
     /// What would decide it, for a pair of records that is not decided.
     pub const UNDECIDED: &'static str = "neither markers nor returns to user mode show whether the \
                                          task left the kernel in between";
+
+    /// The same, where an interrupt helped.
+    pub const HELPED: &'static str = "an interrupt that was pending at the NMI may have brought the \
+                                      task to the answer";
 }
 
 impl<'t> Facts<'t> {
@@ -51,11 +59,10 @@ impl<'t> Facts<'t> {
         if let [Some(i), Some(j)] = returns
             && i == j
         {
-            let proof = match self.one_system_call(task, one, other) {
-                true => Together::SystemCall,
-                false => Together::NoUserCode,
+            return match self.one_system_call(task, one, other) {
+                true => Relation::Same(Together::SystemCall),
+                false => self.no_user_code(one, other),
             };
-            return Relation::Same(proof);
         }
         let (first, second) = match before(other, one) || returns[0] > returns[1] {
             true => (other, one),
@@ -68,8 +75,23 @@ impl<'t> Facts<'t> {
             return Relation::Same(Together::SystemCall);
         }
         match self.same_instruction(task, first, second) {
-            true => Relation::Same(Together::NoUserCode),
+            true => self.no_user_code(first, second),
             false => Relation::Unknown,
+        }
+    }
+
+    /// Two records between which no user instruction retired. A request that its own entry does not
+    /// answer any more is answered by the interrupt that the kernel sends itself.
+    fn no_user_code(&self, one: &Event, other: &Event) -> Relation {
+        let helped = |request: &Event, answer: &Event| {
+            let injection = self.injection(request);
+            answer.deferred_chain().is_some()
+                && injection.is_some_and(|it| it.interrupt_waits)
+                && self.origin(request).may_be_late()
+        };
+        match helped(one, other) || helped(other, one) {
+            true => Relation::Helped,
+            false => Relation::Same(Together::NoUserCode),
         }
     }
 

@@ -91,6 +91,10 @@ impl Model {
             hit = hit.iteration(task.thread, task.iteration);
         }
         let in_user = task.at == At::User;
+        let waits = in_user && self.below(self.one_finds_an_interrupt) == 0;
+        if waits {
+            hit = hit.interrupt_waits();
+        }
         let source = match task.at {
             At::User => Source::NmiInUser,
             _ => Source::NmiIn(task.via),
@@ -100,6 +104,11 @@ impl Model {
         }
         for _ in 0..if armed && !in_user { 2 } else { 1 } {
             self.sample(cpu, hit);
+        }
+        if waits {
+            // The CPU takes it when the handler returns, with the self-IPI or without.
+            self.current(cpu).self_ipi = false;
+            self.enter(cpu, Via::Tick);
         }
     }
 

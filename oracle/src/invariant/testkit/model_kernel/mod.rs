@@ -55,6 +55,8 @@ pub struct Model {
     pub stale: usize,
     /// The specs of the events that ask besides NMIs: probe, switch, page fault, uprobe, breakpoint.
     specs: [u32; 5],
+    /// Of so many NMIs in user mode one finds an interrupt pending.
+    pub one_finds_an_interrupt: usize,
 }
 
 const THREADS: u32 = 5;
@@ -121,6 +123,7 @@ impl Model {
             late_in_call: 0,
             stale: 0,
             specs,
+            one_finds_an_interrupt: 4,
         }
     }
 

@@ -234,3 +234,19 @@ fn an_nmi_that_interrupts_nobody_is_no_evidence_for_the_lab_client() {
     }
     assert!(fell >= 30, "{fell}");
 }
+
+#[test]
+fn interrupts_that_are_pending_hide_that_none_is_sent() {
+    let mut fell = 0;
+    for seed in 1..=40 {
+        let (bug, sources) = (Some(Bug::NmiWithoutSelfIpi), &[Source::NmiInUser]);
+        let mut model = Model::with(seed, bug, EVERYTHING, sources);
+        model.one_finds_an_interrupt = 1;
+        let (violated, held) = judge_all(model);
+        fell += violated.len();
+        for id in ["P4", "S4", "M1", "M3", "M5"] {
+            assert!(!held.contains(&id), "{id}: {seed}");
+        }
+    }
+    assert_eq!(fell, 0, "nothing is wrong in these traces");
+}
