@@ -118,7 +118,7 @@ impl PlacesSummary {
 /// Tries the places of a path.
 ///
 /// # Errors
-/// [`CampaignError`].
+/// [`CampaignError`]; where the user stopped it, the end is told all the same.
 pub fn requests(
     request: &PlacesRequest,
     context: Context<'_>,
@@ -163,10 +163,10 @@ pub fn requests(
             kvm_host: host,
         };
         tell(PlacesEvent::Ended(&summary))?;
+        context.check_interrupt()?;
         return Ok(summary);
     }
     for (number, place) in found.iter().enumerate() {
-        context.check_interrupt()?;
         if request
             .budget
             .is_some_and(|budget| begin.elapsed() > budget)
@@ -176,7 +176,11 @@ pub fn requests(
         context
             .progress
             .step(&step(number, found.len(), begin, &verdicts, place));
-        let (tried, result) = trials.make(number, place)?;
+        let (tried, result) = match trials.make(number, place) {
+            // What was tried is told.
+            Err(CampaignError::Interrupted) => break,
+            made => made?,
+        };
         if verdicts.take(place.clone(), &result, kernel.symbols()) {
             tell(PlacesEvent::Failed {
                 place,
@@ -197,6 +201,7 @@ pub fn requests(
         kvm_host: trials.host_name(),
     };
     tell(PlacesEvent::Ended(&summary))?;
+    context.check_interrupt()?;
     Ok(summary)
 }
 

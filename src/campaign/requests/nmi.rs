@@ -48,7 +48,9 @@ pub(super) fn sweeps(
     let begin = Instant::now();
     let (mut host, mut swept) = (None, Vec::new());
     for (number, place) in places.iter().enumerate() {
-        context.check_interrupt()?;
+        if context.interrupt.is_set() {
+            break;
+        }
         let left = places.len().saturating_sub(number);
         let share = request
             .budget
@@ -116,11 +118,13 @@ fn one(
     });
     match swept {
         Ok(swept) => Ok(done(Ok(swept))),
-        // No path begins there: the function is a module's, is not passed in every iteration, or in
+        // The user stopped it, or no path begins there: the function is a module's, is not passed in every iteration, or in
         // an NMI's handler only.
-        Err(error @ (CampaignError::Provider(_) | CampaignError::Sweep(_))) => {
-            Ok(done(Err(error.to_string())))
-        }
+        Err(
+            error @ (CampaignError::Provider(_)
+            | CampaignError::Sweep(_)
+            | CampaignError::Interrupted),
+        ) => Ok(done(Err(error.to_string()))),
         Err(error) => Err(error),
     }
 }

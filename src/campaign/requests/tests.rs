@@ -31,13 +31,23 @@ fn tried(
     change: impl FnOnce(&mut PlacesRequest),
     recorded: Vec<Recorded>,
 ) -> (Result<PlacesSummary, CampaignError>, Vec<String>, u32) {
+    interrupted(change, recorded, None)
+}
+
+/// The same where the user interrupts the host's work of this number.
+fn interrupted(
+    change: impl FnOnce(&mut PlacesRequest),
+    recorded: Vec<Recorded>,
+    during: Option<usize>,
+) -> (Result<PlacesSummary, CampaignError>, Vec<String>, u32) {
     let folder = folder();
     let mut request = PlacesRequest {
         scenario: folder.path().join("a.yaml"),
         ..PlacesRequest::default()
     };
     change(&mut request);
-    let provider = FakeProvider::new(recorded);
+    let mut provider = FakeProvider::new(recorded);
+    provider.interrupt_in = during;
     let context = Context {
         provider: &provider,
         analysis: &analysis(),
@@ -52,7 +62,12 @@ fn tried(
             }
             PlacesEvent::Swept(done) => format!("{} {:?}", done.place, done.class()),
             PlacesEvent::Replay(_) => "replay".to_owned(),
-            PlacesEvent::Ended(_) => "ended".to_owned(),
+            PlacesEvent::Ended(summary) => {
+                match summary.sweeps.is_none() && summary.is_incomplete() {
+                    true => format!("{} of {}", summary.verdicts.places.len(), summary.found),
+                    false => "ended".to_owned(),
+                }
+            }
         });
         Ok(())
     });
@@ -128,6 +143,15 @@ fn a_function_is_known_by_its_other_names() {
     let verdicts = summary.unwrap().verdicts;
     assert_eq!(verdicts.places.len(), 8);
     assert!(verdicts.places.iter().all(|it| it.place.seat.name() == "f"));
+}
+
+#[test]
+fn an_interrupt_tells_what_was_tried() {
+    let mut recorded: Vec<Recorded> = (0..4).map(|_| surveyed(&["f"])).collect();
+    recorded.extend((0..3).map(|_| refused()));
+    let (summary, events, _) = interrupted(|_| {}, recorded, Some(6));
+    assert!(matches!(summary, Err(CampaignError::Interrupted)));
+    assert_eq!(events, ["2 of 8"]);
 }
 
 #[test]
