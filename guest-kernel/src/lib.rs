@@ -44,5 +44,6 @@ pub use image::text;
 pub use image::types::{self, LayoutError, Types};
 pub use kernel::{FetchError, KernelImage, KernelSpec, Origin, SpecError, fetch, list, path};
 pub use progress::{Progress, Silent};
+pub use tools::binutils::{self, Binutils, BinutilsError};
 pub use tools::perf::{self as perf_tool, PerfTool, PerfToolError, perf_tool};
 pub use tools::qemu::{self, Qemu, QemuError, qemu};

@@ -71,14 +71,16 @@ pub(crate) fn place_library(path: &Path) -> Option<PathBuf> {
     (libraries.contains(&folder) && name.contains(".so")).then(|| Path::new(LIBRARIES).join(name))
 }
 
-/// Removes the libraries that `program`, a file in the folder `dir`, does not need, and checks that
-/// it has those that it needs.
-pub(crate) fn prune(dir: &Path, program: &str) -> Result<(), ClosureError> {
+/// Removes the libraries that none of `programs`, files in the folder `dir`, needs, and checks that
+/// those that they need are there.
+pub(crate) fn prune(dir: &Path, programs: &[&str]) -> Result<(), ClosureError> {
     let folder = dir.join(LIBRARIES);
     let loader = Path::new(LOADER).file_name().unwrap_or_default();
     let mut kept = BTreeSet::from([loader.to_string_lossy().into_owned()]);
-    let mut open = needed(&dir.join(program))?;
-    open.push(LOADED_LATE.to_owned());
+    let mut open = vec![LOADED_LATE.to_owned()];
+    for program in programs {
+        open.extend(needed(&dir.join(program))?);
+    }
     while let Some(library) = open.pop() {
         let path = folder.join(&library);
         if !kept.insert(library) {

@@ -113,7 +113,7 @@ fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<Abou
     progress.step("unpacking perf into the cache");
     let scratch = cache.scratch()?;
     closure::unpack(&debs, scratch.path(), place, progress)?;
-    closure::prune(scratch.path(), PROGRAM)?;
+    closure::prune(scratch.path(), &[PROGRAM])?;
     let entry = cache.publish(scratch, KIND, &id, About { version })?;
     cache.set_note(KIND, &id)?;
     Ok(entry)

@@ -39,7 +39,7 @@ pub(super) fn place(path: &Path) -> Option<PathBuf> {
 
 /// Removes the libraries that the program does not need, and checks that nothing else is missing.
 pub(super) fn prune(dir: &Path) -> Result<(), ClosureError> {
-    closure::prune(dir, PROGRAM)?;
+    closure::prune(dir, &[PROGRAM])?;
     let missing = FIRMWARE_FILES
         .iter()
         .find(|file| !dir.join(FIRMWARE).join(file).exists());
