@@ -27,7 +27,7 @@ pub struct KernelChoice {
     pub rev: Option<String>,
     /// `debian`, or `debian:7.2`.
     pub source: Option<String>,
-    /// Patches, in order: files, `mutant:NAME`, `variant:NAME`, or `fix:NAME`.
+    /// Patches, in order: files, `mutant:NAME`, `variant:NAME`, `proposal:NAME` or `fix:NAME`.
     pub patch: Vec<String>,
     /// Configuration fragments: files, or names of built-in ones.
     pub config: Vec<String>,

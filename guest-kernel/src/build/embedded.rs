@@ -1,4 +1,4 @@
-//! What is embedded in the program: configuration fragments, mutants, variants, fixes.
+//! What is embedded in the program: configuration fragments, mutants, variants, proposals, fixes.
 
 use include_dir::{Dir, include_dir};
 
@@ -51,13 +51,15 @@ pub enum PatchKind {
     Mutant,
     /// Design alternatives.
     Variant,
+    /// What the kernel does not have yet.
+    Proposal,
     /// What closes a finding.
     Fix,
 }
 
 impl PatchKind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Mutant, Self::Variant, Self::Fix];
+    pub const ALL: [Self; 4] = [Self::Mutant, Self::Variant, Self::Proposal, Self::Fix];
 
     /// As in `mutant:NAME`.
     #[must_use]
@@ -65,6 +67,7 @@ impl PatchKind {
         match self {
             Self::Mutant => "mutant",
             Self::Variant => "variant",
+            Self::Proposal => "proposal",
             Self::Fix => "fix",
         }
     }
@@ -73,6 +76,7 @@ impl PatchKind {
         match self {
             Self::Mutant => "mutants",
             Self::Variant => "variants",
+            Self::Proposal => "proposals",
             Self::Fix => "fixes",
         }
     }

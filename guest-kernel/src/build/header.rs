@@ -182,5 +182,12 @@ mod tests {
             header.one("What").unwrap();
             header.one("Why").unwrap();
         }
+        for (patch, header) in all(PatchKind::Proposal) {
+            let name = header.one("Proposal").unwrap();
+            assert_eq!(patch.name, format!("proposal:{name}"));
+            for key in ["What", "Argued", "Tells"] {
+                header.one(key).unwrap();
+            }
+        }
     }
 }
