@@ -160,6 +160,12 @@ fn check_perf(scenario: &Scenario, complaints: &mut Complaints<'_>) {
         huge.location(),
         || "`huge-pages` needs workload `missing-pages`".to_owned(),
     );
+    let section = &scenario.workload.sframe;
+    complaints.require(
+        section.is_none() || **kind == WorkloadKind::Frameless,
+        section.location(),
+        || "`sframe` needs workload `frameless`".to_owned(),
+    );
 }
 
 fn check_times(scenario: &Scenario, complaints: &mut Complaints<'_>) {

@@ -6,7 +6,7 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use unwindlab_abi::plan::WorkloadKind;
+use unwindlab_abi::plan::{SframeSection, WorkloadKind};
 
 use super::explore::Explore;
 use super::inject::{Injection, Schedule};
@@ -156,6 +156,9 @@ pub struct Workload {
     /// Back the stacks with huge pages of 2 MiB. Only for `missing-pages`.
     #[serde(default)]
     pub huge_pages: At<bool>,
+    /// The SFrame section of the code (default `v3`). Only for `frameless`.
+    #[serde(default)]
+    pub sframe: At<Option<SframeSection>>,
 }
 
 /// What perf traces.

@@ -267,5 +267,6 @@ fn workload(scenario: &Scenario) -> WorkloadPlan {
         iterations: *written.iterations,
         wild_ends: *written.wild_ends,
         huge_pages: *written.huge_pages,
+        sframe: written.sframe.unwrap_or_default(),
     }
 }

@@ -202,6 +202,22 @@ pub struct WorkloadPlan {
     pub wild_ends: bool,
     /// Back the stacks with huge pages of 2 MiB. For [`WorkloadKind::MissingPages`].
     pub huge_pages: bool,
+    /// What describes the code of [`WorkloadKind::Frameless`].
+    pub sframe: SframeSection,
+}
+
+/// The SFrame section of code without frame pointers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum SframeSection {
+    /// Version 2, starts of functions relative to the section.
+    V2,
+    /// Version 2, starts of functions relative to their fields.
+    V2Relative,
+    /// Version 3.
+    #[default]
+    V3,
 }
 
 /// Rounds of the counting loop in one iteration of [`WorkloadKind::Spin`]: enough to outweigh the
@@ -218,7 +234,7 @@ pub const LEAF_CALLS: [u64; 8] = [0, 57, 58, 59, 60, 110, 426, 435];
 
 /// The symbols that the agent announces ([`crate::message::UserSymbol`]): a scenario that names
 /// another one is refused before anything starts.
-pub const USER_SYMBOLS: [&str; 47] = [
+pub const USER_SYMBOLS: [&str; 52] = [
     "root",
     "exit_root",
     "descend",
@@ -266,6 +282,11 @@ pub const USER_SYMBOLS: [&str; 47] = [
     "shapes_call",
     "shapes_return",
     "shapes_handler",
+    "bare_descend",
+    "bare_leaf",
+    "bare_body",
+    "bare_call",
+    "bare_return",
 ];
 
 /// Number of invalid frame pointers with which `wild_ends` ends chains: 0, the address of its own
@@ -368,6 +389,9 @@ pub enum WorkloadKind {
     /// through a pointer, through a stub as of a PLT, one of the vdso), and then sends itself a
     /// signal with a handler instead of the `getppid`.
     Shapes,
+    /// As [`WorkloadKind::Deep`], in code that keeps no frame pointer: `rbp` holds what is no
+    /// address. An SFrame section describes it.
+    Frameless,
     /// Blocks in `read` of a pipe that nobody writes to and ignores the stop word. It shows that a
     /// hang is reported as one.
     Stuck,
@@ -422,6 +446,7 @@ impl WorkloadKind {
             Self::ExitGroup => "exit-group",
             Self::Killed => "killed",
             Self::Shapes => "shapes",
+            Self::Frameless => "frameless",
             Self::Stuck => "stuck",
             Self::Exit => "exit",
         }

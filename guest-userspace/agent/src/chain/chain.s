@@ -603,6 +603,113 @@ ul_entry_end:
 // __USER_CS. 32-bit code touches the stack only, because DS holds no segment. What the upper
 // halves of registers hold after it is not defined, hence the way back by the stack.
 //
+// frameless: root -> descend x n -> leaf without frame pointers; rbp holds what is no address. Each
+// label ul_bare_* inside of a function is where its CFA changes (see workload/frameless.rs).
+// extern "sysv64" fn ul_bare_root(words: *const Words)
+.balign 64
+.globl ul_bare_root
+.type ul_bare_root, @function
+ul_bare_root:
+.globl ul_bare_start
+ul_bare_start:
+    push rbp
+    push rbx
+    mov rbx, rdi
+    mov qword ptr [rbx + {CALLERS_STACK}], rsp
+    mov rax, qword ptr [rbx + {STACK_TOP}]
+    test rax, rax
+    cmovnz rsp, rax
+    movabs rbp, {NO_ADDRESS}
+    mov rcx, qword ptr [rbx + {DEPTH}]
+    call ul_bare_descend
+.globl ul_bare_root_return
+ul_bare_root_return:
+    mov rsp, qword ptr [rbx + {CALLERS_STACK}]
+    pop rbx
+    pop rbp
+    ret
+
+.globl ul_bare_descend
+.type ul_bare_descend, @function
+ul_bare_descend:
+    push r12
+.globl ul_bare_descend_pushed
+ul_bare_descend_pushed:
+    mov r12, rcx
+    sub rsp, 24
+.globl ul_bare_descend_lowered
+ul_bare_descend_lowered:
+    dec rcx
+    jz 2f
+    call ul_bare_descend
+.globl ul_bare_descend_return
+ul_bare_descend_return:
+    jmp 3f
+2:  call ul_bare_tail
+.globl ul_bare_descend_leaf_return
+ul_bare_descend_leaf_return:
+3:  add rsp, 24
+.globl ul_bare_descend_raised
+ul_bare_descend_raised:
+    pop r12
+.globl ul_bare_descend_popped
+ul_bare_descend_popped:
+    ret
+
+// Its frame is gone before the leaf has one: a tail call.
+.globl ul_bare_tail
+.type ul_bare_tail, @function
+ul_bare_tail:
+    push rcx
+.globl ul_bare_tail_pushed
+ul_bare_tail_pushed:
+    nop
+    pop rcx
+.globl ul_bare_tail_popped
+ul_bare_tail_popped:
+    jmp ul_bare_leaf
+
+.globl ul_bare_leaf
+.type ul_bare_leaf, @function
+ul_bare_leaf:
+    ul_mark {ARM}
+.globl ul_bare_body
+ul_bare_body:
+    push r13
+.globl ul_bare_leaf_pushed
+ul_bare_leaf_pushed:
+    sub rsp, 0x1000
+.globl ul_bare_leaf_lowered
+ul_bare_leaf_lowered:
+    mov eax, {SYS_GETPPID}
+.globl ul_bare_call
+ul_bare_call:
+    syscall
+.globl ul_bare_return
+ul_bare_return:
+    nop
+.globl ul_bare_return_end
+ul_bare_return_end:
+    push rax
+.globl ul_bare_leaf_argument
+ul_bare_leaf_argument:
+    nop
+    add rsp, 8
+.globl ul_bare_leaf_dropped
+ul_bare_leaf_dropped:
+    add rsp, 0x1000
+.globl ul_bare_leaf_raised
+ul_bare_leaf_raised:
+    pop r13
+.globl ul_bare_leaf_popped
+ul_bare_leaf_popped:
+    ul_mark {DONE}
+    mov rax, qword ptr [rbx + {PROGRESS}]
+    inc qword ptr [rax]
+    ret
+.globl ul_bare_end
+ul_bare_end:
+
 // extern "sysv64" fn ul_compat_root(words: *const Words)
 .balign 64
 .globl ul_compat_root

@@ -51,6 +51,11 @@ labels! {
     ul_compat_descend_leaf_return ul_compat_descend_end
     ul_compat_leaf ul_compat_framed ul_compat_nop ul_compat_nop_end ul_compat_unframed
     ul_compat_end
+    ul_bare_start ul_bare_root_return ul_bare_descend ul_bare_descend_pushed ul_bare_descend_lowered
+    ul_bare_descend_return ul_bare_descend_leaf_return ul_bare_descend_raised
+    ul_bare_descend_popped ul_bare_tail ul_bare_tail_pushed ul_bare_tail_popped ul_bare_leaf ul_bare_body
+    ul_bare_leaf_pushed ul_bare_leaf_lowered ul_bare_call ul_bare_return ul_bare_return_end
+    ul_bare_leaf_argument ul_bare_leaf_dropped ul_bare_leaf_raised ul_bare_leaf_popped ul_bare_end
 }
 
 /// The part of a leaf in which its frame is complete.
@@ -131,6 +136,8 @@ pub(super) fn framed_leaf(kind: WorkloadKind) -> Framed {
         WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3 => {
             framed(ul_fork_framed(), ul_fork_unframed(), ul_fork_return())
         }
+        // All of it: a section describes each instruction.
+        WorkloadKind::Frameless => framed(ul_bare_tail(), ul_bare_end(), ul_bare_return()),
         WorkloadKind::Process | WorkloadKind::ExitGroup | WorkloadKind::Killed => {
             framed(ul_process_framed(), ul_process_end(), ul_process_return())
         }
@@ -150,12 +157,68 @@ pub(super) fn returns(kind: WorkloadKind) -> Returns {
             level: ul_compat_descend_return(),
             innermost: ul_compat_descend_leaf_return(),
         },
+        WorkloadKind::Frameless => Returns {
+            root: ul_bare_root_return(),
+            level: ul_bare_descend_return(),
+            innermost: ul_bare_descend_leaf_return(),
+        },
         _ => Returns {
             root: ul_root_return(),
             level: ul_descend_return(),
             innermost: ul_descend_leaf_return(),
         },
     }
+}
+
+/// A function without a frame pointer.
+#[derive(Debug)]
+pub(super) struct Bare {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// From which address on the CFA is how many bytes above the stack pointer; none for the
+    /// outermost.
+    pub(super) rows: Vec<(u64, i32)>,
+}
+
+/// The functions of `frameless`, in order, and what each instruction does to the CFA.
+pub(super) fn bare() -> [Bare; 4] {
+    let bare = |start, end, rows| Bare { start, end, rows };
+    [
+        bare(ul_bare_start(), ul_bare_descend(), Vec::new()),
+        bare(
+            ul_bare_descend(),
+            ul_bare_tail(),
+            vec![
+                (ul_bare_descend(), 8),
+                (ul_bare_descend_pushed(), 16),
+                (ul_bare_descend_lowered(), 40),
+                (ul_bare_descend_raised(), 16),
+                (ul_bare_descend_popped(), 8),
+            ],
+        ),
+        bare(
+            ul_bare_tail(),
+            ul_bare_leaf(),
+            vec![
+                (ul_bare_tail(), 8),
+                (ul_bare_tail_pushed(), 16),
+                (ul_bare_tail_popped(), 8),
+            ],
+        ),
+        bare(
+            ul_bare_leaf(),
+            ul_bare_end(),
+            vec![
+                (ul_bare_leaf(), 8),
+                (ul_bare_leaf_pushed(), 16),
+                (ul_bare_leaf_lowered(), 0x1010),
+                (ul_bare_leaf_argument(), 0x1018),
+                (ul_bare_leaf_dropped(), 0x1010),
+                (ul_bare_leaf_raised(), 16),
+                (ul_bare_leaf_popped(), 8),
+            ],
+        ),
+    ]
 }
 
 /// The signal handler of the leaf of entries.
@@ -191,6 +254,7 @@ pub(super) fn leaf(kind: WorkloadKind) -> u64 {
         WorkloadKind::PagedOut => ul_paged_leaf(),
         WorkloadKind::PerfCalls => ul_calls_leaf(),
         WorkloadKind::Shapes => ul_shapes_leaf(),
+        WorkloadKind::Frameless => ul_bare_leaf(),
         WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3 => ul_fork_leaf(),
         WorkloadKind::Process | WorkloadKind::ExitGroup | WorkloadKind::Killed => ul_process_leaf(),
     }
@@ -207,11 +271,12 @@ pub fn signal_handler() -> u64 {
 /// |---|---|
 /// | `root`, `exit_root` | start of a chain; `exit_root` for threads of kind `exit` |
 /// | `descend` | the recursion between root and leaf |
-/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit`, `missing`, `paged`, `calls`, `uring`, `exec`, `compat`, `process`, `shapes`, and `fork` for `fork`, `vfork` and `clone3` |
+/// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit`, `missing`, `paged`, `calls`, `uring`, `exec`, `compat`, `process`, `shapes`, `bare` for `frameless`, and `fork` for `fork`, `vfork` and `clone3` |
 /// | `entry_leaf` | the leaf of the kinds that are about one way into the kernel |
 /// | `compat_descend`, `compat_nop` | the 32-bit recursion, and the instruction without effect in its leaf |
 /// | `shapes_begin`, `shapes_handler` | the instruction before the calls of the leaf `shapes`, and the handler of its signal |
 /// | `spin_loop` | the instruction that a spinning thread executes most of the time |
+/// | `bare_descend`, `bare_body` | the recursion of `frameless`, and its leaf between the marks |
 /// | `KIND_call` | the `syscall` instruction of a leaf that has one |
 /// | `KIND_return` | the instruction after it (`exit_return` never runs) |
 ///
@@ -286,6 +351,11 @@ pub fn symbols() -> Vec<UserSymbol> {
             ul_shapes_handler(),
             ul_shapes_handler_end(),
         ),
+        ("bare_descend", ul_bare_descend(), ul_bare_tail()),
+        ("bare_leaf", ul_bare_leaf(), ul_bare_end()),
+        ("bare_body", ul_bare_body(), ul_bare_leaf_popped()),
+        ("bare_call", ul_bare_call(), ul_bare_return()),
+        ("bare_return", ul_bare_return(), ul_bare_return_end()),
     ]
     .into_iter()
     .map(|(name, start, end)| UserSymbol {

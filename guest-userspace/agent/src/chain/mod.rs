@@ -8,6 +8,7 @@
 //! `n - 2` levels of `descend` and one root.
 
 mod code;
+pub mod frameless;
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -52,6 +53,7 @@ std::arch::global_asm!(
     SYS_RT_SIGRETURN = const libc::SYS_rt_sigreturn,
     SYS_GETPPID_32 = const SYS_GETPPID_32,
     PLAIN_END = const PLAIN_END,
+    NO_ADDRESS = const NO_ADDRESS,
     EXEC_PATH = const offset_of!(ChainWords, exec_path),
     EXEC_ARGUMENTS = const offset_of!(ChainWords, exec_arguments),
     LEAF = const offset_of!(ChainWords, leaf),
@@ -77,6 +79,8 @@ std::arch::global_asm!(
 
 /// Exit status of a process of workload `process` that did nothing but its system call.
 pub const PLAIN_END: i32 = 7;
+/// What code without frame pointers has in `rbp`: no canonical address.
+const NO_ADDRESS: u64 = 0x0123_4567_89ab_cdef;
 /// `getppid` of 32-bit code (arch/x86/entry/syscalls/syscall_32.tbl).
 const SYS_GETPPID_32: u32 = 64;
 /// Byte offset of the instruction pointer in a signal's `ucontext`; the flags follow
@@ -85,8 +89,9 @@ const UCONTEXT_RIP: usize =
     offset_of!(libc::ucontext_t, uc_mcontext) + 8 * libc::REG_RIP.unsigned_abs() as usize;
 /// Flag to wait for completions (include/uapi/linux/io_uring.h).
 const IORING_ENTER_GETEVENTS: u32 = 1;
-/// Bytes of one frame on the stack: return address and saved frame pointer.
-pub const FRAME_BYTES: usize = 16;
+/// Bytes of one frame on the stack, at most: return address, saved register, 24 bytes of
+/// `bare_descend`.
+pub const FRAME_BYTES: usize = 40;
 /// The shortest chain: leaf, one caller, root.
 pub const MIN_FRAMES: u32 = 3;
 
@@ -94,6 +99,7 @@ mod entry {
     use super::ChainWords;
     unsafe extern "sysv64" {
         pub(super) fn ul_root(chain: *const ChainWords);
+        pub(super) fn ul_bare_root(chain: *const ChainWords);
         pub(super) fn ul_compat_root(chain: *const ChainWords);
         pub(super) fn ul_exit_root(
             chain: *const ChainWords,
@@ -386,6 +392,11 @@ impl Chain {
                 // SAFETY: as below.
                 unsafe { entry::ul_compat_root(&raw const self.words) }
             }
+            return;
+        }
+        if self.kind == WorkloadKind::Frameless {
+            // SAFETY: as below.
+            unsafe { entry::ul_bare_root(&raw const self.words) }
             return;
         }
         // The `exit` leaf would end the calling thread: that is for `start_exiting_thread`.

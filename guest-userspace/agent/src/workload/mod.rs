@@ -28,6 +28,7 @@ use unwindlab_abi::plan::WorkloadPlan;
 use unwindlab_abi::shared::MAX_THREADS;
 use unwindlab_abi::{AgentMessage, HostReply, Observation, WorkloadKind};
 
+use crate::chain::frameless::{Registered, SframeError};
 use crate::chain::{Chain, MIN_FRAMES};
 use crate::mailbox::{Link, LinkError};
 use crate::shared::SharedPages;
@@ -76,6 +77,9 @@ pub enum WorkloadError {
     /// A thread ended by a panic.
     #[error("workload thread {0} panicked")]
     Panicked(u32),
+    /// The section of code without frame pointers is not registered.
+    #[error("cannot register the workload's SFrame section: {0}")]
+    Sframe(#[source] SframeError),
     /// The kernel lacks what the workload needs.
     #[error("the workload needs {0}, which this kernel lacks")]
     Unsupported(&'static str),
@@ -86,6 +90,15 @@ impl WorkloadError {
     #[must_use]
     pub const fn is_unsupported(&self) -> bool {
         matches!(self, Self::Unsupported(_))
+    }
+}
+
+impl From<SframeError> for WorkloadError {
+    fn from(error: SframeError) -> Self {
+        match error {
+            SframeError::Unsupported => Self::Unsupported("SFrame sections (PR_ADD_SFRAME)"),
+            other => Self::Sframe(other),
+        }
     }
 }
 
@@ -118,6 +131,8 @@ pub struct Workload {
     /// Addresses of their `task_struct`s, if they are wanted.
     tasks: Vec<u64>,
     threads: Vec<JoinHandle<Result<Option<Observation>, WorkloadError>>>,
+    /// Stays as long as the threads run.
+    _section: Option<Registered>,
 }
 
 impl Workload {
@@ -139,6 +154,10 @@ impl Workload {
             tids: Vec::new(),
             tasks: Vec::new(),
             threads: Vec::new(),
+            _section: match plan.kind {
+                WorkloadKind::Frameless => Some(Registered::new(plan.sframe)?),
+                _ => None,
+            },
         };
         if plan.threads == 0 || plan.threads > MAX_THREADS {
             return Err(WorkloadError::Threads(plan.threads));

@@ -1,0 +1,128 @@
+//! The SFrame section of the code without frame pointers, registered with a kernel that reads such
+//! sections.
+
+use rustix::io::Errno;
+use unwindlab_abi::plan::SframeSection;
+use unwindlab_sframe::{Base, EncodeError, Function, Row, Rules, Section, Version};
+
+use super::code::{self, Bare};
+use crate::pages::Pages;
+
+/// `PR_ADD_SFRAME` and `PR_REMOVE_SFRAME` of the proposal
+/// (guest-kernel/patches/proposals/sframe.patch): section, size, text, size.
+const ADD: i32 = 0x5346_5201;
+const REMOVE: i32 = 0x5346_5202;
+
+/// Why the section cannot be registered.
+#[derive(Debug, thiserror::Error)]
+pub enum SframeError {
+    /// The kernel does not know of such sections.
+    #[error("the kernel has no prctl PR_ADD_SFRAME")]
+    Unsupported,
+    /// It knows them, and refuses this one.
+    #[error("prctl PR_ADD_SFRAME: {0}")]
+    Refused(Errno),
+    /// No memory near enough.
+    #[error("cannot map a page below 2 GiB: {0}")]
+    Memory(Errno),
+    /// It does not fit a page.
+    #[error("the section has {0} bytes, more than a page")]
+    Large(usize),
+    /// The writer cannot say it.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+}
+
+/// A registered section. It is taken away when this is dropped.
+#[derive(Debug)]
+pub struct Registered {
+    pages: Pages,
+}
+
+impl Registered {
+    /// Registers the section of the workload's code.
+    ///
+    /// # Errors
+    /// [`SframeError`].
+    pub fn new(section: SframeSection) -> Result<Self, SframeError> {
+        let (version, pc_relative) = match section {
+            SframeSection::V2 => (Version::V2, false),
+            SframeSection::V2Relative => (Version::V2, true),
+            SframeSection::V3 => (Version::V3, true),
+        };
+        let functions: Vec<Function> = code::bare().iter().map(function).collect();
+        let text = functions.first().map_or(0, |it| it.start);
+        let end = functions
+            .last()
+            .map_or(0, |it| it.start + u64::from(it.size));
+        let section = Section {
+            version,
+            pc_relative,
+            functions,
+        };
+        let mut pages = Pages::low(1).map_err(SframeError::Memory)?;
+        let address = pages.address();
+        let bytes = section.encode(address)?.bytes;
+        pages
+            .write(0, &bytes)
+            .ok_or(SframeError::Large(bytes.len()))?;
+        match prctl(ADD, [address, bytes.len() as u64, text, end - text]) {
+            Ok(()) => Ok(Self { pages }),
+            Err(Errno::INVAL) if !knows_sections() => Err(SframeError::Unsupported),
+            Err(errno) => Err(SframeError::Refused(errno)),
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // Unmapping would take it away, too.
+        let _ = prctl(REMOVE, [self.pages.address(), 0, 0, 0]);
+    }
+}
+
+/// Whether the kernel has the two prctls: nothing is registered at address 0.
+fn knows_sections() -> bool {
+    prctl(REMOVE, [0; 4]) == Err(Errno::NOENT)
+}
+
+fn prctl(option: i32, arguments: [u64; 4]) -> Result<(), Errno> {
+    let [a, b, c, d] = arguments;
+    // SAFETY: the kernel reads the section, which stays as long as it is registered.
+    match unsafe { libc::prctl(option, a, b, c, d) } {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+    }
+}
+
+fn function(bare: &Bare) -> Function {
+    let row = |&(address, cfa): &(u64, i32)| Row {
+        offset: distance(bare.start, address),
+        rules: Rules::Plain {
+            base: Base::StackPointer,
+            cfa,
+            frame_pointer: None,
+        },
+    };
+    let outermost = Row {
+        offset: 0,
+        rules: Rules::Outermost,
+    };
+    let rows: Vec<Row> = bare.rows.iter().map(row).collect();
+    Function {
+        start: bare.start,
+        size: distance(bare.start, bare.end),
+        repeats: None,
+        signal: false,
+        rows: if rows.is_empty() {
+            vec![outermost]
+        } else {
+            rows
+        },
+    }
+}
+
+/// Within `chain.s`.
+fn distance(from: u64, to: u64) -> u32 {
+    u32::try_from(to.wrapping_sub(from)).unwrap_or(u32::MAX)
+}
