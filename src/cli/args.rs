@@ -159,8 +159,8 @@ pub struct BuildOptions {
     /// Build Debian's kernel source: `debian` (the newest 7.x) or `debian:7.2`.
     #[arg(long, value_name = "SOURCE", conflicts_with = "tree")]
     pub source: Option<String>,
-    /// Apply a patch: a file, `mutant:NAME`, `variant:NAME`, `fix:NAME` or `fix:all`; repeatable. Without
-    /// --tree, it is applied to Debian's source.
+    /// Apply a patch: a file, `mutant:NAME`, `variant:NAME`, `proposal:NAME`, `fix:NAME` or
+    /// `fix:all`; repeatable. Without --tree, it is applied to Debian's source.
     #[arg(long, value_name = "PATCH")]
     pub patch: Vec<String>,
     /// Add to unwindlab's kernel configuration: a file with .config lines, `debug` (lockdep, KASAN
@@ -517,8 +517,8 @@ pub struct BisectArgs {
     /// [default: a file `unwindlab-bisect-*.jsonl` in the current folder].
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Apply a patch to every commit: a file, `mutant:NAME`, `variant:NAME` or `fix:NAME`;
-    /// repeatable.
+    /// Apply a patch to every commit: a file, `mutant:NAME`, `variant:NAME`, `proposal:NAME` or
+    /// `fix:NAME`; repeatable.
     #[arg(long, value_name = "PATCH", help_heading = "Build")]
     pub patch: Vec<String>,
     /// Add to unwindlab's kernel configuration: a file with .config lines, `debug` or `dwarf`;

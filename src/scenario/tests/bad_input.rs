@@ -73,7 +73,7 @@ fn keys() {
          `compat`, `process`, `fork`, `vfork`, `clone3`, `paged-out`, `perf-calls`, `int80`, `compat-int80`, \
          `compat-syscall`, `compat-sysenter`, \
          `page-fault`, `major-fault`, `protection-fault`, `int3`, `int1`, `gp-fault`, `single-step`, `signals`, `seccomp`, \
-         `exit-group`, `killed`, `shapes`, `stuck`",
+         `exit-group`, `killed`, `shapes`, `frameless`, `stuck`",
         ],
     );
     of_more(
@@ -250,7 +250,8 @@ require: [M1, Z9]
              exit_return, missing_leaf, missing_call, missing_return, paged_leaf, paged_call, paged_return, calls_leaf, calls_call, calls_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
              exec_return, entry_leaf, compat_descend, compat_leaf, compat_nop, \
              process_leaf, process_call, process_return, fork_leaf, fork_call, fork_return, \
-             shapes_leaf, shapes_begin, shapes_call, shapes_return, shapes_handler",
+             shapes_leaf, shapes_begin, shapes_call, shapes_return, shapes_handler, \
+         bare_descend, bare_leaf, bare_body, bare_call, bare_return",
             "8:38: found key `count`, expected none: `at` takes `first`, `hit`, `repeat`, `vcpu`, \
              `thread`, `task` and `in-nmi`, and for `nmi` and `pmu-overflow` also `times` and `sweep`",
             "8:46: found `hit` 0, expected 1 or more",
@@ -386,7 +387,8 @@ inject:
              exit_return, missing_leaf, missing_call, missing_return, paged_leaf, paged_call, paged_return, calls_leaf, calls_call, calls_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
              exec_return, entry_leaf, compat_descend, compat_leaf, compat_nop, \
              process_leaf, process_call, process_return, fork_leaf, fork_call, fork_return, \
-             shapes_leaf, shapes_begin, shapes_call, shapes_return, shapes_handler",
+             shapes_leaf, shapes_begin, shapes_call, shapes_return, shapes_handler, \
+         bare_descend, bare_leaf, bare_body, bare_call, bare_return",
             "6:63: found `repeat` 0, expected 1 or more",
         ],
     );
