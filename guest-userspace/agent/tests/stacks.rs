@@ -165,7 +165,7 @@ mod tests {
             iterations: 3,
             wild_ends: false,
             huge_pages: false,
-            sframe: SframeSection::default(),
+            sframe: unwindlab_abi::plan::SframeSection::default(),
         }
     }
 

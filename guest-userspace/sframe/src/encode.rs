@@ -180,7 +180,7 @@ impl Row {
     fn put(&self, wide: usize, rows: &mut Encoded) -> Result<(), EncodeError> {
         let words = self.rules.words();
         let (size, number) = word_size(&words)?;
-        let count = words.len() as u8;
+        let count = u8::try_from(words.len()).map_err(|_| too_many("data words", 4))?;
         let info = number << 5 | count << 1 | self.rules.base_bit();
         rows.put(FieldKind::RowStart, self.offset.into(), wide);
         rows.put(FieldKind::RowInfo, info.into(), 1);

@@ -1,3 +1,9 @@
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::unusual_byte_groupings,
+    reason = "a plain reader of what was just written; info bytes are grouped by their bits"
+)]
+
 use proptest::prelude::*;
 
 use super::*;
@@ -150,8 +156,11 @@ fn what_a_version_cannot_say_is_an_error() {
     ));
 }
 
-/// What a reader sees that knows nothing but the specification.
-fn read(bytes: &[u8], address: u64) -> Vec<(u64, u32, Vec<(u32, u8, Vec<u8>)>)> {
+/// Offset, info byte and data words.
+type ReadRow = (u32, u8, Vec<u8>);
+
+/// What a reader sees that knows nothing but the specification: start, size and rows.
+fn read(bytes: &[u8], address: u64) -> Vec<(u64, u32, Vec<ReadRow>)> {
     let number = |at: usize, size: usize| {
         let bytes = &bytes[at..at + size];
         bytes
