@@ -12,6 +12,7 @@ use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::{errno, ioctl_iow_nr};
 
 use super::{CheckpointError, failed};
+use crate::debug::Passed;
 use crate::kvm::msr;
 use crate::kvm::sregs::settable;
 use crate::pmu::Counters;
@@ -48,6 +49,7 @@ pub(crate) struct CpuState {
     host_tsc: u64,
     /// A breakpoint stopped it at the instruction that it is about to execute.
     at_breakpoint: bool,
+    passed: Passed,
     /// They count by the guest's TSC, which continues from its saved value.
     counters: Option<Counters>,
 }
@@ -75,6 +77,7 @@ impl CpuState {
             tsc_offset: tsc_offset(fd).map_err(failed("get the TSC offset"))?,
             host_tsc: host_tsc(),
             at_breakpoint: vcpu.at_breakpoint,
+            passed: vcpu.passed.clone(),
             counters: vcpu.counters.clone(),
         })
     }
@@ -111,6 +114,7 @@ impl CpuState {
         fd.set_vcpu_events(&self.events)
             .map_err(failed("set the pending events"))?;
         vcpu.at_breakpoint = self.at_breakpoint;
+        vcpu.passed.clone_from(&self.passed);
         vcpu.counters.clone_from(&self.counters);
         Ok(())
     }

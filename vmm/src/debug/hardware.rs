@@ -13,7 +13,7 @@ use kvm_bindings::{
 use kvm_ioctls::VcpuFd;
 use vmm_sys_util::errno;
 
-use super::DataBreakpoint;
+use super::{DataBreakpoint, Passed};
 use crate::inject::NmiState;
 use crate::x86::RFLAGS_TRAP;
 
@@ -253,9 +253,30 @@ fn is_kvms(fd: &VcpuFd, exit: &kvm_debug_exit_arch) -> Result<bool, errno::Error
 
 /// Lets the vCPU execute the instruction at which a breakpoint stopped it, and would stop it
 /// again.
-pub(crate) fn pass_breakpoint(fd: &VcpuFd) -> Result<(), errno::Error> {
+pub(crate) fn pass_breakpoint(fd: &VcpuFd, passed: &mut Passed) -> Result<(), errno::Error> {
     let mut regs = fd.get_regs()?;
+    passed.add(regs.rip, regs.rsp);
     regs.rflags |= RFLAGS_RESUME;
+    fd.set_regs(&regs)
+}
+
+/// After an `iret` that was executed for the vCPU: has a breakpoint stop code that returns to it and
+/// was not let past it.
+pub(crate) fn heed_breakpoint(
+    fd: &VcpuFd,
+    config: &DebugConfig,
+    passed: &Passed,
+    pc: u64,
+) -> Result<(), errno::Error> {
+    // A step to a landing has a breakpoint of its own.
+    if config.step.is_some() || !config.breakpoints.contains(&Some(Breakpoint::Code(pc))) {
+        return Ok(());
+    }
+    let mut regs = fd.get_regs()?;
+    if regs.rflags & RFLAGS_RESUME == 0 || passed.contains(pc, regs.rsp) {
+        return Ok(());
+    }
+    regs.rflags &= !RFLAGS_RESUME;
     fd.set_regs(&regs)
 }
 

@@ -19,7 +19,7 @@ use kvm_bindings::{kvm_regs, kvm_sregs};
 use kvm_ioctls::{VcpuFd, VmFd};
 use vmm_sys_util::errno;
 
-use crate::debug::DebugState;
+use crate::debug::{DebugState, Passed};
 use crate::kvm::msr;
 use crate::memory::{Memory, Translation, as_usize, translate};
 use crate::pmu::Counters;
@@ -75,6 +75,8 @@ pub(crate) struct Vcpu {
     pub(crate) traps: Vec<u64>,
     /// A breakpoint stopped it at the instruction that it is about to execute.
     pub(crate) at_breakpoint: bool,
+    /// The code that was let past a breakpoint.
+    pub(crate) passed: Passed,
     /// Its returns to user mode are executed and noted here.
     pub(crate) returns: Option<Arc<Returns>>,
 }
@@ -96,6 +98,7 @@ impl Vcpu {
             watched: Vec::new(),
             traps: Vec::new(),
             at_breakpoint: false,
+            passed: Passed::default(),
             returns: None,
         })
     }

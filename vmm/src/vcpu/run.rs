@@ -9,7 +9,7 @@ use vmm_sys_util::errno;
 use super::exit::{Exit, run_once};
 use super::step;
 use super::{InspectError, Stop, Vcpu};
-use crate::debug::{Cause, StepMethod, pass_breakpoint};
+use crate::debug::{Cause, StepMethod, heed_breakpoint, pass_breakpoint};
 use crate::devices::ports::Ports;
 use crate::returns::Executed;
 use crate::x86::LONGEST_INSTRUCTION;
@@ -72,7 +72,10 @@ fn run_as_set_up(vcpu: &mut Vcpu, ports: &Ports) -> Stop {
                     return stop;
                 }
             }
-            Exit::Doorbell(stop) => return complete_output(vcpu, ports).unwrap_or(stop),
+            Exit::Doorbell(stop) => {
+                vcpu.passed.clear();
+                return complete_output(vcpu, ports).unwrap_or(stop);
+            }
             Exit::Trap => match stop_at_trap(vcpu, ports) {
                 Ok(Some(stop)) => return stop,
                 // The guest's own output, to a port without a device.
@@ -101,6 +104,7 @@ fn at_return(vcpu: &mut Vcpu, ports: &Ports) -> Result<Option<Stop>, errno::Erro
     let strange = match returns.execute(&vcpu.fd, vcpu.index, &vcpu.memory)? {
         Executed::NotOurs => return Ok(None),
         Executed::Done(pc) => {
+            heed_breakpoint(&vcpu.fd, &vcpu.debug.config, &vcpu.passed, pc)?;
             // To an address: a breakpoint there says that it has come.
             let one_step = !matches!(vcpu.debug.config.step, None | Some(StepMethod::Landing(_)));
             return Ok(one_step.then_some(Stop::Stepped { pc }));
@@ -129,7 +133,7 @@ fn prepare(vcpu: &mut Vcpu, run: Run) -> Result<(), InspectError> {
         source,
     };
     if std::mem::take(&mut vcpu.at_breakpoint) {
-        pass_breakpoint(&vcpu.fd).map_err(refused)?;
+        pass_breakpoint(&vcpu.fd, &mut vcpu.passed).map_err(refused)?;
     }
     vcpu.debug.arm(&vcpu.fd).map_err(refused)
 }
