@@ -97,11 +97,7 @@ impl LoadedSymbols {
 
 impl KernelSymbols for LoadedSymbols {
     fn addresses(&self, name: &str) -> Vec<u64> {
-        self.symbols
-            .iter()
-            .filter(|&(_, _, other)| other == name)
-            .map(|(at, _, _)| at)
-            .collect()
+        self.symbols.addresses(name).collect()
     }
 
     fn size(&self, name: &str) -> Option<u64> {

@@ -108,6 +108,12 @@ impl Symbols {
             .and_then(|number| self.0.address_at(number))
     }
 
+    /// Addresses of all symbols of this name, rising.
+    pub fn addresses(&self, name: &str) -> impl Iterator<Item = u64> {
+        let numbers = self.0.numbers_of(name);
+        numbers.filter_map(|number| self.0.address_at(number))
+    }
+
     /// Bytes from the symbol to the next one at a higher address, or to the end of the image.
     #[must_use]
     pub fn size(&self, name: &str) -> Option<u64> {

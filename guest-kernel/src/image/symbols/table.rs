@@ -126,13 +126,19 @@ impl Table {
     }
 
     pub fn number_of(&self, name: &str) -> Option<usize> {
-        let by_name = self.part(Part::ByName)?;
-        let at = |place: usize| usize::try_from(word(by_name, place * 4)?).ok();
-        let place = partition(self.count, |place| {
-            at(place).and_then(|number| self.name_at(number)) < Some(name)
-        });
-        let number = at(place)?;
-        (self.name_at(number)? == name).then_some(number)
+        self.numbers_of(name).next()
+    }
+
+    /// All symbols of this name, in the order of their addresses.
+    pub fn numbers_of(&self, name: &str) -> impl Iterator<Item = usize> {
+        let at = |place: usize| {
+            let number = word(self.part(Part::ByName)?, place * 4)?;
+            usize::try_from(number).ok()
+        };
+        let named = move |place| at(place).and_then(|number| self.name_at(number));
+        let first = partition(self.count, |place| named(place) < Some(name));
+        let behind = partition(self.count, |place| named(place) <= Some(name));
+        (first..behind).filter_map(at)
     }
 
     pub fn first_above(&self, address: u64) -> usize {

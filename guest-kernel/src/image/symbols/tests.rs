@@ -38,6 +38,10 @@ fn names_to_addresses_and_sizes() {
     );
     assert_eq!(symbols.address("nothing"), None);
     assert_eq!(symbols.address(""), None);
+    let all = |name| symbols.addresses(name).collect::<Vec<_>>();
+    assert_eq!(all("helper"), [BASE + 0x40, BASE + 0x100]);
+    assert_eq!(all("_text"), [BASE]);
+    assert!(all("nothing").is_empty());
     assert_eq!(symbols.size("_text"), Some(0x40));
     assert_eq!(symbols.size("data"), Some(0x80));
     assert_eq!(symbols.size("_end"), Some(0x10_0000 - 0x2000));
@@ -169,6 +173,7 @@ proptest! {
         let symbols = symbols(all);
         for (name, at) in &list {
             prop_assert_eq!(symbols.address(name), Some(BASE + at));
+            prop_assert_eq!(symbols.addresses(name).collect::<Vec<_>>(), [BASE + at]);
             let (best, offset) = symbols.resolve(BASE + at).unwrap();
             prop_assert_eq!(offset, 0);
             prop_assert_eq!(symbols.address(best), Some(BASE + at));
