@@ -5,7 +5,7 @@ use super::error::CampaignError;
 use super::kernel::KernelChoice;
 use crate::host::provider::TestKernel;
 use crate::judge::FindingInImage;
-use unwindlab_oracle::invariant::finding::Presence;
+use unwindlab_oracle::invariant::finding::{FoundWindow, Presence};
 
 /// Each finding that is known, and where its window is in the kernel's code.
 ///
@@ -31,8 +31,9 @@ fn line(found: &FindingInImage, kernel: &dyn TestKernel) -> String {
                 Some((_, offset)) => format!("+{offset:#x}"),
                 None => format!("{ip:#x}"),
             };
-            let place = |(name, ips): &(String, _)| {
-                let ips: Vec<String> = std::collections::BTreeSet::iter(ips).map(at).collect();
+            let place = |it: &FoundWindow| {
+                let name = &it.function;
+                let ips: Vec<String> = it.instructions.iter().map(at).collect();
                 match ips.as_slice() {
                     [first, .., last] if ips.len() > 3 => format!("{name}{first} to {last}"),
                     _ => format!("{name}{}", ips.join(" ")),

@@ -132,6 +132,10 @@ impl Resolver for FindingSymbols<'_> {
         Some((start, self.0.code(start, length)?))
     }
 
+    fn text(&self, address: u64, length: usize) -> Option<Vec<u8>> {
+        self.0.code(address, length)
+    }
+
     fn current_task(&self) -> Option<u64> {
         self.0.current_task_offset()
     }

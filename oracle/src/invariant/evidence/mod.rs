@@ -33,6 +33,7 @@ mod unanswered;
 use std::cell::OnceCell;
 
 pub(super) use contexts::{has_no_room, is_cut};
+pub(super) use entries::Code;
 use entries::OneEntry;
 pub use entries::{EntryCode, KernelText};
 pub(super) use entries::{Origin, Relation, Together};

@@ -3,6 +3,7 @@
 //! A violation that matches the signature of a finding exactly is that bug. The list is
 //! docs/findings/findings.yaml, which is built in; docs/findings/README.md explains its form.
 
+mod behind;
 mod image;
 mod signature;
 mod uprobes;
@@ -14,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Deserialize;
 
 use super::{Evidence, INVARIANTS, Violation};
+pub use image::FoundWindow;
 use image::{Code, Image, Window};
 use signature::{Places, Signature};
 
@@ -52,6 +54,10 @@ pub trait Resolver {
     /// The address and the code of a function, as linked. Without it, no finding matches that says
     /// something of the code.
     fn code(&self, _function: &str) -> Option<(u64, Vec<u8>)> {
+        None
+    }
+    /// Up to so many bytes of text at an address, as linked.
+    fn text(&self, _address: u64, _length: usize) -> Option<Vec<u8>> {
         None
     }
     /// Offset of the pointer to the running task from the CPU's GS base.
@@ -96,6 +102,9 @@ pub struct Finding {
     code: Vec<Code>,
     /// The instructions between which the request falls.
     window: Option<Window>,
+    /// Windows of the same cause in functions that those of the first call.
+    #[serde(default, rename = "inner-windows")]
+    inner: Vec<Window>,
     /// The event sequence that identifies it.
     signature: Signature,
     /// Other sequences that the same bug produces, also in the lab client's log.
@@ -121,16 +130,24 @@ pub enum Presence {
     Absent,
     /// All that it says of the code, which names no window.
     Code,
-    /// Its window: a function, and the addresses of the window's instructions in it.
-    Windows(Vec<(String, BTreeSet<u64>)>),
+    /// Its window, in each of the functions that have it.
+    Windows(Vec<FoundWindow>),
 }
 
 impl Presence {
     /// Whether an address is in one of the windows.
     fn contains(&self, ip: u64) -> bool {
         match self {
-            Self::Windows(windows) => windows.iter().any(|(_, ips)| ips.contains(&ip)),
+            Self::Windows(windows) => windows.iter().any(|it| it.instructions.contains(&ip)),
             Self::Absent | Self::Code => false,
+        }
+    }
+
+    /// The window in this function.
+    fn window_in(&self, function: &str) -> Option<&FoundWindow> {
+        match self {
+            Self::Windows(windows) => windows.iter().find(|it| it.function == function),
+            Self::Absent | Self::Code => None,
         }
     }
 }
@@ -265,11 +282,12 @@ impl Finding {
         let Some(window) = &self.window else {
             return Presence::Code;
         };
-        let found = image.windows(window);
-        match found.is_empty() {
-            true => Presence::Absent,
-            false => Presence::Windows(found),
+        let mut found = image.windows(window);
+        if found.is_empty() {
+            return Presence::Absent;
         }
+        found.extend(self.inner.iter().flat_map(|it| image.windows(it)));
+        Presence::Windows(found)
     }
 
     /// Whether it says anything of the code.
@@ -295,7 +313,8 @@ impl Finding {
             return Some(format!("there is no invariant {id}"));
         }
         let window = self.window.as_ref();
-        if let Some(flaw) = window.and_then(Window::flaw) {
+        let mut windows = window.iter().copied().chain(&self.inner);
+        if let Some(flaw) = windows.find_map(Window::flaw) {
             return Some(flaw.into());
         }
         if let Some(flaw) = self.code.iter().find_map(Code::flaw) {
@@ -339,9 +358,13 @@ fn like(pattern: &str, text: &str) -> bool {
 }
 
 #[cfg(test)]
+mod behind_tests;
+#[cfg(test)]
 mod overtaken_tests;
 #[cfg(test)]
 mod perf_tests;
+#[cfg(test)]
+mod reset_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -8,9 +8,10 @@ use unwindlab_abi::plan::EventSpec;
 
 use super::Presence;
 use super::Resolver;
+use super::behind;
 use super::uprobes;
 use crate::invariant::evidence::{
-    Evidence, Facts, announced_spec, has_side_band_bit, is_cut, spec,
+    Code, Evidence, Facts, announced_spec, has_side_band_bit, is_cut, spec,
 };
 use crate::invariant::{Violation, world};
 use crate::trace::{Event, EventKind, LabEvent, LabKind, Trace};
@@ -114,12 +115,16 @@ struct EventPattern {
     cookie: Option<CookieName>,
     /// Functions; the interrupted instruction is in one of them.
     interrupted: Option<Vec<String>>,
+    /// Cookie of the task's next record 22.
+    next: Option<u64>,
     /// Frames of a record 22.
     frames: Option<usize>,
     /// Whether the event of perf that wrote it is one that tasks inherit.
     inherited: Option<bool>,
     /// Functions; the sample was made in one of them, which its kernel chain begins with.
     made: Option<Vec<String>>,
+    /// Whether the sample was made by what the window calls.
+    behind: Option<bool>,
     /// Whether the sample is one of a uprobe or uretprobe.
     uprobe: Option<bool>,
     /// Whether a record 22 differs from the thread's stack by the trampoline of a uretprobe.
@@ -164,7 +169,7 @@ const WINDOW: &str = "window";
 
 /// Places in the kernel that a signature names.
 pub(super) struct Places<'a, K: ?Sized> {
-    kernel: &'a K,
+    pub kernel: &'a K,
     /// What of the finding is in the kernel's code.
     presence: &'a dyn Fn() -> &'a Presence,
     /// Every instruction counts as one of the window, whatever the code is.
@@ -187,6 +192,24 @@ impl<'a, K: Resolver + ?Sized> Places<'a, K> {
             anywhere: true,
             ..Self::new(kernel, presence)
         }
+    }
+
+    /// What of the finding is in the kernel's code.
+    pub fn presence(&self) -> &Presence {
+        (self.presence)()
+    }
+
+    /// The kernel instruction that an NMI hit which wrote a sample, by its chain: it comes behind the
+    /// stub of the NMI. An NMI with two handlers writes more samples than injections are logged.
+    fn interrupted(&self, event: &Event) -> Option<u64> {
+        let mut chain = event.kernel_chain().iter();
+        let is_stub = |ip: &u64| {
+            self.kernel
+                .function(*ip)
+                .is_some_and(|it| Code::is_nmi(&it))
+        };
+        chain.find(|ip| is_stub(ip))?;
+        chain.next().copied()
     }
 
     /// Whether an instruction is in one of these functions, or in the window if they name it.
@@ -283,8 +306,11 @@ impl Signature {
                 () if number => "has a number other than 0 for a cookie",
                 () if event.interrupted.is_some() && !sampled => "interrupts nothing",
                 () if event.frames.is_some() && event.kind != Kind::Deferred => "has no frames",
-                () if event.made.is_some() && !sampled => "is made nowhere",
+                () if (event.made.is_some() || event.behind.is_some()) && !sampled => {
+                    "is made nowhere"
+                }
                 () if event.shows_uprobes() && event.kind != Kind::Deferred => "has no frames",
+                () if event.next.is_some() && event.kind != Kind::Sample => "has no next answer",
                 () if event.cut.is_some() && event.kind != Kind::PlainSample => "has no marker",
                 () => return None,
             };
@@ -296,11 +322,13 @@ impl Signature {
     pub fn names_window(&self) -> bool {
         let events = self.events.iter().map(|it| &it.interrupted);
         let places = events.chain(self.log.iter().map(|it| &it.interrupted));
-        places
-            .chain([&self.instruction])
-            .flatten()
-            .flatten()
-            .any(|name| name == WINDOW)
+        let behind = self.events.iter().any(|it| it.behind.is_some());
+        behind
+            || places
+                .chain([&self.instruction])
+                .flatten()
+                .flatten()
+                .any(|name| name == WINDOW)
     }
 
     /// Whether a violation shows it.
@@ -455,8 +483,8 @@ impl EventPattern {
             Some(functions) if facts.user_ip(event).is_some() => {
                 functions.iter().any(|name| name == USER)
             }
-            Some(functions) => facts
-                .instruction(event)
+            Some(functions) => { facts.instruction(event) }
+                .or_else(|| kernel.interrupted(event))
                 .is_some_and(|ip| kernel.within(ip, functions)),
         };
         let frames = match (self.frames, event.deferred_chain()) {
@@ -466,20 +494,34 @@ impl EventPattern {
         };
         let inherits = spec(facts.trace, event).is_some_and(|spec| spec.inherit);
         let inherited = self.inherited.is_none_or(|it| it == inherits);
+        let next = self
+            .next
+            .is_none_or(|it| next_answer(facts, event) == Some(it));
         let of_uprobe = |it: bool| it == uprobes::is_of_uprobe(facts.trace, event);
         let trampolines = |it: bool| it == uprobes::has_trampolines(facts, event);
         let uprobes = self.uprobe.is_none_or(of_uprobe) && self.trampoline.is_none_or(trampolines);
         let begin = event.kernel_chain().first();
         let made = |names: &Vec<String>| begin.is_some_and(|&ip| kernel.within(ip, names));
         let made = self.made.as_ref().is_none_or(made);
+        let behind = |it: bool| it == behind::is_made_behind(facts.trace, event, kernel);
+        let made = made && self.behind.is_none_or(behind);
         let cut = self.cut.is_none_or(|it| it == is_cut(facts.trace, event));
-        place && frames && inherited && uprobes && made && cut
+        place && next && frames && inherited && uprobes && made && cut
     }
 
     /// Whether it says what uprobes left in the frames.
     fn shows_uprobes(&self) -> bool {
         self.trampoline.is_some() || self.stepped.is_some()
     }
+}
+
+/// The cookie of the next record 22 of the task of an event.
+fn next_answer(facts: &Facts<'_>, event: &Event) -> Option<u64> {
+    let task = facts.tasks.of(event)?;
+    let event = facts.trace.events.get(event.index)?;
+    let mut later = facts.after(task, event);
+    let next = later.find(|it| it.deferred_chain().is_some())?;
+    next.cookie()
 }
 
 fn kind_of(event: &Event) -> Kind {

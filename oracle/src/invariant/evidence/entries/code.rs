@@ -14,7 +14,7 @@ pub trait KernelText {
 /// What a function of the entry code is for. Names are those of arch/x86/entry and kernel/entry of
 /// Linux 7.0 to 7.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Code {
+pub(crate) enum Code {
     /// Assembly stub of a system call.
     SystemCallStub,
     /// Assembly stub of an interrupt or exception.
@@ -111,6 +111,16 @@ impl Code {
             _ if name.starts_with("__sysvec_") => Self::Handler,
             _ => Self::Other,
         }
+    }
+
+    /// Whether a function of this name is entered by an interrupt, an exception or an NMI.
+    pub(crate) fn is_entry(name: &str) -> bool {
+        Self::of(name).interrupts()
+    }
+
+    /// Whether a function of this name is the part of the NMI's stub for NMIs that hit the kernel.
+    pub(crate) fn is_nmi(name: &str) -> bool {
+        Self::of(name) == Self::NmiStub
     }
 
     /// Whether the address behind this one in a chain is an interrupted instruction.

@@ -42,6 +42,7 @@ mod separated;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use code::Code;
 pub use code::{EntryCode, KernelText};
 pub(crate) use one_entry::OneEntry;
 pub(crate) use origin::Origin;

@@ -1,10 +1,10 @@
 //! Anchors: instructions that are recognized by what they do to which field.
 
-use iced_x86::{Instruction, MemorySize, Mnemonic, OpKind};
+use iced_x86::{FlowControl, Instruction, MemorySize, Mnemonic, OpKind};
 use serde::Deserialize;
 
 use super::Fields;
-use super::values::{State, Value, is_immediate};
+use super::values::{Base, Place, State, Value, is_immediate};
 
 /// An instruction by what it does.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -32,6 +32,8 @@ pub(super) enum Anchor {
     Number(i64),
     /// A conditional jump by a comparison of signed numbers.
     SignedJump(Anything),
+    /// The end of the function.
+    Return(Anything),
 }
 
 /// The word that stands where an anchor has no more to say.
@@ -42,7 +44,7 @@ pub(super) enum Anything {
     Any,
 }
 
-/// A field of `task_struct::unwind_info`.
+/// A field of a task: of `task_struct::unwind_info`, or its flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum TaskField {
@@ -50,6 +52,8 @@ pub(super) enum TaskField {
     Mask,
     /// `id`.
     Id,
+    /// `task_struct::thread_info.flags`, which the task begins with.
+    Flags,
 }
 
 impl Anchor {
@@ -66,6 +70,14 @@ impl Anchor {
         match self {
             Self::Exchange(field) => {
                 instruction.has_lock_prefix() && place() == Some(*field) && is_long(instruction)
+            }
+            Self::Load(TaskField::Flags) => {
+                let place = state.place(instruction);
+                let flags = Place {
+                    base: Base::Task,
+                    offset: 0,
+                };
+                place == Some(flags) && is_long(instruction) && loads(instruction)
             }
             Self::Load(field) => {
                 reads(instruction) && !instruction.has_lock_prefix() && place() == Some(*field)
@@ -102,6 +114,14 @@ impl Anchor {
                 instruction.mnemonic(),
                 Mnemonic::Jl | Mnemonic::Jle | Mnemonic::Jg | Mnemonic::Jge
             ),
+            Self::Return(_) => {
+                let thunk =
+                    || address("__x86_return_thunk") == Some(instruction.near_branch_target());
+                instruction.flow_control() == FlowControl::Return
+                    || instruction.mnemonic() == Mnemonic::Jmp
+                        && instruction.op0_kind() == OpKind::NearBranch64
+                        && thunk()
+            }
             Self::Call(name) => {
                 let direct = matches!(instruction.mnemonic(), Mnemonic::Call | Mnemonic::Jmp)
                     && instruction.op0_kind() == OpKind::NearBranch64;
@@ -130,6 +150,10 @@ impl Fields {
 /// Whether a register-to-memory or immediate-to-memory move.
 pub(super) fn stores(instruction: &Instruction) -> bool {
     instruction.mnemonic() == Mnemonic::Mov && instruction.op0_kind() == OpKind::Memory
+}
+
+fn loads(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == Mnemonic::Mov && instruction.op1_kind() == OpKind::Memory
 }
 
 fn reads(instruction: &Instruction) -> bool {

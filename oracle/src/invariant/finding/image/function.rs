@@ -17,11 +17,21 @@ pub(super) struct Function {
     states: BTreeMap<u64, State>,
     /// See [`Values::no_return`].
     no_return: Option<u64>,
+    /// Where jumps out of the function lead back to, by the address of the jump.
+    back: BTreeMap<u64, Vec<u64>>,
 }
+
+/// Bytes of text at an address.
+pub(super) type Text<'a> = dyn Fn(u64, usize) -> Option<Vec<u8>> + 'a;
+
+/// What `static_cpu_has()` jumps to until the kernel has patched itself (`.altinstr_aux`): a test, a
+/// jump if it holds and one if not.
+const TEST_ASIDE: usize = 3;
+const LONGEST_INSTRUCTION: usize = 15;
 
 impl Function {
     /// Decodes a function; `None` if it is too long, or not code.
-    pub fn decode(start: u64, code: &[u8], values: &Values) -> Option<Self> {
+    pub fn decode(start: u64, code: &[u8], values: &Values, text: &Text<'_>) -> Option<Self> {
         if code.len() > MAX_BYTES {
             return None;
         }
@@ -40,9 +50,28 @@ impl Function {
             instructions,
             states: BTreeMap::new(),
             no_return: values.no_return,
+            back: BTreeMap::new(),
         };
+        function.back = function.ways_back(text);
         function.states = function.interpret(start, values);
         Some(function)
+    }
+
+    fn ways_back(&self, text: &Text<'_>) -> BTreeMap<u64, Vec<u64>> {
+        let jumps = self.instructions.values().filter(|it| {
+            it.flow_control() == FlowControl::UnconditionalBranch
+                && !self.instructions.contains_key(&it.near_branch_target())
+        });
+        let ways = jumps.filter_map(|jump| {
+            let target = jump.near_branch_target();
+            let code = text(target, TEST_ASIDE * LONGEST_INSTRUCTION)?;
+            let mut decoder = Decoder::with_ip(64, &code, target, DecoderOptions::NONE);
+            let aside = decoder.iter().take(TEST_ASIDE);
+            let inside = |ip: &u64| self.instructions.contains_key(ip);
+            let back = aside.map(|it| it.near_branch_target()).filter(inside);
+            Some((jump.ip(), back.collect()))
+        });
+        ways.collect()
     }
 
     /// All instructions in order, each with what the registers hold before it.
@@ -74,7 +103,8 @@ impl Function {
         let falls = falls.map(Instruction::next_ip);
         let jumps = jumps.map(Instruction::near_branch_target);
         let inside = |ip: &u64| self.instructions.contains_key(ip);
-        falls.into_iter().chain(jumps).filter(inside)
+        let back = self.back.get(&ip).into_iter().flatten().copied();
+        falls.into_iter().chain(jumps).filter(inside).chain(back)
     }
 
     /// Whether it calls what does not return.
@@ -102,14 +132,16 @@ impl Function {
         let mut open = VecDeque::new();
         states.insert(start, State::at_entry());
         open.push_back(start);
-        // Code that only a static branch leads to: nothing is known there at first.
+        // Code that only a static branch leads to: nothing is known there at first, but what a
+        // register holds that the function loads with nothing else.
+        let aside = values.steady(self.instructions.values());
         let mut led_to: BTreeSet<u64> = BTreeSet::new();
         for &ip in self.instructions.keys() {
             led_to.extend(self.next(ip));
         }
         for &ip in self.instructions.keys() {
             if ip != start && !led_to.contains(&ip) {
-                states.insert(ip, State::unknown());
+                states.insert(ip, aside.clone());
                 open.push_back(ip);
             }
         }

@@ -33,6 +33,20 @@ pub(super) struct Window {
     through: Anchor,
 }
 
+/// Bytes of a direct call. The kernel patches one over an indirect call whose target it knows.
+const DIRECT_CALL: u64 = 5;
+
+/// A window as it was found in a function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundWindow {
+    /// The function.
+    pub function: String,
+    /// Addresses of its instructions.
+    pub instructions: BTreeSet<u64>,
+    /// Where its calls return to.
+    pub returns: BTreeSet<u64>,
+}
+
 /// What a function of a kernel with the bug has and has not.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -82,7 +96,8 @@ impl<'a, K: Resolver + ?Sized> Image<'a, K> {
 
     fn function(&self, name: &str) -> Option<Function> {
         let (start, code) = self.kernel.code(name)?;
-        Function::decode(start, &code, &self.fields.values)
+        let text = |address, length| self.kernel.text(address, length);
+        Function::decode(start, &code, &self.fields.values, &text)
     }
 
     fn mask(&self) -> Option<i64> {
@@ -118,21 +133,34 @@ impl<'a, K: Resolver + ?Sized> Image<'a, K> {
             .collect()
     }
 
-    /// The functions that have a window, and the addresses of its instructions.
-    pub fn windows(&self, window: &Window) -> Vec<(String, BTreeSet<u64>)> {
+    /// The functions that have a window, and what it is in each.
+    pub fn windows(&self, window: &Window) -> Vec<FoundWindow> {
         let names = window.functions.iter();
-        let all = names.map(|name| (name.clone(), self.instructions(window, name)));
-        all.filter(|(_, found)| !found.is_empty()).collect()
+        let all = names.filter_map(|name| self.found(window, name));
+        all.filter(|it| !it.instructions.is_empty()).collect()
+    }
+
+    fn found(&self, window: &Window, name: &str) -> Option<FoundWindow> {
+        let function = self.function(name)?;
+        let instructions = self.instructions(window, &function);
+        let steps = function.steps().map(|(it, _)| it);
+        let calls = steps.filter(|it| {
+            it.mnemonic() == iced_x86::Mnemonic::Call && instructions.contains(&it.ip())
+        });
+        Some(FoundWindow {
+            returns: calls
+                .flat_map(|it| [it.next_ip(), it.ip() + DIRECT_CALL])
+                .collect(),
+            function: name.to_owned(),
+            instructions,
+        })
     }
 
     /// The instructions of a window in one function: those on the ways from the one to the other.
-    fn instructions(&self, window: &Window, name: &str) -> BTreeSet<u64> {
-        let Some(function) = self.function(name) else {
-            return BTreeSet::new();
-        };
-        let last = self.find(&function, &window.through);
+    fn instructions(&self, window: &Window, function: &Function) -> BTreeSet<u64> {
+        let last = self.find(function, &window.through);
         let first = match &window.after {
-            Some(anchor) => self.find(&function, anchor),
+            Some(anchor) => self.find(function, anchor),
             None => function.steps().map(|(it, _)| it.ip()).take(1).collect(),
         };
         let walls: BTreeSet<u64> = match window.again {

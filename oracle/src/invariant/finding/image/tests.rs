@@ -1,5 +1,7 @@
 //! What the findings say of the code is found where it is, and nowhere else.
 
+use std::collections::BTreeSet;
+
 use super::Image;
 use super::fixture::Built;
 use crate::invariant::finding::{Findings, Presence, Resolver};
@@ -26,13 +28,18 @@ fn without(id: &str) -> Vec<String> {
 fn the_windows_are_these_instructions() {
     assert_eq!(there(&Built::default()), without(""));
     let list = Findings::embedded().expect("well-formed");
-    let windows = |id: &str| {
+    let found = |id: &str| {
         let all = list.in_image(&Built::default());
         let found = all.into_iter().find(|(it, _)| it.id.as_str() == id);
         match found {
             Some((_, Presence::Windows(windows))) => windows,
             other => panic!("{other:?}"),
         }
+    };
+    let windows = |id: &str| {
+        let windows = found(id).into_iter();
+        let windows = windows.map(|it| (it.function, it.instructions));
+        windows.collect::<Vec<(String, BTreeSet<u64>)>>()
     };
     let at = |name: &str, offsets: &[u64]| {
         let ips = offsets.iter().map(|offset| Built::at(name, *offset));
@@ -49,6 +56,65 @@ fn the_windows_are_these_instructions() {
     let claim = [0x21, 0x22, 0x2a, 0x31, 0x34];
     assert_eq!(windows("F006"), at("unwind_deferred_request", &claim));
     assert_eq!(windows("F005"), at("process_unwind_deferred", &test));
+    // From the last look at the flags to the reset, and where the loop ends.
+    let mut behind = at("irqentry_exit", &[0xc, 0xe, 0x10, 0x15, 0x1a, 0x1c]);
+    behind.extend(at("exit_to_user_mode_loop", &[0x11, 0x13, 0x15, 0x1a]));
+    assert_eq!(windows("F011"), behind);
+    let returns: Vec<BTreeSet<u64>> = found("F011").into_iter().map(|it| it.returns).collect();
+    let ips = |name, offsets: &[u64]| offsets.iter().map(|it| Built::at(name, *it)).collect();
+    assert_eq!(returns[0], ips("irqentry_exit", &[0x15, 0x1a]));
+    assert_eq!(returns[1], ips("exit_to_user_mode_loop", &[0x1a]));
+}
+
+/// `static_cpu_has()` jumps to a test elsewhere until the kernel has patched itself, and code that
+/// only a static branch leads to goes on with the registers of the rest.
+#[test]
+fn a_window_goes_on_behind_static_branches() {
+    const START: u64 = 0xffff_ffff_8100_0000;
+    #[rustfmt::skip]
+    const CODE: &[u8] = &[
+        0x65, 0x48, 0x8b, 0x1c, 0x25, 0x18, 0x20, 0x00, 0x00, // +0x0 mov rbx,qword gs:0x2018
+        0x48, 0x8b, 0x03, // +0x9 mov rax,qword [rbx]
+        0xe9, 0xef, 0x00, 0x00, 0x00, // +0xc jmp +0x100
+        0xf0, 0x48, 0x0f, 0xb1, 0x8b, 0x00, 0x09, 0x00, 0x00, // +0x11 lock cmpxchg qword [rbx+0x900],rcx
+        0xc3, // +0x1a ret
+        0x90, // +0x1b nop
+        0xeb, 0xeb, // +0x1c jmp +0x9
+    ];
+    #[rustfmt::skip]
+    const ASIDE: &[u8] = &[
+        0xa8, 0x01, // +0x100 test al,0x1
+        0x0f, 0x85, 0x09, 0xff, 0xff, 0xff, // +0x102 jne +0x11
+        0xe9, 0x04, 0xff, 0xff, 0xff, // +0x108 jmp +0x11
+    ];
+    struct Branches(bool);
+    impl Resolver for Branches {
+        fn function(&self, _: u64) -> Option<String> {
+            None
+        }
+        fn has(&self, _: &str) -> bool {
+            true
+        }
+        fn code(&self, name: &str) -> Option<(u64, Vec<u8>)> {
+            let known = name == "do_syscall_64" || name == "unwind_deferred_request";
+            known.then(|| (START, CODE.to_vec()))
+        }
+        fn text(&self, address: u64, _: usize) -> Option<Vec<u8>> {
+            (self.0 && address == START + 0x100).then(|| ASIDE.to_vec())
+        }
+        fn current_task(&self) -> Option<u64> {
+            Some(0x2018)
+        }
+    }
+    let yaml = "{ in: [do_syscall_64], after: { load: flags }, through: { exchange: mask } }";
+    let window: super::Window = serde_saphyr::from_str(yaml).expect("a window");
+    let found = Image::new(&Branches(true)).windows(&window);
+    assert_eq!(
+        found[0].instructions,
+        BTreeSet::from([START + 0xc, START + 0x11])
+    );
+    // What lies behind the jump is not known.
+    assert!(Image::new(&Branches(false)).windows(&window).is_empty());
 }
 
 #[test]
@@ -150,8 +216,9 @@ fn a_neighbour_is_not_a_finding() {
     let nops = &[0x90; 5];
     assert_eq!(built("unwind_user", 0, nops), without("F009"));
     assert_eq!(built("uprobe_notify_resume", 5, nops), without("F010"));
-    // Nothing is called between the exit work and the reset.
-    assert_eq!(built("do_syscall_64", 9, nops), without("F011"));
+    // The flags are looked at for the last time right before the reset, which is elsewhere.
+    let nops = &[0x90; 9];
+    assert_eq!(built("irqentry_exit", 0x1c, nops), without("F011"));
     // Requests of exiting tasks are not refused either: test eax,0x200000
     let threads = &[0xa9, 0x00, 0x00, 0x20, 0x00];
     assert_eq!(

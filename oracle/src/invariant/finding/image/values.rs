@@ -4,6 +4,8 @@
 //! number of a client's bit, and constants. Everything else is unknown, and what two paths disagree
 //! about is unknown too.
 
+use std::collections::BTreeMap;
+
 use iced_x86::{
     Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess, OpKind, Register,
 };
@@ -153,6 +155,33 @@ impl Values {
         after
     }
 
+    /// The registers that these instructions load with the running task and with nothing else, but
+    /// for what they held before the function; called functions keep them.
+    pub fn steady<'i>(&self, instructions: impl Iterator<Item = &'i Instruction>) -> State {
+        let mut written: BTreeMap<usize, bool> = BTreeMap::new();
+        let task = Value::Pointer(Base::Task, 0);
+        let unknown = State::unknown();
+        let loads = instructions.filter(|it| it.mnemonic() != Mnemonic::Pop);
+        for instruction in loads {
+            let after = self.after(instruction, &unknown);
+            let mut factory = InstructionInfoFactory::new();
+            for used in factory.info(instruction).used_registers() {
+                let reads = matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
+                if let (false, Some(at)) = (reads, slot(used.register())) {
+                    let is_task = after.get(used.register().full_register()) == task;
+                    *written.entry(at).or_insert(true) &= is_task;
+                }
+            }
+        }
+        let mut state = State::unknown();
+        for register in KEPT {
+            if slot(register).and_then(|at| written.get(&at)) == Some(&true) {
+                state.set(register, task);
+            }
+        }
+        state
+    }
+
     /// What an instruction leaves in its first operand.
     fn result(&self, instruction: &Instruction, state: &State) -> Value {
         let target = instruction.op0_register();
@@ -256,6 +285,15 @@ fn writes_first(instruction: &Instruction) -> bool {
         OpAccess::Read | OpAccess::CondRead | OpAccess::None
     )
 }
+
+/// Registers that a called function keeps, but for the frame pointer.
+const KEPT: [Register; 5] = [
+    Register::RBX,
+    Register::R12,
+    Register::R13,
+    Register::R14,
+    Register::R15,
+];
 
 /// Registers that a called function may change.
 const CLOBBERED: [Register; 9] = [
