@@ -89,9 +89,10 @@ const UCONTEXT_RIP: usize =
     offset_of!(libc::ucontext_t, uc_mcontext) + 8 * libc::REG_RIP.unsigned_abs() as usize;
 /// Flag to wait for completions (include/uapi/linux/io_uring.h).
 const IORING_ENTER_GETEVENTS: u32 = 1;
-/// Bytes of one frame on the stack, at most: return address, saved register, 24 bytes of
-/// `bare_descend`.
-pub const FRAME_BYTES: usize = 40;
+/// Bytes of one frame on the stack: return address and saved frame pointer.
+pub const FRAME_BYTES: usize = 16;
+/// Bytes of a frame of `frameless`: return address, saved register, and what `bare_descend` takes.
+pub const BARE_FRAME_BYTES: usize = 40;
 /// The shortest chain: leaf, one caller, root.
 pub const MIN_FRAMES: u32 = 3;
 

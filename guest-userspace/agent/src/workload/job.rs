@@ -10,7 +10,7 @@ use super::{
     WorkloadError, compat, entries, exec, exit, fork, io_uring, missing_pages, paged_out,
     perf_calls, process, repeat, shapes, sleep_migrate, traced, unreadable_ends, vdso32,
 };
-use crate::chain::{Chain, FRAME_BYTES, is_compat};
+use crate::chain::{BARE_FRAME_BYTES, Chain, FRAME_BYTES, is_compat};
 use crate::pages::HUGE_PAGE;
 use crate::shared::SharedPages;
 use crate::system;
@@ -63,7 +63,7 @@ impl ThreadJob {
             chain = chain.calling(vdso32::vsyscall(thread, instruction)?);
         }
         let paged_out = match plan.kind {
-            WorkloadKind::PagedOut => Some(stack_bytes(short)),
+            WorkloadKind::PagedOut => Some(stack_bytes(plan.kind, short)),
             WorkloadKind::MajorFault => Some(PAGE_SIZE),
             _ => None,
         };
@@ -75,7 +75,7 @@ impl ThreadJob {
             thread,
             kind: plan.kind,
             chain,
-            stack_bytes: stack_bytes(short),
+            stack_bytes: stack_bytes(plan.kind, short),
             cpu: cpus.iter().cycle().nth(first_cpu).copied().unwrap_or(0),
             sleeper,
             page_store,
@@ -147,8 +147,12 @@ impl ThreadJob {
 }
 
 /// Bytes of stack for a chain, in whole pages.
-fn stack_bytes(frames: u32) -> usize {
-    let chain = (frames as usize).saturating_mul(FRAME_BYTES);
+fn stack_bytes(kind: WorkloadKind, frames: u32) -> usize {
+    let frame = match kind {
+        WorkloadKind::Frameless => BARE_FRAME_BYTES,
+        _ => FRAME_BYTES,
+    };
+    let chain = (frames as usize).saturating_mul(frame);
     chain
         .saturating_add(STACK_SLACK)
         .next_multiple_of(PAGE_SIZE)
