@@ -41,7 +41,7 @@
 //!     let recording = Recording {
 //!         vcpus: 1,
 //!         tracing: Some(Tracing { ring_pages: 1, events: vec![spec] }),
-//!         rings: vec![RingAnnounce { ring: 0, cpu: 0, control_page: 0, data_pages: vec![] }],
+//!         rings: vec![RingAnnounce { ring: 0, cpu: 0, control_page: 0, data_pages: vec![], backward: false }],
 //!         events: vec![EventAnnounce { spec: 0, cpu: 0, id: 1, ring: 0 }],
 //!         ring_bytes: vec![RingBytes { ring: 0, begin: 0, bytes: ring, corrupt: None }],
 //!         ..Recording::default()

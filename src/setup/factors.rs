@@ -52,6 +52,7 @@ pub enum Factor {
     Sysctl,
     Operation,
     Frames,
+    Workload,
 }
 
 const NO_YES: &[&str] = &["no", "yes"];
@@ -61,7 +62,7 @@ const YES_NO: &[&str] = &["yes", "no"];
 /// [rule](super::rules::RULES) forbids it.
 ///
 /// The *asker* is the event that requests unwinds, the *receiver* the one that gets record 22.
-pub const FACTORS: [(&str, &[&str]); 47] = [
+pub const FACTORS: [(&str, &[&str]); 48] = [
     ("source", &["kprobe", "sys-enter", "sys-exit"]),
     ("receiver", &["another", "itself", "both"]),
     (
@@ -122,7 +123,17 @@ pub const FACTORS: [(&str, &[&str]); 47] = [
     ("wakeup", &["last", "each-event", "each-byte"]),
     ("clock", &["perf", "monotonic", "monotonic-raw"]),
     ("max-stack", &["default", "2", "127"]),
-    ("ring", &["own", "shared", "shared-at-open", "overwritten"]),
+    (
+        "ring",
+        &[
+            "own",
+            "shared",
+            "shared-at-open",
+            "overwritten",
+            "backward",
+            "backward-overwritten",
+        ],
+    ),
     ("pages", &["64", "1", "1024"]),
     ("sessions", &["1", "2", "3"]),
     (
@@ -153,6 +164,9 @@ pub const FACTORS: [(&str, &[&str]); 47] = [
         ],
     ),
     ("frames", &["13", "3", "400"]),
+    // What the requests are pending in: `getppid`, `fork`, `execve`, or a `read` that goes on on
+    // another CPU.
+    ("workload", &["getppid", "fork", "exec", "moved"]),
 ];
 
 const TARGETS: &[&str] = &[

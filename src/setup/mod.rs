@@ -11,8 +11,11 @@
 
 pub mod array;
 mod entries;
+mod expect;
 pub mod factors;
 pub mod judge;
+#[cfg(test)]
+mod judge_tests;
 pub mod refusals;
 pub mod rules;
 pub mod session;

@@ -13,6 +13,7 @@ pub struct Rule {
 }
 
 const SHARED: (Factor, &[&str]) = (Factor::Ring, &["shared", "shared-at-open"]);
+const OVERWRITTEN: (Factor, &[&str]) = (Factor::Ring, &["overwritten", "backward-overwritten"]);
 const INHERITS: &[&str] = &["inherit", "inherit-thread"];
 const READS: (Factor, &[&str]) = (Factor::Read, &["value", "all", "group"]);
 
@@ -123,6 +124,13 @@ pub const RULES: &[Rule] = &[
         why: "the requests of others fill the ring before it is read",
     },
     Rule {
+        forbids: &[
+            (Factor::Pages, &["1"]),
+            (Factor::Workload, &["exec", "moved"]),
+        ],
+        why: "the requests of others fill the ring before it is read",
+    },
+    Rule {
         forbids: &[(Factor::Pages, &["1"]), (Factor::Frames, &["400"])],
         why: "one record 22 fills the ring",
     },
@@ -143,15 +151,48 @@ pub const RULES: &[Rule] = &[
         why: "nobody can tell whose sample it is, without a task and without a cookie",
     },
     Rule {
-        forbids: &[(Factor::Ring, &["overwritten"]), (Factor::Pages, &["1"])],
+        forbids: &[OVERWRITTEN, (Factor::Pages, &["1"])],
+        why: "records are overwritten before they are read",
+    },
+    Rule {
+        forbids: &[OVERWRITTEN, (Factor::StackUser, &["8192"])],
         why: "records are overwritten before they are read",
     },
     Rule {
         forbids: &[
-            (Factor::Ring, &["overwritten"]),
-            (Factor::StackUser, &["8192"]),
+            (Factor::Workload, &["fork", "exec", "moved"]),
+            (
+                Factor::Operation,
+                &[
+                    "enable-asker",
+                    "disable-asker",
+                    "refresh-asker",
+                    "reset-asker",
+                    "close-asker",
+                    "disable-receiver",
+                    "pause-receiver",
+                    "close-receiver",
+                    "unmap-bystander",
+                ],
+            ),
         ],
-        why: "records are overwritten before they are read",
+        why: "the leaf of perf-calls does the operations",
+    },
+    Rule {
+        forbids: &[
+            (Factor::Workload, &["moved"]),
+            (Factor::Tid, &["no"]),
+            (Factor::ExcludeCallchainUser, &["yes"]),
+        ],
+        why: "nobody can tell whose sample it is: other tasks read too",
+    },
+    Rule {
+        forbids: &[
+            (Factor::Workload, &["moved"]),
+            (Factor::Tid, &["no"]),
+            (Factor::Sysctl, &["max-contexts-2", "max-contexts-1"]),
+        ],
+        why: "nobody can tell whose sample it is: other tasks read too",
     },
 ];
 

@@ -6,7 +6,9 @@
 
 use unwindlab_abi::attr::flag;
 use unwindlab_abi::plan::{EventSource, EventSpec};
-use unwindlab_abi::{AttrDetails, EventTarget, PerfOperation, PerfOperationKind, RingUse};
+use unwindlab_abi::{
+    AttrDetails, EventTarget, PerfOperation, PerfOperationKind, RingUse, WorkloadKind,
+};
 
 use super::factors::{Factor, Setup};
 use unwindlab_engine::plan::TrialPlan;
@@ -50,8 +52,25 @@ pub mod name {
     pub const BYSTANDER: &str = "bystander";
 }
 
-/// The function that the source `kprobe` is at: each iteration calls it once.
-const PROBED: &str = "__x64_sys_getppid";
+/// What the workload does, and the function that the source `kprobe` is at: each iteration calls it
+/// once.
+fn workload(setup: &Setup) -> (WorkloadKind, &'static str) {
+    match setup.level(Factor::Workload) {
+        "fork" => (WorkloadKind::Fork, "__x64_sys_fork"),
+        "exec" => (WorkloadKind::Exec, "__x64_sys_execve"),
+        "moved" => (WorkloadKind::SleepMigrate, "__x64_sys_read"),
+        _ => (WorkloadKind::PerfCalls, "__x64_sys_getppid"),
+    }
+}
+
+/// vCPUs of the machine.
+#[must_use]
+pub fn vcpus(setup: &Setup) -> u8 {
+    match setup.is(Factor::Workload, "moved") {
+        true => 2,
+        false => 1,
+    }
+}
 
 /// The trial of a set-up; `base` is one of the workload without events.
 #[must_use]
@@ -62,6 +81,8 @@ pub fn trial(base: &TrialPlan, setup: &Setup) -> TrialPlan {
     plan.guest.tracing.events = events;
     plan.guest.workload.frames = setup.level(Factor::Frames).parse().unwrap_or(13);
     plan.guest.workload.iterations = ITERATIONS;
+    plan.guest.workload.kind = workload(setup).0;
+    plan.vcpus = vcpus(setup);
     plan.guest.sysctls = sysctls(setup);
     plan
 }
@@ -112,7 +133,7 @@ pub fn syscalls(name: &str) -> EventSource {
     }
 }
 
-fn events(setup: &Setup) -> Vec<EventSpec> {
+pub(super) fn events(setup: &Setup) -> Vec<EventSpec> {
     let mut events = reference();
     let receives = !setup.is(Factor::Receiver, "another");
     events.push(asker(setup, receives));
@@ -156,7 +177,7 @@ fn asker(setup: &Setup, receives: bool) -> EventSpec {
         "sys-enter" => syscalls("sys_enter"),
         "sys-exit" => syscalls("sys_exit"),
         _ => EventSource::Kprobe {
-            function: PROBED.to_owned(),
+            function: workload(setup).1.to_owned(),
             offset: 0,
             at_return: false,
             optimized: false,
@@ -259,9 +280,12 @@ fn common(setup: &Setup, spec: &mut EventSpec, target: &str) {
     (details.ring, spec.output_to) = match setup.level(Factor::Ring) {
         "shared" => (RingUse::Kept, Some(0)),
         "shared-at-open" => (RingUse::SharedAtOpen, Some(0)),
-        "overwritten" => (RingUse::Overwritten, None),
+        "overwritten" | "backward-overwritten" => (RingUse::Overwritten, None),
         _ => (RingUse::Kept, None),
     };
+    if setup.level(Factor::Ring).starts_with("backward") {
+        details.set |= flag::WRITE_BACKWARD;
+    }
 }
 
 fn sample_type(setup: &Setup) -> u64 {

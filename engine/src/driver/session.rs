@@ -262,6 +262,18 @@ impl AgentSession {
         }
     }
 
+    /// The heads of all rings, in streams that count up.
+    pub fn forwards(&self, heads: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        let rings = self.recording.rings.iter();
+        let heads = rings.zip(heads);
+        heads
+            .map(|(ring, head)| match ring.backward {
+                true => head.wrapping_neg(),
+                false => head,
+            })
+            .collect()
+    }
+
     /// What is new behind the cursor in the rings as far as they were drained, and in the lab
     /// client's log; each with its CPU.
     pub fn seen(&self, memory: &Memory, cursor: &mut OutputCursor) -> Vec<(EventPlan, u8)> {

@@ -88,7 +88,7 @@ impl Driver {
         let memory = self.machine.memory();
         let load = |at: u64| memory.load_u64(at).unwrap_or(0);
         Written {
-            heads: rings.into_iter().map(load).collect(),
+            heads: self.session.forwards(rings.into_iter().map(load)),
             log: log.map_or(0, load),
         }
     }
@@ -210,7 +210,13 @@ impl Driver {
             let known = { notes.iter() }.take_while(|_| state.why_not.is_none());
             let known = { known }.map_while(|note| user_return(note, rings));
             let mut count = 0;
-            seen.returns.extend(known.inspect(|_| count += 1).flatten());
+            let known = { known.inspect(|_| count += 1) }
+                .flatten()
+                .map(|it| UserReturn {
+                    heads: self.session.forwards(it.heads),
+                    ..it
+                });
+            seen.returns.extend(known);
             if count < notes.len() {
                 let why = || "the task of a return could not be read".to_owned();
                 state.why_not.get_or_insert_with(why);

@@ -116,6 +116,8 @@ pub struct RingAnnounce {
     pub control_page: u64,
     /// Data pages in ring order; a power of two of them.
     pub data_pages: Vec<u64>,
+    /// Its events write from the end of the ring to its beginning (`write_backward`).
+    pub backward: bool,
 }
 
 /// One open event.

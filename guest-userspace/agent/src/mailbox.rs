@@ -169,6 +169,7 @@ mod tests {
             control_page: u64::MAX,
             // Below 16 TiB, as the mailbox itself.
             data_pages: vec![(1 << 44) - 0x1000; MAX_LOCATE as usize],
+            backward: false,
         });
         assert!(mailbox::encode(&ring).unwrap().len() <= CAPACITY);
     }

@@ -297,6 +297,7 @@ fn announce_tracing(link: &mut Link, tracing: &PerfSession) -> Result<(), Sessio
                 answer: "no pages",
             })?,
             data_pages: pages.collect(),
+            backward: ring.backward,
         };
         expect_ok(link, "Ring", &AgentMessage::Ring(announce))?;
     }

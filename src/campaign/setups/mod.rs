@@ -92,6 +92,13 @@ impl Subject {
         }
     }
 
+    fn vcpus(&self) -> u8 {
+        match self {
+            Self::Accepted(setup) => session::vcpus(setup),
+            Self::Refused(_) => 1,
+        }
+    }
+
     fn judge(&self, trace: &Trace) -> Judged {
         match self {
             Self::Accepted(setup) => judge::judge(setup, trace),
@@ -156,6 +163,7 @@ pub fn run(
         all.push(tried);
     }
     context.check_interrupt()?;
+    all.sort_by_key(|tried: &TriedSetup| tried.number);
     Ok(TestedSetups {
         setting: Setting {
             kernel_spec: kernel_request.to_string(),
@@ -200,6 +208,8 @@ fn chosen(
         });
     }
     all.retain(|(number, _)| request.only.is_empty() || request.only.contains(number));
+    // One boot for each number of vCPUs.
+    all.sort_by_key(|(_, subject)| subject.vcpus());
     Ok(all)
 }
 

@@ -178,6 +178,8 @@ pub struct Ring {
     pub mapping: RingMapping,
     /// The CPU.
     pub cpu: u32,
+    /// Its events have `write_backward`.
+    pub backward: bool,
 }
 
 /// A spec, its index in the plan, and its attr.
@@ -376,7 +378,11 @@ impl PerfSession {
                     unread = Some(mapping);
                 } else {
                     own = Some(u32::try_from(self.rings.len()).unwrap_or(u32::MAX));
-                    self.rings.push(Ring { mapping, cpu });
+                    self.rings.push(Ring {
+                        mapping,
+                        cpu,
+                        backward: attr.flags & unwindlab_abi::attr::flag::WRITE_BACKWARD != 0,
+                    });
                 }
                 own
             }

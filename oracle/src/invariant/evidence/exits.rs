@@ -6,10 +6,12 @@ use super::role::is_marker;
 use crate::trace::Event;
 
 impl<'t> Facts<'t> {
-    /// The exit record of the task of `event`, if it came before.
+    /// The exit record of the task of `event`, if it came before. Of its copies in several rings one
+    /// that can be compared is enough: another clock, or no time, says nothing.
     pub fn behind_exit(&self, event: &Event) -> Option<&'t Event> {
-        let exit = self.exit(self.tasks.of(event)?)?;
-        before(exit, event).then_some(exit)
+        let copies = self.tasks.exits(self.tasks.of(event)?).iter();
+        let mut copies = copies.filter_map(|at| self.trace.events.get(*at));
+        copies.find(|exit| before(exit, event))
     }
 
     /// Whether the task of `event` had written its exit record, or was so close to it that it may
@@ -21,7 +23,7 @@ impl<'t> Facts<'t> {
         let Some(exit) = self.exit(task) else {
             return false;
         };
-        if before(exit, event) {
+        if self.behind_exit(event).is_some() {
             return true;
         }
         let alive =

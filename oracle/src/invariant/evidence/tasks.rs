@@ -28,13 +28,16 @@ const NOBODY: [u32; 2] = [0, u32::MAX];
 pub(crate) struct Tasks {
     /// By tid: the event from which a life lasts; the life is `None` where it is not known.
     lives: BTreeMap<u32, Vec<(usize, Option<u32>)>>,
-    /// Exit records by task, in order.
-    exits: BTreeMap<Task, usize>,
+    /// Some records have a time. The others have no place among them.
+    timed: bool,
+    /// Exit records by task, in order: one of each event that asked for them.
+    exits: BTreeMap<Task, Vec<usize>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Mark {
-    Forked,
+    /// By the event of this spec: each event that asked for them writes one.
+    Forked(Option<u32>),
     /// By the event of this spec: each event that asked for them writes one.
     Exited(Option<u32>),
     /// A record that no task writes after its own exit record.
@@ -44,12 +47,18 @@ enum Mark {
 impl Tasks {
     pub fn new(trace: &Trace) -> Self {
         let mut marks: BTreeMap<u32, Vec<(usize, Mark)>> = BTreeMap::new();
-        for event in &trace.events {
+        let timed = trace.events.iter().any(|event| event.time.is_some());
+        // A record without a time has no place among those of other rings (perf_event_open(2):
+        // without `sample_id_all` or `PERF_SAMPLE_TIME` it says none).
+        for event in trace.events.iter().filter(|it| it.time.is_some() || !timed) {
             if let Some((tid, mark)) = mark_of(trace, event) {
                 marks.entry(tid).or_default().push((event.index, mark));
             }
         }
-        let mut tasks = Self::default();
+        let mut tasks = Self {
+            timed,
+            ..Self::default()
+        };
         for (tid, list) in marks {
             tasks.live(tid, &list);
         }
@@ -59,20 +68,30 @@ impl Tasks {
     fn live(&mut self, tid: u32, marks: &[(usize, Mark)]) {
         let mut spans = vec![(0, Some(0))];
         let mut life = 0;
+        let mut forks: BTreeMap<Option<u32>, u32> = BTreeMap::new();
         let mut exited: Option<(usize, Option<u32>)> = None;
         for &(index, mark) in marks {
             match (mark, exited) {
-                (Mark::Forked, _) => {
+                (Mark::Forked(by), _) => {
+                    let forks = forks.entry(by).or_insert(0);
+                    *forks += 1;
+                    // The same fork, as another event wrote it.
+                    if *forks <= life {
+                        continue;
+                    }
                     life += 1;
                     exited = None;
                     spans.push((index, Some(life)));
                 }
                 (Mark::Exited(by), None) => {
                     exited = Some((index, by));
-                    self.exits.insert(Task { tid, life }, index);
+                    self.exits.insert(Task { tid, life }, vec![index]);
                 }
                 // The same exit, as another event wrote it.
-                (Mark::Exited(by), Some((_, first))) if by != first => {}
+                (Mark::Exited(by), Some((_, first))) if by != first => {
+                    let copies = self.exits.entry(Task { tid, life }).or_default();
+                    copies.push(index);
+                }
                 // The tid lives on after its exit without a fork: an exec took it over at some
                 // moment after the exit record. Nothing tells the owners apart from there on. The
                 // exit record remains the end of the first owner.
@@ -89,7 +108,24 @@ impl Tasks {
 
     /// The task that `event` speaks of (the parent of a fork record).
     pub fn of(&self, event: &Event) -> Option<Task> {
-        self.at(event.tid?, event.index)
+        match self.timed && event.time.is_none() {
+            true => self.without_time(event.tid?),
+            false => self.at(event.tid?, event.index),
+        }
+    }
+
+    /// The only life of a tid, if it has just one.
+    fn without_time(&self, tid: u32) -> Option<Task> {
+        if NOBODY.contains(&tid) {
+            return None;
+        }
+        let first = Task { tid, life: 0 };
+        match self.lives.get(&tid).map(Vec::as_slice) {
+            None | Some([_]) => Some(first),
+            // It began with a fork, unless an earlier task of the tid exited.
+            Some([_, (_, Some(1))]) if self.exit(first).is_none() => Some(Task { tid, life: 1 }),
+            _ => None,
+        }
     }
 
     fn at(&self, tid: u32, index: usize) -> Option<Task> {
@@ -114,19 +150,23 @@ impl Tasks {
         }
     }
 
-    /// Index of the task's exit record.
+    /// Index of the task's exit record, the first of several copies.
     pub fn exit(&self, task: Task) -> Option<usize> {
-        self.exits.get(&task).copied()
+        self.exits(task).first().copied()
+    }
+
+    /// Indexes of all copies of the task's exit record. perf writes them one after the other
+    /// (`perf_event_task`, kernel/events/core.c), so each of them tells what comes behind the exit.
+    pub fn exits(&self, task: Task) -> &[usize] {
+        self.exits.get(&task).map_or(&[], Vec::as_slice)
     }
 }
 
 fn mark_of(trace: &Trace, event: &Event) -> Option<(u32, Mark)> {
+    let by = || Some(trace.session.get(event.event?)?.spec);
     match &event.kind {
-        EventKind::Fork { tid, .. } => Some((*tid, Mark::Forked)),
-        EventKind::Exit { tid, .. } => {
-            let open = event.event.and_then(|at| trace.session.get(at));
-            Some((*tid, Mark::Exited(open.map(|open| open.spec))))
-        }
+        EventKind::Fork { tid, .. } => Some((*tid, Mark::Forked(by()))),
+        EventKind::Exit { tid, .. } => Some((*tid, Mark::Exited(by()))),
         EventKind::Comm { .. } => Some((event.tid?, Mark::Alive)),
         EventKind::Sample(_) => match role(trace, event) {
             Role::SyscallEnter | Role::SyscallExit => Some((event.tid?, Mark::Alive)),

@@ -3,8 +3,8 @@
 use super::image::fixture::Built;
 use super::*;
 use crate::invariant::testkit::{Kit, SOMEWHERE, spec, violated};
-use crate::trace::Trace;
 use crate::trace::model::{CONTEXT_KERNEL, CONTEXT_USER_DEFERRED};
+use crate::trace::{EventKind, Trace};
 use unwindlab_abi::plan::{EventSource, EventSpec};
 
 const C: u64 = 3 << 32 | 1;
@@ -66,6 +66,33 @@ fn f004_is_an_inherited_receiver_behind_the_exit_and_nothing_else() {
     assert_eq!(lacking(true, true), [Some("F004".to_owned())]);
     assert_eq!(lacking(true, false), [None]);
     assert_eq!(lacking(false, true), [None]);
+}
+
+/// An event of another clock writes a copy of the exit record whose time says nothing.
+#[test]
+fn f004_is_seen_behind_whichever_copy_of_the_exit_record_has_a_time() {
+    let mut kit = Kit::new(1);
+    let own = kit.open(EventSpec {
+        defer_output: true,
+        task: true,
+        inherit: true,
+        ..spec("own", EventSource::Dummy)
+    });
+    let exit = EventKind::Exit {
+        pid: 1001,
+        ppid: 1,
+        tid: 1001,
+        ptid: 1,
+    };
+    let timeless = kit.push(0, 1001, own, exit);
+    kit.sys_enter(0, 1001);
+    kit.exit(0, 1001);
+    kit.deferred(0, 1001, C, &[0x40]);
+    let mut trace = kit.trace();
+    trace.events[timeless].time = None;
+    trace.events[timeless].ring = 7;
+    let f004 = found("A3", trace, &Built::default());
+    assert_eq!(f004, [Some("F004".to_owned())]);
 }
 
 #[test]

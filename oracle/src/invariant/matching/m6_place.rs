@@ -14,7 +14,7 @@ fn is_of_cpu(trace: &Trace, event: &Event) -> bool {
     })
 }
 
-/// Who runs on a CPU according to its ring.
+/// Who runs on a CPU according to an event.
 #[derive(Clone, Copy)]
 struct Current {
     switch: usize,
@@ -24,7 +24,9 @@ struct Current {
 /// M6. The callback runs in the task on its way out, and `perf_iterate_sb_cpu`
 /// (kernel/events/core.c, 7.2) writes to the events of the CPU it runs on. So the D is in the ring
 /// of the CPU on which the task runs at that moment: the last switch record before it in that ring
-/// must have put this very task on the CPU. This needs `context_switch` on the event that receives.
+/// must have put this very task on the CPU. This needs `context_switch` on the event that receives: it
+/// must have written the switch record itself. Another one of the same ring may have been turned
+/// off since, and then writes nothing (perf_event_open(2), `PERF_EVENT_IOC_DISABLE`).
 /// A loss between the two records leaves it open, and so does an exec that changed the tid.
 ///
 /// A7 judges whether the event is one of that CPU's.
@@ -37,14 +39,17 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     }
     for ring in rings.values_mut() {
         ring.sort_by_key(|e| e.position);
-        let mut current: Option<Current> = None;
+        let mut current: BTreeMap<Option<usize>, Current> = BTreeMap::new();
         for event in ring.iter() {
             match &event.kind {
                 EventKind::Switch { .. } if !is_of_cpu(trace, event) => {}
-                EventKind::Switch { .. } => current = switched(event),
-                _ if loses(event) => current = None,
+                EventKind::Switch { .. } => match switched(event) {
+                    Some(runs) => drop(current.insert(event.event, runs)),
+                    None => drop(current.remove(&event.event)),
+                },
+                _ if loses(event) => current.clear(),
                 EventKind::CallchainDeferred(chain) => {
-                    let (Some(runs), Some(tid)) = (current, event.tid) else {
+                    let (Some(runs), Some(tid)) = (current.get(&event.event), event.tid) else {
                         continue;
                     };
                     let switch = trace.events.get(runs.switch);
@@ -87,7 +92,9 @@ fn switched(event: &Event) -> Option<Current> {
 
 #[cfg(test)]
 mod tests {
-    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+    use unwindlab_abi::plan::EventSource;
+
+    use crate::invariant::testkit::{Kit, holds, not_exercised, spec, violations};
 
     const C: u64 = 3 << 32 | 1;
 
@@ -107,6 +114,16 @@ mod tests {
         let switch = kit.switch_in(0, 1002);
         let wrong = kit.deferred(0, 1001, C, &[0x40]);
         assert_eq!(violations("M6", &kit)[0].events, [switch, wrong]);
+    }
+
+    /// The event that wrote the switch records may have been turned off since.
+    #[test]
+    fn switch_records_of_another_event_do_not_say_who_runs() {
+        let mut kit = Kit::new(1);
+        let other = kit.open(spec("other", EventSource::Dummy));
+        kit.switch_in(0, 1002);
+        kit.deferred_to(other, 0, 1001, C, &[0x40]);
+        not_exercised("M6", &kit);
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         let Some(exit) = answer.task.and_then(|task| facts.exit(task)) else {
             continue;
         };
-        if !before(exit, answer.event) && !asked_in_exit(evidence, answer) {
+        if facts.behind_exit(answer.event).is_none() && !asked_in_exit(evidence, answer) {
             continue;
         }
         if let Some(&frame0) = answer.chain.ips.first() {

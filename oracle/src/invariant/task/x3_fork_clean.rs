@@ -16,7 +16,8 @@ use crate::trace::{Event, EventKind};
 /// record, and its kernel chain shows the beginning of a system call or of `copy_process`, or a
 /// function that calls `copy_process` while it has not (perf writes the fork record at the end of
 /// `copy_process`). Any other child is undecided: its parent may have had nothing to copy. A lost S
-/// of the child excuses an early D (XA).
+/// of the child excuses an early D (XA). A D whose S has no time, or may have lost its cookie to the
+/// limit of contexts, is undecided.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
@@ -54,6 +55,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 tally.excuse(format!("cookie {cookie:#x}: {why}"));
                 continue;
             }
+            if let Some(why) = unordered(facts, at) {
+                tally.undecided(why);
+                continue;
+            }
             let message = format!(
                 "task {} was unwound for cookie {cookie:#x}, which it had not requested",
                 child.tid
@@ -70,6 +75,20 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             tally.undecided("a child whose parent may have had no cookie when it was copied");
         }
     }
+}
+
+/// Why it is not known whether a D came before the first S of its cookie, if it is not.
+fn unordered(facts: &Facts<'_>, at: &Event) -> Option<&'static str> {
+    let mut answers = facts.answers.iter();
+    let answer = answers.find(|answer| answer.event.index == at.index)?;
+    let requests = facts.exchanges.get(&answer.chain.cookie);
+    let requests = requests.map_or(&[][..], |exchange| exchange.requests.as_slice());
+    if facts.may_be_of_a_cut_chain(answer) {
+        return Some("the limit of contexts may have cut the cookie of a sample off");
+    }
+    let unknown = |request: &Request<'_>| !before(at, request.event);
+    (!requests.is_empty() && requests.iter().any(unknown))
+        .then_some("a child whose first sample has no place among its records")
 }
 
 /// By task: the first record of every real cookie that its records carry.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use unwindlab_abi::Observation;
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, Facts, before};
+use crate::invariant::evidence::{Evidence, Facts};
 
 /// Exits with a request pending that it takes: fewer are lost in what else the kernel allocates.
 const EXITS: u64 = 10_000;
@@ -55,9 +55,8 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
 /// Tasks that have a D after their exit record.
 fn pending_exits(facts: &Facts<'_>) -> u64 {
     let flushed = facts.answers.iter().filter_map(|answer| {
-        let task = answer.task?;
-        let exit = facts.exit(task)?;
-        before(exit, answer.event).then_some(task)
+        facts.behind_exit(answer.event)?;
+        answer.task
     });
     flushed.collect::<BTreeSet<_>>().len() as u64
 }

@@ -105,6 +105,7 @@ impl Kit {
                 cpu,
                 control_page: 0,
                 data_pages: Vec::new(),
+                backward: false,
             });
             for spec in 0..4 {
                 trace.session.push(announce(spec, cpu));

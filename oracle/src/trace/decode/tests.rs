@@ -33,6 +33,7 @@ fn recording(specs: Vec<EventSpec>, rings: Vec<Vec<u8>>) -> Recording {
             cpu,
             control_page,
             data_pages,
+            backward: false,
         });
         for (spec, _) in (0..).zip(&specs) {
             let id = u64::from(100 * ring + spec);

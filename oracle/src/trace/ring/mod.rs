@@ -6,6 +6,11 @@
 //! of the data area. The kernel publishes `data_head` only after whole records
 //! (`perf_output_put_handle`), and drops records rather than overwrite what is not read yet.
 //!
+//! A ring of events with `write_backward` is written from its end on: `data_head` counts down from
+//! 0, and the newest record is at `data_head` (`__perf_output_begin`, kernel/events/ring_buffer.c).
+//! Its records are kept oldest first, as if it had been written forwards. (Where the kernel tells of
+//! a loss, that record comes behind the one with which it shares its space.)
+//!
 //! None of this is trusted: where the guest lies, the ring is marked corrupt, and what was read
 //! before stays valid.
 
@@ -92,6 +97,7 @@ pub struct RingReader {
     data_pages: Vec<u64>,
     /// Bytes of the data area, a power of two.
     size: u64,
+    backward: bool,
     /// Stream position up to which all was read; the guest's own word is not read again.
     tail: Option<u64>,
     /// Stream position of the first byte kept; 0 before anything was read.
@@ -119,6 +125,7 @@ impl RingReader {
             control_page: announce.control_page,
             data_pages: announce.data_pages.clone(),
             size: (pages * PAGE_SIZE) as u64,
+            backward: announce.backward,
             tail: None,
             begin: 0,
             bytes: Vec::new(),
@@ -146,7 +153,7 @@ impl RingReader {
         Self {
             bytes: Vec::new(),
             data_pages: self.data_pages.clone(),
-            begin: self.tail.unwrap_or(0),
+            begin: self.forwards(self.tail.unwrap_or(0)),
             ..*self
         }
     }
@@ -179,8 +186,9 @@ impl RingReader {
             Some(tail) => tail,
             // A ring may have been used before it was announced, so it need not start at 0.
             None => {
-                self.begin = aligned(memory.load(self.control_page + DATA_TAIL)?)?;
-                self.begin
+                let tail = aligned(memory.load(self.control_page + DATA_TAIL)?)?;
+                self.begin = self.forwards(tail);
+                tail
             }
         };
         self.tail = Some(tail);
@@ -194,21 +202,50 @@ impl RingReader {
             return Err(RingError::TooMuch);
         }
         self.bytes.resize(start + new, 0);
-        if let Err(error) = self.copy(memory, tail, start) {
+        let from = if self.backward { head } else { tail };
+        if let Err(error) = self.copy(memory, from, start) {
             self.bytes.truncate(start);
             return Err(error.into());
         }
-        let records = self.keep_whole_records(tail, start)?;
+        let records = self.keep_whole_records(from, start)?;
+        if self.backward {
+            self.oldest_first(start);
+        }
         self.tail = Some(head);
         memory.store(self.control_page + DATA_TAIL, head)?;
         Ok(records)
     }
 
+    /// The position in a stream that counts up.
+    fn forwards(&self, position: u64) -> u64 {
+        match self.backward {
+            true => position.wrapping_neg(),
+            false => position,
+        }
+    }
+
+    /// Reverses the order of the records from `start` on, which are whole.
+    fn oldest_first(&mut self, start: usize) {
+        let newest_first = self.bytes.split_off(start);
+        let mut records = Records::new(&newest_first);
+        let mut ends = Vec::new();
+        while records.next().is_some_and(|record| record.is_ok()) {
+            ends.push(records.offset());
+        }
+        let mut end = newest_first.len();
+        for begin in ends.into_iter().rev().skip(1).chain([0]) {
+            let record = newest_first.get(begin..end).unwrap_or_default();
+            self.bytes.extend_from_slice(record);
+            end = begin;
+        }
+    }
+
     /// Bytes from tail to head. Both are free-running 64-bit counts, which no guest makes wrap by
     /// honest writing.
     fn distance(&self, tail: u64, head: u64) -> Result<usize, RingError> {
-        let new = head
-            .checked_sub(tail)
+        let new = self
+            .forwards(head)
+            .checked_sub(self.forwards(tail))
             .ok_or(RingError::HeadBehindTail { head, tail })?;
         let size = self.size;
         let too_far = RingError::HeadTooFar { head, tail, size };
@@ -249,8 +286,9 @@ impl RingReader {
             match record {
                 Ok(_) => count += 1,
                 Err(error) => {
-                    let whole = start + records.offset();
-                    self.bytes.truncate(whole);
+                    // Backwards, what is older lies behind the bad one.
+                    let whole = if self.backward { 0 } else { records.offset() };
+                    self.bytes.truncate(start + whole);
                     return Err(RingError::Framing { position, error });
                 }
             }

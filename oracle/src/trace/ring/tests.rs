@@ -105,6 +105,7 @@ fn any_ring() -> impl Strategy<Value = RingAnnounce> {
             cpu: 1,
             control_page: CONTROL,
             data_pages: pages.iter().map(|page| page * 0x10_000).collect(),
+            backward: false,
         }
     };
     pages.prop_map(announce)
@@ -116,7 +117,26 @@ fn ring(pages: u64) -> RingAnnounce {
         cpu: 1,
         control_page: CONTROL,
         data_pages: (1..=pages).map(|page| page * 0x10_000).collect(),
+        backward: false,
     }
+}
+
+/// The kernel's side of a ring that is written backwards (`__perf_output_begin`): the head goes
+/// down by the record's length, and the record lies from there on.
+fn write_backwards(guest: &Guest, pages: &[u64], record: &[u8]) -> bool {
+    let size = pages.len() as u64 * 4096;
+    let (head, tail) = (guest.word(CONTROL + 1024), guest.word(CONTROL + 1032));
+    if tail.wrapping_sub(head) + record.len() as u64 > size {
+        return false;
+    }
+    let head = head.wrapping_sub(record.len() as u64);
+    for (at, &byte) in (0..).zip(record) {
+        let at = head.wrapping_add(at) % size;
+        let gpa = pages[(at / 4096) as usize] + at % 4096;
+        guest.write(gpa, &[byte]).expect("mapped");
+    }
+    guest.store(CONTROL + 1024, head).expect("mapped");
+    true
 }
 
 fn start_at(guest: &Guest, position: u64) {
@@ -125,6 +145,33 @@ fn start_at(guest: &Guest, position: u64) {
 }
 
 proptest! {
+    /// Oldest first, as a ring that is written forwards.
+    #[test]
+    fn backwards_nothing_is_lost_or_torn(announce in any_ring(),
+                                         steps in vec((0_usize..600, any::<bool>()), 1..120)) {
+        let announce = RingAnnounce { backward: true, ..announce };
+        let guest = Guest::new(&announce);
+        let mut reader = RingReader::new(&announce).expect("well-formed");
+        let mut expected = Vec::new();
+        for (step, (length, drains)) in steps.into_iter().enumerate() {
+            let record = record(9, 0, &Body::default().u64s(&vec![step as u64; length]));
+            if write_backwards(&guest, &announce.data_pages, &record) {
+                expected.extend(record);
+            }
+            if drains {
+                prop_assert!(reader.drain(&guest).is_ok());
+                let (head, tail) = (guest.word(CONTROL + 1024), guest.word(CONTROL + 1032));
+                prop_assert_eq!(head, tail);
+            }
+        }
+        prop_assert!(reader.drain(&guest).is_ok());
+        let later = reader.from_here().finish();
+        let read = reader.finish();
+        prop_assert_eq!(later.begin, expected.len() as u64);
+        prop_assert_eq!((read.begin, read.corrupt), (0, None));
+        prop_assert_eq!(read.bytes, expected);
+    }
+
     #[test]
     fn nothing_is_lost_or_torn(announce in any_ring(), start in 0_u64..1 << 40,
                                steps in vec((0_usize..600, any::<bool>()), 1..120)) {
