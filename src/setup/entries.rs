@@ -47,6 +47,8 @@ pub(super) struct Entry {
     pub has_exit: bool,
     /// Cookies of the records 22 that the reference got in it.
     pub cookies: Vec<u64>,
+    /// The frames of the first of these.
+    pub frames: Vec<u64>,
 }
 
 impl Entry {
@@ -201,6 +203,9 @@ fn add(list: &mut Vec<Entry>, trace: &Trace, event: &Event, workload: u64) {
         }
         (EventKind::CallchainDeferred(chain), name::REFERENCE) => {
             if let Some(entry) = list.last_mut() {
+                if entry.cookies.is_empty() {
+                    entry.frames.clone_from(&chain.ips);
+                }
                 entry.cookies.push(chain.cookie);
             }
         }

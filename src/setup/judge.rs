@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::entries::{Entries, Place};
+use super::entries::{Entries, Entry, Place};
 use super::expect::Role;
 use super::factors::{Factor, Setup};
 use super::session::{ITERATIONS, name};
@@ -202,6 +202,7 @@ impl Session<'_> {
             let (asked, got) = (asked(at), entry.cookies.len());
             if got == usize::from(asked) {
                 judged.held += got;
+                self.stack(at, entry, judged);
                 continue;
             }
             let what = match asked {
@@ -210,6 +211,24 @@ impl Session<'_> {
             };
             let detail = format!("{got} in entry {at}, system call {}", entry.number);
             judged.failures.push(Failure::new(what.to_owned(), detail));
+        }
+    }
+
+    /// The record 22 of the leaf's system call has the stack at that leaf, which is known by
+    /// construction: the marker says which system call it is. ("This user callchain capture was
+    /// deferred until shortly before returning to user space", include/uapi/linux/perf_event.h.)
+    fn stack(&self, at: usize, entry: &Entry, judged: &mut Judged) {
+        let own = entry.tid == self.entries.thread && entry.has_enter && entry.is_workload;
+        let thread = self.trace.threads.first();
+        let (Some(thread), true, false) = (thread, own, entry.cookies.is_empty()) else {
+            return;
+        };
+        let known = std::iter::once(thread.stack.syscall_return);
+        let known = known.chain(thread.stack.caller_addresses());
+        if !known.eq(entry.frames.iter().copied()) {
+            let what = "a record 22 of the workload's system call has another stack".to_owned();
+            let detail = format!("{} frames in entry {at}", entry.frames.len());
+            judged.failures.push(Failure::new(what, detail));
         }
     }
 

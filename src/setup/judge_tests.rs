@@ -26,6 +26,8 @@ enum Wrong {
     NotBackward,
     /// No record 22 for a request that is pending at this system call.
     LostIn(u64),
+    /// The stack of an earlier entry.
+    KeepsStack,
     /// No sample in this stay of the workload's.
     NoSampleIn(usize),
 }
@@ -64,8 +66,8 @@ impl Kernel {
             stack: ExpectedStack {
                 leaf_start: 0,
                 leaf_end: 0,
-                syscall_return: 0,
-                callers: Vec::new(),
+                syscall_return: 0x40,
+                callers: vec![(0x80, 2)],
             },
         });
         Self {
@@ -144,14 +146,19 @@ impl Kernel {
         }
         self.marker(name::EXIT, tid, number);
         asked |= at_exit && self.ask(tid);
+        let frame_0 = if self.wrong == Wrong::KeepsStack {
+            0x41
+        } else {
+            0x40
+        };
         if asked && self.wrong != Wrong::LostIn(number) {
             for (by, spec) in self.specs().iter().enumerate() {
                 let backward = spec.details.set & flag::WRITE_BACKWARD != 0;
                 if spec.defer_output && !(backward && self.wrong == Wrong::NotBackward) {
                     let chain = CallchainDeferred {
                         cookie: self.cookie,
-                        nr: 1,
-                        ips: vec![0x40],
+                        nr: 3,
+                        ips: vec![frame_0, 0x80, 0x80],
                     };
                     self.write(by, tid, EventKind::CallchainDeferred(chain));
                 }
@@ -235,6 +242,19 @@ fn a_ring_that_gets_nothing_is_told() {
 fn a_sample_that_is_missing_is_told() {
     let wrong = run(&[ENTER], GETPPID, Wrong::NoSampleIn(4));
     assert!(!wrong.failures.is_empty());
+}
+
+/// Neither the cookies nor the numbers of records say so.
+#[test]
+fn the_stack_of_an_earlier_entry_is_told() {
+    let wrong = run(&[ENTER], GETPPID, Wrong::KeepsStack);
+    assert!(
+        wrong
+            .failures
+            .iter()
+            .all(|it| it.what.contains("another stack"))
+    );
+    assert_eq!(wrong.failures.len(), 6);
 }
 
 /// A refresh by 1, and then the hits of the thread and of the agent in this order.
