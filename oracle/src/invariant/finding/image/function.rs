@@ -128,23 +128,33 @@ impl Function {
 
     /// Runs the function on what is known of the registers, until nothing changes.
     fn interpret(&self, start: u64, values: &Values) -> BTreeMap<u64, State> {
-        let mut states: BTreeMap<u64, State> = BTreeMap::new();
-        let mut open = VecDeque::new();
-        states.insert(start, State::at_entry());
-        open.push_back(start);
+        let mut states = BTreeMap::from([(start, State::at_entry())]);
+        self.spread(&mut states, VecDeque::from([start]), values, true);
         // Code that only a static branch leads to: nothing is known there at first, but what a
-        // register holds that the function loads with nothing else.
+        // register holds that the function loads with nothing else. What the rest is known to hold
+        // stays: the branch is one way of several.
         let aside = values.steady(self.instructions.values());
         let mut led_to: BTreeSet<u64> = BTreeSet::new();
         for &ip in self.instructions.keys() {
             led_to.extend(self.next(ip));
         }
         for &ip in self.instructions.keys() {
-            if ip != start && !led_to.contains(&ip) {
+            if !states.contains_key(&ip) && !led_to.contains(&ip) {
                 states.insert(ip, aside.clone());
-                open.push_back(ip);
+                self.spread(&mut states, VecDeque::from([ip]), values, false);
             }
         }
+        states
+    }
+
+    /// Runs on from instructions. What is known of others is made less where it differs, if `joins`.
+    fn spread(
+        &self,
+        states: &mut BTreeMap<u64, State>,
+        mut open: VecDeque<u64>,
+        values: &Values,
+        joins: bool,
+    ) {
         while let Some(ip) = open.pop_front() {
             let (Some(instruction), Some(state)) = (self.instructions.get(&ip), states.get(&ip))
             else {
@@ -153,7 +163,7 @@ impl Function {
             let after = values.after(instruction, state);
             for next in self.next(ip) {
                 let changed = match states.get_mut(&next) {
-                    Some(known) => known.join(&after),
+                    Some(known) => joins && known.join(&after),
                     None => states.insert(next, after.clone()).is_none(),
                 };
                 if changed {
@@ -161,6 +171,5 @@ impl Function {
                 }
             }
         }
-        states
     }
 }
