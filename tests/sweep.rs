@@ -12,6 +12,9 @@
 
 mod common;
 
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
 use common::{said, unwindlab};
 
 /// The replay file that a sweep's output names.
@@ -50,6 +53,16 @@ fn a_window_of_three_instructions_is_found_on_the_stock_kernel() {
     let mended = unwindlab(&["replay", file, "--source", "debian", "--patch", "fix:F001"]);
     assert!(mended.status.success(), "{}", said(&mended));
     assert!(said(&mended).contains("passes at"), "{}", said(&mended));
+}
+
+#[test]
+fn the_window_is_the_same_finding_in_a_process_of_the_workload() {
+    let sweep = ["sweep", "entry-exec", "--static"];
+    let output = unwindlab(&[sweep.as_slice(), &["--function", "do_syscall_64"]].concat());
+    let told = said(&output);
+    assert!(output.status.success(), "{told}");
+    let known = "expected-failure  C4 (F001) C7 (F001) M3 (F001)  at 3 of the points";
+    assert!(told.contains(known), "{told}");
 }
 
 #[test]
@@ -138,6 +151,29 @@ fn pairs_that_are_alike_are_left_out_and_no_others() {
     let again = unwindlab(&["replay", replay_file(&some)]);
     assert_eq!(again.status.code(), Some(1), "{}", said(&again));
     assert!(said(&again).contains(" and then "), "{}", said(&again));
+}
+
+#[test]
+fn an_interrupted_sweep_reports_what_it_tried() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unwindlab"))
+        .args(["sweep", "nmi-in-syscall", "-v"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command can be started");
+    let log = command.stderr.take().expect("it is piped");
+    let mut log = BufReader::new(log).lines().map_while(Result::ok);
+    let begun = log.any(|line| line.contains(" points, "));
+    assert!(begun, "it ended before its first trials");
+    let pid = command.id().to_string();
+    let sent = Command::new("kill").args(["-TERM", &pid]).status();
+    assert!(sent.expect("kill can be started").success());
+    let output = command.wait_with_output().expect("it ends");
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(130), "{told}");
+    assert!(told.contains("trials a second; interrupted"), "{told}");
+    assert!(told.contains("exercised: "), "{told}");
 }
 
 #[test]
