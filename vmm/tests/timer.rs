@@ -77,3 +77,20 @@ fn a_timer_that_is_armed_is_postponed_and_an_interrupt_under_way_is_seen() {
     go_on(&mut machine);
     assert!(machine.vcpu(0).unwrap().irq_pending().unwrap());
 }
+
+#[test]
+fn clocks_that_go_on_take_the_timer_with_them() {
+    const FURTHER: u64 = 1 << 40;
+    const MSR_TSC: u32 = 0x10;
+    let mut machine = started(1, clockmaker());
+    ring(&mut machine);
+    go_on(&mut machine);
+    let armed = deadline(&mut machine);
+    let before = machine.vcpu(0).unwrap().msr(MSR_TSC).unwrap();
+    machine.advance_clocks(0, before + FURTHER).unwrap();
+    // (The TSC itself stays on a paravirtual KVM, which takes the offset and ignores it.)
+    let moved = deadline(&mut machine);
+    assert!((armed + 1..=armed + FURTHER).contains(&moved), "{moved}");
+    machine.advance_clocks(0, before).unwrap();
+    assert_eq!(deadline(&mut machine), moved, "it is not put back");
+}

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use unwindlab_abi::mark;
 use unwindlab_vmm::Run;
 
+use super::clock;
 use super::error::{NoPath, Phase, SweepError};
 use super::guest::{LEG, THREAD, stands};
 use super::user;
@@ -31,6 +32,7 @@ impl Followed {
             task: driver.current_task(self.vcpu)?,
             user: place.cpl == 3,
             reach,
+            clock: None,
         })
     }
 
@@ -40,6 +42,7 @@ impl Followed {
         if from.user {
             return self.leave_user(driver);
         }
+        let reads = clock::read_at(&driver.vcpu(self.vcpu)?, from.rip);
         driver.resume(self.vcpu, Run::Step)?;
         let until = Instant::now() + LEG;
         match unmarked(driver, self.vcpu, until)? {
@@ -49,8 +52,11 @@ impl Followed {
             }
             happening => return Err(stray(driver, happening, Phase::OnPath)?),
         }
-        let step = self.here(driver, Reach::Stepped)?;
+        let mut step = self.here(driver, Reach::Stepped)?;
         if step.task == self.task {
+            if reads.is_some_and(|length| from.rip.wrapping_add(length) == step.rip) {
+                step.clock = Some(clock::stamp(&driver.vcpu(self.vcpu)?)?);
+            }
             return Ok(Some(step));
         }
         match self.come_back(driver, step.rip)? {

@@ -14,6 +14,7 @@
 //! ```
 
 mod alike;
+mod clock;
 pub mod engine;
 mod entry;
 mod error;

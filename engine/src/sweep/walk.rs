@@ -217,12 +217,21 @@ impl Walk {
         self.followed().come_back(&mut self.driver, rip)
     }
 
-    /// Takes these steps of a path, one after the other; whether the guest took them.
+    /// Takes these steps of a path, one after the other; whether the guest took them. It reads the
+    /// times that it read when the path was recorded.
     pub(super) fn along(&mut self, way: &[Step]) -> Result<bool, SweepError> {
         let mut steps = 0;
         for step in way {
             match step.reach {
-                Reach::Stepped => steps += 1,
+                Reach::Stepped => {
+                    steps += 1;
+                    if step.clock.is_some() {
+                        let stepped = self.steps(std::mem::take(&mut steps))?;
+                        if !stepped || !self.read_as_recorded(step)? {
+                            return Ok(false);
+                        }
+                    }
+                }
                 Reach::Ran => {
                     if !self.steps(std::mem::take(&mut steps))? || !self.run_to(step.rip)? {
                         return Ok(false);
@@ -236,7 +245,9 @@ impl Walk {
                 }
             }
         }
-        self.steps(steps)
+        let came = self.steps(steps)?;
+        self.catch_up(way)?;
+        Ok(came)
     }
 
     /// Takes these steps one by one; whether each led where it did when the path was recorded.
@@ -244,11 +255,14 @@ impl Walk {
         let (followed, mut at) = (self.followed(), from);
         for step in way {
             match followed.next(&mut self.driver, at) {
-                Ok(Some(next)) if next.rip == step.rip => at = next,
+                Ok(Some(next)) if next.rip == step.rip && self.read_as_recorded(step)? => {
+                    at = next;
+                }
                 Ok(_) | Err(SweepError::NoPath(_)) => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
+        self.catch_up(way)?;
         Ok(true)
     }
 

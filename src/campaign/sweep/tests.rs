@@ -45,6 +45,7 @@ fn path() -> Message {
         task: 1,
         user: false,
         reach: Reach::Stepped,
+        clock: None,
     };
     Message::Path {
         common: Box::new(Recording::default()),

@@ -7,7 +7,7 @@ use kvm_bindings::{
 use kvm_ioctls::VmFd;
 use vm_superio::SerialState;
 
-use super::{CheckpointError, failed};
+use super::{CheckpointError, failed, host_tsc};
 use crate::devices::serial::Uart;
 
 const IRQCHIPS: [u32; 3] = [
@@ -23,6 +23,8 @@ pub(crate) struct Chips {
     pit: kvm_pit_state2,
     /// Nanoseconds of kvmclock.
     clock: u64,
+    /// The host's TSC when it was read.
+    clock_tsc: u64,
     serial: SerialState,
 }
 
@@ -33,6 +35,7 @@ impl Chips {
             irqchips: irqchips(vm)?,
             pit: vm.get_pit2().map_err(failed("get the timer"))?,
             clock: vm.get_clock().map_err(failed("get the clock"))?.clock,
+            clock_tsc: host_tsc(),
             serial: uart.state(),
         })
     }
@@ -55,12 +58,22 @@ impl Chips {
         if pit != self.pit {
             vm.set_pit2(&self.pit).map_err(failed("set the timer"))?;
         }
-        let clock = kvm_clock_data {
-            clock: self.clock,
-            ..Default::default()
-        };
-        vm.set_clock(&clock).map_err(failed("set the clock"))?;
         Ok(())
+    }
+
+    /// Has kvmclock go on. Since the state was read, the host's TSC has run `since` ticks more than
+    /// the guest's TSCs: between the two clocks of the guest is as much as was. Without that, times that
+    /// code on a path compares are a restore's duration apart, a millisecond and more.
+    pub(crate) fn restore_clock(
+        &self,
+        vm: &VmFd,
+        since: u64,
+        khz: u32,
+    ) -> Result<(), CheckpointError> {
+        let passed = host_tsc().wrapping_sub(self.clock_tsc).wrapping_sub(since);
+        // A host whose TSC went back is another host.
+        let passed = passed.cast_signed().max(0).cast_unsigned();
+        set_clock(vm, self.clock.saturating_add(nanoseconds(passed, khz)))
     }
 
     /// Describes what differs from another state.
@@ -84,6 +97,26 @@ impl Chips {
         let serial = (self.serial != other.serial).then(|| "serial port".to_owned());
         chips.chain(timer).chain(serial).collect()
     }
+}
+
+/// Has kvmclock go on so much further.
+pub(crate) fn advance_clock(vm: &VmFd, by: u64) -> Result<(), CheckpointError> {
+    let now = vm.get_clock().map_err(failed("get the clock"))?.clock;
+    set_clock(vm, now.saturating_add(by))
+}
+
+fn set_clock(vm: &VmFd, clock: u64) -> Result<(), CheckpointError> {
+    let clock = kvm_clock_data {
+        clock,
+        ..Default::default()
+    };
+    vm.set_clock(&clock).map_err(failed("set the clock"))
+}
+
+/// How long so many ticks of the TSC are.
+pub(crate) fn nanoseconds(ticks: u64, khz: u32) -> u64 {
+    let nanoseconds = u128::from(ticks) * 1_000_000 / u128::from(khz.max(1));
+    u64::try_from(nanoseconds).unwrap_or(u64::MAX)
 }
 
 fn irqchips(vm: &VmFd) -> Result<Vec<kvm_irqchip>, CheckpointError> {

@@ -119,6 +119,11 @@ impl CpuState {
         Ok(())
     }
 
+    /// The host's TSC when the guest's was read.
+    pub(crate) const fn host_tsc(&self) -> u64 {
+        self.host_tsc
+    }
+
     /// Describes what differs from another state.
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let parts = [
@@ -214,6 +219,15 @@ fn attribute(value: &u64) -> kvm_device_attr {
         group: KVM_VCPU_TSC_CTRL,
         attr: u64::from(KVM_VCPU_TSC_OFFSET),
         addr: std::ptr::from_ref(value).expose_provenance() as u64,
+    }
+}
+
+impl Vcpu {
+    /// Has the TSC go on so much further. The LAPIC's timer stays as far away as it is.
+    pub(crate) fn advance_tsc(&self, by: u64) -> Result<(), CheckpointError> {
+        let offset = tsc_offset(&self.fd).map_err(failed("get the TSC offset"))?;
+        set_tsc_offset(&self.fd, offset.wrapping_add(by)).map_err(failed("set the TSC offset"))?;
+        Ok(self.advance_timer(by)?)
     }
 }
 

@@ -21,8 +21,9 @@ use vmm_sys_util::errno;
 use crate::debug::TrapError;
 use crate::memory::AccessError;
 use crate::threads::PauseError;
+use crate::vcpu::InspectError;
 
-pub(crate) use chips::Chips;
+pub(crate) use chips::{Chips, advance_clock, nanoseconds};
 pub(crate) use cpu::{CpuState, host_tsc};
 pub(crate) use ram::{Pages, Ram};
 
@@ -54,6 +55,9 @@ pub enum CheckpointError {
     /// The serial port.
     #[error("failed to restore the serial port: {0}")]
     Serial(io::Error),
+    /// A vCPU.
+    #[error(transparent)]
+    Inspect(#[from] InspectError),
     /// A planted trap, which is not part of a checkpoint.
     #[error(transparent)]
     Trap(#[from] TrapError),

@@ -2,6 +2,7 @@
 
 use super::Machine;
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Chips, CpuState, Restored};
+use crate::kvm::msr;
 use crate::threads::State;
 use crate::vcpu::Stop;
 
@@ -35,6 +36,7 @@ impl Machine {
         }
         checkpoint.chips.restore(&self.vm, self.ports.uart())?;
         let now = checkpoint::host_tsc();
+        let mut khz = None;
         for (index, state) in (0..).zip(&checkpoint.cpus) {
             let slot = self.vcpus.get_mut(index);
             let Some(State::Stopped {
@@ -44,7 +46,12 @@ impl Machine {
                 return Err(CheckpointError::Gone(index));
             };
             state.restore(vcpu, now)?;
+            khz = Some(vcpu.tsc_khz()?);
             (*stop, *seen) = (Stop::Paused, true);
+        }
+        if let Some((state, khz)) = checkpoint.cpus.first().zip(khz) {
+            let since = now.wrapping_sub(state.host_tsc());
+            checkpoint.chips.restore_clock(&self.vm, since, khz)?;
         }
         self.vcpus.forget_events();
         // Last, because KVM writes to RAM when some MSRs are set (the wall clock's, for one).
@@ -98,6 +105,27 @@ impl Machine {
     pub fn changed(&mut self, since: &Checkpoint) -> Result<Vec<(u64, u64)>, CheckpointError> {
         self.vcpus.pause_all()?;
         self.ram.changed(&self.vm, &self.memory, &since.pages)
+    }
+
+    /// Has the guest's clocks go on from where the TSC of a vCPU is `tsc`, if it is behind that. The
+    /// armed timers of the LAPICs, in TSC-deadline mode, stay as far away as they are. All vCPUs must
+    /// be stopped.
+    ///
+    /// # Errors
+    /// [`CheckpointError`].
+    pub fn advance_clocks(&mut self, vcpu: u8, tsc: u64) -> Result<(), CheckpointError> {
+        let gone = |index| CheckpointError::Gone(index);
+        let leader = self.vcpus.stopped(vcpu).ok_or(gone(vcpu))?;
+        let behind = tsc.saturating_sub(leader.msr(msr::TSC)?);
+        if behind == 0 {
+            return Ok(());
+        }
+        let khz = leader.tsc_khz()?;
+        for index in 0..self.vcpu_count() {
+            let vcpu = self.vcpus.stopped(index).ok_or(gone(index))?;
+            vcpu.advance_tsc(behind)?;
+        }
+        checkpoint::advance_clock(&self.vm, checkpoint::nanoseconds(behind, khz))
     }
 
     fn cpu_state(&self, index: u8) -> Result<CpuState, CheckpointError> {

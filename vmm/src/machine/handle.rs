@@ -117,6 +117,14 @@ impl<'m> VcpuHandle<'m> {
         vcpu.set_regs(&regs)
     }
 
+    /// Has the `rdtsc` or `rdtscp` that the vCPU has just executed have read this.
+    pub fn set_read_tsc(&mut self, value: u64) -> Result<(), InspectError> {
+        let vcpu = self.inspect()?;
+        let mut regs = vcpu.regs()?;
+        (regs.rax, regs.rdx) = (value & 0xffff_ffff, value >> 32);
+        vcpu.set_regs(&regs)
+    }
+
     /// Sets the frame pointer.
     pub fn set_frame_pointer(&mut self, value: u64) -> Result<(), InspectError> {
         let vcpu = self.inspect()?;

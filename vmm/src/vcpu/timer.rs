@@ -17,11 +17,23 @@ impl Vcpu {
         if deadline == 0 {
             return Ok(());
         }
-        let khz = self.fd.get_tsc_khz();
-        let khz = khz.map_err(|source| self.failed("get the TSC's rate", source))?;
-        let ticks = by.as_nanos() * u128::from(khz) / 1_000_000;
+        let ticks = by.as_nanos() * u128::from(self.tsc_khz()?) / 1_000_000;
         let ticks = u64::try_from(ticks).unwrap_or(u64::MAX);
         let earliest = self.msr(msr::TSC)?.saturating_add(ticks);
         self.set_msr(MSR_TSC_DEADLINE, deadline.max(earliest))
+    }
+
+    /// Moves the timer, if it is armed so, by so many ticks of the TSC.
+    pub(crate) fn advance_timer(&self, by: u64) -> Result<(), InspectError> {
+        match self.msr(MSR_TSC_DEADLINE)? {
+            0 => Ok(()),
+            deadline => self.set_msr(MSR_TSC_DEADLINE, deadline.saturating_add(by)),
+        }
+    }
+
+    /// The TSC's rate.
+    pub(crate) fn tsc_khz(&self) -> Result<u32, InspectError> {
+        let khz = self.fd.get_tsc_khz();
+        khz.map_err(|source| self.failed("get the TSC's rate", source))
     }
 }

@@ -18,6 +18,10 @@ pub struct Step {
     /// How the CPU comes here from the boundary before.
     #[serde(default)]
     pub reach: Reach,
+    /// The time stamp that the instruction before read, if it read one. Who tries the path again has
+    /// it read the same.
+    #[serde(skip)]
+    pub clock: Option<u64>,
 }
 
 /// How a CPU comes to a boundary from the one before.
