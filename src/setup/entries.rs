@@ -81,6 +81,9 @@ pub(super) struct Entries {
     /// The thread.
     pub thread: u32,
     pub list: Vec<Entry>,
+    /// The thread was in the kernel while the agent still enabled events, one after the other: which
+    /// of them were on then is not known.
+    pub too_early: bool,
     /// What other tasks do meanwhile, in order.
     pub foreign: Vec<Foreign>,
     /// That of the operation.
@@ -104,6 +107,7 @@ impl Entries {
         let starts = [FORK, EXECVE].contains(&is_workload);
         let mut tasks: BTreeMap<u32, Vec<Entry>> = BTreeMap::from([(thread, Vec::new())]);
         let mut foreign = Vec::new();
+        let mut too_early = false;
         for event in { trace.events.iter() }.filter(|event| rings.contains(&event.ring)) {
             match event.kind {
                 EventKind::Lost { lost: 1.., .. } | EventKind::LostSamples { lost: 1.. } => {
@@ -119,6 +123,7 @@ impl Entries {
                 Some(list) => add(list, trace, event, is_workload),
                 None => {
                     let list = tasks.get(&thread).map_or(&[][..], Vec::as_slice);
+                    too_early |= !list.is_empty() && !begun(&tasks) && enables(trace, event);
                     foreign.extend(of_another(list, trace, event));
                 }
             }
@@ -129,6 +134,7 @@ impl Entries {
             thread,
             // The thread comes first: it is the oldest.
             list: tasks.into_values().flatten().collect(),
+            too_early,
             foreign,
             operation,
         })
@@ -155,6 +161,22 @@ fn writer<'t>(trace: &'t Trace, event: &Event) -> &'t str {
         specs.get(usize::try_from(open.spec).ok()?)
     });
     spec.map_or("", |spec| spec.name.as_str())
+}
+
+/// Whether the workload has made its call: the gate is open.
+fn begun(tasks: &BTreeMap<u32, Vec<Entry>>) -> bool {
+    tasks.values().flatten().any(|entry| entry.is_workload)
+}
+
+/// Whether the agent enables an event, or did just now, if the gate is not open yet: it does so by
+/// `ioctl`, and nothing else. A thread that has stays by then is late: it is still on its way to the
+/// gate, whose `futex` is seen by the events that are on.
+fn enables(trace: &Trace, event: &Event) -> bool {
+    let EventKind::Sample(sample) = &event.kind else {
+        return false;
+    };
+    let marker = [name::ENTER, name::EXIT].contains(&writer(trace, event));
+    marker && sample.raw.as_deref().and_then(number) == Some(IOCTL)
 }
 
 /// A marker of another task, after these stays of the thread.

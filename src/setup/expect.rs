@@ -176,6 +176,9 @@ impl Session<'_> {
 
     /// Why it cannot be said which events were on, if it cannot.
     pub(super) fn unknown(&self) -> Option<&'static str> {
+        if self.entries.too_early {
+            return Some("the thread was in the kernel while events were being enabled");
+        }
         let taken = self.taken()?;
         let during = Some(taken.after) == self.entries.operation && taken.place < Place::Body;
         during.then_some("another task was hit while the asker was being refreshed")

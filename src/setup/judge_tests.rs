@@ -17,6 +17,7 @@ const FORK: u64 = 57;
 const EXECVE: u64 = 59;
 const EXIT: u64 = 60;
 const GETPPID: u64 = 110;
+const FUTEX: u64 = 202;
 
 /// What the kernel does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,10 +190,13 @@ fn run(levels: &[(Factor, &str)], number: u64, wrong: Wrong) -> Judged {
                 tid: child,
                 ptid: THREAD,
             };
+            kernel.stay(THREAD, FORK, |_| ());
             kernel.write(0, THREAD, fork);
             kernel.stay(child, EXECVE, |_| ());
             kernel.stay(child, EXIT, |_| ());
         }
+        // The agent disables the events.
+        kernel.marker(name::ENTER, AGENT, IOCTL);
     } else {
         kernel.iterations(number);
     }
@@ -255,6 +259,34 @@ fn the_stack_of_an_earlier_entry_is_told() {
             .all(|it| it.what.contains("another stack"))
     );
     assert_eq!(wrong.failures.len(), 6);
+}
+
+/// The agent enables the last event while, or before, the thread comes to the gate.
+fn started(late: bool) -> Judged {
+    let mut kernel = Kernel::new(&[ENTER], Wrong::Nothing);
+    kernel.asker_is_on = false;
+    kernel.marker(name::ENTER, AGENT, IOCTL);
+    if late {
+        kernel.marker(name::ENTER, THREAD, FUTEX);
+    }
+    kernel.asker_is_on = true;
+    kernel.marker(name::EXIT, AGENT, IOCTL);
+    if !late {
+        kernel.marker(name::EXIT, THREAD, FUTEX);
+    }
+    kernel.iterations(GETPPID);
+    // No event is enabled any more: these say nothing.
+    kernel.marker(name::ENTER, AGENT, IOCTL);
+    kernel.judge()
+}
+
+#[test]
+fn what_was_on_is_unknown_of_a_thread_that_comes_late_to_the_gate() {
+    let right = started(false);
+    assert!(right.failures.is_empty() && right.undecided.is_empty());
+    let late = started(true);
+    assert!(late.failures.is_empty());
+    assert!(late.undecided[0].contains("being enabled"));
 }
 
 /// A refresh by 1, and then the hits of the thread and of the agent in this order.

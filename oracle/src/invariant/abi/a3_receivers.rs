@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, announced_spec, asks_of_cpu, spec};
+use crate::invariant::evidence::{Evidence, announced_spec, asks_of_cpu, asks_of_process, spec};
 use crate::trace::Trace;
 use unwindlab_abi::message::EventAnnounce;
 
@@ -16,6 +16,9 @@ use unwindlab_abi::message::EventAnnounce;
 /// event, otherwise it might not get delivered" (`perf_iterate_sb`); the commit that brought the
 /// record says on which event tools are expected to set the bit (c69993ecdd4d), not that another one
 /// is to get nothing, and nothing refuses it. A loss around a missing copy excuses it (XA).
+///
+/// An event with `inherit_thread` gets those of the agent's threads, not those of a process that is
+/// forked (`asks_of_process`); the CPU is then looked at as if it had no such event.
 ///
 /// Evidence is a D of which two or more events of the CPU got their copy, or which a side-band
 /// event of the CPU did not get that does not ask for it. Where a single event asks and no other
@@ -45,12 +48,13 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             let (Some(all), Some(first)) = (all, answers.first()) else {
                 continue;
             };
-            let wanted = of_cpu.get(&cpu);
-            let missing = wanted.into_iter().flatten().filter(|at| !all.contains(at));
+            let pid = answers.iter().find_map(|answer| answer.event.pid);
+            let wanted = of_cpu.get(&cpu).into_iter().flatten().copied();
+            let wanted: Vec<usize> = wanted.filter(|&at| gets(trace, at, pid)).collect();
+            let missing = wanted.iter().filter(|at| !all.contains(at));
             let missing: Vec<usize> = missing.copied().collect();
             if missing.is_empty() {
-                let several = wanted.is_some_and(|wanted| wanted.len() > 1);
-                if several || has_bystander(trace, cpu) {
+                if wanted.len() > 1 || has_bystander(trace, cpu) {
                     tally.holds();
                 } else {
                     tally.undecided("the CPU has one event that could get record 22");
@@ -78,6 +82,13 @@ fn askers(trace: &Trace) -> impl Iterator<Item = (usize, &EventAnnounce)> {
     open.filter(|(_, open)| announced_spec(trace, open).is_some_and(asks_of_cpu))
 }
 
+/// Whether an open event asks for the records 22 of a process.
+fn gets(trace: &Trace, at: usize, pid: Option<u32>) -> bool {
+    let open = trace.session.get(at);
+    let spec = open.and_then(|open| announced_spec(trace, open));
+    spec.is_some_and(|spec| asks_of_process(trace, spec, pid))
+}
+
 /// Whether a side-band event of the CPU does not ask for record 22.
 fn has_bystander(trace: &Trace, cpu: u32) -> bool {
     let mut open = trace.session.iter().filter(|open| open.cpu == cpu);
@@ -91,9 +102,10 @@ fn has_bystander(trace: &Trace, cpu: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use unwindlab_abi::attr::flag;
     use unwindlab_abi::plan::EventSource;
 
-    use crate::invariant::testkit::{Kit, holds, not_exercised, spec, violations};
+    use crate::invariant::testkit::{Kit, holds, not_exercised, spec, violated, violations};
 
     const C: u64 = 3 << 32 | 1;
 
@@ -143,6 +155,29 @@ mod tests {
         assert_eq!(violations("A3", &kit)[0].receiver, usize::try_from(at).ok());
         kit.deferred_to(at, 0, 1001, C, &[0x40]);
         assert_eq!(holds("A3", &kit).0, 1);
+    }
+
+    /// The copy of a thread, and of a process that it forks, if the second event has the flag or not.
+    #[test]
+    fn an_event_of_threads_gets_nothing_of_a_forked_process() {
+        for (set, tid, fails) in [
+            (0, 1001, true),
+            (0, 2001, true),
+            (flag::INHERIT_THREAD, 1001, true),
+            (flag::INHERIT_THREAD, 2001, false),
+        ] {
+            let mut kit = Kit::new(1);
+            kit.thread(0, 1001);
+            let mut spec = second();
+            spec.inherit = true;
+            spec.details.set |= set;
+            let at = kit.open(spec);
+            kit.deferred(0, tid, C, &[0x40]);
+            let missing = violated("A3", &kit.trace());
+            assert_eq!(!missing.is_empty(), fails, "{set:#x} {tid}");
+            kit.deferred_to(at, 0, tid, C, &[0x40]);
+            assert!(violated("A3", &kit.trace()).is_empty());
+        }
     }
 
     /// A kernel that writes to the first event only, or to all that it can, shows this too.

@@ -43,8 +43,8 @@ pub(super) use losses::loses;
 use names::KernelNames;
 pub(super) use order::before;
 pub(super) use role::{
-    Role, announced_spec, asks_of_cpu, has_side_band_bit, kernel_limit, receivers, role, spec,
-    spec_role,
+    Role, announced_spec, asks_of_cpu, asks_of_process, has_side_band_bit, kernel_limit, receivers,
+    role, spec, spec_role,
 };
 pub(super) use stacks::{at_leaf, difference, expected, flaw};
 pub(super) use syscalls::Syscalls;

@@ -67,6 +67,14 @@ pub(crate) fn asks_of_cpu(spec: &EventSpec) -> bool {
     spec.defer_output && spec.details.target == EventTarget::Usual
 }
 
+/// Whether an event that asks for the records 22 of its CPU asks for those of this process too.
+/// Without `inherit_thread` it does. With it, it is the agent's own process's: a task inherits it
+/// only if it is cloned with `CLONE_THREAD` (`inherit_task_group`, kernel/events/core.c, 7.3).
+pub(crate) fn asks_of_process(trace: &Trace, spec: &EventSpec, pid: Option<u32>) -> bool {
+    let of_threads = spec.details.set & flag::INHERIT_THREAD != 0;
+    !of_threads || trace.threads.iter().any(|thread| Some(thread.pid) == pid)
+}
+
 /// Whether an event opened with `spec` gets every record 22 of its CPU, on a kernel with F007 too:
 /// the record travels with the side-band records, and `is_sb_event` (kernel/events/core.c, 7.2) does
 /// not look at `defer_output`.
