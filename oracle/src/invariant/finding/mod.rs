@@ -366,6 +366,8 @@ mod perf_tests;
 #[cfg(test)]
 mod reset_tests;
 #[cfg(test)]
+mod sysret_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod uprobe_tests;

@@ -43,6 +43,16 @@ impl Resolver for Built {
         Some((*start, code))
     }
 
+    /// Only of the unwinder's tables.
+    fn text(&self, address: u64, length: usize) -> Option<Vec<u8>> {
+        let tables = ["__start_orc_unwind_ip", "__start_orc_unwind"];
+        tables.iter().find_map(|table| {
+            let (start, bytes) = self.code(table)?;
+            let from = usize::try_from(address.checked_sub(start)?).ok()?;
+            Some(bytes.get(from..from + length)?.to_vec())
+        })
+    }
+
     fn current_task(&self) -> Option<u64> {
         Some(0x2018)
     }
@@ -252,4 +262,29 @@ const FUNCTIONS: &[(&str, u64, &[u8])] = &[
         0x48, 0x89, 0x4e, 0x10, // +0x10 mov qword [rsi+0x10],rcx
         0xc3, // +0x14 ret
     ]),
+    ("sysret32_from_system_call", BASE + 0x600, &[
+        0x48, 0x8b, 0x64, 0x24, 0x20, // +0x0 mov rsp,qword [rsp+0x20]
+    ]),
+    ("entry_SYSRETL_compat_unsafe_stack", BASE + 0x605, &[
+        0x45, 0x31, 0xc0, // +0x0 xor r8d,r8d
+        0x45, 0x31, 0xc9, // +0x3 xor r9d,r9d
+        0x45, 0x31, 0xd2, // +0x6 xor r10d,r10d
+        0x0f, 0x01, 0xf8, // +0x9 swapgs
+        0x0f, 0x07, // +0xc sysretl
+    ]),
+    ("entry_SYSRETL_compat_end", BASE + 0x613, &[
+        0xcc, // +0x0 int3
+    ]),
+    ("__start_orc_unwind_ip", BASE + 0x620, &[
+        0xe0, 0xfd, 0xff, 0xff, // BASE + 0x400
+        0xdc, 0xff, 0xff, 0xff, // BASE + 0x600
+        0xeb, 0xff, 0xff, 0xff, // BASE + 0x613
+    ]),
+    ("__stop_orc_unwind_ip", BASE + 0x62c, &[]),
+    ("__start_orc_unwind", BASE + 0x630, &[
+        0x08, 0x00, 0x00, 0x00, 0x03, 0x02, // the frame of a call
+        0x00, 0x00, 0x00, 0x00, 0x03, 0x0b, // saved registers, of what was interrupted
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, // nothing
+    ]),
+    ("__stop_orc_unwind", BASE + 0x642, &[]),
 ];

@@ -6,6 +6,7 @@
 
 mod anchor;
 mod function;
+mod orc;
 mod values;
 
 use std::collections::BTreeSet;
@@ -15,6 +16,7 @@ use serde::Deserialize;
 use super::Resolver;
 use anchor::Anchor;
 use function::Function;
+use orc::{Hint, Orc};
 use values::{Base, Values};
 
 /// Instructions of a function, from one to another.
@@ -54,7 +56,10 @@ pub(super) struct Code {
     #[serde(rename = "in")]
     function: String,
     /// Instructions that can follow one another in this order.
+    #[serde(default)]
     path: Vec<Anchor>,
+    /// What the kernel's unwinder is told about an instruction of the function.
+    unwinder: Option<Hint>,
     /// Instructions that are not in the function, or, with `between`, not on the way from the first
     /// of the path to the last.
     #[serde(default)]
@@ -185,6 +190,23 @@ impl<'a, K: Resolver + ?Sized> Image<'a, K> {
 
     /// Whether a kernel's function is as a finding says.
     pub fn has(&self, code: &Code) -> bool {
+        let told = code
+            .unwinder
+            .is_none_or(|it| self.tells(it, &code.function));
+        told && (code.path.is_empty() || self.has_path(code))
+    }
+
+    /// Whether the unwinder is told this about an instruction of a function.
+    fn tells(&self, hint: Hint, function: &str) -> bool {
+        let tells = || {
+            let (start, code) = self.kernel.code(function)?;
+            let end = start.checked_add(code.len() as u64)?;
+            Some(Orc::find(self.kernel)?.tells(hint, start, end))
+        };
+        tells() == Some(true)
+    }
+
+    fn has_path(&self, code: &Code) -> bool {
         let Some(function) = self.function(&code.function) else {
             return false;
         };
@@ -239,7 +261,8 @@ impl Window {
 impl Code {
     /// What is wrong with it, if anything is.
     pub fn flaw(&self) -> Option<&'static str> {
-        let nothing = self.path.is_empty() || self.function.is_empty();
+        let nothing = self.path.is_empty() && (self.unwinder.is_none() || !self.lacks.is_empty())
+            || self.function.is_empty();
         nothing.then_some("what it says of the code names no instruction")
     }
 }

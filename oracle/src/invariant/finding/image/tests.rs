@@ -18,7 +18,7 @@ fn there(kernel: &impl Resolver) -> Vec<String> {
 fn without(id: &str) -> Vec<String> {
     let all = [
         "F001", "F002", "F003", "F004", "F005", "F006", "F007", "F008", "F009", "F010", "F011",
-        "F012",
+        "F012", "F013",
     ];
     let rest = all.into_iter().filter(|other| *other != id);
     rest.map(str::to_owned).collect()
@@ -202,7 +202,7 @@ fn a_neighbour_is_not_a_finding() {
     assert_eq!(
         built("unwind_deferred_cancel", 0xb, unmarked),
         [
-            "F001", "F004", "F006", "F007", "F008", "F009", "F010", "F011", "F012"
+            "F001", "F004", "F006", "F007", "F008", "F009", "F010", "F011", "F012", "F013"
         ]
     );
     // The bits of side-band events are others: task is not among them.
@@ -225,6 +225,31 @@ fn a_neighbour_is_not_a_finding() {
         built("unwind_deferred_request", 0x40, threads),
         without("F012")
     );
+}
+
+#[test]
+fn what_the_unwinder_is_told_is_in_its_tables() {
+    let built = |changes| there(&Built(changes));
+    let (addresses, entries) = ("__start_orc_unwind_ip", "__start_orc_unwind");
+    let at = |distance: &'static [u8]| (addresses, 8, distance);
+    // The stack ends where `sysretl`'s window begins, as with the fix.
+    let end = (entries, 17, &[0x01][..]);
+    assert_eq!(built(vec![at(&[0xdd]), end]), without("F013"));
+    // One instruction later: the first is as before.
+    assert_eq!(built(vec![at(&[0xe0]), end]), without(""));
+    // Registers are where the window ends, and nowhere before.
+    let call = (entries, 11, &[0x02][..]);
+    let registers = (entries, 17, &[0x0b][..]);
+    assert_eq!(built(vec![call, registers]), without("F013"));
+    // Inside it.
+    assert_eq!(built(vec![call, registers, at(&[0xe0])]), without(""));
+    // Some of the registers (`ORC_TYPE_REGS_PARTIAL`).
+    assert_eq!(built(vec![(entries, 11, &[0x0c])]), without("F013"));
+    // All entries begin behind it.
+    let late = (addresses, 0, &[0xf0, 0xff, 0xff, 0x7f][..]);
+    let later = (addresses, 4, &[0xf0, 0xff, 0xff, 0x7f][..]);
+    let latest = at(&[0xf0, 0xff, 0xff, 0x7f]);
+    assert_eq!(built(vec![late, later, latest]), without("F013"));
 }
 
 /// A kernel with KASAN and the stack protector has slow paths behind `call __stack_chk_fail`.
