@@ -18,9 +18,16 @@ use common::{said, scratch, unwindlab};
 /// Two KVM hosts at once would only slow each other down.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// What the base configuration cannot run: seccomp's filters need the network (CONFIG_NET), which
-/// nothing else here needs.
-const LACKING: [&str; 1] = ["entry-seccomp"];
+/// What the base configuration cannot run: seccomp's filters need the network (CONFIG_NET), and a 32-bit
+/// vDSO that is mapped by request CONFIG_CHECKPOINT_RESTORE, which nothing else here needs. No kernel
+/// without the proposal reads SFrame sections.
+const LACKING: [&str; 5] = [
+    "entry-seccomp",
+    "entry-compat-syscall",
+    "sframe-version-2",
+    "sframe-version-2-relative",
+    "sframe-version-3",
+];
 
 /// One line of `run --json`, as far as it matters here.
 #[derive(serde::Deserialize)]

@@ -81,8 +81,8 @@ fn the_library_passes_as_in_its_snapshots() {
     settings.bind(|| {
         for record in &records {
             assert_eq!(record.schema, "unwindlab.result/1");
-            if needs_client(&record.name) {
-                // The stock kernel lacks the lab client, and the scenario says so.
+            if is_lacking(&record.name) {
+                // The stock kernel lacks what it needs, and the scenario says so.
                 assert_eq!(record.outcome, "skip", "{}", said(&output));
                 continue;
             }
@@ -104,7 +104,7 @@ fn the_library_passes_as_in_its_snapshots() {
     let junit = std::fs::read_to_string(junit).unwrap();
     for name in &names {
         assert!(junit.contains(&format!("name=\"{name}\"")), "{junit}");
-        if needs_client(name) {
+        if is_lacking(name) {
             continue;
         }
         let console = folder.join("guests").join(name).join("console.log");
@@ -112,9 +112,9 @@ fn the_library_passes_as_in_its_snapshots() {
     }
 }
 
-/// Whether a scenario needs the lab client, which a stock kernel lacks.
-fn needs_client(name: &str) -> bool {
-    name.starts_with("lab-")
+/// Whether a scenario needs what a stock kernel lacks: the lab client, or sections of SFrame.
+fn is_lacking(name: &str) -> bool {
+    name.starts_with("lab-") || name.starts_with("sframe-")
 }
 
 /// The names of the files with this extension, without it.
