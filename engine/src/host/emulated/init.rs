@@ -76,26 +76,25 @@ fn serve_at(mut port: impl Read + Write) -> anyhow::Result<()> {
 
 /// Carries out an order and sends its answers.
 fn carry_out(order: ToHost, native: &mut Native, port: &mut impl Write) -> anyhow::Result<()> {
+    // What is measured is the host as it is. Not only counted time makes QEMU leave its CPU loop: so
+    // does what one of its CPUs asks of another.
+    let exits = match &order {
+        ToHost::Bench(_) => None,
+        _ => Some(ExitAfterInterrupt::begin()?),
+    };
     let last = match order {
         ToHost::Run(plan) => trial(&plan, native, port)?,
         ToHost::RunInTurns { plan, seed } => {
-            let exits = ExitAfterInterrupt::begin()?;
             take_turns(seed, plan.vcpus)?;
-            let last = trial(&plan, native, port)?;
-            drop(exits);
-            last
+            trial(&plan, native, port)?
         }
         ToHost::Sweep(plan) => {
-            // Not only counted time makes QEMU leave its CPU loop: so does what one of its CPUs asks
-            // of another.
-            let exits = ExitAfterInterrupt::begin()?;
             let mut sent = Ok(());
             let mut outbox = Outbox::new(port);
             native.sweep(&plan, &mut |message| {
                 sent = outbox.put(message);
                 sent.is_ok()
             });
-            drop(exits);
             return Ok(sent?);
         }
         // A command that does not want to wait ends the whole machine.
@@ -103,6 +102,7 @@ fn carry_out(order: ToHost, native: &mut Native, port: &mut impl Write) -> anyho
             FromHost::Bench(native.bench(&order, &|| true).map_err(NotMeasured::from))
         }
     };
+    drop(exits);
     Ok(channel::send(port, &last)?)
 }
 
