@@ -21,9 +21,10 @@ static TURN: Mutex<()> = Mutex::new(());
 /// What the base configuration cannot run: seccomp's filters need the network (CONFIG_NET), and a 32-bit
 /// vDSO that is mapped by request CONFIG_CHECKPOINT_RESTORE, which nothing else here needs. No kernel
 /// without the proposal reads SFrame sections.
-const LACKING: [&str; 5] = [
+const LACKING: [&str; 6] = [
     "entry-seccomp",
     "entry-compat-syscall",
+    "nmi-in-compat-sysret",
     "sframe-version-2",
     "sframe-version-2-relative",
     "sframe-version-3",
