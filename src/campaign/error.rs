@@ -193,6 +193,9 @@ pub enum MutantsError {
     /// The sweep in a header is wrong.
     #[error("sweep {text:?} of a mutant: {why}")]
     Sweep { text: String, why: SweepTextError },
+    /// A mutant changes a patch that the kernel does not have.
+    #[error("the mutant {mutant} changes {of}, which this kernel lacks: give `--patch {of}`")]
+    Without { mutant: String, of: String },
     /// No selected mutant names a sweep.
     #[error("none of these mutants has a single NMI's window: their headers name no sweep")]
     NothingToSweep,

@@ -18,6 +18,8 @@ pub struct Mutant {
     /// The sweep that should kill it, as the arguments of `unwindlab sweep`, if a single NMI can
     /// show the bug.
     pub sweep: Option<String>,
+    /// The patch that it changes, as `proposal:NAME`; nothing for a mutant of the kernel itself.
+    pub of: Option<String>,
     /// What it changes, and what the kernel then does wrong.
     pub what: String,
     /// The patch itself.
@@ -60,6 +62,7 @@ pub fn mutants() -> Result<Vec<Mutant>, HeaderError> {
             falls: header.list("Falls")?,
             scenarios: header.list("Scenario").unwrap_or_default(),
             sweep: header.one("Sweep").ok(),
+            of: header.one("Of").ok(),
             what: header.one("What")?,
             patch,
         })
@@ -172,6 +175,10 @@ mod tests {
     fn every_built_in_patch_has_its_header_and_its_own_name() {
         for mutant in mutants().unwrap() {
             assert_eq!(mutant.patch.name, format!("mutant:{}", mutant.name));
+            if let Some(of) = mutant.of {
+                let name = of.strip_prefix("proposal:").unwrap();
+                assert!(embedded::patch(PatchKind::Proposal, name).is_some(), "{of}");
+            }
         }
         for variant in variants().unwrap() {
             assert_eq!(variant.patch.name, format!("variant:{}", variant.name));

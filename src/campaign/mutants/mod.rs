@@ -59,7 +59,7 @@ pub fn mutants(
     context: Context<'_>,
     tell: &mut dyn FnMut(&MutantRow) -> io::Result<()>,
 ) -> Result<Matrix, CampaignError> {
-    let mutants = chosen(&request.only)?;
+    let mutants = chosen(&request.only, &request.base)?;
     if request.test == MutantTest::Sweep {
         return swept::mutants(request, &mutants, context, tell);
     }
@@ -113,9 +113,20 @@ fn library(
     Ok(scenarios)
 }
 
-fn chosen(only: &[String]) -> Result<Vec<Mutant>, CampaignError> {
-    let all = header::mutants()?;
+/// The mutants that are asked for; all that change what `base` consists of where none is.
+fn chosen(only: &[String], base: &KernelChoice) -> Result<Vec<Mutant>, CampaignError> {
+    let mut all = header::mutants()?;
+    if only.is_empty() {
+        all.retain(|mutant| changes(mutant, base));
+    }
     let mut all = choose(all, |mutant| &mutant.name, only, "mutant")?;
+    let lacking = all.iter().find_map(|mutant| {
+        let of = mutant.of.as_ref().filter(|it| !base.patch.contains(it))?;
+        Some((mutant.name.clone(), of.clone()))
+    });
+    if let Some((mutant, of)) = lacking {
+        return Err(MutantsError::Without { mutant, of }.into());
+    }
     // A header is compiled into most of the kernel: those that change one are built in a row.
     all.sort_by_key(|mutant| {
         let text = String::from_utf8_lossy(&mutant.patch.content).into_owned();
@@ -125,6 +136,15 @@ fn chosen(only: &[String]) -> Result<Vec<Mutant>, CampaignError> {
         (in_header, mutant.name.clone())
     });
     Ok(all)
+}
+
+/// Whether a mutant is one of this kernel: of a proposal that it has, or of the kernel itself if it has
+/// none.
+fn changes(mutant: &Mutant, base: &KernelChoice) -> bool {
+    match &mutant.of {
+        Some(of) => base.patch.contains(of),
+        None => !base.patch.iter().any(|it| it.starts_with("proposal:")),
+    }
 }
 
 /// The kernel without a mutant, then each mutant, each with its scenarios.
@@ -288,6 +308,26 @@ mod tests {
             finding: finding.map(str::to_owned),
         });
         result
+    }
+
+    #[test]
+    fn mutants_of_a_proposal_are_tested_on_it() {
+        let of = |base: &KernelChoice| {
+            let names = chosen(&[], base).unwrap().into_iter();
+            names.map(|mutant| mutant.of).collect::<BTreeSet<_>>()
+        };
+        let proposal = "proposal:sframe".to_owned();
+        let base = KernelChoice {
+            patch: vec![proposal.clone()],
+            ..KernelChoice::default()
+        };
+        assert_eq!(of(&KernelChoice::default()), [None].into());
+        assert_eq!(of(&base), [Some(proposal)].into());
+        let only = [chosen(&[], &base).unwrap().remove(0).name];
+        assert!(chosen(&only, &base).is_ok());
+        let error = chosen(&only, &KernelChoice::default()).unwrap_err();
+        let told = "give `--patch proposal:sframe`";
+        assert!(error.to_string().contains(told), "{error}");
     }
 
     #[test]
