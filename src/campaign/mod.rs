@@ -14,12 +14,14 @@
 //!   [`series()`](series::series): the same scenarios on one kernel after the other
 //! - [`bisect()`](bisect::bisect): the search for the first bad commit
 //! - [`findings()`](findings::findings): the findings that a kernel has by its code
+//! - [`costs()`](costs::costs): what a sample with a user stack costs
 //! - [`measure()`](bench::measure): what is promised, measured
 
 pub mod analysis;
 pub mod bench;
 pub mod bisect;
 mod context;
+pub mod costs;
 pub mod error;
 pub mod findings;
 pub mod kernel;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use super::costs::CostsArgs;
 use super::values;
 use crate::bench::rows::Row;
 use crate::campaign::sweep::{PathPlace, PointNumber};
@@ -48,6 +49,8 @@ pub enum Command {
     Sweep(SweepArgs),
     /// Test set-ups of perf events: combinations of what perf_event_open takes.
     Setups(SetupsArgs),
+    /// Count what a sample with a user stack costs: frame pointers, `SFrame`, a copied stack.
+    Costs(CostsArgs),
     /// Repeat a failed trial from its replay file.
     Replay(ReplayArgs),
     /// Find the commit that broke a scenario.

@@ -4,6 +4,7 @@
 mod args;
 mod bench;
 mod bisect;
+mod costs;
 mod error;
 mod kernel;
 mod manual;
@@ -84,6 +85,7 @@ fn dispatch(command: Command, context: Context<'_>, spinner: &Spinner) -> Result
         Command::Series(args) => return series::series(&args, context, spinner),
         Command::Replay(args) => return replay::replay(&args, context, spinner),
         Command::Sweep(args) => return sweep::sweep(&args, context, spinner),
+        Command::Costs(args) => return costs::costs(&args, context, spinner),
         Command::Setups(args) => return setups::setups(&args, context, spinner),
         Command::Bench(args) => return bench::bench(&args, context, spinner),
         Command::Bisect(args) => return bisect::bisect(&args, context, spinner),

@@ -105,7 +105,7 @@ impl DesignTable {
     }
 }
 
-fn markdown(rows: &[Vec<String>]) -> String {
+pub(super) fn markdown(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

@@ -6,14 +6,15 @@
 //! - `sweep --requests`: [`requests`]
 //! - `setups`: [`setups`]
 //! - `replay`: the [`instructions`] around a point
-//! - `variants`: [`figures`] and their [`comparison`]; `mutants`: [`matrix`]; `bench`:
-//!   [`mod@bench`]
+//! - `variants`: [`figures`] and their [`comparison`]; `mutants`: [`matrix`]; [`costs`];
+//!   `bench`: [`mod@bench`]
 //!
 //! [`names`] gives addresses their symbols in all of them.
 
 pub mod artifacts;
 pub mod bench;
 pub mod comparison;
+pub mod costs;
 pub mod coverage;
 pub mod failure;
 pub mod figures;

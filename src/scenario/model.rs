@@ -218,6 +218,8 @@ pub struct PerfEvent {
     pub sample: Vec<SampleField>,
     /// `sample_max_stack` (default: the kernel's).
     pub max_stack: Option<At<u16>>,
+    /// Bytes that `stack-user` copies, a multiple of 8 (default: 4096).
+    pub stack_bytes: Option<At<u16>>,
     /// Request the user chain later (attr bit 38).
     #[serde(default)]
     pub defer_callchain: bool,
@@ -261,7 +263,7 @@ pub enum SampleField {
     Raw,
     /// The user registers ip, sp and bp.
     RegsUser,
-    /// 4 KiB of the user stack, from the stack pointer on.
+    /// The user stack, from the stack pointer on; `stack-bytes` of it.
     StackUser,
 }
 

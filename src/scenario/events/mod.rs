@@ -164,7 +164,7 @@ fn written_events(
             exclude_callchain_user: event.exclude_callchain_user,
             output_to,
             filter: event.filter.as_ref().map(|it| (**it).clone()),
-            details: details(&event.sample),
+            details: details(event, complaints),
             ..blank(&event.name, source)
         });
     }
@@ -234,13 +234,28 @@ fn check_probes(written: &[PerfEvent], events: &[EventSpec], complaints: &mut Co
 }
 
 /// What some fields of a sample need besides their bit.
-fn details(fields: &[SampleField]) -> AttrDetails {
+fn details(event: &PerfEvent, complaints: &mut Complaints<'_>) -> AttrDetails {
+    let fields = &event.sample;
     let mut details = AttrDetails::default();
+    if let Some(bytes) = &event.stack_bytes {
+        // perf_copy_attr(), kernel/events/core.c
+        let good =
+            bytes.is_multiple_of(8) && **bytes > 0 && fields.contains(&SampleField::StackUser);
+        complaints.require(good, bytes.location(), || {
+            format!(
+                "found {} bytes, expected a multiple of 8, and `stack-user` in `sample`",
+                **bytes
+            )
+        });
+    }
     if fields.contains(&SampleField::RegsUser) {
         details.regs_user = REGISTERS;
     }
     if fields.contains(&SampleField::StackUser) {
-        details.stack_user = STACK_BYTES;
+        details.stack_user = event
+            .stack_bytes
+            .as_ref()
+            .map_or(STACK_BYTES, |it| (**it).into());
     }
     details
 }

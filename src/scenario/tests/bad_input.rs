@@ -306,6 +306,18 @@ perf:
         "\
 perf:
   events:
+    - { name: a, event: dummy, defer-output: true, stack-bytes: 8 }
+    - { name: b, event: cpu-clock, sample: [stack-user], stack-bytes: 12 }
+",
+        [
+            "8:65: found 8 bytes, expected a multiple of 8, and `stack-user` in `sample`",
+            "9:71: found 12 bytes, expected a multiple of 8, and `stack-user` in `sample`",
+        ],
+    );
+    of_more(
+        "\
+perf:
+  events:
     - { name: a, event: dummy, filter: id == 1 }
     - { name: b, event: \"mem:task.unwind_info.id/8:w\", inherit: true }
     - { name: c, event: \"optprobe:a\" }

@@ -1,0 +1,54 @@
+//! `unwindlab costs`.
+
+use clap::Args;
+
+use super::args::KernelOptions;
+use super::error::{CommandError, class_code};
+use super::progress::Spinner;
+use crate::campaign::Context;
+use crate::campaign::costs::{self, CostsRequest};
+use crate::host::choice::KvmHost;
+use crate::report::costs::{class, table};
+
+/// `unwindlab costs`.
+#[derive(Debug, Args)]
+pub struct CostsArgs {
+    /// Measure a stack of this many frames; repeatable.
+    #[arg(long, value_name = "N", default_values_t = [10, 100, 300])]
+    pub frames: Vec<u32>,
+    /// The kernel to measure.
+    #[command(flatten)]
+    pub kernel: KernelOptions,
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
+    pub kvm_host: KvmHost,
+}
+
+/// Measures and prints the table; the exit code.
+///
+/// # Errors
+/// [`CommandError`] where nothing could be told.
+pub fn costs(
+    args: &CostsArgs,
+    context: Context<'_>,
+    spinner: &Spinner,
+) -> Result<u8, CommandError> {
+    let request = CostsRequest {
+        frames: args.frames.clone(),
+        kernel: args.kernel.choice(),
+        kvm_host: args.kvm_host,
+    };
+    let measured = costs::costs(&request, context, &mut |row| {
+        context
+            .progress
+            .step(&format!("{} frames, {}", row.frames, row.way));
+        Ok(())
+    })?;
+    spinner.clear();
+    spinner.print(&table(&measured.rows))?;
+    spinner.print(&format!(
+        "on {}, KVM host {}\n",
+        measured.release, measured.kvm_host
+    ))?;
+    Ok(class_code(class(&measured.rows)))
+}
