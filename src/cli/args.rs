@@ -74,8 +74,8 @@ pub enum Command {
 /// `unwindlab run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Scenario files, folders of scenario files, or names from the library [default: everything
-    /// in ./scenarios, or else in the built-in library].
+    /// Scenario files, folders of scenario files, or names from the library, also with `*`, `?` and
+    /// `[..]` [default: everything in ./scenarios, or else in the built-in library].
     #[arg(value_name = "SCENARIO")]
     pub scenarios: Vec<PathBuf>,
     /// The kernel under test.

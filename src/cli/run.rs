@@ -14,7 +14,7 @@ use crate::judge::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED, OutcomeClass};
 use crate::judge::{Outcome, ScenarioResult, exit_code};
 use crate::report::artifacts::{Artifacts, OutputFile};
 use crate::report::names::Names;
-use crate::report::{failure, json, junit, table};
+use crate::report::{failure, json, junit, known, table};
 
 /// Runs scenarios and reports; the exit code.
 ///
@@ -104,6 +104,7 @@ impl<'a> RunPrinter<'a> {
     fn text(&self, result: &ScenarioResult, kernel: &dyn TestKernel) -> String {
         let mut text = table::row(result, self.width);
         text.push('\n');
+        text.push_str(&known::line(result));
         if let Some(hash) = &result.trace_sha256 {
             text.push_str(&format!("  trace sha256 {hash}\n"));
         }

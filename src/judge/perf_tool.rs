@@ -143,6 +143,7 @@ mod tests {
             iteration: Some(1),
             exact: cpl == 0,
             interrupt_waits: false,
+            stack_pointer: 0,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Results as text, JSON, JUnit and HTML.
 //!
-//! - `run`: [`table`] and [`failure`] for people, [`json`] and [`junit`] for machines,
+//! - `run`: [`table`], [`mod@known`] and [`failure`] for people, [`json`] and [`junit`] for machines,
 //!   [`artifacts`] for the files that stay
 //! - `sweep`: [`mod@sweep`], with [`coverage`] of the source and its [`listing`]
 //! - `sweep --requests`: [`requests`]
@@ -21,6 +21,7 @@ pub mod figures;
 pub mod instructions;
 pub mod json;
 pub mod junit;
+pub mod known;
 pub mod listing;
 pub mod matrix;
 pub mod names;

@@ -4,6 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use glob::{Pattern, PatternError};
 use include_dir::{Dir, include_dir};
 
 use super::check::check;
@@ -42,6 +43,15 @@ pub enum LibraryError {
     /// Neither a file nor a scenario of the library has this name.
     #[error("no file, folder or library scenario `{0}`; `unwindlab list` shows the library")]
     NotFound(String),
+    /// A pattern that cannot be read.
+    #[error("`{pattern}` is no pattern: {source}")]
+    Pattern {
+        pattern: String,
+        source: PatternError,
+    },
+    /// A pattern that no name matches.
+    #[error("no library scenario is named like `{0}`; `unwindlab list` shows the library")]
+    NoMatch(String),
     /// A file or folder cannot be read.
     #[error("cannot read {path}: {source}", path = path.display())]
     Read { path: PathBuf, source: io::Error },
@@ -61,7 +71,8 @@ pub struct Library {
 }
 
 impl Library {
-    /// Reads the named scenarios: files, folders, or names of the library. Without a name, reads
+    /// Reads the named scenarios: files, folders, or names of the library, which may be patterns
+    /// (`*`, `?`, `[..]`). Without a name, reads
     /// the whole library: `./scenarios` if it exists, otherwise the copies in the binary.
     /// `invariants` are the IDs of all invariants.
     ///
@@ -73,7 +84,10 @@ impl Library {
         } else {
             let mut sources = Vec::new();
             for path in names {
-                sources.extend(named_sources(path)?);
+                match pattern(path)? {
+                    Some(pattern) => add_matching(&mut sources, &pattern)?,
+                    None => sources.extend(named_sources(path)?),
+                }
             }
             sources
         };
@@ -150,6 +164,31 @@ fn long_sources() -> Result<Vec<Source>, LibraryError> {
     }
     let embedded = SCENARIOS.get_dir(LONG_FOLDER);
     Ok(embedded.map(embedded_sources).unwrap_or_default())
+}
+
+/// The pattern that a name is, if it is one and no file has it as its name.
+fn pattern(name: &Path) -> Result<Option<Pattern>, LibraryError> {
+    let text = name.to_string_lossy();
+    if !text.contains(['*', '?', '[']) || name.exists() {
+        return Ok(None);
+    }
+    let pattern = Pattern::new(&text).map_err(|source| LibraryError::Pattern {
+        pattern: text.to_string(),
+        source,
+    })?;
+    Ok(Some(pattern))
+}
+
+/// Adds the scenarios of the library whose names match and that are not there yet.
+fn add_matching(sources: &mut Vec<Source>, pattern: &Pattern) -> Result<(), LibraryError> {
+    let mut matching = default_sources()?;
+    matching.retain(|source| pattern.matches(&source.stem));
+    if matching.is_empty() {
+        return Err(LibraryError::NoMatch(pattern.to_string()));
+    }
+    matching.retain(|source| sources.iter().all(|it| it.file != source.file));
+    sources.extend(matching);
+    Ok(())
 }
 
 fn named_sources(path: &Path) -> Result<Vec<Source>, LibraryError> {

@@ -14,9 +14,11 @@ pub(super) const PAGE: u64 = 4096;
 
 /// Where a stopped vCPU stands.
 pub(crate) fn place(vcpu: &VcpuHandle<'_>) -> Result<VcpuPlace, InspectError> {
+    let regs = vcpu.regs()?;
     Ok(VcpuPlace {
         vcpu: u32::from(vcpu.index()),
-        rip: vcpu.regs()?.rip,
+        rip: regs.rip,
+        stack_pointer: regs.rsp,
         // SS.DPL is the CPL (AMD APM vol. 2, 4.9.1).
         cpl: vcpu.sregs()?.ss.dpl,
         interrupt_waits: vcpu.irq_pending()?,

@@ -3,7 +3,9 @@
 use unwindlab_abi::ABI_VERSION;
 use unwindlab_abi::lab::HEAD_OFFSET;
 use unwindlab_abi::mailbox::{self, Header, MailboxError, PAGE_SIZE};
-use unwindlab_abi::message::{AgentMessage, HostReply, MAX_LOCATE, RingAnnounce, UserSymbol};
+use unwindlab_abi::message::{
+    AgentMessage, HostReply, MAX_LOCATE, Program, RingAnnounce, UserSymbol,
+};
 use unwindlab_abi::plan::GuestPlan;
 use unwindlab_abi::survey::MAX_PLACES;
 use unwindlab_vmm::{AccessError, AddressSpace, Memory};
@@ -212,6 +214,8 @@ impl AgentSession {
                 recording.user_symbols = symbols;
             }
             AgentMessage::Symbols(_) => return Err(SessionError::TooMany("symbols")),
+            AgentMessage::Program(program) if is_small(&program) => recording.program = program,
+            AgentMessage::Program(_) => return Err(SessionError::TooMany("known stacks")),
             AgentMessage::Ready => {
                 self.stage = Stage::Running;
                 consequence = Consequence::Ready;
@@ -374,6 +378,16 @@ fn locate(
                 .ok_or(SessionError::Unmapped(address))
         })
         .collect()
+}
+
+/// Whether it has no more of anything than a session may have.
+fn is_small(program: &Program) -> bool {
+    let lists = [program.stacks.len(), program.covered.len()];
+    let callers = program.stacks.iter().map(|it| it.callers.len());
+    lists
+        .into_iter()
+        .chain(callers)
+        .all(|it| it <= ANNOUNCE_LIMIT)
 }
 
 fn keep<T>(list: &mut Vec<T>, item: T, what: &'static str) -> Result<(), SessionError> {

@@ -120,6 +120,7 @@ mod tests {
             iteration: None,
             exact: false,
             interrupt_waits: false,
+            stack_pointer: 0,
         };
         books.note(&mut Recording::default(), ActionPlan::Nmi, injection);
     }

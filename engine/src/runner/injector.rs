@@ -202,6 +202,7 @@ impl<'p> Injector<'p> {
             iteration: by.iteration,
             exact: exact && place.cpl == 0,
             interrupt_waits: place.interrupt_waits,
+            stack_pointer: place.stack_pointer,
         };
         let recording = &mut driver.session.recording;
         self.books.note(recording, plan.action, injection);

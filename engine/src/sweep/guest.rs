@@ -80,6 +80,7 @@ pub(super) fn nmi(
         iteration: of.iteration,
         exact: place.cpl == 0 && state.takes_one_here(),
         interrupt_waits: place.interrupt_waits,
+        stack_pointer: place.stack_pointer,
     })
 }
 

@@ -36,7 +36,7 @@ pub const PERF_TOOL_DIR: &str = "/perf";
 pub const EXIT_AT_ONCE: &std::ffi::CStr = c"--exit-at-once";
 
 /// Version in [`AgentMessage::Hello`]; raised with every change to the messages.
-pub const ABI_VERSION: u32 = 12;
+pub const ABI_VERSION: u32 = 13;
 
 /// `out` of a 32-bit page frame number of a [`mailbox`] header page: one request, answered in
 /// place before the `out` retires.

@@ -56,6 +56,9 @@ pub enum AgentMessage {
     Thread(ThreadAnnounce),
     /// The symbols of the workloads' code; sent once, before `Ready`.
     Symbols(Vec<UserSymbol>),
+    /// The stacks that are known at every instruction of the workload; sent before `Ready`, by
+    /// workloads that know them.
+    Program(Program),
     /// Everything is set up and the events are enabled. The host may inject from now on. The reply
     /// `Ok` releases the threads.
     Ready,
@@ -172,6 +175,46 @@ impl ExpectedStack {
         self.callers
             .iter()
             .flat_map(|&(address, n)| (0..n).map(move |_| address))
+    }
+}
+
+/// The stack at one place of a program without frame pointers, by the stack pointer there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownStack {
+    /// First address of the code.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// The stack pointer.
+    pub stack_pointer: u64,
+    /// The callers, innermost first: each return address, and how often it occurs in a row.
+    pub callers: Vec<(u64, u32)>,
+}
+
+impl KnownStack {
+    /// The return addresses, innermost first.
+    pub fn caller_addresses(&self) -> impl Iterator<Item = u64> + '_ {
+        self.callers
+            .iter()
+            .flat_map(|&(address, n)| (0..n).map(move |_| address))
+    }
+}
+
+/// A workload whose stack is known by construction at each of its instructions.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// Everywhere in its code.
+    pub stacks: Vec<KnownStack>,
+    /// The code that SFrame sections describe: start and end.
+    pub covered: Vec<(u64, u64)>,
+}
+
+impl Program {
+    /// Whether a section describes the code at an address.
+    #[must_use]
+    pub fn covers(&self, address: u64) -> bool {
+        let mut covered = self.covered.iter();
+        covered.any(|&(start, end)| (start..end).contains(&address))
     }
 }
 

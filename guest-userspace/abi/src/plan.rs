@@ -218,6 +218,10 @@ pub enum SframeSection {
     /// Version 3.
     #[default]
     V3,
+    /// Version 3, which describes everything but the recursion between root and leaf.
+    V3WithoutRecursion,
+    /// None: nothing describes the code.
+    None,
 }
 
 /// Rounds of the counting loop in one iteration of [`WorkloadKind::Spin`]: enough to outweigh the
@@ -234,7 +238,7 @@ pub const LEAF_CALLS: [u64; 8] = [0, 57, 58, 59, 60, 110, 426, 435];
 
 /// The symbols that the agent announces ([`crate::message::UserSymbol`]): a scenario that names
 /// another one is refused before anything starts.
-pub const USER_SYMBOLS: [&str; 52] = [
+pub const USER_SYMBOLS: [&str; 53] = [
     "root",
     "exit_root",
     "descend",
@@ -282,6 +286,7 @@ pub const USER_SYMBOLS: [&str; 52] = [
     "shapes_call",
     "shapes_return",
     "shapes_handler",
+    "bare_begin",
     "bare_descend",
     "bare_leaf",
     "bare_body",

@@ -326,6 +326,9 @@ fn announce_workload(link: &mut Link, workload: &Workload) -> Result<(), Session
         expect_ok(link, "Thread", &AgentMessage::Thread(announce.clone()))?;
     }
     expect_ok(link, "Symbols", &AgentMessage::Symbols(chain::symbols()))?;
+    if let Some(program) = workload.program() {
+        expect_ok(link, "Program", &AgentMessage::Program(program.clone()))?;
+    }
     Ok(())
 }
 

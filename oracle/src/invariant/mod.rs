@@ -13,7 +13,7 @@
 //! its answer. An entry is one stay of a task in the kernel, from user mode to the return.
 //!
 //! - `cookie/` (C), `matching/` (M), `stack/` (S), `delivery/` (D, P), `task/` (X), `abi/` (A),
-//!   `user/` (U), `client/` (R), `world/` (W): the invariants by theme. `lab_log.rs` in them judges
+//!   `user/` (U), `sframe/` (F), `client/` (R), `world/` (W): the invariants by theme. `lab_log.rs` in them judges
 //!   the log of the kernel's lab client.
 //! - `evidence/`: what a trace proves, derived once for all of them
 //! - [`finding`]: whether a violation is a kernel bug that is understood
@@ -25,6 +25,7 @@ mod delivery;
 mod evidence;
 pub mod finding;
 mod matching;
+mod sframe;
 mod stack;
 mod table;
 mod tally;
@@ -36,6 +37,7 @@ mod world;
 
 pub use delivery::p3_user_mode::progress;
 pub use evidence::{EntryCode, Evidence, KernelText};
+pub use sframe::Shown;
 pub use table::INVARIANTS;
 pub use tally::Tally;
 

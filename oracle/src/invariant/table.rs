@@ -1,6 +1,6 @@
 //! All invariants, a row each.
 
-use super::{Invariant, abi, client, cookie, delivery, matching, stack, task, user, world};
+use super::{Invariant, abi, client, cookie, delivery, matching, sframe, stack, task, user, world};
 
 /// All invariants, in the order of the catalogue (docs/invariants.md).
 pub static INVARIANTS: &[Invariant] = &[
@@ -325,6 +325,19 @@ pub static INVARIANTS: &[Invariant] = &[
         "the chain is what the frame pointers say, at every user instruction",
         "no answered sample with the user registers and the user stack",
         user::u7_every_instruction::judge,
+    ),
+    // F: stacks without frame pointers
+    Invariant::new(
+        "F1",
+        "the chain is that of the program where SFrame sections describe it",
+        "no record 22 of an NMI at an instruction whose stack is known and described by sections",
+        sframe::f1_every_instruction::judge,
+    ),
+    Invariant::new(
+        "F2",
+        "a frame that no section describes costs frames, and makes none up",
+        "no record 22 of a known stack with a frame that no section describes",
+        sframe::f2_not_covered::judge,
     ),
     // R: requests and callbacks of clients
     Invariant::of_log(

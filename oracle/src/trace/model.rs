@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use unwindlab_abi::Observation;
-use unwindlab_abi::message::{EventAnnounce, RingAnnounce, ThreadAnnounce, UserSymbol};
+use unwindlab_abi::message::{EventAnnounce, Program, RingAnnounce, ThreadAnnounce, UserSymbol};
 use unwindlab_abi::plan::Tracing;
 
 use super::lab::LabTrace;
@@ -40,6 +40,9 @@ pub struct Trace {
     pub threads: Vec<ThreadAnnounce>,
     /// Names of user text.
     pub user_symbols: Vec<UserSymbol>,
+    /// The stacks that are known at every instruction of the workload.
+    #[serde(default)]
+    pub program: Program,
     /// All records of all rings, merged: by time, then CPU, then position in the ring.
     pub events: Vec<Event>,
     /// What the kernel's lab client logged, if it was used.

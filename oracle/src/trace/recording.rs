@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use unwindlab_abi::message::{EventAnnounce, RingAnnounce, ThreadAnnounce, UserSymbol};
+use unwindlab_abi::message::{EventAnnounce, Program, RingAnnounce, ThreadAnnounce, UserSymbol};
 use unwindlab_abi::plan::Tracing;
 use unwindlab_abi::{Observation, SurveyedPlace};
 
@@ -40,6 +40,9 @@ pub struct Recording {
     pub threads: Vec<ThreadAnnounce>,
     /// Names of user text.
     pub user_symbols: Vec<UserSymbol>,
+    /// The stacks that are known at every instruction of the workload.
+    #[serde(default)]
+    pub program: Program,
     /// Injections, in the order they were made.
     pub injections: Vec<Injection>,
     /// Calls of kernel functions that were made to fail, in order.
@@ -125,6 +128,9 @@ pub struct Injection {
     /// if interrupts are on there.
     #[serde(default)]
     pub interrupt_waits: bool,
+    /// The stack pointer where the vCPU stood.
+    #[serde(default)]
+    pub stack_pointer: u64,
 }
 
 /// How often the place of one injection was passed.
@@ -189,6 +195,9 @@ pub struct VcpuPlace {
     /// An interrupt is pending.
     #[serde(default)]
     pub interrupt_waits: bool,
+    /// Its stack pointer.
+    #[serde(default)]
+    pub stack_pointer: u64,
 }
 
 /// How a trial ended, before anything is judged.

@@ -84,6 +84,7 @@ fn trace() -> Trace {
             iteration: Some(1),
             exact: false,
             interrupt_waits: false,
+            stack_pointer: 0,
         });
     }
     trace

@@ -249,6 +249,7 @@ fn other_ends() {
         rip: super::KERNEL_IP,
         cpl: 0,
         interrupt_waits: false,
+        stack_pointer: 0,
     }];
     let ends = [
         (

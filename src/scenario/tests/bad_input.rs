@@ -251,7 +251,7 @@ require: [M1, Z9]
              exec_return, entry_leaf, compat_descend, compat_leaf, compat_nop, \
              process_leaf, process_call, process_return, fork_leaf, fork_call, fork_return, \
              shapes_leaf, shapes_begin, shapes_call, shapes_return, shapes_handler, \
-         bare_descend, bare_leaf, bare_body, bare_call, bare_return",
+             bare_begin, bare_descend, bare_leaf, bare_body, bare_call, bare_return",
             "8:38: found key `count`, expected none: `at` takes `first`, `hit`, `repeat`, `vcpu`, \
              `thread`, `task` and `in-nmi`, and for `nmi` and `pmu-overflow` also `times` and `sweep`",
             "8:46: found `hit` 0, expected 1 or more",
@@ -400,7 +400,7 @@ inject:
              exec_return, entry_leaf, compat_descend, compat_leaf, compat_nop, \
              process_leaf, process_call, process_return, fork_leaf, fork_call, fork_return, \
              shapes_leaf, shapes_begin, shapes_call, shapes_return, shapes_handler, \
-         bare_descend, bare_leaf, bare_body, bare_call, bare_return",
+             bare_begin, bare_descend, bare_leaf, bare_body, bare_call, bare_return",
             "6:63: found `repeat` 0, expected 1 or more",
         ],
     );

@@ -352,6 +352,28 @@ mod folders {
             "no file, folder or library scenario `no-such-thing`; `unwindlab list` shows the library"
         );
     }
+
+    #[test]
+    fn patterns_select_names_of_the_library() {
+        let ids: Vec<&str> = { unwindlab_oracle::invariant::INVARIANTS.iter() }
+            .map(|it| it.id)
+            .collect();
+        let select = |names: &[&str]| {
+            let names: Vec<PathBuf> = names.iter().map(PathBuf::from).collect();
+            let library = Library::open(&names, &ids)?;
+            let names = library.scenarios.iter().map(|it| it.file.clone());
+            Ok::<_, crate::scenario::library::LibraryError>(names.collect::<Vec<_>>())
+        };
+        let all = select(&["sframe-version-*"]).unwrap();
+        assert_eq!(all.len(), 3, "{all:?}");
+        assert_eq!(select(&["sframe-version-[23]"]).unwrap().len(), 2);
+        let twice = select(&["sframe-version-2", "sframe-version-*", "sframe-v*"]).unwrap();
+        assert_eq!(twice.len(), 3, "{twice:?}");
+        let none = select(&["no-such-*"]).unwrap_err().to_string();
+        assert!(none.starts_with("no library scenario is named like `no-such-*`"));
+        let broken = select(&["sframe-["]).unwrap_err().to_string();
+        assert!(broken.starts_with("`sframe-[` is no pattern: "), "{broken}");
+    }
 }
 
 /// The library that is in the binary: all of it is right, for the invariants there are.

@@ -604,7 +604,8 @@ ul_entry_end:
 // halves of registers hold after it is not defined, hence the way back by the stack.
 //
 // frameless: root -> descend x n -> leaf without frame pointers; rbp holds what is no address. Each
-// label ul_bare_* inside of a function is where its CFA changes (see workload/frameless.rs).
+// label ul_bare_* inside of a function is where its CFA changes (see frameless.rs). All of an
+// iteration lies between the marks, so that NMIs can come at each of its instructions.
 // extern "sysv64" fn ul_bare_root(words: *const Words)
 .balign 64
 .globl ul_bare_root
@@ -620,10 +621,19 @@ ul_bare_start:
     test rax, rax
     cmovnz rsp, rax
     movabs rbp, {NO_ADDRESS}
+    ul_mark {ARM}
+.globl ul_bare_begin
+ul_bare_begin:
     mov rcx, qword ptr [rbx + {DEPTH}]
     call ul_bare_descend
 .globl ul_bare_root_return
 ul_bare_root_return:
+    nop
+.globl ul_bare_done
+ul_bare_done:
+    ul_mark {DONE}
+    mov rax, qword ptr [rbx + {PROGRESS}]
+    inc qword ptr [rax]
     mov rsp, qword ptr [rbx + {CALLERS_STACK}]
     pop rbx
     pop rbp
@@ -672,7 +682,6 @@ ul_bare_tail_popped:
 .globl ul_bare_leaf
 .type ul_bare_leaf, @function
 ul_bare_leaf:
-    ul_mark {ARM}
 .globl ul_bare_body
 ul_bare_body:
     push r13
@@ -703,9 +712,6 @@ ul_bare_leaf_raised:
     pop r13
 .globl ul_bare_leaf_popped
 ul_bare_leaf_popped:
-    ul_mark {DONE}
-    mov rax, qword ptr [rbx + {PROGRESS}]
-    inc qword ptr [rax]
     ret
 .globl ul_bare_end
 ul_bare_end:

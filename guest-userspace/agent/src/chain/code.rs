@@ -51,7 +51,7 @@ labels! {
     ul_compat_descend_leaf_return ul_compat_descend_end
     ul_compat_leaf ul_compat_framed ul_compat_nop ul_compat_nop_end ul_compat_unframed
     ul_compat_end
-    ul_bare_start ul_bare_root_return ul_bare_descend ul_bare_descend_pushed ul_bare_descend_lowered
+    ul_bare_start ul_bare_begin ul_bare_done ul_bare_root_return ul_bare_descend ul_bare_descend_pushed ul_bare_descend_lowered
     ul_bare_descend_return ul_bare_descend_leaf_return ul_bare_descend_raised
     ul_bare_descend_popped ul_bare_tail ul_bare_tail_pushed ul_bare_tail_popped ul_bare_leaf ul_bare_body
     ul_bare_leaf_pushed ul_bare_leaf_lowered ul_bare_call ul_bare_return ul_bare_return_end
@@ -221,6 +221,22 @@ pub(super) fn bare() -> [Bare; 4] {
     ]
 }
 
+/// Where the recursion of `frameless` starts.
+pub(super) fn bare_recursion() -> u64 {
+    ul_bare_descend()
+}
+
+/// The parts of `frameless` in which callers are found in one way: start and end of the root
+/// between its marks, the recursion, the function of the tail call, and the leaf.
+pub(super) fn bare_parts() -> [(u64, u64); 4] {
+    [
+        (ul_bare_begin(), ul_bare_done()),
+        (ul_bare_descend(), ul_bare_tail()),
+        (ul_bare_tail(), ul_bare_leaf()),
+        (ul_bare_leaf(), ul_bare_end()),
+    ]
+}
+
 /// The signal handler of the leaf of entries.
 pub(super) fn handler() -> usize {
     usize::try_from(ul_entry_handler()).unwrap_or(0)
@@ -276,7 +292,8 @@ pub fn signal_handler() -> u64 {
 /// | `compat_descend`, `compat_nop` | the 32-bit recursion, and the instruction without effect in its leaf |
 /// | `shapes_begin`, `shapes_handler` | the instruction before the calls of the leaf `shapes`, and the handler of its signal |
 /// | `spin_loop` | the instruction that a spinning thread executes most of the time |
-/// | `bare_descend`, `bare_body` | the recursion of `frameless`, and its leaf between the marks |
+/// | `bare_begin` | where an iteration of `frameless` begins, in its root |
+/// | `bare_descend`, `bare_body` | the recursion of `frameless`, and its leaf without the last instruction |
 /// | `KIND_call` | the `syscall` instruction of a leaf that has one |
 /// | `KIND_return` | the instruction after it (`exit_return` never runs) |
 ///
@@ -351,6 +368,7 @@ pub fn symbols() -> Vec<UserSymbol> {
             ul_shapes_handler(),
             ul_shapes_handler_end(),
         ),
+        ("bare_begin", ul_bare_begin(), ul_bare_root_return()),
         ("bare_descend", ul_bare_descend(), ul_bare_tail()),
         ("bare_leaf", ul_bare_leaf(), ul_bare_end()),
         ("bare_body", ul_bare_body(), ul_bare_leaf_popped()),

@@ -2,9 +2,12 @@
 //! sections.
 
 use rustix::io::Errno;
+use unwindlab_abi::WorkloadKind;
+use unwindlab_abi::message::KnownStack;
 use unwindlab_abi::plan::SframeSection;
 use unwindlab_sframe::{Base, EncodeError, Function, Row, Rules, Section, Version};
 
+use super::BARE_FRAME_BYTES;
 use super::code::{self, Bare};
 use crate::pages::Pages;
 
@@ -37,20 +40,31 @@ pub enum SframeError {
 #[derive(Debug)]
 pub struct Registered {
     pages: Pages,
+    covered: Vec<(u64, u64)>,
 }
 
 impl Registered {
-    /// Registers the section of the workload's code.
+    /// Registers the section of the workload's code, if it is to have one.
     ///
     /// # Errors
     /// [`SframeError`].
-    pub fn new(section: SframeSection) -> Result<Self, SframeError> {
+    pub fn new(section: SframeSection) -> Result<Option<Self>, SframeError> {
         let (version, pc_relative) = match section {
             SframeSection::V2 => (Version::V2, false),
             SframeSection::V2Relative => (Version::V2, true),
-            SframeSection::V3 => (Version::V3, true),
+            SframeSection::V3 | SframeSection::V3WithoutRecursion => (Version::V3, true),
+            SframeSection::None => return Ok(None),
         };
-        let functions: Vec<Function> = code::bare().iter().map(function).collect();
+        let functions = code::bare();
+        let left_out = |it: &&Bare| {
+            section == SframeSection::V3WithoutRecursion && it.start == code::bare_recursion()
+        };
+        let functions = functions.iter().filter(|it| !left_out(it));
+        let functions: Vec<Function> = functions.map(function).collect();
+        let covered = functions
+            .iter()
+            .map(|it| (it.start, it.start + u64::from(it.size)))
+            .collect();
         let text = functions.first().map_or(0, |it| it.start);
         let end = functions
             .last()
@@ -67,11 +81,59 @@ impl Registered {
             .write(0, &bytes)
             .ok_or(SframeError::Large(bytes.len()))?;
         match prctl(ADD, [address, bytes.len() as u64, text, end - text]) {
-            Ok(()) => Ok(Self { pages }),
+            Ok(()) => Ok(Some(Self { pages, covered })),
             Err(Errno::INVAL) if !knows_sections() => Err(SframeError::Unsupported),
             Err(errno) => Err(SframeError::Refused(errno)),
         }
     }
+}
+
+impl Registered {
+    /// The code that it describes.
+    #[must_use]
+    pub fn covered(&self) -> Vec<(u64, u64)> {
+        self.covered.clone()
+    }
+}
+
+/// The stacks at every instruction of a chain of `depth` levels between root and leaf, whose root
+/// has this stack pointer.
+///
+/// They follow from what calls, pushes and subtractions do to the stack pointer, not from the rows
+/// of the section: a level is told by the stack pointer alone, because a level has
+/// [`BARE_FRAME_BYTES`] and its CFA is 8, 16 or 40 bytes above.
+#[must_use]
+pub fn known_stacks(root: u64, depth: u32) -> Vec<KnownStack> {
+    let returns = code::returns(WorkloadKind::Frameless);
+    let [begin, recursion, tail, leaf] = code::bare_parts();
+    let level = |depth: u32| (returns.level, depth);
+    let of = |(start, end): (u64, u64), stack_pointer, callers: Vec<(u64, u32)>| KnownStack {
+        start,
+        end,
+        stack_pointer,
+        callers: callers.into_iter().filter(|it| it.1 > 0).collect(),
+    };
+    let mut stacks = vec![of(begin, root, Vec::new())];
+    let frame = BARE_FRAME_BYTES as u64;
+    for above in 0..depth {
+        let cfa = root.wrapping_sub(u64::from(above) * frame);
+        for taken in [8, 16, frame] {
+            let callers = vec![level(above), (returns.root, 1)];
+            stacks.push(of(recursion, cfa.wrapping_sub(taken), callers));
+        }
+    }
+    let cfa = root.wrapping_sub(u64::from(depth) * frame);
+    let callers = [
+        (returns.innermost, 1),
+        level(depth.saturating_sub(1)),
+        (returns.root, 1),
+    ];
+    let taken: [(_, &[u64]); 2] = [(tail, &[8, 16]), (leaf, &[8, 16, 0x1010, 0x1018])];
+    for (code, taken) in taken {
+        let stack = |&taken| of(code, cfa.wrapping_sub(taken), callers.to_vec());
+        stacks.extend(taken.iter().map(stack));
+    }
+    stacks
 }
 
 impl Drop for Registered {

@@ -14,7 +14,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use unwindlab_abi::message::ExpectedStack;
+use unwindlab_abi::message::{ExpectedStack, KnownStack};
 use unwindlab_abi::plan::{SPIN_ROUNDS, SYSCALLS_BATCH, WILD_ENDS};
 use unwindlab_abi::{MARK_PORT, WorkloadKind, mark};
 
@@ -239,6 +239,8 @@ pub struct Chain {
     thread: u32,
     shared: Arc<SharedPages>,
     vsyscall: Option<Vsyscall>,
+    /// Whether sections describe all code of a chain without frame pointers.
+    described: bool,
 }
 
 impl Chain {
@@ -291,6 +293,7 @@ impl Chain {
             thread,
             shared,
             vsyscall: None,
+            described: false,
         })
     }
 
@@ -352,6 +355,20 @@ impl Chain {
         self.words.entry = vsyscall.start;
         self.vsyscall = Some(vsyscall);
         self
+    }
+
+    /// Says that sections describe all code of a chain without frame pointers.
+    #[must_use]
+    pub const fn described(mut self) -> Self {
+        self.described = true;
+        self
+    }
+
+    /// The stacks at every instruction of a chain without frame pointers, whose stack must be set.
+    #[must_use]
+    pub fn known_stacks(&self) -> Vec<KnownStack> {
+        let depth = u32::try_from(self.words.depth).unwrap_or(u32::MAX);
+        frameless::known_stacks(self.words.stack_top, depth)
     }
 
     /// The handler of the signals that the leaf of entries raises.
@@ -486,6 +503,12 @@ impl Chain {
     #[must_use]
     pub fn expected_stack(&self) -> ExpectedStack {
         let leaf = match &self.vsyscall {
+            // No unwinder is bound to find all of it.
+            None if self.kind == WorkloadKind::Frameless && !self.described => code::Framed {
+                start: 0,
+                end: 0,
+                syscall_return: 0,
+            },
             Some(vsyscall) => code::Framed {
                 start: vsyscall.landing_pad.into(),
                 end: vsyscall.end.into(),

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use unwindlab_abi::observation::WildEnd;
-use unwindlab_abi::plan::WorkloadPlan;
+use unwindlab_abi::plan::{SframeSection, WorkloadPlan};
 use unwindlab_abi::{Observation, WorkloadKind, mailbox::PAGE_SIZE};
 
 use super::{
-    WorkloadError, compat, entries, exec, exit, fork, io_uring, missing_pages, paged_out,
+    WorkloadError, compat, entries, exec, exit, failed, fork, io_uring, missing_pages, paged_out,
     perf_calls, process, repeat, shapes, sleep_migrate, traced, unreadable_ends, vdso32,
 };
 use crate::chain::{BARE_FRAME_BYTES, Chain, FRAME_BYTES, is_compat};
-use crate::pages::HUGE_PAGE;
+use crate::pages::{HUGE_PAGE, Pages};
 use crate::shared::SharedPages;
 use crate::system;
 
@@ -32,6 +32,8 @@ pub(super) struct ThreadJob {
     /// Where pages of its stack are paged out to.
     page_store: Option<paged_out::PageStore>,
     huge_pages: bool,
+    /// The stack of a chain whose stack pointers are known.
+    _stack: Option<Pages>,
     wild_end: Option<WildEnd>,
     cpus: Vec<u32>,
 }
@@ -70,6 +72,22 @@ impl ThreadJob {
         let page_store = paged_out
             .map(|bytes| paged_out::PageStore::new(thread, bytes))
             .transpose()?;
+        let stack = match plan.kind {
+            WorkloadKind::Frameless => {
+                let pages = Pages::new(stack_bytes(plan.kind, short) / PAGE_SIZE)
+                    .map_err(failed(thread, "cannot map a stack"))?;
+                // SAFETY: nothing else uses the pages, they have room for the chain, and they are
+                // freed with it.
+                chain = unsafe { chain.on_stack(pages.end()) };
+                if plan.sframe != SframeSection::V3WithoutRecursion
+                    && plan.sframe != SframeSection::None
+                {
+                    chain = chain.described();
+                }
+                Some(pages)
+            }
+            _ => None,
+        };
         let first_cpu = usize::try_from(thread).unwrap_or(0);
         Ok(Self {
             thread,
@@ -80,6 +98,7 @@ impl ThreadJob {
             sleeper,
             page_store,
             huge_pages: plan.huge_pages,
+            _stack: stack,
             wild_end: plan.wild_ends.then(|| WildEnd::of(thread)),
             cpus: cpus.to_vec(),
         })

@@ -23,7 +23,7 @@ use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
 
 use rustix::thread::{Pid, gettid, sched_setaffinity};
-use unwindlab_abi::message::ThreadAnnounce;
+use unwindlab_abi::message::{Program, ThreadAnnounce};
 use unwindlab_abi::plan::WorkloadPlan;
 use unwindlab_abi::shared::MAX_THREADS;
 use unwindlab_abi::{AgentMessage, HostReply, Observation, WorkloadKind};
@@ -132,7 +132,8 @@ pub struct Workload {
     tasks: Vec<u64>,
     threads: Vec<JoinHandle<Result<Option<Observation>, WorkloadError>>>,
     /// Stays as long as the threads run.
-    _section: Option<Registered>,
+    section: Option<Registered>,
+    program: Option<Program>,
 }
 
 impl Workload {
@@ -154,10 +155,11 @@ impl Workload {
             tids: Vec::new(),
             tasks: Vec::new(),
             threads: Vec::new(),
-            _section: match plan.kind {
-                WorkloadKind::Frameless => Some(Registered::new(plan.sframe)?),
+            section: match plan.kind {
+                WorkloadKind::Frameless => Registered::new(plan.sframe)?,
                 _ => None,
             },
+            program: None,
         };
         if plan.threads == 0 || plan.threads > MAX_THREADS {
             return Err(WorkloadError::Threads(plan.threads));
@@ -169,6 +171,16 @@ impl Workload {
             .map(|thread| ThreadJob::new(plan, thread, cpus, &workload.shared))
             .collect::<Result<Vec<_>, _>>()?;
         check_memory(&jobs)?;
+        if plan.kind == WorkloadKind::Frameless {
+            let covered = workload.section.as_ref().map(Registered::covered);
+            workload.program = Some(Program {
+                stacks: jobs
+                    .iter()
+                    .flat_map(|job| job.chain.known_stacks())
+                    .collect(),
+                covered: covered.unwrap_or_default(),
+            });
+        }
         if plan.huge_pages {
             reserve(&jobs)?;
         }
@@ -195,6 +207,12 @@ impl Workload {
     #[must_use]
     pub fn tasks(&self) -> &[u64] {
         &self.tasks
+    }
+
+    /// The stacks that are known at every instruction.
+    #[must_use]
+    pub const fn program(&self) -> Option<&Program> {
+        self.program.as_ref()
     }
 
     /// The words shared with the host.

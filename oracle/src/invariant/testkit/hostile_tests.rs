@@ -98,6 +98,7 @@ fn injection() -> impl Strategy<Value = Injection> {
             iteration,
             exact: thread.is_some() && cpl == 0,
             interrupt_waits: rip % 2 == 1,
+            stack_pointer: 0x7000 + rip % 16,
         }
     })
 }

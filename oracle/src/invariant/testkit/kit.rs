@@ -4,7 +4,7 @@
 //! record 22), `nmi` (defers), `enter` and `leave` (the system call markers). Every record is 10 ns
 //! after the one before, and lies in the ring of the CPU that it is said to be of.
 
-use unwindlab_abi::message::{EventAnnounce, ExpectedStack, RingAnnounce, ThreadAnnounce};
+use unwindlab_abi::message::{EventAnnounce, ExpectedStack, Program, RingAnnounce, ThreadAnnounce};
 use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
 
 use super::entry_text::USER_NMI_FRAMES;
@@ -31,6 +31,7 @@ pub struct Hit {
     cpl: u8,
     armed: Option<(u32, u64)>,
     interrupt_waits: bool,
+    stack_pointer: u64,
 }
 
 /// An injection into kernel mode.
@@ -40,6 +41,7 @@ pub const fn kernel(rip: u64) -> Hit {
         cpl: 0,
         armed: None,
         interrupt_waits: false,
+        stack_pointer: 0,
     }
 }
 
@@ -50,6 +52,7 @@ pub const fn user(rip: u64) -> Hit {
         cpl: 3,
         armed: None,
         interrupt_waits: false,
+        stack_pointer: 0,
     }
 }
 
@@ -57,6 +60,12 @@ impl Hit {
     /// Armed by this thread in this iteration.
     pub const fn iteration(mut self, thread: u32, iteration: u64) -> Self {
         self.armed = Some((thread, iteration));
+        self
+    }
+
+    /// With this stack pointer.
+    pub const fn with_stack(mut self, stack_pointer: u64) -> Self {
+        self.stack_pointer = stack_pointer;
         self
     }
 
@@ -213,6 +222,11 @@ impl Kit {
         });
     }
 
+    /// Announces code whose stack is known at each instruction.
+    pub fn program(&mut self, program: Program) {
+        self.trace.program = program;
+    }
+
     /// Progress of a thread: at the first injection, at the last one, at the end.
     pub fn progress(&mut self, thread: u32, first: u64, last: u64, end: u64) {
         self.trace.progress.push(ThreadProgress {
@@ -313,6 +327,7 @@ impl Kit {
             iteration: hit.armed.map(|(_, iteration)| iteration),
             exact: hit.armed.is_some() && hit.cpl == 0,
             interrupt_waits: hit.interrupt_waits,
+            stack_pointer: hit.stack_pointer,
         });
     }
 

@@ -63,6 +63,7 @@ impl Trace {
             session: recording.events.clone(),
             threads: recording.threads.clone(),
             user_symbols: recording.user_symbols.clone(),
+            program: recording.program.clone(),
             events,
             lab,
             witness: recording.witness.clone(),
