@@ -17,6 +17,7 @@ pub mod mailbox;
 pub mod message;
 pub mod observation;
 pub mod plan;
+pub mod sframe;
 pub mod shared;
 pub mod survey;
 
@@ -34,6 +35,10 @@ pub const PERF_TOOL_DIR: &str = "/perf";
 
 /// First argument that makes the agent exit at once: a process of workload `exec` executes it.
 pub const EXIT_AT_ONCE: &std::ffi::CStr = c"--exit-at-once";
+
+/// First argument with which the agent executes itself after it registered a section: it calls down
+/// the chain without frame pointers once, with the bytes of a section where that was, and exits.
+pub const EXIT_AFTER_CHAIN: &std::ffi::CStr = c"--exit-after-chain";
 
 /// Version in [`AgentMessage::Hello`]; raised with every change to the messages.
 pub const ABI_VERSION: u32 = 13;

@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::sframe::{SframeAsks, SframeReads};
+
 /// One observation, sent when the workload has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Observation {
     /// A thread whose chain leads the unwinder to unreadable memory.
@@ -63,7 +65,14 @@ pub enum Observation {
         /// The frame pointer at its root.
         end: WildEnd,
     },
+    /// What was done with SFrame sections, in order, in pieces of [`SFRAME_PIECE`].
+    SframeAsks(Vec<SframeAsks>),
+    /// What walks read of them, in pieces of [`SFRAME_PIECE`].
+    SframeReads(Vec<SframeReads>),
 }
+
+/// Most entries of one observation of SFrame sections.
+pub const SFRAME_PIECE: usize = 256;
 
 /// An invalid frame pointer at the end of a chain, in the order of the threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

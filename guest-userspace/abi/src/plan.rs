@@ -397,6 +397,20 @@ pub enum WorkloadKind {
     /// As [`WorkloadKind::Deep`], in code that keeps no frame pointer: `rbp` holds what is no
     /// address. An SFrame section describes it.
     Frameless,
+    /// As [`WorkloadKind::Frameless`], with sections that are hostile or taken away, one case after
+    /// the other ([`crate::sframe::SframeCase`]).
+    SframeHostile,
+    /// As [`WorkloadKind::Frameless`]; in each iteration one field of the section is wrong. Field and
+    /// value follow from the iteration's number.
+    SframeFields,
+    /// As [`WorkloadKind::SframeFields`], with the section and the pages around it not present, so
+    /// that each page that a walk touches is known.
+    SframeReads,
+    /// As [`WorkloadKind::Frameless`], through forks, exec and unmapping.
+    SframeLives,
+    /// As [`WorkloadKind::Compat`], with an SFrame section registered for its code that is wrong for
+    /// 32-bit code.
+    CompatSframe,
     /// Blocks in `read` of a pipe that nobody writes to and ignores the stop word. It shows that a
     /// hang is reported as one.
     Stuck,
@@ -410,6 +424,21 @@ impl WorkloadKind {
         matches!(
             self,
             Self::Exec | Self::ExecByThread | Self::Process | Self::ExitGroup | Self::Killed
+        )
+    }
+
+    /// Whether its chain is the one without frame pointers.
+    #[must_use]
+    pub const fn is_frameless(self) -> bool {
+        matches!(self, Self::Frameless) || self.has_many_sections()
+    }
+
+    /// Whether it registers SFrame sections of its own, one after the other.
+    #[must_use]
+    pub const fn has_many_sections(self) -> bool {
+        matches!(
+            self,
+            Self::SframeHostile | Self::SframeFields | Self::SframeReads | Self::SframeLives
         )
     }
 
@@ -452,6 +481,11 @@ impl WorkloadKind {
             Self::Killed => "killed",
             Self::Shapes => "shapes",
             Self::Frameless => "frameless",
+            Self::SframeHostile => "sframe-hostile",
+            Self::SframeFields => "sframe-fields",
+            Self::SframeReads => "sframe-reads",
+            Self::SframeLives => "sframe-lives",
+            Self::CompatSframe => "compat-sframe",
             Self::Stuck => "stuck",
             Self::Exit => "exit",
         }

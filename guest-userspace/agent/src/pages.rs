@@ -67,6 +67,15 @@ impl Pages {
         Self::map(count, MapFlags::PRIVATE | low)
     }
 
+    /// Maps `count` pages of shared memory below 2 GiB.
+    ///
+    /// # Errors
+    /// The errno of `mmap`.
+    pub fn low_shared(count: usize) -> Result<Self, rustix::io::Errno> {
+        let low = MapFlags::from_bits_retain(libc::MAP_32BIT.unsigned_abs());
+        Self::map(count, MapFlags::SHARED | low)
+    }
+
     /// Maps as many whole pages as a file has, shared with it.
     ///
     /// # Errors

@@ -208,7 +208,7 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     surveyed?;
     expect_ok(link, "Finished", &AgentMessage::Finished { iterations })?;
 
-    observations.extend(tracing.refused());
+    observations.extend(tracing.refused().iter().cloned());
     observations.extend(observe(&plan, interrupts_before, memory_before)?);
     if let Some(survey) = survey {
         for piece in survey.places()?.chunks(SURVEY_PIECE) {

@@ -20,6 +20,8 @@ const IOCTL_UNREGISTER: u64 = 0x8010_aa01;
 const IOCTL_WAKE: u64 = 0x8010_aa02;
 /// Bytes of `struct uffd_msg`.
 const MESSAGE: usize = 32;
+/// `arg.pagefault.address` in it.
+const ADDRESS: std::ops::Range<usize> = 16..24;
 /// `UFFD_EVENT_PAGEFAULT`, its first byte.
 const PAGEFAULT: u8 = 0x12;
 
@@ -61,6 +63,14 @@ impl Userfault {
     pub fn release(&self, start: u64, bytes: u64) -> io::Result<()> {
         self.call(IOCTL_UNREGISTER, &mut [start, bytes])?;
         // `userfaultfd_unregister` wakes only accesses to pages that do not exist.
+        self.wake(start, bytes)
+    }
+
+    /// Wakes what waits, whatever is there now.
+    ///
+    /// # Errors
+    /// The errno.
+    pub fn wake(&self, start: u64, bytes: u64) -> io::Result<()> {
         self.call(IOCTL_WAKE, &mut [start, bytes])
     }
 
@@ -70,6 +80,15 @@ impl Userfault {
         let mut message = [0; MESSAGE];
         let read = self.0.read(&mut message);
         read.is_ok_and(|read| read == MESSAGE) && message.starts_with(&[PAGEFAULT])
+    }
+
+    /// The address of the next access that has begun to wait, if there is one.
+    pub fn next_address(&mut self) -> Option<u64> {
+        let mut message = [0; MESSAGE];
+        let read = self.0.read(&mut message).ok()?;
+        let (head, address) = (message.first()?, message.get(ADDRESS)?);
+        let address = u64::from_ne_bytes(address.try_into().ok()?);
+        (read == MESSAGE && *head == PAGEFAULT).then_some(address)
     }
 
     fn call<const N: usize>(&self, request: u64, words: &mut [u64; N]) -> io::Result<()> {

@@ -12,13 +12,17 @@
 mod encode;
 mod error;
 mod field;
+mod reader;
 mod rules;
 #[cfg(test)]
 mod tests;
+mod wrong;
 
 pub use error::EncodeError;
 pub use field::{Encoded, Field, FieldKind};
+pub use reader::{Registered, Registers, Said, walk};
 pub use rules::{Base, Rule, Rules};
+pub use wrong::{Numbers, Wrong};
 
 /// A version of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

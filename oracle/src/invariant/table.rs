@@ -339,6 +339,24 @@ pub static INVARIANTS: &[Invariant] = &[
         "no record 22 of a known stack with a frame that no section describes",
         sframe::f2_not_covered::judge,
     ),
+    Invariant::new(
+        "F3",
+        "a hostile SFrame section costs the task nothing but frames",
+        "no request with a known section",
+        sframe::f3_hostile::judge,
+    ),
+    Invariant::new(
+        "F4",
+        "a fork inherits SFrame sections; exec, unmapping and removal drop them",
+        "no request through a section's life",
+        sframe::f4_lives::judge,
+    ),
+    Invariant::new(
+        "F5",
+        "no walk reads more than the SFrame section",
+        "no walk in a section whose reads are seen",
+        sframe::f5_reads::judge,
+    ),
     // R: requests and callbacks of clients
     Invariant::of_log(
         "R1",

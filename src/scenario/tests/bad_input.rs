@@ -73,7 +73,8 @@ fn keys() {
          `compat`, `process`, `fork`, `vfork`, `clone3`, `paged-out`, `perf-calls`, `int80`, `compat-int80`, \
          `compat-syscall`, `compat-sysenter`, \
          `page-fault`, `major-fault`, `protection-fault`, `int3`, `int1`, `gp-fault`, `single-step`, `signals`, `seccomp`, \
-         `exit-group`, `killed`, `shapes`, `frameless`, `stuck`",
+         `exit-group`, `killed`, `shapes`, `frameless`, \
+         `sframe-hostile`, `sframe-fields`, `sframe-reads`, `sframe-lives`, `compat-sframe`, `stuck`",
         ],
     );
     of_more(

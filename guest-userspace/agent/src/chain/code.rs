@@ -104,6 +104,7 @@ pub(super) fn framed_leaf(kind: WorkloadKind) -> Framed {
             framed(ul_exec_framed(), ul_exec_end(), ul_exec_return())
         }
         WorkloadKind::Compat
+        | WorkloadKind::CompatSframe
         | WorkloadKind::CompatInt80
         | WorkloadKind::CompatSyscall
         | WorkloadKind::CompatSysenter => framed(ul_compat_framed(), ul_compat_unframed(), 0),
@@ -137,7 +138,11 @@ pub(super) fn framed_leaf(kind: WorkloadKind) -> Framed {
             framed(ul_fork_framed(), ul_fork_unframed(), ul_fork_return())
         }
         // All of it: a section describes each instruction.
-        WorkloadKind::Frameless => framed(ul_bare_tail(), ul_bare_end(), ul_bare_return()),
+        WorkloadKind::Frameless
+        | WorkloadKind::SframeHostile
+        | WorkloadKind::SframeFields
+        | WorkloadKind::SframeReads
+        | WorkloadKind::SframeLives => framed(ul_bare_tail(), ul_bare_end(), ul_bare_return()),
         WorkloadKind::Process | WorkloadKind::ExitGroup | WorkloadKind::Killed => {
             framed(ul_process_framed(), ul_process_end(), ul_process_return())
         }
@@ -157,7 +162,7 @@ pub(super) fn returns(kind: WorkloadKind) -> Returns {
             level: ul_compat_descend_return(),
             innermost: ul_compat_descend_leaf_return(),
         },
-        WorkloadKind::Frameless => Returns {
+        kind if kind.is_frameless() => Returns {
             root: ul_bare_root_return(),
             level: ul_bare_descend_return(),
             innermost: ul_bare_descend_leaf_return(),
@@ -237,6 +242,11 @@ pub(super) fn bare_parts() -> [(u64, u64); 4] {
     ]
 }
 
+/// Start and end of the functions of the 32-bit chain.
+pub(super) fn compat_text() -> (u64, u64) {
+    (ul_compat_descend(), ul_compat_end())
+}
+
 /// The signal handler of the leaf of entries.
 pub(super) fn handler() -> usize {
     usize::try_from(ul_entry_handler()).unwrap_or(0)
@@ -252,6 +262,7 @@ pub(super) fn leaf(kind: WorkloadKind) -> u64 {
         WorkloadKind::Exit => ul_exit_leaf(),
         WorkloadKind::Exec | WorkloadKind::ExecByThread => ul_exec_leaf(),
         WorkloadKind::Compat
+        | WorkloadKind::CompatSframe
         | WorkloadKind::CompatInt80
         | WorkloadKind::CompatSyscall
         | WorkloadKind::CompatSysenter => ul_compat_leaf(),
@@ -270,7 +281,11 @@ pub(super) fn leaf(kind: WorkloadKind) -> u64 {
         WorkloadKind::PagedOut => ul_paged_leaf(),
         WorkloadKind::PerfCalls => ul_calls_leaf(),
         WorkloadKind::Shapes => ul_shapes_leaf(),
-        WorkloadKind::Frameless => ul_bare_leaf(),
+        WorkloadKind::Frameless
+        | WorkloadKind::SframeHostile
+        | WorkloadKind::SframeFields
+        | WorkloadKind::SframeReads
+        | WorkloadKind::SframeLives => ul_bare_leaf(),
         WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3 => ul_fork_leaf(),
         WorkloadKind::Process | WorkloadKind::ExitGroup | WorkloadKind::Killed => ul_process_leaf(),
     }

@@ -13,8 +13,8 @@ use crate::pages::Pages;
 
 /// `PR_ADD_SFRAME` and `PR_REMOVE_SFRAME` of the proposal
 /// (guest-kernel/patches/proposals/sframe.patch): section, size, text, size.
-const ADD: i32 = 0x5346_5201;
-const REMOVE: i32 = 0x5346_5202;
+pub(crate) const ADD: i32 = 0x5346_5201;
+pub(crate) const REMOVE: i32 = 0x5346_5202;
 
 /// Why the section cannot be registered.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +60,35 @@ impl Registered {
             section == SframeSection::V3WithoutRecursion && it.start == code::bare_recursion()
         };
         let functions = functions.iter().filter(|it| !left_out(it));
-        let functions: Vec<Function> = functions.map(function).collect();
+        Self::of(Section {
+            version,
+            pc_relative,
+            functions: functions.map(function).collect(),
+        })
+        .map(Some)
+    }
+
+    /// Registers a section for the 32-bit chain, as if each of its instructions were the first of a
+    /// 64-bit function.
+    ///
+    /// # Errors
+    /// [`SframeError`].
+    pub fn of_compat() -> Result<Self, SframeError> {
+        let (start, end) = code::compat_text();
+        let whole = Bare {
+            start,
+            end,
+            rows: vec![(start, 8)],
+        };
+        Self::of(Section {
+            version: Version::V3,
+            pc_relative: true,
+            functions: vec![function(&whole)],
+        })
+    }
+
+    fn of(section: Section) -> Result<Self, SframeError> {
+        let functions = &section.functions;
         let covered = functions
             .iter()
             .map(|it| (it.start, it.start + u64::from(it.size)))
@@ -69,11 +97,6 @@ impl Registered {
         let end = functions
             .last()
             .map_or(0, |it| it.start + u64::from(it.size));
-        let section = Section {
-            version,
-            pc_relative,
-            functions,
-        };
         let mut pages = Pages::low(1).map_err(SframeError::Memory)?;
         let address = pages.address();
         let bytes = section.encode(address)?.bytes;
@@ -81,7 +104,7 @@ impl Registered {
             .write(0, &bytes)
             .ok_or(SframeError::Large(bytes.len()))?;
         match prctl(ADD, [address, bytes.len() as u64, text, end - text]) {
-            Ok(()) => Ok(Some(Self { pages, covered })),
+            Ok(()) => Ok(Self { pages, covered }),
             Err(Errno::INVAL) if !knows_sections() => Err(SframeError::Unsupported),
             Err(errno) => Err(SframeError::Refused(errno)),
         }
@@ -144,17 +167,22 @@ impl Drop for Registered {
 }
 
 /// Whether the kernel has the two prctls: nothing is registered at address 0.
-fn knows_sections() -> bool {
+pub(crate) fn knows_sections() -> bool {
     prctl(REMOVE, [0; 4]) == Err(Errno::NOENT)
 }
 
-fn prctl(option: i32, arguments: [u64; 4]) -> Result<(), Errno> {
+pub(crate) fn prctl(option: i32, arguments: [u64; 4]) -> Result<(), Errno> {
     let [a, b, c, d] = arguments;
     // SAFETY: the kernel reads the section, which stays as long as it is registered.
     match unsafe { libc::prctl(option, a, b, c, d) } {
         0 => Ok(()),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
     }
+}
+
+/// The functions of the code without frame pointers.
+pub(crate) fn functions() -> Vec<Function> {
+    code::bare().iter().map(function).collect()
 }
 
 fn function(bare: &Bare) -> Function {

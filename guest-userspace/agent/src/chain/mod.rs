@@ -80,7 +80,7 @@ std::arch::global_asm!(
 /// Exit status of a process of workload `process` that did nothing but its system call.
 pub const PLAIN_END: i32 = 7;
 /// What code without frame pointers has in `rbp`: no canonical address.
-const NO_ADDRESS: u64 = 0x0123_4567_89ab_cdef;
+pub const NO_ADDRESS: u64 = 0x0123_4567_89ab_cdef;
 /// `getppid` of 32-bit code (arch/x86/entry/syscalls/syscall_32.tbl).
 const SYS_GETPPID_32: u32 = 64;
 /// Byte offset of the instruction pointer in a signal's `ucontext`; the flags follow
@@ -93,6 +93,9 @@ const IORING_ENTER_GETEVENTS: u32 = 1;
 pub const FRAME_BYTES: usize = 16;
 /// Bytes of a frame of `frameless`: return address, saved register, and what `bare_descend` takes.
 pub const BARE_FRAME_BYTES: usize = 40;
+/// Bytes of the leaf's frame of `frameless` at its system call: return address, saved register, and
+/// what it takes.
+pub const LEAF_BYTES: u64 = 0x1010;
 /// The shortest chain: leaf, one caller, root.
 pub const MIN_FRAMES: u32 = 3;
 
@@ -213,6 +216,7 @@ pub const fn is_compat(kind: WorkloadKind) -> bool {
     matches!(
         kind,
         WorkloadKind::Compat
+            | WorkloadKind::CompatSframe
             | WorkloadKind::CompatInt80
             | WorkloadKind::CompatSyscall
             | WorkloadKind::CompatSysenter
@@ -383,6 +387,12 @@ impl Chain {
         self.words.signals.load(Ordering::Relaxed)
     }
 
+    /// Levels of functions between leaf and root.
+    #[must_use]
+    pub const fn levels(&self) -> u64 {
+        self.words.depth
+    }
+
     /// The words shared with the host.
     #[must_use]
     pub fn shared(&self) -> &SharedPages {
@@ -412,7 +422,7 @@ impl Chain {
             }
             return;
         }
-        if self.kind == WorkloadKind::Frameless {
+        if self.kind.is_frameless() {
             // SAFETY: as below.
             unsafe { entry::ul_bare_root(&raw const self.words) }
             return;

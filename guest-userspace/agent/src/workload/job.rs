@@ -8,7 +8,7 @@ use unwindlab_abi::{Observation, WorkloadKind, mailbox::PAGE_SIZE};
 
 use super::{
     WorkloadError, compat, entries, exec, exit, failed, fork, io_uring, missing_pages, paged_out,
-    perf_calls, process, repeat, shapes, sleep_migrate, traced, unreadable_ends, vdso32,
+    perf_calls, process, repeat, sframe, shapes, sleep_migrate, traced, unreadable_ends, vdso32,
 };
 use crate::chain::{BARE_FRAME_BYTES, Chain, FRAME_BYTES, is_compat};
 use crate::pages::{HUGE_PAGE, Pages};
@@ -105,14 +105,17 @@ impl ThreadJob {
     }
 
     /// Runs all iterations. Returns what the thread observed, if anything.
-    pub(super) fn run(self) -> Result<Option<Observation>, WorkloadError> {
+    pub(super) fn run(self) -> Result<Vec<Observation>, WorkloadError> {
         match (self.kind, self.sleeper) {
             (WorkloadKind::UnreadableEnds, _) => {
-                return unreadable_ends::run(self.chain, self.thread, self.stack_bytes).map(Some);
+                return unreadable_ends::run(self.chain, self.thread, self.stack_bytes)
+                    .map(|seen| vec![seen]);
             }
-            (WorkloadKind::Traced, _) => return traced::run(&self.chain, self.thread).map(Some),
+            (WorkloadKind::Traced, _) => {
+                return traced::run(&self.chain, self.thread).map(|seen| vec![seen]);
+            }
             (WorkloadKind::IoUring | WorkloadKind::IoUringWorker, _) => {
-                return io_uring::run(self.chain, self.thread, self.kind).map(Some);
+                return io_uring::run(self.chain, self.thread, self.kind).map(|seen| vec![seen]);
             }
             (WorkloadKind::MissingPages, _) => {
                 let pages = self.stack_bytes.div_ceil(PAGE_SIZE);
@@ -149,6 +152,9 @@ impl ThreadJob {
             (WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3, _) => {
                 fork::run(&self.chain, self.thread, self.kind)?;
             }
+            (kind, _) if kind.has_many_sections() => {
+                return sframe::run(self.chain, self.thread, kind, self.stack_bytes);
+            }
             (WorkloadKind::Exit, _) => exit::run(&self.chain, self.thread, self.stack_bytes)?,
             (WorkloadKind::Shapes, _) => shapes::run(&self.chain, self.thread)?,
             (WorkloadKind::PerfCalls, _) => perf_calls::run(&self.chain, self.thread)?,
@@ -161,14 +167,16 @@ impl ThreadJob {
         let thread = self.thread;
         Ok(self
             .wild_end
-            .map(|end| Observation::WildEnd { thread, end }))
+            .map(|end| Observation::WildEnd { thread, end })
+            .into_iter()
+            .collect())
     }
 }
 
 /// Bytes of stack for a chain, in whole pages.
 fn stack_bytes(kind: WorkloadKind, frames: u32) -> usize {
     let frame = match kind {
-        WorkloadKind::Frameless => BARE_FRAME_BYTES,
+        kind if kind.is_frameless() => BARE_FRAME_BYTES,
         _ => FRAME_BYTES,
     };
     let chain = (frames as usize).saturating_mul(frame);

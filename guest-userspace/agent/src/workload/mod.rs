@@ -12,6 +12,7 @@ mod missing_pages;
 mod paged_out;
 mod perf_calls;
 mod process;
+mod sframe;
 mod shapes;
 mod sleep_migrate;
 mod traced;
@@ -28,6 +29,7 @@ use unwindlab_abi::plan::WorkloadPlan;
 use unwindlab_abi::shared::MAX_THREADS;
 use unwindlab_abi::{AgentMessage, HostReply, Observation, WorkloadKind};
 
+pub use self::sframe::after_exec;
 use crate::chain::frameless::{Registered, SframeError};
 use crate::chain::{Chain, MIN_FRAMES};
 use crate::mailbox::{Link, LinkError};
@@ -130,7 +132,7 @@ pub struct Workload {
     tids: Vec<u32>,
     /// Addresses of their `task_struct`s, if they are wanted.
     tasks: Vec<u64>,
-    threads: Vec<JoinHandle<Result<Option<Observation>, WorkloadError>>>,
+    threads: Vec<JoinHandle<Result<Vec<Observation>, WorkloadError>>>,
     /// Stays as long as the threads run.
     section: Option<Registered>,
     program: Option<Program>,
@@ -157,6 +159,7 @@ impl Workload {
             threads: Vec::new(),
             section: match plan.kind {
                 WorkloadKind::Frameless => Registered::new(plan.sframe)?,
+                WorkloadKind::CompatSframe => Some(Registered::of_compat()?),
                 _ => None,
             },
             program: None,
@@ -275,7 +278,13 @@ impl Workload {
                 });
                 // `spawn` learns of an error by this, too.
                 drop(tell);
-                let ended = prepared.and_then(|()| if gate.wait() { job.run() } else { Ok(None) });
+                let ended = prepared.and_then(|()| {
+                    if gate.wait() {
+                        job.run()
+                    } else {
+                        Ok(Vec::new())
+                    }
+                });
                 if ended.is_err() {
                     shared.stop();
                 }
