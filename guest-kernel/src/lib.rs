@@ -22,7 +22,7 @@
 //! - `debian`: apt, packages, and the kernels in them;
 //! - `kernel`: kernels in the cache;
 //! - `build`: kernels from source;
-//! - `tools`: QEMU and perf.
+//! - `tools`: QEMU, perf, binutils, and a program without frame pointers.
 
 pub mod build;
 mod cache;
@@ -45,5 +45,6 @@ pub use image::types::{self, LayoutError, Types};
 pub use kernel::{FetchError, KernelImage, KernelSpec, Origin, SpecError, fetch, list, path};
 pub use progress::{Progress, Silent};
 pub use tools::binutils::{self, Binutils, BinutilsError};
+pub use tools::c_program::{CFunction, CProgram, CProgramError, c_program};
 pub use tools::perf::{self as perf_tool, PerfTool, PerfToolError, perf_tool};
 pub use tools::qemu::{self, Qemu, QemuError, qemu};

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use unwindlab_abi::plan::CompiledProgram;
 use unwindlab_guest_kernel::build::patch::Patch;
 use unwindlab_guest_kernel::{BuildError, FetchError};
 
@@ -50,6 +51,16 @@ pub trait Provider: Sync {
     fn perf_tool(&self, _progress: &dyn Progress) -> Result<PathBuf, ProviderError> {
         Err(ProviderError::Unavailable(
             "there is no perf here".to_owned(),
+        ))
+    }
+
+    /// The program of workload `c-program`, compiled now.
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    fn c_program(&self, _progress: &dyn Progress) -> Result<CompiledProgram, ProviderError> {
+        Err(ProviderError::Unavailable(
+            "there is no compiler here".to_owned(),
         ))
     }
 

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use unwindlab_abi::message::{KnownStack, Program};
+use unwindlab_abi::plan::CompiledProgram;
 use unwindlab_guest_kernel as kernels;
 use unwindlab_guest_kernel::build::patch::Patch;
-use unwindlab_guest_kernel::{BuildSpec, Cache, KernelImage, KernelSpec, closure, qemu};
+use unwindlab_guest_kernel::{BuildSpec, CFunction, Cache, KernelImage, KernelSpec, closure, qemu};
 
 use super::cached_kernel::CachedKernel;
 use super::choice::{HostChoice, choose};
@@ -185,6 +187,26 @@ impl Provider for ThisMachine {
     fn perf_tool(&self, progress: &dyn Progress) -> Result<PathBuf, ProviderError> {
         let tool = kernels::perf_tool(&cache()?, progress).map_err(unavailable)?;
         Ok(tool.dir)
+    }
+
+    fn c_program(&self, progress: &dyn Progress) -> Result<CompiledProgram, ProviderError> {
+        let made = kernels::c_program(&cache()?, progress).map_err(unavailable)?;
+        let known = |it: &CFunction| KnownStack {
+            start: it.start,
+            end: it.end,
+            stack_pointer: None,
+            callers: it.callers.iter().map(|&address| (address, 1)).collect(),
+        };
+        Ok(CompiledProgram {
+            begin: (made.begin, made.begin + 1),
+            known: Program {
+                stacks: made.functions.iter().map(known).collect(),
+                covered: { made.functions.iter() }
+                    .map(|it| (it.start, it.end))
+                    .collect(),
+            },
+            elf: made.elf,
+        })
     }
 
     fn doctor(&self) -> Result<String, ProviderError> {

@@ -268,5 +268,6 @@ fn workload(scenario: &Scenario) -> WorkloadPlan {
         wild_ends: *written.wild_ends,
         huge_pages: *written.huge_pages,
         sframe: written.sframe.unwrap_or_default(),
+        program: None,
     }
 }

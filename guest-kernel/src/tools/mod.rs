@@ -1,5 +1,7 @@
-//! Programs of Debian's that are run, unpacked into the cache with their libraries.
+//! Programs of Debian's that are run, unpacked into the cache with their libraries, and the one that
+//! is made with them.
 
 pub mod binutils;
+pub mod c_program;
 pub mod perf;
 pub mod qemu;

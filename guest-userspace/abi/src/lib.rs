@@ -41,7 +41,7 @@ pub const EXIT_AT_ONCE: &std::ffi::CStr = c"--exit-at-once";
 pub const EXIT_AFTER_CHAIN: &std::ffi::CStr = c"--exit-after-chain";
 
 /// Version in [`AgentMessage::Hello`]; raised with every change to the messages.
-pub const ABI_VERSION: u32 = 13;
+pub const ABI_VERSION: u32 = 15;
 
 /// `out` of a 32-bit page frame number of a [`mailbox`] header page: one request, answered in
 /// place before the `out` retires.

@@ -178,15 +178,15 @@ impl ExpectedStack {
     }
 }
 
-/// The stack at one place of a program without frame pointers, by the stack pointer there.
+/// The stack at one place of a program without frame pointers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownStack {
     /// First address of the code.
     pub start: u64,
     /// First address after it.
     pub end: u64,
-    /// The stack pointer.
-    pub stack_pointer: u64,
+    /// The stack pointer; `None` where the callers are the same whatever it is.
+    pub stack_pointer: Option<u64>,
     /// The callers, innermost first: each return address, and how often it occurs in a row.
     pub callers: Vec<(u64, u32)>,
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attr::{AttrDetails, PerfOperation};
 use crate::lab::LabPlan;
+use crate::message::Program;
 use crate::survey::SurveyPlan;
 
 /// Everything the agent needs to know for one trial. Nothing is optional: the host resolved it.
@@ -204,6 +205,19 @@ pub struct WorkloadPlan {
     pub huge_pages: bool,
     /// What describes the code of [`WorkloadKind::Frameless`].
     pub sframe: SframeSection,
+    /// What [`WorkloadKind::CProgram`] executes. The host makes it where it runs the trial.
+    pub program: Option<CompiledProgram>,
+}
+
+/// A program that was compiled on the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompiledProgram {
+    /// The ELF file, for fixed addresses.
+    pub elf: Vec<u8>,
+    /// The instruction at which it begins to call down, `c_begin`: its start and end.
+    pub begin: (u64, u64),
+    /// Its stacks, and what its section describes.
+    pub known: Program,
 }
 
 /// The SFrame section of code without frame pointers.
@@ -238,7 +252,7 @@ pub const LEAF_CALLS: [u64; 8] = [0, 57, 58, 59, 60, 110, 426, 435];
 
 /// The symbols that the agent announces ([`crate::message::UserSymbol`]): a scenario that names
 /// another one is refused before anything starts.
-pub const USER_SYMBOLS: [&str; 53] = [
+pub const USER_SYMBOLS: [&str; 58] = [
     "root",
     "exit_root",
     "descend",
@@ -292,6 +306,11 @@ pub const USER_SYMBOLS: [&str; 53] = [
     "bare_body",
     "bare_call",
     "bare_return",
+    "c_begin",
+    "odd_begin",
+    "odd_late",
+    "odd_gone",
+    "odd_handler",
 ];
 
 /// Number of invalid frame pointers with which `wild_ends` ends chains: 0, the address of its own
@@ -411,6 +430,11 @@ pub enum WorkloadKind {
     /// As [`WorkloadKind::Compat`], with an SFrame section registered for its code that is wrong for
     /// 32-bit code.
     CompatSframe,
+    /// Code without frame pointers in the forms that programs have besides calls: a PLT, two adjacent
+    /// sections, a section that comes late and goes, code in no section, and a signal.
+    FramelessShapes,
+    /// Each iteration is a process that executes [`WorkloadPlan::program`].
+    CProgram,
     /// Blocks in `read` of a pipe that nobody writes to and ignores the stop word. It shows that a
     /// hang is reported as one.
     Stuck,
@@ -423,7 +447,12 @@ impl WorkloadKind {
     pub const fn is_process(self) -> bool {
         matches!(
             self,
-            Self::Exec | Self::ExecByThread | Self::Process | Self::ExitGroup | Self::Killed
+            Self::Exec
+                | Self::ExecByThread
+                | Self::Process
+                | Self::ExitGroup
+                | Self::Killed
+                | Self::CProgram
         )
     }
 
@@ -486,6 +515,8 @@ impl WorkloadKind {
             Self::SframeReads => "sframe-reads",
             Self::SframeLives => "sframe-lives",
             Self::CompatSframe => "compat-sframe",
+            Self::FramelessShapes => "frameless-shapes",
+            Self::CProgram => "c-program",
             Self::Stuck => "stuck",
             Self::Exit => "exit",
         }

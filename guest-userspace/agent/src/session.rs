@@ -9,7 +9,6 @@ use unwindlab_abi::{
     KernelMemory, Observation, Tracing, WorkloadKind,
 };
 
-use crate::chain;
 use crate::helper::{Helper, KnownThread};
 use crate::interrupts;
 use crate::kernel_threads;
@@ -325,7 +324,8 @@ fn announce_workload(link: &mut Link, workload: &Workload) -> Result<(), Session
     for announce in workload.announces() {
         expect_ok(link, "Thread", &AgentMessage::Thread(announce.clone()))?;
     }
-    expect_ok(link, "Symbols", &AgentMessage::Symbols(chain::symbols()))?;
+    let symbols = AgentMessage::Symbols(workload.symbols());
+    expect_ok(link, "Symbols", &symbols)?;
     if let Some(program) = workload.program() {
         expect_ok(link, "Program", &AgentMessage::Program(program.clone()))?;
     }

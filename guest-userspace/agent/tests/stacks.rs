@@ -166,6 +166,7 @@ mod tests {
             wild_ends: false,
             huge_pages: false,
             sframe: unwindlab_abi::plan::SframeSection::default(),
+            program: None,
         }
     }
 

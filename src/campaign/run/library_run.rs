@@ -1,5 +1,6 @@
 //! The scenarios of a library, one after the other on one KVM host.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,10 +13,20 @@ use crate::campaign::replay_file::{KeptTrials, ReplayRun};
 use crate::host::provider::{HostRequest, ProviderError, TestKernel};
 use crate::judge::{Case, Judge, Outcome, ScenarioResult};
 use crate::scenario::Loaded;
+use unwindlab_abi::WorkloadKind;
+use unwindlab_abi::plan::CompiledProgram;
 use unwindlab_engine::plan::{Executor, InfraError, TrialPlan};
 use unwindlab_engine::runner::explore;
 use unwindlab_oracle::trace::recording::TrialEnd;
 use unwindlab_oracle::trace::{Recording, Trace};
+
+fn uses_tool(trial: &TrialPlan) -> bool {
+    trial.guest.perf_tool.is_some()
+}
+
+fn uses_program(trial: &TrialPlan) -> bool {
+    trial.guest.workload.kind == WorkloadKind::CProgram
+}
 
 /// The scenarios of a library, one after the other.
 pub(in crate::campaign) struct LibraryRun<'a> {
@@ -26,6 +37,8 @@ pub(in crate::campaign) struct LibraryRun<'a> {
     context: Context<'a>,
     /// The distribution's perf, or why it is not available, where a scenario uses it.
     perf_tool: Option<Result<PathBuf, ProviderError>>,
+    /// What a workload executes, where scenarios use it.
+    program: Option<Result<CompiledProgram, ProviderError>>,
     /// What the KVM host says of itself.
     pub(super) host: String,
     pub(in crate::campaign) results: Vec<ScenarioResult>,
@@ -46,6 +59,7 @@ impl<'a> LibraryRun<'a> {
             kernel,
             context,
             perf_tool: None,
+            program: None,
             host: "none".to_owned(),
             results: Vec::new(),
             unkept: Vec::new(),
@@ -62,29 +76,56 @@ impl<'a> LibraryRun<'a> {
         finished: &mut dyn FnMut(&ScenarioResult) -> io::Result<()>,
     ) -> Result<(), CampaignError> {
         let mut executor = None;
-        let uses_tool = |trial: &TrialPlan| trial.guest.perf_tool.is_some();
         if trials.iter().flatten().any(uses_tool) {
             self.perf_tool = Some(self.context.provider.perf_tool(self.context.progress));
+        }
+        if trials.iter().flatten().any(uses_program) {
+            self.program = Some(self.context.provider.c_program(self.context.progress));
         }
         for (loaded, trial) in library.iter().zip(trials) {
             if self.context.interrupt.is_set() {
                 break;
             }
-            let result = match (trial, &self.perf_tool) {
+            let missing = trial.as_ref().ok().and_then(|trial| self.missing(trial));
+            let result = match (trial, missing) {
                 (Err(SkipReason(reason)), _) => not_run(loaded, Outcome::Skip, reason.clone()),
-                (Ok(trial), Some(Err(reason))) if uses_tool(trial) => {
-                    let reason = format!("no perf to record with: {reason}");
-                    not_run(loaded, Outcome::InfraError, reason)
+                (_, Some(reason)) => not_run(loaded, Outcome::InfraError, reason),
+                (Ok(trial), None) => {
+                    let trial = self.with_program(trial);
+                    match self.run_one(&mut executor, loaded, &trial)? {
+                        Some(result) => result,
+                        None => break,
+                    }
                 }
-                (Ok(trial), _) => match self.run_one(&mut executor, loaded, trial)? {
-                    Some(result) => result,
-                    None => break,
-                },
             };
             finished(&result)?;
             self.results.push(result);
         }
         Ok(())
+    }
+
+    /// What a trial needs and could not be had.
+    fn missing(&self, trial: &TrialPlan) -> Option<String> {
+        match (&self.perf_tool, &self.program) {
+            (Some(Err(reason)), _) if uses_tool(trial) => {
+                Some(format!("no perf to record with: {reason}"))
+            }
+            (_, Some(Err(reason))) if uses_program(trial) => {
+                Some(format!("no program to execute: {reason}"))
+            }
+            _ => None,
+        }
+    }
+
+    /// The trial with the program that its workload executes.
+    fn with_program<'t>(&self, trial: &'t TrialPlan) -> Cow<'t, TrialPlan> {
+        let mut trial = Cow::Borrowed(trial);
+        if let Some(Ok(program)) = &self.program
+            && uses_program(&trial)
+        {
+            trial.to_mut().guest.workload.program = Some(program.clone());
+        }
+        trial
     }
 
     /// Runs one scenario, on the KVM host of the one before if it still runs. Returns nothing if

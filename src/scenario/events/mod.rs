@@ -209,6 +209,7 @@ fn check_source(
                 | WorkloadKind::Exec
                 | WorkloadKind::ExecByThread
                 | WorkloadKind::Process
+                | WorkloadKind::CProgram
         );
         complaints.require(lasting, location, || {
             let kind = kind.name();

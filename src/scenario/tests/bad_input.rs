@@ -74,7 +74,7 @@ fn keys() {
          `compat-syscall`, `compat-sysenter`, \
          `page-fault`, `major-fault`, `protection-fault`, `int3`, `int1`, `gp-fault`, `single-step`, `signals`, `seccomp`, \
          `exit-group`, `killed`, `shapes`, `frameless`, \
-         `sframe-hostile`, `sframe-fields`, `sframe-reads`, `sframe-lives`, `compat-sframe`, `stuck`",
+         `sframe-hostile`, `sframe-fields`, `sframe-reads`, `sframe-lives`, `compat-sframe`, `frameless-shapes`, `c-program`, `stuck`",
         ],
     );
     of_more(
@@ -252,7 +252,7 @@ require: [M1, Z9]
              exec_return, entry_leaf, compat_descend, compat_leaf, compat_nop, \
              process_leaf, process_call, process_return, fork_leaf, fork_call, fork_return, \
              shapes_leaf, shapes_begin, shapes_call, shapes_return, shapes_handler, \
-             bare_begin, bare_descend, bare_leaf, bare_body, bare_call, bare_return",
+             bare_begin, bare_descend, bare_leaf, bare_body, bare_call, bare_return, c_begin, odd_begin, odd_late, odd_gone, odd_handler",
             "8:38: found key `count`, expected none: `at` takes `first`, `hit`, `repeat`, `vcpu`, \
              `thread`, `task` and `in-nmi`, and for `nmi` and `pmu-overflow` also `times` and `sweep`",
             "8:46: found `hit` 0, expected 1 or more",
@@ -401,7 +401,7 @@ inject:
              exec_return, entry_leaf, compat_descend, compat_leaf, compat_nop, \
              process_leaf, process_call, process_return, fork_leaf, fork_call, fork_return, \
              shapes_leaf, shapes_begin, shapes_call, shapes_return, shapes_handler, \
-             bare_begin, bare_descend, bare_leaf, bare_body, bare_call, bare_return",
+             bare_begin, bare_descend, bare_leaf, bare_body, bare_call, bare_return, c_begin, odd_begin, odd_late, odd_gone, odd_handler",
             "6:63: found `repeat` 0, expected 1 or more",
         ],
     );

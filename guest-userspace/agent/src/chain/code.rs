@@ -18,6 +18,8 @@ macro_rules! labels {
     };
 }
 
+pub(super) use labels;
+
 labels! {
     ul_root_start ul_root_return ul_root_end
     ul_exit_root_start ul_exit_root_return ul_exit_root_end
@@ -100,7 +102,7 @@ pub(super) fn framed_leaf(kind: WorkloadKind) -> Framed {
             framed(ul_sleep_framed(), ul_sleep_unframed(), ul_sleep_return())
         }
         WorkloadKind::Exit => framed(ul_exit_framed(), ul_exit_end(), ul_exit_return()),
-        WorkloadKind::Exec | WorkloadKind::ExecByThread => {
+        WorkloadKind::Exec | WorkloadKind::ExecByThread | WorkloadKind::CProgram => {
             framed(ul_exec_framed(), ul_exec_end(), ul_exec_return())
         }
         WorkloadKind::Compat
@@ -143,6 +145,8 @@ pub(super) fn framed_leaf(kind: WorkloadKind) -> Framed {
         | WorkloadKind::SframeFields
         | WorkloadKind::SframeReads
         | WorkloadKind::SframeLives => framed(ul_bare_tail(), ul_bare_end(), ul_bare_return()),
+        // F1 and F2 judge it.
+        WorkloadKind::FramelessShapes => framed(0, 0, 0),
         WorkloadKind::Process | WorkloadKind::ExitGroup | WorkloadKind::Killed => {
             framed(ul_process_framed(), ul_process_end(), ul_process_return())
         }
@@ -260,7 +264,7 @@ pub(super) fn leaf(kind: WorkloadKind) -> u64 {
         WorkloadKind::Deep | WorkloadKind::UnreadableEnds | WorkloadKind::Traced => ul_deep_leaf(),
         WorkloadKind::SleepMigrate | WorkloadKind::Stuck => ul_sleep_leaf(),
         WorkloadKind::Exit => ul_exit_leaf(),
-        WorkloadKind::Exec | WorkloadKind::ExecByThread => ul_exec_leaf(),
+        WorkloadKind::Exec | WorkloadKind::ExecByThread | WorkloadKind::CProgram => ul_exec_leaf(),
         WorkloadKind::Compat
         | WorkloadKind::CompatSframe
         | WorkloadKind::CompatInt80
@@ -282,6 +286,7 @@ pub(super) fn leaf(kind: WorkloadKind) -> u64 {
         WorkloadKind::PerfCalls => ul_calls_leaf(),
         WorkloadKind::Shapes => ul_shapes_leaf(),
         WorkloadKind::Frameless
+        | WorkloadKind::FramelessShapes
         | WorkloadKind::SframeHostile
         | WorkloadKind::SframeFields
         | WorkloadKind::SframeReads
@@ -296,6 +301,9 @@ pub fn signal_handler() -> u64 {
     ul_shapes_handler()
 }
 
+/// The symbol of a program that the host compiled.
+pub const C_BEGIN: &str = "c_begin";
+
 /// The symbols by which scenarios and reports name the workloads' code.
 ///
 /// | name | what |
@@ -309,6 +317,8 @@ pub fn signal_handler() -> u64 {
 /// | `spin_loop` | the instruction that a spinning thread executes most of the time |
 /// | `bare_begin` | where an iteration of `frameless` begins, in its root |
 /// | `bare_descend`, `bare_body` | the recursion of `frameless`, and its leaf without the last instruction |
+/// | `odd_begin`, `odd_late`, `odd_gone`, `odd_handler` | parts of `frameless-shapes`: its begin, where its page's section is registered and where it is gone, and the handler of its signal |
+/// | `c_begin` | where the program of `c-program` begins to call down |
 /// | `KIND_call` | the `syscall` instruction of a leaf that has one |
 /// | `KIND_return` | the instruction after it (`exit_return` never runs) |
 ///
@@ -389,6 +399,8 @@ pub fn symbols() -> Vec<UserSymbol> {
         ("bare_body", ul_bare_body(), ul_bare_leaf_popped()),
         ("bare_call", ul_bare_call(), ul_bare_return()),
         ("bare_return", ul_bare_return(), ul_bare_return_end()),
+        // Known where there is such a program.
+        (C_BEGIN, 0, 0),
     ]
     .into_iter()
     .map(|(name, start, end)| UserSymbol {
@@ -396,6 +408,7 @@ pub fn symbols() -> Vec<UserSymbol> {
         start,
         end,
     })
+    .chain(super::odd::symbols())
     .collect()
 }
 

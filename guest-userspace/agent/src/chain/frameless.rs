@@ -39,7 +39,7 @@ pub enum SframeError {
 /// A registered section. It is taken away when this is dropped.
 #[derive(Debug)]
 pub struct Registered {
-    pages: Pages,
+    section: Encoded,
     covered: Vec<(u64, u64)>,
 }
 
@@ -87,27 +87,50 @@ impl Registered {
         })
     }
 
-    fn of(section: Section) -> Result<Self, SframeError> {
-        let functions = &section.functions;
-        let covered = functions
-            .iter()
+    pub(super) fn of(section: Section) -> Result<Self, SframeError> {
+        let covered = { section.functions.iter() }
             .map(|it| (it.start, it.start + u64::from(it.size)))
             .collect();
+        let section = Encoded::new(&section)?;
+        match prctl(ADD, section.arguments()) {
+            Ok(()) => Ok(Self { section, covered }),
+            Err(Errno::INVAL) if !knows_sections() => Err(SframeError::Unsupported),
+            Err(errno) => Err(SframeError::Refused(errno)),
+        }
+    }
+}
+
+/// A section in memory of its own.
+#[derive(Debug)]
+pub(super) struct Encoded {
+    pages: Pages,
+    size: u64,
+    /// Start and size of the code from its first function to its last.
+    text: (u64, u64),
+}
+
+impl Encoded {
+    pub(super) fn new(section: &Section) -> Result<Self, SframeError> {
+        let functions = &section.functions;
         let text = functions.first().map_or(0, |it| it.start);
         let end = functions
             .last()
             .map_or(0, |it| it.start + u64::from(it.size));
         let mut pages = Pages::low(1).map_err(SframeError::Memory)?;
-        let address = pages.address();
-        let bytes = section.encode(address)?.bytes;
+        let bytes = section.encode(pages.address())?.bytes;
         pages
             .write(0, &bytes)
             .ok_or(SframeError::Large(bytes.len()))?;
-        match prctl(ADD, [address, bytes.len() as u64, text, end - text]) {
-            Ok(()) => Ok(Self { pages, covered }),
-            Err(Errno::INVAL) if !knows_sections() => Err(SframeError::Unsupported),
-            Err(errno) => Err(SframeError::Refused(errno)),
-        }
+        Ok(Self {
+            pages,
+            size: bytes.len() as u64,
+            text: (text, end - text),
+        })
+    }
+
+    /// What `PR_ADD_SFRAME` takes.
+    pub(super) fn arguments(&self) -> [u64; 4] {
+        [self.pages.address(), self.size, self.text.0, self.text.1]
     }
 }
 
@@ -133,7 +156,7 @@ pub fn known_stacks(root: u64, depth: u32) -> Vec<KnownStack> {
     let of = |(start, end): (u64, u64), stack_pointer, callers: Vec<(u64, u32)>| KnownStack {
         start,
         end,
-        stack_pointer,
+        stack_pointer: Some(stack_pointer),
         callers: callers.into_iter().filter(|it| it.1 > 0).collect(),
     };
     let mut stacks = vec![of(begin, root, Vec::new())];
@@ -162,7 +185,7 @@ pub fn known_stacks(root: u64, depth: u32) -> Vec<KnownStack> {
 impl Drop for Registered {
     fn drop(&mut self) {
         // Unmapping would take it away, too.
-        let _ = prctl(REMOVE, [self.pages.address(), 0, 0, 0]);
+        let _ = prctl(REMOVE, [self.section.pages.address(), 0, 0, 0]);
     }
 }
 

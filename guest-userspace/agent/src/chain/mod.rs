@@ -9,6 +9,7 @@
 
 mod code;
 pub mod frameless;
+pub mod odd;
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use unwindlab_abi::{MARK_PORT, WorkloadKind, mark};
 use crate::call::Call;
 use crate::shared::SharedPages;
 
-pub use code::{signal_handler, symbols};
+pub use code::{C_BEGIN, signal_handler, symbols};
 
 std::arch::global_asm!(
     include_str!("chain.s"),
@@ -77,6 +78,22 @@ std::arch::global_asm!(
     URING_HEAD = const offset_of!(ChainWords, uring_head),
 );
 
+std::arch::global_asm!(
+    include_str!("odd.s"),
+    MARK_PORT = const MARK_PORT,
+    ANSWER = const Call::ANSWER,
+    BEFORE = const offset_of!(ChainWords, before),
+    BEFORE_TOO = const offset_of!(ChainWords, before_too),
+    AFTER = const offset_of!(ChainWords, after),
+    ODD = const offset_of!(ChainWords, odd),
+    SYS_RT_SIGRETURN = const libc::SYS_rt_sigreturn,
+    NO_ADDRESS = const NO_ADDRESS,
+    PROGRESS = const offset_of!(ChainWords, progress),
+    ARM = const offset_of!(ChainWords, arm),
+    DONE = const offset_of!(ChainWords, done),
+    CALLERS_STACK = const offset_of!(ChainWords, callers_stack),
+);
+
 /// Exit status of a process of workload `process` that did nothing but its system call.
 pub const PLAIN_END: i32 = 7;
 /// What code without frame pointers has in `rbp`: no canonical address.
@@ -104,6 +121,7 @@ mod entry {
     unsafe extern "sysv64" {
         pub(super) fn ul_root(chain: *const ChainWords);
         pub(super) fn ul_bare_root(chain: *const ChainWords);
+        pub(super) fn ul_odd_root(chain: *const ChainWords);
         pub(super) fn ul_compat_root(chain: *const ChainWords);
         pub(super) fn ul_exit_root(
             chain: *const ChainWords,
@@ -197,6 +215,8 @@ struct ChainWords {
     signals: AtomicU64,
     /// The system call of the leaves of `process`, `fork`, `vfork`, `clone3` and `shapes`.
     call: Call,
+    /// What the code of `frameless-shapes` calls through memory.
+    odd: odd::Calls,
 }
 
 /// The frame pointers of [`WILD_ENDS`], as (`end_on_stack`, `end`). The frame of the outermost
@@ -290,6 +310,7 @@ impl Chain {
             entry: Entry::Call as u32,
             entry_skip: 0,
             signals: AtomicU64::new(0),
+            odd: [0; 4],
         };
         Some(Self {
             words,
@@ -361,6 +382,18 @@ impl Chain {
         self
     }
 
+    /// Sets what the code of `frameless-shapes` calls through memory, and its calls that register a
+    /// section and take it away.
+    ///
+    /// # Safety
+    /// The code must stay as long as the chain, and keep to what `odd.s` expects of it.
+    pub unsafe fn call_through(&mut self, shapes: &odd::Shapes) {
+        self.words.odd = shapes.calls();
+        let [add, remove] = shapes.prctls();
+        self.words.before.set(libc::SYS_prctl, &add);
+        self.words.after.set(libc::SYS_prctl, &remove);
+    }
+
     /// Says that sections describe all code of a chain without frame pointers.
     #[must_use]
     pub const fn described(mut self) -> Self {
@@ -425,6 +458,14 @@ impl Chain {
         if self.kind.is_frameless() {
             // SAFETY: as below.
             unsafe { entry::ul_bare_root(&raw const self.words) }
+            return;
+        }
+        if self.kind == WorkloadKind::FramelessShapes {
+            // Its code calls what is in these words.
+            if self.words.odd.iter().all(|&it| it != 0) {
+                // SAFETY: as below.
+                unsafe { entry::ul_odd_root(&raw const self.words) }
+            }
             return;
         }
         // The `exit` leaf would end the calling thread: that is for `start_exiting_thread`.

@@ -1,8 +1,13 @@
 //! `exec`: each iteration is a process that executes the agent again at the bottom of its chain.
-//! `exec-by-thread`: the second thread of the process does so.
+//! `exec-by-thread`: the second thread of the process does so. `c-program`: it executes a program that
+//! the host compiled.
 
+use std::ffi::OsStr;
 use std::ffi::{c_char, c_int, c_void};
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 
 use unwindlab_abi::mailbox::PAGE_SIZE;
 use unwindlab_abi::{EXIT_AT_ONCE, WorkloadKind};
@@ -13,8 +18,18 @@ use crate::pages::Pages;
 
 /// The agent itself.
 const PROGRAM: &std::ffi::CStr = c"/proc/self/exe";
+/// The program that the host compiled, where [`store`] puts it.
+const COMPILED: &std::ffi::CStr = c"/c-program";
 /// Pages of the stack of a first thread that starts the second one.
 const FIRST_PAGES: usize = 16;
+
+/// Writes a program to where it is executed from.
+pub(super) fn store(elf: &[u8]) -> io::Result<()> {
+    let path = OsStr::from_bytes(COMPILED.to_bytes());
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o700);
+    options.open(path)?.write_all(elf)
+}
 
 /// Starts the processes one after the other, all on the same stack.
 pub(super) fn run(
@@ -28,9 +43,13 @@ pub(super) fn run(
         what: "cannot execute a program",
         source,
     };
-    let arguments: [*const c_char; 3] = [PROGRAM.as_ptr(), EXIT_AT_ONCE.as_ptr(), std::ptr::null()];
+    let program = match kind {
+        WorkloadKind::CProgram => COMPILED,
+        _ => PROGRAM,
+    };
+    let arguments: [*const c_char; 3] = [program.as_ptr(), EXIT_AT_ONCE.as_ptr(), std::ptr::null()];
     let chain = chain.executing(
-        PROGRAM.as_ptr().addr() as u64,
+        program.as_ptr().addr() as u64,
         arguments.as_ptr().addr() as u64,
     );
     let map = |pages| Pages::new(pages).map_err(|e| failed(e.into()));

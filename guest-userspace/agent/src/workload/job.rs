@@ -7,8 +7,9 @@ use unwindlab_abi::plan::{SframeSection, WorkloadPlan};
 use unwindlab_abi::{Observation, WorkloadKind, mailbox::PAGE_SIZE};
 
 use super::{
-    WorkloadError, compat, entries, exec, exit, failed, fork, io_uring, missing_pages, paged_out,
-    perf_calls, process, repeat, sframe, shapes, sleep_migrate, traced, unreadable_ends, vdso32,
+    WorkloadError, compat, entries, exec, exit, failed, fork, io_uring, missing_pages, odd,
+    paged_out, perf_calls, process, repeat, sframe, shapes, sleep_migrate, traced, unreadable_ends,
+    vdso32,
 };
 use crate::chain::{BARE_FRAME_BYTES, Chain, FRAME_BYTES, is_compat};
 use crate::pages::{HUGE_PAGE, Pages};
@@ -142,7 +143,10 @@ impl ThreadJob {
                 | WorkloadKind::Seccomp),
                 _,
             ) => entries::run(self.chain, self.thread, kind, self.page_store.as_ref())?,
-            (kind @ (WorkloadKind::Exec | WorkloadKind::ExecByThread), _) => {
+            (
+                kind @ (WorkloadKind::Exec | WorkloadKind::ExecByThread | WorkloadKind::CProgram),
+                _,
+            ) => {
                 exec::run(self.chain, self.thread, kind, self.stack_bytes)?;
             }
             (
@@ -157,6 +161,7 @@ impl ThreadJob {
             }
             (WorkloadKind::Exit, _) => exit::run(&self.chain, self.thread, self.stack_bytes)?,
             (WorkloadKind::Shapes, _) => shapes::run(&self.chain, self.thread)?,
+            (WorkloadKind::FramelessShapes, _) => odd::run(&self.chain, self.thread)?,
             (WorkloadKind::PerfCalls, _) => perf_calls::run(&self.chain, self.thread)?,
             (WorkloadKind::Stuck, Some(_never_written)) => self.chain.run(),
             (_, Some(pipe)) => {
@@ -195,6 +200,7 @@ pub(super) fn check_memory(jobs: &[ThreadJob]) -> Result<(), WorkloadError> {
                 WorkloadKind::Killed,
                 WorkloadKind::Exec,
                 WorkloadKind::ExecByThread,
+                WorkloadKind::CProgram,
                 WorkloadKind::Exit,
                 WorkloadKind::MissingPages,
                 WorkloadKind::PagedOut,

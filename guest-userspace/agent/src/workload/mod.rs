@@ -9,6 +9,7 @@ mod gate;
 mod io_uring;
 mod job;
 mod missing_pages;
+mod odd;
 mod paged_out;
 mod perf_calls;
 mod process;
@@ -24,14 +25,15 @@ use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
 
 use rustix::thread::{Pid, gettid, sched_setaffinity};
-use unwindlab_abi::message::{Program, ThreadAnnounce};
-use unwindlab_abi::plan::WorkloadPlan;
+use unwindlab_abi::message::{Program, ThreadAnnounce, UserSymbol};
+use unwindlab_abi::plan::{CompiledProgram, WorkloadPlan};
 use unwindlab_abi::shared::MAX_THREADS;
 use unwindlab_abi::{AgentMessage, HostReply, Observation, WorkloadKind};
 
 pub use self::sframe::after_exec;
-use crate::chain::frameless::{Registered, SframeError};
-use crate::chain::{Chain, MIN_FRAMES};
+use crate::chain::frameless::{self, Registered, SframeError};
+use crate::chain::odd::Shapes;
+use crate::chain::{self, Chain, MIN_FRAMES};
 use crate::mailbox::{Link, LinkError};
 use crate::shared::SharedPages;
 use crate::system;
@@ -82,6 +84,12 @@ pub enum WorkloadError {
     /// The section of code without frame pointers is not registered.
     #[error("cannot register the workload's SFrame section: {0}")]
     Sframe(#[source] SframeError),
+    /// The plan has no program to execute.
+    #[error("this command makes no program for the workload to execute")]
+    NoProgram,
+    /// The program to execute cannot be written.
+    #[error("cannot write the program to execute: {0}")]
+    Store(#[source] std::io::Error),
     /// The kernel lacks what the workload needs.
     #[error("the workload needs {0}, which this kernel lacks")]
     Unsupported(&'static str),
@@ -136,6 +144,9 @@ pub struct Workload {
     /// Stays as long as the threads run.
     section: Option<Registered>,
     program: Option<Program>,
+    compiled: Option<CompiledProgram>,
+    /// Stay as long as the threads run.
+    shapes: Option<Shapes>,
 }
 
 impl Workload {
@@ -163,6 +174,11 @@ impl Workload {
                 _ => None,
             },
             program: None,
+            compiled: None,
+            shapes: match plan.kind {
+                WorkloadKind::FramelessShapes => Some(Shapes::new()?),
+                _ => None,
+            },
         };
         if plan.threads == 0 || plan.threads > MAX_THREADS {
             return Err(WorkloadError::Threads(plan.threads));
@@ -170,7 +186,7 @@ impl Workload {
         if plan.kind == WorkloadKind::SleepMigrate && cpus.len() < 2 {
             return Err(WorkloadError::OneCpu);
         }
-        let jobs = (0..plan.threads)
+        let mut jobs = (0..plan.threads)
             .map(|thread| ThreadJob::new(plan, thread, cpus, &workload.shared))
             .collect::<Result<Vec<_>, _>>()?;
         check_memory(&jobs)?;
@@ -183,6 +199,15 @@ impl Workload {
                     .collect(),
                 covered: covered.unwrap_or_default(),
             });
+        }
+        for job in &mut jobs {
+            if let Some(shapes) = &workload.shapes {
+                // SAFETY: the workload keeps them until its threads have ended.
+                unsafe { job.chain.call_through(shapes) };
+            }
+        }
+        if plan.kind == WorkloadKind::CProgram {
+            workload.compiled = Some(compiled(plan)?);
         }
         if plan.huge_pages {
             reserve(&jobs)?;
@@ -214,8 +239,23 @@ impl Workload {
 
     /// The stacks that are known at every instruction.
     #[must_use]
-    pub const fn program(&self) -> Option<&Program> {
-        self.program.as_ref()
+    pub fn program(&self) -> Option<&Program> {
+        match (&self.compiled, &self.shapes) {
+            (Some(compiled), _) => Some(&compiled.known),
+            (_, Some(shapes)) => Some(shapes.program()),
+            _ => self.program.as_ref(),
+        }
+    }
+
+    /// The symbols of the workloads' code.
+    #[must_use]
+    pub fn symbols(&self) -> Vec<UserSymbol> {
+        let mut symbols = chain::symbols();
+        let begin = symbols.iter_mut().find(|it| it.name == chain::C_BEGIN);
+        if let (Some(symbol), Some(compiled)) = (begin, &self.compiled) {
+            (symbol.start, symbol.end) = compiled.begin;
+        }
+        symbols
     }
 
     /// The words shared with the host.
@@ -265,6 +305,7 @@ impl Workload {
                 | WorkloadKind::Process
                 | WorkloadKind::ExitGroup
                 | WorkloadKind::Killed
+                | WorkloadKind::CProgram
         );
         let handle = Builder::new()
             .name(format!("{}-{thread}", job.kind.name()))
@@ -315,6 +356,16 @@ impl Drop for Workload {
     fn drop(&mut self) {
         self.gate.cancel();
     }
+}
+
+/// The program of a plan, stored where it is executed from.
+fn compiled(plan: &WorkloadPlan) -> Result<CompiledProgram, WorkloadError> {
+    if !frameless::knows_sections() {
+        return Err(SframeError::Unsupported.into());
+    }
+    let program = plan.program.clone().ok_or(WorkloadError::NoProgram)?;
+    exec::store(&program.elf).map_err(WorkloadError::Store)?;
+    Ok(program)
 }
 
 /// Iterations of a kind that needs nothing between them.

@@ -80,8 +80,9 @@ impl Matching {
             list.push((index, injection));
         }
         let mut matching = Self::default();
+        let forked = forked(trace);
         for (cpu, injections) in of_cpu {
-            if let Err(why) = matching.match_cpu(trace, cpu, &injections) {
+            if let Err(why) = matching.match_cpu(trace, &forked, cpu, &injections) {
                 matching.unmatched.insert(cpu, why);
             }
         }
@@ -92,6 +93,7 @@ impl Matching {
     fn match_cpu(
         &mut self,
         trace: &Trace,
+        forked: &BTreeSet<(u32, u32)>,
         cpu: u32,
         injections: &[(usize, &Injection)],
     ) -> Result<(), Unmatched> {
@@ -124,7 +126,7 @@ impl Matching {
             let mut shown = Shown::default();
             for (sample, &(index, injection)) in samples.into_iter().zip(injections) {
                 let event = sample.index;
-                let fits = shown.check(trace, sample, injection);
+                let fits = shown.check(trace, forked, sample, injection);
                 fits.map_err(|misfit| Unmatched::Sample {
                     event,
                     misfit,
@@ -216,6 +218,15 @@ impl Matching {
     }
 }
 
+/// Processes, each with the one that forked it.
+fn forked(trace: &Trace) -> BTreeSet<(u32, u32)> {
+    let forks = trace.events.iter().filter_map(|event| match event.kind {
+        EventKind::Fork { pid, ppid, .. } if pid != ppid => Some((pid, ppid)),
+        _ => None,
+    });
+    forks.collect()
+}
+
 /// Whether the injections of a CPU at a rate into the kernel show their instruction.
 #[derive(Debug, Default)]
 struct Shown {
@@ -225,7 +236,13 @@ struct Shown {
 
 impl Shown {
     /// Whether a sample can be of this injection.
-    fn check(&mut self, trace: &Trace, event: &Event, injection: &Injection) -> Result<(), Misfit> {
+    fn check(
+        &mut self,
+        trace: &Trace,
+        forked: &BTreeSet<(u32, u32)>,
+        event: &Event,
+        injection: &Injection,
+    ) -> Result<(), Misfit> {
         let announced = injection
             .thread
             .and_then(|thread| trace.threads.iter().find(|t| t.thread == thread));
@@ -234,7 +251,9 @@ impl Shown {
             if thread.tid != 0 && event.tid.is_some_and(|tid| tid != thread.tid) {
                 return Err(Misfit::Thread);
             }
-            if event.pid.is_some_and(|pid| pid != thread.pid) {
+            // Nor are processes that are made so the one that was announced: they are its children.
+            let child = |pid| thread.tid == 0 && forked.contains(&(pid, thread.pid));
+            if { event.pid }.is_some_and(|pid| pid != thread.pid && !child(pid)) {
                 return Err(Misfit::Process);
             }
         }
@@ -275,6 +294,23 @@ mod tests {
         assert_eq!(matching.injection(a), Some(0));
         assert_eq!(matching.injection(b), Some(1));
         assert_eq!(matching.injection(c), Some(2));
+    }
+
+    #[test]
+    fn an_injection_into_a_process_of_an_iteration() {
+        for (announced, forks, matches) in [(0, true, true), (0, false, false), (1001, true, false)]
+        {
+            let mut kit = Kit::new(1);
+            kit.thread(0, 1001);
+            if forks {
+                kit.fork(0, 1001, 2002);
+            }
+            let at = kit.inject(0, 2002, C, user(0x1000).iteration(0, 1));
+            let mut trace = kit.trace();
+            trace.threads[0].tid = announced;
+            let found = Matching::new(&trace).injection(at);
+            assert_eq!(found.is_some(), matches, "{announced} {forks}");
+        }
     }
 
     #[test]

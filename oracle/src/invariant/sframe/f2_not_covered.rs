@@ -58,7 +58,7 @@ pub(super) mod tests {
         let stack = |stack_pointer, levels| KnownStack {
             start: 0x1000,
             end: 0x1100,
-            stack_pointer,
+            stack_pointer: Some(stack_pointer),
             callers: vec![(0x2000, levels), (0x3000, 1)],
         };
         kit.program(Program {

@@ -50,7 +50,8 @@ pub(super) fn known<'t>(facts: &Facts<'t>) -> Vec<Place<'t>> {
             return None;
         }
         let stack = program.stacks.iter().find(|it| {
-            (it.start..it.end).contains(&ip) && it.stack_pointer == injection.stack_pointer
+            let there = |at| at == injection.stack_pointer;
+            (it.start..it.end).contains(&ip) && it.stack_pointer.is_none_or(there)
         });
         let Some(stack) = stack else {
             return Some(Place::Elsewhere);
