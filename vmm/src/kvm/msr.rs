@@ -9,6 +9,11 @@ use vmm_sys_util::errno;
 /// IA32_TIME_STAMP_COUNTER.
 pub(crate) const TSC: u32 = 0x10;
 
+/// MSR_KVM_SYSTEM_TIME_NEW: the guest-physical address of a vCPU's kvmclock, and whether it is on
+/// (Documentation/virt/kvm/x86/msr.rst).
+pub(crate) const KVM_SYSTEM_TIME_NEW: u32 = 0x4b56_4d01;
+pub(crate) const KVMCLOCK_ENABLED: u64 = 1;
+
 /// IA32_MISC_ENABLE: fast string operations.
 const MISC_ENABLE: u32 = 0x1a0;
 const FAST_STRINGS: u64 = 1;

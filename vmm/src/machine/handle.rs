@@ -117,9 +117,13 @@ impl<'m> VcpuHandle<'m> {
         vcpu.set_regs(&regs)
     }
 
-    /// Has the `rdtsc` or `rdtscp` that the vCPU has just executed have read this.
+    /// Has the `rdtsc` or `rdtscp` that the vCPU has just executed have read this; or the time stamp of
+    /// the guest's kvmclock, if that is later. What the clock has gone on by is the difference of the
+    /// two, without a sign (`__pvclock_read_cycles()`, arch/x86/include/asm/pvclock.h): an earlier value is a
+    /// clock that has gone on by centuries.
     pub fn set_read_tsc(&mut self, value: u64) -> Result<(), InspectError> {
         let vcpu = self.inspect()?;
+        let value = vcpu.kvmclock_stamp()?.map_or(value, |it| value.max(it));
         let mut regs = vcpu.regs()?;
         (regs.rax, regs.rdx) = (value & 0xffff_ffff, value >> 32);
         vcpu.set_regs(&regs)

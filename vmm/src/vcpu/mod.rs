@@ -133,6 +133,19 @@ impl Vcpu {
             .ok_or(InspectError::NoSuchMsr { vcpu, index })
     }
 
+    /// The TSC at which KVM last wrote the guest's clock, if the guest has kvmclock and its page can be read.
+    pub(crate) fn kvmclock_stamp(&self) -> Result<Option<u64>, InspectError> {
+        let address = match self.msr(msr::KVM_SYSTEM_TIME_NEW) {
+            Ok(value) if value & msr::KVMCLOCK_ENABLED != 0 => value & !msr::KVMCLOCK_ENABLED,
+            Ok(_) | Err(InspectError::NoSuchMsr { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        // `tsc_timestamp` of struct pvclock_vcpu_time_info (arch/x86/include/asm/pvclock-abi.h)
+        let mut stamp = [0; 8];
+        let read = self.memory.read(address.saturating_add(8), &mut stamp);
+        Ok(read.is_ok().then(|| u64::from_le_bytes(stamp)))
+    }
+
     pub(crate) fn set_msr(&self, index: u32, data: u64) -> Result<(), InspectError> {
         let vcpu = self.index;
         match msr::set(&self.fd, index, data) {
