@@ -14,9 +14,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use object::{Object, ObjectSection, ObjectSymbol};
+use object::elf::{FileHeader64, ProgramType};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, Object, ObjectSection, ObjectSymbol};
 use unwindlab_guest_kernel::binutils::Suite;
-use unwindlab_guest_kernel::{Binutils, Cache, Silent, binutils};
+use unwindlab_guest_kernel::{Binutils, Cache, Silent, binutils, c_program};
 use unwindlab_sframe::{Base, Function, Row, Rule, Rules, Section, Version};
 
 /// A leaf, a function whose CFA moves, one that keeps a frame pointer, and one too long for rows of
@@ -233,4 +235,41 @@ fn readelf_reads_what_no_assembler_was_asked_for() {
     };
     let text = printed(&section);
     insta::assert_snapshot!(text);
+}
+
+/// What workload `c-program` executes: a section that exec finds, and the callers of each function.
+#[test]
+fn a_program_is_compiled_with_a_section_and_known_callers() {
+    const PT_GNU_SFRAME: ProgramType = ProgramType(0x6474_e554);
+    let cache = Cache::open(None).unwrap();
+    let made = c_program(&cache, &Silent).unwrap();
+    let header = FileHeader64::<Endianness>::parse(made.elf.as_slice()).unwrap();
+    let segments = header.program_headers(Endianness::Little, made.elf.as_slice());
+    let mut kinds = segments
+        .unwrap()
+        .iter()
+        .map(|it| it.p_type(Endianness::Little));
+    assert!(kinds.any(|kind| kind == PT_GNU_SFRAME));
+    let callers = |name: &str| {
+        let found = made.functions.iter().find(|it| it.name == name);
+        let callers = found.unwrap().callers.iter();
+        let within = |at: u64| {
+            made.functions
+                .iter()
+                .find(|it| it.start < at && at < it.end)
+        };
+        let names = callers.map(|&at| within(at).unwrap().name.as_str());
+        names.collect::<Vec<_>>()
+    };
+    let all = [
+        "c_locals",
+        "c_saves",
+        "c_aligned",
+        "c_variable",
+        "c_arguments",
+        "c_main",
+        "_start",
+    ];
+    assert_eq!(callers("c_leaf"), all);
+    assert_eq!(callers("_start"), [""; 0]);
 }
