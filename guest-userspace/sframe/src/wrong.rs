@@ -43,9 +43,14 @@ impl Numbers {
 
 impl Encoded {
     /// Makes one field wrong: its kind first, so that each kind is tried as often, then one of that
-    /// kind, then a value, mostly at an edge. `None` if there is no field, or if the value is that
-    /// which the field had.
+    /// kind, then a value, mostly at an edge, and never that which the field had. `None` if there is
+    /// no field.
     pub fn make_wrong(&mut self, numbers: &mut Numbers) -> Option<Wrong> {
+        // Each time the odds are better than one half.
+        (0..64).find_map(|_| self.try_wrong(numbers))
+    }
+
+    fn try_wrong(&mut self, numbers: &mut Numbers) -> Option<Wrong> {
         let mut kinds: Vec<FieldKind> = self.fields.iter().map(|it| it.kind).collect();
         kinds.sort_unstable();
         kinds.dedup();
@@ -82,7 +87,10 @@ impl Encoded {
         ];
         let value = numbers.one(&edges)? & mask;
         let at = field.bytes.start;
+        if value == old {
+            return None;
+        }
         self.set(&field, value);
-        (value != old).then_some(Wrong { kind, at, value })
+        Some(Wrong { kind, at, value })
     }
 }

@@ -58,6 +58,8 @@ struct Outcome {
     registered: BTreeMap<i32, usize>,
     /// By number of frames.
     frames: BTreeMap<usize, usize>,
+    /// Chains with frames that the stack does not have, and the section says.
+    said: usize,
 }
 
 /// Judges the requests of the cases that `is_mine` picks. Notes what came of each case.
@@ -91,6 +93,10 @@ pub(super) fn judge(
         *outcome.frames.entry(ips.len()).or_default() += 1;
         match verdict(&ask.what.expects, ips, &whole) {
             Verdict::Holds => tally.holds(),
+            Verdict::Said => {
+                outcome.said += 1;
+                tally.holds();
+            }
             Verdict::Undecided => tally.undecided("a chain that nobody has worked out"),
             Verdict::Wrong(what) => {
                 let case = ask.what.case.name();
@@ -117,8 +123,12 @@ impl Outcome {
         });
         let frames = { self.frames.iter() }.map(|(frames, count)| format!("{count} of {frames}"));
         let join = |parts: Vec<String>| parts.join(", ");
+        let said = match self.said {
+            0 => String::new(),
+            said => format!("; {said} with frames that only the section says"),
+        };
         format!(
-            "{}; chains by frames: {}",
+            "{}; chains by frames: {}{said}",
             join(registered.collect()),
             join(frames.collect())
         )
@@ -128,6 +138,8 @@ impl Outcome {
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Holds,
+    /// As the section says, and the stack does not.
+    Said,
     Undecided,
     Wrong(String),
 }
@@ -141,6 +153,7 @@ fn verdict(expects: &SframeExpects, ips: &[u64], whole: &[u64]) -> Verdict {
         SframeExpects::Says(said) => first(whole) || first(said),
     };
     match (right, expects) {
+        (true, SframeExpects::Says(_)) if !first(whole) => Verdict::Said,
         (true, _) => Verdict::Holds,
         (false, SframeExpects::Unknown) => Verdict::Undecided,
         (false, SframeExpects::Alone) => Verdict::Wrong(format!(
@@ -186,7 +199,7 @@ pub(super) mod tests {
     fn a_frame_that_neither_stack_nor_section_has_is_wrong() {
         let says = SframeExpects::Says(vec![0x1080, 0x99, 0x98]);
         let verdict = |ips: &[u64]| verdict(&says, ips, &WHOLE);
-        assert_eq!(verdict(&[0x1080, 0x99]), Verdict::Holds);
+        assert_eq!(verdict(&[0x1080, 0x99]), Verdict::Said);
         assert_eq!(verdict(&[0x1080, 0x2000]), Verdict::Holds);
         for ips in [&[0x1080, 0x98][..], &[0x1080, 0x2000, 0x98], &[]] {
             assert!(matches!(verdict(ips), Verdict::Wrong(_)), "{ips:x?}");
