@@ -234,6 +234,9 @@ pub enum SframeSection {
     V3,
     /// Version 3, which describes everything but the recursion between root and leaf.
     V3WithoutRecursion,
+    /// Version 3, which describes everything but the function of the tail call, between two that it
+    /// describes.
+    V3WithoutTailCall,
     /// None: nothing describes the code.
     None,
 }

@@ -235,6 +235,11 @@ pub(super) fn bare_recursion() -> u64 {
     ul_bare_descend()
 }
 
+/// Where the function of its tail call starts.
+pub(super) fn bare_tail_call() -> u64 {
+    ul_bare_tail()
+}
+
 /// The parts of `frameless` in which callers are found in one way: start and end of the root
 /// between its marks, the recursion, the function of the tail call, and the leaf.
 pub(super) fn bare_parts() -> [(u64, u64); 4] {

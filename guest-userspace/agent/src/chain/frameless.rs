@@ -52,14 +52,18 @@ impl Registered {
         let (version, pc_relative) = match section {
             SframeSection::V2 => (Version::V2, false),
             SframeSection::V2Relative => (Version::V2, true),
-            SframeSection::V3 | SframeSection::V3WithoutRecursion => (Version::V3, true),
+            SframeSection::V3
+            | SframeSection::V3WithoutRecursion
+            | SframeSection::V3WithoutTailCall => (Version::V3, true),
             SframeSection::None => return Ok(None),
         };
         let functions = code::bare();
-        let left_out = |it: &&Bare| {
-            section == SframeSection::V3WithoutRecursion && it.start == code::bare_recursion()
+        let left_out = match section {
+            SframeSection::V3WithoutRecursion => Some(code::bare_recursion()),
+            SframeSection::V3WithoutTailCall => Some(code::bare_tail_call()),
+            _ => None,
         };
-        let functions = functions.iter().filter(|it| !left_out(it));
+        let functions = functions.iter().filter(|it| Some(it.start) != left_out);
         Self::of(Section {
             version,
             pc_relative,

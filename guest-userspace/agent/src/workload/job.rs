@@ -80,9 +80,13 @@ impl ThreadJob {
                 // SAFETY: nothing else uses the pages, they have room for the chain, and they are
                 // freed with it.
                 chain = unsafe { chain.on_stack(pages.end()) };
-                if plan.sframe != SframeSection::V3WithoutRecursion
-                    && plan.sframe != SframeSection::None
-                {
+                let whole = !matches!(
+                    plan.sframe,
+                    SframeSection::V3WithoutRecursion
+                        | SframeSection::V3WithoutTailCall
+                        | SframeSection::None
+                );
+                if whole {
                     chain = chain.described();
                 }
                 Some(pages)
