@@ -95,6 +95,9 @@ pub(crate) struct Returns {
 pub(crate) enum Executed {
     /// The next instruction is there.
     Done(u64),
+    /// The next instruction is the `out` again, which KVM would skip. An NMI that comes right at the
+    /// `iret` of another, where NMIs are unmasked already, returns so.
+    DoneInPlace,
     /// Nothing: it is not one that is executed here.
     No(StrangeReturn),
     /// There is no return of ours at the `out`: it is the guest's own.
@@ -144,7 +147,10 @@ impl Returns {
             fd.set_sregs(&settable(sregs))?;
         }
         fd.set_regs(&landed.regs)?;
-        Ok(Executed::Done(landed.regs.rip))
+        Ok(match landed.regs.rip == regs.rip {
+            true => Executed::DoneInPlace,
+            false => Executed::Done(landed.regs.rip),
+        })
     }
 
     fn kind(&self, pc: u64) -> Option<ReturnKind> {

@@ -103,11 +103,14 @@ fn at_return(vcpu: &mut Vcpu, ports: &Ports) -> Result<Option<Stop>, errno::Erro
     };
     let strange = match returns.execute(&vcpu.fd, vcpu.index, &vcpu.memory)? {
         Executed::NotOurs => return Ok(None),
-        Executed::Done(pc) => {
-            heed_breakpoint(&vcpu.fd, &vcpu.debug.config, &vcpu.passed, pc)?;
-            // To an address: a breakpoint there says that it has come.
-            let one_step = !matches!(vcpu.debug.config.step, None | Some(StepMethod::Landing(_)));
-            return Ok(one_step.then_some(Stop::Stepped { pc }));
+        Executed::Done(pc) => return executed(vcpu, pc),
+        Executed::DoneInPlace => {
+            let regs = vcpu.fd.get_regs()?;
+            if let Some(stop) = complete_output(vcpu, ports) {
+                return Ok(Some(stop));
+            }
+            vcpu.fd.set_regs(&regs)?;
+            return executed(vcpu, regs.rip);
         }
         Executed::No(strange) => strange,
     };
@@ -118,6 +121,14 @@ fn at_return(vcpu: &mut Vcpu, ports: &Ports) -> Result<Option<Stop>, errno::Erro
     vcpu.fd.set_regs(&regs)?;
     let (pc, why) = (regs.rip, strange.to_string());
     Ok(Some(Stop::StrangeReturn { pc, why }))
+}
+
+/// The return was executed, and the vCPU is at `pc`.
+fn executed(vcpu: &mut Vcpu, pc: u64) -> Result<Option<Stop>, errno::Error> {
+    heed_breakpoint(&vcpu.fd, &vcpu.debug.config, &vcpu.passed, pc)?;
+    // To an address: a breakpoint there says that it has come.
+    let one_step = !matches!(vcpu.debug.config.step, None | Some(StepMethod::Landing(_)));
+    Ok(one_step.then_some(Stop::Stepped { pc }))
 }
 
 fn prepare(vcpu: &mut Vcpu, run: Run) -> Result<(), InspectError> {
