@@ -113,6 +113,36 @@ fn the_kernel_with_all_fixes_passes_everything() {
     assert!(records > 0, "{}", said(&output));
 }
 
+/// Everything that only a kernel with the proposal can run.
+#[test]
+fn the_proposal_unwinds_by_sframe() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = scratch("sframe");
+    let json = folder.join("results.jsonl");
+    let output = unwindlab(&[
+        "run",
+        "sframe-*",
+        "--source",
+        "debian",
+        "--patch",
+        "proposal:sframe",
+        "--json",
+        json.to_str().unwrap(),
+        "--artifacts",
+        folder.join("guests").to_str().unwrap(),
+    ]);
+    let text = std::fs::read_to_string(&json).unwrap_or_else(|_| panic!("{}", said(&output)));
+    let records: Vec<Record> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(!records.is_empty(), "{}", said(&output));
+    for record in &records {
+        let told = said(&output);
+        assert_eq!(record.outcome, "pass", "{}: {told}", record.name);
+    }
+}
+
 /// A few that are quick to build; `unwindlab mutants` runs all of them.
 #[test]
 fn mutants_are_killed_by_their_own_invariants() {
