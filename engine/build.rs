@@ -12,8 +12,9 @@ use std::process::Command;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 const PROFILE: &str = "agent";
 /// Static, because no loader exists in the guest; not position-independent, so that user
-/// addresses are the same in every run. Flags are separated by 0x1f.
-const RUSTFLAGS: &str = "-Ctarget-feature=+crt-static\x1f-Crelocation-model=static";
+/// addresses are the same in every run; with `.eh_frame` for unwinders in the guest. Flags are separated by 0x1f.
+const RUSTFLAGS: &str =
+    "-Ctarget-feature=+crt-static\x1f-Crelocation-model=static\x1f-Cforce-unwind-tables=yes";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("..");

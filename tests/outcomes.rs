@@ -12,6 +12,12 @@
 
 mod common;
 
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
 use common::{said, scratch, unwindlab};
 
 /// The outcome column of the only scenario's line, the exit code, and everything that was printed.
@@ -92,4 +98,64 @@ fn a_file_that_is_no_kernel_is_named() {
     let text = said(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("Cargo.toml"), "{text}");
+}
+
+#[test]
+fn a_file_that_is_no_recording_is_a_usage_error_and_no_pipe_is_waited_for() {
+    for file in ["Cargo.toml", "/dev/zero", "tests", "no-such-file"] {
+        let output = unwindlab(&["check", file]);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    }
+    let recording = "oracle/src/trace/fixtures/debian-7.3/reset.perf.data";
+    let output = unwindlab(&["check", recording]);
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    for part in ["F001", "C4 violated", "held: ", "with --switch-events: M6"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+}
+
+/// A gcc that makes programs which end in other ways than those of the findings.
+const OTHER_GCC: &str = r#"#!/bin/sh
+for source; do :; done
+case $(grep -o 'F0[0-9][0-9]' "$source" | head -n 1) in
+F007) body='puts("F007: another end"); return 3;' ;;
+F008) body='puts("F008: not tried: nothing to try"); return 2;' ;;
+*) body='puts("F009: before the trap"); fflush(stdout); __builtin_trap();' ;;
+esac
+printf '#include <stdio.h>\nint main(void) { %s }\n' "$body" > "$source"
+PATH=${PATH#*:} exec gcc "$@"
+"#;
+
+#[test]
+fn a_program_that_ends_in_another_way_is_told_with_its_last_line() {
+    let folder = scratch("programs");
+    let gcc = folder.join("gcc");
+    fs::write(&gcc, OTHER_GCC).unwrap();
+    fs::set_permissions(&gcc, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut path = OsString::from(&folder);
+    path.push(":");
+    path.push(env::var_os("PATH").unwrap());
+    let output = Command::new(env!("CARGO_BIN_EXE_unwindlab"))
+        .args(["run", "program-f007", "program-f008", "program-f009"])
+        .arg("--artifacts")
+        .arg(folder.join("guests"))
+        .env("PATH", path)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    for line in [
+        "fail              program-f007 ",
+        "  f007 ended with exit code 3: F007: another end",
+        "guest-skip        program-f008  F008: not tried: nothing to try",
+        "fail              program-f009 ",
+        "  a signal ended f009: F009: before the trap",
+    ] {
+        assert!(
+            told.lines().any(|it| it.starts_with(line)),
+            "{line}: {told}"
+        );
+    }
 }

@@ -20,9 +20,18 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The kernel sends it when the *thread* that started the child ends, so that thread must wait
 /// for the child.
 pub fn end_with_us(command: &mut Command) {
+    on_our_death(command, Signal::TERM);
+}
+
+/// As [`end_with_us`], by SIGKILL, for a child that has no children: it dies even if it is stopped.
+pub fn die_with_us(command: &mut Command) {
+    on_our_death(command, Signal::KILL);
+}
+
+fn on_our_death(command: &mut Command, signal: Signal) {
     let parent = getpid();
     let arm = move || -> io::Result<()> {
-        set_parent_process_death_signal(Some(Signal::TERM))?;
+        set_parent_process_death_signal(Some(signal))?;
         // The parent died before the line above took effect, so no signal will come.
         if getppid() != Some(parent) {
             return Err(io::ErrorKind::Interrupted.into());

@@ -17,6 +17,8 @@
 //! - `zstd`: streams of frames;
 //! - `progress`: who is told what is done, and says when to stop;
 //! - `child`: processes that end with this one;
+//! - `confine`: what they may do;
+//! - `input`: files that the user names;
 //! - `cache`: the folder in which everything is kept;
 //! - `image`: what is in a kernel's image: its ELF, symbols and lines;
 //! - `debian`: apt, packages, and the kernels in them;
@@ -27,16 +29,19 @@
 pub mod build;
 mod cache;
 pub mod child;
+pub mod confine;
 mod debian;
 pub mod image;
+pub mod input;
 mod kernel;
 mod progress;
 mod tools;
 mod zstd;
 
 pub use build::{BuildError, BuildSpec, Built, Client, Source, build};
-pub use cache::{Cache, CacheError};
+pub use cache::{Cache, CacheError, Verified};
 pub use debian::closure;
+pub use debian::deb::{self, DebError};
 pub use debian::outer::{self, OuterError, OuterKernel, outer_kernel};
 pub use image::lines::{self, KeptLines, LineError, Lines};
 pub use image::symbols::{KallsymsError, Symbols, SymbolsError};
@@ -48,3 +53,4 @@ pub use tools::binutils::{self, Binutils, BinutilsError};
 pub use tools::c_program::{CFunction, CProgram, CProgramError, c_program};
 pub use tools::perf::{self as perf_tool, PerfTool, PerfToolError, perf_tool};
 pub use tools::qemu::{self, Qemu, QemuError, qemu};
+pub use tools::reproducer;

@@ -9,6 +9,10 @@ pub trait Progress {
     /// How far the current step is, in bytes or in any other unit.
     fn bytes(&self, done: u64, total: u64);
 
+    /// How far the whole command is: `done` of `total` trials, points, kernels or the like. Told at its begin and whenever one
+    /// is done, so that the time left can be estimated.
+    fn overall(&self, _done: usize, _total: usize) {}
+
     /// Whether to end the work early, with an error. Work that waits for a child process looks at
     /// this several times a second.
     fn stopped(&self) -> bool {

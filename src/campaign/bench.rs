@@ -11,7 +11,7 @@ use super::kernel::KernelChoice;
 use super::sweep::{self, PathRequest, SweepRequest};
 use crate::bench::rows::{self, Bench, Line, Row};
 use crate::host::choice::KvmHost;
-use crate::host::provider::HostRequest;
+use crate::host::provider::{HostRequest, ProviderError};
 use crate::judge::outcome::OutcomeClass;
 use crate::report::json::Setting;
 use crate::scenario::Loaded;
@@ -81,7 +81,7 @@ pub fn measure(
         Ok(())
     };
     let mut kvm_host = "as of `run`".to_owned();
-    if request.rows.iter().any(|row| *row != Row::Library) {
+    if request.rows.iter().any(|row| row.shares_host()) {
         let sweep = SweepRequest::of(PathRequest::of(SWEPT));
         let sweep = sweep::plan(&sweep, &loaded(SWEPT, context)?, kernel)?;
         let recorded = required_trial(&loaded(RECORDED, context)?, kernel)?;
@@ -102,12 +102,25 @@ pub fn measure(
             machine: MachineSpec::of(&sweep.trial),
             sweep,
             recorded,
-            invariants: context.analysis.invariants,
-            findings: context.analysis.findings.as_ref(),
-            symbols: kernel.symbols(),
+            judge: context.judge(kernel.symbols(), false),
             progress: context.progress,
         };
         bench.measure(&request.rows, &mut take)?;
+    }
+    if request.rows.contains(&Row::HostStarts) {
+        take(rows::host_starts(request.rounds, |round| {
+            let of = request.rounds;
+            context
+                .progress
+                .step(&format!("start {} of {of}", round + 1));
+            let host = HostRequest {
+                kvm_host: request.kvm_host,
+                ..HostRequest::default()
+            };
+            let host = context.start(host, kernel)?;
+            kvm_host = host.host();
+            Ok::<_, ProviderError>(host)
+        }))?;
     }
     if request.rows.contains(&Row::Library) {
         take(rows::library(&request.library_arguments))?;

@@ -6,7 +6,8 @@ use super::analysis::Analysis;
 use super::error::CampaignError;
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::{HostRequest, Provider, ProviderError, TestKernel};
-use crate::scenario::{Library, Loaded, ResolveError, resolve};
+use crate::judge::{Judge, JudgeLimit};
+use crate::scenario::{KernelSymbols, Library, Loaded, ResolveError, resolve};
 use unwindlab_engine::interrupt::Interrupt;
 use unwindlab_engine::plan::{Executor, Progress, TrialPlan};
 
@@ -24,7 +25,22 @@ pub struct Context<'a> {
     pub interrupt: &'a Interrupt,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
+    /// A judge of trials of a kernel, by all invariants and findings.
+    pub(super) fn judge(
+        &self,
+        symbols: &'a dyn KernelSymbols,
+        compare_snapshots: bool,
+    ) -> Judge<'a> {
+        Judge {
+            invariants: self.analysis.invariants,
+            findings: self.analysis.findings.as_ref(),
+            symbols,
+            compare_snapshots,
+            limit: JudgeLimit::usual(self.interrupt),
+        }
+    }
+
     /// Ends a campaign that the user interrupted.
     pub(super) fn check_interrupt(&self) -> Result<(), CampaignError> {
         match self.interrupt.is_set() {

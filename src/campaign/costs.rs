@@ -19,14 +19,14 @@ use crate::report::costs::{Cost, CostRow, Instructions, NoCost};
 use crate::scenario::parse::parse;
 use crate::scenario::{Loaded, ResolveError, resolve};
 use unwindlab_abi::message::ExpectedStack;
-use unwindlab_engine::plan::sweep::{Message, Step};
+use unwindlab_engine::plan::sweep::{Message, Step, SweepPlan};
 use unwindlab_engine::plan::{Executor, TrialPlan};
 use unwindlab_oracle::trace::model::Sample;
 use unwindlab_oracle::trace::recording::TrialEnd;
 use unwindlab_oracle::trace::{Event, EventKind, Trace};
 
 /// The function in which the NMI comes.
-const PLACE: &str = "__x64_sys_getppid";
+pub(super) const PLACE: &str = "__x64_sys_getppid";
 
 /// Longest way to user mode, in instructions: a walk of several hundred frames by SFrame has some hundred
 /// thousand.
@@ -118,6 +118,8 @@ pub fn costs(
     for &frames in &request.frames {
         for way in &WAYS {
             context.check_interrupt()?;
+            let total = request.frames.len().saturating_mul(WAYS.len());
+            context.progress.overall(rows.len(), total);
             let loaded = scenario(way, frames)?;
             let cost = match measure(&loaded, host.as_mut(), kernel.as_ref(), context) {
                 Ok(cost) => Ok(cost),
@@ -142,7 +144,7 @@ pub fn costs(
 }
 
 /// Why there is no figure.
-enum Unmeasured {
+pub(super) enum Unmeasured {
     /// None can be had at all.
     Campaign(Box<CampaignError>),
     /// This one was not obtained.
@@ -226,7 +228,7 @@ fn recorded(
         .map_err(ProviderError::from)?;
     let trace = Trace::decode(&recording);
     let reason = |text: &str| Unmeasured::Reason(text.to_owned());
-    if let TrialEnd::Unsupported { reason } = &recording.end {
+    if let TrialEnd::Unsupported { reason } | TrialEnd::HostLacks { reason } = &recording.end {
         return Err(Unmeasured::Lack(reason.clone()));
     }
     let thread = trace
@@ -262,7 +264,7 @@ fn recorded(
 
 /// The address behind the leaf's system call. The stack of code that no section describes is announced
 /// without one: no kernel is expected to find its callers.
-fn frame_zero(trace: &Trace, stack: &ExpectedStack) -> u64 {
+pub(super) fn frame_zero(trace: &Trace, stack: &ExpectedStack) -> u64 {
     let mut symbols = trace.user_symbols.iter();
     match stack.syscall_return {
         0 => symbols
@@ -273,7 +275,7 @@ fn frame_zero(trace: &Trace, stack: &ExpectedStack) -> u64 {
 }
 
 /// How many frames of a chain are right from the innermost on, and how many others it has.
-fn compare(chain: &[u64], first: u64, stack: &ExpectedStack) -> (usize, usize) {
+pub(super) fn compare(chain: &[u64], first: u64, stack: &ExpectedStack) -> (usize, usize) {
     let wanted = std::iter::once(first).chain(stack.caller_addresses());
     let right = chain
         .iter()
@@ -294,13 +296,26 @@ fn on_stack(sample: &Sample, bytes: &[u8], stack: &ExpectedStack) -> usize {
     usize::from(first) + found.count()
 }
 
-/// Single-steps from the NMI's handler to user mode.
+/// The instructions from the NMI's handler to user mode.
 fn instructions(
     loaded: &Loaded,
     host: &mut dyn Executor,
     kernel: &dyn TestKernel,
     context: Context<'_>,
 ) -> Result<Instructions, Unmeasured> {
+    let plan = stepping(loaded, kernel, LONGEST)?;
+    let steps = stepped(&plan, host, context)?;
+    let place = kernel.symbols().addresses(PLACE);
+    count(&steps, &place)
+        .ok_or_else(|| Unmeasured::Reason("the NMI did not return to its place".to_owned()))
+}
+
+/// The plan to single-step from the NMI's handler to user mode, so many instructions at most.
+pub(super) fn stepping(
+    loaded: &Loaded,
+    kernel: &dyn TestKernel,
+    longest: u32,
+) -> Result<SweepPlan, Unmeasured> {
     let path = PathRequest {
         scenario: PathBuf::from(&loaded.file),
         start: PathOrigin::From(PathPlace::Handler),
@@ -309,10 +324,20 @@ fn instructions(
     request.options.jobs = 1;
     request.points = PointChoice::Numbered(Vec::new());
     let mut plan = sweep::plan(&request, loaded, kernel)?;
-    plan.longest = LONGEST;
+    plan.longest = longest;
+    plan.patience = patience(kernel);
+    Ok(plan)
+}
+
+/// The steps of such a plan.
+pub(super) fn stepped(
+    plan: &SweepPlan,
+    host: &mut dyn Executor,
+    context: Context<'_>,
+) -> Result<Vec<Step>, Unmeasured> {
     let mut steps: Option<Vec<Step>> = None;
     let mut failed = None;
-    host.sweep(&plan, &mut |message| {
+    host.sweep(plan, &mut |message| {
         match message {
             Message::Path { path, .. } => steps = Some(path),
             Message::Failed { reason } => failed = Some(reason),
@@ -322,13 +347,18 @@ fn instructions(
     })
     .map_err(ProviderError::from)?;
     context.check_interrupt()?;
-    let steps = steps.ok_or_else(|| {
+    steps.ok_or_else(|| {
         let reason = failed.unwrap_or_else(|| "the way to user mode was not recorded".to_owned());
         Unmeasured::Reason(reason)
-    })?;
-    let place = kernel.symbols().addresses(PLACE);
-    count(&steps, &place)
-        .ok_or_else(|| Unmeasured::Reason("the NMI did not return to its place".to_owned()))
+    })
+}
+
+/// How long the kernel lets an NMI's handler take.
+fn patience(kernel: &dyn TestKernel) -> Option<u64> {
+    match kernel.symbols().addresses("nmi_longest_ns").as_slice() {
+        [address] => Some(*address),
+        _ => None,
+    }
 }
 
 /// The instructions up to the interrupted one, and those behind it up to user mode.

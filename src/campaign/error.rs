@@ -7,10 +7,12 @@ use std::path::PathBuf;
 
 use unwindlab_guest_kernel::build::header::HeaderError;
 
+use super::check::CheckError;
 use super::kernel::KernelError;
 use crate::host::provider::{ProviderError, ProviderFailure};
 use crate::judge::sweep_record::SweepRecordError;
-use crate::report::artifacts::WriteError;
+use crate::report::bug_report::FactsError;
+use crate::report::output_file::WriteError;
 use crate::scenario::ScenarioErrors;
 use crate::scenario::inject::places::PlaceError;
 use crate::scenario::library::LibraryError;
@@ -22,6 +24,9 @@ pub enum CampaignError {
     /// The request's filter leaves no scenario.
     #[error("no scenario's name contains the --filter; `unwindlab list` shows them")]
     NothingSelected,
+    /// A token is of a trial of a schedule, and this scenario has none.
+    #[error("{0} has no `explore`: --token repeats a trial of a scenario that has")]
+    NothingExplored(String),
     /// The kernel's options do not name a kernel.
     #[error(transparent)]
     Kernel(#[from] KernelError),
@@ -56,6 +61,9 @@ pub enum CampaignError {
     /// The header of a built-in patch lacks something.
     #[error(transparent)]
     Header(#[from] HeaderError),
+    /// The documentation of a finding lacks something.
+    #[error(transparent)]
+    Facts(#[from] FactsError),
     /// The mutants cannot be tested as their headers say.
     #[error(transparent)]
     Mutants(#[from] MutantsError),
@@ -65,6 +73,9 @@ pub enum CampaignError {
     /// The search for the first bad commit cannot be made.
     #[error(transparent)]
     Bisect(#[from] BisectError),
+    /// A recording is not judged.
+    #[error(transparent)]
+    Check(#[from] CheckError),
     /// The user stopped the campaign.
     #[error("interrupted")]
     Interrupted,
@@ -83,6 +94,7 @@ impl CampaignError {
     pub const fn is_usage(&self) -> bool {
         match self {
             Self::NothingSelected
+            | Self::NothingExplored(_)
             | Self::Kernel(_)
             | Self::Library(_)
             | Self::Scenario(_)
@@ -92,8 +104,10 @@ impl CampaignError {
             | Self::Requests(_)
             | Self::Replay(_)
             | Self::Header(_)
+            | Self::Facts(_)
             | Self::Mutants(_)
-            | Self::Series(_) => true,
+            | Self::Series(_)
+            | Self::Check(_) => true,
             Self::Provider(error) => matches!(error.kind(), ProviderFailure::Usage),
             Self::Bisect(error) => error.is_usage(),
             Self::Interrupted | Self::Io(_) | Self::Json(_) => false,
@@ -227,6 +241,11 @@ pub enum SeriesError {
     /// The range is empty.
     #[error("{0} has no commits")]
     EmptyRange(String),
+    /// An option concerns patches, and the series is a range of commits.
+    #[error(
+        "{0} is a range of commits: --apply-only, --skip-conflicts and --touching are for patches"
+    )]
+    NoPatches(String),
 }
 
 /// Why the first bad commit cannot be searched for.

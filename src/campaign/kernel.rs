@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use unwindlab_guest_kernel::input;
 
 use serde::{Deserialize, Serialize};
 use unwindlab_guest_kernel::build::config::Fragment;
@@ -25,7 +26,7 @@ pub struct KernelChoice {
     pub tree: Option<PathBuf>,
     /// A revision of the repository in `tree`.
     pub rev: Option<String>,
-    /// `debian`, or `debian:7.2`.
+    /// `debian`, `debian:7.2`, or `upstream`.
     pub source: Option<String>,
     /// Patches, in order: files, `mutant:NAME`, `variant:NAME`, `proposal:NAME` or `fix:NAME`.
     pub patch: Vec<String>,
@@ -42,7 +43,8 @@ pub struct KernelChoice {
 pub enum KernelError {
     /// `source` is not a source.
     #[error(
-        "unknown --source {0:?}: give debian, debian:VERSION (such as debian:7.2), or --tree DIR"
+        "unknown --source {0:?}: give debian, debian:VERSION (such as debian:7.2), \
+         upstream (what Debian's patches apply to), or --tree DIR"
     )]
     Source(String),
     /// No built-in patch has this name.
@@ -113,7 +115,7 @@ impl KernelChoice {
             });
         }
         let text = self.source.as_deref().unwrap_or(DEBIAN);
-        Source::debian(text).ok_or_else(|| KernelError::Source(text.to_owned()))
+        Source::packaged(text).ok_or_else(|| KernelError::Source(text.to_owned()))
     }
 
     /// The same kernel with this patch on top, built from Debian's source where it was not built
@@ -192,7 +194,7 @@ fn fragment(name: &str) -> Result<Fragment, KernelError> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, KernelError> {
-    std::fs::read(path).map_err(|source| KernelError::Read {
+    input::read(path, input::RECORDED).map_err(|source| KernelError::Read {
         path: path.to_owned(),
         source,
     })

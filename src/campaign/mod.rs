@@ -13,15 +13,21 @@
 //! - [`mutants()`](mutants::mutants), [`variants()`](variants::variants),
 //!   [`series()`](series::series): the same scenarios on one kernel after the other
 //! - [`bisect()`](bisect::bisect): the search for the first bad commit
+//! - [`check()`](check::check): recordings that perf made elsewhere
 //! - [`findings()`](findings::findings): the findings that a kernel has by its code
+//! - [`bug_report()`](bug_report::bug_report): a finding as a kernel maintainer wants to be told of it
 //! - [`costs()`](costs::costs): what a sample with a user stack costs
+//! - [`designs()`](designs::designs): the kernel's unwinding beside that in user mode
 //! - [`measure()`](bench::measure): what is promised, measured
 
 pub mod analysis;
 pub mod bench;
 pub mod bisect;
+pub mod bug_report;
+pub mod check;
 mod context;
 pub mod costs;
+pub mod designs;
 pub mod error;
 pub mod findings;
 pub mod kernel;

@@ -76,7 +76,7 @@ impl Suite<'_> {
         };
         let trials: Vec<_> = library.iter().map(trial).collect();
         let mut run = LibraryRun::new(&options, None, kernel, self.context);
-        run.run_all(library, &trials, &mut |_| Ok(()))?;
+        run.run_all(library, &trials, &mut |_, _| Ok(()))?;
         self.context.check_interrupt()?;
         Ok(run.results)
     }
@@ -94,6 +94,7 @@ impl Suite<'_> {
             let (provider, interrupt) = (self.context.provider, self.context.interrupt);
             scope.spawn(move || build_each(provider, interrupt, jobs, &send));
             for (at, job) in jobs.iter().enumerate() {
+                self.context.progress.overall(at, jobs.len());
                 self.context
                     .progress
                     .step(&format!("building {}", job.request));

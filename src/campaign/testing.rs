@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
-use unwindlab_guest_kernel::BuildError;
-use unwindlab_guest_kernel::build::patch::Patch;
+use unwindlab_guest_kernel::{BuildError, Verified};
 
 use super::analysis::Analysis;
 use crate::host::choice::KvmHost;
@@ -190,16 +189,16 @@ impl Provider for FakeProvider {
         }))
     }
 
-    fn series(&self, _: &Path) -> Result<Vec<Patch>, ProviderError> {
-        Ok(Vec::new())
-    }
-
     fn path(&self, _: &str) -> Result<PathBuf, ProviderError> {
         Ok("/vmlinux".into())
     }
 
     fn list(&self) -> Result<Vec<String>, ProviderError> {
         Ok(Vec::new())
+    }
+
+    fn verify_cache(&self, _: &dyn Progress) -> Result<Verified, ProviderError> {
+        Ok(Verified::default())
     }
 
     fn executor(

@@ -122,7 +122,7 @@ fn all_fallen(results: &[ScenarioResult]) -> Vec<(String, Vec<String>)> {
 fn died(results: &[ScenarioResult]) -> Vec<String> {
     results
         .iter()
-        .filter(|result| matches!(result.outcome, Outcome::GuestPanic | Outcome::Hang))
+        .filter(|result| result.outcome.is_death())
         .map(|result| format!("{} ({})", result.name, result.outcome.name()))
         .collect()
 }

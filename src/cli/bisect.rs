@@ -1,10 +1,13 @@
 //! `unwindlab bisect`.
 
+use super::values;
+use crate::host::choice::KvmHost;
+use clap::Args;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use unwindlab_guest_kernel::build::history::Commit;
 
-use super::args::BisectArgs;
 use super::error::CommandError;
 use super::progress::Spinner;
 use crate::campaign::Context;
@@ -12,6 +15,60 @@ use crate::campaign::bisect::log::{Ends, Tested};
 use crate::campaign::bisect::search::{CommitVerdict, FirstBad};
 use crate::campaign::bisect::{self, BisectEvent, BisectRequest};
 use crate::judge::outcome::EXIT_UNTESTED;
+
+/// `unwindlab bisect`.
+#[derive(Debug, Args)]
+pub struct BisectArgs {
+    /// The scenario that distinguishes good from bad: a file, or a name from the library.
+    #[arg(value_name = "SCENARIO")]
+    pub scenario: PathBuf,
+    /// A good revision.
+    #[arg(long, value_name = "REV")]
+    pub good: String,
+    /// A bad revision.
+    #[arg(long, value_name = "REV")]
+    pub bad: String,
+    /// The git repository. It is never written to.
+    #[arg(long, value_name = "DIR")]
+    pub tree: PathBuf,
+    /// Search for violations of this invariant [default: the failure that most runs of the bad
+    /// revision show].
+    #[arg(long, value_name = "ID")]
+    pub invariant: Option<String>,
+    /// Number of runs of the bad revision that estimate its failure rate.
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Confidence",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
+    pub runs: u32,
+    /// Minimum probability that a commit reported good is good.
+    #[arg(
+        long,
+        value_name = "P",
+        help_heading = "Confidence",
+        default_value_t = 0.99,
+        value_parser = values::share
+    )]
+    pub confidence: f64,
+    /// Record progress in this file. With the same arguments, the search continues from it
+    /// [default: a file `unwindlab-bisect-*.jsonl` in the current folder].
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Apply a patch to every commit: a file, `mutant:NAME`, `variant:NAME`, `proposal:NAME` or
+    /// `fix:NAME`; repeatable.
+    #[arg(long, value_name = "PATCH", help_heading = "Build")]
+    pub patch: Vec<String>,
+    /// Add to unwindlab's kernel configuration: a file with .config lines, `debug` or `dwarf`;
+    /// repeatable.
+    #[arg(long, value_name = "FRAGMENT", help_heading = "Build")]
+    pub config: Vec<String>,
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
+    pub kvm_host: KvmHost,
+}
 
 /// Searches and reports; the exit code: 0 where the first bad commit was found.
 ///

@@ -7,8 +7,10 @@ use super::error::{CommandError, class_code};
 use super::progress::Spinner;
 use crate::campaign::Context;
 use crate::campaign::costs::{self, CostsRequest};
+use crate::campaign::designs::{self, DesignsRequest};
 use crate::host::choice::KvmHost;
 use crate::report::costs::{class, table};
+use crate::report::designs as tables;
 
 /// `unwindlab costs`.
 #[derive(Debug, Args)]
@@ -16,6 +18,9 @@ pub struct CostsArgs {
     /// Measure a stack of this many frames; repeatable.
     #[arg(long, value_name = "N", default_values_t = [10, 100, 300])]
     pub frames: Vec<u32>,
+    /// Compare unwinding in user mode with the kernel's.
+    #[arg(long)]
+    pub user_mode: bool,
     /// The kernel to measure.
     #[command(flatten)]
     pub kernel: KernelOptions,
@@ -33,6 +38,9 @@ pub fn costs(
     context: Context<'_>,
     spinner: &Spinner,
 ) -> Result<u8, CommandError> {
+    if args.user_mode {
+        return compare(args, context, spinner);
+    }
     let request = CostsRequest {
         frames: args.frames.clone(),
         kernel: args.kernel.choice(),
@@ -51,4 +59,20 @@ pub fn costs(
         measured.release, measured.kvm_host
     ))?;
     Ok(class_code(class(&measured.rows)))
+}
+
+fn compare(args: &CostsArgs, context: Context<'_>, spinner: &Spinner) -> Result<u8, CommandError> {
+    let request = DesignsRequest {
+        frames: args.frames.clone(),
+        kernel: args.kernel.choice(),
+        kvm_host: args.kvm_host,
+    };
+    let found = designs::designs(&request, context)?;
+    spinner.clear();
+    spinner.print(&tables::tables(&found))?;
+    spinner.print(&format!(
+        "on {}, KVM host {}\n",
+        found.release, found.kvm_host
+    ))?;
+    Ok(class_code(tables::class(&found)))
 }

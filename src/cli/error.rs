@@ -1,11 +1,13 @@
 //! Why a command ends without doing its work, and with which exit code.
 
-use std::io;
+use std::io::{self, Write as _};
 
 use crate::campaign::error::CampaignError;
+pub(super) use crate::judge::outcome::class_code;
+
 use crate::host::provider::{ProviderError, ProviderFailure};
-use crate::judge::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED, EXIT_USAGE, OutcomeClass};
-use crate::report::artifacts::WriteError;
+use crate::judge::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED, EXIT_USAGE};
+use crate::report::output_file::WriteError;
 use crate::scenario::library::LibraryError;
 use unwindlab_oracle::invariant::finding::FindingsError;
 
@@ -60,18 +62,10 @@ impl CommandError {
     }
 }
 
-/// The exit code of a campaign that came to its summary.
-pub(super) const fn class_code(class: OutcomeClass) -> u8 {
-    match class {
-        OutcomeClass::Good => 0,
-        OutcomeClass::Bad => 1,
-        OutcomeClass::Untested => EXIT_UNTESTED,
-    }
-}
-
 /// Shows an error on stderr, each of its lines on its own.
 pub(super) fn show(error: &dyn std::error::Error) {
     for line in error.to_string().lines() {
-        anstream::eprintln!("error: {line}");
+        // Where nobody can be told, the exit code still tells.
+        let _ = writeln!(anstream::stderr(), "error: {line}");
     }
 }

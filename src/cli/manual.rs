@@ -5,7 +5,7 @@ use clap::CommandFactory as _;
 use super::args::{Cli, CompletionsArgs, ManArgs};
 use super::error::CommandError;
 use super::output::print;
-use crate::report::artifacts::WriteError;
+use crate::report::output_file::WriteError;
 
 /// Prints the manual page of the program, or writes a page for each command.
 ///

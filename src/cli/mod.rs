@@ -2,25 +2,33 @@
 //! become text. An error is one line and an exit code of docs/outcomes.md.
 
 mod args;
+mod authoring;
 mod bench;
 mod bisect;
+mod cache;
+mod check;
 mod costs;
 mod error;
 mod kernel;
 mod manual;
 mod mutants;
 mod output;
+mod outputs;
 mod progress;
 mod replay;
+mod report;
 mod requests;
 mod run;
 mod series;
 mod setups;
+mod soak;
 mod sweep;
 mod values;
 mod variants;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser as _;
 use tracing_subscriber::Layer as _;
@@ -28,7 +36,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use self::args::{Cli, Command, KernelCommand};
+use self::args::{CacheCommand, Cli, Command, KernelCommand, SchemaOf};
 use self::error::CommandError;
 use self::output::print;
 use self::progress::Spinner;
@@ -38,8 +46,10 @@ use crate::campaign::error::CampaignError;
 use crate::campaign::findings;
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::Provider;
+use crate::report::json;
 use crate::scenario::{Library, schema};
 use unwindlab_engine::interrupt::Interrupt;
+use unwindlab_guest_kernel::confine;
 
 /// Overrides `-v` where it is set; targets and levels as tracing-subscriber's `Targets` has them
 /// (`unwindlab=debug`).
@@ -50,6 +60,7 @@ const LOG_VARIABLE: &str = "UNWINDLAB_LOG";
 pub fn main(provider: &dyn Provider) -> ExitCode {
     let cli = Cli::parse();
     init_log(cli.verbose);
+    confine::choose(cli.policy());
     let done = start(cli.command, provider);
     let code = done.unwrap_or_else(|error| {
         error::show(&error);
@@ -58,9 +69,18 @@ pub fn main(provider: &dyn Provider) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// How long judging a trial goes on behind Ctrl-C.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 fn start(command: Command, provider: &dyn Provider) -> Result<u8, CommandError> {
     let analysis = Analysis::embedded()?;
     let interrupt = Interrupt::from_signals()?;
+    // What was found so far is written; what comes is broken off.
+    interrupt.watch(PATIENCE, || {
+        let error = CampaignError::Interrupted.into();
+        error::show(&error);
+        std::process::exit(CommandError::exit_code(&error).into());
+    })?;
     let spinner = Spinner::new();
     let context = Context {
         provider,
@@ -80,6 +100,8 @@ fn start(command: Command, provider: &dyn Provider) -> Result<u8, CommandError> 
 fn dispatch(command: Command, context: Context<'_>, spinner: &Spinner) -> Result<u8, CommandError> {
     match command {
         Command::Run(args) => return run::run(args, context, spinner),
+        Command::Check(args) => return check::check(&args, context, spinner),
+        Command::Soak(args) => return soak::soak(&args, context, spinner),
         Command::Mutants(args) => return mutants::mutants(&args, context, spinner),
         Command::Variants(args) => return variants::variants(&args, context, spinner),
         Command::Series(args) => return series::series(&args, context, spinner),
@@ -89,14 +111,22 @@ fn dispatch(command: Command, context: Context<'_>, spinner: &Spinner) -> Result
         Command::Setups(args) => return setups::setups(&args, context, spinner),
         Command::Bench(args) => return bench::bench(&args, context, spinner),
         Command::Bisect(args) => return bisect::bisect(&args, context, spinner),
+        Command::Cache(CacheCommand::Verify) => return cache::verify(context, spinner),
         Command::Kernel(command) => kernel(command, context, spinner)?,
         Command::Findings(args) => {
             for line in findings::findings(&args.kernel.choice(), context)? {
                 spinner.print(&line)?;
             }
         }
+        Command::Report(args) => report::report(&args, context, spinner)?,
         Command::List => list(context.analysis)?,
-        Command::Schema => print(&schema::schema()?)?,
+        Command::New(args) => authoring::new(&args, context.analysis)?,
+        Command::Lint(args) => authoring::lint(&args, context.analysis)?,
+        Command::Explain(args) => authoring::explain_name(&args)?,
+        Command::Schema(args) => print(&match args.of {
+            SchemaOf::Scenario => schema::schema()?,
+            SchemaOf::Result => json::schema()?,
+        })?,
         Command::Doctor => print(&context.provider.doctor()?)?,
         Command::Man(args) => manual::man(&args)?,
         Command::Completions(args) => manual::completions(&args)?,
@@ -168,8 +198,12 @@ fn init_log(verbose: u8) {
     let filter: Targets = asked
         .and_then(|filter| filter.parse().ok())
         .unwrap_or_else(|| Targets::new().with_default(default));
+    // https://no-color.org
+    let styled = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
+        .with_ansi(styled)
+        .log_internal_errors(false)
         .with_target(false);
     tracing_subscriber::registry()
         .with(lines.with_filter(filter))

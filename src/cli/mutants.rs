@@ -1,12 +1,44 @@
 //! `unwindlab mutants`.
 
+use crate::host::choice::KvmHost;
+use clap::Args;
+use std::path::PathBuf;
 use std::time::Instant;
 
-use super::args::MutantsArgs;
+use super::args::BuildOptions;
 use super::error::{CommandError, class_code};
 use super::progress::Spinner;
 use crate::campaign::Context;
 use crate::campaign::mutants::{self, MutantTest, MutantsRequest};
+use crate::report::html;
+use crate::report::output_file::OutputFile;
+
+/// `unwindlab mutants`.
+#[derive(Debug, Args)]
+pub struct MutantsArgs {
+    /// Run these scenarios on every mutant, instead of those that the mutant's patch names.
+    #[arg(value_name = "SCENARIO")]
+    pub scenarios: Vec<PathBuf>,
+    /// Build only this mutant; repeatable.
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+    /// Run the whole library on every mutant.
+    #[arg(long)]
+    pub all: bool,
+    /// Sweep the mutants that a single NMI can expose, instead of running the scenarios written
+    /// for them.
+    #[arg(long, conflicts_with_all = ["scenarios", "all"])]
+    pub sweep: bool,
+    /// The kernel that the mutants are patches to.
+    #[command(flatten)]
+    pub build: BuildOptions,
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
+    pub kvm_host: KvmHost,
+    /// Write a report for a browser, one HTML file: the kill matrix, by scenario and by invariant.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    pub html: Option<PathBuf>,
+}
 
 /// Builds and tests the mutants, and prints the kill matrix; the exit code.
 ///
@@ -18,6 +50,7 @@ pub fn mutants(
     spinner: &Spinner,
 ) -> Result<u8, CommandError> {
     let start = Instant::now();
+    let file = args.html.as_deref().map(OutputFile::create).transpose()?;
     let test = if args.sweep {
         MutantTest::Sweep
     } else if args.all || !args.scenarios.is_empty() {
@@ -41,5 +74,8 @@ pub fn mutants(
         matrix.summary(),
         start.elapsed().as_secs_f64()
     ))?;
+    if let Some(file) = file {
+        file.finish(html::matrix::html(&matrix, start.elapsed())?)?;
+    }
     Ok(class_code(matrix.class()))
 }

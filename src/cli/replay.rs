@@ -1,6 +1,6 @@
 //! `unwindlab replay`.
 
-use super::args::ReplayArgs;
+use super::args::{Detail, KernelOptions};
 use super::error::{CommandError, class_code};
 use super::progress::Spinner;
 use super::run::RunPrinter;
@@ -10,6 +10,29 @@ use crate::campaign::error::CampaignError;
 use crate::campaign::replay::{self, ReplayEvent, ReplayRequest, ReplayResult};
 use crate::campaign::replay_file::{ReplayFile, ReplayTrial};
 use crate::campaign::sweep::SweepEvent;
+use crate::host::choice::KvmHost;
+use crate::judge::flaky::FlakyIs;
+use crate::report::tap::Format;
+use clap::Args;
+use std::path::PathBuf;
+
+/// `unwindlab replay`.
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// The replay file: a sweep writes one for each distinct failure, a run one for each scenario
+    /// that failed.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Another kernel than the one that the trial failed on.
+    #[command(flatten)]
+    pub on: KernelOptions,
+    /// What else to show.
+    #[command(flatten)]
+    pub detail: Detail,
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
+    pub kvm_host: KvmHost,
+}
 
 /// Makes the trial again; the exit code: 1 where it fails in the same way, 0 where it passes, 125
 /// where neither is known.
@@ -32,7 +55,7 @@ pub fn replay(
         kernel: (other.kernel.is_some() || other.builds()).then_some(other),
         kvm_host: args.kvm_host,
     };
-    let mut printer = RunPrinter::new(spinner, args.detail.trace);
+    let mut printer = RunPrinter::new(spinner, Format::Text, FlakyIs::Fail, args.detail.trace);
     let summary = replay::replay(&request, context, &mut |event| match event {
         ReplayEvent::Run(event) => printer.take(event),
         ReplayEvent::Sweep(SweepEvent::Failed(failure)) => {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::args::SweepArgs;
 use super::error::{CommandError, class_code};
 use super::progress::Spinner;
+use super::sweep::SweepArgs;
 use crate::campaign::Context;
 use crate::campaign::requests::{PlaceSweep, PlacesEvent, PlacesRequest, PlacesSummary, requests};
 use crate::judge::outcome::OutcomeClass;

@@ -1,20 +1,157 @@
 //! `unwindlab run`.
 
+use clap::Args;
+use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use unwindlab_engine::plan::Token;
 
-use super::args::RunArgs;
+use super::args::{KernelOptions, WitnessOptions};
 use super::error::{CommandError, show};
+use super::outputs::{Outputs, Wanted};
 use super::progress::Spinner;
+use super::values;
 use crate::campaign::Context;
-use crate::campaign::run::{self, RunEvent, RunRequest, RunSummary, TrialOptions};
+use crate::campaign::run::{self, FailedFast, RunEvent, RunRequest, RunSummary, TrialOptions};
 use crate::host::choice::KvmHost;
 use crate::host::provider::TestKernel;
+use crate::judge::flaky::{FlakyIs, exit_code_of};
 use crate::judge::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED, OutcomeClass};
-use crate::judge::{Outcome, ScenarioResult, exit_code};
-use crate::report::artifacts::{Artifacts, OutputFile};
+use crate::judge::{Outcome, ScenarioResult};
+use crate::report::artifacts::Artifacts;
+use crate::report::github::Commands;
+use crate::report::kcidb::Submission;
 use crate::report::names::Names;
-use crate::report::{failure, json, junit, known, table};
+use crate::report::tap::{self, Format};
+use crate::report::{failure, known, table};
+use crate::scenario::Loaded;
+
+/// `unwindlab run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Scenario files, folders of scenario files, or names from the library, also with `*`, `?` and
+    /// `[..]` [default: everything in ./scenarios, or else in the built-in library].
+    #[arg(value_name = "SCENARIO")]
+    pub scenarios: Vec<PathBuf>,
+    /// The kernel under test.
+    #[command(flatten)]
+    pub kernel: KernelOptions,
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
+    pub kvm_host: KvmHost,
+    /// Count time in executed instructions, so that the same seed always gives the same trace,
+    /// timestamps included. Needs an emulated KVM host, and is slower.
+    #[arg(long, help_heading = "Trials")]
+    pub deterministic: bool,
+    /// Seed that selects the interleaving.
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "deterministic",
+        help_heading = "Trials",
+        default_value_t = 0
+    )]
+    pub seed: u64,
+    /// Run only scenarios whose name contains TEXT; repeatable.
+    #[arg(long, value_name = "TEXT", help_heading = None)]
+    pub filter: Vec<String>,
+    /// Run each scenario N times from one boot and report the first trial that does not pass.
+    /// Overrides the number of trials of a scenario with `explore`.
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Trials",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub trials: Option<u32>,
+    /// Repeat one trial of a scenario with `explore`; its report shows the token.
+    #[arg(
+        long,
+        value_name = "SEED:TRIAL",
+        conflicts_with = "trials",
+        help_heading = "Trials"
+    )]
+    pub token: Option<Token>,
+    /// Whether returns to user mode are noted.
+    #[command(flatten)]
+    pub witness: WitnessOptions,
+    /// Run a scenario that does not pass up to N times more. One that passes then is `flaky`.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(..=100),
+        conflicts_with_all = ["deterministic", "token"],
+        help_heading = "Failures"
+    )]
+    pub retries: u32,
+    /// What a flaky scenario counts as for the exit code.
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        value_name = "WHAT",
+        help_heading = "Failures"
+    )]
+    pub flaky_is: FlakyIs,
+    /// End the run with the first scenario that fails.
+    #[arg(long, help_heading = "Failures")]
+    pub fail_fast: bool,
+    /// Multiply the time limits of boots and scenarios, for a slow machine: 1 to 100.
+    #[arg(
+        long,
+        value_name = "FACTOR",
+        value_parser = values::factor,
+        help_heading = "Failures"
+    )]
+    pub timeout_factor: Option<f64>,
+    /// How results are printed: as text, or for a test harness.
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        value_name = "FORMAT",
+        help_heading = "Results"
+    )]
+    pub format: Format,
+    /// Write the results as JSON Lines, with the complete traces.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    pub json: Option<PathBuf>,
+    /// Write the results as JUnit XML.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    pub junit: Option<PathBuf>,
+    /// Write a report for a browser: one HTML file that needs no other and no network.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    pub html: Option<PathBuf>,
+    /// Write the results as KCIDB's JSON, schema 5.3, to be submitted to a database of kernel tests.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    pub kcidb: Option<PathBuf>,
+    /// The name of the CI system in KCIDB's JSON.
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "kcidb",
+        default_value = "unwindlab",
+        help_heading = "Results"
+    )]
+    pub kcidb_origin: String,
+    /// The ID of the build in KCIDB that was tested, ORIGIN:NAME [default: the file has a build of its own].
+    #[arg(long, value_name = "ID", requires = "kcidb", help_heading = "Results")]
+    pub kcidb_build: Option<String>,
+    /// Keep the logs of every guest in this folder [default: keep the logs of guests that did not
+    /// pass in ./unwindlab-out].
+    #[arg(long, value_name = "FOLDER", help_heading = "Results")]
+    pub artifacts: Option<PathBuf>,
+    /// Write what each trial recorded as a perf.data into this folder, for perf script and perf report.
+    #[arg(long, value_name = "FOLDER", help_heading = "Results")]
+    pub perf_data: Option<PathBuf>,
+    /// Write each trial as Chrome's trace events into this folder, for chrome://tracing and the Perfetto UI.
+    #[arg(long, value_name = "FOLDER", help_heading = "Results")]
+    pub trace_json: Option<PathBuf>,
+    /// Do not compare traces with the snapshots.
+    #[arg(long, help_heading = "Results")]
+    pub no_snapshots: bool,
+}
 
 /// Runs scenarios and reports; the exit code.
 ///
@@ -22,9 +159,20 @@ use crate::report::{failure, json, junit, known, table};
 /// [`CommandError`] where nothing was run.
 pub fn run(args: RunArgs, context: Context<'_>, spinner: &Spinner) -> Result<u8, CommandError> {
     let request = request(&args)?;
-    let outputs = Outputs::open(args.json, args.junit)?;
-    let mut printer = RunPrinter::new(spinner, false);
-    let summary = run::run(&request, context, &mut |event| printer.take(event))?;
+    let submission = Submission::new(args.kcidb_origin, args.kcidb_build);
+    let mut outputs = Outputs::open(Wanted {
+        json: args.json,
+        junit: args.junit,
+        html: args.html,
+        kcidb: args.kcidb,
+        submission: submission.map_err(|error| CommandError::Usage(error.to_string()))?,
+        flaky_is: args.flaky_is,
+    })?;
+    let mut printer = RunPrinter::new(spinner, args.format, args.flaky_is, false);
+    let summary = run::run(&request, context, &mut |event| {
+        outputs.take(event);
+        printer.take(event)
+    })?;
     let unwritten = outputs.write(&summary);
     for error in &unwritten {
         show(error);
@@ -33,8 +181,7 @@ pub fn run(args: RunArgs, context: Context<'_>, spinner: &Spinner) -> Result<u8,
         show(error);
     }
     let all_kept = unwritten.is_empty() && summary.unkept.is_empty();
-    let outcomes = summary.results.iter().map(|result| result.outcome);
-    Ok(match exit_code(outcomes) {
+    Ok(match exit_code_of(&summary.results, args.flaky_is) {
         _ if context.interrupt.is_set() => EXIT_INTERRUPTED,
         0 if !all_kept => EXIT_UNTESTED,
         code => code,
@@ -58,26 +205,50 @@ fn request(args: &RunArgs) -> Result<RunRequest, CommandError> {
             token: args.token,
             compare_snapshots: !args.no_snapshots,
             witness: args.witness.choice(),
+            retries: args.retries,
+            flaky_is: args.flaky_is,
+            fail_fast: args.fail_fast,
+            timeout_factor: args.timeout_factor,
         },
         artifacts: Some(Artifacts::open(args.artifacts.as_deref())?),
+        perf_data: args.perf_data.clone(),
+        trace_json: args.trace_json.clone(),
     })
 }
 
 /// Prints a run while it happens.
 pub(super) struct RunPrinter<'a> {
     spinner: &'a Spinner,
+    format: Format,
+    flaky_is: FlakyIs,
+    /// Commands of GitHub Actions.
+    commands: Commands,
+    /// Files of scenarios that the user named, by the scenario's name.
+    files: BTreeMap<String, String>,
     /// Whether every event of a failing trial is printed.
     all_events: bool,
     /// Of the longest name.
     width: usize,
+    /// How many results were printed.
+    printed: usize,
 }
 
 impl<'a> RunPrinter<'a> {
-    pub(super) fn new(spinner: &'a Spinner, all_events: bool) -> Self {
+    pub(super) fn new(
+        spinner: &'a Spinner,
+        format: Format,
+        flaky_is: FlakyIs,
+        all_events: bool,
+    ) -> Self {
         Self {
             spinner,
+            format,
+            flaky_is,
+            commands: Commands::new(),
+            files: BTreeMap::new(),
             all_events,
             width: 0,
+            printed: 0,
         }
     }
 
@@ -86,34 +257,64 @@ impl<'a> RunPrinter<'a> {
             RunEvent::Started { scenarios } => {
                 let widths = scenarios.iter().map(|it| it.scenario.name.len());
                 self.width = widths.max().unwrap_or(0);
-                Ok(())
+                self.files = files(scenarios);
+                self.spinner.print(&match self.format {
+                    Format::Text => return Ok(()),
+                    Format::Github => self.commands.off(),
+                    format => tap::header(format, scenarios.len()),
+                })
             }
-            RunEvent::Finished { result, kernel } => self.spinner.print(&self.text(result, kernel)),
+            RunEvent::Finished { result, kernel, .. } => {
+                self.printed += 1;
+                let details = self.details(result, kernel);
+                let row = || format!("{}\n{details}", table::row(result, self.width));
+                let (flaky_is, number) = (self.flaky_is, self.printed);
+                self.spinner.print(&match self.format {
+                    Format::Text => row(),
+                    Format::Github => {
+                        let file = self.files.get(&result.name).map(String::as_str);
+                        row() + &self.commands.annotation(result, file, flaky_is)
+                    }
+                    format => tap::result(format, number, result, flaky_is, &details),
+                })
+            }
             RunEvent::Ended(summary) => {
                 self.spinner.clear();
-                self.spinner.print(&format!(
-                    "{} on {}, KVM host {}\n",
-                    table::summary(&summary.results, summary.elapsed),
-                    summary.setting.kernel_release,
-                    summary.setting.kvm_host
-                ))
+                self.spinner.print(&self.end(summary))
             }
         }
     }
 
-    fn text(&self, result: &ScenarioResult, kernel: &dyn TestKernel) -> String {
-        let mut text = table::row(result, self.width);
-        text.push('\n');
-        text.push_str(&known::line(result));
+    /// The last lines.
+    fn end(&self, summary: &RunSummary) -> String {
+        let mut text = String::new();
+        let comment = if self.format.is_text() { "" } else { "# " };
+        if let Some(FailedFast { name, not_run }) = &summary.failed_fast {
+            let reason = format!("--fail-fast: {name} failed, {not_run} scenarios were not run");
+            text.push_str(&match self.format.is_text() {
+                true => format!("{reason}\n"),
+                false => tap::bail_out(self.format, &reason),
+            });
+        }
+        text.push_str(&format!(
+            "{comment}{} on {}, KVM host {}\n",
+            table::summary(&summary.results, summary.elapsed),
+            summary.setting.kernel_release,
+            summary.setting.kvm_host
+        ));
+        if self.format == Format::Github {
+            text.push_str(&self.commands.on());
+        }
+        text
+    }
+
+    fn details(&self, result: &ScenarioResult, kernel: &dyn TestKernel) -> String {
+        let mut text = known::line(result);
         if let Some(hash) = &result.trace_sha256 {
             text.push_str(&format!("  trace sha256 {hash}\n"));
         }
-        if result.outcome.class() != OutcomeClass::Good && result.outcome != Outcome::Skip {
-            let symbols = result.trace.as_ref().map(|trace| &trace.user_symbols);
-            let names = Names {
-                kernel: kernel.symbols(),
-                user: symbols.map(Vec::as_slice).unwrap_or_default(),
-            };
+        if result.class() != OutcomeClass::Good && result.outcome != Outcome::Skip {
+            let names = Names::of(kernel.symbols(), result.trace.as_ref());
             text.push_str(&failure::block(result, names));
             if let (true, Some(trace)) = (self.all_events, &result.trace) {
                 text.push_str(&failure::all_events(trace, names));
@@ -123,36 +324,12 @@ impl<'a> RunPrinter<'a> {
     }
 }
 
-/// The result files that the user wants, known to be writable.
-#[derive(Debug)]
-struct Outputs {
-    json: Option<OutputFile>,
-    junit: Option<OutputFile>,
-}
-
-impl Outputs {
-    fn open(json: Option<PathBuf>, junit: Option<PathBuf>) -> Result<Self, CommandError> {
-        let open = |path: Option<PathBuf>| path.map(|path| OutputFile::create(&path)).transpose();
-        Ok(Self {
-            json: open(json)?,
-            junit: open(junit)?,
-        })
-    }
-
-    /// Writes them; why some could not be written.
-    fn write(self, summary: &RunSummary) -> Vec<CommandError> {
-        let RunSummary {
-            results, setting, ..
-        } = summary;
-        let json = self.json.map(|file| -> Result<(), CommandError> {
-            let lines: Result<String, _> =
-                results.iter().map(|it| json::line(setting, it)).collect();
-            Ok(file.finish(&lines?)?)
-        });
-        let junit = self.junit.map(|file| -> Result<(), CommandError> {
-            Ok(file.finish(&junit::xml(setting, results, summary.elapsed)?)?)
-        });
-        let written = [json, junit].into_iter().flatten();
-        written.filter_map(Result::err).collect()
-    }
+/// The files of scenarios that are files below the current folder.
+fn files(scenarios: &[Loaded]) -> BTreeMap<String, String> {
+    let are_files = scenarios.iter().filter(|it| {
+        let file = Path::new(&it.file);
+        file.is_relative() && file.is_file()
+    });
+    let named = are_files.map(|it| (it.scenario.name.to_string(), it.file.clone()));
+    named.collect()
 }

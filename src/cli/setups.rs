@@ -1,15 +1,44 @@
 //! `unwindlab setups`.
 
-use super::args::SetupsArgs;
+use super::args::KernelOptions;
 use super::error::{CommandError, class_code};
 use super::progress::Spinner;
 use crate::campaign::Context;
 use crate::campaign::setups::{self, SetupsEvent, SetupsRequest};
-use crate::report::artifacts::OutputFile;
+use crate::host::choice::KvmHost;
 use crate::report::failure;
 use crate::report::names::Names;
+use crate::report::output_file::OutputFile;
 use crate::report::setups::{line, record, report};
 use crate::setup::Strength;
+use clap::Args;
+use std::path::PathBuf;
+
+/// `unwindlab setups`.
+#[derive(Debug, Args)]
+pub struct SetupsArgs {
+    /// Seed of the set-ups and their order.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Try only the set-up of this number, and show what came of it; repeatable.
+    #[arg(long = "setup", value_name = "N")]
+    pub setups: Vec<usize>,
+    /// Cover every triple of levels instead of every pair: some ten times as many set-ups.
+    #[arg(long)]
+    pub all: bool,
+    /// Show every event of a set-up (with --setup).
+    #[arg(long, requires = "setups")]
+    pub trace: bool,
+    /// Write what came of each set-up as JSON Lines.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    pub json: Option<PathBuf>,
+    /// The kernel under test.
+    #[command(flatten)]
+    pub kernel: KernelOptions,
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
+    pub kvm_host: KvmHost,
+}
 
 /// Tries set-ups and reports; the exit code.
 ///

@@ -1,25 +1,155 @@
 //! `unwindlab sweep`.
 
-use std::path::Path;
+use crate::host::choice::KvmHost;
+use clap::Args;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::args::{Detail, SweepArgs};
+use super::args::{Detail, KernelOptions, WitnessOptions};
 use super::error::{CommandError, class_code};
 use super::progress::Spinner;
 use crate::campaign::Context;
 use crate::campaign::sweep::{
-    self, PairChoice, PathOrigin, PathRequest, PointChoice, SetEvent, SetRequest, SetResult,
-    SetSweep, SweepEvent, SweepOptions, SweepRequest, SweptFailure, SweptPath,
+    self, PairChoice, PathOrigin, PathPlace, PathRequest, PointChoice, PointNumber, SetEvent,
+    SetRequest, SetResult, SetSweep, SweepEvent, SweepOptions, SweepRequest, SweptFailure,
+    SweptPath,
 };
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::sweep::SweepSymptom;
-use crate::report::artifacts::OutputFile;
-use crate::report::coverage::by_line;
-use crate::report::listing::{self, Heading};
+use crate::report::html::sweep::{SweepHeading, SweepReport};
 use crate::report::names::Names;
+use crate::report::output_file::OutputFile;
 use crate::report::sweep::report;
 use crate::report::{failure, instructions};
 use unwindlab_engine::text::printable;
+
+/// `unwindlab sweep`.
+#[derive(Debug, Args)]
+pub struct SweepArgs {
+    /// The scenario: a file, or a name from the library. The path begins at the scenario's first
+    /// NMI at an instruction, which is the request, or its first interrupt in user mode. Without
+    /// one, a set of sweeps is tried that covers the ways into the kernel and out of it.
+    #[arg(value_name = "SCENARIO", required_if_eq("requests", "true"))]
+    pub scenario: Option<PathBuf>,
+    /// The kernel under test.
+    #[command(flatten)]
+    pub kernel: KernelOptions,
+    /// Begin at the same instruction, but without a request: sweep a kernel entry in which nothing
+    /// has requested a stack yet.
+    #[arg(long, requires = "scenario", help_heading = "Path")]
+    pub no_request: bool,
+    /// Begin the path elsewhere, without a request: after a kernel instruction (`symbol+offset` or
+    /// `file:line`), or at the last user instruction before an iteration of the workload enters the
+    /// kernel (`user`; `user:N` for its N-th entry). `handler`: at the request, at the first
+    /// instruction of its NMI's handler.
+    #[arg(
+        long,
+        value_name = "PLACE",
+        requires = "scenario",
+        help_heading = "Path"
+    )]
+    pub from: Option<PathPlace>,
+    /// Instead of NMIs, try who asks: one trial for each function (its entry, and its return) and
+    /// each tracepoint that the workload passes, in which a tracer sits there and requests a stack
+    /// each time. Each alone, and beside the scenario's own events and clients.
+    #[arg(
+        long,
+        conflicts_with_all = [
+            "no_request", "from", "pairs", "points", "resume", "check_restores", "html", "witness",
+            "no_witness"
+        ],
+        help_heading = "Points"
+    )]
+    pub requests: bool,
+    /// With --requests, sweep the path behind each function's entry with NMIs, after a request
+    /// there. The time of --budget is shared among the functions.
+    #[arg(
+        long,
+        requires = "requests",
+        required_if_eq_all = [("requests", "true"), ("once", "true")],
+        help_heading = "Points"
+    )]
+    pub nmi: bool,
+    /// Inject two NMIs in each trial: the second at every instruction that follows the first. First
+    /// NMIs that leave the machine in the same state are tried once for all.
+    #[arg(long, requires = "scenario", help_heading = "Points")]
+    pub pairs: bool,
+    /// With --pairs, try every pair, even where two first NMIs leave the machine in the same state.
+    #[arg(long, requires = "pairs", help_heading = "Points")]
+    pub all: bool,
+    /// Try each instruction only the first time that the path executes it.
+    #[arg(long = "static", help_heading = "Points")]
+    pub once: bool,
+    /// Whether returns to user mode are noted.
+    #[command(flatten)]
+    pub witness: WitnessOptions,
+    /// With several vCPUs, let the others run on the way to a point, where they stand still without
+    /// this.
+    #[arg(
+        long,
+        requires = "scenario",
+        conflicts_with_all = ["requests", "resume", "witness"],
+        help_heading = "Points"
+    )]
+    pub free: bool,
+    /// Inject only in this kernel function (with --pairs, both NMIs); with --requests, ask only there
+    /// or at this tracepoint; repeatable.
+    #[arg(
+        long = "function",
+        value_name = "NAME",
+        requires = "scenario",
+        help_heading = "Points"
+    )]
+    pub functions: Vec<String>,
+    /// Try only point N of the path and show the events around a failure; repeatable. With --pairs,
+    /// N is the first NMI's point, and N:M one pair.
+    #[arg(
+        long = "point",
+        value_name = "N[:M]",
+        requires = "scenario",
+        conflicts_with = "functions",
+        help_heading = "Points"
+    )]
+    pub points: Vec<PointNumber>,
+    /// What else to show of a failure at a --point.
+    #[command(flatten)]
+    pub detail: Detail,
+    /// Stop after this many seconds of trials. Points that are left count as not tested.
+    #[arg(long, value_name = "SECONDS", help_heading = None)]
+    pub budget: Option<u64>,
+    /// Record progress in this file. If it exists, continue the sweep that it records.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "scenario",
+        help_heading = "Results"
+    )]
+    pub resume: Option<PathBuf>,
+    /// Number of machines to run in parallel.
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = None,
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(1..=8)
+    )]
+    pub jobs: u32,
+    /// Compare the whole machine with its checkpoint after every restore. Slow.
+    #[arg(long, help_heading = None)]
+    pub check_restores: bool,
+    /// Write a report for a browser, one HTML file: a heat map over the path and its instructions, and
+    /// over the source of a kernel with debug information (`--config dwarf`).
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "scenario",
+        help_heading = "Results"
+    )]
+    pub html: Option<PathBuf>,
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
+    pub kvm_host: KvmHost,
+}
 
 /// Sweeps and reports; the exit code.
 ///
@@ -37,14 +167,22 @@ pub fn sweep(
         return set(args, context, spinner);
     };
     let file = args.html.as_deref().map(OutputFile::create).transpose()?;
+    let mut shown = SweepReport::default();
     let mut page = None;
     let summary = sweep::sweep(
         &request(args, scenario),
         context,
         &mut |event| match event {
             SweepEvent::Failed(failure) => spinner.print(&failure_text(&failure, args.detail)),
+            SweepEvent::New(failed) => {
+                if file.is_some() {
+                    let names = Names::of(failed.kernel.symbols(), failed.result.trace.as_ref());
+                    shown.first(failed.point, failed.result, names);
+                }
+                Ok(())
+            }
             SweepEvent::Ended(swept) => {
-                page = file.is_some().then(|| listing(swept)).flatten();
+                page = file.is_some().then(|| html(&shown, swept));
                 spinner.clear();
                 spinner.print(&text(swept))
             }
@@ -52,7 +190,7 @@ pub fn sweep(
         },
     )?;
     if let (Some(file), Some(page)) = (file, page) {
-        file.finish(&page)?;
+        file.finish(page?)?;
     }
     Ok(class_code(summary.class()))
 }
@@ -145,7 +283,6 @@ fn request(args: &SweepArgs, scenario: &Path) -> SweepRequest {
             others_run: args.free,
             witness: args.witness.choice(),
             check_restores: args.check_restores,
-            needs_lines: args.html.is_some(),
             // A single point is there to be looked at.
             keeps_replays: args.points.is_empty(),
         },
@@ -170,31 +307,30 @@ pub(super) fn failure_text(failed: &SweptFailure<'_>, detail: Detail) -> String 
     text
 }
 
-fn text(swept: &SweptPath<'_>) -> String {
-    let names = Names {
+/// Names for the addresses of a path.
+fn names<'a>(swept: &'a SweptPath<'_>) -> Names<'a> {
+    Names {
         kernel: swept.kernel.symbols(),
         user: &swept.summary.verdicts.common().user_symbols,
+    }
+}
+
+/// The report for a browser.
+fn html(shown: &SweepReport, swept: &SweptPath<'_>) -> Result<String, serde_json::Error> {
+    let heading = SweepHeading {
+        scenario: printable(swept.scenario),
+        kernel_spec: printable(&swept.kernel_spec),
+        kernel_release: printable(swept.kernel.release()),
+        kvm_host: printable(&swept.kvm_host),
     };
+    shown.html(&heading, &swept.summary, names(swept))
+}
+
+fn text(swept: &SweptPath<'_>) -> String {
     format!(
         "{}on {}, KVM host {}\n",
-        report(&swept.summary, names),
+        report(&swept.summary, names(swept)),
         swept.kernel.release(),
         swept.kvm_host
     )
-}
-
-/// What was done with each line of the source.
-fn listing(swept: &SweptPath<'_>) -> Option<String> {
-    let lines = swept.kernel.symbols().lines()?;
-    let (path, tried) = (
-        swept.summary.verdicts.path(),
-        swept.summary.verdicts.numbers(),
-    );
-    let heading = Heading {
-        scenario: swept.scenario.to_owned(),
-        release: swept.kernel.release().to_owned(),
-        points: (tried.len(), path.len()),
-    };
-    let files = by_line(path, &tried, lines);
-    Some(listing::html(&heading, &files, lines))
 }

@@ -37,8 +37,23 @@ impl ValueEnum for Row {
             Self::Decode => "Decoding of ring buffers",
             Self::Judge => "All invariants on one trace",
             Self::Library => "The whole library; takes more than a minute",
+            Self::HostStarts => "Starts of the KVM host, and how many died; some seconds each",
         };
         Some(PossibleValue::new(self.name()).help(help))
+    }
+}
+
+/// The text is no factor.
+#[derive(Debug, thiserror::Error)]
+#[error("expected a number from 1 to 100, such as 2.5")]
+pub(super) struct FactorError;
+
+/// A number from 1 to 100.
+pub(super) fn factor(text: &str) -> Result<f64, FactorError> {
+    let factor = text.parse().map_err(|_| FactorError)?;
+    match (1.0..=100.0).contains(&factor) {
+        true => Ok(factor),
+        false => Err(FactorError),
     }
 }
 

@@ -1,12 +1,37 @@
 //! `unwindlab variants`.
 
+use crate::host::choice::KvmHost;
+use clap::Args;
+use std::path::PathBuf;
 use std::time::Instant;
 
-use super::args::VariantsArgs;
+use super::args::BuildOptions;
 use super::error::{CommandError, class_code};
 use super::progress::Spinner;
 use crate::campaign::Context;
 use crate::campaign::variants::{self, VariantsRequest};
+use crate::report::html;
+use crate::report::output_file::OutputFile;
+
+/// `unwindlab variants`.
+#[derive(Debug, Args)]
+pub struct VariantsArgs {
+    /// Scenarios to run [default: the whole library].
+    #[arg(value_name = "SCENARIO")]
+    pub scenarios: Vec<PathBuf>,
+    /// Build only this variant; repeatable.
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+    /// The kernel that the variants are patches to.
+    #[command(flatten)]
+    pub build: BuildOptions,
+    /// Where to get KVM from.
+    #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
+    pub kvm_host: KvmHost,
+    /// Write a report for a browser, one HTML file: each figure as a plot, and the table.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    pub html: Option<PathBuf>,
+}
 
 /// Builds and runs the variants and prints the comparison; the exit code: 0 where all could be
 /// measured, whatever they do wrong.
@@ -19,6 +44,7 @@ pub fn variants(
     spinner: &Spinner,
 ) -> Result<u8, CommandError> {
     let start = Instant::now();
+    let file = args.html.as_deref().map(OutputFile::create).transpose()?;
     let request = VariantsRequest {
         scenarios: args.scenarios.clone(),
         only: args.only.clone(),
@@ -37,5 +63,8 @@ pub fn variants(
         table.table(),
         start.elapsed().as_secs_f64()
     ))?;
+    if let Some(file) = file {
+        file.finish(html::variants::html(&table, start.elapsed())?)?;
+    }
     Ok(class_code(table.class()))
 }

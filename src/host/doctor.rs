@@ -4,6 +4,7 @@
 use std::fmt::Display;
 
 use unwindlab_guest_kernel as kernels;
+use unwindlab_guest_kernel::confine::{self, Policy};
 use unwindlab_guest_kernel::{Cache, KernelSpec};
 
 use super::choice::{HostChoice, KvmHost, choose};
@@ -37,7 +38,13 @@ pub fn report(cache: &Cache) -> String {
     };
     if emulated {
         let qemu = kernels::qemu::find(cache);
-        let qemu = part(qemu, RUN, |it| format!("{} ({})", it.version, it.origin));
+        let qemu = part(qemu, RUN, |it| {
+            let own = match it.is_confined {
+                true => "its own -sandbox",
+                false => "NO -sandbox of its own",
+            };
+            format!("{} ({}), {own}; {}", it.version, it.origin, confined())
+        });
         let outer = kernels::outer::find(cache);
         let outer = part(outer, RUN, |it| format!("{} ({})", it.release, it.origin));
         lines.extend([line("QEMU", &qemu), line("outer kernel", &outer)]);
@@ -45,8 +52,36 @@ pub fn report(cache: &Cache) -> String {
     let stock = kernels::path(&KernelSpec::stock(), cache);
     let stock = part(stock, FETCH, |it| format!("{} ({})", it.release, it.origin));
     lines.push(line("kernel", &stock));
+    lines.push(line("builds", &confined()));
+    lines.push(line("VMM", &vmm(emulated)));
     lines.push(line("cache", &cache.root().display().to_string()));
     lines.concat()
+}
+
+/// How what touches the guests' memory is confined.
+fn vmm(emulated: bool) -> String {
+    match emulated {
+        true => "runs inside of QEMU".to_owned(),
+        false => format!("a process of its own, {}", confined()),
+    }
+}
+
+/// How QEMU, and a tree's Makefiles, are confined.
+fn confined() -> String {
+    let means = confine::means();
+    if confine::policy() == Policy::Off {
+        return "NOT confined: --no-sandbox".to_owned();
+    }
+    let namespaces = match &means.namespaces {
+        Ok(()) => "own namespaces, no capabilities".to_owned(),
+        Err(why) => format!("no namespaces of their own ({why})"),
+    };
+    match means.lacking() {
+        None => {
+            format!("confined by Landlock and seccomp: no network, no files of yours; {namespaces}")
+        }
+        Some(lacking) => format!("NOT fully confined: {lacking}; {namespaces}"),
+    }
 }
 
 fn line(what: &str, state: &str) -> String {

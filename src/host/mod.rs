@@ -1,7 +1,7 @@
 //! Choosing and starting the KVM host: where a trial's machine gets its KVM from.
 //!
 //! [`choice`] asks the probe, [`this_machine`] starts the host that it names: the engine's
-//! [`native`](unwindlab_engine::host::native), which runs trials in this process, or its
+//! [`native`](unwindlab_engine::host::native), which runs trials in a process on this machine's KVM, or its
 //! [`emulated`](unwindlab_engine::host::emulated), which sends them to a Linux in QEMU.
 
 mod cached_kernel;

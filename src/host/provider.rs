@@ -3,8 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use unwindlab_abi::plan::CompiledProgram;
+use unwindlab_guest_kernel::build::application::{Application, Attempt};
 use unwindlab_guest_kernel::build::patch::Patch;
-use unwindlab_guest_kernel::{BuildError, FetchError};
+use unwindlab_guest_kernel::build::series::Series;
+use unwindlab_guest_kernel::build::submission::{Message, Submission, SubmissionError};
+use unwindlab_guest_kernel::{BuildError, BuildSpec, FetchError, Source, Verified};
 
 use super::choice::KvmHost;
 use super::kernel_request::KernelRequest;
@@ -26,11 +29,56 @@ pub trait Provider: Sync {
         interrupt: &Interrupt,
     ) -> Result<Box<dyn TestKernel>, ProviderError>;
 
-    /// The patches of a series in a file or folder, in order.
+    /// The series in a file or folder.
     ///
     /// # Errors
     /// [`ProviderError`].
-    fn series(&self, path: &Path) -> Result<Vec<Patch>, ProviderError>;
+    fn series(&self, _path: &Path) -> Result<Series, ProviderError> {
+        Err(ProviderError::Unavailable("there is no series".to_owned()))
+    }
+
+    /// The patches of Debian's own kernel, and the upstream release that they apply to.
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    fn debian_series(&self, _progress: &dyn Progress) -> Result<(Series, Source), ProviderError> {
+        Err(ProviderError::Unavailable(
+            "there is no archive here".to_owned(),
+        ))
+    }
+
+    /// How patches apply to a kernel's source, one after the other: see [`attempt`](unwindlab_guest_kernel::build::application::attempt).
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    fn attempt(
+        &self,
+        _spec: &BuildSpec,
+        _patches: &[&Patch],
+        _go_on: &mut dyn FnMut(&Application) -> bool,
+        _progress: &dyn Progress,
+    ) -> Result<Vec<Attempt>, ProviderError> {
+        Err(ProviderError::Unavailable(
+            "there is no source here".to_owned(),
+        ))
+    }
+
+    /// A fix as a mail for maintainers: see [`prepare`](unwindlab_guest_kernel::build::submission::prepare).
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    fn submission(
+        &self,
+        _source: &Source,
+        _fix: &Patch,
+        _message: &Message,
+        _concerns: &[String],
+        _progress: &dyn Progress,
+    ) -> Result<Submission, ProviderError> {
+        Err(ProviderError::Unavailable(
+            "there is no source here".to_owned(),
+        ))
+    }
 
     /// The path of a kernel in the cache; fetches nothing.
     ///
@@ -43,6 +91,12 @@ pub trait Provider: Sync {
     /// # Errors
     /// [`ProviderError`].
     fn list(&self) -> Result<Vec<String>, ProviderError>;
+
+    /// Compares every file of the cache with what it was when it was written. What is damaged is set aside.
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    fn verify_cache(&self, progress: &dyn Progress) -> Result<Verified, ProviderError>;
 
     /// The folder of the distribution's perf, which is fetched if it is not in the cache.
     ///
@@ -59,6 +113,16 @@ pub trait Provider: Sync {
     /// # Errors
     /// [`ProviderError`].
     fn c_program(&self, _progress: &dyn Progress) -> Result<CompiledProgram, ProviderError> {
+        Err(ProviderError::Unavailable(
+            "there is no compiler here".to_owned(),
+        ))
+    }
+
+    /// The C program that shows a finding (`f001`), compiled now.
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    fn reproducer(&self, _name: &str) -> Result<CompiledProgram, ProviderError> {
         Err(ProviderError::Unavailable(
             "there is no compiler here".to_owned(),
         ))
@@ -139,9 +203,21 @@ pub enum ProviderError {
     /// The kernel cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),
+    /// A fix is not ready for maintainers.
+    #[error(transparent)]
+    Submission(SubmissionError),
     /// The KVM host failed.
     #[error("{}", with_console(.0))]
     KvmHost(#[from] InfraError),
+}
+
+impl From<SubmissionError> for ProviderError {
+    fn from(error: SubmissionError) -> Self {
+        match error {
+            SubmissionError::Build(error) => Self::Build(error),
+            error => Self::Submission(error),
+        }
+    }
 }
 
 /// Who has to do something about a [`ProviderError`].
@@ -178,12 +254,21 @@ impl ProviderError {
             ) => ProviderFailure::Usage,
             Self::Build(
                 BuildError::Patch { .. } | BuildError::Config { .. } | BuildError::Compile { .. },
+            )
+            | Self::Submission(
+                SubmissionError::IsIn { .. }
+                | SubmissionError::Conflicts { .. }
+                | SubmissionError::Differs { .. }
+                | SubmissionError::Fixes { .. }
+                | SubmissionError::Style { .. },
             ) => ProviderFailure::Unbuildable,
             Self::Unavailable(_)
             | Self::KvmHost(_)
+            | Self::Submission(SubmissionError::Script { .. } | SubmissionError::Build(_))
             | Self::Build(
                 BuildError::Tools { .. }
                 | BuildError::Stopped
+                | BuildError::Confine(_)
                 | BuildError::Git { .. }
                 | BuildError::Apt(_)
                 | BuildError::Deb(_)

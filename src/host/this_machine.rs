@@ -1,24 +1,29 @@
 //! Kernels and KVM hosts as the commands ask for them: the cache, the probe, the outer machine.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use unwindlab_abi::message::{KnownStack, Program};
 use unwindlab_abi::plan::CompiledProgram;
 use unwindlab_guest_kernel as kernels;
+use unwindlab_guest_kernel::build::application::{self, Application, Attempt};
 use unwindlab_guest_kernel::build::patch::Patch;
-use unwindlab_guest_kernel::{BuildSpec, CFunction, Cache, KernelImage, KernelSpec, closure, qemu};
+use unwindlab_guest_kernel::build::series::Series;
+use unwindlab_guest_kernel::build::submission::{self, Message, Submission};
+use unwindlab_guest_kernel::build::upstream;
+use unwindlab_guest_kernel::{
+    BuildSpec, CFunction, Cache, KernelImage, KernelSpec, Source, Verified, closure, qemu,
+};
 
 use super::cached_kernel::CachedKernel;
 use super::choice::{HostChoice, choose};
 use super::kernel_request::KernelRequest;
 use super::provider::{HostRequest, Provider, ProviderError, TestKernel};
-use unwindlab_engine::host::emulated::Emulated;
 use unwindlab_engine::host::emulated::deterministic::Deterministic;
 use unwindlab_engine::host::emulated::first_cpu::OUTER_CPUS;
 use unwindlab_engine::host::emulated::initramfs::{self, Contents};
 use unwindlab_engine::host::emulated::qemu::OuterMachine;
-use unwindlab_engine::host::native::{InProcess, MachineBuilder, Native};
+use unwindlab_engine::host::native::process::Given;
+use unwindlab_engine::host::{emulated, native};
 use unwindlab_engine::interrupt::Interrupt;
 use unwindlab_engine::plan::{Executor, Progress};
 
@@ -78,6 +83,10 @@ impl Progress for UntilInterrupt<'_> {
         self.progress.bytes(done, total);
     }
 
+    fn overall(&self, done: usize, total: usize) {
+        self.progress.overall(done, total);
+    }
+
     fn stopped(&self) -> bool {
         self.interrupt.is_set()
     }
@@ -101,8 +110,44 @@ impl Provider for ThisMachine {
         Ok(Box::new(CachedKernel::load(image, &cache()?)?))
     }
 
-    fn series(&self, path: &Path) -> Result<Vec<Patch>, ProviderError> {
-        Ok(kernels::build::mail::series(path, &cache()?)?)
+    fn series(&self, path: &Path) -> Result<Series, ProviderError> {
+        Ok(Series::read(path, &cache()?)?)
+    }
+
+    fn debian_series(&self, progress: &dyn Progress) -> Result<(Series, Source), ProviderError> {
+        let cache = cache()?;
+        let (folder, source) = upstream::debian_patches(&KernelSpec::NEWEST, &cache, progress)?;
+        Ok((Series::read(&folder, &cache)?, source))
+    }
+
+    fn attempt(
+        &self,
+        spec: &BuildSpec,
+        patches: &[&Patch],
+        go_on: &mut dyn FnMut(&Application) -> bool,
+        progress: &dyn Progress,
+    ) -> Result<Vec<Attempt>, ProviderError> {
+        let patches = patches.iter().copied();
+        Ok(application::attempt(
+            spec,
+            patches,
+            go_on,
+            &cache()?,
+            progress,
+        )?)
+    }
+
+    fn submission(
+        &self,
+        source: &Source,
+        fix: &Patch,
+        message: &Message,
+        concerns: &[String],
+        progress: &dyn Progress,
+    ) -> Result<Submission, ProviderError> {
+        let cache = cache()?;
+        let made = submission::prepare(source, fix, message, concerns, &cache, progress);
+        Ok(made?)
     }
 
     fn path(&self, spec: &str) -> Result<PathBuf, ProviderError> {
@@ -124,6 +169,10 @@ impl Provider for ThisMachine {
         Ok(images.iter().map(line).collect())
     }
 
+    fn verify_cache(&self, progress: &dyn Progress) -> Result<Verified, ProviderError> {
+        cache()?.verify(progress).map_err(unavailable)
+    }
+
     fn executor(
         &self,
         request: HostRequest<'_>,
@@ -143,25 +192,24 @@ impl Provider for ThisMachine {
         })?;
         match choice {
             HostChoice::Native { kvm, why } => {
-                let known = [(kernel.hash().to_owned(), kernel.path().to_owned())];
                 let perf_tool = request
                     .perf_tool
                     .map(unwindlab_engine::host::perf_tool::archive)
                     .transpose();
-                let builder = perf_tool
-                    .and_then(|tool| MachineBuilder::new(kvm, HashMap::from(known), tool))
-                    .map_err(|error| {
-                        ProviderError::Unavailable(format!(
-                            "cannot build the guest's initramfs: {error}"
-                        ))
-                    })?;
-                let native = Native::new(builder, request.peer);
-                Ok(Box::new(InProcess::new(native, &why, interrupt)))
+                let given = Given {
+                    kernels: vec![(kernel.hash().to_owned(), kernel.path().into())],
+                    perf_tool: perf_tool.map_err(unavailable)?,
+                    peer: request.peer.map(Into::into),
+                };
+                let program = std::env::current_exe().map_err(unavailable)?;
+                let host = native::process::start(&program, &kvm, &given, &why, interrupt)?;
+                Ok(Box::new(host))
             }
             HostChoice::Emulated { why } => {
                 let (machine, _) = self.outer(kernel, request, progress)?;
                 progress.step("booting the outer machine");
-                Ok(Box::new(Emulated::start(&machine, &why, interrupt)?))
+                let host = emulated::start(&machine, &why, progress, interrupt)?;
+                Ok(Box::new(host))
             }
         }
     }
@@ -206,6 +254,15 @@ impl Provider for ThisMachine {
                     .collect(),
             },
             elf: made.elf,
+        })
+    }
+
+    fn reproducer(&self, name: &str) -> Result<CompiledProgram, ProviderError> {
+        let elf = kernels::reproducer::compile(name, &cache()?).map_err(unavailable)?;
+        Ok(CompiledProgram {
+            elf,
+            begin: (0, 0),
+            known: Program::default(),
         })
     }
 

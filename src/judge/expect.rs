@@ -5,6 +5,7 @@ use crate::scenario::located::At;
 use crate::scenario::model::Expect;
 use crate::scenario::units::Count;
 use unwindlab_abi::plan::EventSpec;
+use unwindlab_abi::user_mode::Asked;
 use unwindlab_oracle::trace::{Event, EventKind, LabKind, LabTrace, Trace};
 
 /// The unmet expectations, in a line each.
@@ -15,6 +16,26 @@ pub(super) fn unmet(expect: &Expect, counts: &Counts, trace: &Trace) -> Vec<Stri
         ("cookies", &expect.cookies, counts.cookies),
         ("late samples", &expect.late, counts.late),
         ("lost records", &expect.lost, counts.lost),
+        ("nonces", &expect.nonces, counts.nonces),
+        ("uses of a pending nonce", &expect.reused, counts.reused),
+        ("refused signals", &expect.refused, counts.refused),
+        ("signals refused with EBUSY", &expect.busy, counts.busy),
+        (
+            "samples of who has not opted in",
+            &expect.unasked,
+            counts.unasked,
+        ),
+        (
+            "changes of what a program sees",
+            &expect.changed,
+            counts.changed,
+        ),
+        ("results", &expect.results, counts.results),
+        ("late results", &expect.late_results, counts.late_results),
+        ("wrong results", &expect.wrong_results, counts.wrong_results),
+        ("values of signals", &expect.values, counts.values),
+        ("overruns", &expect.overruns, counts.overruns),
+        ("results of strangers", &expect.strangers, counts.strangers),
     ];
     let mut reasons: Vec<String> = numbers
         .into_iter()
@@ -23,6 +44,10 @@ pub(super) fn unmet(expect: &Expect, counts: &Counts, trace: &Trace) -> Vec<Stri
             (!expected.admits(found)).then(|| format!("{found} {what}, expected {expected}"))
         })
         .collect();
+    let refused = value(&expect.refused);
+    if refused.is_some_and(|it| !it.admits(counts.refused)) {
+        reasons.extend(refusals(trace));
+    }
     if let Some(expected) = value(&expect.frames) {
         reasons.extend(frames(expected, counts));
     }
@@ -60,6 +85,14 @@ pub(super) fn no_request(expect: &Expect, trace: &Trace) -> Option<String> {
 
 fn value(written: &Option<At<Count>>) -> Option<Count> {
     written.as_ref().map(|count| **count)
+}
+
+/// What the kernel answered to the signals that it refused.
+fn refusals(trace: &Trace) -> Option<String> {
+    let requests = trace.user_mode.iter().flat_map(|it| &it.requests);
+    let refused = requests.filter(|it| it.asked == Asked::Refused);
+    let answers: Vec<String> = refused.map(|it| it.answer.to_string()).collect();
+    (!answers.is_empty()).then(|| format!("signals were refused with {}", answers.join(", ")))
 }
 
 fn frames(expected: Count, counts: &Counts) -> Vec<String> {

@@ -3,16 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::counts::Counts;
+use super::flaky::Attempt;
 use super::outcome::Outcome;
 use super::snapshot::SnapshotComparison;
-use unwindlab_oracle::invariant::{Check, Violation};
+use unwindlab_oracle::invariant::{Check, NonceStacks, Violation};
 use unwindlab_oracle::trace::Trace;
 
 /// One scenario, judged.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ScenarioResult {
     /// The scenario.
@@ -26,6 +28,9 @@ pub struct ScenarioResult {
     pub checks: Vec<InvariantCheck>,
     /// Violations of all invariants, each with the finding that it matches, if any.
     pub violations: Vec<JudgedViolation>,
+    /// The finding that a program showed, by its exit code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program_finding: Option<String>,
     /// The canonical form of the trace, as in a snapshot; `None` if the scenario has no snapshot or
     /// its trial did not complete.
     pub canonical: Option<String>,
@@ -35,12 +40,22 @@ pub struct ScenarioResult {
     pub counts: Counts,
     /// From the start of the machine to its end, in seconds of the KVM host's clock.
     #[serde(serialize_with = "seconds")]
+    #[schemars(with = "f64")]
     pub duration: Duration,
+    /// How the machine died that was started before this one, before it had come to its agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restarted: Option<String>,
+    /// The attempts before, none of which passed (`--retries`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attempts: Vec<Attempt>,
     /// Files that were written.
     pub artifacts: Vec<Artifact>,
     /// Hash of the whole recording of a deterministic run; `None` for other runs, which all differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_sha256: Option<String>,
+    /// What handlers of unwinding in user mode showed of stacks that are known.
+    #[serde(skip)]
+    pub nonce_stacks: Option<NonceStacks>,
     /// The whole trace; `None` if the machine never ran.
     pub trace: Option<Trace>,
     /// Numbers of the trials, if there was more than one. Everything else is of the first trial
@@ -49,7 +64,7 @@ pub struct ScenarioResult {
 }
 
 /// Numbers of the trials of one scenario.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Trials {
     /// Trials made.
@@ -61,7 +76,7 @@ pub struct Trials {
 }
 
 /// One invariant's answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct InvariantCheck {
     /// Its ID.
@@ -71,7 +86,7 @@ pub struct InvariantCheck {
 }
 
 /// One violation, with the finding that it matches, if any.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct JudgedViolation {
     /// The violation.
@@ -82,7 +97,7 @@ pub struct JudgedViolation {
 }
 
 /// A file that was written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Artifact {
     /// Its contents (`console`).
@@ -101,12 +116,16 @@ impl ScenarioResult {
             reasons: vec![reason],
             checks: Vec::new(),
             violations: Vec::new(),
+            program_finding: None,
             canonical: None,
             snapshot: None,
             counts: Counts::default(),
             duration: Duration::ZERO,
+            restarted: None,
+            attempts: Vec::new(),
             artifacts: Vec::new(),
             trace_sha256: None,
+            nonce_stacks: None,
             trace: None,
             trials: None,
         }
@@ -140,6 +159,7 @@ impl ScenarioResult {
             .violations
             .iter()
             .filter_map(|violation| violation.finding.as_deref())
+            .chain(self.program_finding.as_deref())
             .collect();
         ids.sort_unstable();
         ids.dedup();
@@ -147,6 +167,10 @@ impl ScenarioResult {
     }
 }
 
-fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+/// As a number of seconds.
+pub(super) fn seconds<S: serde::Serializer>(
+    duration: &Duration,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(duration.as_secs_f64())
 }

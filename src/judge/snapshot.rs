@@ -4,13 +4,14 @@
 //! here, a line `---`, and the contents. As in insta, empty lines at the start and white space
 //! at the end of the contents do not count.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Longest difference that is shown, in lines.
 const MAX_DIFF_LINES: usize = 60;
 
 /// The result of the comparison with a snapshot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", tag = "is")]
 pub enum SnapshotComparison {
     /// The same.

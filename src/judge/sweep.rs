@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::known::entry_code;
 use super::result::JudgedViolation;
 use super::sweep_record::{RecordedFailure, SweepIdentity, SweepRecord, VERSION};
-use super::verdict::entry_code;
-use super::{MatchFinding, Outcome, ScenarioResult};
-use crate::scenario::KernelSymbols;
+use super::{Judge, Outcome, ScenarioResult};
 use unwindlab_engine::plan::sweep::{Boundary, Point, Step, SweptTrial, boundaries};
-use unwindlab_oracle::invariant::{Check, EntryCode, Evidence, Invariant};
+use unwindlab_oracle::invariant::{Check, EntryCode, Evidence};
 use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
 use unwindlab_oracle::trace::{LabLog, Trace};
 
@@ -87,9 +86,7 @@ pub struct Unsteady {
 /// All trials of a sweep so far, judged.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]
 pub struct Verdicts<'a> {
-    invariants: &'a [Invariant],
-    findings: &'a dyn MatchFinding,
-    symbols: &'a dyn KernelSymbols,
+    judge: Judge<'a>,
     code: EntryCode<'a>,
     common: Recording,
     path: Vec<Step>,
@@ -103,6 +100,8 @@ pub struct Verdicts<'a> {
     pub pairs: Option<PairCounts>,
     /// Points to which the path did not come again.
     pub missed: Vec<Point>,
+    /// Points whose trial was not judged to its end, and why.
+    pub unjudged: Vec<(Point, String)>,
     /// Trials that hung or panicked and were made once more.
     pub unsteady: Vec<Unsteady>,
     /// Trials in which the KVM host failed and that were made once more: the point, and why.
@@ -118,18 +117,10 @@ pub struct Verdicts<'a> {
 impl<'a> Verdicts<'a> {
     /// Starts judging a sweep once its path is known.
     #[must_use]
-    pub fn new(
-        invariants: &'a [Invariant],
-        findings: &'a dyn MatchFinding,
-        symbols: &'a dyn KernelSymbols,
-        mut common: Recording,
-        path: Vec<Step>,
-    ) -> Self {
+    pub fn new(judge: Judge<'a>, mut common: Recording, path: Vec<Step>) -> Self {
         Self {
-            invariants,
-            findings,
-            symbols,
-            code: entry_code(symbols),
+            judge,
+            code: entry_code(judge.symbols),
             log: common.lab.take().map(|log| {
                 let finished = log.finished();
                 (log, finished)
@@ -140,6 +131,7 @@ impl<'a> Verdicts<'a> {
             before: 0,
             pairs: None,
             missed: Vec::new(),
+            unjudged: Vec::new(),
             unsteady: Vec::new(),
             failed: Vec::new(),
             passed: 0,
@@ -189,7 +181,7 @@ impl<'a> Verdicts<'a> {
             self.failures
                 .insert(SweepSymptom { died, fell }, Failure { points, messages });
         }
-        for invariant in self.invariants {
+        for invariant in self.judge.invariants {
             if let Some(&points) = record.exercised.get(invariant.id) {
                 self.exercised.insert(invariant.id, points);
             }
@@ -221,7 +213,9 @@ impl<'a> Verdicts<'a> {
     /// Notes how a trial ended that is made once more.
     pub fn retried(&mut self, point: Point, end: TrialEnd, console: String) {
         match end {
-            TrialEnd::Infra { reason } => self.failed.push((point, reason)),
+            TrialEnd::Infra { reason } | TrialEnd::Silent { line: reason } => {
+                self.failed.push((point, reason));
+            }
             end => self.unsteady.push(Unsteady {
                 point,
                 end,
@@ -230,24 +224,37 @@ impl<'a> Verdicts<'a> {
         }
     }
 
-    /// Judges a trial; returns the whole result if the trial did not pass.
+    /// Judges a trial; returns the whole result if the trial did not pass. One that is not judged to its end
+    /// does not count as tried, unless something was found.
     pub fn judge(&mut self, trial: SweptTrial) -> Option<ScenarioResult> {
         let point = trial.point;
         let trace = self.trace(trial);
+        let died = died(&self.common.end);
+        let (mut violations, cut) = self.check_invariants(&trace);
+        if died.is_some() {
+            // What is missing from a trace that is cut short is no violation.
+            violations.clear();
+        }
         let mut symptom = SweepSymptom {
-            died: died(&self.common.end),
-            fell: BTreeSet::new(),
+            died,
+            fell: violations.iter().map(fallen).collect(),
         };
-        let violations = self.check_invariants(&trace, &mut symptom);
+        let mut messages = died.map_or_else(Vec::new, |died| self.last_words(died));
+        messages.extend(violations.iter().map(|it| it.violation.line()));
+        for why in &trace.corrupt {
+            symptom.fell.insert((CORRUPT.to_owned(), None));
+            messages.push(format!("{CORRUPT}: {why}"));
+        }
+        let cut = cut.filter(|_| died.is_none() && symptom.is_known());
+        if let Some(why) = cut {
+            self.unjudged.push((point, why));
+            return None;
+        }
         self.tried.insert(point);
         if symptom.died.is_none() && symptom.fell.is_empty() {
             self.passed += 1;
             return None;
         }
-        let mut messages = symptom
-            .died
-            .map_or_else(Vec::new, |died| self.last_words(died));
-        messages.extend(violations.iter().map(|it| it.violation.line()));
         let name = format!("point {point}");
         let mut result = ScenarioResult::not_run(&name, outcome(&symptom), String::new());
         result.reasons.clone_from(&messages);
@@ -269,43 +276,33 @@ impl<'a> Verdicts<'a> {
             (Some((earlier, first)), Some(later)) => Some(LabLog::join(earlier, *first, later)),
             _ => None,
         };
+        if let (Some(log), Some(held)) = (&mut self.common.tracefs, trial.tracefs) {
+            log.held = held;
+        }
         Trace::decode(&self.common)
     }
 
-    /// Checks all invariants. The trace of a guest that died is cut short: what is missing from it
-    /// is no violation.
-    fn check_invariants(
-        &mut self,
-        trace: &Trace,
-        symptom: &mut SweepSymptom,
-    ) -> Vec<JudgedViolation> {
-        let mut violations = Vec::new();
-        let symbols = self.symbols;
+    /// Checks all invariants: what is violated, and why not all were checked.
+    fn check_invariants(&mut self, trace: &Trace) -> (Vec<JudgedViolation>, Option<String>) {
+        let symbols = self.judge.symbols;
         let resolve = |address| symbols.resolve(address);
         let evidence = Evidence::new(trace).named(&resolve).knowing(&self.code);
-        for invariant in self.invariants {
-            match invariant.check(&evidence) {
-                Check::Violated(list) if symptom.died.is_none() => {
-                    for violation in list {
-                        let finding = self.findings.matching(&violation, &evidence, self.symbols);
-                        let fell = (violation.invariant.clone(), finding.clone());
-                        symptom.fell.insert(fell);
-                        violations.push(JudgedViolation { violation, finding });
-                    }
-                }
-                Check::Holds { .. } => {
-                    *self.exercised.entry(invariant.id).or_default() += 1;
-                }
-                Check::Violated(_) | Check::NotExercised { .. } => {}
+        let checked = self.judge.check(&evidence, |_| true);
+        let invariants = self.judge.invariants.iter();
+        for (invariant, said) in invariants.zip(&checked.checks) {
+            if let Check::Holds { .. } = said.check {
+                *self.exercised.entry(invariant.id).or_default() += 1;
             }
         }
-        violations
+        (checked.violations, checked.cut)
     }
 
     /// How a guest died, and the last lines of its console.
     fn last_words(&self, died: &str) -> Vec<String> {
         let mut messages = vec![match &self.common.end {
-            TrialEnd::Panic { line } => format!("{died}: {line}"),
+            TrialEnd::Panic { line: said } | TrialEnd::Misbehaved { what: said } => {
+                format!("{died}: {said}")
+            }
             _ => died.to_owned(),
         }];
         let lines: Vec<&str> = self.common.console.lines().collect();
@@ -327,9 +324,18 @@ impl<'a> Verdicts<'a> {
     }
 }
 
+/// What stands in the place of an invariant where a ring cannot be read.
+const CORRUPT: &str = "corrupt ring";
+
+/// A violated invariant and its finding.
+fn fallen(it: &JudgedViolation) -> (String, Option<String>) {
+    (it.violation.invariant.clone(), it.finding.clone())
+}
+
 fn outcome(symptom: &SweepSymptom) -> Outcome {
     match symptom.died {
         Some(GUEST_PANIC) => Outcome::GuestPanic,
+        Some(MISBEHAVED) => Outcome::GuestMisbehaved,
         Some(_) => Outcome::Hang,
         None if symptom.is_known() => Outcome::ExpectedFailure,
         None => Outcome::Fail,
@@ -337,12 +343,14 @@ fn outcome(symptom: &SweepSymptom) -> Outcome {
 }
 
 const GUEST_PANIC: &str = Outcome::GuestPanic.name();
+const MISBEHAVED: &str = Outcome::GuestMisbehaved.name();
 
 /// How a guest died that did not complete its trial.
 fn died(end: &TrialEnd) -> Option<&'static str> {
     match end {
         TrialEnd::Completed => None,
         TrialEnd::Panic { .. } => Some(GUEST_PANIC),
+        TrialEnd::Misbehaved { .. } => Some(MISBEHAVED),
         _ => Some(Outcome::Hang.name()),
     }
 }

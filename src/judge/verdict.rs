@@ -9,155 +9,23 @@ use std::time::Duration;
 
 use super::counts::Counts;
 use super::expect;
+use super::invariants::Judge;
+use super::known::entry_code;
 use super::outcome::Outcome;
 use super::overflows;
 use super::perf_tool;
-use super::result::{InvariantCheck, JudgedViolation, ScenarioResult};
+use super::program;
+use super::result::{InvariantCheck, ScenarioResult};
 use super::snapshot::{SnapshotComparison, compare};
 use crate::scenario::{KernelSymbols, Loaded, Scenario};
 use unwindlab_engine::plan::TrialPlan;
-use unwindlab_oracle::invariant::finding::{Findings, Presence, Resolver};
-use unwindlab_oracle::invariant::{Check, EntryCode, Evidence, Invariant, KernelText, Violation};
+use unwindlab_oracle::invariant::{Check, Evidence, NonceStacks};
 use unwindlab_oracle::trace::Trace;
 use unwindlab_oracle::trace::canonical::canonical;
 use unwindlab_oracle::trace::recording::{Point, TrialEnd, VcpuPlace};
 
-/// Recognizes violations that are known kernel bugs.
-pub trait MatchFinding {
-    /// The ID of the finding that the violation matches exactly, if any.
-    fn matching(
-        &self,
-        violation: &Violation,
-        evidence: &Evidence<'_>,
-        symbols: &dyn KernelSymbols,
-    ) -> Option<String>;
-
-    /// The ID of the finding that the violation would match by its events alone: this kernel's code
-    /// is not the finding's, or the events are at other instructions.
-    fn matching_but_for_code(
-        &self,
-        _violation: &Violation,
-        _evidence: &Evidence<'_>,
-        _symbols: &dyn KernelSymbols,
-    ) -> Option<String> {
-        None
-    }
-
-    /// A line for each finding: what of it is in the code of a kernel.
-    fn in_image(&self, _symbols: &dyn KernelSymbols) -> Vec<FindingInImage> {
-        Vec::new()
-    }
-}
-
-/// What of a finding is in a kernel's code.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FindingInImage {
-    /// Its ID.
-    pub id: String,
-    /// One line: what goes wrong.
-    pub title: String,
-    /// What is there.
-    pub presence: Presence,
-}
-
-impl MatchFinding for Findings {
-    fn matching(
-        &self,
-        violation: &Violation,
-        evidence: &Evidence<'_>,
-        symbols: &dyn KernelSymbols,
-    ) -> Option<String> {
-        let found = self.match_finding(violation, evidence, &FindingSymbols(symbols))?;
-        Some(found.as_str().to_owned())
-    }
-
-    fn matching_but_for_code(
-        &self,
-        violation: &Violation,
-        evidence: &Evidence<'_>,
-        symbols: &dyn KernelSymbols,
-    ) -> Option<String> {
-        let found = self.match_but_for_code(violation, evidence, &FindingSymbols(symbols))?;
-        Some(found.as_str().to_owned())
-    }
-
-    fn in_image(&self, symbols: &dyn KernelSymbols) -> Vec<FindingInImage> {
-        let found = Self::in_image(self, &FindingSymbols(symbols));
-        let told = found.into_iter().map(|(finding, presence)| FindingInImage {
-            id: finding.id.to_string(),
-            title: finding.title.clone(),
-            presence,
-        });
-        told.collect()
-    }
-}
-
 /// The invariant that a trial violates which is cut short because it never ends.
 const ENDLESS: &str = "P6";
-
-/// The kernel's symbols and text, as the oracle asks for them.
-struct FindingSymbols<'a>(&'a dyn KernelSymbols);
-
-impl KernelText for FindingSymbols<'_> {
-    fn symbol(&self, address: u64) -> Option<(String, u64)> {
-        self.0.resolve(address)
-    }
-
-    fn code(&self, address: u64, length: usize) -> Option<Vec<u8>> {
-        self.0.code(address, length)
-    }
-}
-
-/// The entry code of a kernel.
-pub(super) fn entry_code(symbols: &dyn KernelSymbols) -> EntryCode<'_> {
-    EntryCode::new(FindingSymbols(symbols))
-}
-
-impl Resolver for FindingSymbols<'_> {
-    fn function(&self, address: u64) -> Option<String> {
-        self.0.resolve(address).map(|(name, _)| name)
-    }
-
-    fn has(&self, name: &str) -> bool {
-        !self.0.addresses(name).is_empty()
-    }
-
-    fn address(&self, name: &str) -> Option<u64> {
-        self.0.addresses(name).first().copied()
-    }
-
-    fn code(&self, function: &str) -> Option<(u64, Vec<u8>)> {
-        let start = self.address(function)?;
-        let length = usize::try_from(self.0.size(function)?).ok()?;
-        Some((start, self.0.code(start, length)?))
-    }
-
-    fn text(&self, address: u64, length: usize) -> Option<Vec<u8>> {
-        self.0.code(address, length)
-    }
-
-    fn current_task(&self) -> Option<u64> {
-        self.0.current_task_offset()
-    }
-
-    fn identity(&self) -> Option<String> {
-        self.0.identity()
-    }
-}
-
-/// Judges trials; the same for every scenario of a run.
-#[expect(missing_debug_implementations, reason = "holds trait objects")]
-#[derive(Clone, Copy)]
-pub struct Judge<'a> {
-    /// All invariants.
-    pub invariants: &'a [Invariant],
-    /// All findings.
-    pub findings: &'a dyn MatchFinding,
-    /// The symbols of the kernel under test.
-    pub symbols: &'a dyn KernelSymbols,
-    /// Whether snapshots are compared.
-    pub compare_snapshots: bool,
-}
 
 /// A trial that is over.
 #[derive(Debug)]
@@ -180,7 +48,15 @@ impl Judge<'_> {
     pub fn judge(&self, case: Case<'_>) -> ScenarioResult {
         let (outcome, reason) = match case.end {
             TrialEnd::Completed => return self.judge_complete(case),
-            TrialEnd::Unsupported { reason } => (Outcome::Skip, reason.clone()),
+            TrialEnd::HostLacks { reason } => (Outcome::Skip, reason.clone()),
+            TrialEnd::Unsupported { reason } => {
+                (Outcome::GuestSkip, format!("{reason}, says the guest"))
+            }
+            TrialEnd::Silent { line } => (
+                Outcome::InfraError,
+                format!("{line}: the emulated KVM host's doing, most likely"),
+            ),
+            TrialEnd::Misbehaved { what } => (Outcome::GuestMisbehaved, what.clone()),
             TrialEnd::BootError { reason, places } => (
                 Outcome::BootError,
                 format!("{reason}{}", standstill(places, self.symbols)),
@@ -208,13 +84,11 @@ impl Judge<'_> {
         result
             .reasons
             .extend(missing_injections(case.plan, &case.trace));
-        if matches!(
-            outcome,
-            Outcome::GuestPanic | Outcome::Hang | Outcome::Timeout
-        ) {
+        if outcome.is_death() || matches!(outcome, Outcome::Timeout | Outcome::InfraError) {
             // The trace is cut short, which can look like a violation. Violations are shown as
             // hints and do not change the outcome.
-            self.check_invariants(&case, &mut result);
+            let (_, cut) = self.check_invariants(&case, &mut result);
+            result.reasons.extend(cut);
         }
         if outcome == Outcome::Timeout
             && let Some(endless) = result
@@ -226,7 +100,7 @@ impl Judge<'_> {
             result.reasons.insert(0, endless.violation.line());
             result.outcome = Outcome::Fail;
         }
-        result.counts = Counts::of(&case.trace);
+        self.count(&case.trace, &mut result);
         result.duration = case.duration;
         result.trace = Some(case.trace);
         result
@@ -236,13 +110,14 @@ impl Judge<'_> {
         let scenario = &case.loaded.scenario;
         let mut result = ScenarioResult::not_run(&scenario.name, Outcome::Fail, String::new());
         result.reasons.clear();
-        let near = self.check_invariants(&case, &mut result);
-        result.counts = Counts::of(&case.trace);
+        let (near, cut) = self.check_invariants(&case, &mut result);
+        self.count(&case.trace, &mut result);
         result.canonical = self.canonical(&case);
         let compared = result.canonical.as_deref();
         result.snapshot = compared.map(|actual| self.compare_snapshot(&case, actual));
         result.duration = case.duration;
 
+        let said = program::said(case.plan, &case.trace, self.findings, self.symbols);
         let unknown = result.violations.iter().filter(|it| it.finding.is_none());
         let violated: Vec<String> = unknown.map(|it| it.violation.line()).collect();
         let mut reasons = violated;
@@ -262,7 +137,7 @@ impl Judge<'_> {
         reasons.extend(missing_injections(case.plan, &case.trace));
         reasons.extend(overflows::unhandled(case.plan, &case.trace));
         reasons.extend(perf_tool::unmet(case.plan, &case.trace));
-        reasons.extend(not_exercised(scenario, &result.checks));
+        reasons.extend(not_exercised(scenario, &result.checks, said.is_some()));
         reasons.extend(expect::no_request(&scenario.expect, &case.trace));
         reasons.extend(expect::unmet(&scenario.expect, &result.counts, &case.trace));
         reasons.extend(
@@ -272,10 +147,19 @@ impl Judge<'_> {
                 .and_then(|it| snapshot_line(scenario, it)),
         );
 
-        result.outcome = match (reasons.is_empty(), result.violations.is_empty()) {
+        let is_cut = cut.is_some();
+        let bad = result.violations.iter().any(|it| it.finding.is_none());
+        reasons.splice(0..0, cut);
+        let clean = reasons.is_empty();
+        let said = said.map(|it| it.told(&mut reasons, &mut result.program_finding));
+        result.outcome = match (clean, said) {
+            // What was found stays found; what was not says nothing.
+            _ if is_cut && !bad => Outcome::InfraError,
             (false, _) => Outcome::Fail,
-            (true, false) => Outcome::ExpectedFailure,
-            (true, true) => Outcome::Pass,
+            (true, Some(Outcome::Pass) | None) if !result.violations.is_empty() => {
+                Outcome::ExpectedFailure
+            }
+            (true, said) => said.unwrap_or(Outcome::Pass),
         };
         if result.outcome == Outcome::ExpectedFailure {
             reasons.extend(result.violations.iter().map(|it| it.violation.line()));
@@ -285,41 +169,29 @@ impl Judge<'_> {
         result
     }
 
-    /// Returns the findings that violations match by their events, but not by the kernel's code.
-    fn check_invariants(&self, case: &Case<'_>, result: &mut ScenarioResult) -> BTreeSet<String> {
-        let mut near = BTreeSet::new();
+    fn count(&self, trace: &Trace, result: &mut ScenarioResult) {
+        let resolve = |address| self.symbols.resolve(address);
+        let code = entry_code(self.symbols);
+        let evidence = Evidence::new(trace).named(&resolve).knowing(&code);
+        result.counts = Counts::of(&evidence);
+        result.nonce_stacks = NonceStacks::of(&evidence);
+    }
+
+    /// Checks the scenario's invariants; the findings that are near, and why not all were checked.
+    fn check_invariants(
+        &self,
+        case: &Case<'_>,
+        result: &mut ScenarioResult,
+    ) -> (BTreeSet<String>, Option<String>) {
         let chosen = case.loaded.scenario.invariants.as_deref();
         let resolve = |address| self.symbols.resolve(address);
         let code = entry_code(self.symbols);
         let evidence = Evidence::new(&case.trace).named(&resolve).knowing(&code);
-        for invariant in self.invariants {
-            let id = invariant.id;
-            if chosen.is_some_and(|chosen| !chosen.iter().any(|it| it.as_str() == id)) {
-                continue;
-            }
-            let check = invariant.check(&evidence);
-            if let Check::Violated(violations) = &check {
-                for violation in violations {
-                    let finding = self.findings.matching(violation, &evidence, self.symbols);
-                    let alike = || {
-                        let findings = self.findings;
-                        findings.matching_but_for_code(violation, &evidence, self.symbols)
-                    };
-                    if finding.is_none() {
-                        near.extend(alike());
-                    }
-                    result.violations.push(JudgedViolation {
-                        finding,
-                        violation: violation.clone(),
-                    });
-                }
-            }
-            result.checks.push(InvariantCheck {
-                invariant: id.to_owned(),
-                check,
-            });
-        }
-        near
+        let is_chosen = |id: &str| chosen.is_none_or(|it| it.iter().any(|it| it.as_str() == id));
+        let checked = self.check(&evidence, is_chosen);
+        result.checks.extend(checked.checks);
+        result.violations.extend(checked.violations);
+        (checked.near, checked.cut)
     }
 
     fn canonical(&self, case: &Case<'_>) -> Option<String> {
@@ -415,7 +287,7 @@ fn passed(point: &Point) -> String {
 
 /// Required invariants that were not exercised. At least one invariant must have been exercised: a
 /// trace that shows nothing is no pass.
-fn not_exercised(scenario: &Scenario, checks: &[InvariantCheck]) -> Vec<String> {
+fn not_exercised(scenario: &Scenario, checks: &[InvariantCheck], has_program: bool) -> Vec<String> {
     let mut reasons: Vec<String> = scenario
         .require
         .iter()
@@ -435,7 +307,8 @@ fn not_exercised(scenario: &Scenario, checks: &[InvariantCheck]) -> Vec<String> 
         })
         .collect();
     let evidence = |it: &InvariantCheck| !matches!(it.check, Check::NotExercised { .. });
-    if !checks.iter().any(evidence) {
+    // What a program says of the kernel is evidence, too.
+    if !has_program && !checks.iter().any(evidence) {
         reasons.push("no invariant was exercised".to_owned());
     }
     reasons

@@ -1,104 +1,13 @@
-//! Files that outlive a run. They are complete or absent, and checked to be writable before
-//! anything runs.
+//! The logs and replay files that outlive a run.
 
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, access};
-use tempfile::NamedTempFile;
-
+use super::output_file::{OutputFile, WriteError};
 use crate::judge::outcome::Outcome;
 use crate::judge::result::{Artifact, ScenarioResult};
 use crate::judge::snapshot::SnapshotComparison;
 use unwindlab_oracle::trace::Recording;
-
-/// A file cannot be written.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot write {path}: {source}", path = path.display())]
-#[expect(missing_docs, reason = "the message says what the fields are")]
-pub struct WriteError {
-    pub path: PathBuf,
-    pub source: io::Error,
-}
-
-impl WriteError {
-    fn of(path: &Path) -> impl Fn(io::Error) -> Self {
-        move |source| Self {
-            path: path.to_owned(),
-            source,
-        }
-    }
-}
-
-/// A file that gets its name when it is complete.
-#[derive(Debug)]
-pub struct OutputFile {
-    path: PathBuf,
-    target: Target,
-}
-
-#[derive(Debug)]
-enum Target {
-    /// Beside the final file; removed if this is dropped.
-    Fresh(NamedTempFile),
-    /// A pipe or a device, which cannot be replaced.
-    Stream(File),
-}
-
-impl OutputFile {
-    /// Checks that the file can be written.
-    ///
-    /// # Errors
-    /// [`WriteError`].
-    pub fn create(path: &Path) -> Result<Self, WriteError> {
-        let error = WriteError::of(path);
-        let target = match std::fs::metadata(path) {
-            Ok(there) if there.is_dir() => return Err(error(io::ErrorKind::IsADirectory.into())),
-            Ok(there) if !there.is_file() => {
-                Target::Stream(OpenOptions::new().write(true).open(path).map_err(error)?)
-            }
-            _ => Target::Fresh(fresh_beside(path).map_err(error)?),
-        };
-        Ok(Self {
-            path: path.to_owned(),
-            target,
-        })
-    }
-
-    /// Writes it and gives it its name.
-    ///
-    /// # Errors
-    /// [`WriteError`]; the file is then unchanged.
-    pub fn finish(self, contents: &str) -> Result<(), WriteError> {
-        let error = WriteError::of(&self.path);
-        match self.target {
-            Target::Stream(mut file) => file.write_all(contents.as_bytes()).map_err(error),
-            Target::Fresh(mut file) => {
-                file.write_all(contents.as_bytes()).map_err(&error)?;
-                file.as_file().sync_data().map_err(&error)?;
-                file.persist(&self.path)
-                    .map(drop)
-                    .map_err(|failed| error(failed.error))
-            }
-        }
-    }
-}
-
-/// An unnamed sibling, with the permissions that a plain `open` would give (minus the umask).
-fn fresh_beside(path: &Path) -> io::Result<NamedTempFile> {
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    // First, because tempfile's errors name its own file, which means nothing to users.
-    access(folder, Access::WRITE_OK)?;
-    tempfile::Builder::new()
-        .prefix(".unwindlab-")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)
-}
 
 /// The folder for the logs of scenarios, one folder each.
 #[derive(Debug, Clone)]
@@ -106,6 +15,8 @@ pub struct Artifacts {
     root: PathBuf,
     /// Whether scenarios that pass have one too.
     of_all: bool,
+    /// Attempts of the scenario before this one; a later attempt has a folder below that of the first.
+    pub before: usize,
 }
 
 /// The folder if the user names none.
@@ -122,6 +33,7 @@ impl Artifacts {
             return Ok(Self {
                 root: DEFAULT_ROOT.into(),
                 of_all: false,
+                before: 0,
             });
         };
         std::fs::create_dir_all(root).map_err(WriteError::of(root))?;
@@ -129,7 +41,27 @@ impl Artifacts {
         Ok(Self {
             root: root.to_owned(),
             of_all: true,
+            before: 0,
         })
+    }
+
+    /// The folder of a result, created. With the first attempt, those of later ones of an earlier run are removed.
+    fn folder(&self, result: &ScenarioResult) -> Result<PathBuf, WriteError> {
+        let mut folder = self.root.join(&result.name);
+        if self.before > 0 {
+            folder.push(format!("attempt-{}", self.before + 1));
+        }
+        std::fs::create_dir_all(&folder).map_err(WriteError::of(&folder))?;
+        if self.before == 0 {
+            for number in 2.. {
+                let stale = folder.join(format!("attempt-{number}"));
+                match std::fs::remove_dir_all(&stale) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                    removed => removed.map_err(WriteError::of(&stale))?,
+                }
+            }
+        }
+        Ok(folder)
     }
 
     /// Writes a trial's logs, and adds their paths to the result.
@@ -144,8 +76,7 @@ impl Artifacts {
         if result.outcome == Outcome::Pass && !self.of_all {
             return Ok(());
         }
-        let folder = self.root.join(&result.name);
-        std::fs::create_dir_all(&folder).map_err(WriteError::of(&folder))?;
+        let folder = self.folder(result)?;
         remove_stale(&folder.join(REPLAY))?;
         let actual = match &result.snapshot {
             Some(
@@ -175,6 +106,25 @@ impl Artifacts {
                 path,
             });
         }
+        self.keep_perf_data(&folder, result, recording)
+    }
+
+    /// What the distribution's perf recorded, as it wrote it.
+    fn keep_perf_data(
+        &self,
+        folder: &Path,
+        result: &mut ScenarioResult,
+        recording: &Recording,
+    ) -> Result<(), WriteError> {
+        let path = folder.join("perf.data");
+        let Some(data) = &recording.perf_data else {
+            return remove_stale(&path);
+        };
+        OutputFile::create(&path)?.finish(data)?;
+        result.artifacts.push(Artifact {
+            kind: "perf data".to_owned(),
+            path,
+        });
         Ok(())
     }
 
@@ -183,18 +133,18 @@ impl Artifacts {
     /// # Errors
     /// [`WriteError`].
     pub fn keep_replay(&self, result: &mut ScenarioResult, text: &str) -> Result<(), WriteError> {
-        let folder = self.root.join(&result.name);
-        std::fs::create_dir_all(&folder).map_err(WriteError::of(&folder))?;
-        let path = folder.join(REPLAY);
+        let path = self.folder(result)?.join(REPLAY);
         OutputFile::create(&path)?.finish(text)?;
         result.artifacts.push(Artifact {
-            kind: "replay".to_owned(),
+            kind: REPLAY_KIND.to_owned(),
             path,
         });
         Ok(())
     }
 }
 
+/// What a replay file is called among the artifacts of a result.
+pub(super) const REPLAY_KIND: &str = "replay";
 /// Name of the replay file.
 const REPLAY: &str = "replay.json";
 

@@ -184,7 +184,7 @@ boot: a start
         assert!(!line.is_measured());
         let text = block(&line);
         assert!(
-            text.contains("QEMU microvm    not measured: it does not start\n"),
+            text.contains("QEMU microvm    not measured: it does not\\u{1b}start\n"),
             "{text}"
         );
         assert!(text.contains("at most 0.5 x: not measured"), "{text}");

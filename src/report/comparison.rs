@@ -27,34 +27,73 @@ pub struct DesignColumn {
     pub error: Option<String>,
 }
 
-type Figure = fn(&DesignColumn, &DesignColumn) -> String;
+/// One line of the table.
+struct Figure {
+    title: &'static str,
+    /// A column's cell; the second is the first column.
+    cell: fn(&DesignColumn, &DesignColumn) -> String,
+    /// What a plot shows; nothing for a figure that is no number.
+    value: fn(&DesignColumn) -> Option<f64>,
+}
 
-const LINES: &[(&str, Figure)] = &[
-    ("duplicate callbacks per request", |it, _| {
-        two_digits(it.figures.duplicates_per_request())
-    }),
-    ("unwinds per kernel entry with one", |it, _| {
-        two_digits(it.figures.unwinds_per_entry())
-    }),
-    (
-        "iterations under the storm, against the first",
-        |it, first| relative(it.figures.storm_progress, first.figures.storm_progress),
-    ),
-    ("cookies that two tasks had, of all", |it, _| {
-        format!("{} of {}", it.figures.shared_cookies, it.figures.cookies)
-    }),
-    ("instructions on entry, against the first", |it, first| {
-        added(it.figures.way_in, first.figures.way_in)
-    }),
-    ("instructions on exit, against the first", |it, first| {
-        added(it.figures.way_out, first.figures.way_out)
-    }),
-    ("invariants that fell", |it, _| {
-        let names: Vec<&str> = it.fallen.iter().map(|(id, _)| id.as_str()).collect();
-        or_none(&names.join(" "))
-    }),
-    ("scenarios not survived", |it, _| it.died.len().to_string()),
+#[expect(clippy::cast_precision_loss, reason = "for a plot")]
+const fn number(value: u64) -> f64 {
+    value as f64
+}
+
+const FIGURES: &[Figure] = &[
+    Figure {
+        title: "duplicate callbacks per request",
+        cell: |it, _| two_digits(it.figures.duplicates_per_request()),
+        value: |it| it.figures.duplicates_per_request(),
+    },
+    Figure {
+        title: "unwinds per kernel entry with one",
+        cell: |it, _| two_digits(it.figures.unwinds_per_entry()),
+        value: |it| it.figures.unwinds_per_entry(),
+    },
+    Figure {
+        title: "later answers, by the client's stack",
+        cell: |it, _| it.figures.answers.cell(),
+        value: |_| None,
+    },
+    Figure {
+        title: "iterations under the storm, against the first",
+        cell: |it, first| relative(it.figures.storm_progress, first.figures.storm_progress),
+        value: |it| it.figures.storm_progress.map(number),
+    },
+    Figure {
+        title: "cookies that two tasks had, of all",
+        cell: |it, _| format!("{} of {}", it.figures.shared_cookies, it.figures.cookies),
+        value: |it| Some(number(it.figures.shared_cookies)),
+    },
+    Figure {
+        title: "instructions on entry, against the first",
+        cell: |it, first| added(it.figures.way_in, first.figures.way_in),
+        value: |it| it.figures.way_in.map(number),
+    },
+    Figure {
+        title: "instructions on exit, against the first",
+        cell: |it, first| added(it.figures.way_out, first.figures.way_out),
+        value: |it| it.figures.way_out.map(number),
+    },
+    Figure {
+        title: "invariants that fell",
+        cell: |it, _| {
+            let names: Vec<&str> = it.fallen.iter().map(|(id, _)| id.as_str()).collect();
+            or_none(&names.join(" "))
+        },
+        value: |it| Some(number(it.fallen.len() as u64)),
+    },
+    Figure {
+        title: "scenarios not survived",
+        cell: |it, _| it.died.len().to_string(),
+        value: |it| Some(number(it.died.len() as u64)),
+    },
 ];
+
+/// A line of the table: its title, and each column's cell with its value.
+pub(super) type FigureRow = (&'static str, Vec<(String, Option<f64>)>);
 
 impl DesignTable {
     /// Good where every figure could be measured, whatever the designs do wrong.
@@ -66,40 +105,58 @@ impl DesignTable {
         }
     }
 
+    /// Every line.
+    pub(super) fn figures(&self) -> Vec<FigureRow> {
+        let Some(first) = self.columns.first() else {
+            return Vec::new();
+        };
+        let cell = |figure: &Figure, it: &DesignColumn| match it.error {
+            Some(_) if it.figures == Figures::default() => ("not measured".to_owned(), None),
+            _ => ((figure.cell)(it, first), (figure.value)(it)),
+        };
+        let row = |figure: &Figure| {
+            let cells = self.columns.iter().map(|it| cell(figure, it));
+            (figure.title, cells.collect())
+        };
+        FIGURES.iter().map(row).collect()
+    }
+
+    /// Where each invariant fell, what was not survived, and what could not be measured.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        for column in &self.columns {
+            let name = &column.name;
+            for (invariant, scenarios) in &column.fallen {
+                notes.push(format!(
+                    "{name}: {invariant} fell in {}",
+                    scenarios.join(", ")
+                ));
+            }
+            let died = column.died.iter();
+            notes.extend(died.map(|died| format!("{name}: did not survive {died}")));
+            notes.extend({ column.error.iter() }.map(|error| format!("{name}: {error}")));
+        }
+        notes
+    }
+
     /// The table, then where each invariant fell.
     #[must_use]
     pub fn table(&self) -> String {
-        let Some(first) = self.columns.first() else {
+        if self.columns.is_empty() {
             return String::new();
-        };
+        }
         let mut rows = vec![vec![String::new()]];
         if let Some(head) = rows.first_mut() {
             head.extend(self.columns.iter().map(|it| it.name.clone()));
         }
-        for (title, figure) in LINES {
-            let mut row = vec![(*title).to_owned()];
-            row.extend(self.columns.iter().map(|it| match it.error {
-                Some(_) if it.figures == Figures::default() => "not measured".to_owned(),
-                _ => figure(it, first),
-            }));
+        for (title, cells) in self.figures() {
+            let mut row = vec![title.to_owned()];
+            row.extend(cells.into_iter().map(|(text, _)| text));
             rows.push(row);
         }
         let mut text = markdown(&rows);
-        for column in &self.columns {
-            for (invariant, scenarios) in &column.fallen {
-                let _ = write!(
-                    text,
-                    "\n{}: {invariant} fell in {}",
-                    column.name,
-                    scenarios.join(", ")
-                );
-            }
-            for died in &column.died {
-                let _ = write!(text, "\n{}: did not survive {died}", column.name);
-            }
-            if let Some(error) = &column.error {
-                let _ = write!(text, "\n{}: {error}", column.name);
-            }
+        for line in self.notes() {
+            let _ = write!(text, "\n{line}");
         }
         text
     }

@@ -4,11 +4,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use super::artifacts::REPLAY_KIND;
+use super::chains::side_by_side;
 use super::names::Names;
+use super::timeline::timeline;
 use crate::judge::outcome::Outcome;
 use crate::judge::result::{JudgedViolation, ScenarioResult};
 use crate::judge::snapshot::SnapshotComparison;
 use unwindlab_engine::text::printable;
+use unwindlab_oracle::invariant::INVARIANTS;
 use unwindlab_oracle::trace::{Event, EventKind, LabEvent, LabKind, Trace};
 
 /// Violations that are shown in full; the files have all of them.
@@ -51,7 +55,12 @@ pub fn block(result: &ScenarioResult, names: Names<'_>) -> String {
         }
     }
     for artifact in &result.artifacts {
-        let _ = writeln!(out, "  {}: {}", artifact.kind, artifact.path.display());
+        let how = if artifact.kind == REPLAY_KIND {
+            "unwindlab replay "
+        } else {
+            ""
+        };
+        let _ = writeln!(out, "  {}: {how}{}", artifact.kind, artifact.path.display());
     }
     out
 }
@@ -81,20 +90,21 @@ fn show_violation(out: &mut String, judged: &JudgedViolation, trace: &Trace, nam
         .map(|address| format!(", at {}", names.name(address)))
         .unwrap_or_default();
     let _ = writeln!(out, "  {}{finding}{place}", printable(&violation.line()));
-    let shown = with_neighbours(&violation.events, trace.events.len());
-    for index in shown.iter().take(MAX_EVENTS) {
-        if let Some(event) = trace.events.get(*index) {
-            let mark = if violation.events.contains(index) {
-                '>'
-            } else {
-                ' '
-            };
-            let _ = writeln!(out, "  {mark} {}", event_line(event, names));
-        }
+    let invariant = INVARIANTS.iter().find(|it| it.id == violation.invariant);
+    if let Some(invariant) = invariant {
+        let _ = writeln!(out, "    must hold: {}", invariant.title);
     }
-    if shown.len() > MAX_EVENTS {
-        let _ = writeln!(out, "    ... and {} more events", shown.len() - MAX_EVENTS);
+    let around = with_neighbours(&violation.events, trace.events.len());
+    let shown = { around.iter().take(MAX_EVENTS) }.filter_map(|&at| trace.events.get(at));
+    let shown: Vec<&Event> = shown.collect();
+    if !shown.is_empty() {
+        let marked = |event: &Event| violation.events.contains(&event.index);
+        out.push_str(&timeline(&shown, marked, names));
     }
+    if around.len() > MAX_EVENTS {
+        let _ = writeln!(out, "    ... and {} more events", around.len() - MAX_EVENTS);
+    }
+    out.push_str(&side_by_side(&violation.events, trace, names));
     let logged = |slot: &u64| trace.lab.as_ref()?.at(*slot);
     for event in violation.log.iter().filter_map(logged).take(MAX_EVENTS) {
         let _ = writeln!(out, "  > {}", log_line(event, names));
@@ -172,7 +182,9 @@ pub fn event_line(event: &Event, names: Names<'_>) -> String {
     )
 }
 
-fn what(kind: &EventKind, names: Names<'_>) -> String {
+/// What an event is, without its place and time.
+#[must_use]
+pub fn what(kind: &EventKind, names: Names<'_>) -> String {
     match kind {
         EventKind::Sample(sample) => {
             let ip = sample

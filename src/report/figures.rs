@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::answers::Answers;
 use crate::judge::result::ScenarioResult;
 use unwindlab_oracle::trace::Trace;
 use unwindlab_oracle::trace::lab::{LabKind, LabTrace};
@@ -22,6 +23,8 @@ pub struct Figures {
     pub requests: u64,
     /// Callbacks of a client after its first for one stay in the kernel.
     pub duplicates: u64,
+    /// What requests were told that were not the first of their client in an entry.
+    pub answers: Answers,
     /// Stays in the kernel with a callback.
     pub entries: u64,
     /// Different cookies that these stays had, each of which is an unwind.
@@ -67,6 +70,7 @@ impl Figures {
     }
 
     fn add_lab(&mut self, lab: &LabTrace) {
+        self.answers.add(lab);
         let mut calls: BTreeMap<_, u64> = BTreeMap::new();
         let mut stacks: BTreeMap<_, BTreeSet<u64>> = BTreeMap::new();
         for event in &lab.events {
@@ -182,10 +186,40 @@ mod tests {
             ..Trace::default()
         });
         let figures = Figures::of(&[result]);
+        assert_eq!(figures.answers.cell(), "-");
         assert_eq!((figures.requests, figures.duplicates), (3, 1));
         assert_eq!((figures.entries, figures.unwinds), (2, 3));
         assert_eq!((figures.cookies, figures.shared_cookies), (2, 1));
         assert_eq!(figures.unwinds_per_entry(), Some(1.5));
         assert_eq!(figures.way_in, None);
+    }
+
+    #[test]
+    fn tells_answers_before_the_callback_from_those_after_it() {
+        let ask = |ret, begin| LabKind::Request {
+            ret,
+            cookie: 7,
+            begin,
+            ip: 0,
+        };
+        let call = LabKind::Callback {
+            cookie: 7,
+            nr: 1,
+            stack: None,
+        };
+        let kinds = [ask(0, 0), ask(1, 1), call, ask(1, 3), ask(2, 4), ask(2, 2)];
+        let events = kinds.into_iter().zip(0..);
+        let mut result = ScenarioResult::not_run("lab", Outcome::Fail, String::new());
+        result.trace = Some(Trace {
+            lab: Some(LabTrace {
+                events: events.map(|(kind, slot)| event(slot, 1, 1, kind)).collect(),
+                ..LabTrace::default()
+            }),
+            ..Trace::default()
+        });
+        assert_eq!(
+            Figures::of(&[result]).answers.cell(),
+            "1: 1 to come, 1 there; 2: 0 to come, 1 there"
+        );
     }
 }

@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use iced_x86::{Decoder, DecoderOptions, Formatter as _, GasFormatter};
+use iced_x86::{Decoder, DecoderOptions, Formatter as _, GasFormatter, Instruction};
 
 use super::names::Names;
 use unwindlab_engine::plan::sweep::Step;
 use unwindlab_engine::text::printable;
 
 /// The longest x86 instruction.
-const LONGEST: usize = 15;
+pub(super) const LONGEST: usize = 15;
 /// Width of the column with the names.
 const NAMES: usize = 40;
 
@@ -40,15 +40,20 @@ pub fn around(path: &[Step], number: u32, count: u32, names: Names<'_>) -> Strin
     out
 }
 
-fn instruction(code: &[u8], rip: u64, names: Names<'_>) -> String {
+pub(super) fn instruction(code: &[u8], rip: u64, names: Names<'_>) -> String {
     let decoded = Decoder::with_ip(64, code, rip, DecoderOptions::NONE).decode();
+    text(&decoded, names)
+}
+
+/// One instruction; a branch with the name of its target.
+pub(super) fn text(decoded: &Instruction, names: Names<'_>) -> String {
     if decoded.is_invalid() {
         return "(bad)".to_owned();
     }
     let mut text = String::new();
     let mut formatter = GasFormatter::new();
     formatter.options_mut().set_uppercase_hex(false);
-    formatter.format(&decoded, &mut text);
+    formatter.format(decoded, &mut text);
     match decoded.near_branch_target() {
         0 => text,
         target => format!("{text} <{}>", names.name(target)),

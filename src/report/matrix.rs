@@ -158,7 +158,14 @@ impl MutantRow {
     /// The row in one line.
     #[must_use]
     pub fn line(&self) -> String {
-        let (colour, text) = match &self.fate {
+        let (colour, text) = self.told();
+        let style: Style = colour.on_default().bold();
+        format!("{style}{:<24}{style:#}  {}", self.name, printable(&text))
+    }
+
+    /// What became of it, in words; green where that is as it should be, and yellow where it is not known.
+    pub(super) fn told(&self) -> (AnsiColor, String) {
+        match &self.fate {
             Fate::Clean => (AnsiColor::Green, "passes".to_owned()),
             Fate::Unclean(reason) => (AnsiColor::Red, format!("does not pass: {reason}")),
             Fate::Killed => (AnsiColor::Green, format!("killed by {}", self.killers())),
@@ -184,9 +191,7 @@ impl MutantRow {
                 format!("SURVIVED: {} did not fall", self.falls.join(" or ")),
             ),
             Fate::Untested(reason) => (AnsiColor::Yellow, format!("not tested: {reason}")),
-        };
-        let style: Style = colour.on_default().bold();
-        format!("{style}{:<24}{style:#}  {}", self.name, printable(&text))
+        }
     }
 
     /// The invariants that killed it, with their scenarios.

@@ -4,6 +4,7 @@ use unwindlab_abi::message::UserSymbol;
 
 use crate::scenario::KernelSymbols;
 use unwindlab_engine::text::printable;
+use unwindlab_oracle::trace::Trace;
 
 /// Names for the addresses of one trace.
 #[expect(missing_debug_implementations, reason = "holds a trait object")]
@@ -15,7 +16,17 @@ pub struct Names<'a> {
     pub user: &'a [UserSymbol],
 }
 
-impl Names<'_> {
+impl<'a> Names<'a> {
+    /// For what a trial recorded, if there is a trace of it.
+    #[must_use]
+    pub fn of(kernel: &'a dyn KernelSymbols, trace: Option<&'a Trace>) -> Self {
+        let user = trace.map(|trace| trace.user_symbols.as_slice());
+        Self {
+            kernel,
+            user: user.unwrap_or_default(),
+        }
+    }
+
     /// `symbol+0x12`, or the address if no symbol contains it.
     #[must_use]
     pub fn name(&self, address: u64) -> String {

@@ -231,6 +231,9 @@ fn not_steady(verdicts: &Verdicts<'_>, names: Names<'_>) -> String {
             missed.collect::<Vec<_>>().join(", "),
         );
     }
+    for (point, why) in &verdicts.unjudged {
+        let _ = writeln!(out, "the trial at point {point} is not decided: {why}");
+    }
     for (point, reason) in &verdicts.failed {
         let _ = writeln!(
             out,
@@ -251,6 +254,7 @@ fn not_steady(verdicts: &Verdicts<'_>, names: Names<'_>) -> String {
                 format!("hung ({})", at.collect::<Vec<_>>().join(", "))
             }
             TrialEnd::Panic { line } => format!("panicked ({})", printable(line)),
+            TrialEnd::Misbehaved { what } => format!("misbehaved ({})", printable(what)),
             other => format!("{other:?}"),
         };
         let _ = writeln!(

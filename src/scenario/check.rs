@@ -2,6 +2,7 @@
 
 use unwindlab_abi::plan::WorkloadKind;
 use unwindlab_abi::shared::MAX_THREADS;
+use unwindlab_abi::user_mode::Asker;
 
 use super::error::{Complaints, ScenarioErrors};
 use super::events;
@@ -10,6 +11,8 @@ use super::inject;
 use super::lab;
 use super::model::{Machine, Scenario, Workload};
 use super::perf_tool;
+use super::program;
+use super::tracefs;
 
 /// vCPUs a machine can have.
 const VCPUS: std::ops::RangeInclusive<u8> = 1..=8;
@@ -44,7 +47,10 @@ pub fn check(
     check_workload(&scenario.workload, &mut complaints);
     check_perf(&scenario, &mut complaints);
     lab::check(&scenario, &mut complaints);
+    check_user_mode(&scenario, &mut complaints);
+    tracefs::check(&scenario, &mut complaints);
     perf_tool::check(&scenario, &mut complaints);
+    program::check(&scenario, &mut complaints);
     inject::check::check(&scenario, &mut complaints);
     explore::check(&scenario, &mut complaints);
     check_times(&scenario, &mut complaints);
@@ -78,6 +84,63 @@ fn check_name(scenario: &Scenario, stem: &str, complaints: &mut Complaints<'_>) 
         description.location(),
         || "expected a description of one line".to_owned(),
     );
+}
+
+/// What `setitimer(ITIMER_PROF)` and perf's `sigtrap` send.
+const SIGPROF: u32 = 27;
+const SIGTRAP: u32 = 5;
+
+/// Not every kind's threads can be processes that unwind themselves.
+fn check_user_mode(scenario: &Scenario, complaints: &mut Complaints<'_>) {
+    let kind = &scenario.workload.kind;
+    let Some(user_mode) = &scenario.user_mode else {
+        complaints.require(!kind.needs_user_mode(), kind.location(), || {
+            format!("found `{}` without user-mode, which it needs", kind.name())
+        });
+        return;
+    };
+    complaints.require(scenario.bpf.is_none(), user_mode.location(), || {
+        "found `user-mode` beside `bpf`, expected one of them".to_owned()
+    });
+    complaints.require(kind.takes_user_mode(), kind.location(), || {
+        let name = kind.name();
+        format!(
+            "found `{name}` with user-mode, expected `spin`, `syscalls`, `deep`, `frameless`, `interpreter`, `fork`, \
+             `vfork`, `clone3`, `exec`, `exit-group`, `waits` or `raises`"
+        )
+    });
+    let twins = &user_mode.twins;
+    let pairs = scenario.workload.threads.is_multiple_of(2) || !**twins;
+    complaints.require(pairs, twins.location(), || {
+        format!(
+            "found {} threads, expected an even number with twins",
+            *scenario.workload.threads
+        )
+    });
+    let blocked = &user_mode.blocked;
+    let ask = &user_mode.ask;
+    let is_timer = matches!(**ask, Asker::Itimer | Asker::ThreadTimer);
+    let may_block = **kind == WorkloadKind::Deep || is_timer || !**blocked;
+    complaints.require(may_block, blocked.location(), || {
+        format!("found `blocked` with `{}`, expected `deep`", kind.name())
+    });
+    let signal = &user_mode.signal;
+    complaints.require((1..=64).contains(&**signal), signal.location(), || {
+        format!("found signal {}, expected 1 to 64", **signal)
+    });
+    let only = match **ask {
+        Asker::Itimer => Some(SIGPROF),
+        Asker::Sigtrap => Some(SIGTRAP),
+        Asker::Bpf | Asker::ThreadTimer => None,
+    };
+    let right = only.is_none_or(|only| only == **signal);
+    complaints.require(right, ask.location(), || {
+        let only = only.unwrap_or(0);
+        format!(
+            "found signal {}, expected `signal: {only}`: the kernel sends no other one",
+            **signal
+        )
+    });
 }
 
 fn check_machine(machine: &Machine, complaints: &mut Complaints<'_>) {
@@ -162,9 +225,9 @@ fn check_perf(scenario: &Scenario, complaints: &mut Complaints<'_>) {
     );
     let section = &scenario.workload.sframe;
     complaints.require(
-        section.is_none() || **kind == WorkloadKind::Frameless,
+        section.is_none() || kind.takes_section(),
         section.location(),
-        || "`sframe` needs workload `frameless`".to_owned(),
+        || "`sframe` needs workload `frameless` or `own-stack-frameless`".to_owned(),
     );
 }
 

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use unwindlab_guest_kernel::input;
 
 use glob::{Pattern, PatternError};
 use include_dir::{Dir, include_dir};
@@ -235,10 +236,10 @@ fn file_source(path: &Path) -> Result<Source, LibraryError> {
         path: path.to_owned(),
         source,
     };
-    let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, error))?;
+    let text = input::text(path, input::WRITTEN).map_err(|error| unreadable(path, error))?;
     let stem = stem(path);
     let snapshot_path = snapshot_path(path, &stem);
-    let snapshot = match std::fs::read_to_string(&snapshot_path) {
+    let snapshot = match input::text(&snapshot_path, input::RECORDED) {
         Ok(text) => Some(text),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(unreadable(&snapshot_path, error)),

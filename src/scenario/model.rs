@@ -6,12 +6,15 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use unwindlab_abi::bpf::BpfStack;
 use unwindlab_abi::plan::{SframeSection, WorkloadKind};
+use unwindlab_abi::user_mode::{Asker, HandlerKind, UnwinderKind};
 
 use super::explore::Explore;
 use super::inject::{Injection, Schedule};
 use super::lab::Lab;
 use super::located::At;
+use super::tracefs::Tracefs;
 use super::units::{Count, Memory, Time};
 use unwindlab_oracle::trace::SnapshotStyle;
 
@@ -33,6 +36,13 @@ pub struct Scenario {
     pub perf: Perf,
     /// What the kernel's lab client does: many tracers beside perf (default: none).
     pub lab: Option<Lab>,
+    /// The workload's threads unwind themselves: a BPF program on the sampling tracepoint sends the
+    /// interrupted thread a signal with a nonce, and its handler writes the stack (default: none).
+    pub user_mode: Option<At<UserMode>>,
+    /// A BPF client of user stacks on the sampling tracepoint, beside perf (default: none).
+    pub bpf: Option<At<Bpf>>,
+    /// Instances of tracefs that ask for deferred user stacks, beside perf (default: none).
+    pub tracefs: Option<Tracefs>,
     /// The distribution's own perf records instead of the harness. It must show a sample for each
     /// `pmu-overflow`, with the kernel frames of its instruction and, merged behind them, the user
     /// frames as built.
@@ -69,6 +79,58 @@ pub struct Scenario {
     /// The part of the trace that is compared with `snapshots/NAME.snap`, because it must be the
     /// same in every run (default: none).
     pub snapshot: Option<At<SnapshotStyle>>,
+}
+
+/// How the workload's threads unwind themselves. Each thread is then a process of its own.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct UserMode {
+    /// What asks for stacks: `bpf` (default): a BPF program, `itimer`: `setitimer(ITIMER_PROF)`, every 10 ms of the process's
+    /// CPU time, `thread-timer`: `timer_create` with `SIGEV_THREAD_ID`, every 10 ms of the thread's, `sigtrap`: perf's attribute, for
+    /// `nmi:nmi_handler`.
+    #[serde(default)]
+    pub ask: At<Asker>,
+    /// The number of the signal, 1 to 64 (default 40, a real-time signal). Of `itimer` it is 27, of `sigtrap` 5.
+    #[serde(default = "signal")]
+    #[schemars(range(min = 1, max = 64))]
+    pub signal: At<u32>,
+    /// The handler runs on an alternate stack (default: on the thread's own).
+    #[serde(default)]
+    pub alternate_stack: bool,
+    /// The thread blocks the signal during each iteration (default: never). Only for `deep`; if a timer asks, until the end,
+    /// with any.
+    #[serde(default)]
+    pub blocked: At<bool>,
+    /// The handler has `SA_RESTART` (default: `true`).
+    #[serde(default = "yes")]
+    pub restart: bool,
+    /// A thread opts in after so many iterations (default 0).
+    #[serde(default)]
+    pub opts_in_after: u64,
+    /// Every second thread does not opt in, and is compared with the one before it (N5).
+    #[serde(default)]
+    pub twins: At<bool>,
+    /// The thread's process has another one, which sleeps with the signal unblocked (default: none).
+    #[serde(default)]
+    pub bystander: bool,
+    /// What the handler does before it unwinds: `prompt` (default): nothing, `calls`: a `getppid`,
+    /// `hangs`: it waits, in user mode, for the end of the trial, `faults`: it reads address 0, `raises`: it sends
+    /// its thread a signal that the program handles.
+    #[serde(default)]
+    pub handler: HandlerKind,
+    /// How the handler unwinds: by `frame-pointers` (default), by `eh-frame`, or `semantic`: by `.eh_frame`, with the
+    /// functions that an interpreter executes in place of its own frame.
+    #[serde(default)]
+    pub unwinder: UnwinderKind,
+}
+
+/// A BPF client of user stacks.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Bpf {
+    /// How it gets a stack. `at-once`: by `bpf_get_stack` where the event is; `task-work`: in task work, by
+    /// `bpf_get_task_stack`; `own-walk`: in task work, by frame pointers and `bpf_copy_from_user`.
+    pub stack: BpfStack,
 }
 
 /// How the distribution's perf records: `perf record --all-cpus --call-graph fp,defer`.
@@ -159,6 +221,8 @@ pub struct Workload {
     /// The SFrame section of the code (default `v3`). Only for `frameless`.
     #[serde(default)]
     pub sframe: At<Option<SframeSection>>,
+    /// The C program to execute, `f001` for that of finding F001. Only for `program`.
+    pub program: Option<At<String>>,
 }
 
 /// What perf traces.
@@ -285,6 +349,30 @@ pub struct Expect {
     pub lost: Option<At<Count>>,
     /// Frames of each deferred chain.
     pub frames: Option<At<Count>>,
+    /// Nonces for which a signal was sent or task work scheduled (`user-mode`, `bpf`).
+    pub nonces: Option<At<Count>>,
+    /// Samples that used a pending nonce again.
+    pub reused: Option<At<Count>>,
+    /// Signals that the kernel refused.
+    pub refused: Option<At<Count>>,
+    /// Results that handlers wrote.
+    pub results: Option<At<Count>>,
+    /// Signals that the kernel refused with `EBUSY`.
+    pub busy: Option<At<Count>>,
+    /// Samples of threads that had not opted in.
+    pub unasked: Option<At<Count>>,
+    /// What a program saw of the kernel that its twin saw otherwise (violations of N5).
+    pub changed: Option<At<Count>>,
+    /// Nonces before whose handler the thread ran other code (violations of N2).
+    pub late_results: Option<At<Count>>,
+    /// Results with another stack than the thread's at the interruption (violations of N3).
+    pub wrong_results: Option<At<Count>>,
+    /// Different values of the signals of all results.
+    pub values: Option<At<Count>>,
+    /// Signals of timers that were not sent because one was pending, as results tell.
+    pub overruns: Option<At<Count>>,
+    /// Results of threads that are none of the workload's.
+    pub strangers: Option<At<Count>>,
 }
 
 const fn default_settle() -> At<Time> {
@@ -293,6 +381,14 @@ const fn default_settle() -> At<Time> {
 
 const fn default_timeout() -> At<Time> {
     At::unwritten(Time::from_micros(20_000_000))
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn signal() -> At<u32> {
+    At::unwritten(40)
 }
 
 const fn one() -> At<u32> {

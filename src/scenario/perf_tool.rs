@@ -26,9 +26,12 @@ pub(super) fn check(scenario: &Scenario, complaints: &mut Complaints<'_>) {
     );
     let perf = &scenario.perf;
     complaints.require(
-        scenario.lab.is_none() && perf.events.is_none() && !perf.markers && !perf.switches,
+        scenario.lab.is_none() && !perf.markers && !perf.switches,
         tool.location(),
-        || "found `perf-tool` beside other tracers, expected it alone".to_owned(),
+        || {
+            "found `perf-tool` beside other tracers, expected it alone, or beside `perf: { events }`"
+                .to_owned()
+        },
     );
     let overflows = |it: &Injection| matches!(it, Injection::PmuOverflow(_));
     complaints.require(

@@ -5,7 +5,8 @@ use std::io;
 use std::path::PathBuf;
 
 use unwindlab_abi::lab::SYMBOL as LAB_CLIENT;
-use unwindlab_abi::plan::{GuestPlan, WorkloadPlan};
+use unwindlab_abi::plan::{GuestPlan, WorkloadKind, WorkloadPlan};
+use unwindlab_abi::{BpfPlan, UserModePlan};
 use unwindlab_guest_kernel::lines::{LineError, NO_LINES};
 use unwindlab_guest_kernel::types::NO_TYPES;
 use unwindlab_guest_kernel::types::{LayoutError, Member};
@@ -16,8 +17,10 @@ use super::events;
 use super::explore;
 use super::inject;
 use super::lab;
+use super::lacks::{self, BPF, FEATURE, OWN_STACK, SFRAME, TRACEFS_CLIENT, USER_UNWIND};
 use super::model::{Pmu, Scenario};
 use super::perf_tool;
+use super::tracefs;
 use super::user_returns;
 use unwindlab_engine::plan::TrialPlan;
 use unwindlab_engine::plan::{
@@ -28,9 +31,6 @@ use unwindlab_engine::plan::{
 /// From the start of the machine to the agent's `Ready`. A stock kernel takes 3 s on the emulated
 /// host beside two other machines.
 const BOOT_LIMIT_MS: u64 = 60_000;
-
-/// A kernel without this symbol has nothing to test.
-const FEATURE: &str = "unwind_deferred_request";
 
 /// The lines of a kernel's source.
 pub trait SourceLines {
@@ -72,6 +72,10 @@ pub trait KernelSymbols {
     /// there.
     fn code(&self, _address: u64, _length: usize) -> Option<Vec<u8>> {
         None
+    }
+    /// Nothing is known of the kernel.
+    fn is_unknown(&self) -> bool {
+        false
     }
     /// What no other kernel has: the hash of its image.
     fn identity(&self) -> Option<String> {
@@ -127,6 +131,36 @@ pub enum UnsupportedKernel {
          that has"
     )]
     LabClient,
+    /// The option of tracefs that the scenario sets.
+    #[error(
+        "the kernel's tracefs asks for no deferred stacks (no symbol `{TRACEFS_CLIENT}`); \
+         `--patch proposal:tracefs-stack` adds that"
+    )]
+    TracefsClient,
+    /// BPF programs, for a scenario with a BPF client.
+    #[error("the kernel has no BPF programs (no symbol `{BPF}`)")]
+    Bpf,
+    /// A function that a BPF program calls.
+    #[error("the kernel has no function `{0}` for BPF programs")]
+    BpfFunction(&'static str),
+    /// SFrame sections, which the workload registers.
+    #[error(
+        "the kernel reads no SFrame sections (no symbol `{SFRAME}`); `--patch proposal:sframe` adds \
+         that"
+    )]
+    Sframe,
+    /// The system call for a thread's own stack.
+    #[error(
+        "the kernel has no system call unwind_self (no symbol `{OWN_STACK}`); `--patch \
+         proposal:own-stack` adds that"
+    )]
+    OwnStack,
+    /// The signal that asks a thread for its stack.
+    #[error(
+        "the kernel asks no thread for its stack (no symbol `{USER_UNWIND}`); `--patch \
+         proposal:user-unwind` adds that"
+    )]
+    UserUnwind,
     /// Debug information, for a scenario that names lines of the source.
     #[error("{NO_LINES}")]
     Lines,
@@ -175,12 +209,7 @@ pub fn resolve(
     symbols: &dyn KernelSymbols,
     kernel: &str,
 ) -> Result<TrialPlan, ResolveError> {
-    if symbols.addresses(FEATURE).is_empty() {
-        return Err(UnsupportedKernel::DeferredUnwinding.into());
-    }
-    if scenario.lab.is_some() && symbols.addresses(LAB_CLIENT).is_empty() {
-        return Err(UnsupportedKernel::LabClient.into());
-    }
+    lacks::check(scenario, symbols)?;
     if inject::resolve::names_lines(scenario) && symbols.lines().is_none() {
         return Err(UnsupportedKernel::Lines.into());
     }
@@ -196,6 +225,7 @@ pub fn resolve(
         tracing: events::resolve(scenario, Some(symbols), &mut complaints),
         workload: workload(scenario),
         lab: { scenario.lab.as_ref() }.map(|it| lab::resolve(it, symbols, &mut complaints)),
+        tracefs: scenario.tracefs.as_ref().map(tracefs::resolve),
         commands: injections
             .iter()
             .any(|it| matches!(it.action, ActionPlan::Guest { .. })),
@@ -204,6 +234,20 @@ pub fn resolve(
         sysctls: sysctls(scenario),
         operation: None,
         survey: None,
+        user_mode: scenario.user_mode.as_deref().map(|it| UserModePlan {
+            ask: *it.ask,
+            bystander: it.bystander,
+            signal: *it.signal,
+            alternate_stack: it.alternate_stack,
+            blocked: *it.blocked,
+            restart: it.restart,
+            opts_in_after: it.opts_in_after,
+            twins: *it.twins,
+            handler: it.handler,
+            unwinder: it.unwinder,
+            instead: false,
+        }),
+        bpf: { scenario.bpf.as_deref() }.map(|it| BpfPlan { stack: it.stack }),
     };
     if complaints.say(NO_TYPES) {
         return Err(UnsupportedKernel::Types.into());
@@ -228,9 +272,17 @@ pub fn resolve(
                 [only] => Some(*only),
                 _ => None,
             },
+            sysenter: match symbols.addresses("entry_SYSENTER_compat").as_slice() {
+                [only] if *scenario.workload.kind == WorkloadKind::CompatSysenter => Some(*only),
+                _ => None,
+            },
         },
         explore,
-        witness: user_returns::plan(scenario.witness, symbols),
+        // A program may use the debug registers that the witness takes.
+        witness: match *scenario.workload.kind {
+            WorkloadKind::Program => None,
+            _ => user_returns::plan(scenario.witness, symbols),
+        },
     })?)
 }
 
@@ -269,5 +321,6 @@ fn workload(scenario: &Scenario) -> WorkloadPlan {
         huge_pages: *written.huge_pages,
         sframe: written.sframe.unwrap_or_default(),
         program: None,
+        reproducer: written.program.as_deref().cloned(),
     }
 }

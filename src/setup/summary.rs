@@ -88,7 +88,7 @@ impl TriedSetup {
             return Self::untested(number, levels, result);
         }
         let mut reasons: Vec<Reason> = Vec::new();
-        let died = matches!(result.outcome, Outcome::GuestPanic | Outcome::Hang);
+        let died = result.outcome.is_death();
         let mut known: Vec<Reason> = Vec::new();
         for failure in judged.failures.into_iter().filter(|_| !died) {
             let reason = |what| Reason {

@@ -1,7 +1,12 @@
 //! Running the real command, as a user would.
 
+#[allow(dead_code, reason = "not every test program needs it")]
+pub mod consumers;
+
 use std::path::PathBuf;
 use std::process::{Command, Output};
+
+use unwindlab_guest_kernel::Cache;
 
 /// The command with these arguments, run to its end.
 pub fn unwindlab(arguments: &[&str]) -> Output {
@@ -29,4 +34,16 @@ pub fn scratch(name: &str) -> PathBuf {
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("the folder can be made");
     folder
+}
+
+/// The tree that the built kernels are made from, with the kernel's own tools.
+#[allow(dead_code, reason = "not every test program needs one")]
+pub fn kernel_tree() -> PathBuf {
+    let built = unwindlab(&["kernel", "build", "--source", "debian"]);
+    assert!(built.status.success(), "{}", said(&built));
+    let cache = Cache::open(None).expect("there is a cache");
+    let builds = std::fs::read_dir(cache.root().join("builds")).expect("there are builds");
+    let mut trees = builds.map(|it| it.expect("an entry").path().join("src"));
+    let tree = trees.find(|it| it.join("tools/testing/kunit/kunit.py").exists());
+    tree.expect("the tools are in the tree")
 }

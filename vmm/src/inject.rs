@@ -130,6 +130,8 @@ const TPR: usize = 0x80;
 const ISR: usize = 0x100;
 /// Offset of a local APIC's first interrupt request register. There are eight, 16 bytes apart.
 const IRR: usize = 0x200;
+/// Offset of the local vector table's entry of the timer. Its low byte is the vector.
+const LVT_TIMER: usize = 0x320;
 /// End of these registers.
 const IRR_END: usize = IRR + 8 * 16;
 
@@ -155,6 +157,23 @@ pub(crate) fn irq(vm: &VmFd, fd: &VcpuFd, index: u8, vector: u8) -> Result<(), I
         true => Ok(()),
         false => Err(InjectError::NotRequested { vector }),
     }
+}
+
+/// Takes the interrupt of the local APIC's timer back, if it waits there. Returns whether it did.
+pub(crate) fn take_back_timer(fd: &VcpuFd) -> Result<bool, errno::Error> {
+    let mut lapic = fd.get_lapic()?;
+    let Some(at) = timer_request(&lapic) else {
+        return Ok(false);
+    };
+    at.clear(&mut lapic);
+    fd.set_lapic(&lapic)?;
+    Ok(true)
+}
+
+/// Where the request of the timer's vector is noted, if it is.
+fn timer_request(lapic: &kvm_lapic_state) -> Option<Bit> {
+    let vector = lapic.regs.get(LVT_TIMER)?.cast_unsigned();
+    is_requested(lapic, vector).then(|| Bit::of(IRR, vector))
 }
 
 /// Whether an interrupt is pending in the local APIC, or taken from there and not delivered yet.
@@ -208,15 +227,48 @@ fn is_requested(state: &kvm_lapic_state, vector: u8) -> bool {
 }
 
 fn is_set(state: &kvm_lapic_state, registers: usize, vector: u8) -> bool {
-    let bit = usize::from(vector);
-    let at = registers + bit / 32 * 16 + bit % 32 / 8;
-    let byte = state.regs.get(at).copied().unwrap_or(0);
-    byte.cast_unsigned() >> (bit % 8) & 1 == 1
+    let bit = Bit::of(registers, vector);
+    let byte = state.regs.get(bit.byte).copied().unwrap_or(0);
+    byte.cast_unsigned() & bit.mask != 0
+}
+
+/// A vector's bit in eight registers of 32 bits, 16 bytes apart.
+struct Bit {
+    byte: usize,
+    mask: u8,
+}
+
+impl Bit {
+    fn of(registers: usize, vector: u8) -> Self {
+        let bit = usize::from(vector);
+        Self {
+            byte: registers + bit / 32 * 16 + bit % 32 / 8,
+            mask: 1 << (bit % 8),
+        }
+    }
+
+    fn clear(&self, state: &mut kvm_lapic_state) {
+        if let Some(byte) = state.regs.get_mut(self.byte) {
+            *byte &= !self.mask.cast_signed();
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_of_the_timer_is_found_and_cleared() {
+        let mut state = kvm_lapic_state::default();
+        state.regs[LVT_TIMER] = 0xec_u8.cast_signed();
+        // Vector 0xfd: register 7, bit 29; 0xec: register 7, bit 12.
+        state.regs[0x273] = 1 << 5;
+        assert!(timer_request(&state).is_none());
+        state.regs[0x271] = 1 << 4;
+        timer_request(&state).unwrap().clear(&mut state);
+        assert!(!is_requested(&state, 0xec) && is_requested(&state, 0xfd));
+    }
 
     #[test]
     fn a_vector_is_found_in_its_register() {

@@ -86,6 +86,7 @@
 //! - `pmu`: synthetic performance counters
 //! - `debug`: hardware breakpoints and steps of one vCPU, and the bytes of one trap
 //! - `returns`: returns to user mode, executed here and noted
+//! - `sysenter`: what QEMU makes of that instruction, mended
 //! - `vcpu`: one vCPU: its state, and running it until it stops
 //! - `threads`: a thread for each vCPU, their messages, and the events
 //! - `traps`: breakpoints of all vCPUs, by hardware or planted traps
@@ -105,6 +106,7 @@ mod memory;
 mod pmu;
 pub mod probe;
 mod returns;
+mod sysenter;
 mod threads;
 mod traps;
 mod vcpu;
@@ -120,10 +122,11 @@ pub use kvm::vm::VmError;
 pub use kvm::{OpenKvmError, open_kvm};
 pub use kvm_bindings::{kvm_regs as Regs, kvm_sregs as Sregs};
 pub use kvm_ioctls::Kvm;
-pub use machine::{BuildError, Machine, MachineConfig, ReturnWatchError, VcpuHandle};
+pub use machine::{BuildError, Machine, MachineConfig, MendError, ReturnWatchError, VcpuHandle};
 pub use memory::{AccessError, AddressSpace, Memory, MemoryError};
 pub use pmu::{Pmu, PmuError, SiteError, rdpmc_sites};
 pub use returns::{PlantError, ReturnNote, ReturnWatch};
+pub use sysenter::SysenterError;
 pub use threads::{Pause, PauseError, ResumeError, VcpuEvent};
 pub use traps::BreakpointError;
 pub use vcpu::{

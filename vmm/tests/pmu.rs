@@ -170,10 +170,10 @@ fn a_counter_that_is_not_there_is_told_of() {
         told(&mut machine, port);
         go_on(&mut machine);
     }
-    let Stop::Unhandled { exit } = next_stop(&mut machine) else {
+    let Stop::BadAccess { what } = next_stop(&mut machine) else {
         panic!("counter 9 was read");
     };
-    assert_eq!(exit, "RDPMC of counter 0x9");
+    assert_eq!(what, "RDPMC of counter 0x9");
 }
 
 #[test]

@@ -76,6 +76,14 @@ fn a_timer_that_is_armed_is_postponed_and_an_interrupt_under_way_is_seen() {
 
     go_on(&mut machine);
     assert!(machine.vcpu(0).unwrap().irq_pending().unwrap());
+    machine.postpone_timers(Duration::from_secs(1000)).unwrap();
+    assert!(machine.vcpu(0).unwrap().irq_pending().unwrap(), "it waits");
+    let before = machine.vcpu(0).unwrap().msr(MSR_TSC_DEADLINE).unwrap();
+    assert_eq!(before, 0, "it has fired");
+    let late = Duration::from_secs(1000);
+    machine.vcpu(0).unwrap().take_back_timer(late).unwrap();
+    assert!(!machine.vcpu(0).unwrap().irq_pending().unwrap());
+    assert!(deadline(&mut machine) > armed, "it comes later");
 }
 
 #[test]

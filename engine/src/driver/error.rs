@@ -1,14 +1,18 @@
 //! What can fail between the host and a guest.
 
+use unwindlab_abi::ABI_VERSION;
+use unwindlab_abi::mailbox::MailboxError;
+use unwindlab_oracle::trace::recording::TrialEnd;
+use unwindlab_oracle::trace::ring::RingError;
 use unwindlab_vmm::{
-    AccessError, BreakpointError, CheckpointError, InjectError, InspectError, OverflowError,
-    PauseError, ResumeError, ReturnWatchError,
+    AccessError, BreakpointError, CheckpointError, InjectError, InspectError, MendError,
+    OverflowError, PauseError, ResumeError, ReturnWatchError,
 };
 
-use super::session::SessionError;
+use super::announced::Mismatch;
+use super::protocol::OutOfTurn;
 
-/// A guest cannot be driven. The fault of the harness or the KVM host, never of the kernel under
-/// test.
+/// A guest cannot be driven.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DriverError {
     /// There is no such vCPU.
@@ -35,6 +39,9 @@ pub(crate) enum DriverError {
     /// Returns to user mode are noted for ever.
     #[error(transparent)]
     Returns(#[from] ReturnWatchError),
+    /// The host breaks `sysenter`, and it cannot be mended, or is for ever.
+    #[error("failed to mend sysenter: {0}")]
+    Sysenter(#[from] MendError),
     /// The machine cannot be saved or put back.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -44,4 +51,57 @@ pub(crate) enum DriverError {
     /// The agent does not keep to the protocol.
     #[error(transparent)]
     Session(#[from] SessionError),
+}
+
+impl DriverError {
+    /// Whether the guest caused it: the host was led to where the guest has no memory, or was told what cannot be.
+    pub fn is_the_guests(&self) -> bool {
+        matches!(
+            self,
+            Self::Session(_) | Self::Memory(_) | Self::Inspect(InspectError::Unmapped { .. })
+        )
+    }
+}
+
+impl From<SessionError> for TrialEnd {
+    fn from(error: SessionError) -> Self {
+        Self::Misbehaved {
+            what: error.to_string(),
+        }
+    }
+}
+
+/// A guest that does not keep to the protocol, or not to its plan: the guest's fault.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SessionError {
+    /// The mailbox is no mailbox.
+    #[error("the agent's mailbox: {0}")]
+    Mailbox(#[from] MailboxError),
+    /// An announced address is not guest RAM.
+    #[error("the agent announced an address that is not its RAM: {0}")]
+    Memory(#[from] AccessError),
+    /// The agent was built from another tree.
+    #[error("agent speaks ABI version {0}, not {ABI_VERSION}")]
+    Version(u32),
+    /// What the agent announced as a ring is none.
+    #[error("the agent announced a ring that cannot be read: {0}")]
+    Ring(#[from] RingError),
+    /// The agent asks for a page that its page tables do not have.
+    #[error("nothing is mapped at the agent's address {0:#x}")]
+    Unmapped(u64),
+    /// More of something than any plan can need.
+    #[error("the agent announced too many {0}")]
+    TooMany(&'static str),
+    /// A message that has no place where it comes.
+    #[error(transparent)]
+    OutOfTurn(#[from] OutOfTurn),
+    /// An announcement that is not what the plan asks for.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    /// A message or a mark of another size than the ports have.
+    #[error("{0} bytes written to port {1:#x}, which takes 4")]
+    Size(u8, u16),
+    /// A mark of no thread.
+    #[error("a mark of thread {0}, which the plan has not, or not yet")]
+    Mark(u32),
 }

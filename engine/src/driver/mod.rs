@@ -5,11 +5,14 @@
 //! for is up to the caller. The vCPU to which something happened stands still until the caller
 //! resumes it.
 
+mod announced;
+pub mod conversation;
 mod error;
 mod guest_memory;
 mod held;
 pub(crate) mod image;
 mod look;
+mod protocol;
 pub(crate) mod session;
 mod shared;
 mod watch;
@@ -25,12 +28,15 @@ use unwindlab_vmm::{
 };
 
 pub(crate) use self::error::DriverError;
+use self::error::SessionError;
 use self::held::Held;
 pub(crate) use self::look::{place, word};
 use self::session::{AgentSession, Caller, Consequence};
-pub(crate) use self::watch::host_may_have;
 use self::witness::WitnessState;
 use crate::plan::{KernelAddresses, TrialPlan};
+
+/// Bytes of what is written to the ports of the agent.
+const WORD: u8 = 4;
 
 /// What happened in a guest, and to which vCPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,6 +189,10 @@ impl Driver {
             if let Some(happening) = self.understand(event)? {
                 return Ok(happening);
             }
+            // A guest that calls without end does not keep the caller from its clock.
+            if Instant::now() >= until {
+                return Ok(Happening::Nothing);
+            }
         }
     }
 
@@ -190,6 +200,10 @@ impl Driver {
     fn understand(&mut self, event: VcpuEvent) -> Result<Option<Happening>, DriverError> {
         let vcpu = event.vcpu;
         Ok(Some(match event.stop {
+            Stop::Port { port, size, .. } if size != WORD => {
+                let error = SessionError::Size(size, port);
+                Happening::Ended(self.misbehaved(error.to_string())?)
+            }
             Stop::Port {
                 port: MAILBOX_PORT,
                 value: frame,
@@ -211,6 +225,11 @@ impl Driver {
                 ..
             } => {
                 let (what, thread) = mark::unpack(value);
+                if !self.session.has_thread(thread) {
+                    let error = SessionError::Mark(thread);
+                    let end = self.misbehaved(error.to_string())?;
+                    return Ok(Some(Happening::Ended(end)));
+                }
                 if what == mark::ARM {
                     self.identify_tasks(vcpu, thread)?;
                 }
@@ -237,6 +256,16 @@ impl Driver {
     /// Answers a call of the agent's. The vCPU stands still afterwards. Returns what the call means
     /// beyond the answer.
     pub fn answer(&mut self, call: Call) -> Result<Option<Happening>, DriverError> {
+        match self.try_answer(call) {
+            Err(error) if error.is_the_guests() => {
+                let end = self.misbehaved(error.to_string())?;
+                Ok(Some(Happening::Ended(end)))
+            }
+            answered => answered,
+        }
+    }
+
+    fn try_answer(&mut self, call: Call) -> Result<Option<Happening>, DriverError> {
         let Call { vcpu, frame } = call;
         let caller = Caller {
             space: AddressSpace::of(&self.vcpu(vcpu)?.sregs()?),
@@ -246,6 +275,7 @@ impl Driver {
         Ok(match self.session.answer(memory, &caller, frame)? {
             Consequence::None => None,
             Consequence::Ready => {
+                self.mend_sysenter()?;
                 self.begin_witness()?;
                 Some(Happening::Ready { vcpu })
             }
@@ -255,6 +285,16 @@ impl Driver {
             }
             Consequence::End(end) => Some(Happening::Ended(end)),
         })
+    }
+
+    /// Where `sysenter` leads, if the workload executes that.
+    pub const fn sysenter(&self) -> Option<u64> {
+        self.symbols.sysenter
+    }
+
+    /// From now on `sysenter` works on a host that breaks it, if the workload executes that.
+    pub fn mend_sysenter(&mut self) -> Result<(), DriverError> {
+        Ok(self.machine.mend_sysenter(self.symbols.sysenter)?)
     }
 
     /// The vCPU of this number.
@@ -328,6 +368,7 @@ impl Driver {
     /// Puts the machine back to a checkpoint, with so much of its console and nothing to stop at.
     pub fn begin_at(&mut self, checkpoint: &Checkpoint, console: u64) -> Result<(), DriverError> {
         self.machine.end_returns()?;
+        self.machine.mend_sysenter(None)?;
         self.machine.restore(checkpoint)?;
         self.machine.console().cut(console);
         self.stop_at(&[])?;

@@ -1,28 +1,36 @@
 //! The conversation with the guest's agent: keeps what it announces, and answers what it asks.
 
+mod budget;
+mod outputs;
+
+pub(crate) use outputs::OutputCursor;
+
 use unwindlab_abi::ABI_VERSION;
-use unwindlab_abi::lab::HEAD_OFFSET;
 use unwindlab_abi::mailbox::{self, Header, MailboxError, PAGE_SIZE};
-use unwindlab_abi::message::{
-    AgentMessage, HostReply, MAX_LOCATE, Program, RingAnnounce, UserSymbol,
-};
+use unwindlab_abi::message::{AgentMessage, HostReply, MAX_LOCATE, Program, UserSymbol};
 use unwindlab_abi::plan::GuestPlan;
 use unwindlab_abi::survey::MAX_PLACES;
+use unwindlab_abi::tracefs::TracefsBuffer;
+use unwindlab_abi::user_mode::UserModeAnnounce;
 use unwindlab_vmm::{AccessError, AddressSpace, Memory};
 
-use super::guest_memory::Ram;
+use super::announced::{self, Once};
+use super::error::SessionError;
+use super::protocol::{State, Word};
 use super::shared::SharedArea;
-use crate::plan::{EventPlan, Stage};
-use unwindlab_oracle::trace::framing::Records;
-use unwindlab_oracle::trace::lab::LabLog;
-use unwindlab_oracle::trace::lab::reader::{self, may_be_log};
+use crate::plan::Stage;
+use unwindlab_oracle::trace::lab::reader::may_be_log;
 use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
-use unwindlab_oracle::trace::ring::{DATA_HEAD, RingError, RingReader};
+use unwindlab_oracle::trace::ring::RingReader;
+use unwindlab_oracle::trace::tracefs::TracefsLog;
+use unwindlab_oracle::trace::user_mode::UserModeLog;
 
 /// Longest kernel log kept, in bytes; the guest may write any amount.
 const LOG_LIMIT: usize = 4 << 20;
 /// Longest output of the distribution's perf, in bytes; the agent sends less.
 const SCRIPT_LIMIT: usize = 8 << 20;
+/// Largest recording of the distribution's perf, in bytes; the agent sends less.
+const PERF_DATA_LIMIT: usize = 16 << 20;
 /// Most rings, events, threads and symbols that an agent may announce.
 const ANNOUNCE_LIMIT: usize = 4096;
 
@@ -47,39 +55,6 @@ pub(super) struct Caller {
     pub(super) task: u64,
 }
 
-/// A guest that does not keep to the protocol. Its agent is ours, so this is the harness's fault
-/// or the sign of a guest whose memory is broken.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SessionError {
-    /// The mailbox is no mailbox.
-    #[error("the agent's mailbox: {0}")]
-    Mailbox(#[from] MailboxError),
-    /// An announced address is not guest RAM.
-    #[error("the agent announced an address that is not its RAM: {0}")]
-    Memory(#[from] AccessError),
-    /// The agent was built from another tree.
-    #[error("agent speaks ABI version {0}, not {ABI_VERSION}")]
-    Version(u32),
-    /// What the agent announced as a ring is none.
-    #[error("the agent announced a ring that cannot be read: {0}")]
-    Ring(#[from] RingError),
-    /// The agent asks for a page that its page tables do not have.
-    #[error("nothing is mapped at the agent's address {0:#x}")]
-    Unmapped(u64),
-    /// More of something than any plan can need.
-    #[error("the agent announced too many {0}")]
-    TooMany(&'static str),
-}
-
-/// How far the output of a guest was looked at.
-#[derive(Debug, Default)]
-pub(crate) struct OutputCursor {
-    /// By ring, in bytes.
-    rings: Vec<usize>,
-    /// In slots of the lab client's log.
-    lab: u64,
-}
-
 /// The state of one conversation.
 #[derive(Debug, Clone)]
 pub(crate) struct AgentSession {
@@ -92,10 +67,18 @@ pub(crate) struct AgentSession {
     pub shared: SharedArea,
     /// Pages of the lab client's log; empty where there is none.
     lab_pages: Vec<u64>,
+    /// Buffers of instances of tracefs that are mapped.
+    tracefs: Vec<TracefsBuffer>,
+    /// Where unwinding in user mode writes, if it was set up.
+    user_mode: Option<UserModeAnnounce>,
     /// How far the agent is.
     pub stage: Stage,
-    /// The agent was answered at least once.
-    begun: bool,
+    /// The agent has called.
+    called: bool,
+    /// What the agent may say next.
+    state: State,
+    /// What it has announced that comes once.
+    once: Once,
 }
 
 impl AgentSession {
@@ -107,19 +90,30 @@ impl AgentSession {
                 vcpus: u32::from(vcpus),
                 tracing: Some(plan.tracing.clone()),
                 sysctls: plan.sysctls.clone(),
+                tracefs: plan.tracefs.clone().map(TracefsLog::of),
                 ..Recording::default()
             },
             rings: Vec::new(),
             shared: SharedArea::default(),
             lab_pages: Vec::new(),
+            tracefs: Vec::new(),
+            user_mode: None,
             stage: Stage::Booting,
-            begun: false,
+            called: false,
+            state: State::default(),
+            once: Once::default(),
         }
     }
 
     /// Whether the agent was answered before.
     pub(super) fn has_begun(&self) -> bool {
-        self.begun
+        self.called
+    }
+
+    /// Whether there is such a workload thread, and it may run.
+    pub(super) fn has_thread(&self, thread: u32) -> bool {
+        let may_run = matches!(self.state, State::Running | State::Finished);
+        may_run && thread < self.plan.workload.threads
     }
 
     /// Reads the mailbox whose header page has this frame number, and writes the answer into it.
@@ -129,7 +123,7 @@ impl AgentSession {
         caller: &Caller,
         frame: u32,
     ) -> Result<Consequence, SessionError> {
-        self.begun = true;
+        self.called = true;
         let at = u64::from(frame) * PAGE_SIZE as u64;
         let mut page = [0; PAGE_SIZE];
         memory.read(at, &mut page)?;
@@ -139,13 +133,17 @@ impl AgentSession {
             memory.read(gpa, chunk)?;
         }
         let message = mailbox::decode(&body)?;
+        self.state = self.state.after(Word::from(&message))?;
         let (reply, consequence) = match message {
             AgentMessage::Locate { start, pages } => {
                 let found = locate(memory, &caller.space, start, pages)?;
                 (HostReply::Located(found), Consequence::None)
             }
             AgentMessage::Task => (HostReply::Task(caller.task), Consequence::None),
-            message => self.message(message)?,
+            message => {
+                in_ram(memory, &message)?;
+                self.message(message)?
+            }
         };
         let answer = mailbox::encode(&reply)?;
         let have = header.pages.len() * PAGE_SIZE;
@@ -168,17 +166,18 @@ impl AgentSession {
     }
 
     fn message(&mut self, message: AgentMessage) -> Result<(HostReply, Consequence), SessionError> {
-        let recording = &mut self.recording;
+        let (plan, recording, once) = (&self.plan, &mut self.recording, &mut self.once);
         let mut consequence = Consequence::None;
         match message {
             AgentMessage::Hello {
                 abi_version,
                 release,
-                ..
+                cpus,
             } => {
                 if abi_version != ABI_VERSION {
                     return Err(SessionError::Version(abi_version));
                 }
+                announced::cpus(cpus, recording.vcpus)?;
                 recording.release = release;
                 self.stage = Stage::Preparing;
                 let plan = Box::new(self.plan.clone());
@@ -188,39 +187,67 @@ impl AgentSession {
                 consequence = Consequence::End(TrialEnd::Unsupported { reason });
             }
             AgentMessage::Failed { what } => {
-                let reason = format!("the guest's agent: {what}");
-                consequence = Consequence::End(if self.stage == Stage::Running {
-                    TrialEnd::Infra { reason }
-                } else {
-                    TrialEnd::BootError {
-                        reason,
-                        places: Vec::new(),
-                    }
-                });
+                consequence = Consequence::End(failed(self.stage, &what));
             }
             AgentMessage::Ring(ring) => {
+                announced::ring(plan, recording, &ring)?;
                 self.rings.push(RingReader::new(&ring)?);
                 keep(&mut recording.rings, ring, "rings")?;
             }
-            AgentMessage::Event(event) => keep(&mut recording.events, event, "events")?,
-            AgentMessage::Thread(thread) => keep(&mut recording.threads, thread, "threads")?,
-            AgentMessage::Lab { pages } if may_be_log(pages.len()) => self.lab_pages = pages,
+            AgentMessage::Event(event) => {
+                announced::event(plan, recording, &event)?;
+                keep(&mut recording.events, event, "events")?;
+            }
+            AgentMessage::Thread(thread) => {
+                announced::thread(plan, recording, &thread)?;
+                keep(&mut recording.threads, thread, "threads")?;
+            }
+            AgentMessage::Lab { pages } if may_be_log(pages.len()) => {
+                announced::once(&mut once.lab, plan.lab.is_some(), "a lab log")?;
+                self.lab_pages = pages;
+            }
             AgentMessage::Lab { .. } => return Err(SessionError::TooMany("pages of a lab log")),
+            AgentMessage::TracefsFormat(format) => {
+                let log = recording.tracefs.get_or_insert_default();
+                let fits = log.add_format(format).then_some(());
+                fits.ok_or(SessionError::TooMany("format files of tracefs"))?;
+            }
+            AgentMessage::TracefsBuffer(buffer) => {
+                announced::tracefs_buffer(plan, recording.vcpus, &self.tracefs, &buffer)?;
+                keep(&mut self.tracefs, buffer, "buffers of tracefs")?;
+            }
+            AgentMessage::UserMode(announce) if UserModeLog::may_be(&announce) => {
+                let planned = plan.user_mode.is_some() || plan.bpf.is_some();
+                announced::once(&mut once.user_mode, planned, "results of unwinding")?;
+                self.user_mode = Some(announce);
+            }
+            AgentMessage::UserMode(_) => return Err(SessionError::TooMany("pages of results")),
             AgentMessage::Shared { pages } => {
+                announced::once(&mut once.shared, true, "shared pages")?;
+                announced::shared_pages(pages.len())?;
                 let area = SharedArea::announced(pages);
                 self.shared = area.ok_or(SessionError::TooMany("shared pages"))?;
             }
             AgentMessage::Symbols(symbols) if symbols.len() <= ANNOUNCE_LIMIT => {
+                announced::once(&mut once.symbols, true, "symbols")?;
                 recording.user_symbols = symbols;
             }
             AgentMessage::Symbols(_) => return Err(SessionError::TooMany("symbols")),
-            AgentMessage::Program(program) if is_small(&program) => recording.program = program,
+            AgentMessage::Program(program) if is_small(&program) => {
+                announced::once(&mut once.program, true, "a program")?;
+                recording.program = program;
+            }
             AgentMessage::Program(_) => return Err(SessionError::TooMany("known stacks")),
             AgentMessage::Ready => {
+                announced::all(plan, recording, *once)?;
+                announced::all_tracefs(plan, recording.vcpus, &self.tracefs)?;
                 self.stage = Stage::Running;
                 consequence = Consequence::Ready;
             }
-            AgentMessage::Finished { .. } => consequence = Consequence::Finished,
+            AgentMessage::Finished { iterations } => {
+                announced::iterations(plan, iterations.len())?;
+                consequence = Consequence::Finished;
+            }
             AgentMessage::Observed(seen) => {
                 keep(&mut recording.observations, seen, "observations")?;
             }
@@ -230,6 +257,11 @@ impl AgentSession {
                 }
                 recording.survey.extend(places);
             }
+            AgentMessage::Tracefs(part) => {
+                let log = recording.tracefs.get_or_insert_default();
+                let fits = log.add(part).then_some(());
+                fits.ok_or(SessionError::TooMany("bytes of tracefs"))?;
+            }
             AgentMessage::PerfScript(text) => {
                 let script = recording.perf_script.get_or_insert_default();
                 if script.len().saturating_add(text.len()) > SCRIPT_LIMIT {
@@ -237,8 +269,15 @@ impl AgentSession {
                 }
                 script.push_str(&text);
             }
+            AgentMessage::PerfData(piece) => {
+                let data = recording.perf_data.get_or_insert_default();
+                if data.len().saturating_add(piece.len()) > PERF_DATA_LIMIT {
+                    return Err(SessionError::TooMany("bytes of perf's recording"));
+                }
+                data.extend(piece);
+            }
             AgentMessage::PerfToolFailed { what } => {
-                consequence = Consequence::End(TrialEnd::Infra { reason: what });
+                consequence = Consequence::End(failed(self.stage, &what));
             }
             AgentMessage::KernelLog(text) => {
                 let room = LOG_LIMIT.saturating_sub(recording.kernel_log.len());
@@ -256,108 +295,42 @@ impl AgentSession {
         self.recording.user_symbols.iter().find(|s| s.name == name)
     }
 
-    /// Reads what is new in every ring. A ring that stops making sense marks itself as corrupt;
-    /// the others are read on.
-    pub fn drain(&mut self, memory: &Memory) {
-        for ring in &mut self.rings {
-            if let Err(error) = ring.drain(&Ram(memory)) {
-                tracing::debug!(%error, "ring");
-            }
-        }
-    }
-
-    /// The heads of all rings, in streams that count up.
-    pub fn forwards(&self, heads: impl IntoIterator<Item = u64>) -> Vec<u64> {
-        let rings = self.recording.rings.iter();
-        let heads = rings.zip(heads);
-        heads
-            .map(|(ring, head)| match ring.backward {
-                true => head.wrapping_neg(),
-                false => head,
-            })
-            .collect()
-    }
-
-    /// What is new behind the cursor in the rings as far as they were drained, and in the lab
-    /// client's log; each with its CPU.
-    pub fn seen(&self, memory: &Memory, cursor: &mut OutputCursor) -> Vec<(EventPlan, u8)> {
-        cursor.rings.resize(self.rings.len(), 0);
-        let mut seen = Vec::new();
-        let cpus = self.recording.rings.iter().map(|ring| ring.cpu);
-        for ((ring, from), cpu) in self.rings.iter().zip(&mut cursor.rings).zip(cpus) {
-            let cpu = u8::try_from(cpu).unwrap_or(0);
-            let mut records = Records::new(ring.bytes().get(*from..).unwrap_or_default());
-            seen.extend(
-                { &mut records }
-                    .map_while(Result::ok)
-                    .map(|record| (EventPlan::Record(record.record_type), cpu)),
-            );
-            *from += records.offset();
-        }
-        while let Some((kind, cpu)) = reader::slot(&Ram(memory), &self.lab_pages, cursor.lab) {
-            cursor.lab += 1;
-            seen.push((EventPlan::Lab(kind), cpu));
-        }
-        seen
-    }
-
-    /// Reads the lab client's log into the recording. The end of the trial is early enough: the
-    /// log is never written over.
-    pub fn read_lab(&mut self, memory: &Memory) {
-        self.recording.lab = self.lab_from(memory, 0);
-    }
-
-    /// The lab client's log from this slot on; `None` where the kernel has no lab client.
-    pub fn lab_from(&self, memory: &Memory, first: u64) -> Option<LabLog> {
-        let announced = !self.lab_pages.is_empty();
-        announced.then(|| LabLog::read_from(&Ram(memory), &self.lab_pages, first))
-    }
-
-    /// Pages that the kernel fills for readers: the data of all rings, and the slots of the lab
-    /// client's log.
-    pub fn output_pages(&self) -> impl Iterator<Item = u64> {
-        let rings = self.recording.rings.iter().flat_map(|it| &it.data_pages);
-        rings.chain(self.lab_pages.iter().skip(1)).copied()
-    }
-
-    /// Guest-physical addresses of `data_head` of every ring, and of the head of the lab client's
-    /// log, if there is one.
-    pub fn head_words(&self) -> (Vec<u64>, Option<u64>) {
-        let rings = self.recording.rings.iter();
-        let log = self.lab_pages.first();
-        (
-            rings.map(|ring| ring.control_page + DATA_HEAD).collect(),
-            log.map(|control| control + HEAD_OFFSET as u64),
-        )
-    }
-
-    /// `data_head` of every ring.
-    pub fn heads(&self, memory: &Memory) -> Vec<u64> {
-        let head = |ring: &RingAnnounce| memory.load_u64(ring.control_page + DATA_HEAD);
-        let rings = self.recording.rings.iter();
-        rings.map(|ring| head(ring).unwrap_or(0)).collect()
-    }
-
-    /// Records in every ring so far.
-    pub fn ring_records(&self) -> Vec<usize> {
-        let records = |ring: &RingReader| Records::new(ring.bytes()).map_while(Result::ok).count();
-        self.rings.iter().map(records).collect()
-    }
-
-    /// The progress counters of all workload threads as they stand in guest memory.
-    pub fn progress(&self, memory: &Memory) -> Vec<u64> {
-        let threads = self.recording.threads.iter();
-        threads
-            .map(|it| self.shared.progress(memory, it.thread).unwrap_or(0))
-            .collect()
-    }
-
     /// Closes the conversation: the recording, with everything that the rings held.
     pub fn into_recording(self) -> Recording {
         let mut recording = self.recording;
         recording.ring_bytes = self.rings.into_iter().map(RingReader::finish).collect();
         recording
     }
+}
+
+/// The end of a trial whose agent could not go on. Once everything was set up, what fails is what the kernel under test does.
+fn failed(stage: Stage, what: &str) -> TrialEnd {
+    let reason = format!("the guest's agent: {what}");
+    match stage {
+        Stage::Running | Stage::Stopping => TrialEnd::Misbehaved { what: reason },
+        Stage::Booting | Stage::Preparing => TrialEnd::BootError {
+            reason,
+            places: Vec::new(),
+        },
+    }
+}
+
+/// Whether all pages are RAM that an agent announces: they are read for as long as it runs.
+fn in_ram(memory: &Memory, message: &AgentMessage) -> Result<(), AccessError> {
+    let none: &[u64] = &[];
+    let (pages, others) = match message {
+        AgentMessage::Ring(ring) => (ring.data_pages.as_slice(), vec![ring.control_page]),
+        AgentMessage::Lab { pages } | AgentMessage::Shared { pages } => (pages.as_slice(), vec![]),
+        AgentMessage::TracefsBuffer(it) => (it.pages.as_slice(), vec![]),
+        AgentMessage::UserMode(it) => {
+            let (ring, results) = (it.ring.as_slice(), it.results.clone());
+            let all = { results.into_iter() }.chain([it.producer, it.counters]);
+            (ring, all.collect())
+        }
+        _ => (none, vec![]),
+    };
+    let mut all = pages.iter().chain(&others);
+    all.try_for_each(|page| memory.read(*page, &mut [0; PAGE_SIZE]))
 }
 
 /// Guest-physical addresses of the pages from `start` on.

@@ -1,6 +1,6 @@
 //! How a guest ended: whether it panicked, hangs, is merely slow, or was lost by the KVM host.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use unwindlab_oracle::trace::recording::TrialEnd;
 use unwindlab_vmm::{Machine, Stop};
@@ -10,30 +10,24 @@ use super::{Driver, DriverError};
 
 /// What the console says when a kernel is beyond help.
 const PANIC_LINES: [&str; 2] = ["Kernel panic - not syncing", "Oops: "];
-/// How long a guest that ran out of time is watched for progress: longer than any timer tick.
-const WATCH: Duration = Duration::from_millis(500);
-/// The end of a guest whose console explains nothing.
-const TRIPLE_FAULT: &str = "triple fault or reset";
+/// How long a guest that ran out of time is watched for progress at most: much longer than any timer tick, for a KVM host
+/// that gets little of its CPUs runs no guest for a second.
+const WATCH: Duration = Duration::from_secs(3);
+/// How often it is looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The console, lossily decoded.
 pub(super) fn console_text(machine: &Machine) -> String {
     String::from_utf8_lossy(&machine.console().snapshot()).replace('\r', "")
 }
 
-/// The end as the KVM host's failure, where it may be that: a triple fault without a word on the
-/// console, on a KVM in TCG. Such triple faults were seen there in guests that do not fault when
-/// they go the same way again. KVM resets the vCPU before anybody can look where it stood.
-pub(crate) fn host_may_have(end: &TrialEnd) -> Option<TrialEnd> {
-    match end {
-        TrialEnd::Panic { line } if line.starts_with(TRIPLE_FAULT) && unwindlab_vmm::on_tcg() => {
-            Some(TrialEnd::Infra {
-                reason: format!(
-                    "{line}: the emulated KVM host's doing, most likely; run it again: what comes \
-                     again is the kernel's"
-                ),
-            })
-        }
-        _ => None,
+/// The end of a guest that died without a word. On a KVM in TCG, triple faults were seen in guests that do not fault
+/// when they go the same way again, and guests that the host lost. KVM resets the vCPU before anybody can look where it
+/// stood.
+fn silent(line: String) -> TrialEnd {
+    match unwindlab_vmm::on_tcg() {
+        true => TrialEnd::Silent { line },
+        false => TrialEnd::Panic { line },
     }
 }
 
@@ -45,15 +39,61 @@ impl Driver {
             Stop::Shutdown | Stop::Reset { .. } | Stop::SystemEvent { .. } => {
                 match (self.panicked(), self.lost()?) {
                     (Some(end), _) | (None, Some(end)) => end,
+                    (None, None) => silent(format!(
+                        "triple fault or reset on vCPU {index}, nothing on the console"
+                    )),
+                }
+            }
+            Stop::BadAccess { what } => self.misbehaved(format!("the guest makes a {what}"))?,
+            Stop::InternalError { pc, .. } if self.runs_wild(index, *pc)? => {
+                match (self.panicked(), self.lost()?) {
+                    (Some(end), _) | (None, Some(end)) => end,
                     (None, None) => TrialEnd::Panic {
-                        line: format!("{TRIPLE_FAULT} on vCPU {index}, nothing on the console"),
+                        line: format!(
+                            "vCPU {index} executes at {pc:#x}, where the guest has no code"
+                        ),
                     },
                 }
             }
+            Stop::FailEntry { .. } if self.is_broken_by_sysenter(index)? => TrialEnd::Infra {
+                reason: format!(
+                    "the emulated KVM host lost vCPU {index}: it left the guest right behind \
+                     sysenter, as for an interrupt of its own"
+                ),
+            },
             other => TrialEnd::Infra {
                 reason: format!("vCPU {index} stopped: {other:?}"),
             },
         })
+    }
+
+    /// The end of a guest that does what none does: its own words come first, and what the KVM host may have done.
+    pub fn misbehaved(&mut self, what: String) -> Result<TrialEnd, DriverError> {
+        Ok(match (self.panicked(), self.lost()?) {
+            (Some(end), _) | (None, Some(end)) => end,
+            (None, None) => TrialEnd::Misbehaved { what },
+        })
+    }
+
+    /// Whether an instruction of which KVM knows nothing is where no kernel has any: where there is no RAM, or in 16-bit
+    /// code after the agent has called.
+    fn runs_wild(&mut self, index: u8, pc: u64) -> Result<bool, DriverError> {
+        const PROTECTED: u64 = 1;
+        let vcpu = self.vcpu(index)?;
+        let is_16_bit = vcpu.sregs()?.cr0 & PROTECTED == 0;
+        let at = vcpu.translate(pc)?;
+        if is_16_bit && self.session.has_begun() {
+            return Ok(true);
+        }
+        let memory = self.machine.memory();
+        Ok(at.is_none_or(|at| memory.read(at, &mut [0]).is_err()))
+    }
+
+    /// Whether the host has left a vCPU as no CPU is, which QEMU's TCG does at `sysenter`: with CS
+    /// of 64-bit and of 32-bit code. Where an exit led to the harness, that has been mended.
+    fn is_broken_by_sysenter(&mut self, index: u8) -> Result<bool, DriverError> {
+        let cs = self.vcpu(index)?.sregs()?.cs;
+        Ok(unwindlab_vmm::on_tcg() && cs.l != 0 && cs.db != 0)
     }
 
     /// The end that the console tells of, if it tells of one.
@@ -69,28 +109,23 @@ impl Driver {
         })
     }
 
-    /// The end of a guest of which the KVM host lost a vCPU: its page tables are not in the guest's
-    /// RAM.
+    /// The end of a guest of which a vCPU has its page tables where the guest has no RAM. The KVM host may have lost it:
     ///
     /// QEMU's TCG (seen with 10.0.13) now and then leaves the state of the outer kernel in the
     /// guest's control block: CR3, the stack pointer and the instruction pointer (in the code that
     /// enters the guest) are the outer ones, and the vCPU faults for ever. No other host is known
-    /// to do so; there it counts as the guest's.
+    /// to do so; there it is the guest's doing.
     pub fn lost(&mut self) -> Result<Option<TrialEnd>, DriverError> {
-        if !unwindlab_vmm::on_tcg() {
-            return Ok(None);
-        }
         for index in 0..self.machine.vcpu_count() {
             let (rip, cr3) =
                 self.while_stopped(index, |vcpu| Ok((vcpu.regs()?.rip, vcpu.sregs()?.cr3)))?;
             let tables = cr3 & !(PAGE - 1);
             if self.machine.memory().read(tables, &mut [0]).is_err() {
-                return Ok(Some(TrialEnd::Infra {
-                    reason: format!(
-                        "the emulated KVM host lost vCPU {index}: its page tables are at \
-                         {tables:#x}, where the guest has no RAM, and it stands at {rip:#x}"
-                    ),
-                }));
+                let where_it_is = format!(
+                    "vCPU {index}: its page tables are at {tables:#x}, where the guest has no RAM, \
+                     and it stands at {rip:#x}"
+                );
+                return Ok(Some(silent(where_it_is)));
             }
         }
         Ok(None)
@@ -116,9 +151,12 @@ impl Driver {
     pub fn out_of_time(&mut self) -> Result<TrialEnd, DriverError> {
         let moved = |driver: &Self| (driver.progress(), driver.machine.console().len());
         let before = moved(self);
-        std::thread::sleep(WATCH);
-        if moved(self) != before {
-            return Ok(TrialEnd::Timeout);
+        let begin = Instant::now();
+        while begin.elapsed() < WATCH {
+            std::thread::sleep(LOOK);
+            if moved(self) != before {
+                return Ok(TrialEnd::Timeout);
+            }
         }
         match self.lost()? {
             Some(lost) => Ok(lost),

@@ -251,6 +251,7 @@ fn user_return(note: &ReturnNote, rings: usize) -> Option<Option<UserReturn>> {
         tid,
         heads: words.clone().take(rings).collect(),
         log: { words }.nth(rings).unwrap_or(0),
+        rip: note.rip,
     }))
 }
 
@@ -274,6 +275,7 @@ mod tests {
             current: 0,
             field: Some(33),
             interrupted: false,
+            rip: 0x40,
             words: vec![8, 16, 3],
         };
         let (heads, log) = (vec![8, 16], 3);
@@ -282,6 +284,7 @@ mod tests {
             tid: 33,
             heads,
             log,
+            rip: 0x40,
         };
         assert_eq!(user_return(&note, 2), Some(Some(noted)));
         let without = user_return(&note, 3).unwrap().unwrap();

@@ -1,10 +1,18 @@
-//! The KVM hosts, and what is put into their machines: [`native`] runs trials in this process,
-//! [`emulated`] sends them to a Linux in QEMU.
+//! The KVM hosts, and what is put into their machines: [`native`] runs trials on this kernel's KVM, [`emulated`] in a Linux in QEMU.
+//!
+//! Either is a [`process`] that touches guests so that the command does not. The command's side: `conversation` is an order and its answers,
+//! `console` what the process prints. The process's side: `serve`, with `outbox`. Both speak the language of [`channel`].
 
+pub mod channel;
 mod closure;
+mod console;
+mod conversation;
 pub mod emulated;
 pub mod native;
+mod outbox;
 pub mod perf_tool;
+pub mod process;
+mod serve;
 
 use crate::plan::TrialProgress;
 

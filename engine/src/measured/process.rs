@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 use rustix::io::Errno;
-use unwindlab_guest_kernel::child::end_with_us;
+use unwindlab_guest_kernel::child::die_with_us;
 
 use super::resident::{self, Resident};
 
@@ -71,7 +71,7 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(console);
-        end_with_us(&mut command);
+        die_with_us(&mut command);
         let started = Instant::now();
         let mut child = command.spawn().map_err(ProcessError::Start)?;
         match child.stdout.take() {

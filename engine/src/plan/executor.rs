@@ -12,6 +12,11 @@ pub trait Executor {
     /// One line that names the KVM host and says why it was chosen.
     fn host(&self) -> String;
 
+    /// Machines that were started for it and died before a guest had executed anything.
+    fn deaths(&self) -> usize {
+        0
+    }
+
     /// Carries out one trial. Whatever the *guest* does, a panic or a hang included, is a
     /// [`Recording`].
     ///

@@ -98,6 +98,10 @@ pub struct KernelAddresses {
     /// Address of `prb` (kernel/printk/printk.c), the pointer to the kernel's message ring, if
     /// exactly one symbol has that name.
     pub printk: Option<u64>,
+    /// Address of `entry_SYSENTER_compat`, to which `sysenter` leads, if the workload executes
+    /// that.
+    #[serde(default)]
+    pub sysenter: Option<u64>,
 }
 
 /// One line of a scenario's `inject`, or one point of its `schedule`.
@@ -212,6 +216,9 @@ pub enum TriggerPlan {
         count: u64,
         /// The vCPUs.
         vcpus: Vec<u8>,
+        /// Whether the time grows as long as the workload does not come on.
+        #[serde(default)]
+        backs_off: bool,
     },
     /// Some time after the start of the workload or after the injection that it follows. Time 0
     /// means in the same stop of the vCPU.

@@ -58,9 +58,7 @@ impl Actions {
             ActionPlan::PmuOverflow => on_stopped(driver, target, |vcpu| {
                 Ok(vcpu.pmu_overflow(None).map(drop)?)
             })?,
-            ActionPlan::Irq { vector } => {
-                on_stopped(driver, target, |vcpu| Ok(vcpu.inject_irq(vector)?))?
-            }
+            ActionPlan::Irq { vector } => inject_irq(driver, due, target, vector)?,
             ActionPlan::Fail { returns } => {
                 on_stopped(driver, target, |vcpu| Ok(vcpu.return_now(returns)?))?
             }
@@ -138,21 +136,43 @@ impl Actions {
     }
 }
 
-/// Injects an NMI. Where a thread met its trigger in user mode, the next tick is late: one that
-/// comes with the NMI would answer the request for a self-IPI that is missing.
+/// Injects an NMI. Where a thread met its trigger in user mode, no tick comes with it: that would answer
+/// the request for a self-IPI that is missing.
 fn inject_nmi(
     driver: &mut Driver,
     due: DueInjection,
     target: u8,
 ) -> Result<VcpuPlace, DriverError> {
     driver.while_stopped(target, |vcpu| {
+        hold_tick(vcpu, due)?;
         let found = place(vcpu)?;
-        if due.by.thread.is_some() && found.cpl == 3 {
-            vcpu.postpone_timer(TICK_LATE)?;
-        }
         vcpu.inject_nmi()?;
         Ok(found)
     })
+}
+
+/// Injects an interrupt. A tick that comes with it would wait in its handler, and answer as with an NMI
+/// what is asked there.
+fn inject_irq(
+    driver: &mut Driver,
+    due: DueInjection,
+    target: u8,
+    vector: u8,
+) -> Result<VcpuPlace, DriverError> {
+    driver.while_stopped(target, |vcpu| {
+        hold_tick(vcpu, due)?;
+        let found = place(vcpu)?;
+        vcpu.inject_irq(vector)?;
+        Ok(found)
+    })
+}
+
+/// Where a thread met its trigger in user mode, the next tick is late, one that waits already too.
+fn hold_tick(vcpu: &VcpuHandle<'_>, due: DueInjection) -> Result<(), DriverError> {
+    if due.by.thread.is_some() && place(vcpu)?.cpl == 3 {
+        vcpu.take_back_timer(TICK_LATE)?;
+    }
+    Ok(())
 }
 
 /// Does something to a vCPU while it stands still. Returns where it stood.

@@ -88,7 +88,11 @@ impl Booted {
             return (trial.close(TrialEnd::Infra { reason }).0, None);
         }
         let (recording, machine) = trial.run(self.hello, tell);
-        let usable = !matches!(recording.end, TrialEnd::Infra { .. });
+        let lost = matches!(
+            recording.end,
+            TrialEnd::Infra { .. } | TrialEnd::Silent { .. }
+        );
+        let usable = !lost;
         let again = usable.then_some(Self { machine, ..self });
         (recording, again)
     }

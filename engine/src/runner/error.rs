@@ -4,8 +4,7 @@ use unwindlab_oracle::trace::recording::VcpuPlace;
 
 use crate::driver::DriverError;
 
-/// A failure of the harness or the KVM host, not of the guest: the trial ends in infra-error.
-/// Messages number injections from 1.
+/// A trial cannot go on. Messages number injections from 1.
 #[derive(Debug, thiserror::Error)]
 pub enum TrialError {
     /// The guest cannot be driven.
@@ -62,6 +61,17 @@ pub enum TrialError {
     /// A symbol that the agent did not announce.
     #[error("the workload has no symbol {0:?}")]
     NoUserSymbol(String),
+}
+
+impl TrialError {
+    /// Whether the guest caused it: see [`DriverError::is_the_guests`]. Commands and symbols are what its agent announced.
+    pub fn is_the_guests(&self) -> bool {
+        match self {
+            Self::Driver(error) => error.is_the_guests(),
+            Self::NoCommand(_) | Self::NoUserSymbol(_) => true,
+            _ => false,
+        }
+    }
 }
 
 impl<E: Into<DriverError>> From<E> for TrialError {

@@ -69,7 +69,7 @@ impl<'p> Injector<'p> {
         while let Some((spec, vcpu)) = self.triggers.delays.take_due(now) {
             self.act(driver, DueInjection::by_nobody(spec, vcpu))?;
         }
-        while let Some((spec, vcpu)) = self.triggers.rates.take_due(now) {
+        while let Some((spec, vcpu)) = self.triggers.rates.take_due(now, || driver.progress()) {
             if driver.vcpu(vcpu)?.pause()? != Pause::Paused {
                 // It stands at something else that wants an answer first: next period.
                 continue;

@@ -9,7 +9,7 @@ use super::clock::Clock;
 use super::error::TrialError;
 use super::injector::Injector;
 use super::stops::StoppedVcpu;
-use crate::driver::{Call, Driver, DriverError, Happening, host_may_have};
+use crate::driver::{Call, Driver, Happening};
 use crate::plan::{Stage, TrialPlan, TrialProgress};
 
 /// How often rings are read and the guest is looked at while nothing else happens.
@@ -57,7 +57,7 @@ impl<'p> Trial<'p> {
         let end = started.and_then(|()| self.control(tell));
         match (end, self.hello.take()) {
             (Ok(_), Some(hello)) => Ok((self.driver, hello)),
-            (end, _) => Err(Box::new(self.close(ended(end)).0)),
+            (end, _) => Err(Box::new(self.close_with(end).0)),
         }
     }
 
@@ -70,14 +70,32 @@ impl<'p> Trial<'p> {
     ) -> (Recording, Machine) {
         self.clock.restart();
         let end = self.greet(hello).and_then(|()| self.control(tell));
-        self.close(ended(end))
+        self.close_with(end)
+    }
+
+    fn close_with(mut self, end: Result<TrialEnd, TrialError>) -> (Recording, Machine) {
+        let end = end.unwrap_or_else(|error| self.failed(&error));
+        self.close(end)
+    }
+
+    /// The end of a trial that cannot go on: the guest's doing where it is known to be.
+    fn failed(&mut self, error: &TrialError) -> TrialEnd {
+        let what = error.to_string();
+        let end = match error.is_the_guests() {
+            true => self.driver.misbehaved(what),
+            false => return infra(error),
+        };
+        end.unwrap_or_else(|failed| infra(&failed))
     }
 
     fn greet(&mut self, hello: Call) -> Result<(), TrialError> {
         if let Some(happening) = self.driver.answer(hello)? {
             self.deal_with(happening)?;
         }
-        Ok(self.driver.start()?)
+        match self.end {
+            Some(_) => Ok(()),
+            None => Ok(self.driver.start()?),
+        }
     }
 
     fn control(
@@ -87,12 +105,8 @@ impl<'p> Trial<'p> {
         let mut told = Instant::now();
         let mut ticked = Instant::now();
         loop {
-            match self.driver.next(self.next_wake(ticked)) {
-                Ok(happening) => self.deal_with(happening)?,
-                // What the guest's console says is looked at first, if it is time to.
-                Err(DriverError::Session(error)) => self.end = Some(infra(&error)),
-                Err(error) => return Err(error.into()),
-            }
+            let happening = self.driver.next(self.next_wake(ticked))?;
+            self.deal_with(happening)?;
             self.injector.make_due(&mut self.driver)?;
             if ticked.elapsed() >= self.tick_length() {
                 ticked = Instant::now();
@@ -155,7 +169,7 @@ impl<'p> Trial<'p> {
             Happening::Data { vcpu, pc, met } => self.stopped(vcpu).at_data(pc, &met)?,
             Happening::Stepped { vcpu, pc } => self.stopped(vcpu).after_step(pc)?,
             Happening::BackAtBreakpoint { vcpu } => self.stopped(vcpu).again()?,
-            Happening::Ended(end) => self.end = Some(host_may_have(&end).unwrap_or(end)),
+            Happening::Ended(end) => self.end = Some(end),
             Happening::Nothing => {}
         }
         Ok(())
@@ -175,6 +189,10 @@ impl<'p> Trial<'p> {
         self.driver.check_witness()?;
         if let Some(end) = self.driver.panicked() {
             self.end = Some(end);
+            return Ok(());
+        }
+        if let Some(what) = self.driver.session.over_budget() {
+            self.end = Some(TrialEnd::Misbehaved { what });
             return Ok(());
         }
         if !self.clock.is_running() {
@@ -199,6 +217,8 @@ impl<'p> Trial<'p> {
         self.driver.drain();
         let memory = self.driver.machine.memory();
         self.driver.session.read_lab(memory);
+        self.driver.session.read_tracefs(memory);
+        self.driver.session.read_user_mode(memory);
         let at_end = self.driver.progress();
         let (mut recording, machine) = self.driver.close();
         recording.progress = self.injector.books.progress(&recording, &at_end);
@@ -206,10 +226,6 @@ impl<'p> Trial<'p> {
         recording.end = end;
         (recording, machine)
     }
-}
-
-fn ended(end: Result<TrialEnd, TrialError>) -> TrialEnd {
-    end.unwrap_or_else(|error| infra(&error))
 }
 
 fn infra(error: &dyn std::error::Error) -> TrialEnd {

@@ -8,7 +8,7 @@ use super::arrivals::{Arrival, Arrivals, Place, TaskField, ThreadIteration};
 use super::books::Books;
 use super::delays::{Delays, later};
 use super::error::TrialError;
-use super::rate::Rates;
+use super::rate::{Period, Rates};
 use super::sightings::Sightings;
 use crate::driver::session::AgentSession;
 use crate::plan::{CodePlace, InjectionPlan, TriggerPlan};
@@ -68,10 +68,12 @@ impl Triggers {
                     period_us,
                     count,
                     vcpus,
+                    backs_off,
                 } => {
                     let period = Duration::from_micros(*period_us);
+                    let period = Period::new(period, *backs_off);
                     for &vcpu in vcpus {
-                        triggers.rates.add(spec, vcpu, period, *count, now);
+                        triggers.rates.add(spec, vcpu, period.clone(), *count, now);
                     }
                 }
                 // Begins with the one that it follows, or is due at the start.

@@ -53,11 +53,12 @@ pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bo
     if !tell(told) {
         return;
     }
-    let common = Common::new(path, plan.jobs);
+    let jobs = jobs(plan, unwindlab_vmm::on_tcg());
+    let common = Common::new(path, jobs);
     thread::scope(|scope| {
         let (send, receive) = channel::<FromWorker>();
         let start = walk.start.clone();
-        for _ in 1..plan.jobs {
+        for _ in 1..jobs {
             let (send, common, start) = (send.clone(), &common, start.clone());
             scope.spawn(move || {
                 let machine = make(Purpose::Twin).map_err(SweepError::NoMachine);
@@ -70,6 +71,15 @@ pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bo
         scope.spawn(move || common.finish(&send, Worker::new(plan, common, walk, &send).run()));
         gather(receive, common, tell);
     });
+}
+
+/// Machines side by side. Where QEMU's TCG emulates the host, only a machine that has booted knows
+/// where `sysenter` leads: KVM takes half of the address from a checkpoint.
+const fn jobs(plan: &SweepPlan, on_tcg: bool) -> u32 {
+    match plan.trial.symbols.sysenter {
+        Some(_) if on_tcg => 1,
+        _ => plan.jobs,
+    }
 }
 
 /// Passes on what the machines tell, and tells last how they ended.

@@ -18,6 +18,10 @@ pub(super) enum NoPath {
     /// It ends somewhere else.
     #[error("the emulated KVM host lost the machine in the middle of the path")]
     Lost,
+    /// An instruction in a signal handler raises an exception: a single step, which a path takes there, would be seen by
+    /// the kernel.
+    #[error("the instruction at {place:#x}, in a signal handler, raises an exception")]
+    Raised { place: u64 },
 }
 
 /// What the guest is to do.

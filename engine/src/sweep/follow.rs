@@ -1,6 +1,7 @@
 //! Follows a task from one instruction boundary to the next, into the kernel and out of it, and
 //! over the time in which other tasks run on its vCPU.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use unwindlab_abi::mark;
@@ -93,6 +94,32 @@ impl Followed {
         driver.machine.pause_all()?;
         driver.break_at(&[])?;
         Ok(back)
+    }
+
+    /// As [`Followed::next`], in a signal handler: by single steps, except for system calls. `plain` are instructions that
+    /// are known to be none.
+    pub(super) fn in_handler(
+        self,
+        driver: &mut Driver,
+        from: Step,
+        plain: &mut BTreeSet<u64>,
+    ) -> Result<Option<Step>, SweepError> {
+        if !plain.contains(&from.rip) {
+            if user::enters_kernel(&driver.vcpu(self.vcpu)?, from.rip) {
+                return self.leave_user(driver);
+            }
+            plain.insert(from.rip);
+        }
+        driver.resume(self.vcpu, Run::Step)?;
+        match unmarked(driver, self.vcpu, Instant::now() + LEG)? {
+            Happening::Stepped { .. } => {}
+            happening => return Err(stray(driver, happening, Phase::OnPath)?),
+        }
+        let step = self.here(driver, Reach::Stepped)?;
+        match step.user && step.task == self.task {
+            true => Ok(Some(step)),
+            false => Err(NoPath::Raised { place: from.rip }.into()),
+        }
     }
 
     /// From a boundary in user mode to the next one. Nothing where that is behind a mark.

@@ -231,7 +231,7 @@ impl Worker<'_> {
         // The other machines speak meanwhile, and such a path is short.
         let mut heard = |_| true;
         let mut progress = Progress::new(&mut heard);
-        match self.walk.path_from_here(self.plan.longest, &mut progress) {
+        match self.walk.path_from_here(self.plan, &mut progress) {
             Ok(path) => Ok(Some(Track::new(path.into(), made, behind))),
             Err(error) => self.is_the_way(Err(error)).map(|_| None),
         }

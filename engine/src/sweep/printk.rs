@@ -17,10 +17,10 @@
 //! | `printk_info` | 0, 8 | sequence number, time in ns |
 //! | | 16, 19 | `u16` length of the text, level in the upper three bits |
 
-use unwindlab_vmm::{Memory, VcpuHandle};
+use unwindlab_vmm::Memory;
 
 use super::error::SweepError;
-use crate::driver::{Driver, word};
+use crate::driver::{Driver, word as word_of};
 
 /// Bytes of a `printk_ringbuffer` that are looked at.
 const HEAD: usize = 88;
@@ -82,7 +82,7 @@ impl Printed {
             return Ok(None);
         };
         let vcpu = driver.vcpu(index)?;
-        let ring = word(&vcpu, pointer)?;
+        let ring = word_of(&vcpu, pointer)?;
         let at = vcpu.translate(ring)?;
         let at = at.filter(|at| at % PAGE + HEAD as u64 <= PAGE);
         let memory = driver.machine.memory();
@@ -100,22 +100,47 @@ impl Printed {
             return Ok(String::new());
         };
         let vcpu = driver.vcpu(index)?;
-        let new = ring.head.wrapping_sub(self.ring.head);
-        let new = new.min(ring.count).min(MAX_MESSAGES);
-        let ids = (0..new).rev().map(|back| ring.head.wrapping_sub(back));
-        let read = info_size(&vcpu, &ring).map(|size| {
-            let lines = ids.filter_map(|id| message(&vcpu, &ring, id, size));
+        let read = |address: u64, into: &mut [u8]| vcpu.read_virt(address, into).ok();
+        Ok(ring.since(self.ring.head, &read))
+    }
+}
+
+/// Fills a buffer from an address of the kernel on.
+type ReadVirt<'a> = &'a dyn Fn(u64, &mut [u8]) -> Option<()>;
+
+/// All messages of the ring at a guest-physical address.
+#[must_use]
+pub fn printed(memory: &Memory, at: u64, read: ReadVirt<'_>) -> String {
+    let ring = Ring::read(memory, at);
+    let ring = ring.map(|ring| ring.since(0, read));
+    ring.unwrap_or_default()
+}
+
+fn word(read: ReadVirt<'_>, address: u64) -> Option<u64> {
+    let mut word = [0; 8];
+    read(address, &mut word)?;
+    Some(u64::from_le_bytes(word))
+}
+
+impl Ring {
+    /// The messages behind the one with this ID.
+    fn since(&self, last: u64, read: ReadVirt<'_>) -> String {
+        let new = self.head.wrapping_sub(last);
+        let new = new.min(self.count).min(MAX_MESSAGES);
+        let ids = (0..new).rev().map(|back| self.head.wrapping_sub(back));
+        let text = info_size(read, self).map(|size| {
+            let lines = ids.filter_map(|id| message(read, self, id, size));
             lines.collect::<String>()
         });
-        Ok(read.unwrap_or_default())
+        text.unwrap_or_default()
     }
 }
 
 /// The size with which the newest message's sequence number is one more than that of the message
 /// before.
-fn info_size(handle: &VcpuHandle<'_>, ring: &Ring) -> Option<u64> {
+fn info_size(read: ReadVirt<'_>, ring: &Ring) -> Option<u64> {
     INFO_SIZES.into_iter().find(|size| {
-        let number = |id: u64| word(handle, info(ring, id, *size)).ok();
+        let number = |id: u64| word(read, info(ring, id, *size));
         let before = number(ring.head.wrapping_sub(1));
         before.is_some_and(|before| number(ring.head) == Some(before.wrapping_add(1)))
     })
@@ -126,8 +151,8 @@ fn info(ring: &Ring, id: u64, size: u64) -> u64 {
         .wrapping_add((id % ring.count).wrapping_mul(size))
 }
 
-fn message(handle: &VcpuHandle<'_>, ring: &Ring, id: u64, size: u64) -> Option<String> {
-    let read = |address: u64| word(handle, address).ok();
+fn message(virt: ReadVirt<'_>, ring: &Ring, id: u64, size: u64) -> Option<String> {
+    let read = |address: u64| word(virt, address);
     let desc = ring.descs.wrapping_add((id % ring.count) * DESC_SIZE);
     let (begin, next) = (read(desc.wrapping_add(8))?, read(desc.wrapping_add(16))?);
     if begin % 2 != 0 {
@@ -142,7 +167,7 @@ fn message(handle: &VcpuHandle<'_>, ring: &Ring, id: u64, size: u64) -> Option<S
     let time = read(info.wrapping_add(8))?;
     let [low, high, _, flags, ..] = read(info.wrapping_add(16))?.to_le_bytes();
     let mut text = vec![0; usize::from(u16::from_le_bytes([low, high]))];
-    handle.read_virt(block.wrapping_add(8), &mut text).ok()?;
+    virt(block.wrapping_add(8), &mut text)?;
     let (level, seconds, rest) = (flags >> 5, time / 1_000_000_000, time / 1000 % 1_000_000);
     let text = String::from_utf8_lossy(&text);
     Some(format!("<{level}>[{seconds:5}.{rest:06}] {text}\n"))

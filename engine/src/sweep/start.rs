@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use unwindlab_oracle::trace::LabLog;
 use unwindlab_oracle::trace::recording::Injection;
 use unwindlab_oracle::trace::ring::RingReader;
+use unwindlab_oracle::trace::tracefs::Position;
 use unwindlab_oracle::trace::witness::Written;
 use unwindlab_vmm::{Checkpoint, Run};
 
@@ -60,6 +61,8 @@ pub(super) struct PathStart {
     pub(super) session: AgentSession,
     /// The rings, all read up to the beginning of the request's iteration.
     pub(super) rings: Vec<RingReader>,
+    /// How far the mapped buffers of tracefs were written there.
+    pub(super) tracefs: Vec<Position>,
     /// What was written just before the request.
     pub(super) written: Written,
     /// Where the pid of a task is, if the witness knows.
@@ -133,7 +136,7 @@ impl PathStart {
             let (vcpu, task) = next_iteration(driver, until)?;
             until = Instant::now() + LEG;
             number += 1;
-            let rings = rings(driver);
+            let outputs = Outputs::of(driver);
             let mut iteration = Iteration { number, vcpu, task };
             let begins = (number >= first).then_some(&mut *progress);
             if !arrive(driver, plan, &mut iteration, begins, until)? {
@@ -149,7 +152,7 @@ impl PathStart {
             let vcpu = iteration.vcpu;
             if number >= first && (!driver.vcpu(vcpu)?.irq_pending()? || number >= first + UNQUIET)
             {
-                return Self::request(driver, plan, &iteration, rings);
+                return Self::request(driver, plan, &iteration, outputs);
             }
             if number <= WARM_UP {
                 nmi(driver, vcpu, plan.request, iteration.injected(plan))?;
@@ -163,7 +166,7 @@ impl PathStart {
         driver: &mut Driver,
         plan: &SweepPlan,
         iteration: &Iteration,
-        rings: Vec<RingReader>,
+        outputs: Outputs,
     ) -> Result<Self, SweepError> {
         let &Iteration { number, vcpu, task } = iteration;
         without_ticks(driver)?;
@@ -171,6 +174,10 @@ impl PathStart {
         let lab = driver.session.recording.lab.as_ref();
         let slots = lab.map_or(0, LabLog::finished);
         let console = driver.machine.console().len();
+        if let Some(address) = plan.patience {
+            let most = u64::MAX.to_le_bytes();
+            driver.vcpu(vcpu)?.write_virt(address, &most)?;
+        }
         let place = place(driver, plan)?;
         let behind = behind(driver, plan, vcpu)?;
         let mut made = Vec::new();
@@ -211,7 +218,8 @@ impl PathStart {
             behind: checkpoint(driver)?,
             console,
             session: driver.session.clone(),
-            rings,
+            rings: outputs.rings,
+            tracefs: outputs.tracefs,
             written,
             task_pid: driver.task_pid(),
             slots,
@@ -244,11 +252,21 @@ fn behind(driver: &mut Driver, plan: &SweepPlan, vcpu: u8) -> Result<Vec<u64>, S
     }
 }
 
-/// The rings, read so far.
-fn rings(driver: &mut Driver) -> Vec<RingReader> {
-    driver.drain();
-    let rings = driver.session.rings.iter().map(RingReader::from_here);
-    rings.collect()
+/// How far the guest's output is at the beginning of an iteration.
+struct Outputs {
+    rings: Vec<RingReader>,
+    tracefs: Vec<Position>,
+}
+
+impl Outputs {
+    fn of(driver: &mut Driver) -> Self {
+        driver.drain();
+        let session = &driver.session;
+        Self {
+            rings: session.rings.iter().map(RingReader::from_here).collect(),
+            tracefs: session.tracefs_positions(driver.machine.memory()),
+        }
+    }
 }
 
 /// The address of the place where the path begins, if it is one.

@@ -11,8 +11,9 @@ use super::error::{Phase, SweepError};
 use super::guest::{Injected, THREAD, checkpoint, nmi, pass};
 use super::passing::{Passing, Passings};
 use super::track::{PathCheckpoint, STRIDE, Track};
+use super::tries::Tries;
 use super::worker::{Nmis, Worker};
-use crate::driver::{Driver, Happening, host_may_have};
+use crate::driver::{Driver, Happening};
 use crate::plan::sweep::{Message, Point, Reach, Step, SweptTrial};
 
 /// After so long without a stop a trial's machine is looked at: the host may have lost it.
@@ -181,6 +182,7 @@ impl Worker<'_> {
     ) -> Result<Option<SweptTrial>, SweepError> {
         // In user mode an interrupt that waited for the kernel to be left would come first.
         let in_user = track.step(number).is_some_and(|it| it.user);
+        let mut tries = Tries::default();
         for attempt in 0..TRIES {
             let (from, how) = match attempt {
                 0 if !in_user => (track.nearest(number), Approach::Breakpoint),
@@ -206,21 +208,13 @@ impl Worker<'_> {
                 false => self.walk.driver.written(),
             };
             self.walk.driver.begin_trial_witness(began);
-            let trial = self.trial(point, injections)?;
-            let died = matches!(
-                trial.end,
-                TrialEnd::Hang { .. } | TrialEnd::Panic { .. } | TrialEnd::Infra { .. }
-            );
-            // A kernel that hangs or panics at a point does so each time. The report names those
-            // that do not, and failures of the KVM host: a point at which it failed each time was
-            // not tried.
-            let failed = matches!(trial.end, TrialEnd::Infra { .. });
-            if !died || (attempt + 1 == TRIES && !failed) {
+            let mut trial = self.trial(point, injections)?;
+            if tries.stands(&mut trial.end, attempt + 1 == TRIES) {
                 return Ok(Some(trial));
             }
             let again = Message::Retried {
                 point,
-                end: host_may_have(&trial.end).unwrap_or(trial.end),
+                end: trial.end,
                 console: trial.console,
             };
             let _ = self.send.send(FromWorker::Tell(again));
@@ -304,6 +298,7 @@ impl Worker<'_> {
         driver.drain();
         let memory = driver.machine.memory();
         let lab = driver.session.lab_from(memory, start.slots);
+        let tracefs = driver.session.tracefs_behind(memory, &start.tracefs);
         let rings = std::mem::take(&mut driver.session.rings);
         let witness = driver.end_trial_witness();
         let kernel_log = match &start.printed {
@@ -316,6 +311,7 @@ impl Worker<'_> {
             point,
             rings: rings.into_iter().map(|ring| ring.finish()).collect(),
             lab,
+            tracefs,
             witness,
             injections,
             kernel_log,

@@ -3,7 +3,7 @@
 //! A single step sets the trap flag, and an exception would push it to the kernel's stack. So the
 //! vCPU runs, with breakpoints at all places that the instruction can lead to.
 
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use iced_x86::{Code, CodeSize, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use unwindlab_vmm::VcpuHandle;
 
 use super::error::SweepError;
@@ -44,6 +44,7 @@ pub(super) fn waiting(vcpu: &VcpuHandle<'_>) -> Result<Option<u8>, SweepError> {
 
 /// Where a vCPU that stands in user mode can come to next.
 pub(super) fn targets(driver: &mut Driver, index: u8) -> Result<Vec<u64>, SweepError> {
+    let sysenter = driver.sysenter();
     let vcpu = driver.vcpu(index)?;
     let (regs, sregs) = (vcpu.regs()?, vcpu.sregs()?);
     if regs.rflags & INTERRUPT_FLAG != 0
@@ -52,14 +53,8 @@ pub(super) fn targets(driver: &mut Driver, index: u8) -> Result<Vec<u64>, SweepE
         return Ok(vec![gate(driver, index, vector)?]);
     }
     let bits = if sregs.cs.l == 1 { 64 } else { 32 };
-    let mut code = [0; LONGEST];
-    let length = (1..=LONGEST).rev().find(|length| {
-        let part = code.get_mut(..*length);
-        part.is_some_and(|part| vcpu.read_virt(regs.rip, part).is_ok())
-    });
-    let code = code.get(..length.unwrap_or(0)).unwrap_or_default();
-    let instruction = Decoder::with_ip(bits, code, regs.rip, DecoderOptions::NONE).decode();
-    let mut targets = direct(&vcpu, &instruction, bits, regs.rsp)?;
+    let instruction = decoded(&vcpu, regs.rip, bits);
+    let mut targets = direct(&vcpu, &instruction, sysenter, regs.rsp)?;
     let mut vectors = vectors(&instruction);
     if regs.rflags & TRAP_FLAG != 0 {
         vectors.push(DEBUG);
@@ -70,6 +65,26 @@ pub(super) fn targets(driver: &mut Driver, index: u8) -> Result<Vec<u64>, SweepE
     targets.sort_unstable();
     targets.dedup();
     Ok(targets)
+}
+
+fn decoded(vcpu: &VcpuHandle<'_>, rip: u64, bits: u32) -> Instruction {
+    let mut code = [0; LONGEST];
+    let length = (1..=LONGEST).rev().find(|length| {
+        let part = code.get_mut(..*length);
+        part.is_some_and(|part| vcpu.read_virt(rip, part).is_ok())
+    });
+    let code = code.get(..length.unwrap_or(0)).unwrap_or_default();
+    Decoder::with_ip(bits, code, rip, DecoderOptions::NONE).decode()
+}
+
+/// Whether the 64-bit instruction is there to enter the kernel, or none.
+pub(super) fn enters_kernel(vcpu: &VcpuHandle<'_>, rip: u64) -> bool {
+    let instruction = decoded(vcpu, rip, 64);
+    let by_name = matches!(
+        instruction.mnemonic(),
+        Mnemonic::Syscall | Mnemonic::Sysenter
+    );
+    by_name || instruction.is_invalid() || instruction.flow_control() == FlowControl::Interrupt
 }
 
 /// The vectors of the exceptions that an instruction may raise.
@@ -88,14 +103,17 @@ fn vectors(instruction: &Instruction) -> Vec<u8> {
 fn direct(
     vcpu: &VcpuHandle<'_>,
     instruction: &Instruction,
-    bits: u32,
+    sysenter: Option<u64>,
     stack: u64,
 ) -> Result<Vec<u64>, SweepError> {
+    let bits = instruction.code_size();
     let next = instruction.next_ip();
     Ok(match (instruction.mnemonic(), instruction.flow_control()) {
-        (Mnemonic::Syscall, _) if bits == 64 => vec![vcpu.msr(MSR_LSTAR)?],
+        (Mnemonic::Syscall, _) if bits == CodeSize::Code64 => vec![vcpu.msr(MSR_LSTAR)?],
         (Mnemonic::Syscall, _) => vec![vcpu.msr(MSR_CSTAR)?],
-        (Mnemonic::Sysenter, _) => vec![vcpu.msr(MSR_SYSENTER_EIP)?],
+        // Of a guest that says AMD, KVM shows the lower half (`svm_set_msr()`,
+        // arch/x86/kvm/svm/svm.c).
+        (Mnemonic::Sysenter, _) => vec![sysenter.map_or_else(|| vcpu.msr(MSR_SYSENTER_EIP), Ok)?],
         (_, FlowControl::Next | FlowControl::XbeginXabortXend) => vec![next],
         (_, FlowControl::UnconditionalBranch | FlowControl::Call)
             if instruction.near_branch_target() != 0 =>
@@ -105,7 +123,7 @@ fn direct(
         (_, FlowControl::ConditionalBranch) => vec![next, instruction.near_branch_target()],
         // Where nothing is mapped, the return faults.
         (_, FlowControl::Return) => match word(vcpu, stack) {
-            Ok(target) if bits == 64 => vec![target],
+            Ok(target) if bits == CodeSize::Code64 => vec![target],
             Ok(target) => vec![target & 0xffff_ffff],
             Err(_) => Vec::new(),
         },

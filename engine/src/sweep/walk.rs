@@ -1,5 +1,6 @@
 //! From the beginning of a path, step by step, to its end.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::time::Instant;
 
@@ -47,7 +48,7 @@ impl Walk {
             console: start.console,
             start,
         };
-        let mut path = walk.path(plan.longest, progress)?;
+        let mut path = walk.path(plan, progress)?;
         for _ in 1..ATTEMPTS {
             let alone = path.iter().all(|step| step.reach != Reach::Returned);
             if alone || path.len() > LONG {
@@ -58,7 +59,7 @@ impl Walk {
             let leader = plan.others_run.then_some(walk.start.vcpu);
             walk.driver.lead(leader);
             walk.console = walk.start.console;
-            path = walk.path(plan.longest, progress)?;
+            path = walk.path(plan, progress)?;
         }
         if walk.start.place.is_none() {
             let first = path.iter().find(|step| !step.user);
@@ -88,9 +89,13 @@ impl Walk {
 
     /// Records the path, from its beginning to the first instructions in user mode or the end of
     /// its task; the machine stands behind them afterwards.
-    fn path(&mut self, longest: u32, progress: &mut Progress<'_>) -> Result<Vec<Step>, SweepError> {
+    fn path(
+        &mut self,
+        plan: &SweepPlan,
+        progress: &mut Progress<'_>,
+    ) -> Result<Vec<Step>, SweepError> {
         self.driver.machine.restore(&self.start.behind)?;
-        self.path_from_here(longest, progress)
+        self.path_from_here(plan, progress)
     }
 
     /// The task of the path.
@@ -104,31 +109,34 @@ impl Walk {
     /// The same from where the machine stands.
     pub(super) fn path_from_here(
         &mut self,
-        longest: u32,
+        plan: &SweepPlan,
         progress: &mut Progress<'_>,
     ) -> Result<Vec<Step>, SweepError> {
         let followed = self.followed();
         let mut path = vec![followed.here(&mut self.driver, Reach::Stepped)?];
-        let mut left = 0;
+        let mut legs = Legs::default();
+        let mut plain = BTreeSet::new();
         while let Some(&last) = path.last() {
             // With an interrupt that waits, the task enters the kernel again before its next
             // instruction.
-            let in_kernel = path.iter().any(|step| !step.user);
             let waits = last.user && waiting(&self.driver.vcpu(self.start.vcpu)?)?.is_some();
-            match last.user && in_kernel && !waits {
-                true => left += 1,
-                false => left = 0,
-            }
-            if left == USER_STEPS {
+            legs.come_to(last.user, waits);
+            if legs.in_user_mode == USER_STEPS && legs.arrivals >= plan.arrivals {
                 break;
             }
-            let next = followed.next(&mut self.driver, last)?;
-            let Some(next) = next.filter(|next| left == 0 || next.user) else {
+            let in_handler = legs.in_user_mode > 0 && legs.arrivals < plan.arrivals;
+            let next = match in_handler {
+                true => followed.in_handler(&mut self.driver, last, &mut plain)?,
+                false => followed.next(&mut self.driver, last)?,
+            };
+            let is_over = legs.in_user_mode > 0 && legs.arrivals >= plan.arrivals;
+            let Some(next) = next.filter(|next| !is_over || next.user) else {
                 break;
             };
             path.push(next);
             progress.step()?;
-            if path.len() > longest as usize {
+            if path.len() > plan.longest as usize {
+                let longest = plan.longest;
                 return Err(NoPath::TooLong { longest }.into());
             }
         }
@@ -279,5 +287,66 @@ impl Walk {
         }
         let happening = Box::new(happening);
         Err(SweepError::Stray { happening, phase })
+    }
+}
+
+/// Where a path is between kernel and user mode.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Legs {
+    /// It has been in the kernel.
+    in_kernel: bool,
+    /// How often it came to user mode from there.
+    arrivals: u32,
+    /// How many boundaries in a row it has been there.
+    in_user_mode: usize,
+}
+
+impl Legs {
+    /// At the next boundary, at which an interrupt may wait.
+    const fn come_to(&mut self, user: bool, waits: bool) {
+        self.in_kernel |= !user;
+        if !user || !self.in_kernel || waits {
+            self.in_user_mode = 0;
+            return;
+        }
+        if self.in_user_mode == 0 {
+            self.arrivals += 1;
+        }
+        self.in_user_mode += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_arrival_is_in_user_mode_with_nothing_that_waits() {
+        let mut legs = Legs::default();
+        let way = [
+            (true, false),
+            (false, false),
+            (true, true),
+            (false, false),
+            (true, false),
+            (true, false),
+            (false, false),
+            (true, false),
+        ];
+        let arrivals = way.map(|(user, waits)| {
+            legs.come_to(user, waits);
+            (legs.arrivals, legs.in_user_mode)
+        });
+        let expected = [
+            (0, 0),
+            (0, 0),
+            (0, 0),
+            (0, 0),
+            (1, 1),
+            (1, 2),
+            (1, 0),
+            (2, 1),
+        ];
+        assert_eq!(arrivals, expected);
     }
 }

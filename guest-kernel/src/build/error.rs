@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::cache::CacheError;
+use crate::confine::ConfineError;
 use crate::debian::apt::AptError;
 use crate::debian::deb::DebError;
 use crate::kernel::FetchError;
@@ -52,6 +53,9 @@ pub enum BuildError {
         lines: String,
         log: PathBuf,
     },
+    /// It cannot be confined.
+    #[error(transparent)]
+    Confine(#[from] ConfineError),
     /// Whoever asked for the build does not want it any more.
     #[error("the build was stopped")]
     Stopped,

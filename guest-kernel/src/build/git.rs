@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use super::BuildError;
 use crate::child;
@@ -160,6 +160,12 @@ impl Call {
         self
     }
 
+    /// With this variable.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
     /// With this index file.
     pub fn index(mut self, file: &Path) -> Self {
         self.command.env("GIT_INDEX_FILE", file);
@@ -181,7 +187,21 @@ impl Call {
     }
 
     /// Runs it, and returns its output without the last line feed.
-    pub fn run(mut self) -> Result<String, Failure> {
+    pub fn run(self) -> Result<String, Failure> {
+        Ok(text(&self.output()?.stdout))
+    }
+
+    /// Runs it, and returns its messages (standard error).
+    pub fn messages(self) -> Result<String, Failure> {
+        Ok(text(&self.output()?.stderr))
+    }
+
+    /// Runs it, and returns its output as it is.
+    pub fn bytes(self) -> Result<Vec<u8>, Failure> {
+        Ok(self.output()?.stdout)
+    }
+
+    fn output(mut self) -> Result<Output, Failure> {
         let failed = |error: io::Error| Failure {
             command: self.name.clone(),
             message: error.to_string(),
@@ -213,8 +233,7 @@ impl Call {
                 },
             });
         }
-        let text = String::from_utf8_lossy(&output.stdout);
-        Ok(text.trim_end_matches('\n').to_owned())
+        Ok(output)
     }
 
     /// Runs it with a pipe as its standard input, which `write` fills.
@@ -254,4 +273,10 @@ impl Call {
         }
         .into())
     }
+}
+
+/// Without the last line feed.
+fn text(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.trim_end_matches('\n').to_owned()
 }

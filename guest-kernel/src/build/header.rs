@@ -18,8 +18,9 @@ pub struct Mutant {
     /// The sweep that should kill it, as the arguments of `unwindlab sweep`, if a single NMI can
     /// show the bug.
     pub sweep: Option<String>,
-    /// The patch that it changes, as `proposal:NAME`; nothing for a mutant of the kernel itself.
-    pub of: Option<String>,
+    /// The patches that the kernel must have, as `proposal:NAME` or `fix:F001`; none for a mutant of the
+    /// kernel itself.
+    pub of: Vec<String>,
     /// What it changes, and what the kernel then does wrong.
     pub what: String,
     /// The patch itself.
@@ -31,7 +32,7 @@ pub struct Mutant {
 pub struct Variant {
     /// Its name.
     pub name: String,
-    /// The design question that it answers differently: `cookie` or `clear`.
+    /// The design question that it answers differently: `cookie`, `clear` or `answer`.
     pub axis: String,
     /// What it changes.
     pub what: String,
@@ -39,6 +40,25 @@ pub struct Variant {
     pub argued: String,
     /// The invariant or measurement that shows the difference from the kernel's own design.
     pub tells: String,
+    /// The patch itself.
+    pub patch: Patch,
+}
+
+/// A fix of a finding, as maintainers are told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fix {
+    /// The finding.
+    pub name: String,
+    /// The subject of its mail: `unwind: Do this`.
+    pub subject: String,
+    /// What is wrong without it.
+    pub problem: String,
+    /// What it changes.
+    pub what: String,
+    /// Why that is right.
+    pub why: String,
+    /// A mail that it refers to.
+    pub link: Option<String>,
     /// The patch itself.
     pub patch: Patch,
 }
@@ -62,7 +82,7 @@ pub fn mutants() -> Result<Vec<Mutant>, HeaderError> {
             falls: header.list("Falls")?,
             scenarios: header.list("Scenario").unwrap_or_default(),
             sweep: header.one("Sweep").ok(),
-            of: header.one("Of").ok(),
+            of: header.list("Of").unwrap_or_default(),
             what: header.one("What")?,
             patch,
         })
@@ -90,6 +110,25 @@ pub fn variants() -> Result<Vec<Variant>, HeaderError> {
         .collect::<Result<_, HeaderError>>()?;
     variants.sort_by(|a, b| (&a.axis, &a.name).cmp(&(&b.axis, &b.name)));
     Ok(variants)
+}
+
+/// All fixes, by the findings.
+///
+/// # Errors
+/// [`HeaderError`].
+pub fn fixes() -> Result<Vec<Fix>, HeaderError> {
+    let read = |(patch, header): (Patch, Header)| {
+        Ok(Fix {
+            name: header.one("Fix")?,
+            subject: header.one("Subject")?,
+            problem: header.one("Problem")?,
+            what: header.one("What")?,
+            why: header.one("Why")?,
+            link: header.one("Link").ok(),
+            patch,
+        })
+    };
+    all(PatchKind::Fix).map(read).collect()
 }
 
 fn all(kind: PatchKind) -> impl Iterator<Item = (Patch, Header)> {
@@ -175,19 +214,22 @@ mod tests {
     fn every_built_in_patch_has_its_header_and_its_own_name() {
         for mutant in mutants().unwrap() {
             assert_eq!(mutant.patch.name, format!("mutant:{}", mutant.name));
-            if let Some(of) = mutant.of {
-                let name = of.strip_prefix("proposal:").unwrap();
-                assert!(embedded::patch(PatchKind::Proposal, name).is_some(), "{of}");
+            for of in mutant.of {
+                let (kind, name) = match of.split_once(':').unwrap() {
+                    ("proposal", name) => (PatchKind::Proposal, name),
+                    ("fix", name) => (PatchKind::Fix, name),
+                    _ => panic!("{of}"),
+                };
+                assert!(embedded::patch(kind, name).is_some(), "{of}");
             }
         }
         for variant in variants().unwrap() {
             assert_eq!(variant.patch.name, format!("variant:{}", variant.name));
-            assert!(["cookie", "clear"].contains(&variant.axis.as_str()));
+            assert!(["cookie", "clear", "answer"].contains(&variant.axis.as_str()));
         }
-        for (patch, header) in all(PatchKind::Fix) {
-            assert_eq!(patch.name, format!("fix:{}", header.one("Fix").unwrap()));
-            header.one("What").unwrap();
-            header.one("Why").unwrap();
+        for fix in fixes().unwrap() {
+            assert_eq!(fix.patch.name, format!("fix:{}", fix.name));
+            assert!(fix.subject.len() <= 75, "{}", fix.subject);
         }
         for (patch, header) in all(PatchKind::Proposal) {
             let name = header.one("Proposal").unwrap();

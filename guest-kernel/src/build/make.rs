@@ -1,5 +1,6 @@
 //! Runs `make`: from a tree and a configuration to a vmlinux.
 
+use std::env;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,8 @@ use super::config::{self, Fragment};
 use super::workspace::Workspace;
 use crate::cache::{At, CacheError};
 use crate::child;
+use crate::confine::{self, Allowed};
+use crate::input;
 use crate::progress::Progress;
 
 /// Fixes what a build writes into the image about itself, so that builds are reproducible.
@@ -22,24 +25,19 @@ const FIXED: &[(&str, &str)] = &[
     ("LC_ALL", "C"),
 ];
 
-/// Variables that would change the build.
-const REMOVED: &[&str] = &[
-    "MAKEFLAGS",
-    "MFLAGS",
-    "MAKELEVEL",
-    "ARCH",
-    "CROSS_COMPILE",
-    "KBUILD_OUTPUT",
-    "KCFLAGS",
-    "KCPPFLAGS",
-    "KAFLAGS",
-    "LLVM",
-    "W",
-    "V",
-    "O",
-    "C",
-    "INSTALL_PATH",
+/// What a build sees of the environment: where tools, headers and libraries are. Other variables would change
+/// it, or are nobody's business.
+pub(super) const KEPT: &[&str] = &[
+    "PATH",
+    "CPATH",
+    "C_INCLUDE_PATH",
+    "LIBRARY_PATH",
+    "LD_LIBRARY_PATH",
+    "PKG_CONFIG_PATH",
 ];
+
+/// Largest log and `.config` that are read.
+const TEXT: u64 = input::RECORDED;
 
 /// Number of lines of the log that are shown if a build fails.
 const SHOWN: usize = 20;
@@ -58,11 +56,36 @@ pub(super) fn vmlinux(
         progress,
     };
     fs::create_dir_all(&make.obj).at(&make.obj)?;
+    is_ours(&make.obj).at(&make.obj)?;
     progress.step(&format!("configuring {what}"));
     configure(&make, fragments)?;
     progress.step(&format!("compiling {what}"));
     make.run("vmlinux")?;
-    Ok(make.obj.join("vmlinux"))
+    let vmlinux = make.obj.join("vmlinux");
+    is_ours(&vmlinux).at(&vmlinux)?;
+    Ok(vmlinux)
+}
+
+/// The tree and its Makefiles are strangers': what they put there may be a link to a file of the user's.
+fn is_ours(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path)?.is_symlink() {
+        true => Err(io::Error::other("it is a symbolic link")),
+        false => Ok(()),
+    }
+}
+
+/// Creates a file where the tree's Makefiles can write too: never through a link of theirs.
+fn create(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => File::create_new(path),
+    }
+}
+
+/// Reads a file that the tree's Makefiles may have made.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    is_ours(path)?;
+    input::read(path, TEXT)
 }
 
 /// Writes the `.config`. If it is the same as before, the file stays untouched, so `make` compiles
@@ -70,11 +93,13 @@ pub(super) fn vmlinux(
 fn configure(make: &Make<'_>, fragments: &[Fragment]) -> Result<(), BuildError> {
     let asked = make.obj.join("asked.config");
     let text = config::merged(fragments);
-    fs::write(&asked, &text).at(&asked)?;
+    create(&asked)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .at(&asked)?;
     make.run("allnoconfig")?;
     let path = make.obj.join(".config");
-    let got = fs::read_to_string(&path).at(&path)?;
-    config::check(fragments, &got)
+    let got = read(&path).at(&path)?;
+    config::check(fragments, &String::from_utf8_lossy(&got))
 }
 
 /// The two folders of a build.
@@ -88,7 +113,7 @@ struct Make<'a> {
 impl Make<'_> {
     fn run(&self, target: &'static str) -> Result<(), BuildError> {
         let log = self.obj.join("build.log");
-        let output = File::create(&log).at(&log)?;
+        let output = create(&log).at(&log)?;
         let errors = output.try_clone().at(&log)?;
         let jobs = thread::available_parallelism().map_or(1, usize::from);
         let mut command = Command::new("make");
@@ -104,13 +129,16 @@ impl Make<'_> {
                 &self.obj.join("asked.config"),
             ))
             .arg(target)
+            .env_clear()
+            .envs(
+                KEPT.iter()
+                    .filter_map(|name| Some((name, env::var_os(name)?))),
+            )
             .envs(FIXED.iter().copied())
             .stdin(Stdio::null())
             .stdout(output)
             .stderr(errors);
-        for variable in REMOVED {
-            command.env_remove(variable);
-        }
+        self.confine(&mut command)?;
         child::end_with_us(&mut command);
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::Interrupted => BuildError::Stopped,
@@ -121,14 +149,14 @@ impl Make<'_> {
         if status.success() {
             return Ok(());
         }
-        let text = fs::read(&log).at(&log)?;
+        let text = read(&log).at(&log)?;
         let text = String::from_utf8_lossy(&text);
         if text.contains("No space left on device") {
             return Err(CacheError::NoSpace(self.obj.clone()).into());
         }
         // The next build must not overwrite it.
         let kept = self.obj.join("failed.log");
-        let mut file = File::create(&kept).at(&kept)?;
+        let mut file = create(&kept).at(&kept)?;
         file.write_all(text.as_bytes()).at(&kept)?;
         Err(BuildError::Compile {
             what: self.what.to_owned(),
@@ -136,6 +164,21 @@ impl Make<'_> {
             lines: telling(&below_tree(&text)),
             log: kept,
         })
+    }
+
+    /// The tree's Makefiles are programs: they see the tree and the system's programs, write to the folder of the
+    /// objects, and have no network.
+    fn confine(&self, command: &mut Command) -> Result<(), BuildError> {
+        let temporary = self.obj.join("temporary");
+        match fs::create_dir(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(CacheError::new(&temporary, error).into());
+            }
+            _ => {}
+        }
+        command.env("HOME", &temporary).env("TMPDIR", &temporary);
+        let allowed = Allowed::system().and_read(&self.src).and_write(&self.obj);
+        Ok(confine::confine(command, &allowed, "a kernel's build")?)
     }
 }
 

@@ -12,6 +12,7 @@
 //! writes only the files that differ, so `make` compiles only those and what includes them. A new
 //! workspace begins with the objects of the one whose source is most similar (`seed`).
 
+pub mod application;
 mod client;
 pub mod config;
 pub mod embedded;
@@ -19,14 +20,19 @@ mod error;
 mod git;
 pub mod header;
 pub mod history;
-pub mod mail;
+mod mail;
 mod make;
 mod package;
 pub mod patch;
+pub mod recipients;
+mod script;
 mod seed;
+pub mod series;
 mod source;
+pub mod submission;
 mod tools;
 mod tree;
+pub mod upstream;
 mod workspace;
 
 use std::fmt;

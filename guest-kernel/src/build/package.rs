@@ -19,7 +19,7 @@ const PACKAGE_REF: &str = "refs/unwindlab/source";
 const PACKAGE_FILE: &str = "package";
 
 /// More than any source of Linux has.
-const MAX_SOURCE: u64 = 8 << 30;
+pub(super) const MAX_SOURCE: u64 = 8 << 30;
 
 /// The tree of Debian's package, which is fetched unless the repository has it. The newest package is
 /// looked up once. For a newer one, delete the workspace or name more numbers.
@@ -65,7 +65,8 @@ pub(super) fn tree(
     Ok(tree)
 }
 
-fn tree_of_package(workspace: &Workspace) -> Result<String, super::git::Failure> {
+/// The tree that was imported.
+pub(super) fn tree_of_package(workspace: &Workspace) -> Result<String, super::git::Failure> {
     workspace
         .git()
         .call("rev-parse")
@@ -86,7 +87,11 @@ fn import(path: &Path, to: &mut dyn Write) -> Result<(), BuildError> {
     .map_err(damaged)
 }
 
-fn write_commit(mut archive: tar::Archive<impl Read>, to: &mut dyn Write) -> io::Result<()> {
+/// Writes an archive as input for git-fast-import(1), as one commit.
+pub(super) fn write_commit(
+    mut archive: tar::Archive<impl Read>,
+    to: &mut dyn Write,
+) -> io::Result<()> {
     let message = "source";
     write!(
         to,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::BuildError;
-use super::git::Failure;
+use super::git::{Call, Failure};
 use super::workspace::Workspace;
 
 /// A patch in the format of `diff -u`, `git diff` or `git format-patch`.
@@ -49,16 +49,29 @@ pub(super) fn apply(
     patch: &Patch,
     options: &[&str],
 ) -> Result<(), Failure> {
+    call(workspace, index, patch, options).run().map(drop)
+}
+
+/// The same; git's messages tell how.
+pub(super) fn apply_verbosely(
+    workspace: &Workspace,
+    index: &Path,
+    patch: &Patch,
+    options: &[&str],
+) -> Result<String, Failure> {
+    call(workspace, index, patch, options)
+        .arg("--verbose")
+        .messages()
+}
+
+fn call(workspace: &Workspace, index: &Path, patch: &Patch, options: &[&str]) -> Call {
     workspace
         .git()
         .call("apply")
         .args(["--cached", "--whitespace=nowarn"])
         .args(options)
-        .arg("-")
         .index(index)
         .input(patch.content.clone())
-        .run()
-        .map(drop)
 }
 
 /// git's lines, indented and without their `error: `.

@@ -18,6 +18,8 @@ pub enum Source {
     /// The newest package `linux-source-X.Y` of Debian's archive whose version begins with these
     /// numbers.
     Debian(Vec<u64>),
+    /// The upstream release under the newest source package `linux` whose version begins with these numbers, to which Debian's own patches ([`super::upstream`]) apply.
+    Upstream(Vec<u64>),
     /// A folder of the user's as it is now. In a git repository: tracked files, and new ones that
     /// are not ignored.
     Tree(PathBuf),
@@ -34,6 +36,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Debian(numbers) => write!(f, "debian:{}", dotted(numbers)),
+            Self::Upstream(numbers) => write!(f, "upstream:{}", dotted(numbers)),
             Self::Tree(path) => write!(f, "{}", path.display()),
             Self::Revision { tree, revision } => write!(f, "{} at {revision}", tree.display()),
         }
@@ -41,15 +44,19 @@ impl fmt::Display for Source {
 }
 
 impl Source {
-    /// Parses `debian` or `debian:7.2`.
+    /// Parses `debian`, `upstream`, or one of them with a version: `debian:7.2`.
     #[must_use]
-    pub fn debian(text: &str) -> Option<Self> {
-        let numbers = match text.split_once(':') {
-            None if text == "debian" => Some(KernelSpec::NEWEST.to_vec()),
-            Some(("debian", version)) => parse_numbers(version),
-            _ => None,
+    pub fn packaged(text: &str) -> Option<Self> {
+        let (kind, version) = match text.split_once(':') {
+            None => (text, None),
+            Some((kind, version)) => (kind, Some(version)),
         };
-        numbers.map(Self::Debian)
+        let numbers = version.map_or(Some(KernelSpec::NEWEST.to_vec()), parse_numbers)?;
+        match kind {
+            "debian" => Some(Self::Debian(numbers)),
+            "upstream" => Some(Self::Upstream(numbers)),
+            _ => None,
+        }
     }
 
     /// The name of its workspace. All revisions of a repository share one.
@@ -64,7 +71,7 @@ impl Source {
     /// The user's folder, if the source is one.
     pub(super) fn folder(&self) -> Result<Option<PathBuf>, BuildError> {
         match self {
-            Self::Debian(_) => Ok(None),
+            Self::Debian(_) | Self::Upstream(_) => Ok(None),
             Self::Tree(tree) | Self::Revision { tree, .. } => readable(tree).map(Some),
         }
     }

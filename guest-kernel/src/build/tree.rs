@@ -5,7 +5,7 @@ use std::path::Path;
 use super::git::{self, Call, Object};
 use super::source::readable;
 use super::workspace::Workspace;
-use super::{BuildError, Source, package};
+use super::{BuildError, Source, package, upstream};
 use crate::cache::Cache;
 use crate::progress::Progress;
 
@@ -21,6 +21,7 @@ pub(super) fn of(
 ) -> Result<String, BuildError> {
     let tree = match source {
         Source::Debian(numbers) => package::tree(numbers, workspace, cache, progress)?,
+        Source::Upstream(numbers) => upstream::tree(numbers, workspace, cache, progress)?,
         Source::Tree(folder) => scan(folder, workspace, progress)?,
         Source::Revision { tree, revision } => {
             git::resolve(&readable(tree)?, revision, Object::Tree)?

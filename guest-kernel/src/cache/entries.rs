@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::contents::{Contents, Damage};
 use super::notes::{to_json, write_synced};
 use super::{At, Cache, CacheError, Scratch};
+use crate::progress::Progress;
 
 /// A complete entry.
 #[derive(Debug, Clone)]
@@ -22,20 +24,53 @@ pub(crate) struct Entry<T> {
 /// What an entry's `entry.json` holds.
 #[derive(Debug, Serialize, Deserialize)]
 struct Manifest<T> {
-    /// Path below the entry's folder, and size in bytes, of every regular file.
-    files: Vec<(PathBuf, u64)>,
+    #[serde(flatten)]
+    contents: Contents,
     about: T,
+}
+
+/// What came of reading every entry.
+#[derive(Debug, Default)]
+pub struct Verified {
+    /// How many are what was published.
+    pub whole: usize,
+    /// The others, and what is wrong with each.
+    pub damaged: Vec<String>,
 }
 
 pub(super) const MANIFEST: &str = "entry.json";
 
 impl Cache {
-    /// The entry `KIND-ID`, if it exists and every file has its original size.
+    /// The entry `KIND-ID`, if it exists and is what was published: every file is read and compared.
+    /// A damaged entry is set aside, and a warning names what is wrong with it.
     pub(crate) fn find<T: DeserializeOwned>(
         &self,
         kind: &str,
         id: &str,
     ) -> Result<Option<Entry<T>>, CacheError> {
+        let Some((entry, contents)) = self.read(kind, id)? else {
+            return Ok(None);
+        };
+        let Some(damage) = contents.damage(&entry.dir)? else {
+            return Ok(Some(entry));
+        };
+        let aside = self.set_aside(&entry.dir, &contents)?;
+        if let Some(aside) = aside {
+            tracing::warn!(
+                "the cache entry {} is damaged: {damage}; it is now {}, and is made again",
+                entry.dir.display(),
+                aside.display()
+            );
+        }
+        Ok(None)
+    }
+
+    /// An entry as its manifest describes it.
+    fn read<T: DeserializeOwned>(
+        &self,
+        kind: &str,
+        id: &str,
+    ) -> Result<Option<(Entry<T>, Contents)>, CacheError> {
         let dir = self.entry_dir(kind, id);
         let path = dir.join(MANIFEST);
         let text = match fs::read(&path) {
@@ -46,22 +81,81 @@ impl Cache {
         let Ok(manifest) = serde_json::from_slice::<Manifest<T>>(&text) else {
             return Ok(None);
         };
-        for (file, size) in &manifest.files {
-            let path = dir.join(file);
-            match fs::metadata(&path) {
-                Ok(found) if found.len() == *size => {}
-                Ok(_) => return Ok(None),
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-                Err(error) => return Err(CacheError::new(&path, error)),
-            }
-        }
-        Ok(Some(Entry {
-            about: manifest.about,
-            dir,
-        }))
+        let about = manifest.about;
+        Ok(Some((Entry { dir, about }, manifest.contents)))
     }
 
-    /// All complete entries of a kind.
+    /// Compares every entry with its manifest. Damaged ones are set aside; the result names them.
+    pub(crate) fn verify_all(&self, progress: &dyn Progress) -> Result<Verified, CacheError> {
+        let mut verified = Verified::default();
+        for name in self.names()? {
+            if progress.stopped() {
+                return Err(CacheError::Stopped);
+            }
+            progress.step(&format!("reading {name}"));
+            let dir = self.root.join("entries").join(&name);
+            let text = fs::read(dir.join(MANIFEST)).unwrap_or_default();
+            let damage = match serde_json::from_slice::<Manifest<serde_json::Value>>(&text) {
+                Ok(manifest) => manifest.contents.damage(&dir)?,
+                Err(error) => Some(Damage::manifest(&error)),
+            };
+            match damage {
+                None => verified.whole += 1,
+                Some(damage) => {
+                    self.move_away(&dir)?;
+                    verified.damaged.push(format!("{name}: {damage}"));
+                }
+            }
+        }
+        Ok(verified)
+    }
+
+    fn names(&self) -> Result<Vec<String>, CacheError> {
+        let entries = self.root.join("entries");
+        let mut names = Vec::new();
+        for item in fs::read_dir(&entries).at(&entries)? {
+            names.push(
+                item.at(&entries)?
+                    .file_name()
+                    .to_string_lossy()
+                    .into_owned(),
+            );
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Moves a damaged entry out of the way, unless another process has made it again meanwhile.
+    fn set_aside(&self, dir: &Path, contents: &Contents) -> Result<Option<PathBuf>, CacheError> {
+        let aside = self.move_away(dir)?;
+        if contents.damage(&aside)?.is_none() && fs::rename(&aside, dir).is_ok() {
+            return Ok(None);
+        }
+        Ok(Some(aside))
+    }
+
+    /// Moves an entry to `damaged/`, in place of an earlier one of its name.
+    fn move_away(&self, dir: &Path) -> Result<PathBuf, CacheError> {
+        let aside = self
+            .root
+            .join("damaged")
+            .join(dir.file_name().unwrap_or_default());
+        match fs::remove_dir_all(&aside) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(CacheError::new(&aside, error));
+            }
+            _ => {}
+        }
+        match fs::rename(dir, &aside) {
+            // Another process was faster.
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(CacheError::new(&aside, error))
+            }
+            _ => Ok(aside),
+        }
+    }
+
+    /// All entries of a kind, their files unread.
     pub(crate) fn all<T: DeserializeOwned>(&self, kind: &str) -> Result<Vec<Entry<T>>, CacheError> {
         let entries = self.root.join("entries");
         let mut found = Vec::new();
@@ -74,7 +168,7 @@ impl Cache {
             else {
                 continue;
             };
-            found.extend(self.find(kind, id)?);
+            found.extend(self.read(kind, id)?.map(|(entry, _)| entry));
         }
         Ok(found)
     }
@@ -89,9 +183,8 @@ impl Cache {
         id: &str,
         about: T,
     ) -> Result<Entry<T>, CacheError> {
-        let mut files = Vec::new();
-        sync_tree(&scratch.path, Path::new(""), &mut files)?;
-        let manifest = Manifest { files, about };
+        let contents = Contents::of(&scratch.path)?;
+        let manifest = Manifest { contents, about };
         let path = scratch.path.join(MANIFEST);
         write_synced(&path, &to_json(&manifest).at(&path)?)?;
         sync_dir(&scratch.path)?;
@@ -126,26 +219,6 @@ impl Cache {
     }
 }
 
-fn sync_dir(path: &Path) -> Result<(), CacheError> {
+pub(super) fn sync_dir(path: &Path) -> Result<(), CacheError> {
     File::open(path).and_then(|dir| dir.sync_all()).at(path)
-}
-
-/// Syncs everything below `dir`, and lists the regular files with their sizes. Symbolic links (the
-/// unpacked QEMU has some) are not followed: their targets are files of the same entry.
-fn sync_tree(dir: &Path, prefix: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<(), CacheError> {
-    for item in fs::read_dir(dir).at(dir)? {
-        let item = item.at(dir)?;
-        let path = item.path();
-        let name = prefix.join(item.file_name());
-        let kind = item.file_type().at(&path)?;
-        if kind.is_dir() {
-            sync_tree(&path, &name, files)?;
-        } else if kind.is_file() {
-            let file = File::open(&path).at(&path)?;
-            file.sync_all().at(&path)?;
-            files.push((name, file.metadata().at(&path)?.len()));
-        }
-    }
-    files.sort();
-    sync_dir(dir)
 }

@@ -30,6 +30,26 @@ pub enum CacheError {
         .0.display()
     )]
     ReadOnly(PathBuf),
+    /// Another user's.
+    #[error(
+        "{} belongs to user {owner}, and this is user {ours}: what lies in the cache is executed, so point \
+         {CACHE_VARIABLE} to a folder of your own",
+        folder.display()
+    )]
+    NotOurs {
+        folder: PathBuf,
+        owner: u32,
+        ours: u32,
+    },
+    /// Other users can write to it.
+    #[error(
+        "{folder} may be written to by others, and what lies in the cache is executed: chmod go-w {folder}",
+        folder = .0.display()
+    )]
+    WritableByOthers(PathBuf),
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Stopped,
     /// Anything else the file system says.
     #[error("cannot use {} in the cache: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },

@@ -1,7 +1,8 @@
 //! The cache folder: complete entries, named by a hash of what they hold.
 //!
 //! ```text
-//! entries/KIND-ID/   complete entries; entry.json lists every file with its size
+//! entries/KIND-ID/   complete entries; entry.json has size and SHA-256 of every file
+//! damaged/KIND-ID/   entries that were found to be changed, the last of each name
 //! notes/NAME.json    small facts, such as which entry `stock` stands for
 //! locks/KEY          lock files: only one process at a time makes a thing
 //! tmp/RANDOM/        entries being made, each locked by the process that makes it
@@ -10,13 +11,15 @@
 //! ```
 //!
 //! An entry is written under `tmp/`, synced, and renamed into `entries/`, so every entry there is
-//! complete, even after a crash. Locks are `flock`s, which the kernel releases when the process
+//! complete, even after a crash. Before one is used, all of its files are compared with their SHA-256. Locks are `flock`s, which the kernel releases when the process
 //! dies. A folder in `tmp/` whose lock is free was therefore abandoned, and the next
 //! [`Cache::open`] removes it.
 
+mod contents;
 mod entries;
 mod error;
 mod notes;
+mod owner;
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -27,6 +30,7 @@ use std::time::SystemTime;
 
 use crate::progress::Progress;
 pub(crate) use entries::Entry;
+pub use entries::Verified;
 pub(crate) use error::At;
 pub use error::CacheError;
 
@@ -41,15 +45,21 @@ pub struct Cache {
 
 /// A lock that other processes wait for. It is released when dropped, or when the process dies.
 #[derive(Debug)]
-pub(crate) struct Lock {
-    _file: File,
+pub(crate) struct Lock(File);
+
+impl Drop for Lock {
+    /// Closing is not enough: a child that another thread is just starting holds a copy of the descriptor until
+    /// it executes its program, and with it the lock (flock(2)).
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
 }
 
 /// A folder under `tmp/`, removed when dropped unless it was published.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,
-    _lock: File,
+    _lock: Lock,
 }
 
 impl Cache {
@@ -61,13 +71,14 @@ impl Cache {
             .or_else(|| default_place(|name| std::env::var_os(name)))
             .ok_or(CacheError::NoPlace)?;
         let cache = Self { root };
-        for folder in ["entries", "notes", "locks", "tmp"] {
+        for folder in ["", "entries", "damaged", "notes", "locks", "tmp"] {
             let path = cache.root.join(folder);
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o755)
                 .create(&path)
                 .at(&path)?;
+            owner::check(&path)?;
         }
         let tag = cache.root.join("CACHEDIR.TAG");
         if !tag.try_exists().at(&tag)? {
@@ -81,6 +92,14 @@ impl Cache {
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Reads every entry. A damaged one is set aside, to `damaged/` in the cache.
+    ///
+    /// # Errors
+    /// [`CacheError`]; [`CacheError::Stopped`] where `progress` says so.
+    pub fn verify(&self, progress: &dyn Progress) -> Result<Verified, CacheError> {
+        self.verify_all(progress)
     }
 
     /// Returns what `known` finds; else calls `make`, in one process at a time.
@@ -116,14 +135,14 @@ impl Cache {
             }
             Err(TryLockError::Error(error)) => return Err(CacheError::new(&path, error)),
         }
-        Ok(Lock { _file: file })
+        Ok(Lock(file))
     }
 
     /// Takes the lock `key`, unless another process holds it.
     pub(crate) fn try_lock(&self, key: &str) -> Result<Option<Lock>, CacheError> {
         let (file, path) = self.lock_file(key)?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Lock { _file: file })),
+            Ok(()) => Ok(Some(Lock(file))),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(CacheError::new(&path, error)),
         }
@@ -147,11 +166,14 @@ impl Cache {
         fs::create_dir(&path).at(&path)?;
         let lock = File::open(&path).at(&path)?;
         lock.lock().at(&path)?;
-        Ok(Scratch { path, _lock: lock })
+        Ok(Scratch {
+            path,
+            _lock: Lock(lock),
+        })
     }
 
     /// Held while a scratch folder exists whose own lock is not taken yet.
-    fn lock_tmp(&self) -> Result<File, CacheError> {
+    fn lock_tmp(&self) -> Result<Lock, CacheError> {
         let path = self.root.join("locks").join("tmp");
         let file = File::options()
             .create(true)
@@ -160,7 +182,7 @@ impl Cache {
             .open(&path)
             .at(&path)?;
         file.lock().at(&path)?;
-        Ok(file)
+        Ok(Lock(file))
     }
 
     fn clear_leftovers(&self) -> Result<(), CacheError> {

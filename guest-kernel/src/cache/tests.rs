@@ -7,6 +7,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::contents::Contents;
 use super::entries::MANIFEST;
 use super::*;
 use crate::Silent;
@@ -75,17 +78,97 @@ fn a_damaged_entry_is_no_entry_and_can_be_made_again() {
     let (_folder, cache) = cache();
     let find = || cache.find::<String>("kind", "1").unwrap();
     let dir = publish(&cache, "1", "content").dir;
-    for damage in ["cut", "gone", "manifest"] {
+    let damages = [
+        ("cut", "file has 4 bytes instead of 7"),
+        (
+            "other",
+            "file has the SHA-256 7f386f32adea... instead of ed7002b439e9...",
+        ),
+        ("gone", "file cannot be read: No such file"),
+        ("more", "lib/more does not belong to it"),
+        ("link", "more does not belong to it"),
+        ("file for a link", "file cannot be read: No such file"),
+        ("manifest", ""),
+    ];
+    for (damage, named) in damages {
         match damage {
             "cut" => fs::write(dir.join("file"), "cont").unwrap(),
+            "other" => fs::write(dir.join("file"), "contant").unwrap(),
             "gone" => fs::remove_file(dir.join("file")).unwrap(),
+            "more" => {
+                fs::create_dir(dir.join("lib")).unwrap();
+                fs::write(dir.join("lib/more"), "more").unwrap();
+            }
+            "link" => std::os::unix::fs::symlink("file", dir.join("more")).unwrap(),
+            "file for a link" => fs::rename(dir.join("file"), dir.join("other")).unwrap(),
             _ => fs::write(dir.join(MANIFEST), "{").unwrap(),
+        }
+        if !named.is_empty() {
+            let manifest = fs::read(dir.join(MANIFEST)).unwrap();
+            let contents: Contents = serde_json::from_slice(&manifest).unwrap();
+            let told = contents.damage(&dir).unwrap().unwrap().to_string();
+            assert!(told.starts_with(named), "{damage}: {told}");
         }
         assert!(find().is_none(), "{damage}");
         publish(&cache, "1", "content");
         assert!(find().is_some(), "{damage}");
     }
     assert_eq!(count(&cache.root().join("tmp")), 0);
+    assert_eq!(
+        count(&cache.root().join("damaged")),
+        1,
+        "the last one is kept"
+    );
+}
+
+#[test]
+fn a_link_that_says_something_else_is_damage() {
+    let (_folder, cache) = cache();
+    let scratch = cache.scratch().unwrap();
+    fs::write(scratch.path().join("file"), "content").unwrap();
+    let link = |dir: &Path, to: &str| std::os::unix::fs::symlink(to, dir.join("link")).unwrap();
+    link(scratch.path(), "file");
+    let dir = cache.publish(scratch, "kind", "1", ()).unwrap().dir;
+    let find = || cache.find::<()>("kind", "1").unwrap();
+    assert!(find().is_some());
+    fs::remove_file(dir.join("link")).unwrap();
+    link(&dir, "fild");
+    assert!(find().is_none());
+}
+
+#[test]
+fn every_entry_is_verified_and_the_damaged_ones_are_named() {
+    let (_folder, cache) = cache();
+    publish(&cache, "1", "content");
+    let dir = publish(&cache, "2", "content").dir;
+    let verify = || cache.verify(&Silent).unwrap();
+    assert_eq!((verify().whole, verify().damaged.len()), (2, 0));
+    fs::write(dir.join("file"), "contant").unwrap();
+    let verified = verify();
+    assert_eq!(verified.whole, 1);
+    let [damaged] = &verified.damaged[..] else {
+        panic!("{:?}", verified.damaged);
+    };
+    assert!(
+        damaged.starts_with("kind-2: file has the SHA-256"),
+        "{damaged}"
+    );
+    assert!(!dir.exists());
+    assert_eq!((verify().whole, verify().damaged.len()), (1, 0));
+}
+
+#[test]
+fn a_cache_that_others_may_write_to_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let (_folder, cache) = cache();
+    for folder in ["", "entries"] {
+        let path = cache.root().join(folder);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        let error = Cache::open(Some(cache.root().to_path_buf())).unwrap_err();
+        assert!(matches!(error, CacheError::WritableByOthers(_)), "{error}");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    Cache::open(Some(cache.root().to_path_buf())).unwrap();
 }
 
 #[test]
@@ -159,16 +242,26 @@ fn second_process() {
     let _lock = cache.lock("key", &Silent).unwrap();
     let scratch = cache.scratch().unwrap();
     fs::write(scratch.path().join("half"), "x").unwrap();
-    let mut sleep = Command::new("sleep");
-    sleep.arg("1000").stdout(Stdio::null());
-    crate::child::end_with_us(&mut sleep);
-    let mut sleep = sleep.spawn().unwrap();
-    println!("\nready {}", sleep.id());
-    sleep.wait().unwrap();
+    let sleep = |with_us: fn(&mut Command)| {
+        let mut sleep = Command::new("sleep");
+        sleep
+            .arg("1000")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        with_us(&mut sleep);
+        sleep.spawn().unwrap()
+    };
+    let mut runs = sleep(crate::child::end_with_us);
+    let mut stopped = sleep(crate::child::die_with_us);
+    kill_process(Pid::from_child(&stopped), Signal::STOP).unwrap();
+    println!("\nready {} {}", runs.id(), stopped.id());
+    runs.wait().unwrap();
+    stopped.wait().unwrap();
 }
 
-/// Starts [`second_process`] and waits until it holds the lock, a half-made entry and a child.
-fn start_second(cache: &Cache) -> (Child, u32) {
+/// Starts [`second_process`] and waits until it holds the lock, a half-made entry and two children, the second
+/// of which is stopped.
+fn start_second(cache: &Cache) -> (Child, [u32; 2]) {
     let mut second = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "cache::tests::second_process", "--nocapture"])
         .env(PLACE, cache.root())
@@ -176,17 +269,18 @@ fn start_second(cache: &Cache) -> (Child, u32) {
         .spawn()
         .unwrap();
     let lines = BufReader::new(second.stdout.take().unwrap()).lines();
-    let sleep = lines
+    let ready = lines
         .map(Result::unwrap)
-        .find_map(|line| line.strip_prefix("ready ")?.parse().ok())
-        .unwrap();
-    (second, sleep)
+        .find_map(|line| line.strip_prefix("ready ").map(str::to_owned));
+    let (runs, stopped) = ready.as_deref().unwrap().split_once(' ').unwrap();
+    let children = [runs, stopped].map(|id| id.parse().unwrap());
+    (second, children)
 }
 
 #[test]
 fn a_killed_process_leaves_nothing() {
     let (_folder, cache) = cache();
-    let (mut second, sleep) = start_second(&cache);
+    let (mut second, children) = start_second(&cache);
     assert_eq!(count(&cache.root().join("tmp")), 1);
     // It is alive: what it makes stays.
     Cache::open(Some(cache.root().to_path_buf())).unwrap();
@@ -198,14 +292,14 @@ fn a_killed_process_leaves_nothing() {
     Cache::open(Some(cache.root().to_path_buf())).unwrap();
     assert_eq!(count(&cache.root().join("tmp")), 0);
     assert_eq!(count(&cache.root().join("entries")), 0);
-    // Its child got a signal; whoever inherits it takes a moment to reap it.
-    let state = || {
-        let stat = fs::read_to_string(format!("/proc/{sleep}/stat")).unwrap_or_default();
-        stat.rsplit_once(") ")
-            .map(|(_, rest)| rest.starts_with('Z'))
+    // Its children got a signal; whoever inherits them takes a moment to reap them.
+    let is_gone = |child: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ");
+        state.is_none_or(|(_, rest)| rest.starts_with('Z'))
     };
     for _ in 0..500 {
-        if state().unwrap_or(true) {
+        if children.iter().all(is_gone) {
             return;
         }
         thread::sleep(Duration::from_millis(10));
@@ -236,4 +330,16 @@ fn errors_say_what_to_do() {
     fs::write(&file, "").unwrap();
     let error = Cache::open(Some(file)).unwrap_err();
     assert!(matches!(error, CacheError::Io { .. }), "{error}");
+}
+
+/// What a child that is just being started holds: a copy of the lock's descriptor.
+#[test]
+fn a_lock_is_over_when_it_is_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::open(Some(folder.path().to_owned())).unwrap();
+    let lock = cache.lock("a", &Silent).unwrap();
+    let _of_a_child = lock.0.try_clone().unwrap();
+    assert!(cache.try_lock("a").unwrap().is_none());
+    drop(lock);
+    assert!(cache.try_lock("a").unwrap().is_some());
 }

@@ -14,6 +14,7 @@ use crate::cache::{Cache, CacheError, hex};
 use crate::debian::apt::{Apt, AptError, Offer};
 use crate::debian::deb;
 use crate::debian::stock::{self, CONFIG, VMLINUZ, kernel_file};
+use crate::input;
 use crate::progress::Progress;
 
 /// How long a lookup of the newest kernel stays valid.
@@ -162,7 +163,7 @@ fn fetch_path(
         return Ok(image);
     }
     progress.step(&format!("reading {}", path.display()));
-    let file = fs::read(path).map_err(|source| FetchError::Read {
+    let file = input::read(path, input::IMAGE).map_err(|source| FetchError::Read {
         path: path.to_path_buf(),
         source,
     })?;

@@ -1,7 +1,8 @@
 //! Programs of Debian's that are run, unpacked into the cache with their libraries, and the one that
-//! is made with them.
+//! is made with them; and the C programs that show findings.
 
 pub mod binutils;
 pub mod c_program;
 pub mod perf;
 pub mod qemu;
+pub mod reproducer;

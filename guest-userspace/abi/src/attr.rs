@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The rest of `struct perf_event_attr`, and how the event is opened. The default is how the events
 /// of scenarios are opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AttrDetails {
     /// Bits of the flag word that are set besides those that [`crate::EventSpec`] names.
     pub set: u64,
@@ -78,6 +79,7 @@ pub mod flag {
 
 /// Whose event it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum EventTarget {
     /// Every task; with `inherit`, the agent's main thread and what it starts.
     #[default]
@@ -92,6 +94,7 @@ pub enum EventTarget {
 
 /// How an event's ring is mapped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum RingUse {
     /// Writable: the kernel keeps what is not read yet.
     #[default]
@@ -107,6 +110,7 @@ pub enum RingUse {
 
 /// What a workload thread does to an event, by a system call of its leaf, in one iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PerfOperation {
     /// What it does.
     pub what: PerfOperationKind,
@@ -118,6 +122,7 @@ pub struct PerfOperation {
 
 /// An operation on an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum PerfOperationKind {
     /// `PERF_EVENT_IOC_ENABLE`, of an event that is enabled.
     Enable,

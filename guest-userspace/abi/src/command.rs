@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// A command on a workload thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Command {
     /// Bind the thread to this CPU.
     Migrate {

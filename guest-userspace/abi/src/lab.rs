@@ -121,6 +121,7 @@ impl LabContext {
 
 /// What the lab client does in a trial, with everything resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LabPlan {
     /// Number of clients, registered before the workload starts. The kernel may refuse some.
     pub clients: u32,
@@ -146,6 +147,7 @@ pub struct LabPlan {
 
 /// The requests at one point.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LabAsk {
     /// The clients, a bit each.
     pub clients: u64,
@@ -157,6 +159,7 @@ pub struct LabAsk {
 
 /// Requests at an instruction of the kernel, where the client sets a kprobe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LabPlace {
     /// The symbol.
     pub symbol: String,
@@ -170,6 +173,7 @@ pub struct LabPlace {
 
 /// A thread on one CPU that makes clients request unwinds of what runs on another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LabPoke {
     /// The CPU on which it runs.
     pub from: u32,
@@ -185,6 +189,7 @@ pub struct LabPoke {
 
 /// A thread that cancels clients and registers them again, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LabChurn {
     /// The CPU on which it runs.
     pub cpu: u32,

@@ -11,23 +11,32 @@
 //! [`ABI_VERSION`] first; nothing here is stable across versions.
 
 pub mod attr;
+pub mod behaviour;
+pub mod bpf;
 pub mod command;
 pub mod lab;
 pub mod mailbox;
 pub mod message;
 pub mod observation;
+pub mod own_stack;
 pub mod plan;
 pub mod sframe;
 pub mod shared;
 pub mod survey;
+pub mod tracefs;
+pub mod user_mode;
+pub mod user_stack;
 
 pub use attr::{AttrDetails, EventTarget, PerfOperation, PerfOperationKind, RingUse};
+pub use bpf::BpfPlan;
 pub use command::Command;
 pub use lab::LabPlan;
 pub use message::{AgentMessage, HostReply};
 pub use observation::{InterruptCounts, KernelMemory, Observation};
 pub use plan::{EventSource, EventSpec, GuestPlan, Tracing, Watch, WorkloadKind, WorkloadPlan};
 pub use survey::{SurveyPlan, SurveyedPlace};
+pub use tracefs::{TracefsBuffer, TracefsFormat, TracefsPart, TracefsPlan};
+pub use user_mode::{UserModeAnnounce, UserModePlan};
 
 /// Folder of the distribution's perf in the guest's initial file system: the program `perf`, and
 /// its libraries and their loader in `lib`.
@@ -41,7 +50,7 @@ pub const EXIT_AT_ONCE: &std::ffi::CStr = c"--exit-at-once";
 pub const EXIT_AFTER_CHAIN: &std::ffi::CStr = c"--exit-after-chain";
 
 /// Version in [`AgentMessage::Hello`]; raised with every change to the messages.
-pub const ABI_VERSION: u32 = 15;
+pub const ABI_VERSION: u32 = 22;
 
 /// `out` of a 32-bit page frame number of a [`mailbox`] header page: one request, answered in
 /// place before the `out` retires.

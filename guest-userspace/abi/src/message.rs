@@ -5,12 +5,15 @@ use serde::{Deserialize, Serialize};
 use crate::observation::Observation;
 use crate::plan::GuestPlan;
 use crate::survey::SurveyedPlace;
+use crate::tracefs::{TracefsBuffer, TracefsFormat, TracefsPart};
+use crate::user_mode::UserModeAnnounce;
 
 /// Most pages in one [`AgentMessage::Locate`]: the largest ring with its control page.
 pub const MAX_LOCATE: u32 = 1 + 32_768;
 
 /// From the agent to the host, in the order of the variants; `Failed` at any time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum AgentMessage {
     /// First message. Reply: [`HostReply::Plan`].
     Hello {
@@ -47,6 +50,12 @@ pub enum AgentMessage {
         /// Guest-physical addresses: the control page, then the slots' pages, in order.
         pages: Vec<u64>,
     },
+    /// How an event of tracefs is laid out.
+    TracefsFormat(TracefsFormat),
+    /// A buffer of an instance of tracefs is mapped; nothing has been written yet.
+    TracefsBuffer(TracefsBuffer),
+    /// What unwinding in user mode writes; nothing has been written yet.
+    UserMode(UserModeAnnounce),
     /// Where the words are that the host and every workload thread share.
     Shared {
         /// Guest-physical addresses of the [`crate::shared`] pages, in order.
@@ -72,6 +81,8 @@ pub enum AgentMessage {
     /// Places that the workload passed, in the order of their first passing, in pieces, after
     /// `Finished`. Only if [`GuestPlan::survey`] is set.
     Surveyed(Vec<SurveyedPlace>),
+    /// A part of what instances of tracefs hold that are not mapped, after `Finished`.
+    Tracefs(TracefsPart),
     /// The output of the distribution's `perf script`, in pieces, after `Finished`.
     PerfScript(String),
     /// The distribution's perf failed. Nothing follows.
@@ -88,10 +99,13 @@ pub enum AgentMessage {
         /// One line: what failed and why.
         what: String,
     },
+    /// The file that the distribution's `perf record` wrote, in pieces, after `Finished`; none if it is too large.
+    PerfData(Vec<u8>),
 }
 
 /// From the host to the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum HostReply {
     /// Understood, go on.
     Ok,
@@ -110,6 +124,7 @@ pub enum HostReply {
 
 /// One ring buffer, in guest-physical addresses: `struct perf_event_mmap_page`, then data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RingAnnounce {
     /// Number of the ring in this session, from 0.
     pub ring: u32,
@@ -125,6 +140,7 @@ pub struct RingAnnounce {
 
 /// One open event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EventAnnounce {
     /// Index in [`crate::Tracing::events`].
     pub spec: u32,
@@ -138,6 +154,7 @@ pub struct EventAnnounce {
 
 /// One workload thread and its user stack, known by construction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThreadAnnounce {
     /// Index from 0.
     pub thread: u32,
@@ -151,6 +168,7 @@ pub struct ThreadAnnounce {
 
 /// A user stack known by construction, innermost frame first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExpectedStack {
     /// First address that frame 0 may have, where the leaf has set up its frame.
     pub leaf_start: u64,
@@ -180,6 +198,7 @@ impl ExpectedStack {
 
 /// The stack at one place of a program without frame pointers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KnownStack {
     /// First address of the code.
     pub start: u64,
@@ -202,6 +221,7 @@ impl KnownStack {
 
 /// A workload whose stack is known by construction at each of its instructions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Program {
     /// Everywhere in its code.
     pub stacks: Vec<KnownStack>,
@@ -210,6 +230,23 @@ pub struct Program {
 }
 
 impl Program {
+    /// Whether the stack is known at an instruction.
+    #[must_use]
+    pub fn knows(&self, ip: u64) -> bool {
+        let mut stacks = self.stacks.iter();
+        stacks.any(|it| (it.start..it.end).contains(&ip))
+    }
+
+    /// The stack at an instruction with this stack pointer.
+    #[must_use]
+    pub fn stack_at(&self, ip: u64, stack_pointer: u64) -> Option<&KnownStack> {
+        let mut stacks = self.stacks.iter();
+        stacks.find(|it| {
+            let there = |at| at == stack_pointer;
+            (it.start..it.end).contains(&ip) && it.stack_pointer.is_none_or(there)
+        })
+    }
+
     /// Whether a section describes the code at an address.
     #[must_use]
     pub fn covers(&self, address: u64) -> bool {
@@ -220,6 +257,7 @@ impl Program {
 
 /// A named range of user text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UserSymbol {
     /// Name as used in scenarios (`user: spin_loop`) and reports.
     pub name: String,

@@ -2,10 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::behaviour::Behaviour;
+use crate::own_stack::OwnStackCalls;
 use crate::sframe::{SframeAsks, SframeReads};
+use crate::user_stack::UserStack;
 
 /// One observation, sent when the workload has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Observation {
     /// A thread whose chain leads the unwinder to unreadable memory.
@@ -69,13 +73,39 @@ pub enum Observation {
     SframeAsks(Vec<SframeAsks>),
     /// What walks read of them, in pieces of [`SFRAME_PIECE`].
     SframeReads(Vec<SframeReads>),
+    /// What came of a thread's requests for its own stack.
+    OwnStack(Vec<OwnStackCalls>),
+    /// Stacks that threads found themselves, in pieces of [`crate::user_stack::USER_STACK_PIECE`].
+    UserStacks(Vec<UserStack>),
+    /// What a process that unwinds itself, or its twin, saw of the kernel.
+    Behaviour(Behaviour),
+    /// Signals that asked for a stack and got none, up to when this thread had ended.
+    UserSignals {
+        /// The thread.
+        thread: u32,
+        /// Those that came to a thread that had not opted in.
+        stray: u64,
+        /// Those for which there was no room.
+        full: u64,
+    },
+    /// How a program ended that looks at the kernel by itself.
+    Program {
+        /// Its exit code; `None` if a signal ended it.
+        code: Option<i32>,
+        /// The last line that it printed, cut to [`SAID_LIMIT`] bytes.
+        said: String,
+    },
 }
+
+/// Most bytes of a program's last line that are kept.
+pub const SAID_LIMIT: usize = 400;
 
 /// Most entries of one observation of SFrame sections.
 pub const SFRAME_PIECE: usize = 256;
 
 /// An invalid frame pointer at the end of a chain, in the order of the threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WildEnd {
     /// 0.
@@ -109,6 +139,7 @@ impl WildEnd {
 
 /// Why memory is unreadable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum UnreadableMemory {
     /// There is no mapping.
@@ -121,6 +152,7 @@ pub enum UnreadableMemory {
 
 /// Rows of `/proc/interrupts`, summed over all CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InterruptCounts {
     /// `NMI`: NMIs of any kind.
     pub nmi: u64,
@@ -130,6 +162,7 @@ pub struct InterruptCounts {
 
 /// The kernel's own memory use, from `/proc/meminfo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KernelMemory {
     /// `SUnreclaim`, in KiB: slabs, page-sized `kmalloc` included.
     pub slab_kib: u64,

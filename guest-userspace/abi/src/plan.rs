@@ -3,12 +3,16 @@
 use serde::{Deserialize, Serialize};
 
 use crate::attr::{AttrDetails, PerfOperation};
+use crate::bpf::BpfPlan;
 use crate::lab::LabPlan;
 use crate::message::Program;
 use crate::survey::SurveyPlan;
+use crate::tracefs::TracefsPlan;
+use crate::user_mode::UserModePlan;
 
 /// Everything the agent needs to know for one trial. Nothing is optional: the host resolved it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuestPlan {
     /// The perf events to open.
     pub tracing: Tracing,
@@ -16,6 +20,8 @@ pub struct GuestPlan {
     pub workload: WorkloadPlan,
     /// What the kernel's lab client does meanwhile, if the trial uses it.
     pub lab: Option<LabPlan>,
+    /// The instances of tracefs that trace it, if there are any.
+    pub tracefs: Option<TracefsPlan>,
     /// Whether the host sends commands ([`crate::command`]).
     pub commands: bool,
     /// Whether the agent reports which tasks are kernel threads.
@@ -29,10 +35,15 @@ pub struct GuestPlan {
     pub operation: Option<PerfOperation>,
     /// What the workload passes in the kernel, if that is of interest.
     pub survey: Option<SurveyPlan>,
+    /// How the workload unwinds itself in user mode, if it does.
+    pub user_mode: Option<UserModePlan>,
+    /// A BPF client of user stacks beside perf.
+    pub bpf: Option<BpfPlan>,
 }
 
 /// How the distribution's perf records: system-wide, with deferred call chains.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PerfToolPlan {
     /// The event, as perf names it.
     pub event: String,
@@ -42,6 +53,7 @@ pub struct PerfToolPlan {
 
 /// The perf events: the same on every CPU, system-wide (pid -1).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tracing {
     /// Data pages of each ring buffer; a power of two.
     pub ring_pages: u32,
@@ -51,6 +63,7 @@ pub struct Tracing {
 
 /// What an event counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum EventSource {
     /// `PERF_COUNT_SW_DUMMY`: never samples; carries side-band records and record 22.
     Dummy,
@@ -112,6 +125,7 @@ pub enum EventSource {
 
 /// The accesses at which a breakpoint of the guest's counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Watch {
     /// The execution of the instruction.
     Execute,
@@ -123,6 +137,7 @@ pub enum Watch {
 
 /// One perf event, with the field names of `struct perf_event_attr`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[allow(clippy::struct_excessive_bools, reason = "the attr's own bits")]
 pub struct EventSpec {
     /// The event's name in reports, unique in the plan.
@@ -160,6 +175,38 @@ pub struct EventSpec {
     pub details: AttrDetails,
 }
 
+impl GuestPlan {
+    /// Nothing but these events, and threads that spin.
+    #[must_use]
+    pub fn spinning(tracing: Tracing, threads: u32) -> Self {
+        Self {
+            tracing,
+            workload: WorkloadPlan {
+                kind: WorkloadKind::Spin,
+                frames: 3,
+                frames_step: 0,
+                threads,
+                iterations: 0,
+                wild_ends: false,
+                huge_pages: false,
+                sframe: SframeSection::None,
+                program: None,
+                reproducer: None,
+            },
+            tracefs: None,
+            lab: None,
+            commands: false,
+            kernel_threads: false,
+            perf_tool: None,
+            sysctls: Vec::new(),
+            operation: None,
+            survey: None,
+            user_mode: None,
+            bpf: None,
+        }
+    }
+}
+
 impl EventSpec {
     /// An event that samples nothing, with its own ring and no attr bit set.
     #[must_use]
@@ -187,6 +234,7 @@ impl EventSpec {
 
 /// What the guest runs while the events are enabled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WorkloadPlan {
     /// What each iteration of a thread does.
     pub kind: WorkloadKind,
@@ -205,12 +253,16 @@ pub struct WorkloadPlan {
     pub huge_pages: bool,
     /// What describes the code of [`WorkloadKind::Frameless`].
     pub sframe: SframeSection,
-    /// What [`WorkloadKind::CProgram`] executes. The host makes it where it runs the trial.
+    /// What [`WorkloadKind::CProgram`] and [`WorkloadKind::Program`] execute. The host makes it where it runs the
+    /// trial.
     pub program: Option<CompiledProgram>,
+    /// Which of the C programs that show findings is made for [`WorkloadKind::Program`]: `f001`.
+    pub reproducer: Option<String>,
 }
 
 /// A program that was compiled on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CompiledProgram {
     /// The ELF file, for fixed addresses.
     pub elf: Vec<u8>,
@@ -255,7 +307,7 @@ pub const LEAF_CALLS: [u64; 8] = [0, 57, 58, 59, 60, 110, 426, 435];
 
 /// The symbols that the agent announces ([`crate::message::UserSymbol`]): a scenario that names
 /// another one is refused before anything starts.
-pub const USER_SYMBOLS: [&str; 58] = [
+pub const USER_SYMBOLS: [&str; 62] = [
     "root",
     "exit_root",
     "descend",
@@ -314,6 +366,10 @@ pub const USER_SYMBOLS: [&str; 58] = [
     "odd_late",
     "odd_gone",
     "odd_handler",
+    "interpret",
+    "native_leaf",
+    "native_call",
+    "native_return",
 ];
 
 /// Number of invalid frame pointers with which `wild_ends` ends chains: 0, the address of its own
@@ -386,7 +442,8 @@ pub enum WorkloadKind {
     /// As [`WorkloadKind::Compat`], with a system call by `syscall` in the kernel's 32-bit vDSO, which
     /// is mapped instead of the 64-bit one: that takes `vdso=0` on the kernel command line.
     CompatSyscall,
-    /// As [`WorkloadKind::CompatSyscall`], where the vDSO uses `sysenter`.
+    /// As [`WorkloadKind::CompatSyscall`], by a `sysenter` of the workload's own, from which the kernel
+    /// returns to the vDSO.
     CompatSysenter,
     /// As [`WorkloadKind::Deep`]; the leaf drops a page and reads it again, which is a minor fault.
     PageFault,
@@ -436,8 +493,27 @@ pub enum WorkloadKind {
     /// Code without frame pointers in the forms that programs have besides calls: a PLT, two adjacent
     /// sections, a section that comes late and goes, code in no section, and a signal.
     FramelessShapes,
+    /// An interpreter executes functions that call each other, down to a native leaf, which makes one `getppid`.
+    Interpreter,
+    /// As [`WorkloadKind::Interpreter`]; the thread has opted in to unwind itself, asked by a signal.
+    UserUnwind,
+    /// As [`WorkloadKind::UserUnwind`], with the chain of [`WorkloadKind::Frameless`].
+    UserUnwindFrameless,
     /// Each iteration is a process that executes [`WorkloadPlan::program`].
     CProgram,
+    /// Executes [`WorkloadPlan::program`] once, which looks at the kernel by itself and says what it found
+    /// ([`crate::Observation::Program`]).
+    Program,
+    /// As [`WorkloadKind::Deep`], with a system call that asks for the thread's own stack, in another way in each
+    /// iteration ([`crate::own_stack::OwnStackCase`]).
+    OwnStack,
+    /// As [`WorkloadKind::OwnStack`], with the chain of [`WorkloadKind::Frameless`]. It handles no signal.
+    OwnStackFrameless,
+    /// As [`WorkloadKind::Deep`]; the leaf waits in another system call in each iteration, which time ends
+    /// ([`crate::behaviour::WAITS`]).
+    Waits,
+    /// As [`WorkloadKind::Deep`]; the leaf sends itself a signal, which the process handles.
+    Raises,
     /// Blocks in `read` of a pipe that nobody writes to and ignores the stop word. It shows that a
     /// hang is reported as one.
     Stuck,
@@ -459,10 +535,59 @@ impl WorkloadKind {
         )
     }
 
+    /// Whether a process can unwind itself in it ([`crate::UserModePlan`]).
+    #[must_use]
+    pub const fn takes_user_mode(self) -> bool {
+        self.needs_user_mode()
+            || matches!(
+                self,
+                Self::Spin
+                    | Self::Syscalls
+                    | Self::Deep
+                    | Self::Frameless
+                    | Self::Interpreter
+                    | Self::Fork
+                    | Self::Vfork
+                    | Self::Clone3
+                    | Self::Exec
+                    | Self::ExitGroup
+            )
+    }
+
+    /// Whether it is a kind for such processes only.
+    #[must_use]
+    pub const fn needs_user_mode(self) -> bool {
+        matches!(self, Self::Waits | Self::Raises)
+    }
+
     /// Whether its chain is the one without frame pointers.
     #[must_use]
     pub const fn is_frameless(self) -> bool {
-        matches!(self, Self::Frameless) || self.has_many_sections()
+        self.is_known_everywhere() || self.has_many_sections() || self.takes_section()
+    }
+
+    /// Whether [`WorkloadPlan::sframe`] says which section describes its code.
+    #[must_use]
+    pub const fn takes_section(self) -> bool {
+        matches!(self, Self::Frameless | Self::OwnStackFrameless)
+    }
+
+    /// Whether its stack is known at each instruction of the chain without frame pointers.
+    #[must_use]
+    pub const fn is_known_everywhere(self) -> bool {
+        matches!(self, Self::Frameless | Self::UserUnwindFrameless)
+    }
+
+    /// Whether its leaf is an interpreter, which calls a native leaf.
+    #[must_use]
+    pub const fn is_interpreted(self) -> bool {
+        matches!(self, Self::Interpreter | Self::UserUnwind)
+    }
+
+    /// Whether the thread unwinds itself.
+    #[must_use]
+    pub const fn unwinds_itself(self) -> bool {
+        matches!(self, Self::UserUnwind | Self::UserUnwindFrameless)
     }
 
     /// Whether it registers SFrame sections of its own, one after the other.
@@ -519,7 +644,15 @@ impl WorkloadKind {
             Self::SframeLives => "sframe-lives",
             Self::CompatSframe => "compat-sframe",
             Self::FramelessShapes => "frameless-shapes",
+            Self::Interpreter => "interpreter",
+            Self::UserUnwind => "user-unwind",
+            Self::UserUnwindFrameless => "user-unwind-frameless",
             Self::CProgram => "c-program",
+            Self::Program => "program",
+            Self::OwnStack => "own-stack",
+            Self::OwnStackFrameless => "own-stack-frameless",
+            Self::Waits => "waits",
+            Self::Raises => "raises",
             Self::Stuck => "stuck",
             Self::Exit => "exit",
         }

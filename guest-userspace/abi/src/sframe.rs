@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Requests in a row that are alike: each is a `getppid` of the leaf without frame pointers, by
 /// which an event asks. All requests of a trial, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SframeAsks {
     /// What is tried.
     pub case: SframeCase,
@@ -21,6 +22,7 @@ pub struct SframeAsks {
 
 /// The chain that a request may show.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum SframeExpects {
     /// The whole stack.
     Whole,
@@ -36,6 +38,7 @@ pub enum SframeExpects {
 
 /// The pages of a section that walks touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SframeReads {
     /// What is tried.
     pub case: SframeCase,
@@ -53,6 +56,7 @@ macro_rules! cases {
     ($($(#[doc = $doc:literal])* $name:ident = $text:literal,)*) => {
         /// What is tried with sections.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(rename_all = "kebab-case")]
         pub enum SframeCase {
             $($(#[doc = $doc])* $name,)*

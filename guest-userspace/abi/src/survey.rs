@@ -7,6 +7,7 @@ pub const MAX_PLACES: usize = 16_384;
 
 /// What a survey looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum SurveyPlan {
     /// Functions, by the tracer `function`: each is in the kernel's `available_filter_functions`.
     Functions,
@@ -16,6 +17,7 @@ pub enum SurveyPlan {
 
 /// A place that a task of the workload passed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SurveyedPlace {
     /// The system of a tracepoint; none for a function.
     pub system: Option<String>,

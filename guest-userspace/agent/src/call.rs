@@ -41,6 +41,33 @@ impl Call {
         self.set(-1, &[]);
     }
 
+    /// Number and arguments, for tests that make the call themselves.
+    #[cfg(test)]
+    pub(crate) fn set_to(&self) -> [u64; 6] {
+        let [a, b, c, d, e] = [0, 1, 2, 3, 4].map(|at| {
+            let word = self.arguments.get(at);
+            word.map_or(0, |it: &AtomicU64| it.load(Ordering::Relaxed))
+        });
+        let number = self.number.load(Ordering::Relaxed).cast_unsigned();
+        [number, a, b, c, d, e]
+    }
+
+    /// Notes an answer as the leaf does, for the same tests.
+    #[cfg(test)]
+    pub(crate) fn answered(&self, answer: i64) {
+        let raw = match answer {
+            -1 => -i64::from(std::io::Error::last_os_error().raw_os_error().unwrap_or(1)),
+            answer => answer,
+        };
+        self.answer.store(raw, Ordering::Relaxed);
+    }
+
+    /// What the last call returned, as the kernel says it.
+    #[must_use]
+    pub fn raw_answer(&self) -> i64 {
+        self.answer.load(Ordering::Acquire)
+    }
+
     /// The result of the last call.
     ///
     /// # Errors

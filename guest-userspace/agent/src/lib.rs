@@ -5,6 +5,7 @@
 //! the host's commands on them.
 
 pub mod blocker;
+pub mod bpf;
 pub mod call;
 pub mod chain;
 pub mod fuse;
@@ -25,8 +26,12 @@ pub mod processes;
 pub mod requests;
 pub mod session;
 pub mod shared;
+mod signals;
 pub mod survey;
 pub mod swap;
 pub mod system;
+pub mod tracefs;
+pub mod unwinders;
+pub mod user_mode;
 pub mod userfault;
 pub mod workload;

@@ -8,8 +8,8 @@ use crate::physical::{self, PhysicalError};
 use crate::ports;
 
 /// Data pages: room for the announcement of the largest ring
-/// ([`unwindlab_abi::message::MAX_LOCATE`]).
-const DATA_PAGES: usize = 64;
+/// ([`unwindlab_abi::message::MAX_LOCATE`]), and for a plan with a static C program.
+const DATA_PAGES: usize = mailbox::MAX_PAGES;
 /// Longest message in bytes.
 pub const CAPACITY: usize = DATA_PAGES * PAGE_SIZE;
 

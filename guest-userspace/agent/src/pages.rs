@@ -90,6 +90,18 @@ impl Pages {
         Ok(Self { start, len })
     }
 
+    /// Maps `count` pages of a buffer that a tracer fills. They can only be read.
+    ///
+    /// # Errors
+    /// The errno of `mmap`.
+    pub fn of_tracer(file: &File, count: usize) -> Result<Self, rustix::io::Errno> {
+        let len = count * PAGE_SIZE;
+        // SAFETY: a new mapping at an address the kernel chooses.
+        let start = unsafe { mmap(null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0)? };
+        let start = NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
+        Ok(Self { start, len })
+    }
+
     /// Maps at least `count` pages of shared memory, backed by huge pages of 2 MiB that the kernel
     /// has reserved. Their contents survive when they are dropped from the page tables.
     ///

@@ -30,6 +30,9 @@ const ERRORS_KEPT: usize = 2000;
 /// Longest text that is sent to the host.
 const SCRIPT_LIMIT: u64 = 4 << 20;
 
+/// Largest recording that is sent to the host.
+const DATA_LIMIT: u64 = 8 << 20;
+
 /// Why there is no recording, or nothing to show.
 #[derive(Debug, thiserror::Error)]
 #[expect(
@@ -133,7 +136,7 @@ impl PerfTool {
     ///
     /// # Errors
     /// [`PerfToolError`].
-    pub fn script(self) -> Result<String, PerfToolError> {
+    pub fn script(&self) -> Result<String, PerfToolError> {
         let output = File::create(SCRIPT).map_err(failed("make its output"))?;
         let status = command()
             .args(["script", "--input", DATA, "--ns"])
@@ -153,6 +156,21 @@ impl PerfTool {
             return Err(PerfToolError::TooLong);
         }
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The recording itself; empty if it is too large to be sent.
+    ///
+    /// # Errors
+    /// [`PerfToolError`].
+    pub fn data(&self) -> Result<Vec<u8>, PerfToolError> {
+        let mut bytes = Vec::new();
+        File::open(DATA)
+            .and_then(|file| file.take(DATA_LIMIT + 1).read_to_end(&mut bytes))
+            .map_err(failed("read its recording"))?;
+        if bytes.len() as u64 > DATA_LIMIT {
+            bytes.clear();
+        }
+        Ok(bytes)
     }
 
     fn tell(&mut self, word: &str) -> Result<(), PerfToolError> {

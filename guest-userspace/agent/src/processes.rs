@@ -1,5 +1,6 @@
 //! The current processes of workload threads, and which of them the host kills.
 
+use std::ffi::c_int;
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -64,5 +65,20 @@ impl Process {
     #[must_use]
     pub fn was_killed(&self, pid: i32) -> bool {
         self.killed.load(Ordering::Acquire) == pid
+    }
+}
+
+/// Waits for the end of a child: its status.
+///
+/// # Errors
+/// That of `waitpid`.
+pub fn wait(child: c_int) -> io::Result<c_int> {
+    let mut status = 0;
+    // SAFETY: `status` is this function's.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    if waited == child {
+        Ok(status)
+    } else {
+        Err(io::Error::last_os_error())
     }
 }

@@ -1,14 +1,16 @@
 //! The session with the host, from `Hello` to `Bye`.
 
+mod announce;
+
 use std::path::Path;
 use std::sync::Arc;
 
-use unwindlab_abi::message::RingAnnounce;
 use unwindlab_abi::{
     ABI_VERSION, AgentMessage, EventSource, EventSpec, GuestPlan, HostReply, InterruptCounts,
     KernelMemory, Observation, Tracing, WorkloadKind,
 };
 
+use crate::bpf::{BpfClient, BpfError};
 use crate::helper::{Helper, KnownThread};
 use crate::interrupts;
 use crate::kernel_threads;
@@ -22,6 +24,8 @@ use crate::physical::PhysicalError;
 use crate::shared::SharedPages;
 use crate::survey::{Survey, SurveyError};
 use crate::system::{self, QuietConsole, SystemError};
+use crate::tracefs::{Tracefs, TracefsError};
+use crate::user_mode::{UserMode, UserModeError};
 use crate::workload::{FinishedWorkload, Workload, WorkloadError};
 
 /// Bytes of kernel log in one message.
@@ -61,6 +65,15 @@ pub enum SessionError {
     /// The kernel's tracers cannot be used.
     #[error(transparent)]
     Survey(#[from] SurveyError),
+    /// Unwinding in user mode cannot be set up.
+    #[error(transparent)]
+    UserMode(#[from] UserModeError),
+    /// The BPF client cannot be set up.
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
+    /// Instances of tracefs cannot be used.
+    #[error(transparent)]
+    Tracefs(#[from] TracefsError),
     /// The thread for the host's commands cannot be made.
     #[error("cannot start the helper: {0}")]
     Helper(std::io::Error),
@@ -90,6 +103,22 @@ pub enum SessionError {
     },
 }
 
+impl SessionError {
+    /// Whether the kernel lacks something, as opposed to something going wrong.
+    const fn is_unsupported(&self) -> bool {
+        match self {
+            Self::Perf(error) => error.is_unsupported(),
+            Self::Workload(error) => error.is_unsupported(),
+            Self::Lab(error) => error.is_unsupported(),
+            Self::Survey(error) => error.is_unsupported(),
+            Self::UserMode(error) => error.is_unsupported(),
+            Self::Bpf(error) => error.is_unsupported(),
+            Self::Tracefs(error) => error.is_unsupported(),
+            _ => false,
+        }
+    }
+}
+
 /// Runs a whole session and tells the host how it ended. The returned error is for the console: the
 /// host has got it, if possible.
 ///
@@ -106,20 +135,9 @@ pub fn run() -> Result<(), SessionError> {
             SessionError::Link(_) | SessionError::Stopped(_) | SessionError::Answer { .. } => {
                 return ended;
             }
-            SessionError::Perf(perf) if perf.is_unsupported() => AgentMessage::Unsupported {
+            unsupported if unsupported.is_unsupported() => AgentMessage::Unsupported {
                 reason: error.to_string(),
             },
-            SessionError::Lab(lab) if lab.is_unsupported() => AgentMessage::Unsupported {
-                reason: error.to_string(),
-            },
-            SessionError::Survey(survey) if survey.is_unsupported() => AgentMessage::Unsupported {
-                reason: error.to_string(),
-            },
-            SessionError::Workload(workload) if workload.is_unsupported() => {
-                AgentMessage::Unsupported {
-                    reason: error.to_string(),
-                }
-            }
             SessionError::PerfTool(tool) => AgentMessage::PerfToolFailed {
                 what: tool.to_string(),
             },
@@ -141,21 +159,57 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     perf::probe(&plan.tracing)?;
     system::unleash_perf()?;
     system::set_sysctls(&plan.sysctls)?;
-    system::mount_tracefs(&plan.tracing, plan.survey.is_some())?;
+    let tracefs_needed = plan.survey.is_some() || plan.tracefs.is_some();
+    system::mount_tracefs(&plan.tracing, tracefs_needed)?;
 
     let mut tracing = PerfSession::open(&plan.tracing, &cpus, Path::new(system::TRACEFS))?;
+    let mut user_mode = None;
+    if let Some(plan) = &plan.user_mode {
+        system::mount_sys()?;
+        let mut loaded = UserMode::load(plan)?;
+        if let Some(program) = loaded.program()? {
+            tracing.attach(program)?;
+        }
+        user_mode = Some(loaded);
+    }
+    let mut bpf = None;
+    if let Some(plan) = &plan.bpf {
+        system::mount_sys()?;
+        let loaded = BpfClient::load(plan)?;
+        tracing.attach(loaded.program())?;
+        bpf = Some(loaded);
+    }
+    if plan.workload.kind == WorkloadKind::Program {
+        // It looks for the kinds of perf events there.
+        system::mount_sys()?;
+    }
     // Its threads inherit events, and others are of its threads.
     let shared = Arc::new(SharedPages::new()?);
     let watches_tasks = |spec: &EventSpec| matches!(spec.source, EventSource::TaskField { .. });
     let watched = plan.tracing.events.iter().any(watches_tasks);
-    let workload = Workload::start(&plan.workload, &cpus, Arc::clone(&shared), watched)?;
+    let unwinds = plan.user_mode.as_ref();
+    let workload = Workload::start(&plan.workload, &cpus, Arc::clone(&shared), watched, unwinds)?;
     tracing.open_of_threads(workload.tids(), workload.tasks())?;
-    announce_tracing(link, &tracing)?;
+    announce::tracing(link, &tracing)?;
     let mut lab = plan.lab.as_ref().map(Lab::open).transpose()?;
     if let Some(lab) = &lab {
-        announce_lab(link, lab)?;
+        announce::lab(link, lab)?;
     }
-    announce_workload(link, &workload)?;
+    announce::workload(link, &workload)?;
+    if let Some(user_mode) = &mut user_mode {
+        user_mode.watch(workload.tids())?;
+        announce::user_mode(link, user_mode)?;
+    }
+    if let Some(bpf) = &bpf {
+        bpf.opt_in(workload.tids())?;
+        announce::bpf(link, bpf)?;
+    }
+    let root = Path::new(system::TRACEFS);
+    let tracefs = { plan.tracefs.as_ref() }.map(|it| Tracefs::open(it, &cpus, root));
+    let mut tracefs = tracefs.transpose()?;
+    if let Some(tracefs) = &tracefs {
+        announce::tracefs(link, tracefs)?;
+    }
 
     // If every iteration is a thread that ends, the memory that it leaves behind is of interest.
     let ends = plan.workload.kind == WorkloadKind::Exit;
@@ -181,6 +235,9 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let survey = survey.transpose()?;
     // Before the host is told that it may inject, so that each injection finds the events enabled.
     tracing.enable()?;
+    if let Some(tracefs) = &tracefs {
+        tracefs.start()?;
+    }
     if let Some(operation) = &plan.operation {
         shared.set_operation(tracing.call_of(operation)?);
     }
@@ -190,10 +247,12 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     expect_ok(link, "Ready", &AgentMessage::Ready)?;
     workload.release();
     let disturbed = lab.as_mut().map_or(Ok(()), Lab::disturb);
+    let churned = tracefs.as_mut().map_or(Ok(()), Tracefs::disturb);
     // Asleep until the last thread has ended.
     let ended = workload.join();
     let surveyed = survey.as_ref().map_or(Ok(()), Survey::stop);
     drop(helper);
+    let untraced = tracefs.as_mut().map_or(Ok(()), Tracefs::stop);
     let stopped = lab.as_mut().map_or(Ok(()), Lab::stop);
     tracing.disable()?;
     let recorded = tool.as_mut().map_or(Ok(()), PerfTool::stop);
@@ -203,6 +262,7 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
         mut observations,
     } = ended?;
     disturbed.and(stopped)?;
+    churned.and(untraced)?;
     recorded?;
     surveyed?;
     expect_ok(link, "Finished", &AgentMessage::Finished { iterations })?;
@@ -215,11 +275,21 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
             expect_ok(link, "Surveyed", &piece)?;
         }
     }
+    // The host reads mapped buffers until the end.
+    if let Some(tracefs) = &mut tracefs {
+        for part in tracefs.read()? {
+            expect_ok(link, "Tracefs", &AgentMessage::Tracefs(part))?;
+        }
+    }
     if let Some(tool) = tool {
         let script = tool.script()?;
         for piece in kmsg::pieces(&script, LOG_PIECE) {
             let piece = AgentMessage::PerfScript(piece.to_owned());
             expect_ok(link, "PerfScript", &piece)?;
+        }
+        for piece in tool.data()?.chunks(LOG_PIECE) {
+            let piece = AgentMessage::PerfData(piece.to_vec());
+            expect_ok(link, "PerfData", &piece)?;
         }
     }
     for seen in observations {
@@ -281,55 +351,6 @@ fn hello(link: &mut Link, cpus: &[u32]) -> Result<GuestPlan, SessionError> {
         HostReply::Plan(plan) => Ok(*plan),
         other => Err(wrong_answer("Hello", other)),
     }
-}
-
-/// Announces each ring before the events that write to it.
-fn announce_tracing(link: &mut Link, tracing: &PerfSession) -> Result<(), SessionError> {
-    for (number, ring) in (0..).zip(tracing.rings()) {
-        let pages = locate(link, ring.mapping.address(), ring.mapping.pages())?;
-        let mut pages = pages.into_iter();
-        let announce = RingAnnounce {
-            ring: number,
-            cpu: ring.cpu,
-            control_page: pages.next().ok_or(SessionError::Answer {
-                question: "Locate",
-                answer: "no pages",
-            })?,
-            data_pages: pages.collect(),
-            backward: ring.backward,
-        };
-        expect_ok(link, "Ring", &AgentMessage::Ring(announce))?;
-    }
-    for announce in tracing.announces() {
-        expect_ok(link, "Event", &AgentMessage::Event(announce.clone()))?;
-    }
-    Ok(())
-}
-
-fn announce_lab(link: &mut Link, lab: &Lab) -> Result<(), SessionError> {
-    let pages = locate(link, lab.log_address(), lab.log_pages())?;
-    expect_ok(link, "Lab", &AgentMessage::Lab { pages })
-}
-
-fn locate(link: &mut Link, start: u64, pages: u32) -> Result<Vec<u64>, SessionError> {
-    match link.ask(&AgentMessage::Locate { start, pages })? {
-        HostReply::Located(pages) => Ok(pages),
-        other => Err(wrong_answer("Locate", other)),
-    }
-}
-
-fn announce_workload(link: &mut Link, workload: &Workload) -> Result<(), SessionError> {
-    let pages = workload.shared().physical()?;
-    expect_ok(link, "Shared", &AgentMessage::Shared { pages })?;
-    for announce in workload.announces() {
-        expect_ok(link, "Thread", &AgentMessage::Thread(announce.clone()))?;
-    }
-    let symbols = AgentMessage::Symbols(workload.symbols());
-    expect_ok(link, "Symbols", &symbols)?;
-    if let Some(program) = workload.program() {
-        expect_ok(link, "Program", &AgentMessage::Program(program.clone()))?;
-    }
-    Ok(())
 }
 
 fn send_kernel_log(link: &mut Link) -> Result<(), SessionError> {

@@ -133,7 +133,7 @@ mod tests {
         // stacks do not mind.
         let online = online_cpus().unwrap();
         let cpus: Vec<u32> = online.into_iter().cycle().take(2).collect();
-        let workload = Workload::start(plan, &cpus, shared, false).unwrap();
+        let workload = Workload::start(plan, &cpus, shared, false, None).unwrap();
         let announces = workload.announces().to_vec();
         for (index, announce) in (0..).zip(&announces) {
             assert_eq!(announce.thread, index);
@@ -165,6 +165,7 @@ mod tests {
             iterations: 3,
             wild_ends: false,
             huge_pages: false,
+            reproducer: None,
             sframe: unwindlab_abi::plan::SframeSection::default(),
             program: None,
         }
@@ -270,7 +271,7 @@ mod tests {
     fn plans_that_cannot_be_are_refused() {
         let start = |plan: &WorkloadPlan, cpus: &[u32]| {
             let shared = Arc::new(SharedPages::new().unwrap());
-            Workload::start(plan, cpus, shared, false).unwrap_err()
+            Workload::start(plan, cpus, shared, false, None).unwrap_err()
         };
         let good = plan(WorkloadKind::Spin, 3);
         let none = WorkloadPlan {

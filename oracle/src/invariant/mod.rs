@@ -13,18 +13,21 @@
 //! its answer. An entry is one stay of a task in the kernel, from user mode to the return.
 //!
 //! - `cookie/` (C), `matching/` (M), `stack/` (S), `delivery/` (D, P), `task/` (X), `abi/` (A),
-//!   `user/` (U), `sframe/` (F), `client/` (R), `world/` (W): the invariants by theme. `lab_log.rs` in them judges
+//!   `user/` (U), `sframe/` (F), `program/` and `user_mode/` (N), `client/` (R), `world/` (W): the invariants by theme. `lab_log.rs` in them judges
 //!   the log of the kernel's lab client.
 //! - `evidence/`: what a trace proves, derived once for all of them
 //! - [`finding`]: whether a violation is a kernel bug that is understood
 
 mod abi;
+mod across;
 mod client;
 mod cookie;
 mod delivery;
 mod evidence;
 pub mod finding;
 mod matching;
+mod own_stack;
+mod program;
 mod sframe;
 mod stack;
 mod table;
@@ -33,20 +36,27 @@ mod task;
 #[cfg(test)]
 pub(crate) mod testkit;
 mod user;
+mod user_mode;
 mod world;
 
 pub use delivery::p3_user_mode::progress;
 pub use evidence::{EntryCode, Evidence, KernelText};
+pub use program::OwnStacks;
 pub use sframe::Shown;
 pub use table::INVARIANTS;
 pub use tally::Tally;
+pub use user_mode::{Answers, Designs, NonceStacks, Signals};
 
+use std::cell::OnceCell;
+
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use evidence::Beside;
 use evidence::lab::Lab;
 
 /// What an invariant says of a trace.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Check {
     /// It holds.
     Holds {
@@ -71,7 +81,7 @@ pub enum Check {
 }
 
 /// One violation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Violation {
     /// ID of the invariant, as in docs/invariants.md (`C1`).
     pub invariant: String,
@@ -102,6 +112,16 @@ impl Violation {
 type Judge = fn(&Evidence<'_>, &mut Tally);
 /// Judges what the lab client's log proves.
 type JudgeLog = fn(&Lab<'_>, &mut Tally);
+
+/// The invariants that each client of tracefs is judged by. Which request made a cookie (C5, C6) is not
+/// known of them, and what only perf has is not among them.
+const OF_CLIENTS: &[&str] = &[
+    "C1", "C2", "C3", "C4", "C7", "M1", "M2", "M3", "M4", "S1", "S2", "S3", "S4", "D1", "X1", "X4",
+];
+/// Those of them that need each answer to have been written.
+const OF_ALL_ANSWERS: &[&str] = &["M1", "X1"];
+/// Those of them that need each request to have been written.
+const OF_ALL_REQUESTS: &[&str] = &["C7", "M1", "M3", "X1"];
 
 /// A property of a trace: one row of [`INVARIANTS`].
 #[derive(Debug, Clone, Copy)]
@@ -167,6 +187,27 @@ impl Invariant {
         self
     }
 
+    /// Judges what each client of tracefs wrote as if it were perf.
+    fn judge_views(&self, evidence: &Evidence<'_>, tally: &mut Tally) {
+        let (Some(judge), true) = (self.judge, OF_CLIENTS.contains(&self.id)) else {
+            return;
+        };
+        let beside = OnceCell::new();
+        for view in evidence.views() {
+            if (view.cancels && OF_ALL_ANSWERS.contains(&self.id))
+                || (view.loses && OF_ALL_REQUESTS.contains(&self.id))
+            {
+                continue;
+            }
+            let mut own = Tally::new(self.id, self.lacking);
+            judge(&evidence.of_view(view), &mut own);
+            tally.absorb(&view.name, own, |violation| {
+                let beside = beside.get_or_init(|| Beside::new(evidence.trace()));
+                beside.of(view, violation)
+            });
+        }
+    }
+
     /// Judges a trace.
     #[must_use]
     pub fn check(&self, evidence: &Evidence<'_>) -> Check {
@@ -178,6 +219,7 @@ impl Invariant {
         if let Some(judge) = self.judge {
             judge(evidence, &mut tally);
         }
+        self.judge_views(evidence, &mut tally);
         if let (Some(judge), Some(lab)) = (self.judge_log, evidence.lab()) {
             judge(lab, &mut tally);
         }

@@ -1,6 +1,9 @@
 //! All invariants, a row each.
 
-use super::{Invariant, abi, client, cookie, delivery, matching, sframe, stack, task, user, world};
+use super::{
+    Invariant, abi, across, client, cookie, delivery, matching, own_stack, program, sframe, stack,
+    task, user, user_mode, world,
+};
 
 /// All invariants, in the order of the catalogue (docs/invariants.md).
 pub static INVARIANTS: &[Invariant] = &[
@@ -357,6 +360,44 @@ pub static INVARIANTS: &[Invariant] = &[
         "no walk in a section whose reads are seen",
         sframe::f5_reads::judge,
     ),
+    // O: a thread's own stack
+    Invariant::new(
+        "O1",
+        "a thread that asks for its own stack gets it, to its end or to the end of the room",
+        "no call for one's own stack that may succeed",
+        own_stack::o1_truth::judge,
+    ),
+    Invariant::new(
+        "O2",
+        "a call for one's own stack that cannot be answered is refused, and writes nothing",
+        "no call for one's own stack that cannot succeed",
+        own_stack::o2_refused::judge,
+    ),
+    Invariant::new(
+        "O3",
+        "a call for one's own stack that its arguments refuse does not walk the stack",
+        "no refused call of a thread that saw a walk in its page tables",
+        own_stack::o3_untouched::judge,
+    ),
+    // N: stacks that a program finds itself
+    Invariant::new(
+        "N6",
+        "what a program finds by frame pointers is what the kernel finds for the same cookie",
+        "no program that unwinds itself and the kernel both found a stack of one cookie",
+        program::n6_same_walk::judge,
+    ),
+    Invariant::new(
+        "N7",
+        "a thread that unwinds itself is asked for its own requests, once each",
+        "no thread was asked for its stack",
+        program::n7_asked_once::judge,
+    ),
+    Invariant::new(
+        "N8",
+        "what a program finds by .eh_frame is its stack, with what an interpreter executes",
+        "no stack of a program that unwinds itself is known",
+        program::n8_truth::judge,
+    ),
     // R: requests and callbacks of clients
     Invariant::of_log(
         "R1",
@@ -395,6 +436,50 @@ pub static INVARIANTS: &[Invariant] = &[
         client::refusals::asked,
     )
     .and_log(client::refusals::returned),
+    // N: unwinding in user mode
+    Invariant::new(
+        "N1",
+        "a nonce is answered at most once",
+        "no nonce",
+        user_mode::n1_once::judge,
+    ),
+    Invariant::new(
+        "N2",
+        "the handler runs before any further instruction of the interrupted code",
+        "no nonce",
+        user_mode::n2_before_user_code::judge,
+    ),
+    Invariant::new(
+        "N3",
+        "the handler's stack is the thread's at the interruption",
+        "no result of a workload thread at its leaf",
+        user_mode::n3_truth::judge,
+    ),
+    Invariant::new(
+        "N4",
+        "a pending nonce is used again",
+        "no two samples with a nonce in one entry",
+        user_mode::n4_reuse::judge,
+    ),
+    Invariant::new(
+        "N5",
+        "a program sees the same of the kernel with and without",
+        "no process with a twin that was sent a nonce",
+        user_mode::n5_behaviour::judge,
+    ),
+    // T: across clients
+    Invariant::new(
+        "T1",
+        "two clients that ask in one entry get one cookie",
+        "no two requests of two clients that are known to be of one entry",
+        across::t1_one_cookie::judge,
+    ),
+    Invariant::new(
+        "T2",
+        "the stacks that clients write under one cookie are the same",
+        "no cookie with the stacks of two clients",
+        across::t2_one_stack::judge,
+    ),
     // W: the machine's own signs
     Invariant::new(
         "W0",

@@ -118,6 +118,39 @@ impl Tally {
         });
     }
 
+    /// Something is wrong in what clients of tracefs wrote, which has no place among perf's records.
+    pub fn violated_elsewhere(&mut self, message: String) {
+        self.violated(message, [], None);
+    }
+
+    /// Adds what was found of another client. Its events are not those of the trace; where a violation is one that is
+    /// here already, by the records that `beside` names for each of its events, that one's stand for them.
+    pub(super) fn absorb(
+        &mut self,
+        client: &str,
+        other: Self,
+        beside: impl Fn(&Violation) -> Vec<Vec<usize>>,
+    ) {
+        self.evidence += other.evidence;
+        for (why, count) in other.undecided {
+            *self.undecided.entry(why).or_default() += count;
+        }
+        let notes = other.notes.into_iter();
+        self.notes.extend(notes.map(|it| format!("{client}: {it}")));
+        for violation in other.violations {
+            let message = format!("{client}: {}", violation.message);
+            let beside = beside(&violation);
+            let has_each = |it: &&Violation| {
+                let is_there = |of_one: &Vec<usize>| of_one.iter().any(|at| it.events.contains(at));
+                !beside.is_empty() && beside.iter().all(is_there)
+            };
+            match self.violations.iter().find(has_each).cloned() {
+                Some(known) => self.violations.push(Violation { message, ..known }),
+                None => self.violated_elsewhere(message),
+            }
+        }
+    }
+
     /// What follows from all of it.
     pub(super) fn finish(mut self) -> Check {
         if !self.violations.is_empty() {

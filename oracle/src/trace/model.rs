@@ -1,5 +1,6 @@
 //! The events of a trial, decoded and in order: what invariants are checked on.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use unwindlab_abi::Observation;
 use unwindlab_abi::message::{EventAnnounce, Program, RingAnnounce, ThreadAnnounce, UserSymbol};
@@ -7,6 +8,8 @@ use unwindlab_abi::plan::Tracing;
 
 use super::lab::LabTrace;
 use super::recording::{Block, Injection, Point, ThreadProgress};
+use super::tracefs::TracefsTrace;
+use super::user_mode::UserModeTrace;
 use super::witness::Witness;
 
 /// `PERF_CONTEXT_KERNEL`: the kernel part of a chain follows.
@@ -21,7 +24,7 @@ pub const CONTEXT_MAX: u64 = (-4095_i64).cast_unsigned();
 pub const MAX_DEFERRED_FRAMES: usize = 510;
 
 /// One trial: the session that was set up, and everything that happened in it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Trace {
     /// `uname -r` of the guest.
     pub release: String,
@@ -48,6 +51,12 @@ pub struct Trace {
     /// What the kernel's lab client logged, if it was used.
     #[serde(default)]
     pub lab: Option<LabTrace>,
+    /// What unwinding in user mode asked and answered, if it was set up.
+    #[serde(default)]
+    pub user_mode: Option<UserModeTrace>,
+    /// What instances of tracefs wrote, if there were any.
+    #[serde(default)]
+    pub tracefs: Option<TracefsTrace>,
     /// Returns to user mode, if they were noted.
     #[serde(default)]
     pub witness: Option<Witness>,
@@ -79,10 +88,34 @@ pub struct Trace {
     pub corrupt: Vec<String>,
     /// Kernel log and console, for W0.
     pub log: Vec<String>,
+    /// Of a recording of perf's own: what is not known of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<Recorded>,
+}
+
+/// What is known of a machine that only perf watched. Others may have asked for user stacks there, before the
+/// recording began and while it was made, and perf tells everybody of every answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Recorded {
+    /// Every CPU that was on was recorded.
+    pub every_cpu: bool,
+    /// Somebody says that nothing else asked for user stacks.
+    pub alone: bool,
+    /// The time in which the events of all CPUs were on for certain.
+    pub steady: Option<(u64, u64)>,
+}
+
+impl Recorded {
+    /// Whether all that was to be recorded at this time is there, if nothing is said to be lost.
+    #[must_use]
+    pub fn is_whole(&self, time: u64) -> bool {
+        let steady = self.steady.filter(|_| self.every_cpu);
+        steady.is_some_and(|(from, to)| from <= time && time <= to)
+    }
 }
 
 /// One record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
     /// Position in [`Trace::events`]; how violations name events.
     pub index: usize,
@@ -116,7 +149,7 @@ pub struct Event {
 }
 
 /// What a record says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum EventKind {
     /// `PERF_RECORD_SAMPLE` (9).
     Sample(Sample),
@@ -198,7 +231,7 @@ pub enum EventKind {
 }
 
 /// `PERF_RECORD_SAMPLE`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Sample {
     /// `PERF_SAMPLE_IP`.
     pub ip: Option<u64>,
@@ -267,7 +300,7 @@ impl Sample {
 }
 
 /// `PERF_RECORD_CALLCHAIN_DEFERRED`: `u64 cookie, u64 nr, u64 ips[nr]`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CallchainDeferred {
     /// The cookie of the request it answers.
     pub cookie: u64,

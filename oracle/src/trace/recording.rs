@@ -3,6 +3,7 @@
 //! Decoding, judging and reporting a trial need nothing else, so a stored recording can be judged
 //! again.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use unwindlab_abi::message::{EventAnnounce, Program, RingAnnounce, ThreadAnnounce, UserSymbol};
@@ -10,6 +11,8 @@ use unwindlab_abi::plan::Tracing;
 use unwindlab_abi::{Observation, SurveyedPlace};
 
 use super::lab::LabLog;
+use super::tracefs::TracefsLog;
+use super::user_mode::UserModeLog;
 use super::witness::Witness;
 
 /// One trial as it was recorded.
@@ -33,6 +36,12 @@ pub struct Recording {
     pub ring_bytes: Vec<RingBytes>,
     /// The log of the kernel's lab client, if it was announced.
     pub lab: Option<LabLog>,
+    /// What unwinding in user mode wrote, if it was set up.
+    #[serde(default)]
+    pub user_mode: Option<UserModeLog>,
+    /// What instances of tracefs held, if there were any.
+    #[serde(default)]
+    pub tracefs: Option<TracefsLog>,
     /// Returns to user mode, if they were noted.
     #[serde(default)]
     pub witness: Option<Witness>,
@@ -76,8 +85,14 @@ pub struct Recording {
     pub kernel_log: String,
     /// Everything the guest wrote to its serial console.
     pub console: String,
+    /// How the machine died that was started before this one, before it had come to its agent.
+    #[serde(default)]
+    pub restarted: Option<String>,
     /// How the trial ended.
     pub end: TrialEnd,
+    /// The file that the distribution's perf wrote, if it recorded.
+    #[serde(default)]
+    pub perf_data: Option<Vec<u8>>,
 }
 
 impl Recording {
@@ -106,7 +121,7 @@ pub struct RingBytes {
 }
 
 /// One injection that was made and confirmed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Injection {
     /// Index of the injection in the scenario.
     pub spec: u32,
@@ -134,7 +149,7 @@ pub struct Injection {
 }
 
 /// How often the place of one injection was passed.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
     /// Index of the injection in the scenario.
     pub spec: u32,
@@ -153,7 +168,7 @@ pub struct Point {
 }
 
 /// A wait for a page of a thread's stack that the harness made block.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Block {
     /// The thread whose stack the page is of.
     pub thread: u32,
@@ -171,7 +186,7 @@ pub struct Block {
 }
 
 /// How far one workload thread got.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ThreadProgress {
     /// The thread.
     pub thread: u32,
@@ -205,14 +220,29 @@ pub struct VcpuPlace {
 pub enum TrialEnd {
     /// The agent said goodbye.
     Completed,
-    /// The kernel under test lacks the feature.
+    /// The kernel under test lacks the feature, says the agent.
     Unsupported {
         /// In the agent's words.
         reason: String,
     },
+    /// This KVM host lacks what the trial needs.
+    HostLacks {
+        /// What.
+        reason: String,
+    },
+    /// The guest did what no agent does: it did not keep to the protocol or to its plan.
+    Misbehaved {
+        /// What it did.
+        what: String,
+    },
     /// The guest kernel panicked or oopsed.
     Panic {
         /// The line that says so.
+        line: String,
+    },
+    /// The guest died without a word, on a KVM host that may have done it.
+    Silent {
+        /// How.
         line: String,
     },
     /// No vCPU made progress, or the workload did not end in time.

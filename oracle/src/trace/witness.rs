@@ -43,13 +43,14 @@
 //!
 //! A ring whose event is bound to a task instead of a CPU has one writer at a time too: the task.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::lab::LabEvent;
 use super::model::Event;
 
 /// How much had been written at some moment.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Written {
     /// `data_head` of every ring, in the order of [`Trace::rings`](super::Trace::rings).
     pub heads: Vec<u64>,
@@ -58,7 +59,7 @@ pub struct Written {
 }
 
 /// One return of a task to user mode, with nothing pending that would interrupt it at once.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UserReturn {
     /// The vCPU.
     pub vcpu: u32,
@@ -68,10 +69,13 @@ pub struct UserReturn {
     pub heads: Vec<u64>,
     /// Slots of the lab client's log that were reserved; 0 without a log.
     pub log: u64,
+    /// The first user instruction.
+    #[serde(default)]
+    pub rip: u64,
 }
 
 /// All returns to user mode that were noted, of all tasks.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Witness {
     /// What was written before the first return that could be noted.
     pub begin: Written,
@@ -189,6 +193,7 @@ mod tests {
             tid,
             heads,
             log,
+            rip: 0,
         }
     }
 

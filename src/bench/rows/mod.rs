@@ -1,6 +1,7 @@
 //! The rows: each measures a promise of docs/specification.md, or another figure, and its peer.
 
 mod decode;
+mod host_starts;
 mod judge;
 mod library;
 mod restore;
@@ -10,16 +11,15 @@ mod trials;
 use serde::Serialize;
 
 use super::series::Series;
-use crate::judge::MatchFinding;
-use crate::scenario::KernelSymbols;
+use crate::judge::Judge;
 use unwindlab_engine::plan::MachineSpec;
 use unwindlab_engine::plan::measurement::{MeasuredFigures, Measurement, NotMeasured, Vmm};
 use unwindlab_engine::plan::sweep::SweepPlan;
 use unwindlab_engine::plan::{Executor, InfraError, Progress, TrialPlan};
-use unwindlab_oracle::invariant::Invariant;
 use unwindlab_oracle::trace::Recording;
 use unwindlab_oracle::trace::recording::TrialEnd;
 
+pub use host_starts::host_starts;
 pub use library::library;
 
 /// The peer's name, as it is shown.
@@ -43,11 +43,13 @@ pub enum Row {
     Judge,
     /// The whole library; takes more than a minute.
     Library,
+    /// Starts of the KVM host: how many die.
+    HostStarts,
 }
 
 impl Row {
     /// Every row, in the order in which they are measured.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Boot,
         Self::Memory,
         Self::Restore,
@@ -55,7 +57,14 @@ impl Row {
         Self::Decode,
         Self::Judge,
         Self::Library,
+        Self::HostStarts,
     ];
+
+    /// Whether it is measured on the KVM host that the other rows share.
+    #[must_use]
+    pub const fn shares_host(self) -> bool {
+        !matches!(self, Self::Library | Self::HostStarts)
+    }
 
     /// Its name on the command line.
     #[must_use]
@@ -68,6 +77,7 @@ impl Row {
             Self::Decode => "decode",
             Self::Judge => "judge",
             Self::Library => "library",
+            Self::HostStarts => "host-starts",
         }
     }
 }
@@ -141,12 +151,8 @@ pub struct Bench<'a> {
     pub sweep: SweepPlan,
     /// A trial with many records, to be decoded and judged.
     pub recorded: TrialPlan,
-    /// The invariants that judge.
-    pub invariants: &'a [Invariant],
-    /// The findings that violations may match.
-    pub findings: &'a dyn MatchFinding,
-    /// The kernel's symbols.
-    pub symbols: &'a dyn KernelSymbols,
+    /// What judges.
+    pub judge: Judge<'a>,
     /// Shows what is measured.
     pub progress: &'a dyn Progress,
 }

@@ -103,12 +103,12 @@ impl Bench<'_> {
         let mut verdicts = None;
         let mut begin = None;
         let mut ended = None;
-        let (invariants, findings, symbols) = (self.invariants, self.findings, self.symbols);
+        let judge = self.judge;
         let plan = self.sweep.clone();
         self.executor.sweep(&plan, &mut |message| {
             match message {
                 Message::Path { common, path } => {
-                    verdicts = Some(Verdicts::new(invariants, findings, symbols, *common, path));
+                    verdicts = Some(Verdicts::new(judge, *common, path));
                     begin = Some(Instant::now());
                 }
                 Message::Trial(trial) => {

@@ -2,9 +2,10 @@
 //! soon as it is tested.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use unwindlab_guest_kernel::input;
 
 use serde::{Deserialize, Serialize};
 
@@ -87,7 +88,7 @@ impl Log {
             path: path.to_owned(),
             source,
         };
-        let text = match fs::read_to_string(path) {
+        let text = match input::text(path, input::RECORDED) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(io(error)),
@@ -175,6 +176,8 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn search(scenario: &str) -> Search {

@@ -16,6 +16,8 @@ pub enum BisectSymptom {
     Invariant(String),
     /// It panics.
     GuestPanic,
+    /// It breaks the protocol.
+    GuestMisbehaved,
     /// It hangs.
     Hang,
 }
@@ -25,6 +27,7 @@ impl fmt::Display for BisectSymptom {
         match self {
             Self::Invariant(id) => write!(f, "{id} violated"),
             Self::GuestPanic => f.write_str("guest-panic"),
+            Self::GuestMisbehaved => f.write_str("guest-misbehaved"),
             Self::Hang => f.write_str("hang"),
         }
     }
@@ -68,6 +71,7 @@ fn all(result: &ScenarioResult) -> Vec<BisectSymptom> {
     if fallen.is_empty() {
         match result.outcome {
             Outcome::GuestPanic => fallen.push(BisectSymptom::GuestPanic),
+            Outcome::GuestMisbehaved => fallen.push(BisectSymptom::GuestMisbehaved),
             Outcome::Hang => fallen.push(BisectSymptom::Hang),
             _ => {}
         }
@@ -92,7 +96,9 @@ impl BisectSymptom {
             (Outcome::Pass | Outcome::ExpectedFailure, _) => SymptomCheck::NotShown,
             // Wrong in another way: of use only where this invariant was really looked at.
             (Outcome::Fail, Self::Invariant(id)) if holds(result, id) => SymptomCheck::NotShown,
-            (Outcome::Fail, Self::GuestPanic | Self::Hang) => SymptomCheck::NotShown,
+            (Outcome::Fail, Self::GuestPanic | Self::GuestMisbehaved | Self::Hang) => {
+                SymptomCheck::NotShown
+            }
             _ => SymptomCheck::Untestable(format!("{}, which is not {self}", reason())),
         }
     }

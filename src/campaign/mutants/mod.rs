@@ -121,7 +121,7 @@ fn chosen(only: &[String], base: &KernelChoice) -> Result<Vec<Mutant>, CampaignE
     }
     let mut all = choose(all, |mutant| &mutant.name, only, "mutant")?;
     let lacking = all.iter().find_map(|mutant| {
-        let of = mutant.of.as_ref().filter(|it| !base.patch.contains(it))?;
+        let of = mutant.of.iter().find(|it| !has(base, it))?;
         Some((mutant.name.clone(), of.clone()))
     });
     if let Some((mutant, of)) = lacking {
@@ -138,13 +138,20 @@ fn chosen(only: &[String], base: &KernelChoice) -> Result<Vec<Mutant>, CampaignE
     Ok(all)
 }
 
-/// Whether a mutant is one of this kernel: of a proposal that it has, or of the kernel itself if it has
-/// none.
+/// Whether a mutant is one of this kernel: of a proposal and fixes that it has, or of the kernel itself if it
+/// has no proposal.
 fn changes(mutant: &Mutant, base: &KernelChoice) -> bool {
-    match &mutant.of {
-        Some(of) => base.patch.contains(of),
-        None => !base.patch.iter().any(|it| it.starts_with("proposal:")),
+    match mutant.of.is_empty() {
+        false => mutant.of.iter().all(|of| has(base, of)),
+        true => !base.patch.iter().any(|it| it.starts_with("proposal:")),
     }
+}
+
+/// Whether a kernel has this proposal or fix.
+fn has(base: &KernelChoice, patch: &str) -> bool {
+    let is_it =
+        |given: &String| given == patch || (given == "fix:all" && patch.starts_with("fix:"));
+    base.patch.iter().any(is_it)
 }
 
 /// The kernel without a mutant, then each mutant, each with its scenarios.
@@ -314,15 +321,26 @@ mod tests {
     fn mutants_of_a_proposal_are_tested_on_it() {
         let of = |base: &KernelChoice| {
             let names = chosen(&[], base).unwrap().into_iter();
-            names.map(|mutant| mutant.of).collect::<BTreeSet<_>>()
+            names.flat_map(|mutant| mutant.of).collect::<BTreeSet<_>>()
         };
         let proposal = "proposal:sframe".to_owned();
         let base = KernelChoice {
             patch: vec![proposal.clone()],
             ..KernelChoice::default()
         };
-        assert_eq!(of(&KernelChoice::default()), [None].into());
-        assert_eq!(of(&base), [Some(proposal)].into());
+        assert_eq!(of(&KernelChoice::default()), BTreeSet::new());
+        assert_eq!(of(&base), [proposal].into());
+        let with = |fixes: &[&str]| KernelChoice {
+            patch: { ["proposal:tracefs-stack"].iter() }
+                .chain(fixes)
+                .map(|it| (*it).to_owned())
+                .collect(),
+            ..KernelChoice::default()
+        };
+        let fix = "fix:F002".to_owned();
+        assert!(!of(&with(&[])).contains(&fix));
+        assert!(of(&with(&["fix:F002"])).contains(&fix));
+        assert!(of(&with(&["fix:all"])).contains(&fix));
         let only = [chosen(&[], &base).unwrap().remove(0).name];
         assert!(chosen(&only, &base).is_ok());
         let error = chosen(&only, &KernelChoice::default()).unwrap_err();

@@ -27,6 +27,7 @@ fn run_of(
             token,
             compare_snapshots: request.file.replay.snapshot.is_some(),
             witness: trial.witness,
+            ..TrialOptions::default()
         },
         ..RunRequest::default()
     })

@@ -7,13 +7,14 @@ use crate::campaign::error::CampaignError;
 use crate::campaign::kernel::KernelChoice;
 use crate::host::provider::TestKernel;
 use crate::judge::ScenarioResult;
-use crate::report::artifacts::{Artifacts, OutputFile};
+use crate::report::artifacts::Artifacts;
+use crate::report::output_file::OutputFile;
 use crate::scenario::Loaded;
 
 /// Where the logs and replay files of a run are kept, and how to get its kernel again.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(in crate::campaign) struct KeptTrials<'a> {
-    pub(in crate::campaign) artifacts: &'a Artifacts,
+    pub(in crate::campaign) artifacts: Artifacts,
     pub(in crate::campaign) kernel: &'a KernelChoice,
 }
 

@@ -125,6 +125,7 @@ impl ReplayVerdict {
     pub fn of_sweep(symptom: &SweepSymptom) -> Self {
         let outcome = match symptom.died {
             Some("hang") => Outcome::Hang,
+            Some("guest-misbehaved") => Outcome::GuestMisbehaved,
             Some(_) => Outcome::GuestPanic,
             None if symptom.is_known() => Outcome::ExpectedFailure,
             None => Outcome::Fail,
@@ -140,13 +141,10 @@ impl ReplayVerdict {
     #[must_use]
     pub fn of_run(result: &ScenarioResult) -> Option<Self> {
         let outcome = result.outcome;
-        let failed = matches!(
-            outcome,
-            Outcome::Fail | Outcome::ExpectedFailure | Outcome::GuestPanic | Outcome::Hang
-        );
+        let judged = matches!(outcome, Outcome::Fail | Outcome::ExpectedFailure);
         let fell = result.violations.iter();
         let fell = fell.map(|it| (it.violation.invariant.clone(), it.finding.clone()));
-        failed.then(|| Self {
+        (judged || outcome.is_death()).then(|| Self {
             outcome,
             fell: fell.collect(),
             trace_sha256: result.trace_sha256.clone(),
@@ -157,8 +155,7 @@ impl ReplayVerdict {
     /// did not complete only the outcome counts: what fell depends on how far they came.
     #[must_use]
     pub fn is_shown_by(&self, other: &Self) -> bool {
-        let cut_short = matches!(self.outcome, Outcome::GuestPanic | Outcome::Hang);
-        self.outcome == other.outcome && (cut_short || self.fell == other.fell)
+        self.outcome == other.outcome && (self.outcome.is_death() || self.fell == other.fell)
     }
 }
 
@@ -191,7 +188,9 @@ mod tests {
         for outcome in Outcome::ALL {
             let kept = ReplayVerdict::of_run(&result(outcome)).is_some();
             let failed = outcome.class() == crate::judge::outcome::OutcomeClass::Bad;
-            assert_eq!(kept, failed || outcome == Outcome::ExpectedFailure);
+            // Of a flaky scenario, each attempt that failed is kept by itself.
+            let expected = failed && outcome != Outcome::Flaky;
+            assert_eq!(kept, expected || outcome == Outcome::ExpectedFailure);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use unwindlab_guest_kernel::input;
 
 use serde::Deserialize;
 
@@ -29,7 +30,8 @@ impl ReplayFile {
     /// # Errors
     /// [`ReplayFileError`].
     pub fn read(path: &Path) -> Result<Self, ReplayFileError> {
-        match parse(path) {
+        let text = input::text(path, input::RECORDED);
+        match text.map_err(Into::into).and_then(|it| Replay::parse(&it)) {
             Ok(replay) => Ok(Self {
                 path: path.to_owned(),
                 replay,
@@ -50,20 +52,25 @@ impl ReplayFile {
     }
 }
 
-fn parse(path: &Path) -> Result<Replay, ReplayFileProblem> {
-    let text = std::fs::read_to_string(path)?;
-    let Version { version } = serde_json::from_str(&text)?;
-    if version != VERSION {
-        return Err(ReplayFileProblem::Version {
-            found: version,
-            known: VERSION,
-        });
-    }
-    let replay: Replay = serde_json::from_str(&text)?;
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    match !replay.name.is_empty() && replay.name.chars().all(is_word) {
-        true => Ok(replay),
-        false => Err(ReplayFileProblem::Name(replay.name)),
+impl Replay {
+    /// Parses the text of a file.
+    ///
+    /// # Errors
+    /// [`ReplayFileProblem`].
+    pub fn parse(text: &str) -> Result<Self, ReplayFileProblem> {
+        let Version { version } = serde_json::from_str(text)?;
+        if version != VERSION {
+            return Err(ReplayFileProblem::Version {
+                found: version,
+                known: VERSION,
+            });
+        }
+        let replay: Self = serde_json::from_str(text)?;
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        match !replay.name.is_empty() && replay.name.chars().all(is_word) {
+            true => Ok(replay),
+            false => Err(ReplayFileProblem::Name(replay.name)),
+        }
     }
 }
 

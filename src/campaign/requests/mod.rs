@@ -173,9 +173,11 @@ pub fn requests(
         {
             break;
         }
+        let failures = verdicts.failures.len();
+        context.progress.overall(number, found.len());
         context
             .progress
-            .step(&step(number, found.len(), begin, &verdicts, place));
+            .step(&format!("{failures} failures: {place}"));
         let (tried, result) = match trials.make(number, place) {
             // What was tried is told.
             Err(CampaignError::Interrupted) => break,
@@ -226,20 +228,6 @@ fn one_scenario(request: &PlacesRequest, context: Context<'_>) -> Result<Loaded,
         (Some(loaded), true) => Ok(loaded),
         _ => Err(SweepRequestError::NotOneScenario.into()),
     }
-}
-
-/// How far it is, in one line.
-fn step(
-    number: usize,
-    all: usize,
-    begin: Instant,
-    verdicts: &RequestVerdicts,
-    place: &Place,
-) -> String {
-    let seconds = begin.elapsed().as_secs_f64();
-    let left = (all - number) as f64 * seconds / (number.max(1)) as f64;
-    let failures = verdicts.failures.len();
-    format!("{number} of {all} places, {failures} failures, {left:.0} s left: {place}")
 }
 
 #[cfg(test)]

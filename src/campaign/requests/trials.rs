@@ -15,7 +15,7 @@ use crate::campaign::replay_file::{
 };
 use crate::host::provider::{HostRequest, ProviderError, TestKernel};
 use crate::judge::requests::{Company, Place};
-use crate::judge::{Case, Judge, ScenarioResult};
+use crate::judge::{Case, ScenarioResult};
 use crate::scenario::Loaded;
 use unwindlab_engine::plan::{Executor, InfraError, TrialPlan};
 use unwindlab_oracle::trace::recording::TrialEnd;
@@ -91,12 +91,8 @@ impl<'a> Trials<'a> {
                 infra(&error)
             }
         };
-        let judge = Judge {
-            invariants: self.context.analysis.invariants,
-            findings: self.context.analysis.findings.as_ref(),
-            symbols: self.kernel.symbols(),
-            compare_snapshots: false,
-        };
+        let judge = (self.context).judge(self.kernel.symbols(), false);
+        let _computing = self.context.interrupt.computing();
         let result = judge.judge(Case {
             loaded: &trial,
             plan: &plan,
@@ -187,9 +183,13 @@ fn infra(error: &InfraError) -> Recording {
 fn because(end: &TrialEnd) -> String {
     match end {
         TrialEnd::Unsupported { reason }
+        | TrialEnd::HostLacks { reason }
+        | TrialEnd::Misbehaved { what: reason }
         | TrialEnd::BootError { reason, .. }
         | TrialEnd::Infra { reason } => reason.clone(),
-        TrialEnd::Panic { line } => format!("the guest panicked: {line}"),
+        TrialEnd::Panic { line } | TrialEnd::Silent { line } => {
+            format!("the guest panicked: {line}")
+        }
         TrialEnd::Hang { .. } => "the guest hangs".to_owned(),
         TrialEnd::Timeout => "the guest took too long; see the scenario's `timeout`".to_owned(),
         TrialEnd::Completed | TrialEnd::Unknown => "the trial did not say how it ended".to_owned(),

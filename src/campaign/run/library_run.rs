@@ -1,21 +1,27 @@
 //! The scenarios of a library, one after the other on one KVM host.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::tally::{Tally, TrialIdentity};
-use super::{SkipReason, TrialOptions};
+use super::{FailedFast, SkipReason, TrialOptions};
 use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::replay_file::{KeptTrials, ReplayRun};
 use crate::host::provider::{HostRequest, ProviderError, TestKernel};
-use crate::judge::{Case, Judge, Outcome, ScenarioResult};
+use crate::judge::flaky::Attempt;
+use crate::judge::outcome::OutcomeClass;
+use crate::judge::{Case, Outcome, ScenarioResult};
+use crate::report::names::Names;
+use crate::report::perf_data::PerfDataFolder;
+use crate::report::trace_events::TraceFolder;
 use crate::scenario::Loaded;
 use unwindlab_abi::WorkloadKind;
 use unwindlab_abi::plan::CompiledProgram;
-use unwindlab_engine::plan::{Executor, InfraError, TrialPlan};
+use unwindlab_engine::plan::{Executor, InfraError, Token, TrialPlan};
 use unwindlab_engine::runner::explore;
 use unwindlab_oracle::trace::recording::TrialEnd;
 use unwindlab_oracle::trace::{Recording, Trace};
@@ -24,24 +30,36 @@ fn uses_tool(trial: &TrialPlan) -> bool {
     trial.guest.perf_tool.is_some()
 }
 
-fn uses_program(trial: &TrialPlan) -> bool {
-    trial.guest.workload.kind == WorkloadKind::CProgram
+/// The program that a workload executes, by its name.
+fn program_of(trial: &TrialPlan) -> Option<&str> {
+    let workload = &trial.guest.workload;
+    match workload.kind {
+        WorkloadKind::CProgram => Some(workload.kind.name()),
+        WorkloadKind::Program => workload.reproducer.as_deref(),
+        _ => None,
+    }
 }
 
 /// The scenarios of a library, one after the other.
 pub(in crate::campaign) struct LibraryRun<'a> {
     options: &'a TrialOptions,
     /// Where logs and replay files are kept, if they are.
-    kept: Option<KeptTrials<'a>>,
+    pub(super) kept: Option<KeptTrials<'a>>,
+    /// Where recordings are written for perf, if they are.
+    pub(super) perf_data: Option<PerfDataFolder>,
+    /// Where trace events are written, if they are.
+    pub(super) trace_json: Option<TraceFolder>,
     kernel: &'a dyn TestKernel,
-    context: Context<'a>,
+    pub(super) context: Context<'a>,
     /// The distribution's perf, or why it is not available, where a scenario uses it.
     perf_tool: Option<Result<PathBuf, ProviderError>>,
-    /// What a workload executes, where scenarios use it.
-    program: Option<Result<CompiledProgram, ProviderError>>,
+    /// What workloads execute, by its name.
+    programs: BTreeMap<String, Result<CompiledProgram, ProviderError>>,
     /// What the KVM host says of itself.
     pub(super) host: String,
     pub(in crate::campaign) results: Vec<ScenarioResult>,
+    /// Whether, and with which scenario, the run ended because it failed.
+    pub(super) failed_fast: Option<FailedFast>,
     /// Why some logs could not be kept; the rest of the run is worth more than they are.
     pub(super) unkept: Vec<CampaignError>,
 }
@@ -56,33 +74,31 @@ impl<'a> LibraryRun<'a> {
         Self {
             options,
             kept,
+            perf_data: None,
+            trace_json: None,
             kernel,
             context,
             perf_tool: None,
-            program: None,
+            programs: BTreeMap::new(),
             host: "none".to_owned(),
             results: Vec::new(),
+            failed_fast: None,
             unkept: Vec::new(),
         }
     }
 
     /// Runs the scenarios of `library`, each with the trial of the same place in `trials`. A KVM
-    /// host that failed is replaced for the scenarios that follow; the one it failed in is not run
-    /// again, lest a flaky host go unseen.
+    /// host that failed is replaced for the scenarios that follow; the one it failed in is run again only where
+    /// retries are asked for, and shown as flaky then, lest a flaky host go unseen. `finished` is told each result, and the KVM host.
     pub(in crate::campaign) fn run_all(
         &mut self,
         library: &[Loaded],
         trials: &[Result<TrialPlan, SkipReason>],
-        finished: &mut dyn FnMut(&ScenarioResult) -> io::Result<()>,
+        finished: &mut dyn FnMut(&ScenarioResult, &str) -> io::Result<()>,
     ) -> Result<(), CampaignError> {
         let mut executor = None;
-        if trials.iter().flatten().any(uses_tool) {
-            self.perf_tool = Some(self.context.provider.perf_tool(self.context.progress));
-        }
-        if trials.iter().flatten().any(uses_program) {
-            self.program = Some(self.context.provider.c_program(self.context.progress));
-        }
-        for (loaded, trial) in library.iter().zip(trials) {
+        self.get_tools(trials);
+        for (number, (loaded, trial)) in library.iter().zip(trials).enumerate() {
             if self.context.interrupt.is_set() {
                 break;
             }
@@ -98,65 +114,152 @@ impl<'a> LibraryRun<'a> {
                     }
                 }
             };
-            finished(&result)?;
+            finished(&result, &self.host)?;
+            let is_over = self.options.fail_fast
+                && result.counted(self.options.flaky_is) == OutcomeClass::Bad;
+            self.failed_fast = is_over.then(|| FailedFast {
+                name: result.name.clone(),
+                not_run: library.len() - number - 1,
+            });
             self.results.push(result);
+            if is_over {
+                break;
+            }
         }
         Ok(())
     }
 
+    /// Gets what some of these trials need.
+    pub(super) fn get_tools(&mut self, trials: &[Result<TrialPlan, SkipReason>]) {
+        if trials.iter().flatten().any(uses_tool) {
+            self.perf_tool = Some(self.context.provider.perf_tool(self.context.progress));
+        }
+        for trial in trials.iter().flatten() {
+            let Some(name) = program_of(trial).filter(|it| !self.programs.contains_key(*it)) else {
+                continue;
+            };
+            let provider = self.context.provider;
+            let program = match trial.guest.workload.kind {
+                WorkloadKind::CProgram => provider.c_program(self.context.progress),
+                _ => provider.reproducer(name),
+            };
+            self.programs.insert(name.to_owned(), program);
+        }
+    }
+
     /// What a trial needs and could not be had.
-    fn missing(&self, trial: &TrialPlan) -> Option<String> {
-        match (&self.perf_tool, &self.program) {
+    pub(super) fn missing(&self, trial: &TrialPlan) -> Option<String> {
+        match (&self.perf_tool, self.program(trial)) {
             (Some(Err(reason)), _) if uses_tool(trial) => {
                 Some(format!("no perf to record with: {reason}"))
             }
-            (_, Some(Err(reason))) if uses_program(trial) => {
-                Some(format!("no program to execute: {reason}"))
-            }
+            (_, Some(Err(reason))) => Some(format!("no program to execute: {reason}")),
             _ => None,
         }
+    }
+
+    fn program(&self, trial: &TrialPlan) -> Option<&Result<CompiledProgram, ProviderError>> {
+        self.programs.get(program_of(trial)?)
     }
 
     /// The trial with the program that its workload executes.
     fn with_program<'t>(&self, trial: &'t TrialPlan) -> Cow<'t, TrialPlan> {
         let mut trial = Cow::Borrowed(trial);
-        if let Some(Ok(program)) = &self.program
-            && uses_program(&trial)
-        {
+        if let Some(Ok(program)) = self.program(&trial) {
             trial.to_mut().guest.workload.program = Some(program.clone());
         }
         trial
     }
 
-    /// Runs one scenario, on the KVM host of the one before if it still runs. Returns nothing if
-    /// the user interrupts it: a scenario that was cut short says nothing.
+    /// Runs one scenario, and once more as often as the options say while it does not pass. Returns nothing if
+    /// the user interrupts the first attempt: one that was cut short says nothing.
     fn run_one(
         &mut self,
         executor: &mut Option<Box<dyn Executor>>,
         loaded: &Loaded,
         trial: &TrialPlan,
     ) -> Result<Option<ScenarioResult>, CampaignError> {
-        let mut running = match executor.take() {
-            Some(running) => running,
-            None => self.start_host()?,
+        let mut before = Vec::new();
+        let Some(mut result) = self.attempt(executor, loaded, trial, 0)? else {
+            return Ok(None);
         };
-        let (mut result, identity, host_failed) = self.run_trials(running.as_mut(), loaded, trial);
+        for number in 1..=self.options.retries as usize {
+            if !result.may_be_retried() {
+                break;
+            }
+            let Some(next) = self.attempt(executor, loaded, trial, number)? else {
+                break;
+            };
+            before.push(Attempt::of(&result));
+            result = next;
+        }
+        Ok(Some(result.after(before)))
+    }
+
+    /// Makes the attempt at a scenario that has so many `before` it, on the KVM host of the one before if it still
+    /// runs. Returns nothing if the user interrupts it.
+    fn attempt(
+        &mut self,
+        executor: &mut Option<Box<dyn Executor>>,
+        loaded: &Loaded,
+        trial: &TrialPlan,
+        before: usize,
+    ) -> Result<Option<ScenarioResult>, CampaignError> {
+        if let Some(kept) = &mut self.kept {
+            kept.artifacts.before = before;
+        }
+        let tally = Tally::new(trial, self.options.trials, self.options.token);
+        let (mut result, identity) = self.run_trials(executor, loaded, trial, tally)?;
         if self.context.interrupt.is_set() {
             return Ok(None);
         }
-        *executor = (!host_failed).then_some(running);
-        if let Some(kept) = &self.kept {
-            let trial = ReplayRun {
-                seed: self.options.seed,
-                trials: identity.trials,
-                token: identity.token.map(|token| token.to_string()),
-                witness: self.options.witness,
-            };
-            let compared = self.options.compare_snapshots;
-            let replay = kept.keep_replay(trial, loaded, compared, self.kernel, &mut result);
-            self.unkept.extend(replay.err());
-        }
+        self.keep_replay(identity, loaded, &mut result);
         Ok(Some(result))
+    }
+
+    /// Makes one trial of a scenario, whatever came of those before, as the `number`th on its boot. Returns
+    /// nothing if the user interrupts it.
+    pub(super) fn run_trial(
+        &mut self,
+        executor: &mut Option<Box<dyn Executor>>,
+        loaded: &Loaded,
+        trial: &TrialPlan,
+        number: u32,
+    ) -> Result<Option<ScenarioResult>, CampaignError> {
+        let trial = self.with_program(trial);
+        let token = trial.explore.as_ref().map(|explore| Token {
+            seed: explore.seed,
+            trial: number,
+        });
+        let tally = Tally::new(&trial, Some(1), token);
+        let (mut result, identity) = self.run_trials(executor, loaded, &trial, tally)?;
+        if self.context.interrupt.is_set() {
+            return Ok(None);
+        }
+        let identity = TrialIdentity {
+            trials: token.is_none().then_some(number),
+            ..identity
+        };
+        self.keep_replay(identity, loaded, &mut result);
+        Ok(Some(result))
+    }
+
+    fn keep_replay(
+        &mut self,
+        identity: TrialIdentity,
+        loaded: &Loaded,
+        result: &mut ScenarioResult,
+    ) {
+        let Some(kept) = &self.kept else { return };
+        let trial = ReplayRun {
+            seed: self.options.seed,
+            trials: identity.trials,
+            token: identity.token.map(|token| token.to_string()),
+            witness: self.options.witness,
+        };
+        let compared = self.options.compare_snapshots;
+        let replay = kept.keep_replay(trial, loaded, compared, self.kernel, result);
+        self.unkept.extend(replay.err());
     }
 
     fn start_host(&mut self) -> Result<Box<dyn Executor>, ProviderError> {
@@ -172,30 +275,35 @@ impl<'a> LibraryRun<'a> {
         Ok(executor)
     }
 
-    /// Makes the trials of a scenario up to the first that is not good. Returns the result, which
-    /// trial gave it, and whether the KVM host failed.
+    /// Makes the trials of a tally up to the first that is not good, on the running KVM host or a new one; a host
+    /// that failed is ended. Returns the result, and which trial gave it.
     fn run_trials(
         &mut self,
-        executor: &mut dyn Executor,
+        executor: &mut Option<Box<dyn Executor>>,
         loaded: &Loaded,
         plan: &TrialPlan,
-    ) -> (ScenarioResult, TrialIdentity, bool) {
-        let mut tally = Tally::new(plan, self.options.trials, self.options.token);
+        mut tally: Tally,
+    ) -> Result<(ScenarioResult, TrialIdentity), CampaignError> {
+        let mut running = match executor.take() {
+            Some(running) => running,
+            None => self.start_host()?,
+        };
         let in_time = self.options.seed.is_some();
         loop {
             let preemptions = tally.preemptions(plan);
             let start = Instant::now();
             let recorded = match preemptions.as_slice() {
-                [] => self.record(executor, plan),
-                some => self.record(executor, &explore::with(plan, some)),
+                [] => self.record(running.as_mut(), plan),
+                some => self.record(running.as_mut(), &explore::with(plan, some)),
             };
             let host_failed = recorded.is_err();
             let result = self.judge(loaded, plan, recorded, start.elapsed());
             if let Some(result) = tally.take(plan, result, &preemptions, self.kernel.symbols()) {
-                return (result, tally.identity(plan, in_time), host_failed);
+                *executor = (!host_failed).then_some(running);
+                return Ok((result, tally.identity(plan, in_time)));
             }
             if self.context.interrupt.is_set() {
-                return (tally.so_far(plan), tally.identity(plan, in_time), false);
+                return Ok((tally.so_far(plan), tally.identity(plan, in_time)));
             }
         }
     }
@@ -223,12 +331,8 @@ impl<'a> LibraryRun<'a> {
             },
             ..Recording::default()
         });
-        let judge = Judge {
-            invariants: self.context.analysis.invariants,
-            findings: self.context.analysis.findings.as_ref(),
-            symbols: self.kernel.symbols(),
-            compare_snapshots: self.options.compare_snapshots,
-        };
+        let judge = (self.context).judge(self.kernel.symbols(), self.options.compare_snapshots);
+        let _computing = self.context.interrupt.computing();
         let trace_sha256 = self.options.seed.and_then(|_| recording.sha256());
         let mut result = judge.judge(Case {
             loaded,
@@ -238,8 +342,25 @@ impl<'a> LibraryRun<'a> {
             duration,
         });
         result.trace_sha256 = trace_sha256;
+        result.restarted.clone_from(&recording.restarted);
         if let Some(kept) = &self.kept
             && let Err(error) = kept.artifacts.keep(&mut result, &recording)
+        {
+            self.unkept.push(error.into());
+        }
+        if let Some(folder) = &mut self.perf_data
+            && let Err(error) = folder.keep(&mut result, &recording)
+        {
+            self.unkept.push(error.into());
+        }
+        if let Some(folder) = &mut self.trace_json
+            && let Err(error) = folder.keep(
+                &mut result,
+                Names {
+                    kernel: self.kernel.symbols(),
+                    user: &recording.user_symbols,
+                },
+            )
         {
             self.unkept.push(error.into());
         }

@@ -1,6 +1,7 @@
 //! Running scenarios on one kernel and judging them.
 
 mod library_run;
+pub mod soak;
 mod tally;
 
 use std::io;
@@ -15,8 +16,11 @@ use super::replay_file::KeptTrials;
 use crate::host::choice::KvmHost;
 use crate::host::provider::TestKernel;
 use crate::judge::ScenarioResult;
+use crate::judge::flaky::FlakyIs;
 use crate::report::artifacts::Artifacts;
 use crate::report::json::Setting;
+use crate::report::perf_data::PerfDataFolder;
+use crate::report::trace_events::TraceFolder;
 use crate::scenario::{Loaded, ResolveError, ScenarioErrors, resolve};
 use unwindlab_engine::plan::{Token, TrialPlan};
 
@@ -33,6 +37,10 @@ pub struct RunRequest {
     pub trials: TrialOptions,
     /// Where logs and replay files are kept, if they are.
     pub artifacts: Option<Artifacts>,
+    /// The folder into which each trial's recording is written as perf would have, if it is.
+    pub perf_data: Option<PathBuf>,
+    /// The folder into which each trial is written as a file of trace events, if it is.
+    pub trace_json: Option<PathBuf>,
 }
 
 /// How each scenario is run.
@@ -50,6 +58,14 @@ pub struct TrialOptions {
     pub compare_snapshots: bool,
     /// Whether returns to user mode are noted; without it, as the scenario says.
     pub witness: Option<bool>,
+    /// How often a scenario that does not pass is run once more.
+    pub retries: u32,
+    /// What a flaky result counts as, for `fail_fast`.
+    pub flaky_is: FlakyIs,
+    /// Whether the run ends with the first scenario that fails.
+    pub fail_fast: bool,
+    /// What time limits are multiplied by.
+    pub timeout_factor: Option<f64>,
 }
 
 /// What happens during a run.
@@ -67,6 +83,8 @@ pub enum RunEvent<'a> {
         result: &'a ScenarioResult,
         /// The kernel that it ran on.
         kernel: &'a dyn TestKernel,
+        /// What was tested, and where.
+        setting: &'a Setting,
     },
     /// All scenarios are over.
     Ended(&'a RunSummary),
@@ -81,8 +99,19 @@ pub struct RunSummary {
     pub setting: Setting,
     /// How long it took.
     pub elapsed: Duration,
+    /// The scenario that ended the run because it failed, and how many were not run for that.
+    pub failed_fast: Option<FailedFast>,
     /// Why some logs or replay files could not be kept.
     pub unkept: Vec<CampaignError>,
+}
+
+/// A run that ended with the first scenario that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedFast {
+    /// The scenario.
+    pub name: String,
+    /// How many scenarios were not run.
+    pub not_run: usize,
 }
 
 /// Runs scenarios. If the user interrupts the run, the summary has the results so far.
@@ -95,41 +124,88 @@ pub fn run(
     tell: &mut dyn FnMut(RunEvent<'_>) -> io::Result<()>,
 ) -> Result<RunSummary, CampaignError> {
     let start = Instant::now();
-    let kernel_request = request.kernel.request()?;
-    let mut library = selected(request, context)?;
-    for loaded in &mut library {
-        loaded.scenario.witness = request.trials.witness.or(loaded.scenario.witness);
-    }
-    let kernel = context.fetch(&kernel_request)?;
-    context.check_interrupt()?;
-    let trials = resolve_all(&library, kernel.as_ref())?;
-    tell(RunEvent::Started {
-        scenarios: &library,
-    })?;
-    let kept = request.artifacts.as_ref().map(|artifacts| KeptTrials {
-        artifacts,
-        kernel: &request.kernel,
-    });
+    let prepared = Prepared::new(request, context)?;
+    let Prepared {
+        kernel,
+        library,
+        trials,
+        ..
+    } = &prepared;
+    tell(RunEvent::Started { scenarios: library })?;
+    let kept = Prepared::kept(request);
+    let perf_data = { request.perf_data.as_deref() }.map(PerfDataFolder::open);
+    let perf_data = perf_data.transpose()?;
+    let trace_json = { request.trace_json.as_deref() }.map(TraceFolder::open);
+    let trace_json = trace_json.transpose()?;
     let mut run = LibraryRun::new(&request.trials, kept, kernel.as_ref(), context);
-    run.run_all(&library, &trials, &mut |result| {
+    run.perf_data = perf_data;
+    run.trace_json = trace_json;
+    let mut done = 0;
+    context.progress.overall(done, library.len());
+    run.run_all(library, trials, &mut |result, host| {
+        done += 1;
+        context.progress.overall(done, library.len());
         tell(RunEvent::Finished {
             result,
             kernel: kernel.as_ref(),
+            setting: &prepared.setting(host),
         })
     })?;
     let summary = RunSummary {
-        setting: Setting {
-            kernel_spec: kernel_request.to_string(),
-            kernel_release: kernel.release().to_owned(),
-            kernel_hash: kernel.hash().to_owned(),
-            kvm_host: run.host,
-        },
+        setting: prepared.setting(&run.host),
         results: run.results,
+        failed_fast: run.failed_fast,
         elapsed: start.elapsed(),
         unkept: run.unkept,
     };
     tell(RunEvent::Ended(&summary))?;
     Ok(summary)
+}
+
+/// All that is known before a KVM host is started.
+struct Prepared {
+    spec: String,
+    kernel: Box<dyn TestKernel>,
+    library: Vec<Loaded>,
+    /// Of each scenario.
+    trials: Vec<Result<TrialPlan, SkipReason>>,
+}
+
+impl Prepared {
+    fn new(request: &RunRequest, context: Context<'_>) -> Result<Self, CampaignError> {
+        let kernel_request = request.kernel.request()?;
+        let mut library = selected(request, context)?;
+        for loaded in &mut library {
+            loaded.scenario.witness = request.trials.witness.or(loaded.scenario.witness);
+        }
+        let kernel = context.fetch(&kernel_request)?;
+        context.check_interrupt()?;
+        Ok(Self {
+            spec: kernel_request.to_string(),
+            trials: in_time(
+                resolve_all(&library, kernel.as_ref())?,
+                request.trials.timeout_factor,
+            ),
+            kernel,
+            library,
+        })
+    }
+
+    fn kept(request: &RunRequest) -> Option<KeptTrials<'_>> {
+        request.artifacts.as_ref().map(|artifacts| KeptTrials {
+            artifacts: artifacts.clone(),
+            kernel: &request.kernel,
+        })
+    }
+
+    fn setting(&self, kvm_host: &str) -> Setting {
+        Setting {
+            kernel_spec: self.spec.clone(),
+            kernel_release: self.kernel.release().to_owned(),
+            kernel_hash: self.kernel.hash().to_owned(),
+            kvm_host: kvm_host.to_owned(),
+        }
+    }
 }
 
 fn selected(request: &RunRequest, context: Context<'_>) -> Result<Vec<Loaded>, CampaignError> {
@@ -140,9 +216,15 @@ fn selected(request: &RunRequest, context: Context<'_>) -> Result<Vec<Loaded>, C
             request.filter.iter().any(|text| name.contains(text))
         });
     }
-    match library.is_empty() {
-        true => Err(CampaignError::NothingSelected),
-        false => Ok(library),
+    if library.is_empty() {
+        return Err(CampaignError::NothingSelected);
+    }
+    let plain = library.iter().find(|it| it.scenario.explore.is_none());
+    match plain.filter(|_| request.trials.token.is_some()) {
+        Some(plain) => Err(CampaignError::NothingExplored(
+            plain.scenario.name.to_string(),
+        )),
+        None => Ok(library),
     }
 }
 
@@ -169,6 +251,21 @@ fn resolve_all(
         true => Ok(plans),
         false => Err(ScenarioErrors(errors)),
     }
+}
+
+/// The plans with their time limits multiplied.
+fn in_time(
+    mut plans: Vec<Result<TrialPlan, SkipReason>>,
+    factor: Option<f64>,
+) -> Vec<Result<TrialPlan, SkipReason>> {
+    for plan in plans.iter_mut().flatten() {
+        for limit in [&mut plan.limits.boot_ms, &mut plan.limits.run_ms] {
+            let time = Duration::from_millis(*limit).as_secs_f64() * factor.unwrap_or(1.0);
+            let time = Duration::try_from_secs_f64(time).map(|it| it.as_millis());
+            *limit = time.map_or(u64::MAX, |it| u64::try_from(it).unwrap_or(u64::MAX));
+        }
+    }
+    plans
 }
 
 #[cfg(test)]

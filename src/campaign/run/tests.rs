@@ -3,14 +3,19 @@
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{RunEvent, RunRequest, RunSummary, run};
+use super::{
+    FailedFast, RunEvent, RunRequest, RunSummary, TrialOptions, in_time, resolve_all, run,
+};
 use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::kernel::KernelChoice;
 use crate::campaign::replay_file::{ReplayFile, ReplayTrial};
-use crate::campaign::testing::{FakeProvider, Quiet, analysis, died, ended, folder};
+use crate::campaign::testing::{FakeKernel, FakeProvider, Quiet, analysis, died, ended, folder};
 use crate::judge::Outcome;
+use crate::judge::flaky::FlakyIs;
+use crate::judge::outcome::OutcomeClass;
 use crate::report::artifacts::Artifacts;
+use crate::scenario::Library;
 use unwindlab_oracle::trace::recording::TrialEnd;
 
 /// Runs a request; its events in a word each.
@@ -124,4 +129,149 @@ fn a_receiver_that_fails_ends_the_run() {
         _ => Ok(()),
     });
     assert!(matches!(error, Err(CampaignError::Io(_))));
+}
+
+#[test]
+fn a_soak_makes_all_trials_whatever_comes_of_them() {
+    let folder = folder();
+    let kept = folder.path().join("kept");
+    let request = RunRequest {
+        scenarios: vec![folder.path().join("a.yaml")],
+        artifacts: Some(Artifacts::open(Some(&kept)).unwrap()),
+        ..RunRequest::default()
+    };
+    let provider = FakeProvider::new([
+        ended(TrialEnd::Completed),
+        ended(TrialEnd::Hang { places: Vec::new() }),
+        died(),
+        ended(TrialEnd::Completed),
+    ]);
+    let context = Context {
+        provider: &provider,
+        analysis: &analysis(),
+        progress: &Quiet,
+        interrupt: &provider.interrupt,
+    };
+    let summary = super::soak::soak(&request, 4, context, &mut |_| Ok(())).unwrap();
+    let [soaked] = summary.soaked.as_slice() else {
+        panic!("{:?}", summary.soaked)
+    };
+    assert_eq!(
+        (soaked.made(), soaked.judged(), soaked.failures()),
+        (4, 3, 1)
+    );
+    assert_eq!(soaked.verdict(), OutcomeClass::Bad);
+    let numbers: Vec<u32> = soaked.reasons.iter().map(|it| it.0).collect();
+    assert_eq!(numbers, [2, 3]);
+    assert_eq!(provider.hosts_started.load(Relaxed), 2);
+    // Of the first that is not good.
+    let replay = ReplayFile::read(&kept.join("a/replay.json"))
+        .unwrap()
+        .replay;
+    let ReplayTrial::Run(run) = &replay.trial else {
+        panic!("{replay:?}")
+    };
+    assert_eq!(run.trials, Some(2));
+}
+
+/// Outcomes of a run of the three scenarios with these options.
+fn outcomes_of(trials: TrialOptions, provider: &FakeProvider) -> (Vec<Outcome>, RunSummary) {
+    let folder = folder();
+    let kept = folder.path().join("kept");
+    let request = RunRequest {
+        scenarios: vec![folder.path().to_owned()],
+        artifacts: Some(Artifacts::open(Some(&kept)).unwrap()),
+        trials,
+        ..RunRequest::default()
+    };
+    let summary = ran(&request, provider).0.unwrap();
+    let outcomes = summary.results.iter().map(|it| it.outcome).collect();
+    // Of each attempt, what is said to be kept is kept.
+    for result in &summary.results {
+        let of_attempts = result.attempts.iter().flat_map(|it| &it.artifacts);
+        for path in of_attempts.chain(result.artifacts.iter().map(|it| &it.path)) {
+            assert!(path.exists(), "{path:?}");
+        }
+    }
+    (outcomes, summary)
+}
+
+#[test]
+fn a_scenario_that_passes_when_it_is_run_once_more_is_flaky() {
+    let hang = || ended(TrialEnd::Hang { places: Vec::new() });
+    let pass = || ended(TrialEnd::Completed);
+    let provider = FakeProvider::new([died(), hang(), pass(), pass(), hang(), hang(), hang()]);
+    let retries = TrialOptions {
+        retries: 2,
+        ..TrialOptions::default()
+    };
+    let (outcomes, summary) = outcomes_of(retries, &provider);
+    assert_eq!(outcomes, [Outcome::Flaky, Outcome::Pass, Outcome::Hang]);
+    let attempts: Vec<usize> = { summary.results.iter() }
+        .map(|it| it.attempts.len())
+        .collect();
+    assert_eq!(attempts, [2, 0, 2]);
+    assert_eq!(provider.hosts_started.load(Relaxed), 2);
+    let [first, second] = summary.results[0].attempts.as_slice() else {
+        panic!("{:?}", summary.results[0].attempts)
+    };
+    assert!(
+        first
+            .artifacts
+            .iter()
+            .all(|it| !second.artifacts.contains(it))
+    );
+    assert!(
+        second
+            .artifacts
+            .iter()
+            .any(|it| it.ends_with("a/attempt-2/replay.json"))
+    );
+}
+
+#[test]
+fn the_first_that_fails_ends_a_run_that_is_to_fail_fast() {
+    let fail_fast = TrialOptions {
+        fail_fast: true,
+        retries: 1,
+        ..TrialOptions::default()
+    };
+    let hang = || ended(TrialEnd::Hang { places: Vec::new() });
+    let pass = || ended(TrialEnd::Completed);
+    // What says nothing of the kernel is no failure.
+    let provider = FakeProvider::new([died(), died(), hang(), pass()]);
+    let (outcomes, summary) = outcomes_of(fail_fast.clone(), &provider);
+    assert_eq!(outcomes, [Outcome::InfraError, Outcome::Flaky]);
+    let failed = FailedFast {
+        name: "b".to_owned(),
+        not_run: 1,
+    };
+    assert_eq!(summary.failed_fast, Some(failed));
+
+    let provider = FakeProvider::new([hang(), pass(), pass(), pass()]);
+    let flaky_is = FlakyIs::Pass;
+    let (outcomes, summary) = outcomes_of(
+        TrialOptions {
+            flaky_is,
+            ..fail_fast
+        },
+        &provider,
+    );
+    assert_eq!(outcomes, [Outcome::Flaky, Outcome::Pass, Outcome::Pass]);
+    assert_eq!(summary.failed_fast, None);
+}
+
+#[test]
+fn time_limits_are_multiplied() {
+    let of = |factor| {
+        let folder = folder();
+        let path = folder.path().join("a.yaml");
+        let library = Library::open(&[path], &[]).unwrap().scenarios;
+        let kernel = FakeKernel { has_feature: true };
+        let mut plans = in_time(resolve_all(&library, &kernel).unwrap(), factor);
+        plans.remove(0).unwrap().limits
+    };
+    let (once, more) = (of(None), of(Some(2.5)));
+    assert_eq!(more.run_ms * 2, once.run_ms * 5);
+    assert_eq!(more.boot_ms * 2, once.boot_ms * 5);
 }

@@ -152,8 +152,9 @@ pub fn run(
         host: "none".to_owned(),
     };
     let mut all = Vec::new();
-    for (number, subject) in &subjects {
+    for (done, (number, subject)) in subjects.iter().enumerate() {
         context.check_interrupt()?;
+        context.progress.overall(done, subjects.len());
         let (tried, result) = campaign.try_one(*number, subject)?;
         tell(SetupsEvent::Tried {
             tried: &tried,
@@ -240,10 +241,9 @@ impl Campaign<'_> {
         };
         let judge = Judge {
             invariants: &invariants,
-            findings: self.context.analysis.findings.as_ref(),
-            symbols: self.kernel.symbols(),
-            compare_snapshots: false,
+            ..self.context.judge(self.kernel.symbols(), false)
         };
+        let _computing = self.context.interrupt.computing();
         let trace = Trace::decode(&recording);
         let judged = subject.judge(&trace);
         let mut result = judge.judge(Case {

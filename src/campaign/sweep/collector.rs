@@ -10,7 +10,7 @@ use crate::campaign::error::CampaignError;
 use crate::host::provider::TestKernel;
 use crate::judge::sweep::{PairCounts, Verdicts};
 use crate::judge::sweep_record::{SweepIdentity, SweepRecord};
-use crate::report::artifacts::OutputFile;
+use crate::report::output_file::OutputFile;
 use unwindlab_engine::plan::sweep::{Effort, Message, Points, Step, SweptTrial, boundaries};
 use unwindlab_oracle::trace::recording::Recording;
 
@@ -135,13 +135,8 @@ impl<'a, 't> Collector<'a, 't> {
 
     fn begin(&mut self, common: Recording, path: Vec<Step>) {
         self.chosen = self.points.of(&boundaries(&path)).len();
-        let mut verdicts = Verdicts::new(
-            self.context.analysis.invariants,
-            self.context.analysis.findings.as_ref(),
-            self.kernel.symbols(),
-            common,
-            path,
-        );
+        let judge = self.context.judge(self.kernel.symbols(), false);
+        let mut verdicts = Verdicts::new(judge, common, path);
         if let Some(record) = self.resume.as_mut().and_then(|resume| resume.record.take()) {
             verdicts.resume(record);
         }
@@ -154,16 +149,24 @@ impl<'a, 't> Collector<'a, 't> {
             return;
         };
         let point = trial.point;
-        if let Some(result) = verdicts.judge(trial)
-            && self.tells_failures
-        {
-            let told = (self.tell)(SweepEvent::Failed(SweptFailure {
+        let before = verdicts.failures.len();
+        if let Some(result) = verdicts.judge(trial) {
+            let failed = SweptFailure {
                 point,
                 result: &result,
                 verdicts: &*verdicts,
                 kernel: self.kernel,
-            }));
-            self.unheard = self.unheard.take().or(told.err());
+            };
+            let is_new = verdicts.failures.len() > before;
+            for (event, is_told) in [
+                (SweepEvent::New(failed), is_new),
+                (SweepEvent::Failed(failed), self.tells_failures),
+            ] {
+                if is_told {
+                    let told = (self.tell)(event);
+                    self.unheard = self.unheard.take().or(told.err());
+                }
+            }
         }
         self.step();
         if self.kept.elapsed() > KEEP {
@@ -177,7 +180,7 @@ impl<'a, 't> Collector<'a, 't> {
         self.kept = Instant::now();
         if let (Some(resume), Some(verdicts)) = (&self.resume, &self.verdicts) {
             let text = serde_json::to_string(&verdicts.record(resume.of.clone()))?;
-            OutputFile::create(&resume.path)?.finish(&format!("{text}\n"))?;
+            OutputFile::create(&resume.path)?.finish(format!("{text}\n"))?;
         }
         Ok(())
     }
@@ -197,17 +200,15 @@ impl<'a, 't> Collector<'a, 't> {
             None => Some(self.chosen),
             Some(pairs) => pairs.trials().and_then(|it| usize::try_from(it).ok()),
         };
-        let (of, left) = match all {
-            Some(all) => {
-                let left = all.saturating_sub(tried) as f64 / rate.max(0.001);
-                (format!(" of {all}"), format!(", {left:.0} s left"))
-            }
-            None => Default::default(),
-        };
+        if let Some(all) = all {
+            let before = verdicts.before;
+            let part = |all: usize| all.saturating_sub(before);
+            self.context.progress.overall(part(tried), part(all));
+        }
         let known = verdicts.failures.keys().filter(|it| it.is_known()).count();
         let what = verdicts.pairs.map_or("points", |_| "pairs");
         self.context.progress.step(&format!(
-            "{tried}{of} {what}, {} failures, {known} findings, {rate:.0} a second{left}",
+            "{tried} {what}, {} failures, {known} findings, {rate:.0} a second",
             verdicts.failures.len() - known,
         ));
     }

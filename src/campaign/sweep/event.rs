@@ -15,6 +15,8 @@ use unwindlab_engine::plan::sweep::Point;
 pub enum SweepEvent<'a> {
     /// A trial failed. Only told of a sweep of single points.
     Failed(SweptFailure<'a>),
+    /// A trial failed as none before it.
+    New(SweptFailure<'a>),
     /// All trials are made.
     Ended(&'a SweptPath<'a>),
     /// A replay file was written.
@@ -42,6 +44,8 @@ pub struct SweptPath<'a> {
     pub scenario: &'a str,
     /// The kernel under test.
     pub kernel: &'a dyn TestKernel,
+    /// The kernel as the user named it.
+    pub kernel_spec: String,
     /// What the KVM host says of itself.
     pub kvm_host: String,
     /// All trials.

@@ -9,8 +9,7 @@ mod set;
 
 use std::io;
 use std::path::PathBuf;
-
-use unwindlab_guest_kernel::lines::NO_LINES;
+use unwindlab_guest_kernel::input;
 
 use self::collector::{Collector, ResumeFile};
 pub use self::event::{SweepEvent, SweepSummary, SweptFailure, SweptPath};
@@ -24,7 +23,7 @@ use super::Context;
 use super::error::{CampaignError, SweepRequestError};
 use crate::host::provider::{HostRequest, ProviderError, TestKernel};
 use crate::judge::sweep_record::{SweepIdentity, SweepRecord};
-use crate::report::artifacts::OutputFile;
+use crate::report::output_file::OutputFile;
 use crate::report::sweep::{Cut, Summary};
 use crate::scenario::Loaded;
 use unwindlab_engine::plan::sweep::{Made, Points, SweepPlan};
@@ -59,9 +58,6 @@ pub(super) fn sweep_on(
     loaded.scenario.witness = request.options.witness.or(loaded.scenario.witness);
     let kernel = context.fetch(&kernel_request)?;
     let kernel = kernel.as_ref();
-    if request.options.needs_lines && kernel.symbols().lines().is_none() {
-        return Err(ProviderError::Unavailable(NO_LINES.to_owned()).into());
-    }
     let mut plan = plan::plan(request, &loaded, kernel)?;
     let resume = resume(request, &loaded, kernel, &mut plan)?;
     let of = (plan.points.clone(), request.options.budget);
@@ -111,6 +107,7 @@ pub(super) fn sweep_on(
     tell(SweepEvent::Ended(&SweptPath {
         scenario: &loaded.scenario.name,
         kernel,
+        kernel_spec: kernel_request.to_string(),
         kvm_host: host_name,
         summary: Summary {
             verdicts: &verdicts,
@@ -135,6 +132,7 @@ pub(super) fn sweep_on(
             tried: verdicts.tried.len(),
             incomplete: cut.is_some()
                 || !verdicts.missed.is_empty()
+                || !verdicts.unjudged.is_empty()
                 || !verdicts.unsteady.is_empty(),
             release: kernel.release().to_owned(),
         }),
@@ -175,7 +173,7 @@ fn resume(
         from: request.path.start.from().map(ToString::to_string),
         pairs: request.pairs.is_some(),
     };
-    let record = match std::fs::read_to_string(&path) {
+    let record = match input::text(&path, input::RECORDED) {
         Ok(text) => Some(SweepRecord::parse(&text, &of).map_err(|why| {
             let path = path.clone();
             SweepRequestError::Resume { path, why }

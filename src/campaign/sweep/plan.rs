@@ -51,6 +51,8 @@ pub(in crate::campaign) fn plan(
         pairs: pairs.transpose()?,
         done: BTreeSet::new(),
         longest: LONGEST,
+        arrivals: 1,
+        patience: None,
         limit_ms: LIMIT_MS,
         others_run: request.options.others_run,
         check_restores: request.options.check_restores,

@@ -157,8 +157,6 @@ pub struct SweepOptions {
     pub witness: Option<bool>,
     /// Compare the whole machine with its checkpoint after each restore.
     pub check_restores: bool,
-    /// Refuse a kernel without debug information.
-    pub needs_lines: bool,
     /// Write a replay file for each distinct failure.
     pub keeps_replays: bool,
 }
@@ -221,7 +219,6 @@ impl Default for SweepOptions {
             others_run: false,
             witness: None,
             check_restores: false,
-            needs_lines: false,
             keeps_replays: false,
         }
     }

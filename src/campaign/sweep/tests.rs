@@ -58,6 +58,7 @@ fn trial(number: u32, end: TrialEnd) -> Message {
         point: Point::single(number, at(number)),
         rings: Vec::new(),
         lab: None,
+        tracefs: None,
         witness: None,
         injections: Vec::new(),
         kernel_log: String::new(),
@@ -106,6 +107,7 @@ fn interrupted(
     let mut events = Vec::new();
     let summary = sweep(request, context, &mut |event| {
         events.push(match event {
+            SweepEvent::New(failed) => format!("new at {}", failed.point),
             SweepEvent::Failed(failed) => format!("failed at {}", failed.point),
             SweepEvent::Ended(SweptPath {
                 kvm_host, summary, ..
@@ -143,14 +145,19 @@ fn failures_are_told_apart_from_passes() {
     let summary = summary.unwrap();
     assert_eq!(summary.class(), OutcomeClass::Bad);
     assert_eq!(summary.failures.len(), 1);
-    assert_eq!(events, ["ended on bench"]);
+    assert_eq!(events, ["new at 1", "ended on bench"]);
+
+    // The second fails as the first did.
+    let twice = [path(), trial(0, panic()), trial(1, panic()), done()];
+    let (_, events, _) = swept(&request(&folder), twice);
+    assert_eq!(events, ["new at 0", "ended on bench"]);
 
     let single = SweepRequest {
         points: PointChoice::Numbered(vec!["1".parse().unwrap()]),
         ..request(&folder)
     };
     let (_, events, _) = swept(&single, [path(), trial(1, panic()), done()]);
-    assert_eq!(events, ["failed at 1", "ended on bench"]);
+    assert_eq!(events, ["new at 1", "failed at 1", "ended on bench"]);
 
     let missed = Message::Missed {
         point: Point::single(1, at(1)),
@@ -185,11 +192,12 @@ fn an_interrupted_sweep_tells_what_it_tried_and_is_no_pass() {
         let done = Message::Done(Effort::default());
         [path(), completed(0), completed(1), done]
     };
-    let (summary, events, _) = interrupted(&request(&folder), all(), Some(1));
+    let (summary, events, _) = interrupted(&request(&folder), all(), Some(2));
     assert!(matches!(summary, Err(CampaignError::Interrupted)));
     assert_eq!(events, ["Interrupt on bench after 1 of 2"]);
 
-    let (summary, events, _) = interrupted(&request(&folder), all(), Some(0));
+    // A trial that comes behind it is not judged.
+    let (summary, events, _) = interrupted(&request(&folder), all(), Some(1));
     assert!(matches!(summary, Err(CampaignError::Interrupted)));
     assert_eq!(events, ["Interrupt on bench after 0 of 2"]);
 

@@ -202,6 +202,35 @@ fn results_that_cannot_be_written_are_known_before_anything_is_started() {
 }
 
 #[test]
+fn a_token_needs_schedules_and_two_results_two_files() {
+    let folder = folder();
+    let provider = FakeProvider::new([]);
+    let refused = |more: &[&str]| run_in(&folder, more, &provider).unwrap_err();
+    let error = refused(&["--token", "1:37"]);
+    assert_eq!(error.exit_code(), 2);
+    assert!(
+        error.to_string().starts_with("a has no `explore`"),
+        "{error}"
+    );
+    let same = folder.path().join("./out.json").display().to_string();
+    let error = refused(&["--junit", &same]);
+    assert_eq!(error.exit_code(), 2);
+    assert!(error.to_string().contains("the same file"), "{error}");
+    let html = folder.path().join("out.html").display().to_string();
+    for (more, names) in [
+        (vec!["--html", &same], "--json and --html"),
+        (
+            vec!["--html", &html, "--junit", &html],
+            "--junit and --html",
+        ),
+    ] {
+        let error = refused(&more);
+        assert_eq!(error.exit_code(), 2);
+        assert_eq!(error.to_string(), format!("{names} name the same file"));
+    }
+}
+
+#[test]
 fn filters() {
     let folder = folder();
     let provider = FakeProvider::new([ended(TrialEnd::Completed)]);

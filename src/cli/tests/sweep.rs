@@ -31,20 +31,7 @@ fn refused(html: &str, provider: &FakeProvider) -> CommandError {
 }
 
 #[test]
-fn a_listing_by_line_needs_lines() {
-    let provider = FakeProvider::new([]);
-    let error = refused("out.html", &provider);
-    assert_eq!(error.exit_code(), 125);
-    assert_eq!(
-        error.to_string(),
-        "the kernel has no debug information, or it is compressed; `--source debian --config \
-         dwarf` builds one that has"
-    );
-    assert_eq!(provider.hosts_started.load(super::Relaxed), 0);
-}
-
-#[test]
-fn a_listing_that_cannot_be_written_is_known_first() {
+fn a_report_that_cannot_be_written_is_known_first() {
     let provider = FakeProvider::new([]);
     let error = refused("a.yaml/out.html", &provider);
     assert!(error.to_string().starts_with("cannot write "), "{error}");

@@ -108,18 +108,13 @@ impl RequestVerdicts {
 
 /// What the trial's invariants and its end say, as of a sweep's trial.
 fn symptom(result: &ScenarioResult) -> SweepSymptom {
-    let fell = result.violations.iter();
+    let died = result.outcome.is_death().then(|| result.outcome.name());
+    // What is cut short may look like a violation.
+    let fell = result.violations.iter().filter(|_| died.is_none());
     let fell = fell.map(|it| (it.violation.invariant.clone(), it.finding.clone()));
     SweepSymptom {
-        died: match result.outcome {
-            outcome @ (Outcome::Hang | Outcome::GuestPanic) => Some(outcome.name()),
-            _ => None,
-        },
-        // What is cut short may look like a violation.
-        fell: match result.outcome {
-            Outcome::Hang | Outcome::GuestPanic => BTreeSet::new(),
-            _ => fell.collect(),
-        },
+        died,
+        fell: fell.collect(),
     }
 }
 
@@ -140,10 +135,12 @@ fn fate(result: &ScenarioResult, asked: Option<&Asked>) -> Fate {
     let is_violated = !result.violations.is_empty();
     let reached = asked.map_or((0, 0), |it| (it.samples, it.requests()));
     match result.outcome {
-        Outcome::Skip => Fate::Refused(reason()),
+        Outcome::Skip | Outcome::GuestSkip => Fate::Refused(reason()),
         // An event that cannot be opened is the agent's failure.
         Outcome::BootError if reason().contains(&format!("`{ASKER}`")) => Fate::Refused(reason()),
-        Outcome::Hang | Outcome::GuestPanic => Fate::Failed,
+        Outcome::Hang | Outcome::GuestPanic | Outcome::GuestMisbehaved | Outcome::Flaky => {
+            Fate::Failed
+        }
         Outcome::BootError | Outcome::Timeout | Outcome::InfraError => Fate::Untested(reason()),
         Outcome::Fail if is_violated => Fate::Failed,
         Outcome::ExpectedFailure => Fate::Known,

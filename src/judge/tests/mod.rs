@@ -1,6 +1,7 @@
 //! A trial to judge, whose parts a test changes one by one. Also used by the tests of
 //! [`crate::report`].
 
+mod sweep;
 mod verdict;
 
 use std::time::Duration;
@@ -8,10 +9,11 @@ use std::time::Duration;
 use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce, UserSymbol};
 
 use super::result::ScenarioResult;
-use super::{Case, Judge, MatchFinding};
+use super::{Case, Judge, JudgeLimit, MatchFinding};
 use crate::scenario::check::check;
 use crate::scenario::parse::parse;
 use crate::scenario::{KernelSymbols, Loaded, resolve};
+use unwindlab_engine::interrupt::Interrupt;
 use unwindlab_engine::plan::TrialPlan;
 use unwindlab_oracle::invariant::{Evidence, Invariant, Violation};
 use unwindlab_oracle::trace::model::{
@@ -183,6 +185,9 @@ pub(crate) struct Trial {
     pub(crate) finding: &'static str,
     pub(crate) end: TrialEnd,
     pub(crate) trace: Trace,
+    /// When judging ends early.
+    interrupt: Interrupt,
+    judging: Duration,
 }
 
 impl Trial {
@@ -194,6 +199,8 @@ impl Trial {
             finding: "none",
             end: TrialEnd::Completed,
             trace: trace(),
+            interrupt: Interrupt::default(),
+            judging: Duration::MAX,
         }
     }
 
@@ -207,6 +214,10 @@ impl Trial {
             findings: &Known(self.finding),
             symbols: &Kernel,
             compare_snapshots: true,
+            limit: JudgeLimit {
+                interrupt: &self.interrupt,
+                time: self.judging,
+            },
         };
         judge.judge(Case {
             loaded: &self.loaded,

@@ -1,9 +1,12 @@
 //! Every outcome, with its reasons.
 
+use std::time::Duration;
+
 use super::{HOLDS, Kernel, NOT_EXERCISED, PID, Trial, VIOLATED, push, sample};
 use crate::judge::Outcome;
 use crate::judge::snapshot::SnapshotComparison;
 use crate::scenario::KernelSymbols as _;
+use unwindlab_oracle::invariant::{Evidence, Invariant, Tally};
 use unwindlab_oracle::trace::canonical::canonical;
 use unwindlab_oracle::trace::recording::{TrialEnd, VcpuPlace};
 use unwindlab_oracle::trace::{EventKind, SnapshotStyle};
@@ -56,6 +59,48 @@ fn finding() {
         &["V1 violated: two cookies"],
     );
     assert_eq!(trial.judged().findings(), ["F-1"]);
+}
+
+const SLOW: Duration = Duration::from_secs(1);
+
+fn slow(_: &Evidence<'_>, tally: &mut Tally) {
+    std::thread::sleep(SLOW);
+    for _ in 0..3 {
+        tally.violated("two cookies".to_owned(), [], None);
+    }
+}
+
+#[test]
+fn judging_has_a_time_limit() {
+    let events = Trial::good("").trace.events.len();
+    let ended = |at: &str| {
+        format!(
+            "judging the trace of {events} records ended at {at}: it took more than 0 s, the most \
+             that is allowed"
+        )
+    };
+    let mut trial = Trial::good("");
+    trial.judging = Duration::ZERO;
+    let nothing = "no invariant was exercised";
+    gives(&trial, Outcome::InfraError, &[&ended("H1"), nothing]);
+    // What was found stays found, if it is no finding.
+    trial.judging = SLOW - Duration::from_millis(1);
+    let slow = Invariant::new("V1", "holds slowly", "nothing", slow);
+    trial.invariants = vec![slow, HOLDS];
+    let (shown, found) = (ended("V1"), "V1 violated: two cookies");
+    gives(&trial, Outcome::Fail, &[&shown, found]);
+    trial.finding = "two cookies";
+    gives(&trial, Outcome::InfraError, &[&shown]);
+}
+
+#[test]
+fn judging_can_be_interrupted() {
+    let trial = Trial::good("");
+    trial.interrupt.set();
+    let result = trial.judged();
+    assert_eq!(result.outcome, Outcome::InfraError);
+    let said = "records ended at H1: it was interrupted";
+    assert!(result.reasons[0].ends_with(said), "{:?}", result.reasons);
 }
 
 #[test]
@@ -256,8 +301,22 @@ fn other_ends() {
             TrialEnd::Unsupported {
                 reason: "no such bit".to_owned(),
             },
+            Outcome::GuestSkip,
+            "no such bit, says the guest",
+        ),
+        (
+            TrialEnd::HostLacks {
+                reason: "no PMU".to_owned(),
+            },
             Outcome::Skip,
-            "no such bit",
+            "no PMU",
+        ),
+        (
+            TrialEnd::Misbehaved {
+                what: "a second Hello".to_owned(),
+            },
+            Outcome::GuestMisbehaved,
+            "a second Hello",
         ),
         (
             TrialEnd::Panic {
@@ -312,8 +371,18 @@ fn violations_of_what_was_cut_short() {
     let mut trial = Trial::good("");
     trial.invariants.push(VIOLATED);
     trial.finding = "two cookies";
-    trial.end = TrialEnd::Timeout;
-    let result = trial.judged();
-    assert_eq!(result.outcome, Outcome::Timeout);
-    assert_eq!(result.violations.len(), 1);
+    let text = || "said".to_owned();
+    for (end, outcome) in [
+        (TrialEnd::Timeout, Outcome::Timeout),
+        (
+            TrialEnd::Misbehaved { what: text() },
+            Outcome::GuestMisbehaved,
+        ),
+        (TrialEnd::Infra { reason: text() }, Outcome::InfraError),
+    ] {
+        trial.end = end;
+        let result = trial.judged();
+        assert_eq!(result.outcome, outcome);
+        assert_eq!(result.violations.len(), 1);
+    }
 }

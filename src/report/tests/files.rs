@@ -4,11 +4,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
+use crate::judge::flaky::{Attempt, FlakyIs};
 use crate::judge::tests::{Trial, VIOLATED};
 use crate::judge::{Outcome, ScenarioResult};
-use crate::report::artifacts::{Artifacts, OutputFile};
+use crate::report::artifacts::Artifacts;
 use crate::report::json::{Setting, line};
 use crate::report::junit::xml;
+use crate::report::output_file::{LineFile, OutputFile};
 use unwindlab_oracle::trace::Recording;
 
 fn setting() -> Setting {
@@ -77,7 +79,7 @@ fn junit_knows_what_is_wrong_from_what_is_not_known() {
         };
         ScenarioResult::not_run(outcome.name(), outcome, reasons.to_owned())
     });
-    let text = xml(&setting(), &results, Duration::from_secs(3)).unwrap();
+    let text = xml(&setting(), &results, FlakyIs::Fail, Duration::from_secs(3)).unwrap();
     assert!(!text.contains('\u{1b}'), "no XML: {text}");
     let element = |name: &str| -> &str {
         let case = text
@@ -97,16 +99,41 @@ fn junit_knows_what_is_wrong_from_what_is_not_known() {
             ("expected-failure", "success"),
             ("fail", "<failure"),
             ("guest-panic", "<failure"),
+            ("guest-misbehaved", "<failure"),
             ("hang", "<failure"),
+            // Without an attempt that says something.
+            ("flaky", "<error"),
             ("skip", "<skipped"),
+            ("guest-skip", "<error"),
             ("boot-error", "<error"),
             ("timeout", "<error"),
             ("infra-error", "<error"),
         ]
     );
-    assert!(text.contains("tests=\"9\""), "{text}");
-    assert!(text.contains("failures=\"3\""), "{text}");
-    assert!(text.contains("errors=\"3\""), "{text}");
+    assert!(text.contains("tests=\"12\""), "{text}");
+    assert!(text.contains("failures=\"4\""), "{text}");
+    assert!(text.contains("errors=\"5\""), "{text}");
+}
+
+#[test]
+fn junit_shows_each_attempt_of_a_flaky_scenario() {
+    let of = |outcome| ScenarioResult::not_run("a", outcome, "why".to_owned());
+    let flaky = of(Outcome::Pass).after(vec![
+        Attempt::of(&of(Outcome::InfraError)),
+        Attempt::of(&of(Outcome::Hang)),
+    ]);
+    let written = |flaky_is| {
+        let results = std::slice::from_ref(&flaky);
+        xml(&setting(), results, flaky_is, Duration::from_secs(3)).unwrap()
+    };
+    let failed = written(FlakyIs::Fail);
+    assert!(failed.contains("<failure "), "{failed}");
+    let passed = written(FlakyIs::Pass);
+    assert!(!passed.contains("<failure "), "{passed}");
+    for text in [failed, passed] {
+        assert!(text.contains("<flakyError "), "{text}");
+        assert!(text.contains("<flakyFailure "), "{text}");
+    }
 }
 
 #[test]
@@ -122,11 +149,48 @@ fn output_files_are_whole_or_not_there() {
     OutputFile::create(&path).unwrap().finish("one\n").unwrap();
     let second = OutputFile::create(&path).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "one\n");
+    // Who is killed now leaves nothing; who was killed in `finish` left this.
+    assert_eq!(names(), ["out.json"]);
+    fs::write(folder.path().join(".out.json.unwindlab"), "left").unwrap();
     second.finish("two\n").unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "two\n");
     assert_eq!(names(), ["out.json"]);
     let mode = fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o600, 0o600);
+}
+
+#[test]
+fn lines_are_there_as_soon_as_they_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.jsonl");
+    let read = || fs::read_to_string(&path).unwrap();
+    fs::write(&path, "before\n").unwrap();
+    let mut file = LineFile::create(&path).unwrap();
+    assert_eq!(read(), "before\n");
+    file.write("one\n").unwrap();
+    assert_eq!(read(), "one\n");
+    file.write("two\n").unwrap();
+    assert_eq!(read(), "one\ntwo\n");
+    // What a run that is killed does.
+    drop(file);
+    assert_eq!(read(), "one\ntwo\n");
+    let names = fs::read_dir(folder.path()).unwrap();
+    assert_eq!(names.count(), 1);
+    LineFile::create(&path).unwrap().finish().unwrap();
+    assert_eq!(read(), "", "a run without results");
+    let mut null = LineFile::create("/dev/null".as_ref()).unwrap();
+    null.write("one\n").unwrap();
+    null.finish().unwrap();
+}
+
+#[test]
+fn two_names_of_one_output_file_are_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let create = |name: &str| OutputFile::create(&folder.path().join(name)).unwrap();
+    assert!(create("a").is_same(&create("./a")));
+    assert!(!create("a").is_same(&create("b")));
+    let null = || OutputFile::create("/dev/null".as_ref()).unwrap();
+    assert!(!null().is_same(&null()));
 }
 
 #[test]
@@ -141,6 +205,11 @@ fn output_files_that_cannot_be_written() {
             && error.ends_with("no/out.json: No such file or directory (os error 2)"),
         "{error}"
     );
+    let fifo = folder.path().join("fifo");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let error = OutputFile::create(&fifo).unwrap_err().to_string();
+    assert!(error.contains("No such device or address"), "{error}");
     OutputFile::create("/dev/null".as_ref())
         .unwrap()
         .finish("x")

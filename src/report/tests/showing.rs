@@ -6,7 +6,8 @@ use crate::judge::outcome::Outcome;
 use crate::judge::result::ScenarioResult;
 use crate::judge::tests::{Kernel, Trial, VIOLATED};
 use crate::report::names::Names;
-use crate::report::{failure, table};
+use crate::report::{chains, failure, table};
+use unwindlab_oracle::trace::EventKind;
 use unwindlab_oracle::trace::recording::TrialEnd;
 
 /// A row without its styles.
@@ -32,7 +33,7 @@ fn rows() {
     };
     assert_eq!(
         row(&trial.judged()),
-        "guest-panic       x      [31mKernel panic    1.5 s"
+        "guest-panic       x     \\u{1b}[31mKernel panic    1.5 s"
     );
     let skip = ScenarioResult::not_run("x", Outcome::Skip, "no such kernel".to_owned());
     assert_eq!(row(&skip), "skip              x     no such kernel");
@@ -59,11 +60,37 @@ fn a_failure_shows_the_events_and_the_instruction() {
     assert_eq!(
         failure::block(&trial.judged(), names),
         "  V1 violated: two cookies, at work+0x10
-    #1 1.000000001 cpu0 100/100 deferred chain, cookie 0x300000001, 3 frames: leaf+0x4 < 0x402000 < 0x403000
-  > #2 1.000000002 cpu0 100/100 sample, cookie 0x500000001 in work+0x10
-    #3 1.000000003 cpu0 100/100 deferred chain, cookie 0x500000001, 3 frames: leaf+0x4 < 0x402000 < 0x403000
+            us  cpu0  thread
+    #1  +0.000  A!    100/100 deferred chain, cookie 0x300000001, 3 frames: leaf+0x4 < 0x402000 < 0x403000
+  > #2  +0.001  B?    100/100 sample, cookie 0x500000001 in work+0x10
+    #3  +0.002  B!    100/100 deferred chain, cookie 0x500000001, 3 frames: leaf+0x4 < 0x402000 < 0x403000
 "
     );
+}
+
+#[test]
+fn a_wrong_stack_is_shown_beside_the_known_one() {
+    let mut trial = Trial::good("");
+    let wrong = trial.trace.events[1].index;
+    if let EventKind::CallchainDeferred(chain) = &mut trial.trace.events[1].kind {
+        chain.ips.pop();
+        chain.ips.push(0x40_4000);
+    }
+    let names = Names {
+        kernel: &Kernel,
+        user: &trial.trace.user_symbols,
+    };
+    assert_eq!(
+        chains::side_by_side(&[0, wrong], &trial.trace, names),
+        "    frame  expected of #1  seen in #1
+        0  leaf+0x4        leaf+0x4
+        1  0x402000        0x402000
+  >     2  0x403000        0x404000
+"
+    );
+    // Two that are the same, and one alone.
+    assert_eq!(chains::side_by_side(&[2, 3], &trial.trace, names), "");
+    assert_eq!(chains::side_by_side(&[0], &trial.trace, names), "");
 }
 
 #[test]

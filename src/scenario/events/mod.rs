@@ -48,6 +48,8 @@ pub(super) fn resolve(
     let mut events = match &perf.events {
         // They would make requests of which the trace knows nothing.
         None if scenario.perf_tool.is_some() => Vec::new(),
+        // It opens its own.
+        None if *scenario.workload.kind == WorkloadKind::Program => Vec::new(),
         None => default_events(scenario),
         Some(written) => written_events(scenario, written, symbols, complaints),
     };

@@ -208,7 +208,7 @@ fn check_schedule(
         check_vcpu(Some(&point.vcpu), vcpus, complaints);
         check_thread(point.thread.as_ref(), threads, complaints);
         let hit = point.hit.as_ref().map(|n| (**n, n.location()));
-        require_positive("hit", hit, complaints);
+        require_count("hit", hit, complaints);
         if point.task.as_ref().is_some_and(|it| **it == TaskKind::Any) {
             let thread = ("thread", point.thread.as_ref().map(At::location));
             let why = "with `task: any` every task's arrival counts";
@@ -216,7 +216,7 @@ fn check_schedule(
         }
     }
     let repeat = schedule.repeat.as_ref().map(|n| (**n, n.location()));
-    require_positive("repeat", repeat, complaints);
+    require_count("repeat", repeat, complaints);
     check_limit(schedule.limit.as_ref(), complaints);
 }
 
@@ -272,12 +272,17 @@ pub(super) fn refuse<const N: usize>(
     }
 }
 
-pub(super) fn require_positive(
+/// More than any trial makes or waits for: its time is limited.
+const MOST: u64 = 10_000_000;
+
+pub(super) fn require_count(
     key: &str,
     written: Option<(u64, Location)>,
     complaints: &mut Complaints<'_>,
 ) {
-    if let Some((0, location)) = written {
-        complaints.add(location, format!("found `{key}` 0, expected 1 or more"));
+    if let Some((count, location)) = written {
+        complaints.require((1..=MOST).contains(&count), location, || {
+            format!("found `{key}` {count}, expected 1 to {MOST}")
+        });
     }
 }

@@ -89,6 +89,7 @@ pub(super) struct When<'a> {
     pub in_nmi: Option<&'a At<bool>>,
     pub times: Option<&'a At<u32>>,
     pub sweep: Option<&'a At<bool>>,
+    pub backs_off: Option<&'a At<bool>>,
     pub target: Option<&'a At<u8>>,
 }
 
@@ -170,6 +171,7 @@ macro_rules! action {
                     target: self.target.as_ref(),
                     times: action!(@times self $($times)?),
                     sweep: action!(@sweep self $($times)?),
+                    backs_off: action!(@backs_off self $($times)?),
                 }
             }
         }
@@ -178,6 +180,8 @@ macro_rules! action {
     (@times $self:ident) => { None };
     (@sweep $self:ident several) => { $self.sweep.as_ref() };
     (@sweep $self:ident) => { None };
+    (@backs_off $self:ident several) => { $self.backs_off.as_ref() };
+    (@backs_off $self:ident) => { None };
 }
 
 action! {
@@ -192,6 +196,9 @@ action! {
         /// comes at the instruction, in each later iteration one boundary further. This ends after
         /// `repeat` iterations, or when an iteration ends before it comes to its boundary.
         sweep: Option<At<bool>>,
+        /// With `every`: double the time after every 8 in which some thread of the workload ended
+        /// no iteration, up to 128 times of it; begin with it again when all have ended one.
+        backs_off: Option<At<bool>>,
     }
     several
 }

@@ -172,6 +172,7 @@ impl Resolver<'_> {
             return Some(TriggerPlan::Rate {
                 period_us: every.micros(),
                 count: or_one(when.count),
+                backs_off: when.backs_off.is_some_and(|it| **it),
                 vcpus: when.vcpus.map_or_else(
                     || (0..self.vcpus).collect(),
                     |list| list.iter().map(|vcpu| **vcpu).collect(),

@@ -2,7 +2,7 @@
 
 use unwindlab_abi::plan::USER_SYMBOLS;
 
-use super::check::{check_thread, check_vcpu, refuse, require_positive};
+use super::check::{check_thread, check_vcpu, refuse, require_count};
 use super::{Injection, TaskKind, TriggerPlace, When, watch};
 use crate::scenario::check::MAX_TIME_US;
 use crate::scenario::error::Complaints;
@@ -15,7 +15,8 @@ const MIN_PERIOD_US: u64 = 10;
 /// The keys that each trigger takes, as text.
 const WITH_AT: &str = "`at` takes `first`, `hit`, `repeat`, `vcpu`, `thread`, `task` and `in-nmi`, \
                        and for `nmi` and `pmu-overflow` also `times` and `sweep`";
-const WITH_EVERY: &str = "`every` takes `count` and `vcpus`";
+const WITH_EVERY: &str =
+    "`every` takes `count` and `vcpus`, and for `nmi` and `pmu-overflow` also `backs-off`";
 const WITH_ON: &str = "`on` takes `hit` and `repeat`";
 const WITH_DELAY: &str = "`delay`, and `after` alone, take `repeat`";
 
@@ -37,6 +38,7 @@ pub(super) fn check_when(
     let repeat = ("repeat", when.repeat.map(At::location));
     let count = ("count", when.count.map(At::location));
     let many = ("vcpus", when.vcpus.map(At::location));
+    let backs_off = ("backs-off", when.backs_off.map(At::location));
     let at_only = [
         ("vcpu", when.vcpu.map(At::location)),
         ("thread", when.thread.map(At::location)),
@@ -47,7 +49,7 @@ pub(super) fn check_when(
     ];
     match triggers {
         [true, false, false, false] => {
-            refuse([count, many], WITH_AT, complaints);
+            refuse([count, many, backs_off], WITH_AT, complaints);
             check_arrival(when, vcpus, threads, complaints);
             watch::check(when, complaints);
         }
@@ -57,13 +59,13 @@ pub(super) fn check_when(
             check_rate(when, injection, vcpus, complaints);
         }
         [false, false, true, false] => {
-            refuse([first, count, many], WITH_ON, complaints);
+            refuse([first, count, many, backs_off], WITH_ON, complaints);
             refuse(at_only, WITH_ON, complaints);
         }
         [false, false, false, true] | [false, false, false, false]
             if triggers != [false; 4] || when.after.is_some() =>
         {
-            refuse([first, hit, count, many], WITH_DELAY, complaints);
+            refuse([first, hit, count, many, backs_off], WITH_DELAY, complaints);
             refuse(at_only, WITH_DELAY, complaints);
             if when.after.is_none() {
                 refuse(
@@ -81,7 +83,7 @@ pub(super) fn check_when(
     }
     check_counts(when.first, when.hit, when.repeat, complaints);
     let times = when.times.map(|n| (u64::from(**n), n.location()));
-    require_positive("times", times, complaints);
+    require_count("times", times, complaints);
     check_vcpu(when.target, vcpus, complaints);
     if let Some(delay) = when.delay {
         complaints.require(delay.micros() <= MAX_TIME_US, delay.location(), || {
@@ -131,7 +133,7 @@ pub(super) fn check_counts(
     complaints: &mut Complaints<'_>,
 ) {
     for (key, written) in [("first", first), ("hit", hit), ("repeat", repeat)] {
-        require_positive(key, written.map(|n| (**n, n.location())), complaints);
+        require_count(key, written.map(|n| (**n, n.location())), complaints);
     }
 }
 
@@ -151,7 +153,7 @@ fn check_rate(when: &When<'_>, injection: &Injection, vcpus: u8, complaints: &mu
     ];
     refuse(not_with, WITH_EVERY, complaints);
     match when.count {
-        Some(count) => require_positive("count", Some((**count, count.location())), complaints),
+        Some(count) => require_count("count", Some((**count, count.location())), complaints),
         None => complaints.add(every, "key `count` is missing beside `every`"),
     }
     if let Some(every) = when.every {

@@ -58,7 +58,7 @@ fn keys() {
         "setle: 3 s\n",
         [
             "6:1: found key `setle`, expected one of `name`, `description`, `machine`, \
-          `workload`, `perf`, `lab`, `perf-tool`, `inject`, `schedule`, `witness`, `explore`, `settle`, `timeout`, `expect`, `invariants`, `require`, \
+          `workload`, `perf`, `lab`, `user-mode`, `bpf`, `tracefs`, `perf-tool`, `inject`, `schedule`, `witness`, `explore`, `settle`, `timeout`, `expect`, `invariants`, `require`, \
           `snapshot`",
         ],
     );
@@ -74,7 +74,7 @@ fn keys() {
          `compat-syscall`, `compat-sysenter`, \
          `page-fault`, `major-fault`, `protection-fault`, `int3`, `int1`, `gp-fault`, `single-step`, `signals`, `seccomp`, \
          `exit-group`, `killed`, `shapes`, `frameless`, \
-         `sframe-hostile`, `sframe-fields`, `sframe-reads`, `sframe-lives`, `compat-sframe`, `frameless-shapes`, `c-program`, `stuck`",
+         `sframe-hostile`, `sframe-fields`, `sframe-reads`, `sframe-lives`, `compat-sframe`, `frameless-shapes`, `interpreter`, `user-unwind`, `user-unwind-frameless`, `c-program`, `program`, `own-stack`, `own-stack-frameless`, `waits`, `raises`, `stuck`",
         ],
     );
     of_more(
@@ -135,6 +135,30 @@ fn perf_tool_needs_what_it_is_judged_by() {
     load(&good).unwrap();
     let exits = good.replace("kind: spin", "kind: exit");
     assert!(complaints(&exits)[0].contains("found workload `exit`"));
+}
+
+#[test]
+fn a_program_is_named_and_alone() {
+    let program = MINIMAL.replace("kind: spin", "kind: program");
+    assert!(complaints(&program)[0].contains("needs `program: NAME`"));
+    let named = program.replace("kind: program\n", "kind: program\n  program: f004\n");
+    load(&named).unwrap();
+    for (more, part) in [
+        ("perf: { markers: true }\n", "expected it alone"),
+        (
+            "lab: { clients: 1, ask: [{ at: sys-enter }] }\n",
+            "expected it alone",
+        ),
+    ] {
+        let said = complaints(&format!("{named}{more}"));
+        assert!(said.iter().any(|line| line.contains(part)), "{said:?}");
+    }
+    let unknown = named.replace("f004", "f999");
+    assert!(complaints(&unknown)[0].contains("found program `f999`, expected one of f001, f002"));
+    let other = named.replace("kind: program", "kind: deep");
+    assert!(complaints(&other)[0].contains("found `program` with workload `deep`"));
+    let two = named.replace("program: f004", "program: f004\n  threads: 2");
+    assert!(complaints(&two)[0].contains("found 2 threads"));
 }
 
 #[test]
@@ -226,7 +250,7 @@ workload: { kind: deep, frames: 2, threads: 256 }
 perf: { ring-pages: 3 }
 inject:
   - nmi: { at: { user: root }, every: 1 ms }
-  - nmi: { at: { user: rot }, count: 3, hit: 0 }
+  - nmi: { at: { user: rot }, count: 3, hit: 0, backs-off: false }
   - nmi: { every: 1 us, vcpus: [0, 0, 9], first: 1 }
   - nmi: {}
 settle: 2 s
@@ -252,15 +276,18 @@ require: [M1, Z9]
              exec_return, entry_leaf, compat_descend, compat_leaf, compat_nop, \
              process_leaf, process_call, process_return, fork_leaf, fork_call, fork_return, \
              shapes_leaf, shapes_begin, shapes_call, shapes_return, shapes_handler, \
-             bare_begin, bare_descend, bare_leaf, bare_body, bare_call, bare_return, c_begin, odd_begin, odd_late, odd_gone, odd_handler",
+             bare_begin, bare_descend, bare_leaf, bare_body, bare_call, bare_return, c_begin, odd_begin, odd_late, odd_gone, odd_handler, interpret, native_leaf, native_call, native_return",
             "8:38: found key `count`, expected none: `at` takes `first`, `hit`, `repeat`, `vcpu`, \
              `thread`, `task` and `in-nmi`, and for `nmi` and `pmu-overflow` also `times` and `sweep`",
-            "8:46: found `hit` 0, expected 1 or more",
+            "8:46: found `hit` 0, expected 1 to 10000000",
+            "8:60: found key `backs-off`, expected none: `at` takes `first`, `hit`, `repeat`, `vcpu`, \
+             `thread`, `task` and `in-nmi`, and for `nmi` and `pmu-overflow` also `times` and `sweep`",
             "9:19: key `count` is missing beside `every`",
             "9:19: found 1 us, expected 10 us or more",
             "9:36: found vCPU 0 twice",
             "9:39: found vCPU 9, expected one of the machine's 9, from 0",
-            "9:50: found key `first`, expected none: `every` takes `count` and `vcpus`",
+            "9:50: found key `first`, expected none: `every` takes `count` and `vcpus`, \
+             and for `nmi` and `pmu-overflow` also `backs-off`",
             "10:10: expected exactly one of `at` (an instruction or an access), `every` (a time), `on` (an event) and \
              `delay` (a time), or `after` alone",
             "12:10: found timeout 1 s, expected more than the settle time, 2 s",
@@ -385,12 +412,12 @@ inject:
             "13:61: found vCPU 1, expected one of the machine's 1, from 0",
             "14:41: found thread 1, expected one of the workload's 1, from 0",
             "14:50: found vCPU 1, expected one of the machine's 1, from 0",
-            "14:58: found `hit` 0, expected 1 or more",
+            "14:58: found `hit` 0, expected 1 to 10000000",
             "15:35: found 1 us, expected 1 ms to 10 s",
         ],
     );
     of_more(
-        "schedule: { points: [{ vcpu: 1, at: { user: rot } }], repeat: 0 }\n",
+        "schedule: { points: [{ vcpu: 1, at: { user: rot } }], repeat: 18446744073709551615 }\n",
         [
             "6:21: found 1 points, expected two or more",
             "6:30: found vCPU 1, expected one of the machine's 1, from 0",
@@ -401,8 +428,8 @@ inject:
              exec_return, entry_leaf, compat_descend, compat_leaf, compat_nop, \
              process_leaf, process_call, process_return, fork_leaf, fork_call, fork_return, \
              shapes_leaf, shapes_begin, shapes_call, shapes_return, shapes_handler, \
-             bare_begin, bare_descend, bare_leaf, bare_body, bare_call, bare_return, c_begin, odd_begin, odd_late, odd_gone, odd_handler",
-            "6:63: found `repeat` 0, expected 1 or more",
+             bare_begin, bare_descend, bare_leaf, bare_body, bare_call, bare_return, c_begin, odd_begin, odd_late, odd_gone, odd_handler, interpret, native_leaf, native_call, native_return",
+            "6:63: found `repeat` 18446744073709551615, expected 1 to 10000000",
         ],
     );
 }
@@ -462,4 +489,47 @@ fn explorations() {
             "8:11: found `snapshot` beside `explore`, whose trials differ",
         ],
     );
+}
+
+#[test]
+fn unwinding_in_user_mode() {
+    of_other(
+        "kind: spin",
+        "kind: waits",
+        ["4:9: found `waits` without user-mode, which it needs"],
+    );
+    says(
+        &format!(
+            "{}user-mode: {{}}\n",
+            MINIMAL.replace("kind: spin", "kind: exit")
+        ),
+        [
+            "4:9: found `exit` with user-mode, expected `spin`, `syscalls`, `deep`, `frameless`, `interpreter`, `fork`, \
+             `vfork`, `clone3`, `exec`, `exit-group`, `waits` or `raises`",
+        ],
+    );
+    of_more(
+        "user-mode: { twins: true, signal: 65, blocked: true }\n",
+        [
+            "6:21: found 1 threads, expected an even number with twins",
+            "6:35: found signal 65, expected 1 to 64",
+            "6:48: found `blocked` with `spin`, expected `deep`",
+        ],
+    );
+}
+
+#[test]
+fn of_what_asks() {
+    of_more(
+        "user-mode: { ask: itimer }\n",
+        ["6:19: found signal 40, expected `signal: 27`: the kernel sends no other one"],
+    );
+    of_more(
+        "user-mode: { ask: sigtrap, signal: 10 }\n",
+        ["6:19: found signal 10, expected `signal: 5`: the kernel sends no other one"],
+    );
+    load(&format!(
+        "{MINIMAL}user-mode: {{ ask: sigtrap, signal: 5 }}\n"
+    ))
+    .unwrap();
 }

@@ -76,7 +76,7 @@ inject:
   - nmi: {{ at: {{ kernel: __x64_sys_getppid+0x4 }}, first: 2, hit: 3, times: 4, repeat: 5 }}
   - nmi: {{ at: {{ user: spin_loop }} }}
   - nmi: {{ every: 500 us, count: 2000 }}
-  - nmi: {{ every: 1 ms, count: 1, vcpus: [1] }}
+  - nmi: {{ every: 1 ms, count: 1, vcpus: [1], backs-off: true }}
 "
     );
     let plan = plan(&text).unwrap();
@@ -117,11 +117,13 @@ inject:
                 period_us: 500,
                 count: 2000,
                 vcpus: vec![0, 1],
+                backs_off: false,
             },
             &TriggerPlan::Rate {
                 period_us: 1000,
                 count: 1,
                 vcpus: vec![1],
+                backs_off: true,
             },
         ]
     );
@@ -395,10 +397,12 @@ fn library() {
     assert_eq!(names(&in_tree), names(&embedded));
     assert!(in_tree.scenarios.len() >= 8);
     for loaded in &in_tree.scenarios {
-        assert!(
-            !loaded.scenario.require.is_empty(),
-            "{} has no point",
-            loaded.file
-        );
+        let first = loaded.text.lines().next();
+        let modeline = "# yaml-language-server: $schema=schema.json";
+        assert_eq!(first, Some(modeline), "{}", loaded.file);
+        // A program says by itself what it found.
+        let scenario = &loaded.scenario;
+        let has_point = !scenario.require.is_empty() || scenario.workload.program.is_some();
+        assert!(has_point, "{} has no point", loaded.file);
     }
 }

@@ -1,9 +1,12 @@
 //! The errors of wrong scenarios, and the plans of right ones.
 
 mod bad_input;
+mod bpf;
 mod good_input;
 mod lab;
+mod lacks;
 mod lines;
+mod tracefs;
 mod triggers;
 
 use std::collections::{BTreeMap, BTreeSet};

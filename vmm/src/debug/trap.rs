@@ -8,8 +8,10 @@
 //! by code that enters at the second one.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
+use kvm_bindings::kvm_sregs;
 
-use crate::memory::{Memory, as_usize};
+use crate::memory::{Memory, Translation, as_usize, translate};
+use crate::x86::LONGEST_INSTRUCTION;
 
 /// `out imm8, al`, without the port.
 const OUT: u8 = 0xe6;
@@ -76,6 +78,29 @@ impl Trap {
         };
         trap.original = trap.bytes(memory)?;
         Ok(trap)
+    }
+
+    /// The trap for the code at a virtual address by these page tables, and that code. Does not
+    /// write it yet. All vCPUs must be stopped.
+    pub(crate) fn by_tables(
+        address: u64,
+        tables: &kvm_sregs,
+        port: u16,
+        memory: &Memory,
+    ) -> Result<(Self, [u8; LONGEST_INSTRUCTION]), TrapError> {
+        let physical = |address: u64| match translate(memory, tables, address) {
+            Translation::To(physical) => Ok(physical),
+            _ => Err(TrapError::Unmapped { address }),
+        };
+        let mut code = [0; LONGEST_INSTRUCTION];
+        for (at, byte) in (address..).zip(&mut code) {
+            // What is behind the last page of text is no part of the instruction.
+            let Ok(physical) = physical(at) else { break };
+            let read = memory.read(physical, std::slice::from_mut(byte));
+            read.map_err(|_| TrapError::Unmapped { address })?;
+        }
+        let bytes = [physical(address)?, physical(address.wrapping_add(1))?];
+        Ok((Self::new(address, bytes, port, memory)?, code))
     }
 
     fn bytes(&self, memory: &Memory) -> Result<[u8; 2], TrapError> {

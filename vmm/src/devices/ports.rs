@@ -4,6 +4,8 @@ use std::ops::RangeInclusive;
 
 use super::serial::{self, Uart};
 
+/// The port of the `out` that replaces the instruction behind `sysenter` ([`crate::sysenter`]).
+pub(crate) const SYSENTER_PORT: u16 = 0xf4;
 /// The port of the `out` that replaces a return to user mode ([`crate::returns`]).
 pub(crate) const RETURN_PORT: u16 = 0xf5;
 /// The port of the `out` that replaces `RDPMC` ([`crate::pmu`]). No PC device has this port or

@@ -20,6 +20,7 @@ use crate::kvm::{cpuid, msr};
 use crate::memory::{Memory, MemoryError};
 use crate::pmu::{self, Pmu, PmuError};
 use crate::returns::PlantedReturns;
+use crate::sysenter::PlantedSysenter;
 use crate::threads::Vcpus;
 use crate::traps::Traps;
 use crate::vcpu::{Vcpu, kick};
@@ -155,10 +156,13 @@ impl Machine {
             console,
             traps: Traps::new(memory.clone()),
             returns: PlantedReturns::default(),
+            sysenter: PlantedSysenter::default(),
             memory,
             ports,
             ram: Ram::default(),
-            msrs: msrs.as_slice().to_vec(),
+            msrs: { msrs.as_slice().iter().copied() }
+                .filter(|index| msr::is_saved(*index, cpuid::on_tcg()))
+                .collect(),
             vm,
         })
     }

@@ -18,9 +18,11 @@ impl Machine {
         let chips = Chips::of(&self.vm, self.ports.uart())?;
         self.traps.lift()?;
         self.returns.lift(&self.memory)?;
+        self.sysenter.lift(&self.memory)?;
         let pages = self.ram.save(&self.vm, &self.memory)?;
         self.traps.put_back()?;
         self.returns.put_back(&self.memory)?;
+        self.sysenter.put_back(&self.memory)?;
         Ok(Checkpoint { cpus, chips, pages })
     }
 
@@ -60,6 +62,7 @@ impl Machine {
             .restore(&self.vm, &self.memory, &checkpoint.pages)?;
         self.traps.after_restore(&mut self.vcpus)?;
         self.returns.put_back(&self.memory)?;
+        self.sysenter.put_back(&self.memory)?;
         Ok(restored)
     }
 
@@ -84,8 +87,10 @@ impl Machine {
     pub fn differences(&mut self, checkpoint: &Checkpoint) -> Result<Vec<String>, CheckpointError> {
         self.vcpus.pause_all()?;
         self.returns.lift(&self.memory)?;
+        self.sysenter.lift(&self.memory)?;
         let found = checkpoint.pages.differences(&self.memory);
         self.returns.put_back(&self.memory)?;
+        self.sysenter.put_back(&self.memory)?;
         let mut found = found?;
         let chips = Chips::of(&self.vm, self.ports.uart())?;
         found.extend(chips.differences(&checkpoint.chips));

@@ -78,6 +78,14 @@ impl<'m> VcpuHandle<'m> {
         stopped.postpone_timer(by)
     }
 
+    /// As [`VcpuHandle::postpone_timer`]; but an interrupt of the timer that is pending does not stay so: it
+    /// comes as late. What the guest would do with it, it does then.
+    pub fn take_back_timer(&self, by: Duration) -> Result<(), InspectError> {
+        let stopped = self.machine.vcpus.stopped(self.index);
+        let stopped = stopped.ok_or(InspectError::NotStopped { vcpu: self.index })?;
+        stopped.take_back_timer(by)
+    }
+
     /// Injects one NMI. The guest takes it at the next instruction boundary after the vCPU is
     /// resumed with [`Run::Continue`] (see [`NmiReceipt`] for the exception).
     pub fn inject_nmi(&mut self) -> Result<NmiReceipt, InjectError> {
@@ -183,6 +191,7 @@ impl<'m> VcpuHandle<'m> {
         self.inspect()?.read_virt(address, into)?;
         self.machine.traps.hide(address, into);
         self.machine.returns.hide(address, into);
+        self.machine.sysenter.hide(address, into);
         Ok(())
     }
 

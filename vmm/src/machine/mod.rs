@@ -4,6 +4,7 @@ mod build;
 mod checkpoints;
 mod handle;
 mod returns;
+mod sysenter;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use crate::devices::ports::Ports;
 use crate::devices::serial::Console;
 use crate::memory::Memory;
 use crate::returns::PlantedReturns;
+use crate::sysenter::PlantedSysenter;
 use crate::threads::{Pause, PauseError, ResumeError, State, VcpuEvent, Vcpus};
 use crate::traps::{BreakpointError, Places, Traps};
 use crate::vcpu::{InspectError, Run};
@@ -23,6 +25,7 @@ use crate::vcpu::{InspectError, Run};
 pub use build::{BuildError, MachineConfig};
 pub use handle::VcpuHandle;
 pub use returns::ReturnWatchError;
+pub use sysenter::MendError;
 
 /// Maximum number of vCPUs of a machine.
 const MAX_VCPUS: u8 = 8;
@@ -41,7 +44,8 @@ pub struct Machine {
     ram: Ram,
     traps: Traps,
     returns: PlantedReturns,
-    /// The MSRs of a checkpoint.
+    sysenter: PlantedSysenter,
+    /// The MSRs of a checkpoint ([`msr::is_saved`](crate::kvm::msr::is_saved)).
     msrs: Vec<u32>,
     // Last: the VM must outlive its vCPUs.
     vm: VmFd,

@@ -32,7 +32,6 @@ impl Machine {
     /// # Errors
     /// [`ReturnWatchError`]. Nothing is noted then.
     pub fn watch_returns(&mut self, watch: ReturnWatch) -> Result<(), ReturnWatchError> {
-        let sites = watch.sites.clone();
         let stopped = self.vcpus.stop_running()?;
         let sregs = self.vcpus.all_stopped().next().map(|vcpu| vcpu.sregs());
         let planted = match sregs {
@@ -40,8 +39,7 @@ impl Machine {
             _ => Err(PlantError::NoneStopped),
         };
         let shared = planted.as_ref().ok().cloned();
-        self.traps
-            .set_taken(if shared.is_some() { &sites } else { &[] });
+        self.tell_taken();
         for vcpu in self.vcpus.all_stopped_mut() {
             vcpu.returns.clone_from(&shared);
         }
@@ -73,7 +71,7 @@ impl Machine {
     pub fn end_returns(&mut self) -> Result<(), ReturnWatchError> {
         let stopped = self.vcpus.stop_running()?;
         let removed = self.returns.remove(&self.memory);
-        self.traps.set_taken(&[]);
+        self.tell_taken();
         for vcpu in self.vcpus.all_stopped_mut() {
             vcpu.returns = None;
         }

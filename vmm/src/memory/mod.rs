@@ -91,7 +91,10 @@ impl RamRange {
 
 impl Memory {
     /// Maps `mib` MiB of zeroed RAM, from guest-physical 0 up, with a gap from 3 to 4 GiB.
-    pub(crate) fn new(mib: u32) -> Result<Self, MemoryError> {
+    ///
+    /// # Errors
+    /// [`MemoryError`].
+    pub fn new(mib: u32) -> Result<Self, MemoryError> {
         if !(MIN_MEMORY_MIB..=MAX_MEMORY_MIB).contains(&mib) {
             return Err(MemoryError::Size { mib });
         }

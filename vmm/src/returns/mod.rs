@@ -69,6 +69,8 @@ pub struct ReturnNote {
     pub field: Option<u32>,
     /// An interrupt or NMI waits, which the vCPU takes before the first instruction in user mode.
     pub interrupted: bool,
+    /// The instruction in user mode.
+    pub rip: u64,
     /// The words; 0 for one that is not in RAM.
     pub words: Vec<u64>,
 }
@@ -141,7 +143,7 @@ impl Returns {
         }
         if landed.user {
             let interrupted = inject::is_due(fd, landed.regs.rflags)?;
-            self.note(fd, vcpu, memory, &sregs, interrupted)?;
+            self.note(fd, vcpu, memory, &sregs, interrupted, landed.regs.rip)?;
         }
         if let Some(sregs) = landed.sregs {
             fd.set_sregs(&settable(sregs))?;
@@ -187,6 +189,7 @@ impl Returns {
         memory: &Memory,
         sregs: &kvm_sregs,
         interrupted: bool,
+        rip: u64,
     ) -> Result<(), errno::Error> {
         let gs = match sregs.gs.base >> 63 {
             1 => sregs.gs.base,
@@ -211,6 +214,7 @@ impl Returns {
             current,
             field,
             interrupted,
+            rip,
             words,
         });
         Ok(())

@@ -9,8 +9,7 @@ use super::execute::ReturnKind;
 use super::{ReturnNote, ReturnWatch, Returns};
 use crate::debug::{Trap, TrapError};
 use crate::devices::ports::RETURN_PORT;
-use crate::memory::{Memory, Translation, translate};
-use crate::x86::LONGEST_INSTRUCTION;
+use crate::memory::Memory;
 
 /// CR4: events and returns are those of FRED.
 const CR4_FRED: u64 = 1 << 32;
@@ -55,27 +54,16 @@ impl PlantedReturns {
         if sregs.cr4 & CR4_FRED != 0 {
             return Err(PlantError::Fred);
         }
-        let physical = |address: u64| match translate(memory, sregs, address) {
-            Translation::To(physical) => Ok(physical),
-            _ => Err(TrapError::Unmapped { address }),
-        };
         let mut kinds = Vec::new();
         let mut planted = Vec::new();
         for &address in &watch.sites {
-            let mut code = [0; LONGEST_INSTRUCTION];
-            for (at, byte) in (address..).zip(&mut code) {
-                // What is behind the last page of text is no part of the instruction.
-                let Ok(physical) = physical(at) else { break };
-                let read = memory.read(physical, std::slice::from_mut(byte));
-                read.map_err(|_| TrapError::Unmapped { address })?;
-            }
+            let (trap, code) = Trap::by_tables(address, sregs, RETURN_PORT, memory)?;
             let Some(kind) = ReturnKind::of(&code, address) else {
                 let found = code.into();
                 return Err(PlantError::NoReturn { address, found });
             };
-            let bytes = [physical(address)?, physical(address.wrapping_add(1))?];
             kinds.push((address, kind));
-            planted.push(Trap::new(address, bytes, RETURN_PORT, memory)?);
+            planted.push(trap);
         }
         planted.iter().try_for_each(|trap| trap.put_in(memory))?;
         self.planted = planted;
@@ -107,6 +95,11 @@ impl PlantedReturns {
         for trap in &self.planted {
             trap.hide(address, bytes);
         }
+    }
+
+    /// The addresses of the replaced instructions.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = u64> {
+        self.planted.iter().map(|trap| trap.address)
     }
 
     /// From now on notes the 32 bits at this offset of the current task, too.

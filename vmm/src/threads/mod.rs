@@ -1,5 +1,6 @@
 //! A thread for each vCPU, and the vCPUs as the caller's thread controls them.
 
+mod filter;
 mod returns;
 mod run_here;
 mod slot;

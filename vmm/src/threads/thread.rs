@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use vmm_sys_util::signal::unblock_signal;
 
+use super::filter;
 use crate::devices::ports::Ports;
 use crate::vcpu::kick::kick_signal;
 use crate::vcpu::{Run, Stop, Vcpu, run_until_stop};
@@ -48,6 +49,10 @@ fn serve(commands: &Receiver<Command>, notices: &Sender<Notice>, ports: &Ports) 
     if let Err(error) = unblock_signal(kick_signal()) {
         tracing::error!("failed to unblock the kick signal: {error:?}");
         return;
+    }
+    if let Err(error) = filter::restrict() {
+        // The system has no seccomp; who starts the process says so.
+        tracing::debug!("a vCPU's thread may make any system call: {error}");
     }
     for Command { mut vcpu, run } in commands {
         let stop = run_until_stop(&mut vcpu, run, ports);

@@ -82,7 +82,8 @@ pub(crate) struct Traps {
     /// The guest has had breakpoints of its own. Linux removes them from the registers during an
     /// NMI, so the registers at some moment do not tell.
     guests_own: bool,
-    /// Instructions that are replaced by something else ([`crate::returns`]): they take no trap.
+    /// Instructions that are replaced by something else ([`crate::returns`],
+    /// [`crate::sysenter`]): they take no trap.
     taken: Vec<u64>,
 }
 
@@ -99,8 +100,8 @@ impl Traps {
     }
 
     /// From now on instructions at these addresses take no trap.
-    pub(crate) fn set_taken(&mut self, addresses: &[u64]) {
-        self.taken = addresses.to_vec();
+    pub(crate) fn set_taken(&mut self, addresses: Vec<u64>) {
+        self.taken = addresses;
     }
 
     /// Whether no trap is planted.

@@ -7,7 +7,9 @@ use kvm_bindings::{
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use super::stop::{Access, AccessKind, Stop};
-use crate::devices::ports::{Ports, RDPMC_PORT, RETURN_PORT, TRAP_PORT, WriteEffect};
+use crate::devices::ports::{
+    Ports, RDPMC_PORT, RETURN_PORT, SYSENTER_PORT, TRAP_PORT, WriteEffect,
+};
 use crate::kvm::msr;
 use crate::pmu::Counters;
 
@@ -26,6 +28,9 @@ pub(crate) enum Exit {
     Trap,
     /// A write to the port of replaced returns, which KVM has yet to complete.
     Return,
+    /// A write to the port of the replaced instruction behind `sysenter`, which KVM has yet to
+    /// complete.
+    Sysenter,
     /// Any other reason to stop.
     Stop(Stop),
 }
@@ -43,6 +48,7 @@ pub(crate) fn run_once(fd: &mut VcpuFd, ports: &Ports, counters: Option<&mut Cou
     match exit {
         VcpuExit::IoOut(TRAP_PORT, _) => Exit::Trap,
         VcpuExit::IoOut(RETURN_PORT, _) => Exit::Return,
+        VcpuExit::IoOut(SYSENTER_PORT, _) => Exit::Sysenter,
         VcpuExit::IoOut(RDPMC_PORT, _) if counters.is_some() => read_counter(fd, counters),
         VcpuExit::X86Rdmsr(exit) => {
             let index = exit.index;
@@ -93,7 +99,7 @@ fn read_counter(fd: &mut VcpuFd, counters: Option<&mut Counters>) -> Exit {
         let ecx = u32::from_le_bytes([a, b, c, d]);
         let value = counters.and_then(|it| Some(it.rdpmc(ecx, msr::tsc(fd).ok()?)));
         let Some(Some(value)) = value else {
-            return Ok(unhandled(format!("RDPMC of counter {ecx:#x}")));
+            return Ok(bad_access(format!("RDPMC of counter {ecx:#x}")));
         };
         regs.rax = value & 0xffff_ffff;
         regs.rdx = value >> 32;
@@ -116,7 +122,7 @@ fn read_msr(fd: &mut VcpuFd, counters: Option<&mut Counters>, index: u32) -> Exi
             fd.get_kvm_run().__bindgen_anon_1.msr.error = 0;
             answered(AccessKind::Rdmsr, index)
         }
-        None => unhandled(format!("read of MSR {index:#x}")),
+        None => bad_access(format!("read of MSR {index:#x}")),
     }
 }
 
@@ -130,7 +136,7 @@ fn write_msr(fd: &mut VcpuFd, counters: Option<&mut Counters>, index: u32, data:
             fd.get_kvm_run().__bindgen_anon_1.msr.error = 0;
             answered(AccessKind::Wrmsr, index)
         }
-        None => unhandled(format!("write of {data:#x} to MSR {index:#x}")),
+        None => bad_access(format!("write of {data:#x} to MSR {index:#x}")),
     }
 }
 
@@ -141,6 +147,10 @@ fn answered(kind: AccessKind, number: impl Into<u64>) -> Exit {
 
 fn unhandled(exit: String) -> Exit {
     Exit::Stop(Stop::Unhandled { exit })
+}
+
+fn bad_access(what: String) -> Exit {
+    Exit::Stop(Stop::BadAccess { what })
 }
 
 /// Bytes of one item of the port access that made `KVM_RUN` return.
@@ -163,7 +173,7 @@ fn write_port(ports: &Ports, port: u16, size: u8, data: &[u8]) -> Exit {
                     .fold(0, |value, byte| value << 8 | u32::from(*byte));
                 Exit::Doorbell(Stop::Port { port, size, value })
             }
-            false => unhandled(format!("string output to doorbell port {port:#x}")),
+            false => bad_access(format!("string output to doorbell port {port:#x}")),
         },
     }
 }

@@ -24,6 +24,7 @@ use crate::kvm::msr;
 use crate::memory::{Memory, Translation, as_usize, translate};
 use crate::pmu::Counters;
 use crate::returns::Returns;
+use crate::sysenter::SysenterEntry;
 use crate::x86::PAGE;
 use kick::RunPage;
 
@@ -79,6 +80,8 @@ pub(crate) struct Vcpu {
     pub(crate) passed: Passed,
     /// Its returns to user mode are executed and noted here.
     pub(crate) returns: Option<Arc<Returns>>,
+    /// Where CS is mended behind `sysenter`.
+    pub(crate) sysenter: Option<SysenterEntry>,
 }
 
 impl Vcpu {
@@ -100,6 +103,7 @@ impl Vcpu {
             at_breakpoint: false,
             passed: Passed::default(),
             returns: None,
+            sysenter: None,
         })
     }
 

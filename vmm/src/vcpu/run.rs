@@ -12,6 +12,7 @@ use super::{InspectError, Stop, Vcpu};
 use crate::debug::{Cause, StepMethod, heed_breakpoint, pass_breakpoint};
 use crate::devices::ports::Ports;
 use crate::returns::Executed;
+use crate::sysenter::SysenterEntry;
 use crate::x86::LONGEST_INSTRUCTION;
 
 /// How far a resumed vCPU runs.
@@ -60,7 +61,11 @@ pub(crate) fn run_until_stop(vcpu: &mut Vcpu, run: Run, ports: &Ports) -> Stop {
 
 fn run_as_set_up(vcpu: &mut Vcpu, ports: &Ports) -> Stop {
     loop {
-        match run_once(&mut vcpu.fd, ports, vcpu.counters.as_mut()) {
+        let exit = run_once(&mut vcpu.fd, ports, vcpu.counters.as_mut());
+        if let Err(error) = mend(vcpu, &exit) {
+            return unhandled("failed to mend CS behind sysenter", error);
+        }
+        match exit {
             Exit::Answered(access) if vcpu.watched.iter().any(|it| it.covers(access)) => {
                 return complete_output(vcpu, ports).unwrap_or(Stop::Access(access));
             }
@@ -89,8 +94,43 @@ fn run_as_set_up(vcpu: &mut Vcpu, ports: &Ports) -> Stop {
                 Ok(None) => {}
                 Err(error) => return unhandled("return to user mode", error),
             },
+            Exit::Sysenter => match at_sysenter(vcpu) {
+                Ok(Some(stop)) => return stop,
+                Ok(None) => {}
+                Err(error) => return unhandled("instruction behind sysenter", error),
+            },
             Exit::Stop(stop) => return with_code(vcpu, stop),
         }
+    }
+}
+
+/// Mends a vCPU that stands right behind `sysenter`. At the `out` there it is mended with that
+/// executed ([`at_sysenter`]).
+fn mend(vcpu: &Vcpu, exit: &Exit) -> Result<(), errno::Error> {
+    let Some(entry) = vcpu.sysenter else {
+        return Ok(());
+    };
+    let pc = match exit {
+        Exit::Debug(debug) => debug.pc,
+        Exit::Interrupted => vcpu.fd.get_regs()?.rip,
+        _ => return Ok(()),
+    };
+    match entry.is_at(pc) {
+        true => SysenterEntry::mend(&vcpu.fd),
+        false => Ok(()),
+    }
+}
+
+/// The guest executed the `out` in the place of the first instruction behind `sysenter`: executes
+/// that. `None` if the vCPU can run on.
+fn at_sysenter(vcpu: &mut Vcpu) -> Result<Option<Stop>, errno::Error> {
+    let Some(entry) = vcpu.sysenter else {
+        // The guest's own output, to a port without a device.
+        return Ok(None);
+    };
+    match entry.execute(&vcpu.fd)? {
+        Some(pc) => executed(vcpu, pc),
+        None => Ok(None),
     }
 }
 
@@ -123,7 +163,7 @@ fn at_return(vcpu: &mut Vcpu, ports: &Ports) -> Result<Option<Stop>, errno::Erro
     Ok(Some(Stop::StrangeReturn { pc, why }))
 }
 
-/// The return was executed, and the vCPU is at `pc`.
+/// The replaced instruction was executed, and the vCPU is at `pc`.
 fn executed(vcpu: &mut Vcpu, pc: u64) -> Result<Option<Stop>, errno::Error> {
     heed_breakpoint(&vcpu.fd, &vcpu.debug.config, &vcpu.passed, pc)?;
     // To an address: a breakpoint there says that it has come.

@@ -89,6 +89,11 @@ pub enum Stop {
     },
     /// `hlt`, on a KVM that does not wait for an interrupt itself.
     Halted,
+    /// The guest made an access that the device or the counter behind it does not have.
+    BadAccess {
+        /// Description of the access.
+        what: String,
+    },
     /// An exit that this VMM does not handle.
     Unhandled {
         /// Description of the exit.

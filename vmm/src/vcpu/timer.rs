@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{InspectError, Vcpu};
+use crate::inject;
 use crate::kvm::msr;
 
 /// `IA32_TSC_DEADLINE`: the guest's TSC at which the LAPIC's timer fires; 0 when it is not armed
@@ -13,10 +14,24 @@ impl Vcpu {
     /// Postpones the timer of the LAPIC, if it is armed in TSC-deadline mode: it does not fire
     /// before `by` of the guest's time has passed.
     pub(crate) fn postpone_timer(&self, by: Duration) -> Result<(), InspectError> {
-        let deadline = self.msr(MSR_TSC_DEADLINE)?;
-        if deadline == 0 {
-            return Ok(());
+        match self.msr(MSR_TSC_DEADLINE)? {
+            0 => Ok(()),
+            deadline => self.fire_after(by, deadline),
         }
+    }
+
+    /// As [`Vcpu::postpone_timer`]. If the timer's interrupt waits in the LAPIC already, it is taken back, and
+    /// comes when `by` has passed.
+    pub(crate) fn take_back_timer(&self, by: Duration) -> Result<(), InspectError> {
+        let waited = inject::take_back_timer(&self.fd);
+        match waited.map_err(|source| self.failed("take back the timer's interrupt", source))? {
+            true => self.fire_after(by, 0),
+            false => self.postpone_timer(by),
+        }
+    }
+
+    /// Arms the timer for `deadline`, but not before `by` of the guest's time has passed.
+    fn fire_after(&self, by: Duration, deadline: u64) -> Result<(), InspectError> {
         let ticks = by.as_nanos() * u128::from(self.tsc_khz()?) / 1_000_000;
         let ticks = u64::try_from(ticks).unwrap_or(u64::MAX);
         let earliest = self.msr(msr::TSC)?.saturating_add(ticks);

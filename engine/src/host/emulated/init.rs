@@ -4,24 +4,21 @@
 //! closes.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, finit_module, reboot};
 
-use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::deterministic::after_interrupt::ExitAfterInterrupt;
 use super::deterministic::region::Inside;
 use super::deterministic::turns::take_turns;
 use super::first_cpu;
 use super::initramfs::{KERNELS, MODULE_ORDER, PEER};
-use super::outbox::Outbox;
+use crate::host::channel::ToHost;
 use crate::host::native::{MachineBuilder, Native};
 use crate::host::perf_tool;
-use crate::plan::TrialPlan;
-use crate::plan::measurement::NotMeasured;
+use crate::host::serve::{self, Place};
 
 /// The first virtio port of the first controller.
 const PORT: &str = "/dev/vport0p1";
@@ -46,78 +43,27 @@ fn serve() -> anyhow::Result<()> {
     mount_kernel_filesystems()?;
     first_cpu::leave()?;
     match Inside::open()? {
-        Some(region) => serve_at(region),
-        None => serve_at(open_port()?),
+        Some(mut region) => serve::serve(prepare_kvm(), &mut region, &OuterMachine),
+        None => serve::serve(prepare_kvm(), &mut open_port()?, &OuterMachine),
     }
 }
 
-fn serve_at(mut port: impl Read + Write) -> anyhow::Result<()> {
-    let mut native = match prepare_kvm() {
-        Ok(native) => native,
-        Err(error) => {
-            let reason = format!("{error:#}");
-            return Ok(channel::send(&mut port, &FromHost::Unfit { reason })?);
+/// The outer machine as the place of orders.
+struct OuterMachine;
+
+impl Place for OuterMachine {
+    fn prepare(&self, order: &ToHost) -> anyhow::Result<Box<dyn Send>> {
+        // What is measured is the host as it is. Not only counted time makes QEMU leave its CPU loop: so
+        // does what one of its CPUs asks of another.
+        let exits: Box<dyn Send> = match order {
+            ToHost::Bench(_) => Box::new(()),
+            _ => Box::new(ExitAfterInterrupt::begin()?),
+        };
+        if let ToHost::RunInTurns { plan, seed } = order {
+            take_turns(*seed, plan.vcpus)?;
         }
-    };
-    let release = rustix::system::uname();
-    let hello = FromHost::Hello {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        release: release.release().to_string_lossy().into_owned(),
-    };
-    channel::send(&mut port, &hello)?;
-    loop {
-        match channel::receive(&mut port) {
-            Ok(order) => carry_out(order, &mut native, &mut port)?,
-            Err(ChannelError::Closed) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
+        Ok(exits)
     }
-}
-
-/// Carries out an order and sends its answers.
-fn carry_out(order: ToHost, native: &mut Native, port: &mut impl Write) -> anyhow::Result<()> {
-    // What is measured is the host as it is. Not only counted time makes QEMU leave its CPU loop: so
-    // does what one of its CPUs asks of another.
-    let exits = match &order {
-        ToHost::Bench(_) => None,
-        _ => Some(ExitAfterInterrupt::begin()?),
-    };
-    let last = match order {
-        ToHost::Run(plan) => trial(&plan, native, port)?,
-        ToHost::RunInTurns { plan, seed } => {
-            take_turns(seed, plan.vcpus)?;
-            trial(&plan, native, port)?
-        }
-        ToHost::Sweep(plan) => {
-            let mut sent = Ok(());
-            let mut outbox = Outbox::new(port);
-            native.sweep(&plan, &mut |message| {
-                sent = outbox.put(message);
-                sent.is_ok()
-            });
-            return Ok(sent?);
-        }
-        // A command that does not want to wait ends the whole machine.
-        ToHost::Bench(order) => {
-            FromHost::Bench(native.bench(&order, &|| true).map_err(NotMeasured::from))
-        }
-    };
-    drop(exits);
-    Ok(channel::send(port, &last)?)
-}
-
-/// Runs a trial and sends its progress; its last answer.
-fn trial(
-    plan: &TrialPlan,
-    native: &mut Native,
-    port: &mut impl Write,
-) -> Result<FromHost, ChannelError> {
-    let mut sent = Ok(());
-    let recording = native.run(plan, &mut |progress| {
-        sent = channel::send(port, &FromHost::Progress(progress.clone()));
-        sent.is_ok()
-    });
-    sent.map(|()| FromHost::Recording(Box::new(recording)))
 }
 
 fn mount_kernel_filesystems() -> std::io::Result<()> {

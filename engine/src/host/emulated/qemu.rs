@@ -8,7 +8,8 @@ use std::process::{Child, Stdio};
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use unwindlab_guest_kernel::Qemu;
-use unwindlab_guest_kernel::child::end_with_us;
+use unwindlab_guest_kernel::child::die_with_us;
+use unwindlab_guest_kernel::confine::confine;
 
 /// The outer machine's command line. `tsc=reliable`: without it the outer kernel does not trust
 /// TCG's TSC, KVM has no master clock, and the guest's perf timestamps of two CPUs disagree.
@@ -34,7 +35,8 @@ pub struct OuterMachine {
 
 impl OuterMachine {
     /// Starts QEMU with these options besides [`Self::common_arguments`], and with these files open
-    /// under their numbers. It ends with us.
+    /// under their numbers. It ends with us. It may read its own files and the outer kernel, write nothing, and has no
+    /// network and no privileges, besides QEMU's own filter of system calls.
     pub(super) fn start(
         &self,
         options: &[(&str, String)],
@@ -54,7 +56,9 @@ impl OuterMachine {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(errors);
-        end_with_us(&mut command);
+        let files = self.qemu.files().and_read(&self.vmlinux);
+        confine(&mut command, &files, "QEMU").map_err(io::Error::other)?;
+        die_with_us(&mut command);
         command.spawn()
     }
 

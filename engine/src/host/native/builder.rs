@@ -58,7 +58,7 @@ impl From<MachineError> for TrialEnd {
     fn from(error: MachineError) -> Self {
         let reason = error.to_string();
         match error {
-            MachineError::Unsupported(_) => Self::Unsupported { reason },
+            MachineError::Unsupported(_) => Self::HostLacks { reason },
             _ => Self::Infra { reason },
         }
     }

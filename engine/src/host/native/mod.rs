@@ -1,8 +1,9 @@
-//! The native KVM host: this process on this kernel's /dev/kvm. Also what runs inside the
-//! emulated one.
+//! The native KVM host: a process on this kernel's /dev/kvm ([`process`]). What it does also runs inside the emulated one.
 
+mod again;
 mod builder;
 mod idle_machines;
+pub mod process;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,13 +14,11 @@ use unwindlab_oracle::trace::recording::TrialEnd;
 pub use self::builder::MachineBuilder;
 use self::builder::{MachineError, cmdline};
 use self::idle_machines::IdleMachines;
-use super::progress_line;
-use crate::interrupt::Interrupt;
 use crate::measured::qemu::Peer;
 use crate::measured::{VmmBench, VmmError};
 use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
 use crate::plan::sweep::{Message, SweepPlan};
-use crate::plan::{Executor, InfraError, MachineSpec, Progress, TrialPlan, TrialProgress};
+use crate::plan::{MachineSpec, TrialPlan, TrialProgress};
 use crate::runner::boot::{Booted, MachineKind};
 use crate::sweep::engine::{self, Purpose};
 
@@ -66,8 +65,35 @@ impl Native {
         }
     }
 
-    /// Runs one trial. All that can go wrong is an end of the recording.
+    /// Runs one trial, and once more where its guest dies and the host may have done it. All that can go wrong is an end
+    /// of the recording.
     pub fn run(
+        &mut self,
+        plan: &TrialPlan,
+        tell: &mut dyn FnMut(&TrialProgress) -> bool,
+    ) -> Recording {
+        let first = self.run_once(plan, tell);
+        match first.end {
+            TrialEnd::Silent { .. } => {
+                // A machine of its own.
+                self.idle.clear();
+                let again = self.run_once(plan, tell);
+                let cmdline = again::talkative(&plan.cmdline, &again);
+                let settled = again::settle(first, again);
+                let Some(cmdline) = cmdline else {
+                    return settled;
+                };
+                let talkative = TrialPlan {
+                    cmdline,
+                    ..plan.clone()
+                };
+                again::with_place(settled, self.run_once(&talkative, tell))
+            }
+            _ => first,
+        }
+    }
+
+    fn run_once(
         &mut self,
         plan: &TrialPlan,
         tell: &mut dyn FnMut(&TrialProgress) -> bool,
@@ -166,58 +192,5 @@ impl Native {
             peer: self.peer.as_ref(),
             go_on,
         })?)
-    }
-}
-
-/// The native host as an executor: trials run in this process.
-#[derive(Debug)]
-pub struct InProcess {
-    native: Native,
-    description: String,
-    interrupt: Interrupt,
-}
-
-impl InProcess {
-    /// `why` it was chosen, in one line.
-    #[must_use]
-    pub fn new(native: Native, why: &str, interrupt: &Interrupt) -> Self {
-        Self {
-            native,
-            description: format!("native ({why})"),
-            interrupt: interrupt.clone(),
-        }
-    }
-}
-
-impl Executor for InProcess {
-    fn host(&self) -> String {
-        self.description.clone()
-    }
-
-    fn run(&mut self, plan: &TrialPlan, progress: &dyn Progress) -> Result<Recording, InfraError> {
-        Ok(self.native.run(plan, &mut |trial| {
-            progress.step(&progress_line(&plan.scenario, trial));
-            !self.interrupt.is_set()
-        }))
-    }
-
-    fn sweep(
-        &mut self,
-        plan: &SweepPlan,
-        take: &mut dyn FnMut(Message) -> bool,
-    ) -> Result<(), InfraError> {
-        let interrupt = &self.interrupt;
-        self.native
-            .sweep(plan, &mut |message| take(message) && !interrupt.is_set());
-        Ok(())
-    }
-
-    fn bench(
-        &mut self,
-        measurement: &Measurement,
-    ) -> Result<Result<MeasuredFigures, NotMeasured>, InfraError> {
-        let interrupt = &self.interrupt;
-        let measured = self.native.bench(measurement, &|| !interrupt.is_set());
-        Ok(measured.map_err(NotMeasured::from))
     }
 }

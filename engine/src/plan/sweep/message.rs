@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Point, Step};
 use unwindlab_oracle::trace::recording::{Injection, Recording, RingBytes, TrialEnd};
+use unwindlab_oracle::trace::tracefs::TracefsHeld;
 use unwindlab_oracle::trace::{LabLog, Witness};
 
 /// From the KVM host: any number of `Recording`, one `Path`, then any number of the others in any
@@ -74,6 +75,8 @@ pub struct SweptTrial {
     pub rings: Vec<RingBytes>,
     /// The log of the lab client, without the slots that precede the path.
     pub lab: Option<LabLog>,
+    /// What instances of tracefs wrote since the iteration began.
+    pub tracefs: Option<TracefsHeld>,
     /// The returns to user mode since the request, or since the NMIs where the task had been in user
     /// mode before.
     pub witness: Option<Witness>,

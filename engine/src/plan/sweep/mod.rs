@@ -39,6 +39,12 @@ pub struct SweepPlan {
     pub done: BTreeSet<Tried>,
     /// Longest path, in instructions.
     pub longest: u32,
+    /// The path ends with this of its task's arrivals in user mode: 1, or more where signal handlers come before the
+    /// code that was interrupted.
+    pub arrivals: u32,
+    /// Address of `nmi_longest_ns`, where the path is not to have the kernel's complaint about a handler that takes more
+    /// than a millisecond: in single steps each does (`nmi_check_duration`, arch/x86/kernel/nmi.c).
+    pub patience: Option<u64>,
     /// Longest trial, in milliseconds of the KVM host's clock. A longer one counts as a hang.
     pub limit_ms: u64,
     /// The other vCPUs run on the way to a point, too, instead of standing still.

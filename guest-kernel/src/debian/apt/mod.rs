@@ -33,7 +33,7 @@ const SUITES: &[&str] = &[STABLE, "trixie-backports", "forky", "sid", "experimen
 const LISTS_GOOD_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Read after the system's own configuration. It resets what concerns the system's packages: hooks,
-/// pins, further index files. The checks of signatures and hashes stay as the system has them.
+/// pins, further index files. Signatures and hashes are checked, even where the system does not (apt.conf(5), apt-secure(8)).
 ///
 /// `APT::Sandbox::User`: apt run by root would fetch as another user, who cannot enter a cache folder
 /// in root's home. For other users the option has no effect.
@@ -54,6 +54,11 @@ APT::Architectures { "amd64"; };
 APT::Get::Assume-Yes "true";
 APT::Install-Recommends "false";
 APT::Sandbox::User "root";
+APT::Get::AllowUnauthenticated "false";
+Acquire::AllowInsecureRepositories "false";
+Acquire::AllowWeakRepositories "false";
+Acquire::AllowDowngradeToInsecureRepositories "false";
+Acquire::Check-Valid-Until "true";
 APT::Status-Fd "1";
 APT::Update::Error-Mode "any";
 Acquire::Languages "none";
@@ -88,6 +93,11 @@ pub enum AptError {
     /// The system does not trust the archive's signature.
     #[error("apt does not trust the Debian mirror: update debian-archive-keyring: {0}")]
     Signature(String),
+    /// A file is not what the signed lists say.
+    #[error(
+        "a download is not what Debian's lists say: try again, or set {MIRROR_VARIABLE} to another mirror: {0}"
+    )]
+    Hash(String),
     /// No such package, or no longer: superseded versions are removed from the archive.
     #[error("the archive has no such package (any more): {0}")]
     Gone(String),
@@ -275,6 +285,58 @@ impl Apt {
         debs(into)
     }
 
+    /// Downloads the newest source package `name` that is wanted and that the archive still has, into the empty
+    /// folder `into`: the files that its `.dsc` names, verified by apt. The lists of sources are fetched for it.
+    pub fn download_source(
+        &self,
+        name: &str,
+        wanted: impl Fn(&Version) -> bool,
+        into: &Path,
+        progress: &dyn Progress,
+    ) -> Result<(Version, Vec<PathBuf>), AptError> {
+        progress.step("fetching Debian's lists of sources");
+        let list = "sources/debian-src.sources";
+        self.write(list, &self.mirror.sources_of(SUITES))?;
+        let fetched = self.newest_source(name, wanted, into, progress);
+        // Nobody else needs these lists, which every update would fetch.
+        let path = self.root.join(list);
+        fs::remove_file(&path).at(&path)?;
+        fetched
+    }
+
+    fn newest_source(
+        &self,
+        name: &str,
+        wanted: impl Fn(&Version) -> bool,
+        into: &Path,
+        progress: &dyn Progress,
+    ) -> Result<(Version, Vec<PathBuf>), AptError> {
+        run(self.apt_get().arg("update"), &self.root, Some(progress))?;
+        let mut show = self.apt_cache();
+        show.args(["showsrc", "--only-source", name]);
+        let known = run(&mut show, &self.root, None)?;
+        let lines = known
+            .lines()
+            .filter_map(|line| line.strip_prefix("Version: "));
+        let mut versions: Vec<Version> = lines.map(Version::new).filter(wanted).collect();
+        versions.sort();
+        versions.dedup();
+        // The pool may lack what the lists still have.
+        let mut gone = AptError::Gone(format!("the source of {name}"));
+        for version in versions.into_iter().rev() {
+            progress.step(&format!("downloading the source of {name} {version}"));
+            let mut fetch = self.apt_get();
+            fetch.current_dir(into).args(["source", "--download-only"]);
+            fetch.arg(format!("{name}={version}"));
+            match run(&mut fetch, &self.root, Some(progress)) {
+                Ok(_) => return Ok((version, files(into, "xz")?)),
+                Err(error @ AptError::Gone(_)) => gone = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(gone)
+    }
+
     fn apt_get(&self) -> Command {
         let mut command = self.program("apt-get");
         command.arg("-q");
@@ -341,10 +403,15 @@ fn offer(line: &str) -> Option<Offer> {
 
 /// The .deb files in a folder.
 fn debs(folder: &Path) -> Result<Vec<PathBuf>, AptError> {
+    files(folder, "deb")
+}
+
+/// The files with an extension in a folder, by name.
+fn files(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, AptError> {
     let mut found = Vec::new();
     for item in fs::read_dir(folder).at(folder)? {
         let path = item.at(folder)?.path();
-        if path.extension() == Some(OsStr::new("deb")) {
+        if path.extension() == Some(OsStr::new(extension)) {
             found.push(path);
         }
     }

@@ -132,6 +132,9 @@ pub(super) fn explain(command: String, errors: &str, status: &str) -> AptError {
     if let Some(line) = first_with(SIGNATURE) {
         return AptError::Signature(line);
     }
+    if let Some(line) = first_with(HASH) {
+        return AptError::Hash(line);
+    }
     if let Some(line) = first_with(GONE) {
         return AptError::Gone(line);
     }
@@ -154,6 +157,12 @@ pub(super) fn explain(command: String, errors: &str, status: &str) -> AptError {
 
 /// Messages of apt about signatures that it does not trust.
 const SIGNATURE: &[&str] = &["GPG error", "NO_PUBKEY", "BADSIG", "EXPKEYSIG"];
+/// Messages about files that are not those of the lists.
+const HASH: &[&str] = &[
+    "Hash Sum mismatch",
+    "File has unexpected size",
+    "Hashes of expected file",
+];
 /// Messages about a missing package or file.
 const GONE: &[&str] = &[
     "404  Not Found",

@@ -70,8 +70,17 @@ impl Mirror {
 
     /// The text of a source file (deb822) for these suites.
     pub fn source(&self, suites: &[&str]) -> String {
+        self.entry("deb", suites)
+    }
+
+    /// The same for the source packages of these suites.
+    pub fn sources_of(&self, suites: &[&str]) -> String {
+        self.entry("deb-src", suites)
+    }
+
+    fn entry(&self, kind: &str, suites: &[&str]) -> String {
         let mut text = format!(
-            "Types: deb\nURIs: {}\nSuites: {}\nComponents: main\nArchitectures: amd64\n",
+            "Types: {kind}\nURIs: {}\nSuites: {}\nComponents: main\nArchitectures: amd64\n",
             self.uri,
             suites.join(" ")
         );

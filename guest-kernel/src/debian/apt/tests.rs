@@ -42,6 +42,12 @@ fn failures_are_told_apart() {
     let refused = "E: The repository 'http://m.example/x sid InRelease' is not signed.\n\
                    E: Failed to fetch http://m.example/x/InRelease  400  Bad Request\n";
     assert!(matches!(explained(refused), AptError::Network(line) if line.contains("400")));
+    let other = "E: Failed to fetch http://m.example/a.deb  Hash Sum mismatch\n   Hashes of expected file:\n    \
+                 - SHA256:00\nE: Unable to fetch some archives\n";
+    assert!(matches!(explained(other), AptError::Hash(line) if line.contains("mismatch")));
+    let cut = "E: Failed to fetch http://m.example/a.deb  File has unexpected size (1 != 2). Mirror sync in \
+               progress? [IP: 192.0.2.1 80]\n";
+    assert!(matches!(explained(cut), AptError::Hash(line) if line.contains("1 != 2")));
     let gone = "E: Failed to fetch http://m.example/a.deb  404  Not Found [IP: 192.0.2.1 80]\n";
     assert!(matches!(explained(gone), AptError::Gone(line) if line.contains("404")));
     let unknown = "E: Version '7.2.1-1' for 'linux-binary-7.2.1-cloud-amd64' was not found\n";
@@ -88,4 +94,37 @@ fn a_program_that_is_not_there_is_told() {
         run(Command::new("echo").arg("a"), Path::new("/"), None).unwrap(),
         "a\n"
     );
+}
+
+/// Whatever the system says, signatures and hashes are checked.
+#[test]
+fn the_systems_settings_cannot_switch_checks_off() {
+    const PINNED: [(&str, &str); 5] = [
+        ("APT::Get::AllowUnauthenticated", "false"),
+        ("Acquire::AllowInsecureRepositories", "false"),
+        ("Acquire::AllowWeakRepositories", "false"),
+        ("Acquire::AllowDowngradeToInsecureRepositories", "false"),
+        ("Acquire::Check-Valid-Until", "true"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let (system, own) = (folder.path().join("system"), folder.path().join("own"));
+    let negate = |value| if value == "true" { "false" } else { "true" };
+    let weak = PINNED.map(|(key, value)| format!("{key} \"{}\";\n", negate(value)));
+    fs::write(&system, weak.concat()).unwrap();
+    fs::write(&own, CONFIG).unwrap();
+    let dump = |own: &[&Path]| {
+        let mut command = Command::new("apt-config");
+        command.env("APT_CONFIG", &system);
+        command.args(
+            own.iter()
+                .flat_map(|own| [OsStr::new("-c"), own.as_os_str()]),
+        );
+        run(command.arg("dump"), folder.path(), None).unwrap()
+    };
+    let (before, after) = (dump(&[]), dump(&[&own]));
+    for (key, value) in PINNED {
+        let line = |value| format!("{key} \"{value}\";");
+        assert!(before.contains(&line(negate(value))), "{key}: {before}");
+        assert!(after.contains(&line(value)), "{key}: {after}");
+    }
 }

@@ -3,16 +3,24 @@
 //! Nothing is installed and no maintainer script runs. The caller says for each name whether and
 //! where the file is written; the rest of the package is skipped.
 
+mod members;
+
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
+
+use members::Members;
 
 use crate::cache::CacheError;
 use crate::zstd;
 
 /// Why a package cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "the variant's message says what its fields are"
+)]
 pub enum DebError {
     /// The archive is damaged.
     #[error("cannot unpack {}: {source}", path.display())]
@@ -89,10 +97,19 @@ fn with_data<T>(
 ) -> Result<T, DebError> {
     let damaged = damaged(deb);
     let file = File::open(deb).map_err(damaged)?;
-    let mut members = ar::Archive::new(BufReader::new(file));
-    while let Some(member) = members.next_entry() {
-        let member = member.map_err(damaged)?;
-        let data: Box<dyn Read + '_> = match member.header().identifier() {
+    with_data_of(deb, BufReader::new(file), read)
+}
+
+/// As [`with_data`], of a package that is read from `file`.
+fn with_data_of<T>(
+    deb: &Path,
+    file: impl Read,
+    read: impl FnOnce(&mut dyn Read) -> Result<T, DebError>,
+) -> Result<T, DebError> {
+    let damaged = damaged(deb);
+    let mut members = Members::of(file).map_err(damaged)?;
+    while let Some((name, member)) = members.next().map_err(damaged)? {
+        let data: Box<dyn Read + '_> = match name.as_slice() {
             b"data.tar.xz" => Box::new(liblzma::read::XzDecoder::new(member)),
             b"data.tar.zst" => {
                 Box::new(zstd::Decoder::new(BufReader::new(member)).map_err(damaged)?)
@@ -104,6 +121,32 @@ fn with_data<T>(
         return read(&mut data.take(MAX_UNPACKED));
     }
     Err(DebError::NoData(deb.to_path_buf()))
+}
+
+/// Path and bytes of each regular file in a package, of whose data at most so much is read.
+///
+/// # Errors
+/// [`DebError`].
+pub fn files(package: &[u8], most: u64) -> Result<Vec<(PathBuf, u64)>, DebError> {
+    let deb = Path::new("package");
+    let damaged = damaged(deb);
+    with_data_of(deb, package, |data| {
+        let mut files = Vec::new();
+        for entry in tar::Archive::new(data.take(most))
+            .entries()
+            .map_err(damaged)?
+        {
+            let mut entry = entry.map_err(damaged)?;
+            let path = entry.path().map_err(damaged)?;
+            if let Some(path) = plain(&path)
+                && entry.header().entry_type() == tar::EntryType::Regular
+            {
+                let bytes = io::copy(&mut entry, &mut io::sink()).map_err(damaged)?;
+                files.push((path, bytes));
+            }
+        }
+        Ok(files)
+    })
 }
 
 enum WriteError {

@@ -167,3 +167,13 @@ proptest! {
         prop_assert!(fs::read_dir(folder.path()).unwrap().count() == 2);
     }
 }
+
+/// The crate `ar` panics here: it takes such a name for a place in a table.
+#[test]
+fn a_name_in_a_table_that_is_not_there() {
+    let mut package = b"!<arch>\n".to_vec();
+    package.extend(format!("{:<48}{:<10}`\n", "/900000000", 0).bytes());
+    assert!(matches!(files(&package, 1), Err(DebError::NoData(_))));
+    package.extend(b"cut");
+    assert!(matches!(files(&package, 1), Err(DebError::Archive { .. })));
+}

@@ -19,6 +19,9 @@ const MAX_SIZE: u64 = 64 << 20;
 /// Most steps from a type to what it stands for. The kernel's own limit is 32
 /// (`MAX_RESOLVE_DEPTH`, kernel/bpf/btf.c).
 const MAX_DEPTH: usize = 32;
+/// Most members that are looked at for one name. A struct of the kernel has some hundred; one with unnamed members of its own type
+/// would have no end.
+const MAX_MEMBERS: usize = 100_000;
 
 /// Why a member is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -117,7 +120,7 @@ impl Types {
         let mut place = structure.to_owned();
         let mut offset = 0_u64;
         for name in path.split('.') {
-            let inside = self.find(here, name, MAX_DEPTH);
+            let inside = self.find(here, name, MAX_DEPTH, &mut { MAX_MEMBERS });
             let (at, tid) = inside.ok_or_else(|| self.no_member(here, &place, name))?;
             place = format!("{place}.{name}");
             let at = at.ok_or_else(|| LayoutError::BitField(place.clone()))?;
@@ -130,10 +133,17 @@ impl Types {
         Ok(Member { offset, size })
     }
 
-    /// Offset and type of a member; no offset for a bit field.
-    fn find(&self, of: &TypeVariant, name: &str, depth: usize) -> Option<(Option<u64>, u32)> {
+    /// Offset and type of a member; no offset for a bit field. It looks at `left` members at most.
+    fn find(
+        &self,
+        of: &TypeVariant,
+        name: &str,
+        depth: usize,
+        left: &mut usize,
+    ) -> Option<(Option<u64>, u32)> {
         let depth = depth.checked_sub(1)?;
         for member in members(of)? {
+            *left = left.checked_sub(1)?;
             let at = match member.offset() {
                 Offset::ByteOffset(at) => Some(u64::from(at)),
                 Offset::BitOffsetAndSize(..) => None,
@@ -142,7 +152,7 @@ impl Types {
                 Some(other) if other == name => return Some((at, member.tid())),
                 None => {
                     let inside = self.plain(member.tid());
-                    let found = inside.and_then(|it| self.find(it, name, depth));
+                    let found = inside.and_then(|it| self.find(it, name, depth, left));
                     if let (Some(at), Some((inner, tid))) = (at, found) {
                         return Some((inner.map(|inner| at.saturating_add(inner)), tid));
                     }

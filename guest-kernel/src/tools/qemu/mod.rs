@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cache::{Cache, CacheError, Entry};
 use crate::child;
+use crate::confine::Allowed;
 use crate::debian::apt::{Apt, AptError, STABLE};
 use crate::debian::closure::{identity, package_version, unpack};
 use crate::debian::deb::DebError;
@@ -33,6 +34,13 @@ pub const FIRMWARE: &str = files::FIRMWARE;
 const PACKAGE: &str = "qemu-system-x86";
 const KIND: &str = "qemu";
 
+/// QEMU's own seccomp filter: it starts no process, gets no privileges, and does not change its scheduling
+/// (qemu(1), `-sandbox`). A guest that breaks out of it is left with that.
+const SANDBOX: [&str; 2] = [
+    "-sandbox",
+    "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
+];
+
 /// A QEMU for x86-64.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Qemu {
@@ -46,15 +54,34 @@ pub struct Qemu {
     pub version: String,
     /// Which QEMU it is and where it lies, for messages.
     pub origin: String,
+    /// Whether it confines itself. One that was built without libseccomp cannot.
+    pub is_confined: bool,
 }
 
 impl Qemu {
-    /// A command that runs this QEMU. The caller adds options.
+    /// A command that runs this QEMU, confined if it can be. The caller adds options.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.args);
+        if self.is_confined {
+            command.args(SANDBOX);
+        }
         command
+    }
+
+    /// The files that it has to read: itself, its libraries and its firmware. One that is not the distribution's
+    /// may have the firmware in its own folder, or where an installation has it.
+    #[must_use]
+    pub fn files(&self) -> Allowed {
+        let folder = self.program.parent().unwrap_or(Path::new("/usr/bin"));
+        let own = match &self.firmware {
+            Some(firmware) => firmware.parent().unwrap_or(folder).to_path_buf(),
+            None => folder.to_path_buf(),
+        };
+        let system = Allowed::system().and_read(&own);
+        let beside = ["../pc-bios", "../share/qemu", "../lib"].map(|it| folder.join(it));
+        beside.iter().fold(system, |all, it| all.and_read(it))
     }
 }
 
@@ -163,16 +190,21 @@ fn installed() -> Result<Option<Qemu>, QemuError> {
 /// An installed QEMU.
 fn system(program: &OsStr) -> Result<Qemu, Unusable> {
     let path = in_path(program).ok_or(Unusable::Missing)?;
-    let version = version(&mut Command::new(&path))?;
-    if numbers(&version) < Some(OLDEST) {
-        return Err(Unusable::TooOld(version));
+    let told = version(&mut Command::new(&path))?;
+    if numbers(&told) < Some(OLDEST) {
+        return Err(Unusable::TooOld(told));
+    }
+    let is_confined = version(Command::new(&path).args(SANDBOX)).is_ok();
+    if !is_confined {
+        tracing::warn!("{} has no -sandbox: it runs unconfined", path.display());
     }
     Ok(Qemu {
         origin: format!("the system's {}", path.display()),
         program: path,
+        is_confined,
         args: Vec::new(),
         firmware: None,
-        version,
+        version: told,
     })
 }
 
@@ -223,6 +255,8 @@ fn unpacked(entry: Entry<About>) -> Qemu {
     args.push("-L".into());
     args.push(firmware.clone().into());
     Qemu {
+        // `fetch` has tried it so.
+        is_confined: true,
         program: entry.dir.join(files::LOADER),
         args,
         firmware: Some(firmware),
@@ -272,7 +306,8 @@ fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<Abou
     unpack(&debs, scratch.path(), files::place, progress)?;
     files::prune(scratch.path())?;
     let mut command = Command::new(scratch.path().join(files::LOADER));
-    let version = version(command.args(loader_args(scratch.path()))).map_err(QemuError::Broken)?;
+    command.args(loader_args(scratch.path())).args(SANDBOX);
+    let version = version(&mut command).map_err(QemuError::Broken)?;
     let entry = cache.publish(scratch, KIND, &id, About { version, package })?;
     cache.set_note(KIND, &id)?;
     Ok(entry)
@@ -291,6 +326,25 @@ mod tests {
         assert!(numbers("11.1") >= Some(OLDEST));
         assert!(numbers("7.2.19") < Some(OLDEST));
         assert!(numbers("ten") < Some(OLDEST));
+    }
+
+    #[test]
+    fn is_confined_where_it_can_be() {
+        let mut qemu = Qemu {
+            program: "qemu".into(),
+            args: vec!["-L".into()],
+            firmware: None,
+            version: String::new(),
+            origin: String::new(),
+            is_confined: true,
+        };
+        let args = |qemu: &Qemu| -> Vec<_> {
+            let command = qemu.command();
+            command.get_args().map(OsStr::to_owned).collect()
+        };
+        assert_eq!(args(&qemu)[..2], ["-L", "-sandbox"]);
+        qemu.is_confined = false;
+        assert_eq!(args(&qemu), ["-L"]);
     }
 
     #[test]

@@ -5,6 +5,8 @@
 // used; the roots save them. Nothing here touches thread-local storage, because threads of the
 // `exit` workload have none.
 //
+// `.cfi_*` directives describe each instruction but those of 32-bit code; a root is the outermost frame.
+//
 // Every global label is a boundary that chain.rs gives a public name or an expectation; the two
 // functions it calls have a second label for that, because one symbol cannot be a function and a
 // variable to the compiler. "framed" is the first instruction at which the leaf's frame stands,
@@ -50,6 +52,20 @@
 8:
 .endm
 
+// A frame with its pointer, and its end, for who reads frame pointers and for who reads `.eh_frame`.
+.macro ul_enter
+    push rbp
+    .cfi_def_cfa_offset 16
+    .cfi_offset rbp, -16
+    mov rbp, rsp
+    .cfi_def_cfa_register rbp
+.endm
+.macro ul_leave
+    pop rbp
+    .cfi_def_cfa rsp, 8
+    .cfi_restore rbp
+.endm
+
 .text
 .balign 64
 
@@ -59,6 +75,8 @@
 .globl ul_root
 .type ul_root, @function
 ul_root:
+    .cfi_startproc
+    .cfi_undefined rip
 .globl ul_root_start
 ul_root_start:
     push rbp
@@ -79,6 +97,7 @@ ul_root_return:
     pop rbx
     pop rbp
     ret
+    .cfi_endproc
 .globl ul_root_end
 ul_root_end:
 
@@ -88,6 +107,8 @@ ul_root_end:
 .globl ul_exit_root
 .type ul_exit_root, @function
 ul_exit_root:
+    .cfi_startproc
+    .cfi_undefined rip
 .globl ul_exit_root_start
 ul_exit_root_start:
     push rbx
@@ -109,6 +130,7 @@ ul_exit_root_start:
 .globl ul_exit_root_return
 ul_exit_root_return:
     ud2
+    .cfi_endproc
 .globl ul_exit_root_end
 ul_exit_root_end:
 
@@ -117,20 +139,23 @@ ul_exit_root_end:
 .globl ul_descend
 .type ul_descend, @function
 ul_descend:
-    push rbp
-    mov rbp, rsp
+    .cfi_startproc
+    ul_enter
     dec rcx
     jz 2f
     call ul_descend
 .globl ul_descend_return
 ul_descend_return:
-    pop rbp
+    .cfi_remember_state
+    ul_leave
     ret
+    .cfi_restore_state
 2:  call qword ptr [rbx + {LEAF}]
 .globl ul_descend_leaf_return
 ul_descend_leaf_return:
-    pop rbp
+    ul_leave
     ret
+    .cfi_endproc
 .globl ul_descend_end
 ul_descend_end:
 
@@ -139,8 +164,8 @@ ul_descend_end:
 .globl ul_spin_leaf
 .type ul_spin_leaf, @function
 ul_spin_leaf:
-    push rbp
-    mov rbp, rsp
+    .cfi_startproc
+    ul_enter
 .globl ul_spin_framed
 ul_spin_framed:
 2:  ul_mark {ARM}
@@ -153,10 +178,11 @@ ul_spin_loop_end:
     jnz ul_spin_loop
     ul_mark {DONE}
     ul_count_and 2b
-    pop rbp
+    ul_leave
 .globl ul_spin_unframed
 ul_spin_unframed:
     ret
+    .cfi_endproc
 .globl ul_spin_end
 ul_spin_end:
 
@@ -165,8 +191,8 @@ ul_spin_end:
 .globl ul_syscalls_leaf
 .type ul_syscalls_leaf, @function
 ul_syscalls_leaf:
-    push rbp
-    mov rbp, rsp
+    .cfi_startproc
+    ul_enter
 .globl ul_syscalls_framed
 ul_syscalls_framed:
 2:  ul_mark {ARM}
@@ -183,10 +209,11 @@ ul_syscalls_return_end:
     jnz 3b
     ul_mark {DONE}
     ul_count_and 2b
-    pop rbp
+    ul_leave
 .globl ul_syscalls_unframed
 ul_syscalls_unframed:
     ret
+    .cfi_endproc
 .globl ul_syscalls_end
 ul_syscalls_end:
 
@@ -195,8 +222,8 @@ ul_syscalls_end:
 .globl ul_deep_leaf
 .type ul_deep_leaf, @function
 ul_deep_leaf:
-    push rbp
-    mov rbp, rsp
+    .cfi_startproc
+    ul_enter
 .globl ul_deep_framed
 ul_deep_framed:
     ul_mark {ARM}
@@ -212,10 +239,11 @@ ul_deep_return_end:
     ul_mark {DONE}
     mov rax, qword ptr [rbx + {PROGRESS}]
     inc qword ptr [rax]
-    pop rbp
+    ul_leave
 .globl ul_deep_unframed
 ul_deep_unframed:
     ret
+    .cfi_endproc
 .globl ul_deep_end
 ul_deep_end:
 
@@ -225,8 +253,8 @@ ul_deep_end:
 .globl ul_sleep_leaf
 .type ul_sleep_leaf, @function
 ul_sleep_leaf:
-    push rbp
-    mov rbp, rsp
+    .cfi_startproc
+    ul_enter
 .globl ul_sleep_framed
 ul_sleep_framed:
 2:  ul_mark {ARM}
@@ -246,10 +274,11 @@ ul_sleep_return_end:
     cmp qword ptr [rbx + {RESULT}], 1
     jne 3f
     ul_count_and 2b
-3:  pop rbp
+3:  ul_leave
 .globl ul_sleep_unframed
 ul_sleep_unframed:
     ret
+    .cfi_endproc
 .globl ul_sleep_end
 ul_sleep_end:
 
@@ -258,8 +287,8 @@ ul_sleep_end:
 .globl ul_exit_leaf
 .type ul_exit_leaf, @function
 ul_exit_leaf:
-    push rbp
-    mov rbp, rsp
+    .cfi_startproc
+    ul_enter
 .globl ul_exit_framed
 ul_exit_framed:
     ul_mark {ARM}
@@ -271,6 +300,7 @@ ul_exit_call:
 .globl ul_exit_return
 ul_exit_return:
     ud2
+    .cfi_endproc
 .globl ul_exit_end
 ul_exit_end:
 
@@ -282,8 +312,8 @@ ul_exit_end:
 .globl ul_\kind\()_leaf
 .type ul_\kind\()_leaf, @function
 ul_\kind\()_leaf:
-    push rbp
-    mov rbp, rsp
+    .cfi_startproc
+    ul_enter
 .globl ul_\kind\()_framed
 ul_\kind\()_framed:
     ul_mark {ARM}
@@ -302,10 +332,11 @@ ul_\kind\()_return_end:
     ul_mark {DONE}
     mov rax, qword ptr [rbx + {PROGRESS}]
     inc qword ptr [rax]
-    pop rbp
+    ul_leave
 .globl ul_\kind\()_unframed
 ul_\kind\()_unframed:
     ret
+    .cfi_endproc
 .globl ul_\kind\()_end
 ul_\kind\()_end:
 .endm
@@ -320,8 +351,8 @@ ul_gone_leaf calls
 .globl ul_shapes_leaf
 .type ul_shapes_leaf, @function
 ul_shapes_leaf:
-    push rbp
-    mov rbp, rsp
+    .cfi_startproc
+    ul_enter
 .globl ul_shapes_framed
 ul_shapes_framed:
     ul_mark {ARM}
@@ -351,43 +382,54 @@ ul_shapes_return_end:
     ul_mark {DONE}
     mov rax, qword ptr [rbx + {PROGRESS}]
     inc qword ptr [rax]
-    pop rbp
+    ul_leave
 .globl ul_shapes_unframed
 ul_shapes_unframed:
     ret
+    .cfi_endproc
 .globl ul_shapes_end
 ul_shapes_end:
 
 // With a frame, locals, and a call.
 ul_shapes_function:
-    push rbp
-    mov rbp, rsp
+    .cfi_startproc
+    ul_enter
     sub rsp, 32
     mov qword ptr [rbp - 8], rax
     call ul_shapes_frameless
     leave
+    .cfi_def_cfa rsp, 8
+    .cfi_restore rbp
     ret
+    .cfi_endproc
 
 // Without a frame; the stack pointer moves.
 ul_shapes_frameless:
+    .cfi_startproc
     push rax
+    .cfi_def_cfa_offset 16
     nop
     pop rax
+    .cfi_def_cfa_offset 8
     ret
+    .cfi_endproc
 
 // As an entry of a PLT: jumps to where a slot says.
 ul_shapes_stub:
+    .cfi_startproc
     jmp qword ptr [rip + ul_shapes_slot]
+    .cfi_endproc
 
 // The handler of the signal.
 .globl ul_shapes_handler
 .type ul_shapes_handler, @function
 ul_shapes_handler:
-    push rbp
-    mov rbp, rsp
+    .cfi_startproc
+    ul_enter
     nop
-    pop rbp
+    ul_leave
     ret
+    .cfi_endproc
 .globl ul_shapes_handler_end
 ul_shapes_handler_end:
 
@@ -402,8 +444,8 @@ ul_shapes_slot:
 .globl ul_fork_leaf
 .type ul_fork_leaf, @function
 ul_fork_leaf:
-    push rbp
-    mov rbp, rsp
+    .cfi_startproc
+    ul_enter
 .globl ul_fork_framed
 ul_fork_framed:
     ul_mark {ARM}
@@ -421,14 +463,17 @@ ul_fork_return_end:
     ul_mark {DONE}
     mov rax, qword ptr [rbx + {PROGRESS}]
     inc qword ptr [rax]
-    pop rbp
+    .cfi_remember_state
+    ul_leave
 .globl ul_fork_unframed
 ul_fork_unframed:
     ret
+    .cfi_restore_state
 3:  xor edi, edi
     mov eax, {SYS_EXIT}
     syscall
     ud2
+    .cfi_endproc
 .globl ul_fork_end
 ul_fork_end:
 
@@ -437,8 +482,8 @@ ul_fork_end:
 .globl ul_process_leaf
 .type ul_process_leaf, @function
 ul_process_leaf:
-    push rbp
-    mov rbp, rsp
+    .cfi_startproc
+    ul_enter
 .globl ul_process_framed
 ul_process_framed:
     ul_mark {ARM}
@@ -455,6 +500,7 @@ ul_process_return_end:
     mov eax, {SYS_EXIT}
     syscall
     ud2
+    .cfi_endproc
 .globl ul_process_end
 ul_process_end:
 
@@ -464,8 +510,8 @@ ul_process_end:
 .globl ul_uring_leaf
 .type ul_uring_leaf, @function
 ul_uring_leaf:
-    push rbp
-    mov rbp, rsp
+    .cfi_startproc
+    ul_enter
 .globl ul_uring_framed
 ul_uring_framed:
     ul_mark {ARM}
@@ -491,10 +537,11 @@ ul_uring_return_end:
     inc dword ptr [rax]
     mov rax, qword ptr [rbx + {PROGRESS}]
     inc qword ptr [rax]
-    pop rbp
+    ul_leave
 .globl ul_uring_unframed
 ul_uring_unframed:
     ret
+    .cfi_endproc
 .globl ul_uring_end
 ul_uring_end:
 
@@ -503,8 +550,8 @@ ul_uring_end:
 .globl ul_exec_leaf
 .type ul_exec_leaf, @function
 ul_exec_leaf:
-    push rbp
-    mov rbp, rsp
+    .cfi_startproc
+    ul_enter
 .globl ul_exec_framed
 ul_exec_framed:
     ul_mark {ARM}
@@ -521,6 +568,7 @@ ul_exec_return:
     mov eax, {SYS_EXIT}
     syscall
     ud2
+    .cfi_endproc
 .globl ul_exec_end
 ul_exec_end:
 
@@ -530,8 +578,8 @@ ul_exec_end:
 .globl ul_entry_leaf
 .type ul_entry_leaf, @function
 ul_entry_leaf:
-    push rbp
-    mov rbp, rsp
+    .cfi_startproc
+    ul_enter
 .globl ul_entry_framed
 ul_entry_framed:
     ul_mark {ARM}
@@ -556,6 +604,8 @@ ul_entry_framed:
     je 17f
     ul_load {CALL}
     syscall
+.globl ul_entry_return
+ul_entry_return:
     mov qword ptr [rbx + {CALL} + {ANSWER}], rax
     jmp 19f
 11: mov al, byte ptr [rdx]
@@ -580,23 +630,48 @@ ul_entry_framed:
     mov rax, qword ptr [rbx + {PROGRESS}]
     inc qword ptr [rax]
     jmp 20f
+    .cfi_endproc
 // rdx: the signal's `ucontext`. Skips the instruction if it would fault again, ends single steps,
 // counts, and returns from the signal.
 .globl ul_entry_handler
 ul_entry_handler:
+    .cfi_startproc
     mov eax, dword ptr [rbx + {ENTRY_SKIP}]
     add qword ptr [rdx + {UCONTEXT_RIP}], rax
     and qword ptr [rdx + {UCONTEXT_FLAGS}], -0x101
     inc qword ptr [rbx + {SIGNALS}]
     add rsp, 8
+    .cfi_def_cfa_offset 0
     mov eax, {SYS_RT_SIGRETURN}
     syscall
-20: pop rbp
+    .cfi_endproc
+// The end of the leaf, whose frame stands.
+    .cfi_startproc
+    .cfi_def_cfa rbp, 16
+    .cfi_offset rbp, -16
+20: ul_leave
 .globl ul_entry_unframed
 ul_entry_unframed:
     ret
+    .cfi_endproc
 .globl ul_entry_end
 ul_entry_end:
+
+// own-stack: a signal's handler makes the leaf's call, with its answer elsewhere, and leaves another one to the leaf. It
+// is outside the leaf, whose stack is another.
+.globl ul_own_handler
+ul_own_handler:
+    .cfi_startproc
+    ul_enter
+    ul_load {CALL}
+    syscall
+.globl ul_own_handler_return
+ul_own_handler_return:
+    mov qword ptr [rbx + {AFTER} + {ANSWER}], rax
+    mov qword ptr [rbx + {CALL}], {SYS_GETPPID}
+    ul_leave
+    ret
+    .cfi_endproc
 
 // compat: root, `descend` and leaf in 32-bit code, on a stack below 4 GiB, to which a far return
 // goes. The selectors are those of arch/x86/include/asm/segment.h: 0x23 __USER32_CS, 0x33
@@ -611,6 +686,8 @@ ul_entry_end:
 .globl ul_bare_root
 .type ul_bare_root, @function
 ul_bare_root:
+    .cfi_startproc
+    .cfi_undefined rip
 .globl ul_bare_start
 ul_bare_start:
     push rbp
@@ -638,15 +715,20 @@ ul_bare_done:
     pop rbx
     pop rbp
     ret
+    .cfi_endproc
 
 .globl ul_bare_descend
 .type ul_bare_descend, @function
 ul_bare_descend:
+    .cfi_startproc
     push r12
+    .cfi_def_cfa_offset 16
+    .cfi_offset r12, -16
 .globl ul_bare_descend_pushed
 ul_bare_descend_pushed:
     mov r12, rcx
     sub rsp, 24
+    .cfi_def_cfa_offset 40
 .globl ul_bare_descend_lowered
 ul_bare_descend_lowered:
     dec rcx
@@ -659,35 +741,47 @@ ul_bare_descend_return:
 .globl ul_bare_descend_leaf_return
 ul_bare_descend_leaf_return:
 3:  add rsp, 24
+    .cfi_def_cfa_offset 16
 .globl ul_bare_descend_raised
 ul_bare_descend_raised:
     pop r12
+    .cfi_def_cfa_offset 8
+    .cfi_restore r12
 .globl ul_bare_descend_popped
 ul_bare_descend_popped:
     ret
+    .cfi_endproc
 
 // Its frame is gone before the leaf has one: a tail call.
 .globl ul_bare_tail
 .type ul_bare_tail, @function
 ul_bare_tail:
+    .cfi_startproc
     push rcx
+    .cfi_def_cfa_offset 16
 .globl ul_bare_tail_pushed
 ul_bare_tail_pushed:
     nop
     pop rcx
+    .cfi_def_cfa_offset 8
 .globl ul_bare_tail_popped
 ul_bare_tail_popped:
-    jmp ul_bare_leaf
+    jmp qword ptr [rbx + {LEAF}]
+    .cfi_endproc
 
 .globl ul_bare_leaf
 .type ul_bare_leaf, @function
 ul_bare_leaf:
+    .cfi_startproc
 .globl ul_bare_body
 ul_bare_body:
     push r13
+    .cfi_def_cfa_offset 16
+    .cfi_offset r13, -16
 .globl ul_bare_leaf_pushed
 ul_bare_leaf_pushed:
     sub rsp, 0x1000
+    .cfi_def_cfa_offset 0x1010
 .globl ul_bare_leaf_lowered
 ul_bare_leaf_lowered:
     mov eax, {SYS_GETPPID}
@@ -700,27 +794,71 @@ ul_bare_return:
 .globl ul_bare_return_end
 ul_bare_return_end:
     push rax
+    .cfi_def_cfa_offset 0x1018
 .globl ul_bare_leaf_argument
 ul_bare_leaf_argument:
     nop
     add rsp, 8
+    .cfi_def_cfa_offset 0x1010
 .globl ul_bare_leaf_dropped
 ul_bare_leaf_dropped:
     add rsp, 0x1000
+    .cfi_def_cfa_offset 16
 .globl ul_bare_leaf_raised
 ul_bare_leaf_raised:
     pop r13
+    .cfi_def_cfa_offset 8
+    .cfi_restore r13
 .globl ul_bare_leaf_popped
 ul_bare_leaf_popped:
     ret
+    .cfi_endproc
 .globl ul_bare_end
 ul_bare_end:
+
+// The leaf of own-stack-frameless, with the calls of the leaf of entries.
+.globl ul_bare_own_leaf
+.type ul_bare_own_leaf, @function
+ul_bare_own_leaf:
+    .cfi_startproc
+    push r13
+    .cfi_def_cfa_offset 16
+    .cfi_offset r13, -16
+.globl ul_bare_own_pushed
+ul_bare_own_pushed:
+    sub rsp, 0x1000
+    .cfi_def_cfa_offset 0x1010
+.globl ul_bare_own_lowered
+ul_bare_own_lowered:
+    ul_do {BEFORE}
+    ul_do {BEFORE_TOO}
+    ul_do {AFTER}
+    ul_load {CALL}
+    syscall
+.globl ul_bare_own_return
+ul_bare_own_return:
+    mov qword ptr [rbx + {CALL} + {ANSWER}], rax
+    add rsp, 0x1000
+    .cfi_def_cfa_offset 16
+.globl ul_bare_own_raised
+ul_bare_own_raised:
+    pop r13
+    .cfi_def_cfa_offset 8
+    .cfi_restore r13
+.globl ul_bare_own_popped
+ul_bare_own_popped:
+    ret
+    .cfi_endproc
+.globl ul_bare_own_end
+ul_bare_own_end:
 
 // extern "sysv64" fn ul_compat_root(words: *const Words)
 .balign 64
 .globl ul_compat_root
 .type ul_compat_root, @function
 ul_compat_root:
+    .cfi_startproc
+    .cfi_undefined rip
     push rbp
     push rbx
     push r12
@@ -762,6 +900,7 @@ ul_compat_root_return:
     pop rbx
     pop rbp
     ret
+    .cfi_endproc
 
 .code32
 .balign 64
@@ -823,4 +962,16 @@ ul_compat_unframed:
     ret
 .globl ul_compat_end
 ul_compat_end:
+
+    // As the 32-bit vDSO pushes them: the kernel returns to there (`do_fast_syscall_32`), and takes
+    // the stack pointer from ebp.
+.balign 64
+.globl ul_compat_sysenter
+ul_compat_sysenter:
+    push ecx
+    push edx
+    push ebp
+    mov ebp, esp
+    sysenter
+    ud2
 .code64

@@ -41,6 +41,7 @@ labels! {
     ul_shapes_leaf ul_shapes_framed ul_shapes_begin ul_shapes_begin_end ul_shapes_call
     ul_shapes_return ul_shapes_return_end ul_shapes_unframed ul_shapes_end
     ul_shapes_handler ul_shapes_handler_end
+    ul_own_handler ul_own_handler_return
     ul_fork_leaf ul_fork_framed ul_fork_call ul_fork_return ul_fork_return_end
     ul_fork_unframed ul_fork_end
     ul_process_leaf ul_process_framed ul_process_call ul_process_return ul_process_return_end
@@ -48,16 +49,18 @@ labels! {
     ul_uring_leaf ul_uring_framed ul_uring_call ul_uring_return ul_uring_return_end
     ul_uring_unframed ul_uring_end
     ul_exec_leaf ul_exec_framed ul_exec_call ul_exec_return ul_exec_end
-    ul_entry_leaf ul_entry_framed ul_entry_handler ul_entry_unframed ul_entry_end
+    ul_entry_leaf ul_entry_framed ul_entry_return ul_entry_handler ul_entry_unframed ul_entry_end
     ul_compat_root_return ul_compat_descend ul_compat_descend_return
     ul_compat_descend_leaf_return ul_compat_descend_end
     ul_compat_leaf ul_compat_framed ul_compat_nop ul_compat_nop_end ul_compat_unframed
-    ul_compat_end
+    ul_compat_end ul_compat_sysenter
     ul_bare_start ul_bare_begin ul_bare_done ul_bare_root_return ul_bare_descend ul_bare_descend_pushed ul_bare_descend_lowered
     ul_bare_descend_return ul_bare_descend_leaf_return ul_bare_descend_raised
     ul_bare_descend_popped ul_bare_tail ul_bare_tail_pushed ul_bare_tail_popped ul_bare_leaf ul_bare_body
     ul_bare_leaf_pushed ul_bare_leaf_lowered ul_bare_call ul_bare_return ul_bare_return_end
     ul_bare_leaf_argument ul_bare_leaf_dropped ul_bare_leaf_raised ul_bare_leaf_popped ul_bare_end
+    ul_bare_own_leaf ul_bare_own_pushed ul_bare_own_lowered ul_bare_own_return ul_bare_own_raised
+    ul_bare_own_popped ul_bare_own_end
 }
 
 /// The part of a leaf in which its frame is complete.
@@ -68,7 +71,7 @@ pub(super) struct Framed {
     pub(super) syscall_return: u64,
 }
 
-fn framed(start: u64, end: u64, syscall_return: u64) -> Framed {
+pub(super) fn framed(start: u64, end: u64, syscall_return: u64) -> Framed {
     Framed {
         start,
         end,
@@ -95,9 +98,11 @@ pub(super) fn framed_leaf(kind: WorkloadKind) -> Framed {
             ul_syscalls_unframed(),
             ul_syscalls_return(),
         ),
-        WorkloadKind::Deep | WorkloadKind::UnreadableEnds | WorkloadKind::Traced => {
-            framed(ul_deep_framed(), ul_deep_unframed(), ul_deep_return())
-        }
+        // A program has a stack of its own, and the thread that waits for it never calls down.
+        WorkloadKind::Deep
+        | WorkloadKind::UnreadableEnds
+        | WorkloadKind::Traced
+        | WorkloadKind::Program => framed(ul_deep_framed(), ul_deep_unframed(), ul_deep_return()),
         WorkloadKind::SleepMigrate | WorkloadKind::Stuck => {
             framed(ul_sleep_framed(), ul_sleep_unframed(), ul_sleep_return())
         }
@@ -121,6 +126,9 @@ pub(super) fn framed_leaf(kind: WorkloadKind) -> Framed {
         | WorkloadKind::SingleStep
         | WorkloadKind::Signals
         | WorkloadKind::Seccomp => framed(ul_entry_framed(), ul_entry_unframed(), 0),
+        WorkloadKind::OwnStack | WorkloadKind::Waits | WorkloadKind::Raises => {
+            framed(ul_entry_framed(), ul_entry_unframed(), ul_entry_return())
+        }
         WorkloadKind::MissingPages => framed(
             ul_missing_framed(),
             ul_missing_unframed(),
@@ -145,8 +153,12 @@ pub(super) fn framed_leaf(kind: WorkloadKind) -> Framed {
         | WorkloadKind::SframeFields
         | WorkloadKind::SframeReads
         | WorkloadKind::SframeLives => framed(ul_bare_tail(), ul_bare_end(), ul_bare_return()),
+        WorkloadKind::OwnStackFrameless => {
+            framed(ul_bare_own_leaf(), ul_bare_own_end(), ul_bare_own_return())
+        }
+        WorkloadKind::Interpreter | WorkloadKind::UserUnwind => super::interpreter::framed_leaf(),
         // F1 and F2 judge it.
-        WorkloadKind::FramelessShapes => framed(0, 0, 0),
+        WorkloadKind::FramelessShapes | WorkloadKind::UserUnwindFrameless => framed(0, 0, 0),
         WorkloadKind::Process | WorkloadKind::ExitGroup | WorkloadKind::Killed => {
             framed(ul_process_framed(), ul_process_end(), ul_process_return())
         }
@@ -230,6 +242,21 @@ pub(super) fn bare() -> [Bare; 4] {
     ]
 }
 
+/// The leaf of `own-stack-frameless`, which lies behind the functions of `frameless`.
+pub(super) fn bare_own_leaf() -> Bare {
+    Bare {
+        start: ul_bare_own_leaf(),
+        end: ul_bare_own_end(),
+        rows: vec![
+            (ul_bare_own_leaf(), 8),
+            (ul_bare_own_pushed(), 16),
+            (ul_bare_own_lowered(), 0x1010),
+            (ul_bare_own_raised(), 16),
+            (ul_bare_own_popped(), 8),
+        ],
+    }
+}
+
 /// Where the recursion of `frameless` starts.
 pub(super) fn bare_recursion() -> u64 {
     ul_bare_descend()
@@ -256,9 +283,19 @@ pub(super) fn compat_text() -> (u64, u64) {
     (ul_compat_descend(), ul_compat_end())
 }
 
+/// The 32-bit function that executes `sysenter`.
+pub(super) fn compat_sysenter() -> u64 {
+    ul_compat_sysenter()
+}
+
 /// The signal handler of the leaf of entries.
 pub(super) fn handler() -> usize {
     usize::try_from(ul_entry_handler()).unwrap_or(0)
+}
+
+/// The signal handler of `own-stack`, and the instruction behind its system call.
+pub(super) fn own_handler() -> [u64; 2] {
+    [ul_own_handler(), ul_own_handler_return()]
 }
 
 /// The address of the leaf of a kind.
@@ -266,7 +303,10 @@ pub(super) fn leaf(kind: WorkloadKind) -> u64 {
     match kind {
         WorkloadKind::Spin => ul_spin_leaf(),
         WorkloadKind::Syscalls => ul_syscalls_leaf(),
-        WorkloadKind::Deep | WorkloadKind::UnreadableEnds | WorkloadKind::Traced => ul_deep_leaf(),
+        WorkloadKind::Deep
+        | WorkloadKind::UnreadableEnds
+        | WorkloadKind::Traced
+        | WorkloadKind::Program => ul_deep_leaf(),
         WorkloadKind::SleepMigrate | WorkloadKind::Stuck => ul_sleep_leaf(),
         WorkloadKind::Exit => ul_exit_leaf(),
         WorkloadKind::Exec | WorkloadKind::ExecByThread | WorkloadKind::CProgram => ul_exec_leaf(),
@@ -284,18 +324,24 @@ pub(super) fn leaf(kind: WorkloadKind) -> u64 {
         | WorkloadKind::GpFault
         | WorkloadKind::SingleStep
         | WorkloadKind::Signals
+        | WorkloadKind::OwnStack
+        | WorkloadKind::Waits
+        | WorkloadKind::Raises
         | WorkloadKind::Seccomp => ul_entry_leaf(),
         WorkloadKind::MissingPages => ul_missing_leaf(),
         WorkloadKind::IoUring | WorkloadKind::IoUringWorker => ul_uring_leaf(),
         WorkloadKind::PagedOut => ul_paged_leaf(),
         WorkloadKind::PerfCalls => ul_calls_leaf(),
         WorkloadKind::Shapes => ul_shapes_leaf(),
+        WorkloadKind::Interpreter | WorkloadKind::UserUnwind => super::interpreter::start(),
         WorkloadKind::Frameless
         | WorkloadKind::FramelessShapes
+        | WorkloadKind::UserUnwindFrameless
         | WorkloadKind::SframeHostile
         | WorkloadKind::SframeFields
         | WorkloadKind::SframeReads
         | WorkloadKind::SframeLives => ul_bare_leaf(),
+        WorkloadKind::OwnStackFrameless => ul_bare_own_leaf(),
         WorkloadKind::Fork | WorkloadKind::Vfork | WorkloadKind::Clone3 => ul_fork_leaf(),
         WorkloadKind::Process | WorkloadKind::ExitGroup | WorkloadKind::Killed => ul_process_leaf(),
     }
@@ -324,6 +370,7 @@ pub const C_BEGIN: &str = "c_begin";
 /// | `bare_descend`, `bare_body` | the recursion of `frameless`, and its leaf without the last instruction |
 /// | `odd_begin`, `odd_late`, `odd_gone`, `odd_handler` | parts of `frameless-shapes`: its begin, where its page's section is registered and where it is gone, and the handler of its signal |
 /// | `c_begin` | where the program of `c-program` begins to call down |
+/// | `interpret`, `native_leaf` | the interpreter, and the native leaf that its program calls |
 /// | `KIND_call` | the `syscall` instruction of a leaf that has one |
 /// | `KIND_return` | the instruction after it (`exit_return` never runs) |
 ///
@@ -414,6 +461,7 @@ pub fn symbols() -> Vec<UserSymbol> {
         end,
     })
     .chain(super::odd::symbols())
+    .chain(super::interpreter::symbols())
     .collect()
 }
 

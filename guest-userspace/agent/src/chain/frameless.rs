@@ -44,11 +44,11 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// Registers the section of the workload's code, if it is to have one.
+    /// Registers the section of a workload's code, if it is to have one.
     ///
     /// # Errors
     /// [`SframeError`].
-    pub fn new(section: SframeSection) -> Result<Option<Self>, SframeError> {
+    pub fn new(kind: WorkloadKind, section: SframeSection) -> Result<Option<Self>, SframeError> {
         let (version, pc_relative) = match section {
             SframeSection::V2 => (Version::V2, false),
             SframeSection::V2Relative => (Version::V2, true),
@@ -57,7 +57,8 @@ impl Registered {
             | SframeSection::V3WithoutTailCall => (Version::V3, true),
             SframeSection::None => return Ok(None),
         };
-        let functions = code::bare();
+        let own_leaf = (kind == WorkloadKind::OwnStackFrameless).then(code::bare_own_leaf);
+        let functions: Vec<Bare> = code::bare().into_iter().chain(own_leaf).collect();
         let left_out = match section {
             SframeSection::V3WithoutRecursion => Some(code::bare_recursion()),
             SframeSection::V3WithoutTailCall => Some(code::bare_tail_call()),

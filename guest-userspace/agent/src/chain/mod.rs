@@ -9,6 +9,7 @@
 
 mod code;
 pub mod frameless;
+pub mod interpreter;
 pub mod odd;
 
 use std::mem::offset_of;
@@ -87,6 +88,7 @@ std::arch::global_asm!(
     AFTER = const offset_of!(ChainWords, after),
     ODD = const offset_of!(ChainWords, odd),
     SYS_RT_SIGRETURN = const libc::SYS_rt_sigreturn,
+    UCONTEXT_RIP = const UCONTEXT_RIP,
     NO_ADDRESS = const NO_ADDRESS,
     PROGRESS = const offset_of!(ChainWords, progress),
     ARM = const offset_of!(ChainWords, arm),
@@ -255,6 +257,15 @@ pub struct Vsyscall {
     pub end: u32,
 }
 
+impl Vsyscall {
+    /// The same by `sysenter` of the agent's own; the kernel returns from that to the vDSO.
+    #[must_use]
+    pub fn by_sysenter(self) -> Option<Self> {
+        let start = u32::try_from(code::compat_sysenter()).ok()?;
+        Some(Self { start, ..self })
+    }
+}
+
 /// The call chain of one thread.
 #[derive(Debug)]
 pub struct Chain {
@@ -280,7 +291,7 @@ impl Chain {
         fd: i32,
         shared: Arc<SharedPages>,
     ) -> Option<Self> {
-        let levels = frames.checked_sub(MIN_FRAMES - 1).filter(|&n| n > 0)?;
+        let levels = { frames.checked_sub(interpreter::other_frames(kind)) }.filter(|&n| n > 0)?;
         let words = ChainWords {
             leaf: code::leaf(kind),
             depth: u64::from(levels),
@@ -412,6 +423,13 @@ impl Chain {
     #[must_use]
     pub fn signal_handler() -> usize {
         code::handler()
+    }
+
+    /// The handler of a signal that makes the leaf's call in its place, with the answer in the last of
+    /// [`Self::preparing`], and the instruction behind that call.
+    #[must_use]
+    pub fn own_handler() -> [u64; 2] {
+        code::own_handler()
     }
 
     /// Signals that the handler took.
@@ -555,7 +573,7 @@ impl Chain {
     pub fn expected_stack(&self) -> ExpectedStack {
         let leaf = match &self.vsyscall {
             // No unwinder is bound to find all of it.
-            None if self.kind == WorkloadKind::Frameless && !self.described => code::Framed {
+            None if self.kind.takes_section() && !self.described => code::Framed {
                 start: 0,
                 end: 0,
                 syscall_return: 0,
@@ -569,7 +587,11 @@ impl Chain {
         };
         let returns = code::returns(self.kind);
         let inner_levels = u32::try_from(self.words.depth - 1).unwrap_or(u32::MAX);
-        let mut callers = vec![(returns.innermost, 1)];
+        let mut callers = Vec::new();
+        if self.kind.is_interpreted() {
+            callers.push((interpreter::return_address(), 1));
+        }
+        callers.push((returns.innermost, 1));
         if inner_levels > 0 {
             callers.push((returns.level, inner_levels));
         }

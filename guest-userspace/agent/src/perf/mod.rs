@@ -8,6 +8,7 @@ mod source;
 mod sys;
 
 pub use sys::RingMapping;
+pub(crate) use sys::{FD_CLOEXEC, perf_event_open};
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -20,6 +21,7 @@ use unwindlab_abi::message::EventAnnounce;
 use unwindlab_abi::{EventSource, EventSpec, EventTarget, Observation, RingUse, Tracing};
 
 use crate::system;
+use crate::user_mode::UserModeError;
 use attr::{COUNT_SW_DUMMY, PerfEventAttr, TYPE_BREAKPOINT, TYPE_SOFTWARE, flag};
 
 /// Why the perf events cannot be opened or switched.
@@ -167,6 +169,10 @@ struct Event {
     cpu: u32,
     /// Receives record 22 and requests nothing.
     tracking: bool,
+    /// It samples a tracepoint.
+    tracepoint: bool,
+    /// Its samples have deferred chains.
+    deferred: bool,
     /// Its ring, if it is not read.
     unread: Option<RingMapping>,
 }
@@ -265,6 +271,19 @@ impl PerfSession {
     #[must_use]
     pub fn refused(&self) -> &[Observation] {
         &self.refused
+    }
+
+    /// Has the kernel run a BPF program at each occurrence of the first sampling event that is a
+    /// tracepoint, of those with deferred chains if there are such, on every CPU: the program belongs to the tracepoint.
+    ///
+    /// # Errors
+    /// [`UserModeError`].
+    pub fn attach(&self, program: BorrowedFd<'_>) -> Result<(), UserModeError> {
+        let tracepoints = || self.events.iter().filter(|it| it.tracepoint);
+        let event = { tracepoints().find(|it| it.deferred) }.or_else(|| tracepoints().next());
+        let fd = event.and_then(|it| it.fd.as_ref());
+        let fd = fd.ok_or(UserModeError::NoEvent)?;
+        sys::set_bpf(fd.as_fd(), program).map_err(UserModeError::Attach)
     }
 
     /// The announcements of the events.
@@ -403,6 +422,9 @@ impl PerfSession {
             spec: *index,
             cpu,
             tracking: spec.defer_output && !spec.defer_callchain,
+            tracepoint: spec.sample_period > 0
+                && matches!(spec.source, EventSource::Tracepoint { .. }),
+            deferred: spec.defer_callchain,
             unread,
         });
         Ok(())

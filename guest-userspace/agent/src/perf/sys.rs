@@ -14,7 +14,7 @@ use super::attr::PerfEventAttr;
 const FD_NO_GROUP: c_ulong = 1;
 const FD_OUTPUT: c_ulong = 2;
 const PID_CGROUP: c_ulong = 4;
-const FD_CLOEXEC: c_ulong = 8;
+pub(crate) const FD_CLOEXEC: c_ulong = 8;
 /// `PERF_EVENT_IOC_*`, from include/uapi/linux/perf_event.h.
 pub(super) mod request {
     use super::c_ulong;
@@ -25,6 +25,7 @@ pub(super) mod request {
     pub(super) const SET_OUTPUT: c_ulong = 0x2405;
     pub(in crate::perf) const PAUSE_OUTPUT: c_ulong = 0x4004_2409;
     pub(super) const SET_FILTER: c_ulong = 0x4008_2406;
+    pub(super) const SET_BPF: c_ulong = 0x4004_2408;
     pub(super) const ID: c_ulong = 0x8008_2407;
 }
 
@@ -68,17 +69,24 @@ pub(super) fn open_for(
     if output.is_some() {
         flags |= FD_NO_GROUP | FD_OUTPUT;
     }
-    // SAFETY: the kernel reads `attr.size` bytes, which is the size of the struct.
-    let answer = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            std::ptr::from_ref(attr),
-            pid,
-            cpu,
-            group,
-            flags,
-        )
-    };
+    let cpu = c_int::try_from(cpu).map_err(|_| Errno::INVAL)?;
+    // SAFETY: the size is that of the struct.
+    unsafe { perf_event_open(attr, pid, cpu, group, flags) }
+}
+
+/// The system call itself.
+///
+/// # Safety
+/// At `attr` are as many bytes as its `size` says.
+pub(crate) unsafe fn perf_event_open(
+    attr: *const PerfEventAttr,
+    pid: c_int,
+    cpu: c_int,
+    group: c_int,
+    flags: c_ulong,
+) -> Result<OwnedFd, Errno> {
+    // SAFETY: as the caller promises.
+    let answer = unsafe { libc::syscall(libc::SYS_perf_event_open, attr, pid, cpu, group, flags) };
     let fd = c_int::try_from(answer).map_err(|_| Errno::OVERFLOW)?;
     if fd < 0 {
         return Err(last_errno());
@@ -93,6 +101,19 @@ pub(super) fn id(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     // SAFETY: `ID` writes 8 bytes to its argument.
     unsafe { ioctl(fd, request::ID, (&raw mut id).cast())? };
     Ok(id)
+}
+
+/// Runs a BPF program at each occurrence of a tracepoint.
+pub(super) fn set_bpf(fd: BorrowedFd<'_>, program: BorrowedFd<'_>) -> Result<(), Errno> {
+    let program = usize::try_from(program.as_raw_fd()).map_err(|_| Errno::BADF)?;
+    // SAFETY: takes a descriptor in place of a pointer.
+    unsafe {
+        ioctl(
+            fd,
+            request::SET_BPF,
+            std::ptr::without_provenance_mut(program),
+        )
+    }
 }
 
 pub(super) fn enable(fd: BorrowedFd<'_>) -> Result<(), Errno> {

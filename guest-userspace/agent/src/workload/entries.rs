@@ -13,6 +13,7 @@ use super::paged_out::{self, PageStore};
 use super::{WorkloadError, failed};
 use crate::chain::{Chain, Entry};
 use crate::pages::Pages;
+use crate::signals;
 
 /// Bytes of the kernel's signal set.
 const SIGSET_BYTES: u64 = 8;
@@ -106,18 +107,8 @@ fn page(kind: WorkloadKind, store: Option<&PageStore>) -> Result<Pages, Errno> {
 
 /// Has the chain's own handler take a signal.
 fn handle(signal: libc::c_int) -> Result<(), Errno> {
-    // SAFETY: a zeroed sigaction is valid. The handler keeps to what a handler may do; only this
-    // kind's leaf raises the signal.
-    let answer = unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = Chain::signal_handler();
-        action.sa_flags = libc::SA_SIGINFO;
-        libc::sigaction(signal, &raw const action, std::ptr::null_mut())
-    };
-    match answer {
-        0 => Ok(()),
-        _ => Err(Errno::INVAL),
-    }
+    // SAFETY: the handler keeps to what a handler may do; only this kind's leaf raises the signal.
+    unsafe { signals::handle(signal, Chain::signal_handler(), libc::SA_SIGINFO) }
 }
 
 /// The kernel's set of these signals.

@@ -15,11 +15,12 @@ use unwindlab_abi::{EXIT_AT_ONCE, WorkloadKind};
 use super::WorkloadError;
 use crate::chain::Chain;
 use crate::pages::Pages;
+use crate::processes;
 
 /// The agent itself.
 const PROGRAM: &std::ffi::CStr = c"/proc/self/exe";
 /// The program that the host compiled, where [`store`] puts it.
-const COMPILED: &std::ffi::CStr = c"/c-program";
+pub(super) const COMPILED: &std::ffi::CStr = c"/c-program";
 /// Pages of the stack of a first thread that starts the second one.
 const FIRST_PAGES: usize = 16;
 
@@ -122,12 +123,7 @@ fn become_another(
     if child < 0 {
         return Err(io::Error::last_os_error());
     }
-    let mut status = 0;
-    // SAFETY: `status` is this function's.
-    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    if waited != child {
-        return Err(io::Error::last_os_error());
-    }
+    let status = processes::wait(child)?;
     if status != 0 {
         return Err(io::Error::other(format!(
             "it ended with status {status:#x}"

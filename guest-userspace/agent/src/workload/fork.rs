@@ -7,6 +7,7 @@ use unwindlab_abi::WorkloadKind;
 
 use super::{WorkloadError, failed};
 use crate::chain::Chain;
+use crate::processes;
 
 /// Bytes of the first version of `struct clone_args` (`CLONE_ARGS_SIZE_VER0`).
 const ARGS_BYTES: u64 = 64;
@@ -39,12 +40,8 @@ pub(super) fn run(chain: &Chain, thread: u32, kind: WorkloadKind) -> Result<(), 
 
 fn reap(child: u64) -> io::Result<()> {
     let child = i32::try_from(child).map_err(io::Error::other)?;
-    let mut status = 0;
-    // SAFETY: `status` is this function's.
-    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    match status {
-        _ if waited != child => Err(io::Error::last_os_error()),
+    match processes::wait(child)? {
         0 => Ok(()),
-        _ => Err(io::Error::other(format!("status {status:#x}"))),
+        status => Err(io::Error::other(format!("status {status:#x}"))),
     }
 }

@@ -8,8 +8,8 @@ use unwindlab_abi::{Observation, WorkloadKind, mailbox::PAGE_SIZE};
 
 use super::{
     WorkloadError, compat, entries, exec, exit, failed, fork, io_uring, missing_pages, odd,
-    paged_out, perf_calls, process, repeat, sframe, shapes, sleep_migrate, traced, unreadable_ends,
-    vdso32,
+    own_stack, paged_out, perf_calls, process, program, repeat, sframe, shapes, sleep_migrate,
+    traced, unreadable_ends, user_unwind, vdso32,
 };
 use crate::chain::{BARE_FRAME_BYTES, Chain, FRAME_BYTES, is_compat};
 use crate::pages::{HUGE_PAGE, Pages};
@@ -34,7 +34,7 @@ pub(super) struct ThreadJob {
     page_store: Option<paged_out::PageStore>,
     huge_pages: bool,
     /// The stack of a chain whose stack pointers are known.
-    _stack: Option<Pages>,
+    pub(super) stack: Option<Pages>,
     wild_end: Option<WildEnd>,
     cpus: Vec<u32>,
 }
@@ -74,25 +74,25 @@ impl ThreadJob {
             .map(|bytes| paged_out::PageStore::new(thread, bytes))
             .transpose()?;
         let stack = match plan.kind {
-            WorkloadKind::Frameless => {
+            kind if kind.is_known_everywhere() => {
                 let pages = Pages::new(stack_bytes(plan.kind, short) / PAGE_SIZE)
                     .map_err(failed(thread, "cannot map a stack"))?;
                 // SAFETY: nothing else uses the pages, they have room for the chain, and they are
                 // freed with it.
                 chain = unsafe { chain.on_stack(pages.end()) };
-                let whole = !matches!(
-                    plan.sframe,
-                    SframeSection::V3WithoutRecursion
-                        | SframeSection::V3WithoutTailCall
-                        | SframeSection::None
-                );
-                if whole {
-                    chain = chain.described();
-                }
                 Some(pages)
             }
             _ => None,
         };
+        let whole = !matches!(
+            plan.sframe,
+            SframeSection::V3WithoutRecursion
+                | SframeSection::V3WithoutTailCall
+                | SframeSection::None
+        );
+        if whole && plan.kind.takes_section() {
+            chain = chain.described();
+        }
         let first_cpu = usize::try_from(thread).unwrap_or(0);
         Ok(Self {
             thread,
@@ -103,7 +103,7 @@ impl ThreadJob {
             sleeper,
             page_store,
             huge_pages: plan.huge_pages,
-            _stack: stack,
+            stack,
             wild_end: plan.wild_ends.then(|| WildEnd::of(thread)),
             cpus: cpus.to_vec(),
         })
@@ -164,8 +164,18 @@ impl ThreadJob {
                 return sframe::run(self.chain, self.thread, kind, self.stack_bytes);
             }
             (WorkloadKind::Exit, _) => exit::run(&self.chain, self.thread, self.stack_bytes)?,
+            (kind, _) if kind.unwinds_itself() => {
+                let pages = self.stack.as_ref().map(|it| (it.address(), it.end()));
+                return user_unwind::run(&self.chain, self.thread, pages);
+            }
             (WorkloadKind::Shapes, _) => shapes::run(&self.chain, self.thread)?,
             (WorkloadKind::FramelessShapes, _) => odd::run(&self.chain, self.thread)?,
+            (kind @ (WorkloadKind::OwnStack | WorkloadKind::OwnStackFrameless), _) => {
+                return own_stack::run(self.chain, self.thread, kind, self.stack_bytes);
+            }
+            (WorkloadKind::Program, _) => {
+                return program::run(&self.chain, self.thread).map(|seen| vec![seen]);
+            }
             (WorkloadKind::PerfCalls, _) => perf_calls::run(&self.chain, self.thread)?,
             (WorkloadKind::Stuck, Some(_never_written)) => self.chain.run(),
             (_, Some(pipe)) => {
@@ -207,6 +217,8 @@ pub(super) fn check_memory(jobs: &[ThreadJob]) -> Result<(), WorkloadError> {
                 WorkloadKind::CProgram,
                 WorkloadKind::Exit,
                 WorkloadKind::MissingPages,
+                WorkloadKind::OwnStack,
+                WorkloadKind::OwnStackFrameless,
                 WorkloadKind::PagedOut,
                 WorkloadKind::Process,
                 WorkloadKind::UnreadableEnds,

@@ -10,14 +10,20 @@ mod io_uring;
 mod job;
 mod missing_pages;
 mod odd;
+mod own_stack;
 mod paged_out;
+mod pagemap;
 mod perf_calls;
 mod process;
+mod program;
+mod seen_calls;
 mod sframe;
 mod shapes;
 mod sleep_migrate;
 mod traced;
 mod unreadable_ends;
+mod unwinds_itself;
+mod user_unwind;
 mod vdso32;
 
 use std::sync::Arc;
@@ -28,7 +34,7 @@ use rustix::thread::{Pid, gettid, sched_setaffinity};
 use unwindlab_abi::message::{Program, ThreadAnnounce, UserSymbol};
 use unwindlab_abi::plan::{CompiledProgram, WorkloadPlan};
 use unwindlab_abi::shared::MAX_THREADS;
-use unwindlab_abi::{AgentMessage, HostReply, Observation, WorkloadKind};
+use unwindlab_abi::{AgentMessage, HostReply, Observation, UserModePlan, WorkloadKind};
 
 pub use self::sframe::after_exec;
 use crate::chain::frameless::{self, Registered, SframeError};
@@ -37,6 +43,7 @@ use crate::chain::{self, Chain, MIN_FRAMES};
 use crate::mailbox::{Link, LinkError};
 use crate::shared::SharedPages;
 use crate::system;
+use crate::unwinders::UnwindersError;
 use gate::Gate;
 use job::{ThreadJob, check_memory, reserve};
 
@@ -90,6 +97,9 @@ pub enum WorkloadError {
     /// The program to execute cannot be written.
     #[error("cannot write the program to execute: {0}")]
     Store(#[source] std::io::Error),
+    /// The agent cannot unwind its own stacks.
+    #[error(transparent)]
+    Unwinders(#[from] UnwindersError),
     /// The kernel lacks what the workload needs.
     #[error("the workload needs {0}, which this kernel lacks")]
     Unsupported(&'static str),
@@ -160,6 +170,7 @@ impl Workload {
         cpus: &[u32],
         shared: Arc<SharedPages>,
         ask_tasks: bool,
+        user_mode: Option<&UserModePlan>,
     ) -> Result<Self, WorkloadError> {
         let mut workload = Self {
             gate: Arc::new(Gate::default()),
@@ -169,7 +180,7 @@ impl Workload {
             tasks: Vec::new(),
             threads: Vec::new(),
             section: match plan.kind {
-                WorkloadKind::Frameless => Registered::new(plan.sframe)?,
+                kind if kind.takes_section() => Registered::new(kind, plan.sframe)?,
                 WorkloadKind::CompatSframe => Some(Registered::of_compat()?),
                 _ => None,
             },
@@ -180,6 +191,9 @@ impl Workload {
                 _ => None,
             },
         };
+        if plan.kind.unwinds_itself() {
+            user_unwind::check()?;
+        }
         if plan.threads == 0 || plan.threads > MAX_THREADS {
             return Err(WorkloadError::Threads(plan.threads));
         }
@@ -190,7 +204,7 @@ impl Workload {
             .map(|thread| ThreadJob::new(plan, thread, cpus, &workload.shared))
             .collect::<Result<Vec<_>, _>>()?;
         check_memory(&jobs)?;
-        if plan.kind == WorkloadKind::Frameless {
+        if plan.kind.is_known_everywhere() {
             let covered = workload.section.as_ref().map(Registered::covered);
             workload.program = Some(Program {
                 stacks: jobs
@@ -206,6 +220,10 @@ impl Workload {
                 unsafe { job.chain.call_through(shapes) };
             }
         }
+        if plan.kind == WorkloadKind::Program {
+            let program = plan.program.as_ref().ok_or(WorkloadError::NoProgram)?;
+            exec::store(&program.elf).map_err(WorkloadError::Store)?;
+        }
         if plan.kind == WorkloadKind::CProgram {
             workload.compiled = Some(compiled(plan)?);
         }
@@ -213,7 +231,7 @@ impl Workload {
             reserve(&jobs)?;
         }
         for job in jobs {
-            workload.spawn(job, ask_tasks)?;
+            workload.spawn(job, ask_tasks, user_mode)?;
         }
         Ok(workload)
     }
@@ -293,12 +311,19 @@ impl Workload {
         })
     }
 
-    fn spawn(&mut self, job: ThreadJob, ask_task: bool) -> Result<(), WorkloadError> {
+    fn spawn(
+        &mut self,
+        job: ThreadJob,
+        ask_task: bool,
+        user_mode: Option<&UserModePlan>,
+    ) -> Result<(), WorkloadError> {
         let thread = job.thread;
         let (tell, told) = mpsc::channel();
         let gate = Arc::clone(&self.gate);
         let shared = Arc::clone(&self.shared);
         let stack = job.chain.expected_stack();
+        let unwinds = user_mode.cloned();
+        let own_process = unwinds.is_some();
         let tid_known = !matches!(
             job.kind,
             WorkloadKind::Exit
@@ -306,11 +331,22 @@ impl Workload {
                 | WorkloadKind::ExitGroup
                 | WorkloadKind::Killed
                 | WorkloadKind::CProgram
-        );
+        ) || own_process;
         let handle = Builder::new()
             .name(format!("{}-{thread}", job.kind.name()))
             .stack_size(job.stack_bytes)
             .spawn(move || {
+                if let Some(plan) = unwinds {
+                    let told = |pid| {
+                        // The receiver is there: `spawn` waits for this.
+                        let _ = tell.send((pid, None));
+                    };
+                    let ended = unwinds_itself::run(&plan, job, &gate, told);
+                    if ended.is_err() {
+                        shared.stop();
+                    }
+                    return ended;
+                }
                 let prepared = pin(thread, None, job.cpu).and_then(|()| {
                     let task = ask_task.then(|| own_task(thread)).transpose()?;
                     // The receiver is there: `spawn` waits for this.
@@ -344,7 +380,7 @@ impl Workload {
         self.tasks.extend(task);
         self.announces.push(ThreadAnnounce {
             thread,
-            pid: std::process::id(),
+            pid: if own_process { tid } else { std::process::id() },
             tid: if tid_known { tid } else { 0 },
             stack,
         });

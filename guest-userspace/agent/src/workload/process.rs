@@ -14,7 +14,7 @@ use crate::chain::{Chain, PLAIN_END};
 use crate::helper;
 use crate::pages::Pages;
 use crate::ports;
-use crate::processes::Process;
+use crate::processes::{self, Process};
 use crate::requests::IterationChange;
 
 /// Pages of the stack on which a process begins.
@@ -80,7 +80,7 @@ pub(super) fn run(
             helper::answer(shared, request.number, &result);
         }
         let pid = start(&chain, &first_stack, process).map_err(failed)?;
-        let status = wait(pid).map_err(failed)?;
+        let status = processes::wait(pid).map_err(failed)?;
         process.is_gone();
         let killed = process.was_killed(pid) || kind == WorkloadKind::Killed;
         let expected = match (killed, executes) {
@@ -126,16 +126,5 @@ fn start(chain: &Chain, stack: &Pages, process: &Process) -> io::Result<c_int> {
     match unsafe { libc::clone(child, top, flags, chain, process.id()) } {
         -1 => Err(io::Error::last_os_error()),
         pid => Ok(pid),
-    }
-}
-
-fn wait(pid: c_int) -> io::Result<c_int> {
-    let mut status = 0;
-    // SAFETY: `status` is this function's.
-    let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
-    if waited == pid {
-        Ok(status)
-    } else {
-        Err(io::Error::last_os_error())
     }
 }

@@ -1,13 +1,12 @@
 //! `shapes`: the leaf calls functions of every shape, and sends itself a signal.
 
 use std::io;
-use std::mem::zeroed;
-use std::ptr::null_mut;
 
 use rustix::thread::gettid;
 
 use super::{WorkloadError, failed, repeat};
 use crate::chain::{Chain, signal_handler};
+use crate::signals;
 
 /// Runs all iterations.
 pub(super) fn run(chain: &Chain, thread: u32) -> Result<(), WorkloadError> {
@@ -28,12 +27,8 @@ pub(super) fn run(chain: &Chain, thread: u32) -> Result<(), WorkloadError> {
 
 /// Sets the handler, for the whole process: the agent uses the signal for nothing else.
 fn handle() -> io::Result<()> {
-    // SAFETY: all of it may be zero.
-    let mut action: libc::sigaction = unsafe { zeroed() };
-    action.sa_sigaction = usize::try_from(signal_handler()).map_err(io::Error::other)?;
+    let handler = usize::try_from(signal_handler()).map_err(io::Error::other)?;
     // SAFETY: the handler is code of `chain.s` that returns.
-    match unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, null_mut()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    unsafe { signals::handle(libc::SIGUSR1, handler, 0)? };
+    Ok(())
 }

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::ptr::null_mut;
 
 use rustix::io::Errno;
 use unwindlab_abi::Observation;
@@ -12,6 +11,7 @@ use unwindlab_abi::observation::UnreadableMemory;
 use super::{WorkloadError, failed, repeat};
 use crate::chain::Chain;
 use crate::pages::Pages;
+use crate::signals;
 
 /// Most signals of a thread: one that faults again and again in user mode would never end.
 const ENOUGH_SIGNALS: u64 = 1000;
@@ -103,15 +103,8 @@ fn count_signals() -> Result<(), Errno> {
     }
     let handler: extern "C" fn(c_int) = count;
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: all zeroes are a valid `sigaction`; the handler touches a cell of its thread.
-        let answer = unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = handler as *const () as usize;
-            libc::sigaction(signal, &raw const action, null_mut())
-        };
-        if answer != 0 {
-            return Err(last_error());
-        }
+        // SAFETY: the handler touches a cell of its thread.
+        unsafe { signals::handle(signal, handler as *const () as usize, 0) }?;
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! The kernel's 32-bit vDSO in this 64-bit process, and the system call that it makes.
+//! The kernel's 32-bit vDSO in this 64-bit process, and the system call that it makes, or that the
+//! kernel returns to it from.
 //!
 //! The kernel returns from `sysenter` and from a 32-bit `syscall` to a fixed place in the vDSO,
 //! wherever they were (`do_fast_syscall_32`, arch/x86/entry/syscall_32.c). It maps the 32-bit vDSO
@@ -21,10 +22,14 @@ const ADDRESS: u64 = 0x2000_0000;
 const LONGEST: usize = 64;
 /// `int 0x80`, behind which the kernel returns to.
 const INT80: [u8; 2] = [0xcd, 0x80];
+/// `syscall` and `sysenter`.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+const SYSENTER: [u8; 2] = [0x0f, 0x34];
 /// `ret`.
 const RET: u8 = 0xc3;
 
-/// How the vDSO enters the kernel.
+/// How the kernel is entered: by the vDSO's `syscall`, or by a `sysenter` of the agent's own, which
+/// the vDSO of an AMD CPU lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Instruction {
     Syscall,
@@ -41,17 +46,18 @@ impl Instruction {
         }
     }
 
-    const fn bytes(self) -> [u8; 2] {
+    /// What the vDSO may enter the kernel by.
+    const fn of_vdso(self) -> &'static [[u8; 2]] {
         match self {
-            Self::Syscall => [0x0f, 0x05],
-            Self::Sysenter => [0x0f, 0x34],
+            Self::Syscall => &[SYSCALL],
+            Self::Sysenter => &[SYSENTER, SYSCALL],
         }
     }
 
     const fn missing(self) -> WorkloadError {
         WorkloadError::Unsupported(match self {
             Self::Syscall => "a 32-bit vDSO that uses `syscall`",
-            Self::Sysenter => "a 32-bit vDSO that uses `sysenter`",
+            Self::Sysenter => "a 32-bit vDSO that uses `sysenter` or `syscall`",
         })
     }
 }
@@ -78,7 +84,11 @@ pub(super) fn vsyscall(thread: u32, instruction: Instruction) -> Result<Vsyscall
         let what = "the vDSO is not one of 32-bit code: the scenario needs `vdso=0`";
         return Err(failed(io::Error::other(what)));
     };
-    find(image, base, entry, instruction).ok_or(instruction.missing())
+    let found = find(image, base, entry, instruction).ok_or(instruction.missing())?;
+    match instruction {
+        Instruction::Syscall => Ok(found),
+        Instruction::Sysenter => found.by_sysenter().ok_or(instruction.missing()),
+    }
 }
 
 fn map(
@@ -120,14 +130,15 @@ fn entry(image: &[u8]) -> Option<usize> {
 }
 
 /// The function: `push`, `push`, `push`, the instruction, `int 0x80` for a call that is restarted,
-/// and behind that the way back (arch/x86/entry/vdso/vdso32/system_call.S). `None` if it uses
+/// and behind that the way back (arch/x86/entry/vdso/vdso32/system_call.S). `None` if it has
 /// another instruction.
 fn find(image: &[u8], base: u32, entry: usize, instruction: Instruction) -> Option<Vsyscall> {
     let code = image.get(entry..)?;
     let code = code.get(..LONGEST).unwrap_or(code);
     let position = |bytes: [u8; 2]| code.windows(2).position(|it| it == bytes);
     let int80 = position(INT80)?;
-    (position(instruction.bytes())? < int80).then_some(())?;
+    let mut fast = instruction.of_vdso().iter().filter_map(|it| position(*it));
+    fast.any(|at| at < int80).then_some(())?;
     let landing_pad = int80 + INT80.len();
     let back = code.get(landing_pad..)?.iter().position(|&it| it == RET)?;
     let address = |offset: usize| base.checked_add(u32::try_from(entry + offset).ok()?);
@@ -167,7 +178,16 @@ mod tests {
             end: 0x104d,
         };
         assert_eq!(found, Some(expected));
-        assert_eq!(find(&image, 0x1000, at, Instruction::Sysenter), None);
+        let of_sysenter = find(&image, 0x1000, at, Instruction::Sysenter);
+        assert_eq!(of_sysenter, Some(expected), "where that returns to");
+    }
+
+    #[test]
+    fn on_an_intel_cpu_it_uses_sysenter() {
+        let code = CODE.map(|it| if it == SYSCALL[1] { SYSENTER[1] } else { it });
+        let image = image(&code);
+        assert_eq!(find(&image, 0x1000, 64, Instruction::Syscall), None);
+        assert!(find(&image, 0x1000, 64, Instruction::Sysenter).is_some());
     }
 
     #[test]

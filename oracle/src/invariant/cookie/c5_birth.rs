@@ -40,6 +40,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             tally.excuse(format!("cookie {cookie:#x}: {why}"));
             continue;
         }
+        if let Some(why) = facts.others_may_ask() {
+            tally.undecided(why);
+            continue;
+        }
         let message = format!("cookie {cookie:#x} was first requested on CPU {cpu}");
         let instruction = facts.instruction(first.event);
         tally.violated(message, [first.event.index], instruction);

@@ -44,6 +44,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 tally.excuse(why);
                 continue;
             }
+            if let Some(why) = facts.others_may_ask() {
+                tally.undecided(why);
+                continue;
+            }
             let message = format!("CPU {} gave out count {b:#x} after {a:#x}", second.cpu);
             let events = [first.index, second.index];
             tally.violated(message, events, facts.instruction(second));

@@ -1,5 +1,7 @@
 //! P2: an entry ends, however many requests are made in it.
 
+use std::collections::BTreeMap;
+
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, Facts, Relation, Request};
 
@@ -18,11 +20,18 @@ use crate::invariant::evidence::{Evidence, Facts, Relation, Request};
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
+    let in_kernel = |r: &&Request<'_>| {
+        facts
+            .injection(r.event)
+            .is_some_and(|injection| injection.cpl == 0)
+    };
+    let of_tids = facts.requests.iter().filter(in_kernel);
+    // The last one of each tid stays.
+    let last_of: BTreeMap<Option<u32>, &Request<'_>> = of_tids
+        .map(|request| (request.event.tid, request))
+        .collect();
     for thread in trace.threads.iter().filter(|t| t.tid != 0) {
-        let in_kernel = |r: &&Request<'_>| {
-            r.event.tid == Some(thread.tid) && facts.injection(r.event).is_some_and(|i| i.cpl == 0)
-        };
-        let Some(last) = facts.requests.iter().rev().find(in_kernel) else {
+        let Some(last) = last_of.get(&Some(thread.tid)).copied() else {
             continue;
         };
         let progress = trace.progress.iter().find(|p| p.thread == thread.thread);

@@ -1,5 +1,7 @@
 //! P6: a task that is unwound again and again gets on.
 
+use std::collections::BTreeMap;
+
 use unwindlab_abi::plan::SYSCALLS_BATCH;
 
 use crate::invariant::Tally;
@@ -31,16 +33,21 @@ const UNWINDS: usize = 4 * SYSCALLS_BATCH as usize;
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
-    for thread in trace.threads.iter().filter(|thread| thread.tid != 0) {
-        let mut answers: Vec<&Answer<'_>> = Vec::new();
-        for answer in &facts.answers {
-            let copy = answers.last().is_some_and(|last| {
-                last.event.event != answer.event.event && last.chain.cookie == answer.chain.cookie
-            });
-            if answer.event.tid == Some(thread.tid) && !copy {
-                answers.push(answer);
-            }
+    let mut of: BTreeMap<u32, Vec<&Answer<'_>>> = BTreeMap::new();
+    for answer in &facts.answers {
+        let Some(tid) = answer.event.tid else {
+            continue;
+        };
+        let answers = of.entry(tid).or_default();
+        let copy = answers.last().is_some_and(|last| {
+            last.event.event != answer.event.event && last.chain.cookie == answer.chain.cookie
+        });
+        if !copy {
+            answers.push(answer);
         }
+    }
+    for thread in trace.threads.iter().filter(|thread| thread.tid != 0) {
+        let answers = of.get(&thread.tid).map_or(&[][..], Vec::as_slice);
         let progress = trace.progress.iter().find(|p| p.thread == thread.thread);
         let from = progress.and_then(|progress| stands_from(facts, progress));
         for row in answers.chunks_exact(UNWINDS) {

@@ -1,9 +1,8 @@
 //! What `perf_event_max_contexts_per_stack` leaves of the chains of samples.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Answer, Facts, Request};
-use super::order::before;
 use super::role::spec;
 use super::tasks::Task;
 use crate::trace::model::{CONTEXT_MAX, CONTEXT_USER_DEFERRED};
@@ -38,6 +37,45 @@ pub(crate) fn is_cut(trace: &Trace, event: &Event) -> bool {
     marker.is_some_and(|at| at + 1 == chain.len()) && has_no_room(trace, event)
 }
 
+/// Samples whose chains have no room for a cookie. There may be one for each answer, so only the earliest
+/// of each ring are kept.
+#[derive(Debug, Default)]
+pub(crate) struct CutChains {
+    of_all: Earliest,
+    of: BTreeMap<Option<Task>, Earliest>,
+}
+
+/// By ring: the first position, and the first time; `None` for a sample that has no time.
+type Earliest = BTreeMap<u32, (usize, Option<u64>)>;
+
+impl CutChains {
+    fn add(&mut self, task: Option<Task>, event: &Event) {
+        let of = self.of.entry(task).or_default();
+        for rings in [of, &mut self.of_all] {
+            let first = rings
+                .entry(event.ring)
+                .or_insert((event.position, event.time));
+            *first = (first.0.min(event.position), first.1.min(event.time));
+        }
+    }
+
+    /// Whether one of them is of this task, as far as is known, and not certainly later.
+    fn has_one_for(&self, task: Option<Task>, event: &Event) -> bool {
+        // As `before` has it.
+        let is_later = |(&ring, &(position, time)): (&u32, &(usize, Option<u64>))| match ring {
+            ring if ring == event.ring => event.position < position,
+            _ => matches!((event.time, time), (Some(a), Some(b)) if a < b),
+        };
+        let any = |rings: &Earliest| !rings.iter().all(is_later);
+        match task {
+            None => any(&self.of_all),
+            Some(_) => [None, task]
+                .iter()
+                .any(|task| self.of.get(task).is_some_and(any)),
+        }
+    }
+}
+
 impl Facts<'_> {
     /// Where the chain of a sample of a task has no room for a cookie, the first sample that shows
     /// a cookie of that task need not be of the request that got it.
@@ -46,8 +84,12 @@ impl Facts<'_> {
             has_no_room(self.trace, event)
                 && spec(self.trace, event).is_some_and(|spec| spec.defer_callchain)
         };
-        let hidden = self.trace.events.iter().filter(defers);
-        let hidden: BTreeSet<Option<Task>> = hidden.map(|it| self.tasks.of(it)).collect();
+        let mut hidden: BTreeSet<Option<Task>> = BTreeSet::new();
+        for event in self.trace.events.iter().filter(defers) {
+            let task = self.tasks.of(event);
+            hidden.insert(task);
+            self.cut.add(task, event);
+        }
         for exchange in self.exchanges.values_mut() {
             let of = |request: &Request<'_>| {
                 request.task.is_none() || hidden.contains(&request.task) || hidden.contains(&None)
@@ -59,13 +101,6 @@ impl Facts<'_> {
     /// Whether a request whose cookie the limit of contexts cut off may have asked for an answer:
     /// a sample, not later, of an event that defers, and of the same task as far as is known.
     pub fn may_be_of_a_cut_chain(&self, answer: &Answer<'_>) -> bool {
-        self.trace.events.iter().any(|event| {
-            let defers = || spec(self.trace, event).is_some_and(|spec| spec.defer_callchain);
-            let task = self.tasks.of(event);
-            has_no_room(self.trace, event)
-                && defers()
-                && (task.is_none() || answer.task.is_none() || task == answer.task)
-                && !before(answer.event, event)
-        })
+        self.cut.has_one_for(answer.task, answer.event)
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::contexts::CutChains;
 use super::entries::EntryCode;
 use super::injections::Matching;
 use super::losses::Losses;
@@ -69,6 +70,8 @@ pub(crate) struct Facts<'t> {
     requests_of: BTreeMap<Task, Vec<Request<'t>>>,
     /// All D, in trace order.
     pub answers: Vec<Answer<'t>>,
+    /// The same of every task.
+    answers_of: BTreeMap<Task, Vec<Answer<'t>>>,
     /// S and D by cookie, 0 included.
     pub exchanges: BTreeMap<u64, Exchange<'t>>,
     pub syscalls: Syscalls,
@@ -88,8 +91,10 @@ pub(crate) struct Facts<'t> {
     /// By cookie: the first user instruction that an NMI of its requests hit, and the index of its
     /// sample. Derived once, because an endless entry has very many requests and answers.
     entry_ips: BTreeMap<u64, (u64, usize)>,
-    /// Comm records of exec, in trace order.
-    execs: Vec<&'t Event>,
+    /// By process: comm records of exec, in trace order.
+    execs: BTreeMap<u32, Vec<&'t Event>>,
+    /// Samples whose cookie the limit of contexts may have cut off.
+    pub(super) cut: CutChains,
     /// By process: the other one that forked it during the session.
     forked_by: BTreeMap<u32, u32>,
 }
@@ -104,6 +109,7 @@ impl<'t> Facts<'t> {
             requests: Vec::new(),
             requests_of: BTreeMap::new(),
             answers: Vec::new(),
+            answers_of: BTreeMap::new(),
             exchanges: BTreeMap::new(),
             syscalls: Syscalls::new(trace, &tasks, &losses),
             matching: Matching::new(trace),
@@ -116,10 +122,11 @@ impl<'t> Facts<'t> {
             kept_back: BTreeMap::new(),
             kept_back_at: BTreeMap::new(),
             entry_ips: BTreeMap::new(),
-            execs: Vec::new(),
+            execs: BTreeMap::new(),
+            cut: CutChains::default(),
             forked_by: BTreeMap::new(),
         };
-        facts.nmis_are_sampled = facts.matching.all_user_nmis(trace);
+        facts.nmis_are_sampled = trace.recorded.is_none() && facts.matching.all_user_nmis(trace);
         for event in &trace.events {
             facts.add(event);
         }
@@ -178,10 +185,17 @@ impl<'t> Facts<'t> {
             EventKind::CallchainDeferred(chain) => {
                 let answer = Answer { event, chain, task };
                 self.answers.push(answer);
+                if let Some(task) = task {
+                    self.answers_of.entry(task).or_default().push(answer);
+                }
                 let exchange = self.exchanges.entry(chain.cookie).or_default();
                 exchange.answers.push(answer);
             }
-            EventKind::Comm { exec: true, .. } => self.execs.push(event),
+            EventKind::Comm { exec: true, .. } => {
+                if let Some(pid) = event.pid {
+                    self.execs.entry(pid).or_default().push(event);
+                }
+            }
             EventKind::Fork { pid, ppid, .. } if pid != ppid => {
                 self.forked_by.entry(*pid).or_insert(*ppid);
             }
@@ -205,6 +219,11 @@ impl<'t> Facts<'t> {
     /// The requests of a task, in trace order.
     pub fn requests_of(&self, task: Task) -> &[Request<'t>] {
         self.requests_of.get(&task).map_or(&[], Vec::as_slice)
+    }
+
+    /// The answers of a task, in trace order.
+    pub fn answers_of(&self, task: Task) -> &[Answer<'t>] {
+        self.answers_of.get(&task).map_or(&[], Vec::as_slice)
     }
 
     /// The requests of every task, each in trace order.
@@ -287,8 +306,23 @@ impl<'t> Facts<'t> {
     pub fn exec_between(&self, first: &Event, second: &Event) -> bool {
         let pid = first.pid;
         let leader = second.tid.is_some() && second.tid == pid && second.pid == pid;
-        let within = |e: &&Event| e.pid == pid && before(first, e) && before(e, second);
-        leader && pid.is_some() && self.execs.iter().any(within)
+        let Some(execs) = pid.and_then(|pid| self.execs.get(&pid)).filter(|_| leader) else {
+            return false;
+        };
+        // As in `after`. Records without a time have no place among those of other rings.
+        let ends = [Some(&first), Some(&second), execs.first()];
+        let timed = ends.iter().flatten().all(|it| it.time.is_some());
+        let [from, to] = match timed {
+            true => [
+                execs.partition_point(|e| e.index <= first.index),
+                execs.partition_point(|e| e.index < second.index),
+            ],
+            false => [0, execs.len()],
+        };
+        let (from, to) = (from.saturating_sub(NESTING), to.saturating_add(NESTING));
+        let near = execs.get(from..to.min(execs.len())).unwrap_or_default();
+        let within = |e: &&Event| before(first, e) && before(e, second);
+        near.iter().copied().any(|e| within(&e))
     }
 
     /// What led to an answer that nothing asked for, in trace order. With the cookie of the task's
@@ -296,16 +330,9 @@ impl<'t> Facts<'t> {
     /// the last request itself, and the answer. Shorter where some of these coincide or are absent.
     pub fn story(&self, answer: &Answer<'_>) -> (Vec<usize>, Option<u64>) {
         let mut events = vec![answer.event.index];
-        let earlier = self
-            .requests
-            .partition_point(|r| r.event.index < answer.event.index);
-        let mut earlier = self
-            .requests
-            .get(..earlier)
-            .unwrap_or_default()
-            .iter()
-            .rev();
-        let Some(last) = earlier.find(|r| r.task.is_some() && r.task == answer.task) else {
+        let requests = answer.task.map_or(&[][..], |task| self.requests_of(task));
+        let earlier = requests.partition_point(|r| r.event.index < answer.event.index);
+        let Some(last) = requests.get(..earlier).and_then(<[_]>::last) else {
             return (events, None);
         };
         events.push(last.event.index);

@@ -21,7 +21,8 @@ pub(crate) struct Loss {
 /// All losses of a trace.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
-    losses: Vec<Loss>,
+    /// By ring, in its order: each with the latest end so far, and the earliest beginning from there on.
+    rings: Vec<Vec<(Loss, u64, u64)>>,
     corrupt: bool,
 }
 
@@ -34,6 +35,21 @@ pub(crate) fn loses(event: &Event) -> bool {
     }
 }
 
+fn searchable(losses: &[Loss]) -> Vec<(Loss, u64, u64)> {
+    let mut latest = 0;
+    let ends = losses.iter().map(|loss| {
+        latest = latest.max(loss.to);
+        (*loss, latest, 0)
+    });
+    let mut list: Vec<_> = ends.collect();
+    let mut earliest = u64::MAX;
+    for (loss, _, from) in list.iter_mut().rev() {
+        earliest = earliest.min(loss.from);
+        *from = earliest;
+    }
+    list
+}
+
 impl Losses {
     /// Collects the LOST records. The next successful write after a loss writes one
     /// (kernel/events/ring_buffer.c, `__perf_output_begin`), whichever event makes it: its id does
@@ -43,8 +59,9 @@ impl Losses {
         for event in &trace.events {
             rings.entry(event.ring).or_default().push(event);
         }
-        let mut losses = Vec::new();
+        let mut of_rings = Vec::new();
         for ring in rings.values_mut() {
+            let mut losses = Vec::new();
             ring.sort_by_key(|e| e.position);
             for (at, event) in ring.iter().enumerate() {
                 let (EventKind::Lost { lost, .. } | EventKind::LostSamples { lost }) = event.kind
@@ -64,9 +81,13 @@ impl Losses {
                     to: event.time.unwrap_or(u64::MAX),
                 });
             }
+            of_rings.push(searchable(&losses));
         }
         let corrupt = !trace.corrupt.is_empty();
-        Self { losses, corrupt }
+        Self {
+            rings: of_rings,
+            corrupt,
+        }
     }
 
     /// A loss in any ring between two times. With unknown times, or a ring that could not be read,
@@ -76,7 +97,13 @@ impl Losses {
             return Some("XA a ring could not be read to its end".into());
         }
         let (from, to) = (from.unwrap_or(0), to.unwrap_or(u64::MAX));
-        let loss = self.losses.iter().find(|l| l.from <= to && from <= l.to)?;
+        let loss = self.rings.iter().find_map(|ring| {
+            let first = ring.partition_point(|&(_, latest, _)| latest < from);
+            let near = ring.get(first..)?.iter();
+            let mut near = near.take_while(|(_, _, earliest)| *earliest <= to);
+            near.find(|(l, ..)| l.from <= to && from <= l.to)
+        });
+        let (loss, ..) = loss?;
         Some(format!(
             "XA ring {} lost {} records before event {}",
             loss.ring, loss.count, loss.index

@@ -9,10 +9,12 @@
 //!   witness
 //! - [`facts`]: requests and answers, joined by cookie, and all of the above
 //! - [`exits`], [`stacks`], [`entries`], [`unanswered`], [`contexts`]: what follows about exits,
-//!   user stacks, kernel entries, missing answers and chains that were cut
+//!   user stacks, kernel entries, missing answers and chains that were cut; [`recorded`]: what perf alone does not show
 //! - [`lab`]: what the log of the kernel's lab client proves
 //! - [`names`]: the kernel's symbols, where they are known
+//! - [`views`]: the trace as each client of tracefs sees it; [`beside`]: which record of perf says the same
 
+mod beside;
 mod contexts;
 mod entries;
 mod exits;
@@ -22,6 +24,7 @@ pub(super) mod lab;
 mod losses;
 mod names;
 mod order;
+mod recorded;
 mod replaced;
 mod returns;
 mod role;
@@ -29,9 +32,12 @@ mod stacks;
 mod syscalls;
 mod tasks;
 mod unanswered;
+pub(super) mod views;
 
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 
+pub(super) use beside::Beside;
 pub(super) use contexts::{has_no_room, is_cut};
 pub(super) use entries::Code;
 use entries::OneEntry;
@@ -49,9 +55,10 @@ pub(super) use role::{
 pub(super) use stacks::{at_leaf, difference, expected, flaw};
 pub(super) use syscalls::Syscalls;
 pub(super) use tasks::Task;
+use views::View;
 
-use crate::trace::Trace;
 use crate::trace::canonical::KernelResolver;
+use crate::trace::{Event, Trace};
 
 /// A trace and what it proves. Everything is derived when it is first needed, and once.
 #[derive(Debug)]
@@ -62,6 +69,9 @@ pub struct Evidence<'t> {
     facts: OnceCell<Facts<'t>>,
     one_entry: OnceCell<Vec<OneEntry<'t>>>,
     lab: OnceCell<Option<Lab<'t>>>,
+    given: OnceCell<Option<BTreeSet<u64>>>,
+    views: OnceCell<Vec<View>>,
+    all_clients: OnceCell<Option<View>>,
 }
 
 impl<'t> Evidence<'t> {
@@ -75,6 +85,9 @@ impl<'t> Evidence<'t> {
             facts: OnceCell::new(),
             one_entry: OnceCell::new(),
             lab: OnceCell::new(),
+            given: OnceCell::new(),
+            views: OnceCell::new(),
+            all_clients: OnceCell::new(),
         }
     }
 
@@ -109,6 +122,12 @@ impl<'t> Evidence<'t> {
         self.trace
     }
 
+    /// The instruction that the NMI of a record interrupted, where the trace shows it.
+    #[must_use]
+    pub fn interrupted(&self, event: &Event) -> Option<u64> {
+        self.facts().instruction(event)
+    }
+
     /// What perf's records prove.
     pub(super) fn facts(&self) -> &Facts<'t> {
         self.facts.get_or_init(|| Facts::new(self.trace, self.code))
@@ -119,10 +138,33 @@ impl<'t> Evidence<'t> {
         self.one_entry.get_or_init(|| self.facts().one_entry())
     }
 
-    /// Whether a client of the lab client got this cookie, so that its first request need not be
-    /// perf's.
+    /// Whether a client of the lab client or of tracefs got this cookie, so that its first request need not
+    /// be perf's.
     pub(super) fn given(&self, cookie: u64) -> bool {
+        let elsewhere = || views::given(self.trace);
+        let given = self.given.get_or_init(elsewhere);
         self.lab().is_some_and(|lab| lab.given.contains(&cookie))
+            || given.as_ref().is_none_or(|given| given.contains(&cookie))
+    }
+
+    /// The trace as each client of tracefs sees it.
+    pub(super) fn views(&self) -> &[View] {
+        self.views.get_or_init(|| views::of_each(self.trace))
+    }
+
+    /// The trace with the requests and stacks of perf and all clients of tracefs; `None` without one.
+    pub(super) fn all_clients(&self) -> Option<&View> {
+        let view = || views::of_all(self.trace);
+        self.all_clients.get_or_init(view).as_ref()
+    }
+
+    /// What a view proves.
+    pub(super) fn of_view<'v>(&'v self, view: &'v View) -> Evidence<'v> {
+        Evidence {
+            names: self.names,
+            code: self.code,
+            ..Evidence::new(&view.trace)
+        }
     }
 
     /// What the lab client's log proves; `None` for a trial without one.

@@ -64,6 +64,13 @@ impl<'t> Returns<'t> {
         Some(list.partition_point(|it| it.comes_after(record) == Some(false)))
     }
 
+    /// The first noted return of its task after a record. `None` where there is none, or one may be
+    /// missing before it.
+    pub fn next(&self, event: &Event) -> Option<&'t UserReturn> {
+        let list = self.of.get(&event.tid?)?;
+        list.get(self.before(event)?).copied()
+    }
+
     /// Whether a return of its task was noted after a record.
     pub fn is_followed(&self, event: &Event) -> bool {
         let list = event.tid.and_then(|tid| self.of.get(&tid));

@@ -2,6 +2,7 @@
 
 use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce};
 
+use super::Evidence;
 use super::facts::{Answer, Facts};
 use crate::trace::Event;
 use crate::trace::model::MAX_DEFERRED_FRAMES;
@@ -40,6 +41,24 @@ pub(crate) fn difference(found: &[u64], wanted: &[u64]) -> String {
     }
 }
 
+impl Evidence<'_> {
+    /// The chain that the record 22 of this index shows on a right kernel, innermost first, where frame 0 is at the leaf of its
+    /// thread. Frame 0 is the user instruction that the NMI of its request hit; where that is not known, the record's own. For
+    /// people to read: [`Check::Violated`](crate::invariant::Check) says what is wrong.
+    #[must_use]
+    pub fn known_stack(&self, index: usize) -> Option<Vec<u64>> {
+        let facts = self.facts();
+        let answer = facts.answers.iter().find(|it| it.event.index == index)?;
+        let exchange = facts.exchanges.get(&answer.chain.cookie);
+        let interrupted = exchange.and_then(|it| facts.entry_ip(it)).map(|it| it.0);
+        let frame0 = interrupted.or_else(|| answer.chain.frames().first().copied())?;
+        let threads = facts.threads(answer.event);
+        let stacks = threads.iter().map(|it| &it.stack);
+        let stack = { stacks }.find(|it| at_leaf(it, frame0))?;
+        Some(expected(stack, frame0).collect())
+    }
+}
+
 impl<'t> Facts<'t> {
     /// The workload threads that an event can be of: the one with its tid, or else those of its
     /// process, or of the one that forked it, that make a new thread or process every iteration
@@ -74,6 +93,21 @@ impl<'t> Facts<'t> {
 mod tests {
     use super::*;
     use crate::invariant::testkit::Kit;
+
+    #[test]
+    fn the_known_stack_has_the_callers_of_the_thread() {
+        let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        let at = kit.deferred(0, 1001, 3 << 32 | 1, &[0x1004, 0xbad]);
+        let elsewhere = kit.deferred(0, 1001, 5 << 32 | 1, &[0x9999_0000]);
+        let trace = kit.trace();
+        let evidence = Evidence::new(&trace);
+        let known = evidence.known_stack(at).unwrap();
+        let callers: Vec<u64> = trace.threads[0].stack.caller_addresses().collect();
+        assert_eq!((known[0], &known[1..]), (0x1004, &callers[..]));
+        assert_eq!(evidence.known_stack(elsewhere), None);
+        assert_eq!(evidence.known_stack(usize::MAX), None);
+    }
 
     #[test]
     fn chains_are_cut_at_a_page() {

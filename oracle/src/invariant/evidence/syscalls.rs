@@ -43,8 +43,12 @@ impl Syscalls {
                 Role::SyscallExit => false,
                 _ => continue,
             };
-            // A record without a time has no place among those of other rings.
-            let Some(task) = tasks.of(event).filter(|_| event.time.is_some()) else {
+            // A record without a time has no place among those of other rings. In a recording, markers of other
+            // CPUs may be missing before all were on, and after.
+            let placed = event
+                .time
+                .is_some_and(|time| trace.recorded.is_none_or(|it| it.is_whole(time)));
+            let Some(task) = tasks.of(event).filter(|_| placed) else {
                 continue;
             };
             // Several events at a tracepoint show one system call several times.

@@ -64,6 +64,10 @@ pub trait Resolver {
     fn current_task(&self) -> Option<u64> {
         None
     }
+    /// Nothing is known of the kernel: every question is open.
+    fn is_unknown(&self) -> bool {
+        false
+    }
     /// What no other kernel has, so that its code is decoded once only.
     fn identity(&self) -> Option<String> {
         None
@@ -216,7 +220,8 @@ impl Findings {
     }
 
     /// The finding that a violation would match by its events, if the code of this kernel were as
-    /// the finding says, and they were at the instructions that it names.
+    /// the finding says, and they were at the instructions that it names. Of a kernel that is not known no instruction
+    /// is looked at.
     #[must_use]
     pub fn match_but_for_code<K: Resolver + ?Sized>(
         &self,
@@ -330,7 +335,7 @@ impl Finding {
 impl Kernels {
     fn include<K: Resolver + ?Sized>(&self, release: &str, kernel: &K) -> bool {
         self.releases.iter().any(|pattern| like(pattern, release))
-            && self.symbols.iter().all(|name| kernel.has(name))
+            && (kernel.is_unknown() || self.symbols.iter().all(|name| kernel.has(name)))
     }
 }
 
@@ -359,6 +364,8 @@ fn like(pattern: &str, text: &str) -> bool {
 
 #[cfg(test)]
 mod behind_tests;
+#[cfg(test)]
+mod instance_tests;
 #[cfg(test)]
 mod overtaken_tests;
 #[cfg(test)]

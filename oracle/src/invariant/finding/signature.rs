@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use unwindlab_abi::lab::LabContext;
-use unwindlab_abi::plan::EventSpec;
+use unwindlab_abi::plan::{EventSource, EventSpec};
 
 use super::Presence;
 use super::Resolver;
 use super::behind;
 use super::uprobes;
 use crate::invariant::evidence::{
-    Code, Evidence, Facts, announced_spec, has_side_band_bit, is_cut, spec,
+    Code, Evidence, Facts, Relation, announced_spec, has_side_band_bit, is_cut, spec,
 };
 use crate::invariant::{Violation, world};
 use crate::trace::{Event, EventKind, LabEvent, LabKind, Trace};
@@ -109,6 +109,9 @@ enum LogKind {
 #[serde(deny_unknown_fields)]
 struct EventPattern {
     kind: Kind,
+    /// Whether there may be two of them, one right behind the other in the violation.
+    #[serde(default)]
+    again: bool,
     /// Name for the task.
     task: Option<String>,
     /// Name for the cookie, or 0.
@@ -117,6 +120,11 @@ struct EventPattern {
     interrupted: Option<Vec<String>>,
     /// Cookie of the task's next record 22.
     next: Option<u64>,
+    /// Cookie of the task's record 22 before it.
+    previous: Option<u64>,
+    /// Instructions; the last sample of the task with another cookie hit one of them, and the task has no
+    /// record 22 between that sample and this one.
+    since: Option<Vec<String>>,
     /// Frames of a record 22.
     frames: Option<usize>,
     /// Whether the event of perf that wrote it is one that tasks inherit.
@@ -212,6 +220,21 @@ impl<'a, K: Resolver + ?Sized> Places<'a, K> {
         chain.next().copied()
     }
 
+    /// Whether each place may be any, because nothing is known of the kernel.
+    fn are_open(&self) -> bool {
+        self.anywhere && self.kernel.is_unknown()
+    }
+
+    /// Whether the NMI that wrote a sample hit one of these functions, or the window if they name it.
+    fn hit(&self, facts: &Facts<'_>, event: &Event, names: &[String]) -> bool {
+        if self.are_open() {
+            return true;
+        }
+        let ip = facts.instruction(event).or_else(|| self.interrupted(event));
+        let ip = ip.or_else(|| overflowed(facts.trace, event));
+        ip.is_some_and(|ip| self.within(ip, names))
+    }
+
     /// Whether an instruction is in one of these functions, or in the window if they name it.
     fn within(&self, ip: u64, names: &[String]) -> bool {
         let window = || self.anywhere || (self.presence)().contains(ip);
@@ -293,6 +316,9 @@ impl Signature {
         if self.log.iter().any(|it| it.returned.is_some() && !asks(it)) {
             return Some("a record of the log returns nothing".into());
         }
+        if self.events.iter().filter(|it| it.again).count() > 1 {
+            return Some("two of its events may come again".into());
+        }
         self.events.iter().find_map(|event| {
             let carries = matches!(event.kind, Kind::Sample | Kind::Deferred);
             let number = matches!(event.cookie, Some(CookieName::Number(n)) if n != 0);
@@ -310,7 +336,13 @@ impl Signature {
                     "is made nowhere"
                 }
                 () if event.shows_uprobes() && event.kind != Kind::Deferred => "has no frames",
-                () if event.next.is_some() && event.kind != Kind::Sample => "has no next answer",
+                () if (event.next.is_some()
+                    || event.previous.is_some()
+                    || event.since.is_some())
+                    && event.kind != Kind::Sample =>
+                {
+                    "has no answer beside it"
+                }
                 () if event.cut.is_some() && event.kind != Kind::PlainSample => "has no marker",
                 () => return None,
             };
@@ -321,7 +353,8 @@ impl Signature {
     /// Whether it names the finding's window.
     pub fn names_window(&self) -> bool {
         let events = self.events.iter().map(|it| &it.interrupted);
-        let places = events.chain(self.log.iter().map(|it| &it.interrupted));
+        let places = events.chain(self.events.iter().map(|it| &it.since));
+        let places = places.chain(self.log.iter().map(|it| &it.interrupted));
         let behind = self.events.iter().any(|it| it.behind.is_some());
         behind
             || places
@@ -329,6 +362,19 @@ impl Signature {
                 .flatten()
                 .flatten()
                 .any(|name| name == WINDOW)
+    }
+
+    /// The patterns for so many events, if it has as many, the one that may come again counted once or
+    /// twice.
+    fn patterns(&self, events: usize) -> Option<Vec<&EventPattern>> {
+        let again = |twice: bool| {
+            let times = move |it: &EventPattern| if twice && it.again { 2 } else { 1 };
+            let all = self.events.iter();
+            all.flat_map(move |it| std::iter::repeat_n(it, times(it)))
+        };
+        let fits = [false, true].into_iter();
+        let mut fits = fits.filter(|&twice| again(twice).count() == events);
+        fits.next().map(|twice| again(twice).collect())
     }
 
     /// Whether a violation shows it.
@@ -344,7 +390,10 @@ impl Signature {
             let spec = lacking.and_then(|open| announced_spec(trace, open));
             return spec.is_some_and(|spec| receiver.fits(evidence.facts(), violation, spec));
         }
-        if violation.events.len() != self.events.len() || violation.log.len() != self.log.len() {
+        let Some(patterns) = self.patterns(violation.events.len()) else {
+            return false;
+        };
+        if violation.log.len() != self.log.len() {
             return false;
         }
         if let Some(lines) = &self.report {
@@ -353,6 +402,7 @@ impl Signature {
                 && place.is_none_or(|names| kernel.reported_within(&violation.message, names));
         }
         if let Some(functions) = &self.instruction
+            && !kernel.are_open()
             && !violation
                 .instruction
                 .is_some_and(|ip| kernel.within(ip, functions))
@@ -398,7 +448,7 @@ impl Signature {
         }
         let all = { violation.events.iter() }.filter_map(|&index| trace.events.get(index));
         let all: Vec<&Event> = all.collect();
-        let mut pairs = self.events.iter().zip(&violation.events);
+        let mut pairs = patterns.into_iter().zip(&violation.events);
         pairs.all(|(pattern, &index)| {
             let Some(event) = trace.events.get(index) else {
                 return false;
@@ -483,10 +533,13 @@ impl EventPattern {
             Some(functions) if facts.user_ip(event).is_some() => {
                 functions.iter().any(|name| name == USER)
             }
-            Some(functions) => { facts.instruction(event) }
-                .or_else(|| kernel.interrupted(event))
-                .is_some_and(|ip| kernel.within(ip, functions)),
+            Some(functions) => kernel.hit(facts, event, functions),
         };
+        let since = |names: &Vec<String>| {
+            let asked = asked_before(facts, event);
+            asked.is_some_and(|it| kernel.hit(facts, it, names))
+        };
+        let place = place && self.since.as_ref().is_none_or(since);
         let frames = match (self.frames, event.deferred_chain()) {
             (None, _) => true,
             (Some(frames), Some(chain)) => chain.ips.len() == frames,
@@ -496,15 +549,18 @@ impl EventPattern {
         let inherited = self.inherited.is_none_or(|it| it == inherits);
         let next = self
             .next
-            .is_none_or(|it| next_answer(facts, event) == Some(it));
+            .is_none_or(|it| next_answer(facts, event) == Some(it))
+            && { self.previous }.is_none_or(|it| previous_answer(facts, event) == Some(it));
         let of_uprobe = |it: bool| it == uprobes::is_of_uprobe(facts.trace, event);
         let trampolines = |it: bool| it == uprobes::has_trampolines(facts, event);
         let uprobes = self.uprobe.is_none_or(of_uprobe) && self.trampoline.is_none_or(trampolines);
         let begin = event.kernel_chain().first();
         let made = |names: &Vec<String>| begin.is_some_and(|&ip| kernel.within(ip, names));
         let made = self.made.as_ref().is_none_or(made);
-        let behind = |it: bool| it == behind::is_made_behind(facts.trace, event, kernel);
-        let made = made && self.behind.is_none_or(behind);
+        let behind = |it: bool| {
+            kernel.are_open() || it == behind::is_made_behind(facts.trace, event, kernel)
+        };
+        let made = (made || kernel.are_open()) && self.behind.is_none_or(behind);
         let cut = self.cut.is_none_or(|it| it == is_cut(facts.trace, event));
         place && next && frames && inherited && uprobes && made && cut
     }
@@ -515,6 +571,12 @@ impl EventPattern {
     }
 }
 
+/// The kernel instruction at which a counter of the CPU overflowed: perf's chain begins there.
+fn overflowed(trace: &Trace, event: &Event) -> Option<u64> {
+    let counts = matches!(spec(trace, event)?.source, EventSource::Hardware(_));
+    event.kernel_chain().first().filter(|_| counts).copied()
+}
+
 /// The cookie of the next record 22 of the task of an event.
 fn next_answer(facts: &Facts<'_>, event: &Event) -> Option<u64> {
     let task = facts.tasks.of(event)?;
@@ -522,6 +584,30 @@ fn next_answer(facts: &Facts<'_>, event: &Event) -> Option<u64> {
     let mut later = facts.after(task, event);
     let next = later.find(|it| it.deferred_chain().is_some())?;
     next.cookie()
+}
+
+/// The cookie of the last record 22 of the task before an event, if no user instruction retired between the two.
+fn previous_answer(facts: &Facts<'_>, event: &Event) -> Option<u64> {
+    let task = facts.tasks.of(event)?;
+    let earlier = facts.trace.events.get(..event.index)?.iter().rev();
+    let mut answers = earlier.filter(|it| it.deferred_chain().is_some());
+    let previous = answers.find(|it| facts.tasks.of(it) == Some(task))?;
+    let together = matches!(
+        facts.relation(previous, event),
+        Relation::Same(_) | Relation::Helped
+    );
+    together.then(|| previous.cookie())?
+}
+
+/// The last sample with another cookie of the task of a sample, if no record 22 of the task is between the two.
+fn asked_before<'a>(facts: &'a Facts<'_>, event: &Event) -> Option<&'a Event> {
+    let task = facts.tasks.of(event)?;
+    let earlier = facts.trace.events.get(..event.index)?.iter().rev();
+    let mut carriers = earlier.filter(|it| {
+        let other = it.cookie().is_some() && it.cookie() != event.cookie();
+        (other || it.deferred_chain().is_some()) && facts.tasks.of(it) == Some(task)
+    });
+    carriers.next().filter(|it| it.deferred_chain().is_none())
 }
 
 fn kind_of(event: &Event) -> Kind {

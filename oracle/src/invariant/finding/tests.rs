@@ -3,7 +3,9 @@ use super::*;
 use crate::invariant::testkit::lab::{C, LabKit, NEXT, STACK, client};
 use crate::invariant::testkit::{Kit, kernel, violated};
 use crate::trace::Trace;
+use crate::trace::fixtures::RESET_PERF_DATA;
 use crate::trace::lab::{LabClient, LabKind};
+use crate::trace::perf_data::{Limits, PerfData};
 
 const EXIT_PATH: u64 = 0xffff_ffff_8100_1234;
 
@@ -392,4 +394,47 @@ fn f002_is_an_accepted_request_of_a_kernel_that_does_not_look_at_the_sign() {
     // Cancelling leaves the client as it is: neither mark nor sign are why.
     let unmarked = Built(vec![("unwind_deferred_cancel", 0xb, &[0x90; 7])]);
     assert_eq!(found(&unmarked), None);
+}
+
+/// A kernel of which nothing is known.
+struct Unknown;
+
+impl Resolver for Unknown {
+    fn function(&self, _: u64) -> Option<String> {
+        None
+    }
+
+    fn has(&self, _: &str) -> bool {
+        false
+    }
+
+    fn is_unknown(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn of_a_kernel_that_is_not_known_a_finding_is_possible_and_never_matched() {
+    let list = Findings::embedded().expect("well-formed");
+    let data = PerfData::read(RESET_PERF_DATA, Limits::default()).unwrap();
+    let evidence = Evidence::new(&data.trace);
+    let violations = ["C4", "C7", "M3"].map(|id| violated(id, &data.trace));
+    for violation in violations.iter().flatten() {
+        assert_eq!(list.match_finding(violation, &evidence, &Unknown), None);
+        let possible = list.match_but_for_code(violation, &evidence, &Unknown);
+        assert_eq!(possible, Some(FindingId("F001".into())));
+        // A kernel without the functions that the finding names.
+        let other = list.match_but_for_code(violation, &evidence, &Names);
+        assert_eq!(other, None);
+    }
+    // Another release.
+    let mut other = data.trace.clone();
+    other.release = "6.12.1".into();
+    let evidence = Evidence::new(&other);
+    for violation in violations.iter().flatten() {
+        assert_eq!(
+            list.match_but_for_code(violation, &evidence, &Unknown),
+            None
+        );
+    }
 }

@@ -19,10 +19,12 @@ pub fn completeness(lab: &Lab<'_>, tally: &mut Tally) {
         for (request, client, cookie) in stay.accepted().filter(|(r, ..)| !r.flags.cancelled) {
             judged.entry((client, cookie)).or_insert(request);
         }
+        let mut called: BTreeMap<(LabClient, u64), &LabEvent> = BTreeMap::new();
+        for (callback, client, cookie) in stay.called() {
+            called.entry((client, cookie)).or_insert(callback);
+        }
         for ((client, cookie), request) in judged {
-            let mut called = stay.called();
-            let answer = called.find(|(_, c, k)| (*c, *k) == (client, cookie));
-            if let Some((callback, ..)) = answer {
+            if let Some(callback) = called.get(&(client, cookie)).copied() {
                 let by = stay.returns_to(callback.entry);
                 if in_user_mode(request) && by.is_some_and(|(_, interrupt)| !interrupt) {
                     let message = format!(

@@ -40,6 +40,9 @@ fn missing(facts: &Facts<'_>, tally: &mut Tally, cookie: u64, exchange: &Exchang
         tally.excuse(format!("cookie {cookie:#x}: {why}"));
         return;
     }
+    if let Some(why) = facts.answer_may_be_elsewhere(last) {
+        return tally.undecided(why);
+    }
     let message = format!(
         "no record 22 for cookie {cookie:#x} of task {} ({} samples)",
         first.event.tid.unwrap_or_default(),

@@ -45,6 +45,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 tally.undecided("the limit of contexts may have cut the cookie of its sample off");
                 continue;
             }
+            if let Some(why) = facts.others_may_ask().filter(|_| nobody && cookie != 0) {
+                tally.undecided(why);
+                continue;
+            }
             let (events, instruction) = facts.story(answer);
             let what = match other {
                 None => "no sample asked for it".to_owned(),

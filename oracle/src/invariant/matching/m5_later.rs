@@ -27,6 +27,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                     tally.excuse(format!("cookie {cookie:#x}: {why}"));
                     continue;
                 }
+                if let Some(why) = facts.others_may_ask() {
+                    tally.undecided(why);
+                    continue;
+                }
                 let message = format!("cookie {cookie:#x} was answered before it was requested");
                 let events = [answer.event.index, first.event.index];
                 tally.violated(message, events, facts.instruction(first.event));

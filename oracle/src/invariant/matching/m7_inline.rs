@@ -48,6 +48,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             tally.undecided("an inline chain at address 0 may be of a task without user registers");
             continue;
         }
+        if facts.may_exit_unseen(event) {
+            tally.undecided("nothing shows that the task did not exit, behind the recording");
+            continue;
+        }
         let message = format!(
             "the user chain of task {} is inline ({} frames) though its request need not be refused",
             event.tid.unwrap_or_default(),

@@ -10,24 +10,24 @@ use crate::trace::Trace;
 use crate::trace::model::MAX_DEFERRED_FRAMES;
 
 /// A D, and the chain of its task.
-pub(super) struct Known<'t> {
-    pub(super) answer: Answer<'t>,
+pub(in crate::invariant) struct Known<'t> {
+    pub(in crate::invariant) answer: Answer<'t>,
     /// The interrupted instruction, then the callers, cut to 510.
-    pub(super) truth: Vec<u64>,
+    pub(in crate::invariant) truth: Vec<u64>,
     /// The number of the first frame that no section describes.
-    pub(super) gap: Option<usize>,
+    pub(in crate::invariant) gap: Option<usize>,
     /// The sample that asked.
-    pub(super) asked: usize,
+    pub(in crate::invariant) asked: usize,
 }
 
 impl Known<'_> {
-    pub(super) fn found(&self) -> &[u64] {
+    pub(in crate::invariant) fn found(&self) -> &[u64] {
         &self.answer.chain.ips
     }
 }
 
 /// What is known of a D.
-pub(super) enum Place<'t> {
+pub(in crate::invariant) enum Place<'t> {
     /// Everything.
     Known(Known<'t>),
     /// The instruction is of the workload, and the stack pointer is not one that it has there.
@@ -36,7 +36,7 @@ pub(super) enum Place<'t> {
 
 /// The D of NMIs into the workload's code. The stack pointer is the one that the VMM saw where it
 /// made the NMI.
-pub(super) fn known<'t>(facts: &Facts<'t>) -> Vec<Place<'t>> {
+pub(in crate::invariant) fn known<'t>(facts: &Facts<'t>) -> Vec<Place<'t>> {
     let program = &facts.trace.program;
     let place = |answer: &Answer<'t>| {
         let exchange = facts.exchanges.get(&answer.chain.cookie)?;
@@ -45,15 +45,10 @@ pub(super) fn known<'t>(facts: &Facts<'t>) -> Vec<Place<'t>> {
             return None;
         }
         let injection = facts.injection(facts.trace.events.get(asked)?)?;
-        let mut here = program.stacks.iter();
-        if !here.any(|it| (it.start..it.end).contains(&ip)) {
+        if !program.knows(ip) {
             return None;
         }
-        let stack = program.stacks.iter().find(|it| {
-            let there = |at| at == injection.stack_pointer;
-            (it.start..it.end).contains(&ip) && it.stack_pointer.is_none_or(there)
-        });
-        let Some(stack) = stack else {
+        let Some(stack) = program.stack_at(ip, injection.stack_pointer) else {
             return Some(Place::Elsewhere);
         };
         let truth = std::iter::once(ip).chain(stack.caller_addresses());
@@ -139,7 +134,7 @@ impl fmt::Display for Shown {
 }
 
 /// How many frames of a chain, from its first on, are those of the stack with some left out.
-pub(super) fn in_order(found: &[u64], truth: &[u64]) -> usize {
+pub(in crate::invariant) fn in_order(found: &[u64], truth: &[u64]) -> usize {
     let mut left = truth.iter();
     let known = found.iter().take_while(|ip| left.any(|it| it == *ip));
     known.count()

@@ -6,6 +6,6 @@ pub(super) mod f2_not_covered;
 pub(super) mod f3_hostile;
 pub(super) mod f4_lives;
 pub(super) mod f5_reads;
-mod known;
+pub(super) mod known;
 
 pub use known::Shown;

@@ -90,6 +90,10 @@ fn unanswered(facts: &Facts<'_>, tally: &mut Tally) {
             tally.excuse(format!("cookie {:#x}: {why}", request.cookie));
             continue;
         }
+        if let Some(why) = facts.answer_may_be_elsewhere(request) {
+            tally.undecided(why);
+            continue;
+        }
         let message = format!(
             "task {} exited without an answer to its last cookie {:#x}",
             task.tid, request.cookie

@@ -117,6 +117,7 @@ pub enum Far {
 /// [`Far::Late`] the first is the interrupted instruction itself.
 pub fn outer(via: Via, far: Far) -> Vec<u64> {
     let offsets: &[u64] = match (via, far) {
+        (Via::Fault, Far::Stub) => &[0x3409],
         (_, Far::Stub) => &[0x0004],
         (Via::Syscall, Far::Before) => &[0x1010, 0x0045],
         (Via::Syscall, Far::Body) => &[0x1020, 0x0045],

@@ -6,6 +6,7 @@
 
 use unwindlab_abi::message::{EventAnnounce, ExpectedStack, Program, RingAnnounce, ThreadAnnounce};
 use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
+use unwindlab_abi::user_mode::Asked;
 
 use super::entry_text::USER_NMI_FRAMES;
 use crate::trace::model::{
@@ -13,7 +14,9 @@ use crate::trace::model::{
 };
 use crate::trace::recording::{Injection, ThreadProgress};
 use crate::trace::witness::Written;
-use crate::trace::{Event, EventKind, Trace, UserReturn, Witness};
+use crate::trace::{
+    Event, EventKind, NonceRequest, NonceResult, Trace, UserModeTrace, UserReturn, Witness,
+};
 
 /// TID, TIME, CPU, CALLCHAIN, IDENTIFIER.
 pub const SAMPLE_TYPE: u64 = (1 << 1) | (1 << 2) | (1 << 5) | (1 << 7) | (1 << 16);
@@ -162,6 +165,15 @@ impl Kit {
 
     /// The same, with so many slots in the lab client's log.
     pub fn returns_at(&mut self, vcpu: u32, tid: u32, log: u64) {
+        self.noted(vcpu, tid, log, 0);
+    }
+
+    /// The task returns to this user instruction.
+    pub fn returns_to(&mut self, vcpu: u32, tid: u32, rip: u64) {
+        self.noted(vcpu, tid, 0, rip);
+    }
+
+    fn noted(&mut self, vcpu: u32, tid: u32, log: u64, rip: u64) {
         let heads = self.heads.clone();
         if let Some(witness) = &mut self.trace.witness {
             witness.returns.push(UserReturn {
@@ -169,6 +181,7 @@ impl Kit {
                 tid,
                 heads,
                 log,
+                rip,
             });
         }
     }
@@ -234,6 +247,44 @@ impl Kit {
             at_first_injection: first,
             at_last_injection: last,
             at_end: end,
+        });
+    }
+
+    /// Unwinding in user mode was set up, with this handler.
+    pub fn user_mode(&mut self, handler: u64) {
+        self.trace.user_mode = Some(UserModeTrace {
+            handler,
+            ..UserModeTrace::default()
+        });
+    }
+
+    /// The nonce of the last sample, and what the BPF program did.
+    pub fn nonce(&mut self, tid: u32, nonce: u64, asked: Asked) {
+        let kernel = self.trace.events.last().unwrap().kernel_chain().to_vec();
+        let user_mode = self.trace.user_mode.as_mut().unwrap();
+        user_mode.requests.push(NonceRequest {
+            nonce,
+            pid: pid_of(tid),
+            tid,
+            asked,
+            answer: 0,
+            cpu: 0,
+            kernel,
+        });
+    }
+
+    /// A result of a handler.
+    pub fn result(&mut self, tid: u32, nonce: u64, frames: &[u64]) {
+        let user_mode = self.trace.user_mode.as_mut().unwrap();
+        user_mode.results.push(NonceResult {
+            nonce,
+            tid,
+            ip: frames.first().copied().unwrap_or(0),
+            sp: 0,
+            frames: frames.to_vec(),
+            stop: 0,
+            code: -1,
+            more: 0,
         });
     }
 

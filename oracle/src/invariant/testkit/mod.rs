@@ -7,7 +7,11 @@ mod hostile_tests;
 mod kit;
 pub mod lab;
 #[cfg(test)]
-mod model_kernel;
+mod linear_tests;
+#[cfg(test)]
+pub mod model_kernel;
+#[cfg(test)]
+pub mod tracefs;
 
 pub use kit::*;
 

@@ -15,6 +15,8 @@ use super::record::layout::{Layout, LayoutError, Layouts};
 use super::record::record_type::SAMPLE;
 use super::record::sample_id::SampleId;
 use super::recording::{Recording, RingBytes};
+use super::tracefs;
+use super::user_mode;
 
 /// Why nothing of a ring can be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +56,16 @@ impl Trace {
             corrupt.extend(complaints);
             lab
         });
+        let user_mode = recording.user_mode.as_ref().map(|log| {
+            let (user_mode, complaints) = user_mode::decode(log);
+            corrupt.extend(complaints);
+            user_mode
+        });
+        let tracefs = recording.tracefs.as_ref().map(|log| {
+            let (tracefs, complaints) = tracefs::decode(log);
+            corrupt.extend(complaints);
+            tracefs
+        });
         Self {
             release: recording.release.clone(),
             vcpus: recording.vcpus,
@@ -66,6 +78,8 @@ impl Trace {
             program: recording.program.clone(),
             events,
             lab,
+            user_mode,
+            tracefs,
             witness: recording.witness.clone(),
             injections: recording.injections.clone(),
             failures: recording.failures.clone(),
@@ -78,6 +92,7 @@ impl Trace {
             progress: recording.progress.clone(),
             corrupt,
             log: log_lines(recording),
+            recorded: None,
         }
     }
 }

@@ -10,13 +10,14 @@ pub mod reader;
 #[cfg(test)]
 mod tests;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use unwindlab_abi::lab::LabContext;
 
 pub use reader::LabLog;
 
 /// The log, decoded.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LabTrace {
     /// All records, in the order of their slots.
     pub events: Vec<LabEvent>,
@@ -29,7 +30,7 @@ pub struct LabTrace {
 }
 
 /// One record of the log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LabEvent {
     /// Its slot: its place in the order of all records; violations name it by this.
     pub slot: u64,
@@ -55,7 +56,9 @@ pub struct LabEvent {
 }
 
 /// One registration of a client. The same number registered again is another registration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 pub struct LabClient {
     /// Its number.
     pub number: u16,
@@ -70,7 +73,7 @@ impl std::fmt::Display for LabClient {
 }
 
 /// The flags of a record.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[allow(clippy::struct_excessive_bools, reason = "the client's own bits")]
 pub struct LabFlags {
     /// `PF_EXITING` was set.
@@ -91,7 +94,7 @@ pub struct LabFlags {
 }
 
 /// What a record says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum LabKind {
     /// A task is watched from now on.
     Target {

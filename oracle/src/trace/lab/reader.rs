@@ -82,11 +82,12 @@ impl LabLog {
 pub fn slot<M: GuestRead + ?Sized>(memory: &M, pages: &[u64], number: u64) -> Option<(u8, u8)> {
     let in_page = (PAGE_SIZE / SLOT_BYTES) as u64;
     let page = usize::try_from(number / in_page).ok()?.checked_add(1)?;
-    let at = pages.get(page)? + number % in_page * SLOT_BYTES as u64;
+    let within = number % in_page * SLOT_BYTES as u64;
+    let at = pages.get(page)?.checked_add(within)?;
     // The commit word, in the upper half of the first, holds the low half of the slot's number,
     // plus one.
     let [kind, _, _, _, commit @ ..] = memory.load(at).ok()?.to_le_bytes();
-    let [_, _, _, _, cpu, ..] = memory.load(at + 24).ok()?.to_le_bytes();
+    let [_, _, _, _, cpu, ..] = memory.load(at.checked_add(24)?).ok()?.to_le_bytes();
     let expected = number.wrapping_add(1).to_le_bytes();
     (expected.starts_with(&commit) && commit != [0; 4]).then_some((kind, cpu))
 }

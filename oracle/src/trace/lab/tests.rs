@@ -4,7 +4,7 @@ use unwindlab_abi::mailbox::PAGE_SIZE;
 
 use super::decode::{decode, hash};
 use super::{LabKind, LabLog};
-use crate::trace::ring::{GuestRead, NotGuestMemory};
+use crate::trace::flat_memory::Flat;
 
 /// A log in the making.
 #[derive(Default)]
@@ -151,28 +151,6 @@ fn what_was_not_finished_is_counted_and_what_cannot_be_is_told() {
             "lab log: slot 5 has frames of no callback",
         ]
     );
-}
-
-/// Guest memory from address 0 on.
-struct Flat(Vec<u8>);
-
-impl GuestRead for Flat {
-    fn read(&self, gpa: u64, into: &mut [u8]) -> Result<(), NotGuestMemory> {
-        let start = usize::try_from(gpa).map_err(|_| NotGuestMemory(gpa))?;
-        let end = start.checked_add(into.len()).ok_or(NotGuestMemory(gpa))?;
-        into.copy_from_slice(self.0.get(start..end).ok_or(NotGuestMemory(gpa))?);
-        Ok(())
-    }
-
-    fn load(&self, gpa: u64) -> Result<u64, NotGuestMemory> {
-        let mut word = [0; 8];
-        self.read(gpa, &mut word)?;
-        Ok(u64::from_le_bytes(word))
-    }
-
-    fn store(&self, gpa: u64, _: u64) -> Result<(), NotGuestMemory> {
-        Err(NotGuestMemory(gpa))
-    }
 }
 
 fn memory(magic: u32, slots: u64, head: u64, log: &[u8]) -> Flat {

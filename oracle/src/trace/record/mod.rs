@@ -4,7 +4,7 @@
 //! fields that a later kernel adds between the two do not matter. Source of every layout:
 //! `enum perf_event_type` in include/uapi/linux/perf_event.h, Linux 7.2.
 
-mod fields;
+pub(super) mod fields;
 pub(super) mod layout;
 mod sample;
 pub(super) mod sample_id;
@@ -13,7 +13,7 @@ mod tests;
 
 use super::framing::RawRecord;
 use super::model::{CallchainDeferred, EventKind};
-use fields::{Fields, text, words};
+use fields::{Fields, text};
 use sample_id::{SampleId, SampleType};
 
 /// `PERF_RECORD_*`, as far as they are decoded.
@@ -89,8 +89,9 @@ fn parse_fields(raw: &RawRecord<'_>, sample_type: SampleType) -> Result<Record, 
     let (body, trailer) = body_len
         .and_then(|len| raw.body.split_at_checked(len))
         .ok_or(too_short)?;
-    let mut id = SampleId::read(&mut Fields::new(trailer), sample_type).ok_or(too_short)?;
-    let kind = side_band(raw, Fields::new(body), &mut id).ok_or(too_short)?;
+    let mut id = SampleId::read(&mut Fields::new(trailer, sample_type.endian), sample_type)
+        .ok_or(too_short)?;
+    let kind = side_band(raw, Fields::new(body, sample_type.endian), &mut id).ok_or(too_short)?;
     Ok(Record { id, kind })
 }
 
@@ -179,7 +180,7 @@ fn deferred(mut body: Fields<'_>) -> Option<EventKind> {
     let (cookie, nr) = (body.u64()?, body.u64()?);
     let there = body.len() / 8;
     let count = usize::try_from(nr).map_or(there, |nr| nr.min(there));
-    let ips = words(body.bytes(count * 8)?);
+    let ips = body.words(count * 8)?;
     Some(EventKind::CallchainDeferred(CallchainDeferred {
         cookie,
         nr,

@@ -15,7 +15,7 @@ use crate::trace::model::Sample;
 
 /// Reads a whole body. Bytes left over mean that `sample_type` is not that of the record.
 pub(super) fn parse(body: &[u8], with: SampleType) -> Result<(SampleId, Sample), RecordError> {
-    let mut fields = Fields::new(body);
+    let mut fields = Fields::new(body, with.endian);
     let parsed = read(&mut fields, with).ok_or(RecordError::TooShort { what: "sample" })?;
     match fields.len() {
         0 => Ok(parsed),
@@ -48,7 +48,7 @@ fn read(fields: &mut Fields<'_>, with: SampleType) -> Option<(SampleId, Sample)>
         fields.u64()?;
     }
     if with.has(CPU) {
-        fields.u64()?;
+        id.cpu = Some(fields.pair()?.0);
     }
     if with.has(PERIOD) {
         sample.period = Some(fields.u64()?);

@@ -7,7 +7,7 @@
 use unwindlab_abi::EventSpec;
 use unwindlab_abi::attr::flag;
 
-use super::fields::Fields;
+use super::fields::{Endian, Fields};
 
 /// `PERF_SAMPLE_IP`.
 pub const IP: u64 = 1 << 0;
@@ -98,6 +98,8 @@ pub struct SampleType {
     has_trailer: bool,
     /// Times are of a clock of the event's own, and cannot be compared with those of others.
     pub(super) own_clock: bool,
+    /// The order of bytes of the machine that wrote.
+    pub(super) endian: Endian,
 }
 
 impl SampleType {
@@ -114,6 +116,7 @@ impl SampleType {
                 regs_intr: 0,
                 has_trailer: true,
                 own_clock: false,
+                endian: Endian::Little,
             }),
             unknown => Err(UnsupportedSampleType(unknown)),
         }
@@ -132,6 +135,12 @@ impl SampleType {
             own_clock: spec.details.set & flag::USE_CLOCKID != 0,
             ..Self::new(spec.sample_type)?
         })
+    }
+
+    /// The same, written by a machine with this order of bytes.
+    #[must_use]
+    pub const fn written(self, endian: Endian) -> Self {
+        Self { endian, ..self }
     }
 
     /// Whether one of these bits is set.
@@ -175,6 +184,8 @@ pub struct SampleId {
     pub time: Option<u64>,
     /// The event, by `IDENTIFIER` or else `ID`.
     pub id: Option<u64>,
+    /// The CPU.
+    pub cpu: Option<u32>,
 }
 
 impl SampleId {
@@ -199,7 +210,7 @@ impl SampleId {
             fields.u64()?;
         }
         if sample_type.has(CPU) {
-            fields.u64()?;
+            id.cpu = Some(fields.pair()?.0);
         }
         if sample_type.has(IDENTIFIER) {
             id.id = Some(fields.u64()?);

@@ -103,6 +103,8 @@ pub struct RingReader {
     /// Stream position of the first byte kept; 0 before anything was read.
     begin: u64,
     bytes: Vec<u8>,
+    /// How many records those are.
+    records: usize,
     corrupt: Option<RingError>,
 }
 
@@ -129,6 +131,7 @@ impl RingReader {
             tail: None,
             begin: 0,
             bytes: Vec::new(),
+            records: 0,
             corrupt: None,
         })
     }
@@ -152,6 +155,7 @@ impl RingReader {
     pub fn from_here(&self) -> Self {
         Self {
             bytes: Vec::new(),
+            records: 0,
             data_pages: self.data_pages.clone(),
             begin: self.forwards(self.tail.unwrap_or(0)),
             ..*self
@@ -162,6 +166,12 @@ impl RingReader {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// How many records were read so far.
+    #[must_use]
+    pub const fn records(&self) -> usize {
+        self.records
     }
 
     /// Why the ring is not read any more, if it is not.
@@ -208,6 +218,7 @@ impl RingReader {
             return Err(error.into());
         }
         let records = self.keep_whole_records(from, start)?;
+        self.records += records;
         if self.backward {
             self.oldest_first(start);
         }

@@ -22,9 +22,9 @@ use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 use unwindlab_oracle::trace::Recording;
 
 use self::region::Outside;
-use super::channel::{self, ChannelError, FromHost, ToHost};
-use super::conversation::{Answer, OuterError, trial_answer, until_last};
 use super::qemu::{OuterMachine, inherited_path};
+use crate::host::channel::{self, ChannelError, FromHost, ToHost};
+use crate::host::conversation::{Answer, HostError, trial_answer, until_last};
 use crate::interrupt::Interrupt;
 use crate::plan::sweep::{Message, SweepPlan};
 use crate::plan::{Executor, InfraError, Progress, TrialPlan};
@@ -70,19 +70,23 @@ impl Executor for Deterministic {
     }
 
     fn run(&mut self, plan: &TrialPlan, progress: &dyn Progress) -> Result<Recording, InfraError> {
-        let without_console = |error: OuterError| error.with_console(String::new());
+        let without_console = |error: HostError| error.with_console(String::new());
         let order = ToHost::RunInTurns {
             plan: Box::new(plan.clone()),
             seed: self.seed,
         };
         let mut message = Vec::new();
         channel::send(&mut message, &order)
-            .map_err(|error| without_console(OuterError::Send(error)))?;
-        let mut running = Running::start(&self.outer, self.seed, &message)
-            .map_err(|error| without_console(OuterError::Start(error)))?;
+            .map_err(|error| without_console(HostError::Send(error)))?;
+        let mut running = Running::start(&self.outer, self.seed, &message).map_err(|error| {
+            without_console(HostError::Start {
+                what: "QEMU",
+                source: error,
+            })
+        })?;
         let take = |message| match message {
             FromHost::Hello { version, .. } if version == env!("CARGO_PKG_VERSION") => Continue(()),
-            FromHost::Hello { .. } => Answer::Break(Err(OuterError::OtherProgram)),
+            FromHost::Hello { .. } => Answer::Break(Err(HostError::OtherProgram)),
             message => trial_answer(message, &plan.scenario, progress),
         };
         let recording = until_last(|| running.receive(&self.interrupt), take);
@@ -155,28 +159,28 @@ impl Running {
     }
 
     /// Waits for the next message.
-    fn receive(&mut self, interrupt: &Interrupt) -> Result<FromHost, OuterError> {
+    fn receive(&mut self, interrupt: &Interrupt) -> Result<FromHost, HostError> {
         let started = Instant::now();
         while self.unread.is_empty() {
             // In this order: what it said last, it said before it was gone.
-            let gone = self.child.try_wait().map_err(OuterError::Watch)?;
-            self.unread = self.region.news().map_err(OuterError::Watch)?.into();
+            let gone = self.child.try_wait().map_err(HostError::Watch)?;
+            self.unread = self.region.news().map_err(HostError::Watch)?.into();
             if !self.unread.is_empty() {
                 break;
             }
             if let Some(status) = gone {
-                return Err(OuterError::Died(status));
+                return Err(HostError::Died(status));
             }
             if interrupt.is_set() {
-                return Err(OuterError::Interrupted);
+                return Err(HostError::Interrupted);
             }
             if started.elapsed() > SILENCE_LIMIT {
                 let silent = ChannelError::Silent(SILENCE_LIMIT.as_secs());
-                return Err(OuterError::Lost(silent));
+                return Err(HostError::Lost(silent));
             }
             std::thread::sleep(LOOK);
         }
-        channel::receive(&mut self.unread).map_err(OuterError::Lost)
+        channel::receive(&mut self.unread).map_err(HostError::Lost)
     }
 
     fn end(&mut self) {

@@ -13,8 +13,8 @@ use super::super::WorkloadError;
 use super::ground::{ENCODINGS, Ground};
 use crate::chain::{Chain, frameless};
 use crate::pages::Pages;
-use crate::ports;
 use crate::shared::SharedPages;
+use crate::{ports, processes};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -192,10 +192,8 @@ fn in_child(ground: &Ground, act: impl FnOnce(&Ground)) -> Result<(), WorkloadEr
             unsafe { libc::_exit(0) }
         }
         child => {
-            let mut status = 0;
-            // SAFETY: `status` is this function's.
-            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-            if waited != child || status != 0 {
+            let status = processes::wait(child).map_err(&failed)?;
+            if status != 0 {
                 let what = format!("it ended with status {status:#x}");
                 return Err(failed(io::Error::other(what)));
             }

@@ -119,7 +119,8 @@ impl<'t> Facts<'t> {
         groups
     }
 
-    /// Cuts a list of requests of a task where an answer to it lies in between. Leaves out runs of
+    /// Cuts a list of requests of a task where an answer to it, or a return that the witness noted, lies in
+    /// between: an injection that follows another one may be made twice in an iteration. Leaves out runs of
     /// one.
     fn unanswered_runs(&self, task: Task, requests: Vec<Request<'t>>) -> Vec<Vec<Request<'t>>> {
         let mut runs: Vec<Vec<Request<'t>>> = Vec::new();
@@ -131,7 +132,12 @@ impl<'t> Facts<'t> {
                         .take_while(|e| e.index < request.event.index)
                         .any(|e| e.deferred_chain().is_some())
                 };
-                run.last().is_some_and(|last| !answered(last))
+                let returned = |from: &Request<'t>| {
+                    let [from, to] = [from, &request].map(|it| self.returns.before(it.event));
+                    from.zip(to).is_some_and(|(from, to)| from != to)
+                };
+                run.last()
+                    .is_some_and(|last| !answered(last) && !returned(last))
             });
             match run {
                 Some(run) => run.push(request),
@@ -189,6 +195,22 @@ mod tests {
         kit.deferred(0, 1001, C, &[0x40]);
         kit.inject(0, 1001, C + (2 << 32), at);
         assert_eq!(Facts::new(&kit.trace(), None).one_entry().len(), 0);
+    }
+
+    #[test]
+    fn a_return_between_two_arrivals_takes_the_proof_away() {
+        let groups = |returns: bool| {
+            let at = kernel(0xffff_ffff_8100_0000).iteration(1, 7);
+            let mut kit = Kit::new(1);
+            kit.witness();
+            kit.inject(0, 1001, C, at);
+            if returns {
+                kit.returns(0, 1001);
+            }
+            kit.inject(0, 1001, C + (2 << 32), at);
+            Facts::new(&kit.trace(), None).one_entry().len()
+        };
+        assert_eq!((groups(false), groups(true)), (1, 0));
     }
 
     #[test]

@@ -128,7 +128,10 @@ fn of_chain(code: &EntryCode<'_>, chain: &[u64]) -> Origin {
             Origin::SystemCall(Phase::Before)
         }
         Code::SystemCallStub => Origin::SystemCall(Phase::Unknown),
-        Code::InterruptStub => Origin::Interrupt(phase(code, inner)),
+        // An NMI in the stub itself says nothing: the stub of an exception calls `error_entry`, which leaves the
+        // registers on the stack, and up to `movq %rax, %rsp` behind that call the unwinder looks for an `iret` frame
+        // there (`idtentry_body`, arch/x86/entry/entry_64.S). So the chain of a fault in the kernel may end here, too.
+        Code::InterruptStub if is_call(code, inner) => Origin::Interrupt(phase(code, inner)),
         Code::Fork => Origin::Fork(phase(code, inner)),
         Code::UserNmiStub => Origin::UserNmi,
         _ => Origin::Unknown,

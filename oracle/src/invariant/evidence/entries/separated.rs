@@ -224,14 +224,13 @@ impl<'t> Facts<'t> {
     /// its frame 0, if the second hit user mode at another one.
     fn left_with_answer(&self, task: Task, first: &Event, second: &Event) -> Option<Separation> {
         let b = self.injection(second).filter(|b| b.cpl == 3)?;
-        let from = self
-            .answers
-            .partition_point(|it| it.event.index <= first.index);
-        let mut later = self.answers.get(from..)?.iter();
+        let answers = self.answers_of(task);
+        let from = answers.partition_point(|it| it.event.index <= first.index);
+        let mut later = answers.get(from..)?.iter();
         let (answer, frame0) = later
             .by_ref()
             .take_while(|it| it.event.index < second.index)
-            .filter(|it| it.task == Some(task) && before(first, it.event))
+            .filter(|it| before(first, it.event))
             .filter(|it| before(it.event, second))
             .find_map(|it| Some((it, *it.chain.ips.first()?)))?;
         (frame0 != b.rip).then(|| Separation {

@@ -73,6 +73,28 @@ fn the_bottom_of_a_kernel_chain_says_where_it_is() {
 }
 
 #[test]
+fn an_nmi_in_the_stub_of_a_fault_may_be_one_of_a_fault_in_the_kernel() {
+    assert_eq!(origin(Via::Fault, Far::Stub), Origin::Unknown);
+    // A fault of the walk that answers the first sample, behind `sys_exit`. If it were the user's, the
+    // request would not have been answered in its entry.
+    let proof = |far, frames: &dyn Fn(&mut Kit, Vec<u64>) -> usize| {
+        let mut kit = Kit::new(1);
+        let asked = kit.nmi_in(0, 1001, C, kernel(SOMEWHERE), &outer(IN, Far::Body));
+        kit.sys_exit(0, 1001);
+        let again = frames(&mut kit, outer(Via::Fault, far));
+        why(&kit.trace(), asked, again)
+    };
+    let in_stub = |kit: &mut Kit, frames: Vec<u64>| kit.nmi_in(0, 1001, C, kernel(frames[0]), &[]);
+    assert_eq!(proof(Far::Stub, &in_stub), "Unknown");
+    let in_handler =
+        |kit: &mut Kit, frames: Vec<u64>| kit.nmi_in(0, 1001, C, kernel(SOMEWHERE), &frames);
+    assert_eq!(
+        proof(Far::Body, &in_handler),
+        "the task ended its system call in between"
+    );
+}
+
+#[test]
 fn a_chain_that_was_cut_or_ends_elsewhere_says_nothing() {
     let frames = outer(IN, Far::Body);
     let mut kit = Kit::new(1);

@@ -61,6 +61,7 @@ fn sample_id(id: Option<&RecordId>) -> SampleId {
         tid: id.task.as_ref().map(|task| task.tid),
         time: id.time,
         id: id.id,
+        cpu: id.cpu,
     }
 }
 

@@ -62,6 +62,7 @@ fn id_of(bits: u64, ids: &Ids, own: (Option<(u32, u32)>, Option<u64>)) -> Sample
         tid: task.map(|task| task.1),
         time: if has(TIME) { Some(ids.time) } else { own.1 },
         id: (has(ID) || has(IDENTIFIER)).then_some(ids.identifier),
+        cpu: has(CPU).then_some(ids.cpu),
     }
 }
 

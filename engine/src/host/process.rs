@@ -1,0 +1,201 @@
+//! A KVM host in a process of its own, which carries out orders: QEMU with the outer machine, or the VMM here.
+
+use std::io;
+use std::ops::ControlFlow::{Break, Continue};
+use std::os::unix::net::UnixStream;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use unwindlab_oracle::trace::Recording;
+
+use super::channel::{self, ChannelError, FromHost, ToHost};
+use super::console::{self, HostConsole};
+use super::conversation::{Answer, HostError, out_of_turn, trial_answer, until_last};
+use crate::interrupt::Interrupt;
+use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
+use crate::plan::sweep::{Message, SweepPlan};
+use crate::plan::{Executor, InfraError, Progress, TrialPlan};
+use crate::text::printable;
+
+/// A running trial speaks twice a second; after this long without a word the host is taken for dead.
+const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+/// A sweep speaks after every trial, but first its guest has to boot.
+const SWEEP_SILENCE_LIMIT: Duration = Duration::from_secs(90);
+/// A measurement has limits of its own, several in a row; it says nothing before its end.
+const BENCH_SILENCE_LIMIT: Duration = Duration::from_secs(300);
+
+/// A host that is up, or coming up. It ends with this value.
+#[derive(Debug)]
+pub struct HostProcess {
+    child: Child,
+    stream: UnixStream,
+    console: HostConsole,
+    interrupt: Interrupt,
+    /// Why this host, for [`Executor::host`].
+    pub(super) description: String,
+    /// Hosts before it that died in their boot.
+    pub(super) deaths: usize,
+}
+
+impl HostProcess {
+    /// Of a child that has the other ends of these.
+    pub(super) fn new(
+        child: Child,
+        stream: UnixStream,
+        console: UnixStream,
+        interrupt: &Interrupt,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            child,
+            stream,
+            console: HostConsole::collect(console)?,
+            interrupt: interrupt.clone(),
+            description: String::new(),
+            deaths: 0,
+        })
+    }
+
+    /// Waits for its first message; `uname -r` of its kernel.
+    pub(super) fn hello(&mut self, limit: Duration) -> Result<String, HostError> {
+        match self.receive(limit) {
+            Ok(FromHost::Hello { version, release }) if version == env!("CARGO_PKG_VERSION") => {
+                Ok(release)
+            }
+            Ok(FromHost::Unfit { reason }) => Err(HostError::Unfit(reason)),
+            Ok(_) => Err(HostError::OtherProgram),
+            Err(ChannelError::Interrupted) => Err(HostError::Interrupted),
+            Err(error) => Err(HostError::Boot(error)),
+        }
+    }
+
+    /// Tells it what its orders need, before the first of them.
+    pub(super) fn give<T: serde::Serialize>(&mut self, given: &T) -> Result<(), HostError> {
+        channel::send(&mut self.stream, given).map_err(HostError::Send)
+    }
+
+    /// The process's number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends an order and takes its answers until the last. A host that is silent for
+    /// `silence` is taken for dead; without a last answer it is ended.
+    fn order<T>(
+        &mut self,
+        order: &ToHost,
+        silence: Duration,
+        take: impl FnMut(FromHost) -> Answer<T>,
+    ) -> Result<T, InfraError> {
+        let sent = channel::send(&mut self.stream, order).map_err(HostError::Send);
+        let receive = || {
+            self.receive(silence).map_err(|error| match error {
+                ChannelError::Interrupted => HostError::Interrupted,
+                error => HostError::Lost(error),
+            })
+        };
+        let answer = sent.and_then(|()| until_last(receive, take));
+        answer.map_err(|error| self.failed(&error))
+    }
+
+    /// Waits for a message, looking up for an interrupt meanwhile.
+    fn receive(&mut self, limit: Duration) -> Result<FromHost, ChannelError> {
+        let started = Instant::now();
+        loop {
+            let mut ready = [PollFd::new(&self.stream, PollFlags::IN)];
+            let look_up = Timespec {
+                tv_sec: 0,
+                tv_nsec: 50_000_000,
+            };
+            match poll(&mut ready, Some(&look_up)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => break,
+                Err(error) => return Err(ChannelError::Io(error.into())),
+            }
+            if self.interrupt.is_set() {
+                return Err(ChannelError::Interrupted);
+            }
+            if started.elapsed() > limit {
+                return Err(ChannelError::Silent(limit.as_secs()));
+            }
+        }
+        // A message that has begun arrives in one go unless the machine dies.
+        self.stream
+            .set_read_timeout(Some(limit))
+            .map_err(ChannelError::Io)?;
+        channel::receive(&mut self.stream)
+    }
+
+    /// Ends it and says why, with the line of its console that says why and everything it printed.
+    pub(super) fn failed(&mut self, error: &HostError) -> InfraError {
+        self.end();
+        let console = self.console.text();
+        let mut failed = error.with_console(String::new());
+        if let Some(cause) = console::cause(&console) {
+            failed.reason = format!("{}: {}", failed.reason, printable(cause));
+        }
+        InfraError { console, ..failed }
+    }
+
+    fn end(&mut self) {
+        // Both fail only when the process is already gone.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.console.join();
+    }
+}
+
+impl Executor for HostProcess {
+    fn host(&self) -> String {
+        self.description.clone()
+    }
+
+    fn deaths(&self) -> usize {
+        self.deaths
+    }
+
+    fn run(&mut self, plan: &TrialPlan, progress: &dyn Progress) -> Result<Recording, InfraError> {
+        let order = ToHost::Run(Box::new(plan.clone()));
+        self.order(&order, SILENCE_LIMIT, |message| {
+            trial_answer(message, &plan.scenario, progress)
+        })
+    }
+
+    fn sweep(
+        &mut self,
+        plan: &SweepPlan,
+        take: &mut dyn FnMut(Message) -> bool,
+    ) -> Result<(), InfraError> {
+        let order = ToHost::Sweep(Box::new(plan.clone()));
+        self.order(&order, SWEEP_SILENCE_LIMIT, |message| match message {
+            FromHost::Sweep(message) => {
+                let last = matches!(*message, Message::Done(_) | Message::Failed { .. });
+                match (take(*message), last) {
+                    (false, _) => Break(Err(HostError::Interrupted)),
+                    (true, true) => Break(Ok(())),
+                    (true, false) => Continue(()),
+                }
+            }
+            other => out_of_turn(other),
+        })
+    }
+
+    fn bench(
+        &mut self,
+        measurement: &Measurement,
+    ) -> Result<Result<MeasuredFigures, NotMeasured>, InfraError> {
+        let order = ToHost::Bench(measurement.clone());
+        self.order(&order, BENCH_SILENCE_LIMIT, |message| match message {
+            FromHost::Bench(answer) => Break(Ok(answer)),
+            other => out_of_turn(other),
+        })
+    }
+}
+
+impl Drop for HostProcess {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,88 @@
+//! The host's side of the channel: orders are carried out, one after the other, until it closes.
+
+use std::io::{Read, Write};
+
+use super::channel::{self, ChannelError, FromHost, ToHost};
+use super::native::Native;
+use super::outbox::Outbox;
+use crate::plan::TrialPlan;
+use crate::plan::measurement::NotMeasured;
+
+/// What is special about the place where orders are carried out.
+pub(super) trait Place {
+    /// Prepares for an order, and stays as long as it is carried out.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    fn prepare(&self, order: &ToHost) -> anyhow::Result<Box<dyn Send>>;
+}
+
+/// Says hello, and carries out orders.
+pub(super) fn serve(
+    native: anyhow::Result<Native>,
+    port: &mut (impl Read + Write),
+    place: &dyn Place,
+) -> anyhow::Result<()> {
+    let mut native = match native {
+        Ok(native) => native,
+        Err(error) => {
+            let reason = format!("{error:#}");
+            return Ok(channel::send(port, &FromHost::Unfit { reason })?);
+        }
+    };
+    let release = rustix::system::uname();
+    let hello = FromHost::Hello {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        release: release.release().to_string_lossy().into_owned(),
+    };
+    channel::send(port, &hello)?;
+    loop {
+        match channel::receive(port) {
+            Ok(order) => carry_out(order, &mut native, port, place)?,
+            Err(ChannelError::Closed) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Carries out an order and sends its answers.
+fn carry_out(
+    order: ToHost,
+    native: &mut Native,
+    port: &mut impl Write,
+    place: &dyn Place,
+) -> anyhow::Result<()> {
+    let prepared = place.prepare(&order)?;
+    let last = match order {
+        ToHost::Run(plan) | ToHost::RunInTurns { plan, .. } => trial(&plan, native, port)?,
+        ToHost::Sweep(plan) => {
+            let mut sent = Ok(());
+            let mut outbox = Outbox::new(port);
+            native.sweep(&plan, &mut |message| {
+                sent = outbox.put(message);
+                sent.is_ok()
+            });
+            return Ok(sent?);
+        }
+        // A command that does not want to wait ends the whole machine.
+        ToHost::Bench(order) => {
+            FromHost::Bench(native.bench(&order, &|| true).map_err(NotMeasured::from))
+        }
+    };
+    drop(prepared);
+    Ok(channel::send(port, &last)?)
+}
+
+/// Runs a trial and sends its progress; its last answer.
+fn trial(
+    plan: &TrialPlan,
+    native: &mut Native,
+    port: &mut impl Write,
+) -> Result<FromHost, ChannelError> {
+    let mut sent = Ok(());
+    let recording = native.run(plan, &mut |progress| {
+        sent = channel::send(port, &FromHost::Progress(progress.clone()));
+        sent.is_ok()
+    });
+    sent.map(|()| FromHost::Recording(Box::new(recording)))
+}

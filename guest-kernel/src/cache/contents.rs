@@ -1,0 +1,171 @@
+//! What an entry's files are, to the byte.
+//!
+//! This finds an entry that a failing disk, another program or a mistake has changed. It does not
+//! stop somebody who may write to the cache: they can change the manifest with it. Therefore a cache that
+//! others may write to is refused ([`super::owner`]).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::entries::{MANIFEST, sync_dir};
+use super::{At, CacheError, hex};
+
+/// All files below a folder but for the manifest, by their path in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Contents {
+    /// Size in bytes of every regular file.
+    files: Vec<(PathBuf, u64)>,
+    /// SHA-256 of every regular file, and what every symbolic link says.
+    sha256: BTreeMap<PathBuf, String>,
+}
+
+/// How an entry differs from what was published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Damage {
+    file: PathBuf,
+    what: String,
+}
+
+impl Damage {
+    pub(super) fn manifest(error: &serde_json::Error) -> Self {
+        Self {
+            file: MANIFEST.into(),
+            what: format!("cannot be read: {error}"),
+        }
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.file.display(), self.what)
+    }
+}
+
+impl Contents {
+    /// Reads and syncs everything below a folder.
+    pub(super) fn of(dir: &Path) -> Result<Self, CacheError> {
+        let mut contents = Self {
+            files: Vec::new(),
+            sha256: BTreeMap::new(),
+        };
+        each(dir, Path::new(""), &mut |name, path, kind| {
+            match kind {
+                Kind::Folder => sync_dir(path)?,
+                Kind::File => {
+                    let file = File::open(path).at(path)?;
+                    file.sync_all().at(path)?;
+                    let size = file.metadata().at(path)?.len();
+                    contents.files.push((name.to_path_buf(), size));
+                }
+                Kind::Link | Kind::Other => {}
+            }
+            if let Some(digest) = digest(path, kind)? {
+                contents.sha256.insert(name.to_path_buf(), digest);
+            }
+            Ok(())
+        })?;
+        contents.files.sort();
+        sync_dir(dir)?;
+        Ok(contents)
+    }
+
+    /// The first difference between a folder and what these say, if there is one.
+    pub(super) fn damage(&self, dir: &Path) -> Result<Option<Damage>, CacheError> {
+        let damage = |file: &Path, what: String| {
+            let file = file.to_path_buf();
+            Some(Damage { file, what })
+        };
+        for (name, size) in &self.files {
+            match fs::symlink_metadata(dir.join(name)) {
+                Ok(found) if found.len() == *size => {}
+                Ok(found) => {
+                    let what = format!("has {} bytes instead of {size}", found.len());
+                    return Ok(damage(name, what));
+                }
+                Err(error) => return Ok(damage(name, format!("cannot be read: {error}"))),
+            }
+        }
+        let mut left = self.sha256.clone();
+        let mut found = None;
+        each(dir, Path::new(""), &mut |name, path, kind| {
+            let digest = digest(path, kind)?;
+            let known = left.remove(name);
+            let what = match (&digest, &known) {
+                _ if found.is_some() || matches!(kind, Kind::Folder) || digest == known => None,
+                (_, None) => Some("does not belong to it".to_owned()),
+                (Some(digest), Some(known)) => {
+                    let short = |text: &str| text.chars().take(12).collect::<String>();
+                    let (digest, known) = (short(digest), short(known));
+                    Some(format!("has the SHA-256 {digest}... instead of {known}..."))
+                }
+                (None, Some(_)) => Some("is no regular file".to_owned()),
+            };
+            if let Some(what) = what {
+                found = damage(name, what);
+            }
+            Ok(())
+        })?;
+        let missing = left.into_keys().next();
+        Ok(found.or_else(|| missing.and_then(|name| damage(&name, "is missing".to_owned()))))
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Folder,
+    File,
+    Link,
+    Other,
+}
+
+/// Calls `visit` for everything below `dir` but the manifest: its path in the entry, and on the system. Links are
+/// not followed.
+fn each(
+    dir: &Path,
+    prefix: &Path,
+    visit: &mut dyn FnMut(&Path, &Path, Kind) -> Result<(), CacheError>,
+) -> Result<(), CacheError> {
+    for item in fs::read_dir(dir).at(dir)? {
+        let item = item.at(dir)?;
+        let path = item.path();
+        let name = prefix.join(item.file_name());
+        if name == Path::new(MANIFEST) {
+            continue;
+        }
+        let kind = item.file_type().at(&path)?;
+        if kind.is_dir() {
+            each(&path, &name, visit)?;
+            visit(&name, &path, Kind::Folder)?;
+        } else if kind.is_file() {
+            visit(&name, &path, Kind::File)?;
+        } else if kind.is_symlink() {
+            visit(&name, &path, Kind::Link)?;
+        } else {
+            visit(&name, &path, Kind::Other)?;
+        }
+    }
+    Ok(())
+}
+
+/// The SHA-256 of a file, or what a link says.
+fn digest(path: &Path, kind: Kind) -> Result<Option<String>, CacheError> {
+    Ok(match kind {
+        Kind::File => {
+            let mut hash = Sha256::new();
+            let mut file = File::open(path).at(path)?;
+            io::copy(&mut file, &mut hash).at(path)?;
+            Some(hex(&hash.finalize()))
+        }
+        Kind::Link => {
+            let target = fs::read_link(path).at(path)?;
+            Some(format!("-> {}", target.display()))
+        }
+        Kind::Folder | Kind::Other => None,
+    })
+}

@@ -1,0 +1,227 @@
+//! What perf would have written if it had been another client: a trace for each client of tracefs, and
+//! one for all clients together.
+//!
+//! In such a trace a request of the client is a sample with its cookie, and a stack is a record 22. perf's
+//! own samples stay, without their cookies, and so do its other records: they say what tasks did.
+//!
+//! The witness notes how much of each ring was written at a return to user mode, and knows nothing of
+//! tracefs. But perf's records of the same task do: what lies between two of them with no return in between
+//! has none before it either. So such an event is placed where the later one of them is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use unwindlab_abi::message::EventAnnounce;
+use unwindlab_abi::plan::{EventSource, EventSpec};
+
+use super::returns::Returns;
+use crate::trace::model::{CONTEXT_USER, CONTEXT_USER_DEFERRED, CallchainDeferred, Sample};
+use crate::trace::tracefs::{TracefsEvent, TracefsKind};
+use crate::trace::{Event, EventKind, Trace};
+
+/// A trace as one client sees it.
+#[derive(Debug)]
+pub(crate) struct View {
+    /// The client, for messages.
+    pub name: String,
+    /// What it wrote, as records of perf.
+    pub trace: Trace,
+    /// What it asked for need not come.
+    pub cancels: bool,
+    /// Some of what it wrote is lost.
+    pub loses: bool,
+}
+
+/// A view for each client of tracefs.
+pub(crate) fn of_each(trace: &Trace) -> Vec<View> {
+    let Some(tracefs) = &trace.tracefs else {
+        return Vec::new();
+    };
+    let places = Places::new(trace);
+    let view = |(number, client): (usize, &crate::trace::tracefs::TracefsClient)| View {
+        name: format!("instance {}", client.name),
+        trace: seen_by(trace, &places, Some(number)),
+        cancels: client.cancels,
+        loses: client.lost > 0,
+    };
+    tracefs.clients.iter().enumerate().map(view).collect()
+}
+
+/// One view of all clients: perf keeps its cookies. Empty without tracefs.
+pub(crate) fn of_all(trace: &Trace) -> Option<View> {
+    let tracefs = trace.tracefs.as_ref()?;
+    Some(View {
+        name: "all clients".to_owned(),
+        trace: seen_by(trace, &Places::new(trace), None),
+        cancels: tracefs.clients.iter().any(|it| it.cancels),
+        loses: tracefs.clients.iter().any(|it| it.lost > 0),
+    })
+}
+
+/// The cookies that clients of tracefs got; `None` where not all of them are known.
+pub(crate) fn given(trace: &Trace) -> Option<BTreeSet<u64>> {
+    let mut clients = trace.tracefs.iter().flat_map(|it| &it.clients);
+    if clients.any(|it| it.ends_early || it.lost > 0) {
+        return None;
+    }
+    let events = trace.tracefs.iter().flat_map(|it| &it.events);
+    let cookie = |event: &TracefsEvent| match event.kind {
+        TracefsKind::Request { cookie } => Some(cookie),
+        _ => None,
+    };
+    Some(events.filter_map(cookie).collect())
+}
+
+/// The ring of a client's events on a CPU: behind those of perf.
+pub(crate) fn ring(trace: &Trace, client: usize, cpu: u32) -> u32 {
+    let first = trace
+        .rings
+        .iter()
+        .map(|it| it.ring)
+        .max()
+        .map_or(0, |it| it + 1);
+    let at = u32::try_from(client).unwrap_or(0).saturating_mul(256);
+    first.saturating_add(at).saturating_add(cpu)
+}
+
+fn seen_by(trace: &Trace, places: &Places<'_>, only: Option<usize>) -> Trace {
+    let mut view = Trace {
+        tracefs: None,
+        lab: None,
+        ..trace.clone()
+    };
+    if only.is_some() {
+        view.events.retain(|it| it.deferred_chain().is_none());
+        view.events.iter_mut().for_each(forget_cookie);
+    }
+    let mut session = BTreeMap::new();
+    let tracefs = trace.tracefs.iter().flat_map(|it| &it.events);
+    for event in tracefs.filter(|it| only.is_none_or(|only| it.client == only)) {
+        let ring = ring(trace, event.client, event.cpu);
+        let open = *session
+            .entry((event.client, event.cpu))
+            .or_insert_with(|| open(&mut view, event.client, event.cpu, ring));
+        view.events.extend(places.record(event, ring, open));
+    }
+    view.events
+        .sort_by_key(|it| (it.time, it.cpu, it.ring, it.position));
+    for (index, event) in view.events.iter_mut().enumerate() {
+        event.index = index;
+    }
+    view
+}
+
+/// Opens an event as the client's on a CPU; its place in the session.
+fn open(view: &mut Trace, client: usize, cpu: u32, ring: u32) -> usize {
+    let name = format!("tracefs {client}");
+    let tracing = view.tracing.get_or_insert_with(|| unwindlab_abi::Tracing {
+        ring_pages: 1,
+        events: Vec::new(),
+    });
+    let known = tracing.events.iter().position(|it| it.name == name);
+    let spec = known.unwrap_or_else(|| {
+        tracing.events.push(EventSpec {
+            defer_callchain: true,
+            defer_output: true,
+            task: true,
+            ..EventSpec::blank(&name, EventSource::Dummy)
+        });
+        tracing.events.len() - 1
+    });
+    view.session.push(EventAnnounce {
+        spec: u32::try_from(spec).unwrap_or(u32::MAX),
+        cpu,
+        id: u64::MAX - view.session.len() as u64,
+        ring,
+    });
+    view.session.len() - 1
+}
+
+/// Cuts a chain before the marker of a deferred one.
+fn forget_cookie(event: &mut Event) {
+    if let EventKind::Sample(sample) = &mut event.kind
+        && let Some(chain) = &mut sample.chain
+        && let Some(at) = chain.iter().position(|&ip| ip == CONTEXT_USER_DEFERRED)
+    {
+        chain.truncate(at);
+    }
+}
+
+/// perf's records of each task, by time.
+#[derive(Debug)]
+struct Places<'t> {
+    returns: Returns<'t>,
+    of: BTreeMap<u32, Vec<&'t Event>>,
+    pids: BTreeMap<u32, u32>,
+}
+
+impl<'t> Places<'t> {
+    fn new(trace: &'t Trace) -> Self {
+        let mut of: BTreeMap<u32, Vec<&'t Event>> = BTreeMap::new();
+        let mut pids = BTreeMap::new();
+        for thread in &trace.threads {
+            pids.insert(thread.tid, thread.pid);
+        }
+        for event in &trace.events {
+            if let (Some(tid), Some(_)) = (event.tid, event.time) {
+                of.entry(tid).or_default().push(event);
+                pids.extend(event.pid.map(|pid| (tid, pid)));
+            }
+        }
+        for list in of.values_mut() {
+            list.sort_by_key(|it| it.time);
+        }
+        Self {
+            returns: Returns::new(trace),
+            of,
+            pids,
+        }
+    }
+
+    /// The later one of the two records of its task between which an event lies, if no return to user
+    /// mode was noted between them.
+    fn neighbour(&self, event: &TracefsEvent) -> Option<&'t Event> {
+        let list = self.of.get(&event.tid)?;
+        let after = list.partition_point(|it| it.time <= Some(event.time));
+        let from = list.partition_point(|it| it.time < Some(event.time));
+        let (earlier, later) = (list.get(from.checked_sub(1)?)?, list.get(after)?);
+        let [i, j] = [earlier, later].map(|it| self.returns.before(it));
+        (i.is_some() && i == j).then_some(*later)
+    }
+
+    /// The record that perf would have written.
+    fn record(&self, event: &TracefsEvent, ring: u32, open: usize) -> Option<Event> {
+        let kind = match &event.kind {
+            TracefsKind::Request { cookie } => EventKind::Sample(Sample {
+                chain: Some(vec![CONTEXT_USER_DEFERRED, *cookie]),
+                ..Sample::default()
+            }),
+            TracefsKind::Stack { cookie, frames, .. } => {
+                EventKind::CallchainDeferred(CallchainDeferred {
+                    cookie: *cookie,
+                    nr: frames.len() as u64 + 1,
+                    ips: std::iter::once(CONTEXT_USER)
+                        .chain(frames.iter().copied())
+                        .collect(),
+                })
+            }
+            TracefsKind::Other { .. } => return None,
+        };
+        let neighbour = self.neighbour(event);
+        Some(Event {
+            index: 0,
+            ring,
+            cpu: event.cpu,
+            // A ring that no note of the witness has.
+            ring_index: neighbour.map_or(usize::MAX, |it| it.ring_index),
+            position: event.position,
+            start: neighbour.map_or(0, |it| it.start),
+            time: Some(event.time),
+            event: Some(open),
+            pid: self.pids.get(&event.tid).copied(),
+            tid: Some(event.tid),
+            misc: 0,
+            size: neighbour.map_or(0, |it| it.size),
+            kind,
+        })
+    }
+}

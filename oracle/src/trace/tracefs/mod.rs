@@ -1,0 +1,185 @@
+//! What instances of tracefs wrote: sub-buffers of `trace_pipe_raw`, and the format files that say what
+//! is in an event.
+//!
+//! [`mapped`] reads buffers from guest memory, [`page`] takes sub-buffers apart, [`format`] reads format files. All take hostile input: whatever does
+//! not make sense is a complaint, and the rest of that sub-buffer is not trusted.
+
+mod format;
+mod log;
+mod mapped;
+mod page;
+#[cfg(test)]
+mod tests;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use unwindlab_abi::tracefs::{REQUEST_EVENT, STACK_EVENT, SUB_BUFFER};
+
+use format::Format;
+pub use log::{TracefsHeld, TracefsLog, TracefsPages};
+pub use mapped::Position;
+use page::RawEvent;
+
+/// Complaints kept; the rest are counted.
+const MAX_COMPLAINTS: usize = 8;
+
+/// All instances, and what they wrote.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TracefsTrace {
+    /// The clients: an instance that was removed and made again is another one.
+    pub clients: Vec<TracefsClient>,
+    /// Their events, by client, then CPU, then position.
+    pub events: Vec<TracefsEvent>,
+}
+
+/// An instance from when it was made to when it was removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TracefsClient {
+    /// The instance, and its life where it had several.
+    pub name: String,
+    /// Events that it could not write, or that were not read. [`u64::MAX`] where nobody knows: it was not read to its end.
+    pub lost: u64,
+    /// Its option was cleared, or it was removed, while the workload ran: what it asked for need not come.
+    pub cancels: bool,
+    /// It was removed while the workload ran: what it wrote last was not read.
+    pub ends_early: bool,
+}
+
+/// One event of an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TracefsEvent {
+    /// Index of its client.
+    pub client: usize,
+    /// The CPU that wrote it.
+    pub cpu: u32,
+    /// Position among the events of this client and CPU.
+    pub position: usize,
+    /// Nanoseconds of perf's clock.
+    pub time: u64,
+    /// The task that was current.
+    pub tid: u32,
+    /// What it says.
+    pub kind: TracefsKind,
+}
+
+/// What an event says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum TracefsKind {
+    /// The event before it has asked for a stack.
+    Request {
+        /// What it got.
+        cookie: u64,
+    },
+    /// The stack.
+    Stack {
+        /// What it was asked for with.
+        cookie: u64,
+        /// Frames that were unwound.
+        nr: u64,
+        /// Those that had room.
+        frames: Vec<u64>,
+    },
+    /// Any other event.
+    Other {
+        /// The ID of its type.
+        id: u16,
+    },
+}
+
+/// Decodes the sub-buffers, and says what could not be decoded.
+#[must_use]
+pub fn decode(log: &TracefsLog) -> (TracefsTrace, Vec<String>) {
+    let mut complaints = Complaints::default();
+    let mut trace = TracefsTrace {
+        clients: log.clients(),
+        events: Vec::new(),
+    };
+    let format = |event: &str| {
+        let found = log.formats.iter().find(|(name, _)| name == event);
+        found.and_then(|(_, text)| Format::parse(text))
+    };
+    let (Some(request), Some(stack)) = (format(REQUEST_EVENT), format(STACK_EVENT)) else {
+        if !log.held.pages.is_empty() {
+            complaints.add("tracefs: no usable format files".to_owned());
+        }
+        return (trace, complaints.finish());
+    };
+    for pages in &log.held.pages {
+        let Some(client) = log.client(pages.instance, pages.life) else {
+            complaints.add(format!("tracefs: instance {} is not known", pages.instance));
+            continue;
+        };
+        let mut position = 0;
+        let who = || format!("instance {}, CPU {}", pages.instance, pages.cpu);
+        if pages.bytes.len() % SUB_BUFFER != 0 {
+            complaints.add(format!("{}: a sub-buffer is cut", who()));
+        }
+        let skips = std::iter::once(pages.skip).chain(std::iter::repeat(0));
+        for (page, skip) in pages.bytes.chunks_exact(SUB_BUFFER).zip(skips) {
+            let (events, wrong) = page::events(page, skip);
+            if let Some(wrong) = wrong {
+                complaints.add(format!("{}: {wrong}", who()));
+            }
+            for raw in events {
+                match event(&raw, &request, &stack) {
+                    Some((tid, kind)) => trace.events.push(TracefsEvent {
+                        client,
+                        cpu: pages.cpu,
+                        position,
+                        time: raw.time,
+                        tid,
+                        kind,
+                    }),
+                    None => complaints.add(format!("{}: an event is too short", who())),
+                }
+                position += 1;
+            }
+        }
+    }
+    (trace, complaints.finish())
+}
+
+/// The task of an event, and what it says; `None` where it has no room for what its type has.
+fn event(raw: &RawEvent<'_>, request: &Format, stack: &Format) -> Option<(u32, TracefsKind)> {
+    let id = u16::try_from(request.value(raw.data, "common_type")?).ok()?;
+    let tid = u32::try_from(request.value(raw.data, "common_pid")? & 0xffff_ffff).ok()?;
+    let kind = if id == request.id {
+        TracefsKind::Request {
+            cookie: request.value(raw.data, "cookie")?,
+        }
+    } else if id == stack.id {
+        let size = usize::try_from(stack.value(raw.data, "size")?).ok()?;
+        TracefsKind::Stack {
+            cookie: stack.value(raw.data, "cookie")?,
+            nr: stack.value(raw.data, "nr")?,
+            frames: stack.words(raw.data, "caller", size)?,
+        }
+    } else {
+        TracefsKind::Other { id }
+    };
+    Some((tid, kind))
+}
+
+/// What could not be decoded, in words.
+#[derive(Debug, Default)]
+struct Complaints {
+    kept: Vec<String>,
+    more: usize,
+}
+
+impl Complaints {
+    fn add(&mut self, what: String) {
+        match self.kept.len() < MAX_COMPLAINTS {
+            true => self.kept.push(what),
+            false => self.more += 1,
+        }
+    }
+
+    fn finish(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.kept
+                .push(format!("tracefs: {} more like these", self.more));
+        }
+        self.kept
+    }
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * F005: a client that requested nothing is called while it is being cancelled.
+ *
+ * perf never cancels. A kernel that unwindlab builds has clients that do what they are told (guest-kernel/client). One of them
+ * makes requests in each system call of a thread. The other one, which makes none, is registered and cancelled again and again
+ * on another CPU. Four hardware breakpoints at a time make the function that calls clients slow at four addresses, so that
+ * some cancellations come right there. (A kprobe would not do: its frame overwrites the word that is read beside the bits.)
+ * It takes up to a minute, and 2 CPUs.
+ *
+ * gcc -O2 -static -I guest-kernel/client/files/include -o f005 f005.c; run it as root. It exits with 0 where the kernel is
+ * right, 1 where it is not, and 2 where that could not be tried.
+ */
+#define _GNU_SOURCE
+#include <err.h>
+#include <fcntl.h>
+#include <linux/hw_breakpoint.h>
+#include <linux/perf_event.h>
+#include <linux/unwindlab.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define SILENT 0			/* the client that makes no request, and the one that does */
+#define ASKS 1
+#define TIMES 25			/* cancellations with the same breakpoints */
+#define LOG_PAGES 32768			/* of the clients' log, behind a control page */
+#define LONGEST 0x180			/* bytes of the function */
+
+static int client;
+static atomic_int tid, stop;
+
+static void tell(unsigned long command, void *what, const char *name)
+{
+	if (ioctl(client, command, what))
+		err(2, "%s", name);
+}
+
+static void stay_on(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		err(2, "CPU %d", cpu);
+}
+
+static void *calls(void *nothing)
+{
+	stay_on(1);
+	tid = gettid();
+	while (!stop)
+		syscall(SYS_getppid);
+	return nothing;
+}
+
+/* The address of a function of the kernel. */
+static uint64_t address_of(const char *function)
+{
+	FILE *file = fopen("/proc/kallsyms", "r");
+	unsigned long address;
+	char name[128];
+
+	while (file && fscanf(file, "%lx %*c %127s%*[^\n]", &address, name) == 2)
+		if (!strcmp(name, function) && address)
+			return address;
+	errx(2, "/proc/kallsyms has no %s", function);
+}
+
+/* The next address of an instruction, if it is one, becomes slow: a handler on a stack of its own. */
+static int breakpoint(uint64_t address)
+{
+	struct perf_event_attr attr = { .type = PERF_TYPE_BREAKPOINT, .size = sizeof(attr), .bp_type = HW_BREAKPOINT_X,
+		.bp_addr = address, .bp_len = sizeof(long), .sample_period = 1U << 31 };
+	int fd = syscall(SYS_perf_event_open, &attr, tid, -1, -1, 0);
+
+	if (fd < 0)
+		err(2, "a breakpoint");
+	return fd;
+}
+
+/* Registers and cancels the client that makes no request. */
+static unsigned int cancel_often(void)
+{
+	unsigned int silent = SILENT, times = 0;
+
+	for (; times < TIMES; times++) {
+		tell(UNWINDLAB_REGISTER, &silent, "UNWINDLAB_REGISTER");
+		tell(UNWINDLAB_CANCEL, &silent, "UNWINDLAB_CANCEL");
+	}
+	return times;
+}
+
+int main(void)
+{
+	struct unwindlab_config config = { .ask[UNWINDLAB_AT_SYS_ENTER] = {
+		.clients = 1 << ASKS, .contexts = 1 << UNWINDLAB_TASK, .count = 1 } };
+	unsigned int pages = LOG_PAGES, asks = ASKS, target, cancelled = 0, wrong = 0, tried;
+	uint64_t function, at, seen = 0;
+	struct unwindlab_control *log;
+	struct unwindlab_slot *slots;
+	pthread_t thread;
+
+	if (getpid() == 1) {		/* the only program of a machine that is made for it */
+		mkdir("/dev", 0755);
+		mount("dev", "/dev", "devtmpfs", 0, NULL);
+		mkdir("/sys", 0755);
+		mount("sysfs", "/sys", "sysfs", 0, NULL);
+		mkdir("/proc", 0555);
+		mount("proc", "/proc", "proc", 0, NULL);
+	}
+	client = open("/dev/unwindlab", O_RDWR | O_CLOEXEC);
+	if (client < 0)
+		err(2, "/dev/unwindlab");
+	stay_on(0);
+	tell(UNWINDLAB_SETUP, &pages, "UNWINDLAB_SETUP");
+	log = mmap(NULL, (1ULL + LOG_PAGES) * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, client, 0);
+	if (log == MAP_FAILED)
+		err(2, "mmap of the log");
+	slots = (struct unwindlab_slot *)((char *)log + 4096);
+	if (pthread_create(&thread, NULL, calls, NULL))
+		errx(2, "no thread");
+	while (!tid)
+		usleep(1000);
+	target = tid;
+	function = address_of("process_unwind_deferred");
+
+	tell(UNWINDLAB_REGISTER, &asks, "UNWINDLAB_REGISTER");
+	tell(UNWINDLAB_CONFIG, &config, "UNWINDLAB_CONFIG");
+	tell(UNWINDLAB_TARGET, &target, "UNWINDLAB_TARGET");
+	tell(UNWINDLAB_START, NULL, "UNWINDLAB_START");
+	for (at = 0; at < LONGEST && !wrong && log->head < log->slots; at += 4) {
+		int slow[4];
+
+		for (int i = 0; i < 4; i++)
+			slow[i] = breakpoint(function + at + i);
+		cancelled += cancel_often();
+		for (int i = 0; i < 4; i++)
+			close(slow[i]);
+		for (; seen < log->head && seen < log->slots; seen++)
+			wrong += slots[seen].kind == UNWINDLAB_K_CALLBACK && slots[seen].client == SILENT;
+	}
+	tell(UNWINDLAB_STOP, NULL, "UNWINDLAB_STOP");
+	stop = 1;
+
+	tried = at >= LONGEST;
+	printf("F005: %s: a client that made no request is called %u times in %u cancellations, up to +%#lx\n",
+	       wrong ? "not ok" : tried ? "ok" : "not tried", wrong, cancelled, (unsigned long)at);
+	if (getpid() == 1) {
+		fflush(stdout);
+		reboot(RB_AUTOBOOT);
+	}
+	return wrong ? 1 : tried ? 0 : 2;
+}

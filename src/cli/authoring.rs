@@ -1,0 +1,53 @@
+//! `unwindlab new`, `lint` and `explain`: what someone needs who writes a scenario or reads a result.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+
+use super::args::{ExplainArgs, LintArgs, NewArgs};
+use super::error::CommandError;
+use super::output::print;
+use crate::campaign::analysis::Analysis;
+use crate::report::explain;
+use crate::scenario::library::LibraryError;
+use crate::scenario::{Library, template};
+
+/// `unwindlab new`: writes a scenario that can be run as it is.
+pub(super) fn new(args: &NewArgs, analysis: &Analysis) -> Result<(), CommandError> {
+    let text = template::named(&args.name, &analysis.invariant_ids());
+    let text = text.map_err(LibraryError::from)?;
+    let file = format!("{}.yaml", args.name);
+    let usage = |error: std::io::Error| CommandError::Usage(format!("{file}: {error}"));
+    let mut created = File::create_new(Path::new(&file)).map_err(usage)?;
+    created.write_all(text.as_bytes()).map_err(usage)?;
+    Ok(print(&format!(
+        "{file}: run it with `unwindlab run {file}`\n"
+    ))?)
+}
+
+/// `unwindlab lint`: the errors of scenario files, without a kernel.
+pub(super) fn lint(args: &LintArgs, analysis: &Analysis) -> Result<(), CommandError> {
+    let library = Library::open(&args.scenarios, &analysis.invariant_ids())?;
+    let files = library.scenarios.len();
+    let kernel = "a kernel's symbols were not asked for";
+    Ok(print(&format!(
+        "scenarios without an error: {files}; {kernel}\n"
+    ))?)
+}
+
+/// `unwindlab explain`.
+pub(super) fn explain_name(args: &ExplainArgs) -> Result<(), CommandError> {
+    match explain::explain(&args.name) {
+        Ok(page) => Ok(print(&page)?),
+        Err(alike) => {
+            let name = &args.name;
+            let alike = match alike.as_slice() {
+                [] => String::new(),
+                names => format!("; did you mean {}?", names.join(", ")),
+            };
+            Err(CommandError::Usage(format!(
+                "no invariant, finding or outcome is called `{name}`{alike}"
+            )))
+        }
+    }
+}
