@@ -1,5 +1,6 @@
 //! The guest as it speaks to its host: mailbox, page tables, and the channel out of the outer machine.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 
 use kvm_bindings::kvm_sregs;
@@ -92,13 +93,32 @@ fn converse(data: &[u8]) -> Option<Heard> {
             let kind = input.u8();
             let piece = input.piece();
             said.push(match kind % 4 {
-                0 | 1 => Said::Message(piece),
+                0 | 1 => Said::Message(todays(piece)),
                 2 => Said::Mailbox(piece),
                 _ => Said::Scribble(u32::from(input.u16()) * 8, piece),
             });
         }
         conversation::hold(memory, &plan, plans::VCPUS, &said)
     })
+}
+
+/// A message of the corpus, whose agents speak version 0: that stands for today's, lest each new version leave them all behind.
+fn todays(message: &[u8]) -> Cow<'_, [u8]> {
+    match postcard::from_bytes(message) {
+        Ok(AgentMessage::Hello {
+            abi_version: 0,
+            release,
+            cpus,
+        }) => {
+            let hello = AgentMessage::Hello {
+                abi_version: ABI_VERSION,
+                release,
+                cpus,
+            };
+            postcard::to_allocvec(&hello).map_or(Cow::Borrowed(message), Cow::Owned)
+        }
+        _ => Cow::Borrowed(message),
+    }
 }
 
 /// Page tables in the first 64 KiB: an address, registers, then the memory.

@@ -1,5 +1,7 @@
 //! A conversation with an agent that is not in a machine: what a guest says comes from a list.
 
+use std::borrow::Cow;
+
 use unwindlab_abi::mailbox::{self, Header, PAGE_SIZE};
 use unwindlab_abi::message::AgentMessage;
 use unwindlab_abi::plan::GuestPlan;
@@ -13,10 +15,10 @@ const FRAME: u32 = 0x80;
 const MAILBOX: u64 = FRAME as u64 * PAGE_SIZE as u64;
 
 /// What a guest does next.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Said<'a> {
     /// It puts these bytes into its mailbox, and calls.
-    Message(&'a [u8]),
+    Message(Cow<'a, [u8]>),
     /// It has these bytes as the header of its mailbox, and calls.
     Mailbox(&'a [u8]),
     /// It writes these bytes over its memory.
