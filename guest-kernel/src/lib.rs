@@ -20,6 +20,7 @@
 //! - `confine`: what they may do;
 //! - `input`: files that the user names;
 //! - `cache`: the folder in which everything is kept;
+//! - `saved`: states of outer machines;
 //! - `image`: what is in a kernel's image: its ELF, symbols and lines;
 //! - `debian`: apt, packages, and the kernels in them;
 //! - `kernel`: kernels in the cache;
@@ -35,6 +36,7 @@ pub mod image;
 pub mod input;
 mod kernel;
 mod progress;
+mod saved;
 mod tools;
 mod zstd;
 
@@ -49,6 +51,7 @@ pub use image::text;
 pub use image::types::{self, LayoutError, Types};
 pub use kernel::{FetchError, KernelImage, KernelSpec, Origin, SpecError, fetch, list, path};
 pub use progress::{Progress, Silent};
+pub use saved::{AboutMachine, Pruned, Room, SavedMachine, SavedMachines};
 pub use tools::binutils::{self, Binutils, BinutilsError};
 pub use tools::c_program::{CFunction, CProgram, CProgramError, c_program};
 pub use tools::perf::{self as perf_tool, PerfTool, PerfToolError, perf_tool};

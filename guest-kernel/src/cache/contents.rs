@@ -8,12 +8,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::entries::{MANIFEST, sync_dir};
+use super::sparse;
 use super::{At, CacheError, hex};
 
 /// All files below a folder but for the manifest, by their path in it.
@@ -59,8 +61,12 @@ impl Contents {
                 Kind::Folder => sync_dir(path)?,
                 Kind::File => {
                     let file = File::open(path).at(path)?;
-                    file.sync_all().at(path)?;
-                    let size = file.metadata().at(path)?.len();
+                    let metadata = file.metadata().at(path)?;
+                    // A saved machine: large, and if a crash of the system damages it, that is found when it is read.
+                    if !is_sparse(&metadata) {
+                        file.sync_all().at(path)?;
+                    }
+                    let size = metadata.len();
                     contents.files.push((name.to_path_buf(), size));
                 }
                 Kind::Link | Kind::Other => {}
@@ -116,6 +122,18 @@ impl Contents {
     }
 }
 
+/// Bytes that the files below a folder take: holes take none. What is removed meanwhile takes none either.
+pub(super) fn taken(dir: &Path) -> Result<u64, CacheError> {
+    let mut sum = 0;
+    match each(dir, Path::new(""), &mut |_, path, _| {
+        sum += fs::symlink_metadata(path).map_or(0, |it| it.blocks().saturating_mul(512));
+        Ok(())
+    }) {
+        Err(CacheError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(sum),
+        other => other.map(|()| sum),
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Kind {
     Folder,
@@ -153,12 +171,22 @@ fn each(
     Ok(())
 }
 
-/// The SHA-256 of a file, or what a link says.
+/// Whether a file has holes, which take no room and are not read.
+fn is_sparse(metadata: &fs::Metadata) -> bool {
+    metadata.blocks().saturating_mul(512) < metadata.len()
+}
+
+/// The SHA-256 of a file, or what a link says. That of a file with holes is of its length, and of those of its blocks that are not
+/// zero, with their places.
 fn digest(path: &Path, kind: Kind) -> Result<Option<String>, CacheError> {
     Ok(match kind {
         Kind::File => {
             let mut hash = Sha256::new();
             let mut file = File::open(path).at(path)?;
+            if is_sparse(&file.metadata().at(path)?) {
+                sparse::add(&mut hash, &file).at(path)?;
+                return Ok(Some(format!("sparse {}", hex(&hash.finalize()))));
+            }
             io::copy(&mut file, &mut hash).at(path)?;
             Some(hex(&hash.finalize()))
         }

@@ -65,6 +65,25 @@ impl Cache {
         Ok(None)
     }
 
+    /// The entry `KIND-ID` as its manifest describes it, if it exists: its files may be damaged.
+    pub(crate) fn unread<T: DeserializeOwned>(
+        &self,
+        kind: &str,
+        id: &str,
+    ) -> Result<Option<Entry<T>>, CacheError> {
+        Ok(self.read(kind, id)?.map(|(entry, _)| entry))
+    }
+
+    /// Removes an entry, unless another process has removed it.
+    pub(crate) fn remove(&self, dir: &Path) -> Result<(), CacheError> {
+        // In one step out of the way, so that no entry is there by half.
+        let scratch = self.scratch()?;
+        match fs::rename(dir, scratch.path.join("removed")) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(CacheError::new(dir, error)),
+            _ => Ok(()),
+        }
+    }
+
     /// An entry as its manifest describes it.
     fn read<T: DeserializeOwned>(
         &self,
@@ -110,7 +129,7 @@ impl Cache {
         Ok(verified)
     }
 
-    fn names(&self) -> Result<Vec<String>, CacheError> {
+    pub(super) fn names(&self) -> Result<Vec<String>, CacheError> {
         let entries = self.root.join("entries");
         let mut names = Vec::new();
         for item in fs::read_dir(&entries).at(&entries)? {

@@ -20,6 +20,7 @@ mod entries;
 mod error;
 mod notes;
 mod owner;
+mod sparse;
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -100,6 +101,20 @@ impl Cache {
     /// [`CacheError`]; [`CacheError::Stopped`] where `progress` says so.
     pub fn verify(&self, progress: &dyn Progress) -> Result<Verified, CacheError> {
         self.verify_all(progress)
+    }
+
+    /// The names of all entries, and the bytes that each takes.
+    ///
+    /// # Errors
+    /// [`CacheError`].
+    pub fn entries(&self) -> Result<Vec<(String, u64)>, CacheError> {
+        let names = self.names()?.into_iter();
+        names
+            .map(|name| {
+                let taken = contents::taken(&self.root.join("entries").join(&name))?;
+                Ok((name, taken))
+            })
+            .collect()
     }
 
     /// Returns what `known` finds; else calls `make`, in one process at a time.
