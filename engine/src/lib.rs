@@ -9,6 +9,7 @@
 //!
 //! - [`text`]: text from outside, fit to print
 //! - [`interrupt`]: the user's Ctrl-C
+//! - [`qmp`]: QEMU's monitor
 //! - [`plan`]: what crosses between the command and the KVM host
 //! - [`driver`]: a guest and its agent, driven from outside
 //! - [`runner`]: makes trials
@@ -21,6 +22,7 @@ pub mod host;
 pub mod interrupt;
 pub mod measured;
 pub mod plan;
+pub mod qmp;
 pub mod runner;
 pub mod sweep;
 pub mod text;

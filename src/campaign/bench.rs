@@ -91,6 +91,7 @@ pub fn measure(
         let host = HostRequest {
             kvm_host: request.kvm_host,
             peer: peer.as_deref().ok(),
+            fresh: true,
             ..HostRequest::default()
         };
         let mut executor = context.start(host, kernel)?;
@@ -115,6 +116,7 @@ pub fn measure(
                 .step(&format!("start {} of {of}", round + 1));
             let host = HostRequest {
                 kvm_host: request.kvm_host,
+                fresh: true,
                 ..HostRequest::default()
             };
             let host = context.start(host, kernel)?;

@@ -23,6 +23,8 @@ pub struct Context<'a> {
     pub progress: &'a dyn Progress,
     /// Set when the user wants to stop.
     pub interrupt: &'a Interrupt,
+    /// Outer machines are booted rather than taken from the cache, and not saved.
+    pub fresh: bool,
 }
 
 impl<'a> Context<'a> {
@@ -64,6 +66,10 @@ impl<'a> Context<'a> {
         kernel: &dyn TestKernel,
     ) -> Result<Box<dyn Executor>, ProviderError> {
         let (progress, interrupt) = (self.progress, self.interrupt);
+        let request = HostRequest {
+            fresh: self.fresh || request.fresh,
+            ..request
+        };
         self.provider.executor(request, kernel, progress, interrupt)
     }
 

@@ -105,6 +105,8 @@ pub(crate) struct FakeProvider {
     pub(crate) plans: Arc<Mutex<Vec<SweepPlan>>>,
     pub(crate) fetched: AtomicBool,
     pub(crate) hosts_started: AtomicU32,
+    /// Whether a guest that stands still in its boot may be a host's doing.
+    pub(crate) is_doubtful: bool,
     pub(crate) interrupt: Interrupt,
     /// Interrupts the user's way, in the middle of this trial, or before this message of a sweep.
     pub(crate) interrupt_in: Option<usize>,
@@ -119,6 +121,7 @@ impl FakeProvider {
             plans: Arc::default(),
             fetched: AtomicBool::new(false),
             hosts_started: AtomicU32::new(0),
+            is_doubtful: false,
             interrupt: Interrupt::default(),
             interrupt_in: None,
         }
@@ -130,6 +133,7 @@ struct FakeHost {
     recorded: Arc<Mutex<VecDeque<Recorded>>>,
     messages: Vec<Message>,
     plans: Arc<Mutex<Vec<SweepPlan>>>,
+    is_doubtful: bool,
     interrupt: Interrupt,
     interrupt_in: Option<usize>,
 }
@@ -147,6 +151,10 @@ impl Executor for FakeHost {
             }
         }
         self.recorded.lock().unwrap().pop_front().unwrap()
+    }
+
+    fn distrust(&mut self) -> bool {
+        self.is_doubtful
     }
 
     fn sweep(
@@ -223,6 +231,7 @@ impl Provider for FakeProvider {
             recorded: Arc::clone(&self.recorded),
             messages: self.messages.clone(),
             plans: Arc::clone(&self.plans),
+            is_doubtful: self.is_doubtful,
             interrupt: interrupt.clone(),
             interrupt_in: self.interrupt_in,
         }))

@@ -37,6 +37,9 @@ pub struct Cli {
     /// Confine neither builds nor QEMU: a tree's Makefiles get your rights. For debugging.
     #[arg(long, global = true)]
     pub no_sandbox: bool,
+    /// Boot the outer machine of an emulated KVM host rather than go on from a saved one, and save none.
+    #[arg(long, global = true)]
+    pub fresh: bool,
 }
 
 impl Cli {
@@ -257,6 +260,21 @@ pub enum KernelCommand {
 pub enum CacheCommand {
     /// Compare every file with its SHA-256, and set damaged entries aside. Exit code 1 if there are any.
     Verify,
+    /// List the entries with the room that each takes.
+    List,
+    /// Remove saved outer machines: all, or those that the options name. They are made again.
+    Prune(PruneArgs),
+}
+
+/// `unwindlab cache prune`.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct PruneArgs {
+    /// Those that no command has used for so many days.
+    #[arg(long, value_name = "DAYS")]
+    pub unused_for: Option<u32>,
+    /// Those used longest ago, until the others take so many MiB at most.
+    #[arg(long, value_name = "MIB")]
+    pub at_most: Option<u32>,
 }
 
 /// A kernel.

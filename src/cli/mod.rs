@@ -61,7 +61,7 @@ pub fn main(provider: &dyn Provider) -> ExitCode {
     let cli = Cli::parse();
     init_log(cli.verbose);
     confine::choose(cli.policy());
-    let done = start(cli.command, provider);
+    let done = start(cli.command, provider, cli.fresh);
     let code = done.unwrap_or_else(|error| {
         error::show(&error);
         error.exit_code()
@@ -72,7 +72,7 @@ pub fn main(provider: &dyn Provider) -> ExitCode {
 /// How long judging a trial goes on behind Ctrl-C.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-fn start(command: Command, provider: &dyn Provider) -> Result<u8, CommandError> {
+fn start(command: Command, provider: &dyn Provider, fresh: bool) -> Result<u8, CommandError> {
     let analysis = Analysis::embedded()?;
     let interrupt = Interrupt::from_signals()?;
     // What was found so far is written; what comes is broken off.
@@ -87,6 +87,7 @@ fn start(command: Command, provider: &dyn Provider) -> Result<u8, CommandError> 
         analysis: &analysis,
         progress: &spinner,
         interrupt: &interrupt,
+        fresh,
     };
     dispatch(command, context, &spinner).map_err(|error| {
         // Whatever failed after Ctrl-C, failed for that: children get it too.
@@ -112,6 +113,8 @@ fn dispatch(command: Command, context: Context<'_>, spinner: &Spinner) -> Result
         Command::Bench(args) => return bench::bench(&args, context, spinner),
         Command::Bisect(args) => return bisect::bisect(&args, context, spinner),
         Command::Cache(CacheCommand::Verify) => return cache::verify(context, spinner),
+        Command::Cache(CacheCommand::List) => cache::list(context, spinner)?,
+        Command::Cache(CacheCommand::Prune(args)) => cache::prune(args, context, spinner)?,
         Command::Kernel(command) => kernel(command, context, spinner)?,
         Command::Findings(args) => {
             for line in findings::findings(&args.kernel.choice(), context)? {

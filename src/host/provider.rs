@@ -7,7 +7,7 @@ use unwindlab_guest_kernel::build::application::{Application, Attempt};
 use unwindlab_guest_kernel::build::patch::Patch;
 use unwindlab_guest_kernel::build::series::Series;
 use unwindlab_guest_kernel::build::submission::{Message, Submission, SubmissionError};
-use unwindlab_guest_kernel::{BuildError, BuildSpec, FetchError, Source, Verified};
+use unwindlab_guest_kernel::{BuildError, BuildSpec, FetchError, SavedMachines, Source, Verified};
 
 use super::choice::KvmHost;
 use super::kernel_request::KernelRequest;
@@ -98,6 +98,22 @@ pub trait Provider: Sync {
     /// [`ProviderError`].
     fn verify_cache(&self, progress: &dyn Progress) -> Result<Verified, ProviderError>;
 
+    /// The names of the cache's entries, and the bytes that each takes.
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    fn cache_entries(&self) -> Result<Vec<(String, u64)>, ProviderError> {
+        Err(ProviderError::Unavailable("there is no cache".to_owned()))
+    }
+
+    /// The outer machines that are saved in the cache.
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    fn saved_machines(&self) -> Result<SavedMachines, ProviderError> {
+        Err(ProviderError::Unavailable("there is no cache".to_owned()))
+    }
+
     /// The folder of the distribution's perf, which is fetched if it is not in the cache.
     ///
     /// # Errors
@@ -174,6 +190,8 @@ pub struct HostRequest<'a> {
     pub perf_tool: Option<&'a Path>,
     /// The folder of the QEMU to compare with.
     pub peer: Option<&'a Path>,
+    /// An outer machine is booted rather than taken from the cache, and not saved.
+    pub fresh: bool,
 }
 
 /// A kernel to test.

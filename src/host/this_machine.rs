@@ -11,13 +11,15 @@ use unwindlab_guest_kernel::build::series::Series;
 use unwindlab_guest_kernel::build::submission::{self, Message, Submission};
 use unwindlab_guest_kernel::build::upstream;
 use unwindlab_guest_kernel::{
-    BuildSpec, CFunction, Cache, KernelImage, KernelSpec, Source, Verified, closure, qemu,
+    BuildSpec, CFunction, Cache, KernelImage, KernelSpec, SavedMachines, Source, Verified, closure,
+    qemu,
 };
 
 use super::cached_kernel::CachedKernel;
 use super::choice::{HostChoice, choose};
 use super::kernel_request::KernelRequest;
 use super::provider::{HostRequest, Provider, ProviderError, TestKernel};
+use unwindlab_engine::host::emulated::GivenKernel;
 use unwindlab_engine::host::emulated::deterministic::Deterministic;
 use unwindlab_engine::host::emulated::first_cpu::OUTER_CPUS;
 use unwindlab_engine::host::emulated::initramfs::{self, Contents};
@@ -52,7 +54,10 @@ impl ThisMachine {
         let initramfs = initramfs::build(&Contents {
             init,
             modules: &outer.modules,
-            kernels: &[(kernel.hash(), kernel.path())],
+            // A machine that must not hear of anything once it runs.
+            kernels: { request.seed.is_some() }
+                .then_some((kernel.hash(), kernel.path()))
+                .as_slice(),
             perf_tool: request.perf_tool,
             peer: request.peer,
         })
@@ -63,6 +68,9 @@ impl ThisMachine {
             initramfs,
             memory_mib: OUTER_MEMORY_MIB,
             cpus: OUTER_CPUS,
+            saved: (!request.fresh && request.seed.is_none())
+                .then(|| cache().map(SavedMachines::new))
+                .transpose()?,
         };
         Ok((machine, outer.release))
     }
@@ -173,6 +181,14 @@ impl Provider for ThisMachine {
         cache()?.verify(progress).map_err(unavailable)
     }
 
+    fn cache_entries(&self) -> Result<Vec<(String, u64)>, ProviderError> {
+        cache()?.entries().map_err(unavailable)
+    }
+
+    fn saved_machines(&self) -> Result<SavedMachines, ProviderError> {
+        Ok(SavedMachines::new(cache()?))
+    }
+
     fn executor(
         &self,
         request: HostRequest<'_>,
@@ -207,8 +223,11 @@ impl Provider for ThisMachine {
             }
             HostChoice::Emulated { why } => {
                 let (machine, _) = self.outer(kernel, request, progress)?;
-                progress.step("booting the outer machine");
-                let host = emulated::start(&machine, &why, progress, interrupt)?;
+                let given = GivenKernel {
+                    hash: kernel.hash(),
+                    path: kernel.path(),
+                };
+                let host = emulated::start(&machine, given, &why, progress, interrupt)?;
                 Ok(Box::new(host))
             }
         }

@@ -34,6 +34,17 @@ pub enum ToHost {
     Sweep(Box<SweepPlan>),
     /// Make one measurement. Answered by `Bench`.
     Bench(Measurement),
+    /// Take a kernel under test: behind this message come so many bytes of its image. Not answered.
+    Kernel {
+        /// Its content hash.
+        hash: String,
+        /// Bytes of its image.
+        bytes: u64,
+    },
+    /// Say whether it is there. Answered by `Idle`.
+    Ping,
+    /// Give back what memory can be given back, for the host is saved next. Answered by `Idle`.
+    Rest,
 }
 
 /// From the host to the command.
@@ -59,6 +70,11 @@ pub enum FromHost {
     Sweep(Box<Message>),
     /// The measurement, or why it could not be made.
     Bench(Result<MeasuredFigures, NotMeasured>),
+    /// It waits for orders.
+    Idle {
+        /// Guests that wait for their next trial.
+        guests: u32,
+    },
 }
 
 /// Why a message did not get through.

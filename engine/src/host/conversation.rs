@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use unwindlab_oracle::trace::Recording;
@@ -9,6 +10,7 @@ use unwindlab_oracle::trace::Recording;
 use super::channel::{ChannelError, FromHost};
 use crate::host::progress_line;
 use crate::plan::{InfraError, Progress};
+use crate::qmp::QmpError;
 
 /// What an answer means for its order: more follow, or this was the last.
 pub type Answer<T> = ControlFlow<Result<T, HostError>>;
@@ -48,6 +50,17 @@ pub enum HostError {
     /// The answer belongs to no order.
     #[error("the KVM host started over")]
     StartedOver,
+    /// The image of the kernel under test cannot be read.
+    #[error("cannot read {path}: {source}", path = path.display())]
+    ReadKernel {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It was stopped, to be saved, and does not go on.
+    #[error("the outer machine was saved and does not go on: {0}")]
+    Monitor(#[source] QmpError),
     /// The user wants to stop.
     #[error("interrupted")]
     Interrupted,

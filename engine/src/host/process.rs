@@ -1,8 +1,10 @@
 //! A KVM host in a process of its own, which carries out orders: QEMU with the outer machine, or the VMM here.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -73,6 +75,38 @@ impl HostProcess {
     /// Tells it what its orders need, before the first of them.
     pub(super) fn give<T: serde::Serialize>(&mut self, given: &T) -> Result<(), HostError> {
         channel::send(&mut self.stream, given).map_err(HostError::Send)
+    }
+
+    /// Sends a kernel under test.
+    pub(super) fn give_kernel(&mut self, hash: &str, image: &Path) -> Result<(), HostError> {
+        let read = |source| HostError::ReadKernel {
+            path: image.to_path_buf(),
+            source,
+        };
+        let mut file = File::open(image).map_err(read)?;
+        let bytes = file.metadata().map_err(read)?.len();
+        let hash = hash.to_owned();
+        let io = |error| HostError::Send(ChannelError::Io(error));
+        self.stream
+            .set_write_timeout(Some(SILENCE_LIMIT))
+            .map_err(io)?;
+        self.give(&ToHost::Kernel { hash, bytes })?;
+        let sent = io::copy(&mut (&mut file).take(bytes), &mut self.stream).map_err(io)?;
+        match sent == bytes {
+            true => Ok(()),
+            false => Err(read(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    /// Has it say that it waits for orders; how many guests wait in it.
+    pub(super) fn idle(&mut self, order: &ToHost, limit: Duration) -> Result<u32, HostError> {
+        self.give(order)?;
+        match self.receive(limit) {
+            Ok(FromHost::Idle { guests }) => Ok(guests),
+            Ok(_) => Err(HostError::StartedOver),
+            Err(ChannelError::Interrupted) => Err(HostError::Interrupted),
+            Err(error) => Err(HostError::Boot(error)),
+        }
     }
 
     /// The process's number.

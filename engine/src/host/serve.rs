@@ -1,6 +1,7 @@
 //! The host's side of the channel: orders are carried out, one after the other, until it closes.
 
 use std::io::{Read, Write};
+use std::path::PathBuf;
 
 use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::native::Native;
@@ -15,6 +16,22 @@ pub(super) trait Place {
     /// # Errors
     /// Why it cannot be.
     fn prepare(&self, order: &ToHost) -> anyhow::Result<Box<dyn Send>>;
+
+    /// Keeps the image of a kernel under test, which is so many bytes of `image`; its path.
+    ///
+    /// # Errors
+    /// Where it cannot be kept, or kernels are given otherwise here.
+    fn keep_kernel(
+        &self,
+        _hash: &str,
+        _bytes: u64,
+        _image: &mut dyn Read,
+    ) -> anyhow::Result<PathBuf> {
+        anyhow::bail!("this KVM host was given its kernels at its start")
+    }
+
+    /// Gives back what memory can be given back.
+    fn rest(&self) {}
 }
 
 /// Says hello, and carries out orders.
@@ -49,7 +66,7 @@ pub(super) fn serve(
 fn carry_out(
     order: ToHost,
     native: &mut Native,
-    port: &mut impl Write,
+    port: &mut (impl Read + Write),
     place: &dyn Place,
 ) -> anyhow::Result<()> {
     let prepared = place.prepare(&order)?;
@@ -67,6 +84,16 @@ fn carry_out(
         // A command that does not want to wait ends the whole machine.
         ToHost::Bench(order) => {
             FromHost::Bench(native.bench(&order, &|| true).map_err(NotMeasured::from))
+        }
+        ToHost::Kernel { hash, bytes } => {
+            let path = place.keep_kernel(&hash, bytes, port)?;
+            native.add_kernel(hash, path);
+            return Ok(());
+        }
+        ToHost::Ping => native.idle(),
+        ToHost::Rest => {
+            place.rest();
+            native.idle()
         }
     };
     drop(prepared);

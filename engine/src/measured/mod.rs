@@ -3,7 +3,6 @@
 pub mod ours;
 mod process;
 pub(crate) mod qemu;
-mod qmp;
 mod resident;
 
 use std::io;
@@ -13,10 +12,10 @@ use std::time::Duration;
 
 use self::process::{BOOT_LIMIT, Process, ProcessError};
 use self::qemu::{Peer, RunningQemu};
-use self::qmp::QmpError;
 use self::resident::Resident;
 use crate::plan::MachineSpec;
 use crate::plan::measurement::{MeasuredFigures, Vmm};
+use crate::qmp::QmpError;
 
 /// What VMMs are measured with on this KVM host.
 #[expect(missing_debug_implementations, reason = "holds a closure")]

@@ -18,10 +18,10 @@ use unwindlab_guest_kernel::qemu::{FIRMWARE, PROGRAM};
 
 use super::VmmError;
 use super::process::{Process, memory_file, path_of};
-use super::qmp::{Qmp, QmpError};
 use crate::driver::image::guest_initrd;
 use crate::plan::MachineSpec;
 use crate::plan::measurement::MeasuredFigures;
+use crate::qmp::{Qmp, QmpError};
 
 /// A QEMU with its libraries and firmware, in one folder of the KVM host's.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -34,6 +34,19 @@ pub trait Executor {
         take: &mut dyn FnMut(Message) -> bool,
     ) -> Result<(), InfraError>;
 
+    /// A guest stood still in its boot. Says whether this host may have done it; then nothing that was saved of it is used again.
+    fn distrust(&mut self) -> bool {
+        false
+    }
+
+    /// Keeps the KVM host as it is, so that the next command need not boot one, where that is possible and worth its while.
+    ///
+    /// # Errors
+    /// [`InfraError`] if it is lost over this.
+    fn keep(&mut self, _progress: &dyn Progress) -> Result<(), InfraError> {
+        Ok(())
+    }
+
     /// Carries out one measurement. The inner result tells what was measured, or why nothing was.
     ///
     /// # Errors

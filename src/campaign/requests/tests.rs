@@ -49,6 +49,7 @@ fn interrupted(
     let mut provider = FakeProvider::new(recorded);
     provider.interrupt_in = during;
     let context = Context {
+        fresh: true,
         provider: &provider,
         analysis: &analysis(),
         progress: &Quiet,

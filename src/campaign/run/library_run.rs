@@ -126,7 +126,18 @@ impl<'a> LibraryRun<'a> {
                 break;
             }
         }
+        self.keep(executor);
         Ok(())
+    }
+
+    /// Keeps the KVM host for the next command. One that is lost over it was of no more use here.
+    fn keep(&self, executor: Option<Box<dyn Executor>>) {
+        let Some(mut executor) = executor.filter(|_| !self.context.interrupt.is_set()) else {
+            return;
+        };
+        if let Err(error) = executor.keep(self.context.progress) {
+            tracing::warn!("{error}");
+        }
     }
 
     /// Gets what some of these trials need.
@@ -262,13 +273,14 @@ impl<'a> LibraryRun<'a> {
         self.unkept.extend(replay.err());
     }
 
-    fn start_host(&mut self) -> Result<Box<dyn Executor>, ProviderError> {
+    pub(super) fn start_host(&mut self, fresh: bool) -> Result<Box<dyn Executor>, ProviderError> {
         let tool = self.perf_tool.as_ref().and_then(|it| it.as_ref().ok());
         let request = HostRequest {
             kvm_host: self.options.kvm_host,
             seed: self.options.seed,
             perf_tool: tool.map(PathBuf::as_path),
             peer: None,
+            fresh,
         };
         let executor = self.context.start(request, self.kernel)?;
         self.host = executor.host();
@@ -286,16 +298,17 @@ impl<'a> LibraryRun<'a> {
     ) -> Result<(ScenarioResult, TrialIdentity), CampaignError> {
         let mut running = match executor.take() {
             Some(running) => running,
-            None => self.start_host()?,
+            None => self.start_host(false)?,
         };
         let in_time = self.options.seed.is_some();
         loop {
             let preemptions = tally.preemptions(plan);
             let start = Instant::now();
-            let recorded = match preemptions.as_slice() {
-                [] => self.record(running.as_mut(), plan),
-                some => self.record(running.as_mut(), &explore::with(plan, some)),
+            let plan_of_trial = match preemptions.as_slice() {
+                [] => Cow::Borrowed(plan),
+                some => Cow::Owned(explore::with(plan, some)),
             };
+            let recorded = self.record_on_a_sound_host(&mut running, &plan_of_trial)?;
             let host_failed = recorded.is_err();
             let result = self.judge(loaded, plan, recorded, start.elapsed());
             if let Some(result) = tally.take(plan, result, &preemptions, self.kernel.symbols()) {
@@ -308,7 +321,7 @@ impl<'a> LibraryRun<'a> {
         }
     }
 
-    fn record(
+    pub(super) fn record(
         &self,
         executor: &mut dyn Executor,
         trial: &TrialPlan,

@@ -1,5 +1,6 @@
 //! Running scenarios on one kernel and judging them.
 
+mod boots;
 mod library_run;
 pub mod soak;
 mod tally;

@@ -10,12 +10,15 @@ use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::kernel::KernelChoice;
 use crate::campaign::replay_file::{ReplayFile, ReplayTrial};
-use crate::campaign::testing::{FakeKernel, FakeProvider, Quiet, analysis, died, ended, folder};
+use crate::campaign::testing::{
+    FakeKernel, FakeProvider, Quiet, Recorded, analysis, died, ended, folder,
+};
 use crate::judge::Outcome;
 use crate::judge::flaky::FlakyIs;
 use crate::judge::outcome::OutcomeClass;
 use crate::report::artifacts::Artifacts;
 use crate::scenario::Library;
+use unwindlab_oracle::trace::Recording;
 use unwindlab_oracle::trace::recording::TrialEnd;
 
 /// Runs a request; its events in a word each.
@@ -25,6 +28,7 @@ fn ran(
 ) -> (Result<RunSummary, CampaignError>, Vec<String>) {
     let mut events = Vec::new();
     let context = Context {
+        fresh: true,
         provider,
         analysis: &analysis(),
         progress: &Quiet,
@@ -41,6 +45,46 @@ fn ran(
         Ok(())
     });
     (summary, events)
+}
+
+/// A guest that did not come to its agent's first word.
+fn stood_still() -> Recorded {
+    Ok(Recording {
+        end: TrialEnd::BootError {
+            reason: "no agent after 60 s".to_owned(),
+            places: Vec::new(),
+        },
+        ..Recording::default()
+    })
+}
+
+#[test]
+fn a_boot_that_stands_still_is_tried_on_another_host_and_told() {
+    let folder = folder();
+    let request = RunRequest {
+        scenarios: vec![folder.path().to_owned()],
+        filter: vec!["a".to_owned()],
+        ..RunRequest::default()
+    };
+    let result = |is_doubtful, recorded: Vec<Recorded>| {
+        let mut provider = FakeProvider::new(recorded);
+        provider.is_doubtful = is_doubtful;
+        let mut results = ran(&request, &provider).0.unwrap().results;
+        (results.remove(0), provider.hosts_started.load(Relaxed))
+    };
+
+    let (booted, hosts) = result(true, vec![stood_still(), ended(TrialEnd::Completed)]);
+    assert_eq!((booted.outcome, hosts), (Outcome::Pass, 2));
+    assert_eq!(booted.restarted.as_deref(), Some("no agent after 60 s"));
+
+    let (again, hosts) = result(true, vec![stood_still(), stood_still()]);
+    assert_eq!((again.outcome, hosts), (Outcome::BootError, 2));
+    assert!(again.reasons[0].contains("as on another outer machine before"));
+    assert_eq!(again.restarted, None);
+
+    // Nothing of this machine's own KVM is doubted.
+    let (once, hosts) = result(false, vec![stood_still()]);
+    assert_eq!((once.outcome, hosts), (Outcome::BootError, 1));
 }
 
 #[test]
@@ -119,6 +163,7 @@ fn a_receiver_that_fails_ends_the_run() {
     };
     let provider = FakeProvider::new([ended(TrialEnd::Completed)]);
     let context = Context {
+        fresh: true,
         provider: &provider,
         analysis: &analysis(),
         progress: &Quiet,
@@ -147,6 +192,7 @@ fn a_soak_makes_all_trials_whatever_comes_of_them() {
         ended(TrialEnd::Completed),
     ]);
     let context = Context {
+        fresh: true,
         provider: &provider,
         analysis: &analysis(),
         progress: &Quiet,

@@ -99,6 +99,7 @@ fn interrupted(
     provider.messages = messages.into_iter().collect();
     provider.interrupt_in = before;
     let context = Context {
+        fresh: true,
         provider: &provider,
         analysis: &analysis(),
         progress: &Quiet,

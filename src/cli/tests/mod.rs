@@ -36,6 +36,7 @@ fn run_in(folder: &TempDir, more: &[&str], provider: &FakeProvider) -> Result<u8
     };
     let spinner = Spinner::new();
     let context = Context {
+        fresh: true,
         provider,
         analysis: &analysis(),
         progress: &spinner,

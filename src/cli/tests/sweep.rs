@@ -20,6 +20,7 @@ fn refused(html: &str, provider: &FakeProvider) -> CommandError {
     };
     let spinner = Spinner::new();
     let context = Context {
+        fresh: true,
         provider,
         analysis: &analysis(),
         progress: &spinner,

@@ -1,4 +1,4 @@
-//! The outer machine's initramfs: this binary, the KVM modules, the kernels under test.
+//! The outer machine's initramfs: this binary, the KVM modules, and the kernel under test where it cannot come later.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use sha2::{Digest as _, Sha256};
 use unwindlab_guest_kernel::qemu;
 
 use crate::driver::image::cpio::Archive;
@@ -33,11 +34,20 @@ pub struct Contents<'a> {
     pub peer: Option<&'a Path>,
 }
 
-/// Builds it in memory; QEMU reads it from the descriptor.
+/// An initramfs in memory; QEMU reads it from the descriptor.
+#[derive(Debug)]
+pub struct Initramfs {
+    /// A memfd.
+    pub file: OwnedFd,
+    /// SHA-256 of what is in it.
+    pub sha256: [u8; 32],
+}
+
+/// Builds it.
 ///
 /// # Errors
 /// When a file cannot be read, named in the error, or memory cannot be had.
-pub fn build(contents: &Contents<'_>) -> io::Result<OwnedFd> {
+pub fn build(contents: &Contents<'_>) -> io::Result<Initramfs> {
     let mut archive = Archive::default()
         .standard_devices()?
         .file("init", &read(contents.init)?)?
@@ -64,8 +74,12 @@ pub fn build(contents: &Contents<'_>) -> io::Result<OwnedFd> {
     }
     let memfd = memfd_create("unwindlab-initramfs", MemfdFlags::CLOEXEC)?;
     let mut file = fs::File::from(memfd);
-    file.write_all(&archive.finish()?)?;
-    Ok(file.into())
+    let archive = archive.finish()?;
+    file.write_all(&archive)?;
+    Ok(Initramfs {
+        file: file.into(),
+        sha256: Sha256::digest(&archive).into(),
+    })
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {

@@ -2,9 +2,9 @@
 //! gives /dev/kvm on it, and this same binary is its init.
 //!
 //! The command's side: `qemu` is the command line, `initramfs` what the machine boots into,
-//! `starts` how often it is started. The machine's side: `init`, with `first_cpu`.
+//! `starts` how often it is started, `saved` how it is saved, `up` what it does then. The machine's side: `init`, with `first_cpu`.
 //!
-//! Nothing is left on disk: the initramfs is a memfd, console and channel are socket pairs, and
+//! Nothing is left outside of the cache: the initramfs is a memfd, console and channel are socket pairs, and
 //! QEMU dies with us, however we die.
 
 pub mod deterministic;
@@ -12,15 +12,25 @@ pub mod first_cpu;
 pub mod init;
 pub mod initramfs;
 pub mod qemu;
+mod saved;
 mod starts;
+mod up;
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
+use unwindlab_guest_kernel::{AboutMachine, SavedMachine, SavedMachines};
+
 use self::qemu::{OuterMachine, inherited_path};
+use self::saved::Saving;
 use self::starts::StartError;
+pub use self::up::Emulated;
+use super::channel::ToHost;
 use super::conversation::HostError;
 use super::process::HostProcess;
 use crate::interrupt::Interrupt;
@@ -28,53 +38,176 @@ use crate::plan::{InfraError, Progress};
 
 /// From power-on to the init's hello; a loaded 2-core machine needs 4 to 8 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
+/// From QEMU's start to the first word of a machine that goes on from a saved state.
+const LOAD_LIMIT: Duration = Duration::from_secs(30);
 
-/// Boots the outer machine and waits until its KVM is known to be fit. One that dies in its boot, where
+/// A kernel under test.
+#[derive(Debug, Clone, Copy)]
+pub struct GivenKernel<'a> {
+    /// Its content hash.
+    pub hash: &'a str,
+    /// Its image.
+    pub path: &'a Path,
+}
+
+/// Starts a host that can boot `kernel`: from a saved state, or else by booting the outer machine. One that dies in its boot, where
 /// no guest has executed anything, is started again as [`starts`] has it; [`Executor::host`](crate::plan::Executor::host) says so.
 ///
 /// # Errors
 /// [`InfraError`] with the console when it does not come up.
 pub fn start(
     outer: &OuterMachine,
+    kernel: GivenKernel<'_>,
     why: &str,
     progress: &dyn Progress,
     interrupt: &Interrupt,
-) -> Result<HostProcess, InfraError> {
-    let started = starts::until_up(progress, || start_once(outer, interrupt))?;
-    let ((mut host, release), deaths) = started;
-    host.deaths = deaths.len();
-    host.description = format!(
-        "emulated (outer kernel {release}; {why}{})",
+) -> Result<Emulated, InfraError> {
+    let names = Names::of(outer, kernel);
+    let mut told = String::new();
+    if let Some((mut host, what)) = go_on(outer, kernel, &names, interrupt, &mut told)? {
+        let release = &host.about.release;
+        host.process.description =
+            format!("emulated (outer kernel {release}, {what}; {why}{told})");
+        return Ok(host);
+    }
+    progress.step("booting the outer machine");
+    let ((mut host, release), deaths) = starts::until_up(progress, || boot(outer, interrupt))?;
+    host.process.deaths = deaths.len();
+    host.process.description = format!(
+        "emulated (outer kernel {release}; {why}{}{told})",
         starts::told(&deaths)
     );
+    host.about.release = release;
+    host.names = names;
+    host.save_bare()?;
+    host.give(kernel)?;
     Ok(host)
 }
 
-/// Boots it once; the host and its `uname -r`.
-fn start_once(
+/// A host that goes on from a saved state, if one comes up, with what its description says of it. `told` gets what is said of one that
+/// did not.
+fn go_on(
     outer: &OuterMachine,
+    kernel: GivenKernel<'_>,
+    names: &Names,
     interrupt: &Interrupt,
-) -> Result<(HostProcess, String), StartError> {
-    let mut host = spawn(outer, interrupt).map_err(|source| {
+    told: &mut String,
+) -> Result<Option<(Emulated, &'static str)>, InfraError> {
+    let Some(machines) = &outer.saved else {
+        return Ok(None);
+    };
+    for (id, knows_kernel) in [(&names.with_guests, true), (&names.bare, false)] {
+        match load(outer, machines, id, interrupt) {
+            Ok(None) => {}
+            Err(HostError::Interrupted) => {
+                return Err(HostError::Interrupted.with_console(String::new()));
+            }
+            Err(error) => {
+                *told = format!("; a saved machine did not come up: {error}");
+                // What cannot be removed does not come up another time either.
+                let _ = machines.remove(id);
+            }
+            Ok(Some(mut host)) => {
+                host.names.clone_from(names);
+                if knows_kernel {
+                    return Ok(Some((host, "saved with guests")));
+                }
+                host.give(kernel)?;
+                return Ok(Some((host, "saved")));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// What states of a machine are called.
+#[derive(Debug, Clone, Default)]
+struct Names {
+    /// That of one that has booted, and knows no kernel under test.
+    bare: String,
+    /// That of one with guests.
+    with_guests: String,
+}
+
+impl Names {
+    fn of(outer: &OuterMachine, kernel: GivenKernel<'_>) -> Self {
+        let bare = outer.identity();
+        let kernel: String = kernel.hash.chars().take(32).collect();
+        Self {
+            with_guests: format!("{bare}-{kernel}"),
+            bare,
+        }
+    }
+}
+
+/// Boots it once; the host and its `uname -r`.
+fn boot(outer: &OuterMachine, interrupt: &Interrupt) -> Result<(Emulated, String), StartError> {
+    let mut host = spawn(outer, None, interrupt).map_err(|source| {
         let error = HostError::Start {
             what: "QEMU",
             source,
         };
         StartError::Failed(error.with_console(String::new()))
     })?;
-    match host.hello(BOOT_LIMIT) {
+    match host.process.hello(BOOT_LIMIT) {
         Ok(release) => Ok((host, release)),
-        Err(error @ HostError::Boot(_)) => Err(StartError::Died(host.failed(&error))),
-        Err(error) => Err(StartError::Failed(host.failed(&error))),
+        Err(error @ HostError::Boot(_)) => Err(StartError::Died(host.process.failed(&error))),
+        Err(error) => Err(StartError::Failed(host.process.failed(&error))),
     }
 }
 
-fn spawn(outer: &OuterMachine, interrupt: &Interrupt) -> io::Result<HostProcess> {
+/// Goes on from a saved state, if there is one.
+fn load(
+    outer: &OuterMachine,
+    machines: &SavedMachines,
+    id: &str,
+    interrupt: &Interrupt,
+) -> Result<Option<Emulated>, HostError> {
+    let cannot = |source| HostError::Start {
+        what: "QEMU",
+        source,
+    };
+    let found = machines
+        .find(id)
+        .map_err(|it| cannot(io::Error::other(it)))?;
+    let Some(saved) = found else {
+        return Ok(None);
+    };
+    let SavedMachine { file, about, .. } = &saved;
+    let mut host = spawn(outer, Some(file), interrupt).map_err(cannot)?;
+    host.about = about.clone();
+    let (whole, idle) = thread::scope(|scope| {
+        let whole = scope.spawn(|| machines.is_whole(&saved));
+        (whole.join(), host.process.idle(&ToHost::Ping, LOAD_LIMIT))
+    });
+    match whole {
+        Ok(Ok(true)) => {}
+        Ok(Ok(false)) => return Ok(None),
+        Ok(Err(error)) => return Err(cannot(io::Error::other(error))),
+        Err(_) => return Err(cannot(io::Error::other("it could not be compared"))),
+    }
+    // What does not come up ends with `host`.
+    idle.map(|_| Some(host))
+}
+
+/// Starts QEMU, for a boot or from a saved state.
+fn spawn(outer: &OuterMachine, from: Option<&File>, interrupt: &Interrupt) -> io::Result<Emulated> {
+    let prepared =
+        { outer.saved.as_ref() }.map(|machines| Saving::prepare(machines, from, interrupt));
+    let (saving, states) = match prepared.transpose() {
+        Ok(prepared) => prepared.unzip(),
+        Err(error) if from.is_some() => return Err(io::Error::other(error)),
+        // It can still boot.
+        Err(error) => {
+            tracing::warn!("the outer machine cannot be saved: {error}");
+            (None, None)
+        }
+    };
     let (stream, channel_end) = UnixStream::pair()?;
     let (console, console_end) = UnixStream::pair()?;
-    let initrd = outer.initramfs.as_fd();
+    let initrd = outer.initramfs.file.as_fd();
     let (channel_fd, console_fd) = (channel_end.as_raw_fd(), console_end.as_raw_fd());
-    let options = [
+    let mut options = vec![
         ("-accel", "tcg,thread=multi,tb-size=512".to_owned()),
         ("-device", "virtio-serial-pci".to_owned()),
         (
@@ -86,8 +219,17 @@ fn spawn(outer: &OuterMachine, interrupt: &Interrupt) -> io::Result<HostProcess>
         ("-chardev", format!("socket,id=channel,fd={channel_fd}")),
         ("-chardev", format!("socket,id=console,fd={console_fd}")),
     ];
-    let inherited = [initrd, channel_end.as_fd(), console_end.as_fd()];
+    let mut inherited = vec![initrd, channel_end.as_fd(), console_end.as_fd()];
+    if let Some(states) = &states {
+        options.extend(states.options.iter().cloned());
+        inherited.extend(states.descriptors());
+    }
     let errors = OwnedFd::from(console_end.try_clone()?);
-    let child = outer.start(&options, inherited, errors)?;
-    HostProcess::new(child, stream, console, interrupt)
+    let child = outer.start(&options, &inherited, errors)?;
+    Ok(Emulated {
+        process: HostProcess::new(child, stream, console, interrupt)?,
+        saving,
+        about: AboutMachine::default(),
+        names: Names::default(),
+    })
 }

@@ -7,9 +7,12 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 use rustix::io::{FdFlags, fcntl_setfd};
-use unwindlab_guest_kernel::Qemu;
+use sha2::{Digest as _, Sha256};
 use unwindlab_guest_kernel::child::die_with_us;
 use unwindlab_guest_kernel::confine::confine;
+use unwindlab_guest_kernel::{Qemu, SavedMachines};
+
+use super::initramfs::Initramfs;
 
 /// The outer machine's command line. `tsc=reliable`: without it the outer kernel does not trust
 /// TCG's TSC, KVM has no master clock, and the guest's perf timestamps of two CPUs disagree.
@@ -25,12 +28,14 @@ pub struct OuterMachine {
     pub qemu: Qemu,
     /// The outer kernel, an ELF with a PVH note.
     pub vmlinux: PathBuf,
-    /// Its initramfs (see [`super::initramfs`]).
-    pub initramfs: OwnedFd,
+    /// Its initramfs.
+    pub initramfs: Initramfs,
     /// RAM in MiB: the initramfs twice, the guests, and some to live on.
     pub memory_mib: u32,
     /// CPUs.
     pub cpus: u32,
+    /// Where its states are kept, if one is to go on from one of them.
+    pub saved: Option<SavedMachines>,
 }
 
 impl OuterMachine {
@@ -40,12 +45,12 @@ impl OuterMachine {
     pub(super) fn start(
         &self,
         options: &[(&str, String)],
-        inherited: [BorrowedFd<'_>; 3],
+        inherited: &[BorrowedFd<'_>],
         errors: OwnedFd,
     ) -> io::Result<Child> {
         // Nothing else is started meanwhile that could inherit them too.
         for fd in inherited {
-            fcntl_setfd(fd, FdFlags::empty())?;
+            fcntl_setfd(*fd, FdFlags::empty())?;
         }
         let mut command = self.qemu.command();
         command.args(self.common_arguments());
@@ -60,6 +65,27 @@ impl OuterMachine {
         confine(&mut command, &files, "QEMU").map_err(io::Error::other)?;
         die_with_us(&mut command);
         command.spawn()
+    }
+
+    /// All that a state of this machine depends on, as one hash.
+    pub(super) fn identity(&self) -> String {
+        let mut hash = Sha256::new();
+        hash.update(self.initramfs.sha256);
+        for part in [&self.qemu.program, &self.vmlinux] {
+            hash.update(part.as_os_str().as_encoded_bytes());
+            hash.update([0]);
+        }
+        for part in self.qemu.args.iter().chain(&self.common_arguments()) {
+            hash.update(part.as_encoded_bytes());
+            hash.update([0]);
+        }
+        hash.update(self.qemu.version.as_bytes());
+        hash.update(self.cpus.to_le_bytes());
+        let name = hash.finalize();
+        name.iter()
+            .take(16)
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
     }
 
     /// Its console is the chardev `console`, which the other options have to define.

@@ -83,6 +83,11 @@ impl MachineBuilder {
         })
     }
 
+    /// Another kernel, by its content hash.
+    pub fn add_kernel(&mut self, hash: String, image: PathBuf) {
+        self.kernels.insert(hash, image);
+    }
+
     /// The image of a kernel by its content hash.
     ///
     /// # Errors

@@ -31,6 +31,11 @@ impl IdleMachines {
         }
     }
 
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
+    }
+
     /// Drops them all.
     pub fn clear(&mut self) {
         self.0.clear();

@@ -5,7 +5,7 @@ mod builder;
 mod idle_machines;
 pub mod process;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use unwindlab_oracle::trace::Recording;
@@ -14,6 +14,7 @@ use unwindlab_oracle::trace::recording::TrialEnd;
 pub use self::builder::MachineBuilder;
 use self::builder::{MachineError, cmdline};
 use self::idle_machines::IdleMachines;
+use crate::host::channel::FromHost;
 use crate::measured::qemu::Peer;
 use crate::measured::{VmmBench, VmmError};
 use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
@@ -62,6 +63,19 @@ impl Native {
             peer: peer.map(|dir| Peer {
                 dir: dir.to_path_buf(),
             }),
+        }
+    }
+
+    /// Another kernel whose machines it can run.
+    pub fn add_kernel(&mut self, hash: String, image: PathBuf) {
+        self.builder.add_kernel(hash, image);
+    }
+
+    /// What it says while it waits for orders.
+    #[must_use]
+    pub fn idle(&self) -> FromHost {
+        FromHost::Idle {
+            guests: self.idle.count(),
         }
     }
 

@@ -124,7 +124,7 @@ impl Running {
         let errors = console.try_clone()?;
         fcntl_setfl(&errors, OFlags::APPEND)?;
         let inherited = [
-            outer.initramfs.as_fd(),
+            outer.initramfs.file.as_fd(),
             region.file().as_fd(),
             console.as_fd(),
         ];
@@ -149,7 +149,7 @@ impl Running {
                 format!("file,id=console,path={console_path},append=on"),
             ),
         ];
-        let child = outer.start(&options, inherited, errors.into())?;
+        let child = outer.start(&options, &inherited, errors.into())?;
         Ok(Self {
             child,
             region,

@@ -1,4 +1,4 @@
-//! The part of QEMU's monitor protocol that snapshots need (docs/interop/qmp-spec.rst of QEMU): a
+//! The part of QEMU's monitor protocol that saving a machine needs (docs/interop/qmp-spec.rst of QEMU): a
 //! JSON object a line, one answer for each command, events between them.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -8,15 +8,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::process::BOOT_LIMIT;
+use crate::interrupt::Interrupt;
 use crate::text::printable;
 
 /// How long a monitor's answer may take.
-const ANSWER_LIMIT: Duration = BOOT_LIMIT;
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// Size in bytes of the disk, which is there only for snapshots; they do not count.
 const DISK: u64 = 1 << 20;
 /// The job that makes the disk.
 const JOB: &str = "make";
+/// What writes a machine's state.
+const MIGRATION: &str = "migrate";
 
 /// Why the monitor did not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
@@ -35,13 +37,21 @@ pub enum QmpError {
     Greeting(Value),
     /// A command or a job failed.
     #[error("{command}: {reason}")]
-    Refused { command: String, reason: String },
+    Refused {
+        /// What was asked.
+        command: String,
+        /// What it says.
+        reason: String,
+    },
+    /// The user wants to stop.
+    #[error("interrupted")]
+    Interrupted,
     /// The job is not in the list of jobs.
     #[error("no job {JOB}")]
     NoJob,
-    /// The job does not end.
-    #[error("{JOB} takes too long")]
-    Slow,
+    /// A job or a migration does not end.
+    #[error("{0} takes too long")]
+    Slow(&'static str),
 }
 
 impl QmpError {
@@ -108,6 +118,41 @@ impl Qmp {
         }
     }
 
+    /// Writes all of the machine's state to a set of file descriptors that QEMU was started with
+    /// (`-add-fd`). RAM comes to fixed places (QEMU's docs/devel/migration/mapped-ram.rst), if QEMU was started with that
+    /// capability. The machine, which stops over it, stays stopped until [`Self::go_on`]; what goes on from the state runs at once, for
+    /// it was not stopped by hand.
+    ///
+    /// # Errors
+    /// [`QmpError`].
+    pub fn save_to(&mut self, set: u32, interrupt: &Interrupt) -> Result<(), QmpError> {
+        let uri = format!("file:/dev/fdset/{set}");
+        self.ask("migrate", &json!({ "uri": uri }))?;
+        let begin = Instant::now();
+        while begin.elapsed() < ANSWER_LIMIT {
+            let state = self.ask("query-migrate", &json!({}))?;
+            let text = |key| state.get(key).and_then(Value::as_str);
+            match text("status") {
+                Some("completed") => return Ok(()),
+                Some("failed" | "cancelled") => {
+                    let reason = text("error-desc").unwrap_or("failed");
+                    return Err(QmpError::refused(MIGRATION, reason));
+                }
+                _ if interrupt.is_set() => return Err(QmpError::Interrupted),
+                _ => thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        Err(QmpError::Slow(MIGRATION))
+    }
+
+    /// Has a stopped machine run again.
+    ///
+    /// # Errors
+    /// [`QmpError`].
+    pub fn go_on(&mut self) -> Result<(), QmpError> {
+        self.ask("cont", &json!({})).map(drop)
+    }
+
     /// Turns an empty file into an image that takes snapshots, and adds it.
     ///
     /// # Errors
@@ -143,7 +188,7 @@ impl Qmp {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        Err(QmpError::Slow)
+        Err(QmpError::Slow(JOB))
     }
 
     fn line(&mut self) -> Result<Value, QmpError> {

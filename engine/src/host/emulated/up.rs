@@ -1,0 +1,129 @@
+//! An emulated host that is up: it carries out orders, and can be saved between them.
+
+use unwindlab_guest_kernel::AboutMachine;
+use unwindlab_oracle::trace::Recording;
+
+use super::saved::{SaveError, Saving};
+use super::{GivenKernel, LOAD_LIMIT, Names};
+use crate::host::channel::ToHost;
+use crate::host::conversation::HostError;
+use crate::host::process::HostProcess;
+use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
+use crate::plan::sweep::{Message, SweepPlan};
+use crate::plan::{Executor, InfraError, Progress, TrialPlan};
+
+/// An emulated host that is up.
+#[derive(Debug)]
+pub struct Emulated {
+    pub(super) process: HostProcess,
+    /// What it can be saved with, unless it is not to be saved.
+    pub(super) saving: Option<Saving>,
+    pub(super) about: AboutMachine,
+    /// Of its states.
+    pub(super) names: Names,
+}
+
+impl Emulated {
+    /// Sends the kernel under test.
+    pub(super) fn give(&mut self, kernel: GivenKernel<'_>) -> Result<(), InfraError> {
+        let given = self.process.give_kernel(kernel.hash, kernel.path);
+        given.map_err(|error| self.process.failed(&error))
+    }
+
+    /// Saves a machine that has just booted.
+    pub(super) fn save_bare(&mut self) -> Result<(), InfraError> {
+        let id = self.names.bare.clone();
+        let about = self.about.clone();
+        self.save(id, about).map(drop)
+    }
+
+    /// Saves it, and has it go on. That it cannot be saved is no error.
+    fn save(&mut self, id: String, about: AboutMachine) -> Result<bool, InfraError> {
+        let Some(saving) = &mut self.saving else {
+            return Ok(false);
+        };
+        let saved = saving.save(id, about);
+        // One that was stopped and does not go on is lost.
+        if !matches!(saved, Err(SaveError::NoRoom))
+            && let Err(error) = saving.go_on()
+        {
+            return Err(self.process.failed(&HostError::Monitor(error)));
+        }
+        match saved {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                tracing::debug!("the outer machine is not saved: {error}");
+                Ok(false)
+            }
+        }
+    }
+}
+
+impl Executor for Emulated {
+    fn host(&self) -> String {
+        self.process.host()
+    }
+
+    fn deaths(&self) -> usize {
+        self.process.deaths()
+    }
+
+    fn run(&mut self, plan: &TrialPlan, progress: &dyn Progress) -> Result<Recording, InfraError> {
+        self.process.run(plan, progress)
+    }
+
+    fn sweep(
+        &mut self,
+        plan: &SweepPlan,
+        take: &mut dyn FnMut(Message) -> bool,
+    ) -> Result<(), InfraError> {
+        self.process.sweep(plan, take)
+    }
+
+    fn bench(
+        &mut self,
+        measurement: &Measurement,
+    ) -> Result<Result<MeasuredFigures, NotMeasured>, InfraError> {
+        self.process.bench(measurement)
+    }
+
+    fn distrust(&mut self) -> bool {
+        if let Some(saving) = &mut self.saving {
+            saving.forget(&self.names);
+        }
+        self.saving = None;
+        true
+    }
+
+    fn keep(&mut self, progress: &dyn Progress) -> Result<(), InfraError> {
+        let Some(saving) = &self.saving else {
+            return Ok(());
+        };
+        // What is used once is not worth its room.
+        if !saving.asked_before(&self.names.with_guests) {
+            return Ok(());
+        }
+        let idle = self.process.idle(&ToHost::Rest, LOAD_LIMIT);
+        let guests = idle.map_err(|error| self.process.failed(&error))?;
+        if guests <= self.about.guests {
+            return Ok(());
+        }
+        progress.step("saving the outer machine with its guests, for the next command");
+        let about = AboutMachine {
+            guests,
+            ..self.about.clone()
+        };
+        if self.save(self.names.with_guests.clone(), about.clone())? {
+            self.about = about;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Emulated {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.saving.as_mut().map(Saving::wait) {
+            tracing::debug!("the outer machine is not saved: {error}");
+        }
+    }
+}
