@@ -1,11 +1,13 @@
 //! Child processes that do not outlive us.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
 use std::time::Duration;
 
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{
     Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
 };
@@ -26,6 +28,25 @@ pub fn end_with_us(command: &mut Command) {
 /// As [`end_with_us`], by SIGKILL, for a child that has no children: it dies even if it is stopped.
 pub fn die_with_us(command: &mut Command) {
     on_our_death(command, Signal::KILL);
+}
+
+/// Has the child inherit these descriptors under their numbers. Nothing else that is started meanwhile inherits them: they stay
+/// close-on-exec here. The caller keeps them open until the child is started.
+pub fn inherit(command: &mut Command, descriptors: &[BorrowedFd<'_>]) {
+    let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    let keep = move || -> io::Result<()> {
+        for number in &numbers {
+            // SAFETY: the caller keeps it open, and the child has a copy of each open descriptor.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(*number) };
+            fcntl_setfd(descriptor, FdFlags::empty())?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe code may run. `keep` makes system calls (fcntl), allocates
+    // nothing and takes no lock.
+    unsafe {
+        command.pre_exec(keep);
+    }
 }
 
 fn on_our_death(command: &mut Command, signal: Signal) {

@@ -20,7 +20,7 @@ pub struct Context<'a> {
     /// The invariants and findings that trials are judged by.
     pub analysis: &'a Analysis,
     /// Who is told what is being done.
-    pub progress: &'a dyn Progress,
+    pub progress: &'a (dyn Progress + Sync),
     /// Set when the user wants to stop.
     pub interrupt: &'a Interrupt,
     /// Outer machines are booted rather than taken from the cache, and not saved.

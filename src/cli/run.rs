@@ -85,6 +85,15 @@ pub struct RunArgs {
         help_heading = "Failures"
     )]
     pub retries: u32,
+    /// How many scenarios are run at a time, each on a KVM host of its own. Those with several vCPUs run alone. Without it, as many as
+    /// the machine has CPUs and memory for.
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u8).range(1..=16),
+        help_heading = "Trials"
+    )]
+    pub jobs: Option<u8>,
     /// What a flaky scenario counts as for the exit code.
     #[arg(
         long,
@@ -208,6 +217,11 @@ fn request(args: &RunArgs) -> Result<RunRequest, CommandError> {
             retries: args.retries,
             flaky_is: args.flaky_is,
             fail_fast: args.fail_fast,
+            jobs: match (args.jobs, args.deterministic) {
+                (Some(jobs), _) => jobs.into(),
+                (None, true) => 1,
+                (None, false) => run::jobs_of_this_machine(),
+            },
             timeout_factor: args.timeout_factor,
         },
         artifacts: Some(Artifacts::open(args.artifacts.as_deref())?),

@@ -195,7 +195,7 @@ pub struct HostRequest<'a> {
 }
 
 /// A kernel to test.
-pub trait TestKernel: Send {
+pub trait TestKernel: Send + Sync {
     /// Content hash of the image, by which the executor finds it.
     fn hash(&self) -> &str;
     /// `uname -r`, as far as the image tells.

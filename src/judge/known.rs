@@ -5,7 +5,7 @@ use unwindlab_oracle::invariant::finding::{Findings, Presence, Resolver};
 use unwindlab_oracle::invariant::{EntryCode, Evidence, KernelText, Violation};
 
 /// Recognizes violations that are known kernel bugs.
-pub trait MatchFinding {
+pub trait MatchFinding: Sync {
     /// The ID of the finding that the violation matches exactly, if any.
     fn matching(
         &self,

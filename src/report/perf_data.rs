@@ -16,7 +16,7 @@ const PAGE: u64 = 4096;
 const MOST_CODE: u64 = 64 << 20;
 
 /// The folder.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PerfDataFolder {
     root: PathBuf,
     /// Trials of each scenario.

@@ -27,7 +27,7 @@ const MAX_FRAMES: usize = 64;
 const NANOSECOND: f64 = 0.001;
 
 /// The folder.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct TraceFolder {
     root: PathBuf,
     /// Trials of each scenario.

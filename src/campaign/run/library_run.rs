@@ -1,9 +1,10 @@
-//! The scenarios of a library, one after the other on one KVM host.
+//! The scenarios of a library, one after the other on one KVM host, or [side by side](super::side_by_side) on several.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::tally::{Tally, TrialIdentity};
@@ -40,9 +41,21 @@ fn program_of(trial: &TrialPlan) -> Option<&str> {
     }
 }
 
-/// The scenarios of a library, one after the other.
+/// What stands for the KVM host while there is none.
+pub(super) const NO_HOST: &str = "none";
+
+/// What some trials need.
+#[derive(Debug, Default)]
+struct Tools {
+    /// The distribution's perf, or why it is not available, where a scenario uses it.
+    perf_tool: Option<Result<PathBuf, ProviderError>>,
+    /// What workloads execute, by its name.
+    programs: BTreeMap<String, Result<CompiledProgram, ProviderError>>,
+}
+
+/// The scenarios of a library.
 pub(in crate::campaign) struct LibraryRun<'a> {
-    options: &'a TrialOptions,
+    pub(super) options: &'a TrialOptions,
     /// Where logs and replay files are kept, if they are.
     pub(super) kept: Option<KeptTrials<'a>>,
     /// Where recordings are written for perf, if they are.
@@ -51,10 +64,7 @@ pub(in crate::campaign) struct LibraryRun<'a> {
     pub(super) trace_json: Option<TraceFolder>,
     kernel: &'a dyn TestKernel,
     pub(super) context: Context<'a>,
-    /// The distribution's perf, or why it is not available, where a scenario uses it.
-    perf_tool: Option<Result<PathBuf, ProviderError>>,
-    /// What workloads execute, by its name.
-    programs: BTreeMap<String, Result<CompiledProgram, ProviderError>>,
+    tools: Arc<Tools>,
     /// What the KVM host says of itself.
     pub(super) host: String,
     pub(in crate::campaign) results: Vec<ScenarioResult>,
@@ -78,9 +88,8 @@ impl<'a> LibraryRun<'a> {
             trace_json: None,
             kernel,
             context,
-            perf_tool: None,
-            programs: BTreeMap::new(),
-            host: "none".to_owned(),
+            tools: Arc::default(),
+            host: NO_HOST.to_owned(),
             results: Vec::new(),
             failed_fast: None,
             unkept: Vec::new(),
@@ -98,21 +107,12 @@ impl<'a> LibraryRun<'a> {
     ) -> Result<(), CampaignError> {
         let mut executor = None;
         self.get_tools(trials);
+        if self.options.jobs > 1 && !self.options.fail_fast && library.len() > 1 {
+            return self.side_by_side(library, trials, finished);
+        }
         for (number, (loaded, trial)) in library.iter().zip(trials).enumerate() {
-            if self.context.interrupt.is_set() {
+            let Some(result) = self.run_or_skip(&mut executor, loaded, trial)? else {
                 break;
-            }
-            let missing = trial.as_ref().ok().and_then(|trial| self.missing(trial));
-            let result = match (trial, missing) {
-                (Err(SkipReason(reason)), _) => not_run(loaded, Outcome::Skip, reason.clone()),
-                (_, Some(reason)) => not_run(loaded, Outcome::InfraError, reason),
-                (Ok(trial), None) => {
-                    let trial = self.with_program(trial);
-                    match self.run_one(&mut executor, loaded, &trial)? {
-                        Some(result) => result,
-                        None => break,
-                    }
-                }
             };
             finished(&result, &self.host)?;
             let is_over = self.options.fail_fast
@@ -130,8 +130,46 @@ impl<'a> LibraryRun<'a> {
         Ok(())
     }
 
+    /// The result of a scenario, run or not. Returns nothing where the user interrupts.
+    pub(super) fn run_or_skip(
+        &mut self,
+        executor: &mut Option<Box<dyn Executor>>,
+        loaded: &Loaded,
+        trial: &Result<TrialPlan, SkipReason>,
+    ) -> Result<Option<ScenarioResult>, CampaignError> {
+        if self.context.interrupt.is_set() {
+            return Ok(None);
+        }
+        let missing = trial.as_ref().ok().and_then(|trial| self.missing(trial));
+        Ok(match (trial, missing) {
+            (Err(SkipReason(reason)), _) => Some(not_run(loaded, Outcome::Skip, reason.clone())),
+            (_, Some(reason)) => Some(not_run(loaded, Outcome::InfraError, reason)),
+            (Ok(trial), None) => {
+                let trial = self.with_program(trial).into_owned();
+                self.run_one(executor, loaded, &trial)?
+            }
+        })
+    }
+
+    /// Another run of the same, without results.
+    pub(super) fn worker(&self) -> Self {
+        Self {
+            options: self.options,
+            kept: self.kept.clone(),
+            perf_data: self.perf_data.clone(),
+            trace_json: self.trace_json.clone(),
+            kernel: self.kernel,
+            context: self.context,
+            tools: Arc::clone(&self.tools),
+            host: self.host.clone(),
+            results: Vec::new(),
+            failed_fast: None,
+            unkept: Vec::new(),
+        }
+    }
+
     /// Keeps the KVM host for the next command. One that is lost over it was of no more use here.
-    fn keep(&self, executor: Option<Box<dyn Executor>>) {
+    pub(super) fn keep(&self, executor: Option<Box<dyn Executor>>) {
         let Some(mut executor) = executor.filter(|_| !self.context.interrupt.is_set()) else {
             return;
         };
@@ -142,25 +180,28 @@ impl<'a> LibraryRun<'a> {
 
     /// Gets what some of these trials need.
     pub(super) fn get_tools(&mut self, trials: &[Result<TrialPlan, SkipReason>]) {
+        let (provider, progress) = (self.context.provider, self.context.progress);
+        let mut tools = Tools::default();
         if trials.iter().flatten().any(uses_tool) {
-            self.perf_tool = Some(self.context.provider.perf_tool(self.context.progress));
+            tools.perf_tool = Some(provider.perf_tool(progress));
         }
         for trial in trials.iter().flatten() {
-            let Some(name) = program_of(trial).filter(|it| !self.programs.contains_key(*it)) else {
+            let Some(name) = program_of(trial).filter(|it| !tools.programs.contains_key(*it))
+            else {
                 continue;
             };
-            let provider = self.context.provider;
             let program = match trial.guest.workload.kind {
-                WorkloadKind::CProgram => provider.c_program(self.context.progress),
+                WorkloadKind::CProgram => provider.c_program(progress),
                 _ => provider.reproducer(name),
             };
-            self.programs.insert(name.to_owned(), program);
+            tools.programs.insert(name.to_owned(), program);
         }
+        self.tools = Arc::new(tools);
     }
 
     /// What a trial needs and could not be had.
     pub(super) fn missing(&self, trial: &TrialPlan) -> Option<String> {
-        match (&self.perf_tool, self.program(trial)) {
+        match (&self.tools.perf_tool, self.program(trial)) {
             (Some(Err(reason)), _) if uses_tool(trial) => {
                 Some(format!("no perf to record with: {reason}"))
             }
@@ -170,7 +211,7 @@ impl<'a> LibraryRun<'a> {
     }
 
     fn program(&self, trial: &TrialPlan) -> Option<&Result<CompiledProgram, ProviderError>> {
-        self.programs.get(program_of(trial)?)
+        self.tools.programs.get(program_of(trial)?)
     }
 
     /// The trial with the program that its workload executes.
@@ -274,7 +315,11 @@ impl<'a> LibraryRun<'a> {
     }
 
     pub(super) fn start_host(&mut self, fresh: bool) -> Result<Box<dyn Executor>, ProviderError> {
-        let tool = self.perf_tool.as_ref().and_then(|it| it.as_ref().ok());
+        let tool = self
+            .tools
+            .perf_tool
+            .as_ref()
+            .and_then(|it| it.as_ref().ok());
         let request = HostRequest {
             kvm_host: self.options.kvm_host,
             seed: self.options.seed,

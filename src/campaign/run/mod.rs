@@ -2,6 +2,7 @@
 
 mod boots;
 mod library_run;
+mod side_by_side;
 pub mod soak;
 mod tally;
 
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 pub(super) use self::library_run::LibraryRun;
+pub use self::side_by_side::jobs_of_this_machine;
 use super::Context;
 use super::error::CampaignError;
 use super::kernel::KernelChoice;
@@ -65,6 +67,8 @@ pub struct TrialOptions {
     pub flaky_is: FlakyIs,
     /// Whether the run ends with the first scenario that fails.
     pub fail_fast: bool,
+    /// How many scenarios are run at a time, each on a KVM host of its own; 0 is 1. A run that ends with the first failure runs one.
+    pub jobs: usize,
     /// What time limits are multiplied by.
     pub timeout_factor: Option<f64>,
 }

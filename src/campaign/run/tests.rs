@@ -47,6 +47,36 @@ fn ran(
     (summary, events)
 }
 
+#[test]
+fn results_of_scenarios_side_by_side_come_in_order() {
+    let folder = folder();
+    let request = RunRequest {
+        scenarios: vec![folder.path().to_owned()],
+        trials: TrialOptions {
+            jobs: 3,
+            ..TrialOptions::default()
+        },
+        ..RunRequest::default()
+    };
+    let count = Library::open(&request.scenarios, &[]).map_or(0, |it| it.scenarios.len());
+    let one_by_one = {
+        let provider = FakeProvider::new((0..count).map(|_| ended(TrialEnd::Completed)));
+        let request = RunRequest {
+            trials: TrialOptions::default(),
+            ..request.clone()
+        };
+        ran(&request, &provider).1
+    };
+    assert!(one_by_one.len() > 3, "{one_by_one:?}");
+    for _ in 0..20 {
+        let provider = FakeProvider::new((0..count).map(|_| ended(TrialEnd::Completed)));
+        let (summary, events) = ran(&request, &provider);
+        assert_eq!(events, one_by_one);
+        assert!((1..=3).contains(&provider.hosts_started.load(Relaxed)));
+        assert_eq!(summary.unwrap().results.len(), count);
+    }
+}
+
 /// A guest that did not come to its agent's first word.
 fn stood_still() -> Recorded {
     Ok(Recording {

@@ -28,6 +28,9 @@ fn run_in(folder: &TempDir, more: &[&str], provider: &FakeProvider) -> Result<u8
         at("out.json"),
         "--artifacts".to_owned(),
         at("kept"),
+        // Hosts bring home what they are told in the order in which they are asked.
+        "--jobs".to_owned(),
+        "1".to_owned(),
     ];
     let more = more.iter().map(ToString::to_string);
     let cli = Cli::try_parse_from(fixed.into_iter().chain(more)).unwrap();

@@ -6,9 +6,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use rustix::io::{FdFlags, fcntl_setfd};
 use sha2::{Digest as _, Sha256};
-use unwindlab_guest_kernel::child::die_with_us;
+use unwindlab_guest_kernel::child::{die_with_us, inherit};
 use unwindlab_guest_kernel::confine::confine;
 use unwindlab_guest_kernel::{Qemu, SavedMachines};
 
@@ -48,11 +47,8 @@ impl OuterMachine {
         inherited: &[BorrowedFd<'_>],
         errors: OwnedFd,
     ) -> io::Result<Child> {
-        // Nothing else is started meanwhile that could inherit them too.
-        for fd in inherited {
-            fcntl_setfd(*fd, FdFlags::empty())?;
-        }
         let mut command = self.qemu.command();
+        inherit(&mut command, inherited);
         command.args(self.common_arguments());
         for (option, value) in options {
             command.args([option, value.as_str()]);

@@ -12,9 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::io::{FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize};
-use unwindlab_guest_kernel::child::die_with_us;
+use unwindlab_guest_kernel::child::{die_with_us, inherit};
 use unwindlab_guest_kernel::confine::{Allowed, confine};
 use unwindlab_vmm::Kvm;
 
@@ -94,9 +93,8 @@ fn spawn(
     // SAFETY: the descriptor is open as long as `kvm` is borrowed.
     let device = unsafe { std::os::fd::BorrowedFd::borrow_raw(kvm.as_raw_fd()) };
     let device = device.try_clone_to_owned()?;
-    // Nothing else is started meanwhile that could inherit it too.
-    fcntl_setfd(device.as_fd(), FdFlags::empty())?;
     let mut command = Command::new(&program);
+    inherit(&mut command, &[device.as_fd()]);
     command.arg(OPTION).arg(device.as_raw_fd().to_string());
     command
         .stdin(OwnedFd::from(orders))
