@@ -1,7 +1,7 @@
 //! Files that a user names: scenarios, replay files, sweeps to resume, mails.
 
 use unwindlab::campaign::replay_file::Replay;
-use unwindlab::judge::sweep_record::{SweepIdentity, SweepRecord};
+use unwindlab::judge::sweep_record::SweepRecord;
 use unwindlab::scenario::parse::parse;
 use unwindlab_guest_kernel::build::series::Series;
 
@@ -30,21 +30,15 @@ pub(crate) fn replay(data: &[u8]) {
 
 /// What a sweep has found, of whatever sweep it is.
 pub(crate) fn resume(data: &[u8]) {
-    #[derive(serde::Deserialize)]
-    struct Of {
-        of: SweepIdentity,
-    }
     let text = String::from_utf8_lossy(data);
-    let Ok(Of { of }) = serde_json::from_str(&text) else {
+    let Ok(record) = SweepRecord::read(&text) else {
         return;
     };
-    let Ok(record) = SweepRecord::parse(&text, &of) else {
-        return;
-    };
+    let (of, shard) = (&record.identity, record.shard);
     assert!(record.done().len() >= record.tried.len().min(1));
     let written = serde_json::to_string(&record).unwrap_or_default();
     assert_eq!(
-        SweepRecord::parse(&written, &of).ok().as_ref(),
+        SweepRecord::parse(&written, of, shard).ok().as_ref(),
         Some(&record)
     );
 }

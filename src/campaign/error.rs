@@ -9,6 +9,7 @@ use unwindlab_guest_kernel::build::header::HeaderError;
 
 use super::check::CheckError;
 use super::kernel::KernelError;
+use super::merge::MergeError;
 use crate::host::provider::{ProviderError, ProviderFailure};
 use crate::judge::sweep_record::SweepRecordError;
 use crate::report::bug_report::FactsError;
@@ -76,6 +77,9 @@ pub enum CampaignError {
     /// A recording is not judged.
     #[error(transparent)]
     Check(#[from] CheckError),
+    /// Parts cannot be merged.
+    #[error(transparent)]
+    Merge(#[from] MergeError),
     /// The user stopped the campaign.
     #[error("interrupted")]
     Interrupted,
@@ -110,6 +114,7 @@ impl CampaignError {
             | Self::Check(_) => true,
             Self::Provider(error) => matches!(error.kind(), ProviderFailure::Usage),
             Self::Bisect(error) => error.is_usage(),
+            Self::Merge(error) => error.is_usage(),
             Self::Interrupted | Self::Io(_) | Self::Json(_) => false,
         }
     }

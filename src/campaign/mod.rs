@@ -16,6 +16,7 @@
 //! - [`check()`](check::check): recordings that perf made elsewhere
 //! - [`findings()`](findings::findings): the findings that a kernel has by its code
 //! - [`bug_report()`](bug_report::bug_report): a finding as a kernel maintainer wants to be told of it
+//! - [`merge()`](merge::merge): the results of parts that several machines made, as one
 //! - [`costs()`](costs::costs): what a sample with a user stack costs
 //! - [`designs()`](designs::designs): the kernel's unwinding beside that in user mode
 //! - [`measure()`](bench::measure): what is promised, measured
@@ -31,7 +32,9 @@ pub mod designs;
 pub mod error;
 pub mod findings;
 pub mod kernel;
+pub mod merge;
 pub mod mutants;
+mod program;
 pub mod replay;
 pub mod replay_file;
 pub mod requests;

@@ -11,6 +11,7 @@ use super::bench::BenchArgs;
 use super::bisect::BisectArgs;
 use super::check::CheckArgs;
 use super::costs::CostsArgs;
+use super::merge::MergeArgs;
 use super::mutants::MutantsArgs;
 use super::replay::ReplayArgs;
 use super::report::ReportArgs;
@@ -81,6 +82,8 @@ pub enum Command {
     Series(SeriesArgs),
     /// Inject an NMI at every instruction between a request and the return to user mode.
     Sweep(SweepArgs),
+    /// Make one report of the parts of a command that several machines ran (`--shard`).
+    Merge(MergeArgs),
     /// Test set-ups of perf events: combinations of what perf_event_open takes.
     Setups(SetupsArgs),
     /// Count what a sample with a user stack costs: frame pointers, `SFrame`, a copied stack.

@@ -11,6 +11,7 @@ mod costs;
 mod error;
 mod kernel;
 mod manual;
+mod merge;
 mod mutants;
 mod output;
 mod outputs;
@@ -108,6 +109,7 @@ fn dispatch(command: Command, context: Context<'_>, spinner: &Spinner) -> Result
         Command::Series(args) => return series::series(&args, context, spinner),
         Command::Replay(args) => return replay::replay(&args, context, spinner),
         Command::Sweep(args) => return sweep::sweep(&args, context, spinner),
+        Command::Merge(args) => return merge::merge(&args, context, spinner),
         Command::Costs(args) => return costs::costs(&args, context, spinner),
         Command::Setups(args) => return setups::setups(&args, context, spinner),
         Command::Bench(args) => return bench::bench(&args, context, spinner),

@@ -21,6 +21,7 @@ use crate::report::names::Names;
 use crate::report::output_file::OutputFile;
 use crate::report::sweep::report;
 use crate::report::{failure, instructions};
+use unwindlab_engine::plan::Shard;
 use unwindlab_engine::text::printable;
 
 /// `unwindlab sweep`.
@@ -125,6 +126,16 @@ pub struct SweepArgs {
         help_heading = "Results"
     )]
     pub resume: Option<PathBuf>,
+    /// Try only part I of N parts of the points (of pairs: of the first NMIs). All N parts, on any machines, try what
+    /// the sweep tries without this; `unwindlab merge` makes one report of their --resume files.
+    #[arg(
+        long,
+        value_name = "I/N",
+        requires = "resume",
+        conflicts_with_all = ["points", "requests"],
+        help_heading = "Points"
+    )]
+    pub shard: Option<Shard>,
     /// Number of machines to run in parallel.
     #[arg(
         long,
@@ -280,6 +291,7 @@ fn request(args: &SweepArgs, scenario: &Path) -> SweepRequest {
             jobs: args.jobs,
             budget: args.budget.map(Duration::from_secs),
             resume: args.resume.clone(),
+            shard: args.shard,
             others_run: args.free,
             witness: args.witness.choice(),
             check_restores: args.check_restores,

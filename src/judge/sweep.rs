@@ -4,8 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::known::entry_code;
 use super::result::JudgedViolation;
-use super::sweep_record::{RecordedFailure, SweepIdentity, SweepRecord, VERSION};
+use super::sweep_record::{
+    RecordedFailure, RecordedPath, SweepChoice, SweepIdentity, SweepLeft, SweepRecord, VERSION,
+};
 use super::{Judge, Outcome, ScenarioResult};
+use serde::{Deserialize, Serialize};
+use unwindlab_engine::plan::Shard;
 use unwindlab_engine::plan::sweep::{Boundary, Point, Step, SweptTrial, boundaries};
 use unwindlab_oracle::invariant::{Check, EntryCode, Evidence};
 use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
@@ -30,7 +34,8 @@ impl SweepSymptom {
 }
 
 /// Numbers of a sweep of pairs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PairCounts {
     /// Boundaries for the first NMI.
     pub firsts: u32,
@@ -47,6 +52,19 @@ pub struct PairCounts {
 }
 
 impl PairCounts {
+    /// Those of two parts together.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            firsts: self.firsts.saturating_add(other.firsts),
+            stand_for_all: self.stand_for_all.saturating_add(other.stand_for_all),
+            near: self.near.saturating_add(other.near),
+            known: self.known.saturating_add(other.known),
+            far: self.far.saturating_add(other.far),
+            stood_for: self.stood_for.saturating_add(other.stood_for),
+        }
+    }
+
     /// How many trials there are, where the paths that are not known yet have as many points as those that
     /// are. `None` while none is known: the first NMI changes the path, often to one that is many times
     /// as long.
@@ -73,7 +91,8 @@ pub struct Failure {
 }
 
 /// A trial that hung or panicked and was made once more.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Unsteady {
     /// Where its NMIs came.
     pub point: Point,
@@ -81,6 +100,21 @@ pub struct Unsteady {
     pub end: TrialEnd,
     /// What was written to the console.
     pub console: String,
+}
+
+/// What a record is of.
+#[derive(Debug, Clone, Copy)]
+pub struct RecordOf<'a> {
+    /// The sweep.
+    pub identity: &'a SweepIdentity,
+    /// The part of it that this is, if it is one.
+    pub shard: Option<Shard>,
+    /// Which points all parts try.
+    pub choice: &'a SweepChoice,
+    /// `uname -r` of the kernel.
+    pub release: &'a str,
+    /// Whether all trials are over.
+    pub ended: bool,
 }
 
 /// All trials of a sweep so far, judged.
@@ -181,6 +215,8 @@ impl<'a> Verdicts<'a> {
             self.failures
                 .insert(SweepSymptom { died, fell }, Failure { points, messages });
         }
+        // A trial that was not steady stays so; the others are made now.
+        self.unsteady = record.left.unsteady;
         for invariant in self.judge.invariants {
             if let Some(&points) = record.exercised.get(invariant.id) {
                 self.exercised.insert(invariant.id, points);
@@ -188,9 +224,9 @@ impl<'a> Verdicts<'a> {
         }
     }
 
-    /// All of this, for a later sweep.
+    /// All of this, for a later sweep, or to be merged with other parts.
     #[must_use]
-    pub fn record(&self, identity: SweepIdentity) -> SweepRecord {
+    pub fn record(&self, of: RecordOf<'_>) -> SweepRecord {
         let failure = |(symptom, failure): (&SweepSymptom, &Failure)| RecordedFailure {
             died: symptom.died.map(str::to_owned),
             fell: symptom.fell.clone(),
@@ -200,14 +236,57 @@ impl<'a> Verdicts<'a> {
         let exercised = self.exercised.iter();
         SweepRecord {
             version: VERSION,
-            identity,
+            identity: of.identity.clone(),
             tried: self.tried.clone(),
             passed: self.passed,
             failures: self.failures.iter().map(failure).collect(),
             exercised: exercised
                 .map(|(id, points)| ((*id).to_owned(), *points))
                 .collect(),
+            shard: of.shard,
+            path: self.recorded_path(of.choice, of.release),
+            choice: of.choice.clone(),
+            pairs: self.pairs,
+            left: SweepLeft {
+                ended: of.ended,
+                missed: self.missed.clone(),
+                unjudged: self.unjudged.clone(),
+                unsteady: self.unsteady.clone(),
+            },
         }
+    }
+
+    fn recorded_path(&self, choice: &SweepChoice, release: &str) -> RecordedPath {
+        let boundaries = boundaries(&self.path);
+        let chosen = choice.points.of(&boundaries).into_iter();
+        let failed = self.failures.values().flat_map(|it| &it.points);
+        let failed = failed.flat_map(|it| [Some(it.at), it.then.map(|then| then.at)]);
+        let unmade = self.missed.iter().map(|it| it.at);
+        let unmade = unmade.chain(self.unsteady.iter().map(|it| it.point.at));
+        let all = failed.flatten().chain(unmade).map(|it| it.rip);
+        let all: BTreeSet<u64> = all.chain(self.path.iter().map(|it| it.rip)).collect();
+        let named = |address: u64| {
+            let (name, offset) = self.name(address)?;
+            Some((address.checked_sub(offset)?, name))
+        };
+        RecordedPath {
+            release: release.to_owned(),
+            instructions: self.path.iter().map(|it| it.rip).collect(),
+            chosen: chosen
+                .filter_map(|it| boundaries.get(it as usize).copied())
+                .collect(),
+            names: all.into_iter().filter_map(named).collect(),
+        }
+    }
+
+    /// The code that contains an address, and the offset in it.
+    fn name(&self, address: u64) -> Option<(String, u64)> {
+        let user = self.common.user_symbols.iter();
+        let user = user.filter(|it| (it.start..it.end).contains(&address));
+        // They overlap: the innermost starts last.
+        let user = user.max_by_key(|it| it.start);
+        let user = user.map(|it| (it.name.clone(), address - it.start));
+        user.or_else(|| self.judge.symbols.resolve(address))
     }
 
     /// Notes how a trial ended that is made once more.

@@ -25,7 +25,7 @@ pub struct Summary<'a> {
     pub chosen: usize,
     /// The cost; `None` if the sweep did not come to its end.
     pub effort: Option<&'a Effort>,
-    /// From the path's recording to the last verdict.
+    /// From the path's recording to the last verdict; zero if that is not known.
     pub elapsed: Duration,
     /// Why it ended before all points were tried, if it did.
     pub cut: Option<Cut>,
@@ -162,11 +162,17 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
         },
     };
     let mut out = format!(
-        "\n{tried}{of} tried: {} pass, {} distinct failures; {:.1} s, {:.0} trials a second{}\n",
+        "\n{tried}{of} tried: {} pass, {} distinct failures{}{}\n",
         verdicts.passed,
         verdicts.failures.len(),
-        seconds,
-        tried.saturating_sub(verdicts.before) as f64 / seconds.max(0.001),
+        match summary.elapsed {
+            Duration::ZERO => String::new(),
+            _ => {
+                let made = tried.saturating_sub(verdicts.before) as f64;
+                let rate = made / seconds.max(0.001);
+                format!("; {seconds:.1} s, {rate:.0} trials a second")
+            }
+        },
         match summary.cut {
             Some(Cut::Budget) => "; budget used up",
             Some(Cut::Interrupt) => "; interrupted",

@@ -6,6 +6,7 @@ pub mod exit;
 pub mod machine;
 pub mod measurement;
 pub mod progress;
+pub mod shard;
 pub mod sweep;
 pub mod token;
 pub mod trial;
@@ -14,6 +15,7 @@ pub use executor::{Executor, InfraError, Progress};
 pub use exit::{ExitKind, ExitPlan};
 pub use machine::MachineSpec;
 pub use progress::{Stage, TrialProgress};
+pub use shard::Shard;
 pub use token::Token;
 pub use trial::{
     ActionPlan, ArrivalPlan, CodePlace, Corruption, EventPlan, ExplorePlan, InjectionPlan,

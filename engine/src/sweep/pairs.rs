@@ -34,6 +34,7 @@ impl Worker<'_> {
         if !self.compared(&track, &firsts, pairs)? {
             return Ok(());
         }
+        let firsts = self.own(&firsts);
         while let Some(next) = self.common.firsts.take(1, count_of(&firsts)) {
             let Some(&number) = firsts.get(next.start as usize) else {
                 continue;
@@ -80,11 +81,12 @@ impl Worker<'_> {
         let left = self.common.comparing.fetch_sub(1, Ordering::AcqRel) - 1;
         compared?;
         if left == 0 {
+            let firsts = self.own(firsts);
             let (alike, stand): (Vec<u32>, Vec<u32>) =
                 firsts.iter().partition(|it| self.is_alike(**it));
             let near = |number: &u32| self.near_ones(track, *number, pairs).len() as u64;
             let told = self.tell(Message::Alike {
-                firsts: count_of(firsts),
+                firsts: count_of(&firsts),
                 stand_for_all: count_of(&stand),
                 near: alike.iter().map(near).sum(),
             });
@@ -97,6 +99,15 @@ impl Worker<'_> {
             thread::sleep(WAIT);
         }
         Ok(true)
+    }
+
+    /// Those of the first NMIs that are in the part of this sweep. The comparison is of all, so that each part finds
+    /// out the same. Should two parts find out different things, no pair is lost: who has a boundary that is like the
+    /// next one leaves pairs to whoever has the next one, who tries them or leaves them on likewise; the last boundary
+    /// of all is like no other.
+    fn own(&self, firsts: &[u32]) -> Vec<u32> {
+        let is_own = |number: &u32| self.plan.is_own(&self.common.boundaries, *number);
+        firsts.iter().copied().filter(is_own).collect()
     }
 
     fn is_alike(&self, number: u32) -> bool {

@@ -8,10 +8,10 @@ use super::event::{SweepEvent, SweptFailure};
 use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::host::provider::TestKernel;
-use crate::judge::sweep::{PairCounts, Verdicts};
-use crate::judge::sweep_record::{SweepIdentity, SweepRecord};
+use crate::judge::sweep::{PairCounts, RecordOf, Verdicts};
+use crate::judge::sweep_record::{SweepChoice, SweepIdentity, SweepRecord};
 use crate::report::output_file::OutputFile;
-use unwindlab_engine::plan::sweep::{Effort, Message, Points, Step, SweptTrial, boundaries};
+use unwindlab_engine::plan::sweep::{Effort, Message, Step, SweepPlan, SweptTrial, boundaries};
 use unwindlab_oracle::trace::recording::Recording;
 
 /// Time between two writings of the file for a later sweep.
@@ -21,6 +21,7 @@ const KEEP: Duration = Duration::from_secs(10);
 pub(super) struct ResumeFile {
     pub(super) path: PathBuf,
     pub(super) of: SweepIdentity,
+    pub(super) choice: SweepChoice,
     /// What an earlier sweep left there.
     pub(super) record: Option<SweepRecord>,
 }
@@ -31,8 +32,8 @@ pub(super) struct Collector<'a, 't> {
     kernel: &'a dyn TestKernel,
     tell: &'t mut dyn FnMut(SweepEvent<'_>) -> io::Result<()>,
     budget: Option<Duration>,
-    /// Which boundaries of the path are to be tried.
-    points: Points,
+    /// What is to be tried.
+    plan: &'a SweepPlan,
     /// How many those are; of pairs, the boundaries for the first NMI are meant.
     pub(super) chosen: usize,
     /// Whether each failure is told by itself.
@@ -54,7 +55,7 @@ impl<'a, 't> Collector<'a, 't> {
     pub(super) fn new(
         context: Context<'a>,
         kernel: &'a dyn TestKernel,
-        (points, budget): (Points, Option<Duration>),
+        (plan, budget): (&'a SweepPlan, Option<Duration>),
         resume: Option<ResumeFile>,
         tell: &'t mut dyn FnMut(SweepEvent<'_>) -> io::Result<()>,
     ) -> Self {
@@ -63,7 +64,7 @@ impl<'a, 't> Collector<'a, 't> {
             kernel,
             tell,
             budget,
-            points,
+            plan,
             chosen: 0,
             tells_failures: false,
             resume,
@@ -134,7 +135,7 @@ impl<'a, 't> Collector<'a, 't> {
     }
 
     fn begin(&mut self, common: Recording, path: Vec<Step>) {
-        self.chosen = self.points.of(&boundaries(&path)).len();
+        self.chosen = self.plan.own(&boundaries(&path)).len();
         let judge = self.context.judge(self.kernel.symbols(), false);
         let mut verdicts = Verdicts::new(judge, common, path);
         if let Some(record) = self.resume.as_mut().and_then(|resume| resume.record.take()) {
@@ -142,6 +143,9 @@ impl<'a, 't> Collector<'a, 't> {
         }
         self.verdicts = Some(verdicts);
         self.begin = Instant::now();
+        // Whoever merges this part with others knows of its points, even if it comes to nothing. An error is told
+        // when the file is written for the last time.
+        let _ = self.keep();
     }
 
     fn trial(&mut self, trial: SweptTrial) {
@@ -179,7 +183,14 @@ impl<'a, 't> Collector<'a, 't> {
     pub(super) fn keep(&mut self) -> Result<(), CampaignError> {
         self.kept = Instant::now();
         if let (Some(resume), Some(verdicts)) = (&self.resume, &self.verdicts) {
-            let text = serde_json::to_string(&verdicts.record(resume.of.clone()))?;
+            let record = verdicts.record(RecordOf {
+                identity: &resume.of,
+                shard: self.plan.shard,
+                choice: &resume.choice,
+                release: self.kernel.release(),
+                ended: self.effort.is_some(),
+            });
+            let text = serde_json::to_string(&record)?;
             OutputFile::create(&resume.path)?.finish(format!("{text}\n"))?;
         }
         Ok(())

@@ -21,8 +21,9 @@ pub use self::request::{
 pub use self::set::{SetEvent, SetRequest, SetResult, SetSweep, sweep_set, sweeps};
 use super::Context;
 use super::error::{CampaignError, SweepRequestError};
+use super::program;
 use crate::host::provider::{HostRequest, ProviderError, TestKernel};
-use crate::judge::sweep_record::{SweepIdentity, SweepRecord};
+use crate::judge::sweep_record::{SweepChoice, SweepIdentity, SweepRecord, SweepRecordError};
 use crate::report::output_file::OutputFile;
 use crate::report::sweep::{Cut, Summary};
 use crate::scenario::Loaded;
@@ -60,7 +61,7 @@ pub(super) fn sweep_on(
     let kernel = kernel.as_ref();
     let mut plan = plan::plan(request, &loaded, kernel)?;
     let resume = resume(request, &loaded, kernel, &mut plan)?;
-    let of = (plan.points.clone(), request.options.budget);
+    let of = (&plan, request.options.budget);
     let mut collector = Collector::new(context, kernel, of, resume, &mut *tell);
     collector.tells_failures = matches!(request.points, PointChoice::Numbered(_))
         || matches!(plan.points, Points::At { .. });
@@ -174,19 +175,35 @@ fn resume(
         pairs: request.pairs.is_some(),
     };
     let record = match input::text(&path, input::RECORDED) {
-        Ok(text) => Some(SweepRecord::parse(&text, &of).map_err(|why| {
+        Ok(text) => Some(SweepRecord::parse(&text, &of, plan.shard).map_err(|why| {
             let path = path.clone();
             SweepRequestError::Resume { path, why }
         })?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(source) => return Err(SweepRequestError::ResumeRead { path, source }.into()),
     };
+    let choice = SweepChoice {
+        program: program::hash()?,
+        points: plan.points.clone(),
+        second: { plan.pairs.as_ref() }.map(|pairs| (pairs.points.clone(), pairs.all)),
+        witness: request.options.witness,
+    };
+    let mixed = record.as_ref().and_then(|it| it.choice.differs(&choice));
+    if let (Some(what), Some(_)) = (mixed, plan.shard) {
+        let why = SweepRecordError::OtherSweep(what);
+        return Err(SweepRequestError::Resume { path, why }.into());
+    }
     if let Some(record) = &record {
         plan.done = record.done();
     }
     // What cannot be written is told now, not at the end.
     drop(OutputFile::create(&path)?);
-    Ok(Some(ResumeFile { path, of, record }))
+    Ok(Some(ResumeFile {
+        path,
+        of,
+        choice,
+        record,
+    }))
 }
 
 fn one_scenario(request: &SweepRequest, context: Context<'_>) -> Result<Loaded, CampaignError> {

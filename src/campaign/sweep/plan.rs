@@ -48,6 +48,7 @@ pub(in crate::campaign) fn plan(
         in_handler: begins.in_handler,
         jobs: request.options.jobs,
         points,
+        shard: request.options.shard,
         pairs: pairs.transpose()?,
         done: BTreeSet::new(),
         longest: LONGEST,

@@ -10,6 +10,7 @@ use crate::campaign::kernel::KernelChoice;
 use crate::campaign::replay_file::ReplayPlace;
 use crate::host::choice::KvmHost;
 use crate::scenario::place::KernelPlace;
+use unwindlab_engine::plan::Shard;
 
 /// Machines that work side by side, if the request says nothing else.
 const JOBS: u32 = 2;
@@ -151,6 +152,8 @@ pub struct SweepOptions {
     pub budget: Option<Duration>,
     /// A file for what was tried and found, and where an earlier sweep left it.
     pub resume: Option<PathBuf>,
+    /// The part of the points to try, if not all.
+    pub shard: Option<Shard>,
     /// Let the other vCPUs run on the way to a point.
     pub others_run: bool,
     /// Whether returns to user mode are noted; `None`: as the scenario says.
@@ -216,6 +219,7 @@ impl Default for SweepOptions {
             jobs: JOBS,
             budget: None,
             resume: None,
+            shard: None,
             others_run: false,
             witness: None,
             check_restores: false,

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::TrialPlan;
+use super::{Shard, TrialPlan};
 
 pub use beginning::{Beginning, Made};
 pub use message::{Effort, Message, SweptTrial};
@@ -33,6 +33,8 @@ pub struct SweepPlan {
     pub jobs: u32,
     /// The boundaries to try.
     pub points: Points,
+    /// The part of these boundaries that is tried, if not all are; of pairs, the part of the first NMIs.
+    pub shard: Option<Shard>,
     /// The second NMI of each trial, if there is one.
     pub pairs: Option<Pairs>,
     /// What an earlier sweep tried and this one skips.
@@ -58,6 +60,22 @@ impl SweepPlan {
     #[must_use]
     pub fn any_task(&self) -> bool {
         matches!(self.beginning, Beginning::Kernel { any_task: true, .. })
+    }
+
+    /// Numbers of the boundaries of a path that this part tries; of pairs, those for the first NMI.
+    #[must_use]
+    pub fn own(&self, path: &[Boundary]) -> Vec<u32> {
+        let mut numbers = self.points.of(path);
+        numbers.retain(|number| self.is_own(path, *number));
+        numbers
+    }
+
+    /// Whether the boundary with this number is in this part.
+    #[must_use]
+    pub fn is_own(&self, path: &[Boundary], number: u32) -> bool {
+        let at = path.get(number as usize);
+        self.shard
+            .is_none_or(|shard| at.is_some_and(|at| shard.has(*at)))
     }
 
     /// The first instruction of the NMI handler; 0 if no trial needs it.

@@ -1,0 +1,127 @@
+//! The results of the parts of a command (`--shard`) as one.
+
+mod sweep;
+
+use std::io;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use unwindlab_guest_kernel::input;
+
+use super::Context;
+use super::error::CampaignError;
+use crate::judge::outcome::OutcomeClass;
+use crate::judge::sweep_record::SweepRecord;
+use crate::report::sweep::Summary;
+
+/// What is merged.
+#[derive(Debug, Clone, Default)]
+pub struct MergeRequest {
+    /// The parts' files, in any order; one may come twice.
+    pub files: Vec<PathBuf>,
+}
+
+/// Why nothing is merged.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what the fields are")]
+pub enum MergeError {
+    /// The files are of different commands.
+    #[error("{} and {} do not belong together: they have another {what}", file.display(), other.display())]
+    Mixed {
+        file: PathBuf,
+        other: PathBuf,
+        what: String,
+    },
+    /// There is nothing in the files.
+    #[error("no file has a result:\n{}", .0.join("\n"))]
+    Nothing(Vec<String>),
+}
+
+impl MergeError {
+    /// Whether the user named files that cannot be merged, as opposed to parts that left nothing.
+    #[must_use]
+    pub const fn is_usage(&self) -> bool {
+        matches!(self, Self::Mixed { .. })
+    }
+}
+
+/// The parts of a sweep together.
+#[expect(missing_debug_implementations, reason = "holds trait objects")]
+pub struct MergedSweep<'a> {
+    /// All trials.
+    pub summary: Summary<'a>,
+    /// The same as a record, from which `sweep --resume` goes on without `--shard`.
+    pub record: &'a SweepRecord,
+    /// Why it is not whole, in lines; nothing if it is.
+    pub lacks: &'a [String],
+    /// What it says of the kernel.
+    pub class: OutcomeClass,
+}
+
+/// What is told.
+#[expect(missing_debug_implementations, reason = "holds trait objects")]
+#[derive(Clone, Copy)]
+pub enum MergeEvent<'a> {
+    /// The parts are of a sweep.
+    Swept(&'a MergedSweep<'a>),
+}
+
+/// What tells files apart.
+#[derive(Deserialize)]
+struct Kind {
+    #[serde(rename = "of")]
+    sweep: Option<IgnoredAny>,
+}
+
+/// Merges files; what all say of the kernel together.
+///
+/// # Errors
+/// [`CampaignError`] where the files are of different commands, or none has a result.
+pub fn merge(
+    request: &MergeRequest,
+    context: Context<'_>,
+    tell: &mut dyn FnMut(MergeEvent<'_>) -> io::Result<()>,
+) -> Result<OutcomeClass, CampaignError> {
+    let mut sweeps = Vec::new();
+    let mut lacks = Vec::new();
+    for file in &request.files {
+        let text = match input::text(file, input::RECORDED) {
+            Ok(text) => text,
+            Err(error) => {
+                lacks.push(format!("{}: {error}", file.display()));
+                continue;
+            }
+        };
+        if text.trim().is_empty() {
+            lacks.push(format!("{}: the file is empty", file.display()));
+        }
+        for (line, number) in text.lines().zip(1..).filter(|it| !it.0.trim().is_empty()) {
+            let unread = match serde_json::from_str::<Kind>(line) {
+                Ok(Kind { sweep: Some(_) }) => match sweep::read(line) {
+                    Ok(record) => {
+                        sweeps.push((file.clone(), record));
+                        continue;
+                    }
+                    Err(error) => error.to_string(),
+                },
+                Ok(_) => "not the result of a part".to_owned(),
+                Err(error) if error.is_eof() => "the file is cut off".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            lacks.push(format!("{}:{number}: {unread}", file.display()));
+        }
+    }
+    sweep::check(&sweeps)?;
+    let Some((record, missing)) = sweep::merged(&sweeps) else {
+        return Err(MergeError::Nothing(lacks).into());
+    };
+    lacks.extend(missing);
+    let told = sweep::report(&record, &lacks, context, |merged| {
+        tell(MergeEvent::Swept(merged)).map(|()| merged.class)
+    });
+    Ok(told?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! Parts of a sweep (`--shard`), made by one command each and merged, are the sweep.
+//!
+//! Needs the stock kernel and a KVM host, native or emulated.
+
+#![allow(
+    clippy::tests_outside_test_module,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "an integration test is a test module as a whole"
+)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{said, scratch, unwindlab};
+use serde_json::Value;
+
+const SWEEP: [&str; 4] = ["sweep", "nmi-in-syscall", "--function", "do_syscall_64"];
+
+/// A sweep with more arguments, which leaves a file.
+fn sweep(more: &[&str], file: &Path) {
+    let rest = ["--resume", file.to_str().unwrap()];
+    let output = unwindlab(&[&SWEEP, more, &rest].concat());
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+/// The report of these files, as its lines, and the exit code.
+fn merge(files: &[&PathBuf], more: &[&str]) -> (Vec<String>, Option<i32>) {
+    let files: Vec<&str> = files.iter().map(|it| it.to_str().unwrap()).collect();
+    let output = unwindlab(&[&["merge"], files.as_slice(), more].concat());
+    let told = said(&output);
+    (
+        told.lines().map(str::to_owned).collect(),
+        output.status.code(),
+    )
+}
+
+/// What identifies the trials of a file in each boot, and the failures with those that show them.
+fn trials(file: &Path) -> (BTreeSet<String>, BTreeSet<String>) {
+    let record: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    let point = |it: &Value| format!("{} {}", it["at"], it["then"]["at"]);
+    let points =
+        |it: &Value| -> BTreeSet<String> { it.as_array().unwrap().iter().map(point).collect() };
+    let failures = record["failures"].as_array().unwrap().iter();
+    let failures = failures.map(|it| format!("{} {:?}", it["fell"], points(&it["points"])));
+    (points(&record["tried"]), failures.collect())
+}
+
+#[test]
+fn three_parts_are_the_whole() {
+    let folder = scratch("shards");
+    let whole = folder.join("whole.json");
+    sweep(&[], &whole);
+    let parts: Vec<PathBuf> = (1..=3)
+        .map(|it| folder.join(format!("part-{it}.json")))
+        .collect();
+    for (part, number) in parts.iter().zip(1..) {
+        sweep(&["--shard", &format!("{number}/3")], part);
+    }
+    let all: Vec<&PathBuf> = parts.iter().collect();
+    let json = folder.join("merged.json");
+    let (told, code) = merge(&all, &["--json", json.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{told:?}");
+    assert_eq!(trials(&json), trials(&whole));
+    // It is told as the whole is, to the line.
+    let (told_whole, code) = merge(&[&whole], &[]);
+    assert_eq!(code, Some(0), "{told_whole:?}");
+    let same = |lines: &[String]| -> Vec<String> {
+        let others = |line: &&String| !line.contains("merged from");
+        lines.iter().filter(others).cloned().collect()
+    };
+    assert_eq!(same(&told), same(&told_whole));
+
+    let (told, code) = merge(&[&parts[0], &parts[2]], &[]);
+    assert_eq!(code, Some(125), "{told:?}");
+    assert!(
+        told.contains(&"NOT COMPLETE: part 2/3 is missing".to_owned()),
+        "{told:?}"
+    );
+
+    // What is missing is tried by a sweep that goes on from what is there.
+    let rest = folder.join("rest.json");
+    merge(&[&parts[0], &parts[2]], &["--json", rest.to_str().unwrap()]);
+    sweep(&[], &rest);
+    assert_eq!(trials(&rest), trials(&whole));
+
+    let other = folder.join("other.json");
+    let asks_not = [
+        "--no-request",
+        "--shard",
+        "2/3",
+        "--resume",
+        other.to_str().unwrap(),
+    ];
+    let output = unwindlab(&[SWEEP.as_slice(), &asks_not].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    let (told, code) = merge(&[&parts[0], &other, &parts[2]], &[]);
+    assert_eq!(code, Some(2), "{told:?}");
+    assert!(told.concat().contains("--no-request"), "{told:?}");
+}
