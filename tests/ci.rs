@@ -21,6 +21,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use common::consumers::consume;
 use common::{said, scratch};
 use serde_json::Value;
 use unwindlab_guest_kernel::Cache;
@@ -262,4 +263,99 @@ git -C /harness -c user.name=a -c user.email=a@b commit -q -m all";
         root.read(&format!("home/runner/work/{results}"))
             .contains("<skipped ")
     );
+}
+
+/// Executes a script with a stand-in for unwindlab that says what it is asked for.
+fn asked(script: &str, environment: &[(&str, &str)]) -> String {
+    let folder = scratch("ci-asked");
+    let stand_in = folder.join("unwindlab");
+    fs::write(&stand_in, "#!/bin/bash\nprintf '[%s]' \"$@\"\n").unwrap();
+    fs::set_permissions(&stand_in, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = Command::new("bash")
+        .args(["-euo", "pipefail", "-c", script])
+        .current_dir(&folder)
+        .env_clear()
+        .env("PATH", format!("{}:/usr/bin:/bin", folder.display()))
+        .envs(environment.iter().copied())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_kubernetes_job_is_one_by_the_schema_of_the_api() {
+    let manifest = "ci/kubernetes/sweep.yaml";
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(manifest);
+    let output = consume("manifest.py", &[&file]);
+    let told = said(&output);
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("Job unwindlab-sweep"), "{told}");
+    // The schema is really asked.
+    let text = fs::read_to_string(&file).unwrap();
+    let broken = scratch("ci-manifest").join("broken.yaml");
+    for (right, wrong) in [
+        ("completions: 8", "completions: eight"),
+        ("backoffLimitPerIndex", "backoffLimitPerIndices"),
+    ] {
+        assert!(text.contains(right));
+        fs::write(&broken, text.replace(right, wrong)).unwrap();
+        let output = consume("manifest.py", &[&broken]);
+        assert!(!output.status.success(), "{wrong}: {}", said(&output));
+    }
+
+    let documents = text.split("\n---\n").last().unwrap();
+    let job: Value = serde_saphyr::from_str(documents).unwrap();
+    let spec = &job["spec"];
+    let container = &spec["template"]["spec"]["containers"][0];
+    let value = |name: &str| {
+        let variables = container["env"].as_array().unwrap();
+        let variable = variables.iter().find(|it| it["name"] == name).unwrap();
+        text_of(variable)
+    };
+    assert_eq!(value("PARTS"), spec["completions"].to_string());
+    let (scenario, options, parts) = (value("SCENARIO"), value("OPTIONS"), value("PARTS"));
+    let told = asked(
+        container["args"][0].as_str().unwrap(),
+        &[
+            ("SCENARIO", &scenario),
+            ("OPTIONS", &options),
+            ("PARTS", &parts),
+            ("JOB_COMPLETION_INDEX", "0"),
+        ],
+    );
+    let expected = "[sweep][nmi-in-syscall][--pairs][--shard][1/8][--resume][part-1.json]";
+    assert_eq!(told, expected);
+}
+
+fn text_of(variable: &Value) -> String {
+    text(variable, "value").to_owned()
+}
+
+#[test]
+fn the_github_matrix_makes_each_part_once() {
+    let workflow = yaml("ci/github/sweep.yml");
+    let job = &workflow["jobs"]["part"];
+    let parts = job["strategy"]["matrix"]["part"].as_array().unwrap();
+    let numbers: Vec<u64> = parts.iter().map(|it| it.as_u64().unwrap()).collect();
+    assert_eq!(numbers, (1..=parts.len() as u64).collect::<Vec<_>>());
+    assert_eq!(job["strategy"]["fail-fast"], false);
+    let steps = job["steps"].as_array().unwrap();
+    let sweep = steps.iter().find(|it| it["name"] == "Sweep").unwrap();
+    let environment = &sweep["env"];
+    assert_eq!(environment["PART"], "${{ matrix.part }}");
+    assert_eq!(environment["PARTS"], "${{ strategy.job-total }}");
+    assert_eq!(environment["ARGUMENTS"], "${{ inputs.arguments }}");
+    for job in workflow["jobs"].as_object().unwrap().values() {
+        for step in job["steps"].as_array().unwrap() {
+            assert!(
+                step["run"].as_str().is_none_or(|it| !it.contains("${{")),
+                "{step}"
+            );
+        }
+    }
+    let given = [("ARGUMENTS", "a --pairs"), ("PART", "3"), ("PARTS", "8")];
+    let told = asked(text(sweep, "run"), &given);
+    let expected = "[sweep][a][--pairs][--shard][3/8][--resume][part-3.json]";
+    assert_eq!(told, expected);
 }
