@@ -60,7 +60,8 @@ pub(super) fn merged(parts: &Parts) -> Option<(SweepRecord, Vec<String>)> {
     let (_, first) = parts.first()?;
     let merging = Merging::of(parts, first);
     let mut lacks = merging.missing_parts(first.shard);
-    lacks.extend(merging.not_on_path(first));
+    lacks.extend(merging.untried(parts, first));
+    lacks.extend(merging.fewer_pairs(first.shard));
     let tried: BTreeSet<Point> = merging.tried.values().copied().collect();
     let mut left = merging.left(parts);
     left.ended = lacks.is_empty();
@@ -92,6 +93,8 @@ struct Part {
     tried: usize,
     chosen: BTreeSet<Boundary>,
     pairs: Option<PairCounts>,
+    /// It says by itself what it has not tried.
+    is_told: bool,
     exercised: BTreeMap<String, u32>,
 }
 
@@ -132,6 +135,7 @@ impl Merging {
         let number = record.shard.map_or(1, |it| it.number);
         let part = self.by_part.entry(number).or_default();
         part.ended |= record.left.ended;
+        part.is_told |= !record.left.missed.is_empty() || !record.left.unjudged.is_empty();
         part.tried = part.tried.max(record.tried.len());
         part.chosen.extend(&record.path.chosen);
         // Of two files of one part, the one that came further.
@@ -211,9 +215,14 @@ impl Merging {
         (1..=of).filter_map(told).collect()
     }
 
-    /// Boundaries of some part's path that the part that has to try them did not come by: the path was another one in
-    /// its boot.
-    fn not_on_path(&self, first: &SweepRecord) -> Option<String> {
+    /// Boundaries of some part's path that no part has tried, though the one that has to came to its end: the path was
+    /// another one in its boot. Of pairs, those that were not on its path.
+    fn untried(&self, parts: &Parts, first: &SweepRecord) -> Option<String> {
+        let told = parts.iter().flat_map(|(_, record)| {
+            let unjudged = record.left.unjudged.iter().map(|it| it.0.at);
+            record.left.missed.iter().map(|it| it.at).chain(unjudged)
+        });
+        let told: BTreeSet<Boundary> = told.collect();
         let of = first.shard.map_or(1, |it| it.of);
         let lacks = |at: &&Boundary| {
             let owner = (1..=of).find(|number| {
@@ -221,8 +230,9 @@ impl Merging {
                 first.shard.is_none() || Shard { number, of }.has(**at)
             });
             let part = owner.and_then(|owner| self.by_part.get(&owner));
-            let is_tried = self.tried.contains_key(&(**at, None));
-            !is_tried && part.is_some_and(|part| part.ended && !part.chosen.contains(*at))
+            let is_tried = self.tried.contains_key(&(**at, None)) || told.contains(*at);
+            let may_lack = |part: &Part| part.pairs.is_some() && part.chosen.contains(*at);
+            !is_tried && part.is_some_and(|part| part.ended && !may_lack(part))
         };
         let lacking: Vec<&Boundary> = self.chosen.iter().filter(lacks).collect();
         let name = |at: &&Boundary| {
@@ -235,11 +245,26 @@ impl Merging {
         let named: Vec<String> = lacking.iter().take(MAX_NAMED).map(name).collect();
         (!lacking.is_empty()).then(|| {
             format!(
-                "{} points were on the path of another part only, and not tried: {}",
+                "{} points were tried by no part: {}",
                 lacking.len(),
                 named.join("; ")
             )
         })
+    }
+}
+
+impl Merging {
+    /// Parts that came to their end, and have fewer pairs than they counted.
+    fn fewer_pairs(&self, shard: Option<Shard>) -> Vec<String> {
+        let of = shard.map_or(1, |it| it.of);
+        let told = |(number, part): (&u32, &Part)| {
+            let pairs = part.pairs.filter(|_| part.ended && !part.is_told)?;
+            let counted = pairs.near.saturating_add(pairs.far);
+            let is_whole = pairs.known == pairs.stand_for_all && part.tried as u64 >= counted;
+            let tried = part.tried;
+            (!is_whole).then(|| format!("part {number}/{of} tried {tried} of {counted} pairs"))
+        };
+        self.by_part.iter().filter_map(told).collect()
     }
 }
 

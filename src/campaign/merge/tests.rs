@@ -10,6 +10,7 @@ use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::testing::{FakeProvider, Quiet, analysis};
 use crate::judge::outcome::OutcomeClass;
+use crate::judge::sweep::PairCounts;
 use crate::judge::sweep_record::{
     RecordedFailure, RecordedPath, SweepChoice, SweepIdentity, SweepLeft, SweepRecord, VERSION,
 };
@@ -184,6 +185,33 @@ fn what_is_missing_is_named_and_is_no_pass() {
         lacks[0].starts_with("1 points were") && lacks[0].contains(&place),
         "{lacks:?}"
     );
+}
+
+#[test]
+fn a_part_that_tried_less_than_it_had_to_is_told() {
+    let mut all = parts(3);
+    let left_out = all[1].tried.pop_last().unwrap();
+    let (class, _, lacks) = merged_records(&all).unwrap();
+    assert_eq!(class, OutcomeClass::Untested);
+    let place = format!("f+{:#x}", left_out.at.rip - (1 << 63));
+    assert!(lacks[0].starts_with("1 points were tried by no part") && lacks[0].contains(&place));
+
+    let pairs = |near: u64| {
+        let mut all = parts(2);
+        for part in &mut all {
+            part.identity.pairs = true;
+            part.pairs = Some(PairCounts {
+                near: part.tried.len() as u64,
+                ..PairCounts::default()
+            });
+        }
+        all[0].pairs.as_mut().unwrap().near += near;
+        merged_records(&all).unwrap()
+    };
+    assert_eq!(pairs(0).0, OutcomeClass::Good);
+    let (class, _, lacks) = pairs(1);
+    assert_eq!(class, OutcomeClass::Untested);
+    assert!(lacks[0].starts_with("part 1/2 tried "), "{lacks:?}");
 }
 
 #[test]
