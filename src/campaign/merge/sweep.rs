@@ -262,7 +262,13 @@ impl Merging {
             let counted = pairs.near.saturating_add(pairs.far);
             let is_whole = pairs.known == pairs.stand_for_all && part.tried as u64 >= counted;
             let tried = part.tried;
-            (!is_whole).then(|| format!("part {number}/{of} tried {tried} of {counted} pairs"))
+            (!is_whole).then(|| {
+                format!(
+                    "part {number}/{of} tried {tried} of {counted} pairs, behind {} of {} first NMIs \
+                     that represent others",
+                    pairs.known, pairs.stand_for_all
+                )
+            })
         };
         self.by_part.iter().filter_map(told).collect()
     }
