@@ -52,7 +52,9 @@ fn the_library_passes_as_in_its_snapshots() {
     // nothing about the kernel: such a scenario runs once more, and this is shown. No other
     // outcome does.
     let mut code = output.status.code();
-    for record in records.iter_mut().filter(|it| it.outcome == "infra-error") {
+    // Without `--retries`, what is flaky is a guest that did not come to its agent.
+    let hosts = ["infra-error", "flaky"];
+    for record in { records.iter_mut() }.filter(|it| hosts.contains(&it.outcome.as_str())) {
         eprintln!(
             "FLAKY: the KVM host failed in {}, running it again\n{}",
             record.name,

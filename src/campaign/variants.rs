@@ -132,6 +132,6 @@ fn untested(results: &[ScenarioResult]) -> Option<String> {
     results
         .iter()
         .filter(|result| result.outcome != Outcome::Skip)
-        .find(|result| !result.outcome.is_tested())
+        .find(|result| !result.is_tested())
         .map(ScenarioResult::brief)
 }

@@ -55,21 +55,45 @@ impl Attempt {
 }
 
 impl ScenarioResult {
-    /// Whether it is worth another attempt. What the kernel or the KVM host lacks, it lacks the next time too.
+    /// Whether it is worth another attempt. What the kernel or the KVM host lacks, it lacks the next time too, and what is
+    /// flaky stays so.
     #[must_use]
     pub fn may_be_retried(&self) -> bool {
-        self.outcome != Outcome::Skip && self.outcome.class() != OutcomeClass::Good
+        let is_settled = matches!(self.outcome, Outcome::Skip | Outcome::Flaky);
+        !is_settled && self.outcome.class() != OutcomeClass::Good
+    }
+
+    /// The result of a trial whose machine was started twice, because the first did not come to its agent: `why`. It is `flaky` if it is
+    /// good: a kernel that does not boot now and then is no good one, and neither may the KVM host be.
+    #[must_use]
+    pub fn started_twice(mut self, why: &str) -> Self {
+        let told = format!("{}: {why}", Outcome::BootError.name());
+        let first = Attempt {
+            outcome: Outcome::BootError,
+            reasons: vec![why.to_owned()],
+            duration: Duration::ZERO,
+            artifacts: Vec::new(),
+        };
+        if self.outcome.class() == OutcomeClass::Good {
+            let told = format!("{told}; {} when it was booted again", self.outcome.name());
+            self.reasons.insert(0, told);
+            self.outcome = Outcome::Flaky;
+        } else {
+            self.reasons.push(format!("before that, {told}"));
+        }
+        self.attempts.insert(0, first);
+        self
     }
 
     /// The result of several attempts, of which this is the last: `flaky` if it is good and those before are not.
     #[must_use]
-    pub fn after(mut self, before: Vec<Attempt>) -> Self {
+    pub fn after(mut self, mut before: Vec<Attempt>) -> Self {
         if before.is_empty() {
             return self;
         }
         let told = before.iter().zip(1..).map(|(it, number)| it.line(number));
         let mut told: Vec<String> = told.collect();
-        if self.outcome.class() == OutcomeClass::Good {
+        if self.outcome == Outcome::Flaky || self.outcome.class() == OutcomeClass::Good {
             told.push(format!(
                 "attempt {}: {}",
                 before.len() + 1,
@@ -82,8 +106,15 @@ impl ScenarioResult {
             self.reasons.append(&mut told);
         }
         self.duration += before.iter().map(|it| it.duration).sum::<Duration>();
+        before.append(&mut self.attempts);
         self.attempts = before;
         self
+    }
+
+    /// Whether it says anything about the kernel. One whose machine was started twice, and is good otherwise, does not.
+    #[must_use]
+    pub fn is_tested(&self) -> bool {
+        self.class() != OutcomeClass::Untested
     }
 
     /// What it says about the kernel. A flaky result says what the attempts that did not pass say.
@@ -156,6 +187,35 @@ mod tests {
     }
 
     #[test]
+    fn a_boot_that_succeeds_the_second_time_only_is_no_pass() {
+        for good in [Outcome::Pass, Outcome::ExpectedFailure] {
+            let twice = result(good).started_twice("triple fault");
+            assert_eq!(twice.outcome, Outcome::Flaky);
+            let told = format!(
+                "boot-error: triple fault; {} when it was booted again",
+                good.name()
+            );
+            assert_eq!(twice.reasons, [told.as_str(), "why"]);
+            assert!(!twice.is_tested() && !twice.may_be_retried());
+            let alone = std::slice::from_ref(&twice);
+            assert_eq!(exit_code_of(alone, FlakyIs::Fail), 125);
+            assert_eq!(exit_code_of(alone, FlakyIs::Pass), 0);
+            let later = twice.after(vec![Attempt::of(&result(Outcome::Hang))]);
+            assert_eq!(later.outcome, Outcome::Flaky);
+            assert_eq!(later.attempts.len(), 2);
+            assert_eq!(exit_code_of(&[later], FlakyIs::Fail), 1);
+        }
+        let failed = result(Outcome::Fail).started_twice("triple fault");
+        assert_eq!(failed.outcome, Outcome::Fail);
+        assert_eq!(
+            failed.reasons,
+            ["why", "before that, boot-error: triple fault"]
+        );
+        assert_eq!(failed.attempts.len(), 1);
+        assert!(failed.is_tested());
+    }
+
+    #[test]
     fn a_flaky_result_counts_as_what_went_wrong() {
         let code = |before: &[Outcome], flaky_is| {
             let results = [result(Outcome::Pass), after(Outcome::Pass, before)];
@@ -189,7 +249,10 @@ mod tests {
             .into_iter()
             .filter(|it| result(*it).may_be_retried());
         assert!(retried.eq(Outcome::ALL.into_iter().filter(|it| {
-            !matches!(it, Outcome::Pass | Outcome::ExpectedFailure | Outcome::Skip)
+            !matches!(
+                it,
+                Outcome::Pass | Outcome::ExpectedFailure | Outcome::Skip | Outcome::Flaky
+            )
         })));
     }
 }

@@ -94,12 +94,6 @@ impl Outcome {
         }
     }
 
-    /// Whether it says anything about the kernel.
-    #[must_use]
-    pub fn is_tested(self) -> bool {
-        self.class() != OutcomeClass::Untested
-    }
-
     /// Whether the guest ended its trial before its time, which is the kernel's fault: what was recorded is cut short,
     /// and lacks what a violation is told by.
     #[must_use]

@@ -42,10 +42,7 @@ pub struct ScenarioResult {
     #[serde(serialize_with = "seconds")]
     #[schemars(with = "f64")]
     pub duration: Duration,
-    /// How the machine died that was started before this one, before it had come to its agent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub restarted: Option<String>,
-    /// The attempts before, none of which passed (`--retries`).
+    /// The attempts before, none of which passed: those of `--retries`, and a machine that did not come to its agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,
     /// Files that were written.
@@ -121,7 +118,6 @@ impl ScenarioResult {
             snapshot: None,
             counts: Counts::default(),
             duration: Duration::ZERO,
-            restarted: None,
             attempts: Vec::new(),
             artifacts: Vec::new(),
             trace_sha256: None,

@@ -17,8 +17,8 @@ pub struct Soaked {
     pub name: String,
     /// Trials that were asked for.
     pub planned: u32,
-    /// How many trials ended so, by the outcome's name; those that never were are left out.
-    outcomes: BTreeMap<&'static str, (Outcome, u32)>,
+    /// How many trials ended so, and what they say, by the outcome's name; those that never were are left out.
+    outcomes: BTreeMap<&'static str, (Outcome, OutcomeClass, u32)>,
     /// How many trials matched each finding.
     pub findings: BTreeMap<String, u32>,
     /// Each distinct reason against a good trial, and the first trial that gave it. The first few.
@@ -46,7 +46,8 @@ impl Soaked {
     /// Adds a trial.
     pub fn add(&mut self, result: &ScenarioResult) {
         let entry = self.outcomes.entry(result.outcome.name());
-        entry.or_insert((result.outcome, 0)).1 += 1;
+        let class = result.class();
+        entry.or_insert((result.outcome, class, 0)).2 += 1;
         for finding in result.findings() {
             *self.findings.entry(finding.to_owned()).or_default() += 1;
         }
@@ -65,14 +66,14 @@ impl Soaked {
     /// Trials made.
     #[must_use]
     pub fn made(&self) -> u32 {
-        self.outcomes.values().map(|(_, count)| count).sum()
+        self.outcomes.values().map(|(_, _, count)| count).sum()
     }
 
     /// Trials that ended so.
     #[must_use]
     pub fn class(&self, class: OutcomeClass) -> u32 {
-        let of = self.outcomes.values().filter(|it| it.0.class() == class);
-        of.map(|(_, count)| count).sum()
+        let of = self.outcomes.values().filter(|it| it.1 == class);
+        of.map(|(_, _, count)| count).sum()
     }
 
     /// Trials that say something of the kernel.
@@ -96,7 +97,10 @@ impl Soaked {
     /// How many ended so, in the order of [`Outcome::ALL`].
     #[must_use]
     pub fn outcomes(&self) -> Vec<(Outcome, u32)> {
-        let count = |outcome: Outcome| self.outcomes.get(outcome.name()).copied();
+        let count = |outcome: Outcome| {
+            let of = self.outcomes.get(outcome.name());
+            of.map(|(_, _, count)| (outcome, *count))
+        };
         Outcome::ALL.into_iter().filter_map(count).collect()
     }
 

@@ -33,9 +33,6 @@ pub fn row(result: &ScenarioResult, width: usize) -> String {
             let _ = write!(line, ", {} expected failures", trials.expected_failures);
         }
     }
-    if let Some(why) = &result.restarted {
-        let _ = write!(line, "  started twice ({})", printable(why));
-    }
     if result.duration > Duration::ZERO {
         let _ = write!(line, "  {:.1} s", result.duration.as_secs_f64());
     }

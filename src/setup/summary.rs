@@ -83,7 +83,7 @@ impl TriedSetup {
         result: &ScenarioResult,
         finding: &dyn Fn(&Failure) -> Option<String>,
     ) -> Self {
-        let untested = result.outcome.class() == OutcomeClass::Untested;
+        let untested = !result.is_tested();
         if untested {
             return Self::untested(number, levels, result);
         }

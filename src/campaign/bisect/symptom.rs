@@ -92,7 +92,7 @@ impl BisectSymptom {
         };
         match (result.outcome, self) {
             (Outcome::InfraError | Outcome::Timeout, _) => SymptomCheck::HarnessFailed(reason()),
-            (outcome, _) if !outcome.is_tested() => SymptomCheck::Untestable(reason()),
+            _ if !result.is_tested() => SymptomCheck::Untestable(reason()),
             (Outcome::Pass | Outcome::ExpectedFailure, _) => SymptomCheck::NotShown,
             // Wrong in another way: of use only where this invariant was really looked at.
             (Outcome::Fail, Self::Invariant(id)) if holds(result, id) => SymptomCheck::NotShown,

@@ -233,7 +233,7 @@ fn row(mutant: Option<&Mutant>, results: KernelResults) -> MutantRow {
 
 fn cell(result: &ScenarioResult) -> Cell {
     let fallen = result.fallen();
-    if !result.outcome.is_tested() {
+    if !result.is_tested() {
         Cell::Untested(result.outcome)
     } else if fallen.is_empty() {
         match result.outcome {
@@ -260,7 +260,7 @@ fn fate(falls: &[String], results: &[ScenarioResult]) -> Fate {
     if let Some(fate) = caught(falls, &fallen.map(str::to_owned).collect()) {
         return fate;
     }
-    let untested = results.iter().find(|result| !result.outcome.is_tested());
+    let untested = results.iter().find(|result| !result.is_tested());
     match untested {
         Some(result) => Fate::Untested(result.brief()),
         None => not_caught(results.iter().flat_map(ScenarioResult::findings)),
@@ -286,7 +286,7 @@ fn control(results: &[ScenarioResult]) -> Fate {
     };
     match results.iter().find(|result| !good(result)) {
         None => Fate::Clean,
-        Some(result) if result.outcome.is_tested() => Fate::Unclean(result.brief()),
+        Some(result) if result.is_tested() => Fate::Unclean(result.brief()),
         Some(result) => Fate::Untested(result.brief()),
     }
 }

@@ -47,7 +47,7 @@ pub(super) fn replay(
     })?;
     context.check_interrupt()?;
     let results = summary.results.iter();
-    let made = results.clone().filter(|it| it.outcome.is_tested()).count();
+    let made = results.clone().filter(|it| it.is_tested()).count();
     let failures: Vec<_> = results.filter_map(ReplayVerdict::of_run).collect();
     Ok(ReplaySummary {
         result: compare(&request.file.replay.verdict, made, &failures),

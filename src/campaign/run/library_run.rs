@@ -400,7 +400,9 @@ impl<'a> LibraryRun<'a> {
             duration,
         });
         result.trace_sha256 = trace_sha256;
-        result.restarted.clone_from(&recording.restarted);
+        if let Some(why) = &recording.restarted {
+            result = result.started_twice(why);
+        }
         if let Some(kept) = &self.kept
             && let Err(error) = kept.artifacts.keep(&mut result, &recording)
         {

@@ -14,7 +14,7 @@ use crate::campaign::testing::{
     FakeKernel, FakeProvider, Quiet, Recorded, analysis, died, ended, folder,
 };
 use crate::judge::Outcome;
-use crate::judge::flaky::FlakyIs;
+use crate::judge::flaky::{FlakyIs, exit_code_of};
 use crate::judge::outcome::OutcomeClass;
 use crate::report::artifacts::Artifacts;
 use crate::scenario::Library;
@@ -104,13 +104,15 @@ fn a_boot_that_stands_still_is_tried_on_another_host_and_told() {
     };
 
     let (booted, hosts) = result(true, vec![stood_still(), ended(TrialEnd::Completed)]);
-    assert_eq!((booted.outcome, hosts), (Outcome::Pass, 2));
-    assert_eq!(booted.restarted.as_deref(), Some("no agent after 60 s"));
+    assert_eq!((booted.outcome, hosts), (Outcome::Flaky, 2));
+    let told = "boot-error: no agent after 60 s; pass when it was booted again";
+    assert_eq!(booted.reasons[0], told);
+    assert_eq!(exit_code_of(&[booted], FlakyIs::Fail), 125);
 
     let (again, hosts) = result(true, vec![stood_still(), stood_still()]);
     assert_eq!((again.outcome, hosts), (Outcome::BootError, 2));
     assert!(again.reasons[0].contains("as on another outer machine before"));
-    assert_eq!(again.restarted, None);
+    assert!(again.attempts.is_empty());
 
     // Nothing of this machine's own KVM is doubted.
     let (once, hosts) = result(false, vec![stood_still()]);

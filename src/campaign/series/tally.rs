@@ -44,7 +44,7 @@ impl SeriesTally {
     }
 
     fn compare(&mut self, result: &ScenarioResult) -> Change {
-        let passes = match result.outcome.class() {
+        let passes = match result.class() {
             OutcomeClass::Good => true,
             OutcomeClass::Bad => false,
             OutcomeClass::Untested => {

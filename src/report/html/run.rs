@@ -156,7 +156,7 @@ fn shown(result: &ScenarioResult, names: Names<'_>) -> Shown {
     Shown {
         name: printable(&result.name),
         outcome: result.outcome.name(),
-        class: class(result.outcome.class()),
+        class: class(result.class()),
         seconds: result.duration.as_secs_f64(),
         counts: [samples, deferred, late, lost, injections],
         trials: result.trials.map(|trials| trials.made),
