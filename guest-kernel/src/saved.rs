@@ -5,7 +5,7 @@
 //! that were used longest ago. None is written where the file system is short of room.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -87,6 +87,14 @@ impl SavedMachines {
         Self { cache }
     }
 
+    /// The SHA-256 of a file that states depend on, read at most once a boot of the system while nobody changes it.
+    ///
+    /// # Errors
+    /// [`CacheError`].
+    pub fn digest(&self, path: &Path) -> Result<String, CacheError> {
+        self.cache.digest(path)
+    }
+
     /// The state of this name. It counts as used now.
     ///
     /// # Errors
@@ -100,8 +108,9 @@ impl SavedMachines {
         let Ok(file) = File::open(&path) else {
             return Ok(None);
         };
-        // One that cannot be marked goes earlier than it should.
-        let _ = file.set_modified(SystemTime::now());
+        // When it was last used is the folder's time: the file's own must not change, by which its digest is known. One that cannot be
+        // marked goes earlier than it should.
+        let _ = File::open(&entry.dir).and_then(|it| it.set_modified(SystemTime::now()));
         Ok(Some(SavedMachine {
             file,
             about: entry.about,
@@ -191,10 +200,12 @@ impl SavedMachines {
         let mut states = Vec::new();
         for entry in self.cache.all::<AboutMachine>(KIND)? {
             // Gone meanwhile.
-            let Ok(metadata) = fs::metadata(entry.dir.join(FILE)) else {
+            let (Ok(metadata), Ok(folder)) =
+                (fs::metadata(entry.dir.join(FILE)), fs::metadata(&entry.dir))
+            else {
                 continue;
             };
-            let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            let used = folder.modified().unwrap_or(SystemTime::UNIX_EPOCH);
             states.push((used, taken(&metadata), entry));
         }
         states.sort_by_key(|(used, ..)| *used);
@@ -289,9 +300,11 @@ mod tests {
         let (_folder, machines) = machines();
         for (age, id) in [(3, "old"), (1, "young"), (2, "between")] {
             keep(&machines, id, 1 << 20);
-            let file = machines.find(id).unwrap().unwrap().file;
+            let (dir, ..) = { machines.all().unwrap().into_iter() }
+                .find(|(dir, ..)| dir.ends_with(format!("machine-{id}")))
+                .unwrap();
             let used = SystemTime::now() - Duration::from_secs(60 * age);
-            file.set_modified(used).unwrap();
+            File::open(dir).unwrap().set_modified(used).unwrap();
         }
         let total: u64 = machines.all().unwrap().iter().map(|it| it.2).sum();
         assert!(((3 << 20)..(4 << 20)).contains(&total), "{total}");

@@ -22,7 +22,7 @@ use super::provider::{HostRequest, Provider, ProviderError, TestKernel};
 use unwindlab_engine::host::emulated::GivenKernel;
 use unwindlab_engine::host::emulated::deterministic::Deterministic;
 use unwindlab_engine::host::emulated::first_cpu::OUTER_CPUS;
-use unwindlab_engine::host::emulated::initramfs::{self, Contents};
+use unwindlab_engine::host::emulated::initramfs::{Contents, Initramfs};
 use unwindlab_engine::host::emulated::qemu::OuterMachine;
 use unwindlab_engine::host::native::process::Given;
 use unwindlab_engine::host::{emulated, native};
@@ -50,18 +50,18 @@ impl ThisMachine {
         let qemu = kernels::qemu(&cache()?, progress).map_err(unavailable)?;
         let outer = kernels::outer_kernel(&cache()?, progress).map_err(unavailable)?;
         // This path works even if a build has replaced the file meanwhile.
-        let init = Path::new("/proc/self/exe");
-        let initramfs = initramfs::build(&Contents {
+        let init = "/proc/self/exe".into();
+        let initramfs = Initramfs::new(Contents {
             init,
-            modules: &outer.modules,
+            modules: outer.modules,
             // A machine that must not hear of anything once it runs.
             kernels: { request.seed.is_some() }
-                .then_some((kernel.hash(), kernel.path()))
-                .as_slice(),
-            perf_tool: request.perf_tool,
-            peer: request.peer,
-        })
-        .map_err(|e| ProviderError::Unavailable(format!("cannot build the outer machine: {e}")))?;
+                .then(|| (kernel.hash().to_owned(), kernel.path().to_owned()))
+                .into_iter()
+                .collect(),
+            perf_tool: request.perf_tool.map(Path::to_owned),
+            peer: request.peer.map(Path::to_owned),
+        });
         let machine = OuterMachine {
             qemu,
             vmlinux: outer.vmlinux,

@@ -12,11 +12,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
+use super::digests::{Digests, is_sparse};
 use super::entries::{MANIFEST, sync_dir};
-use super::sparse;
-use super::{At, CacheError, hex};
+use super::{At, CacheError};
 
 /// All files below a folder but for the manifest, by their path in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +70,7 @@ impl Contents {
                 }
                 Kind::Link | Kind::Other => {}
             }
-            if let Some(digest) = digest(path, kind)? {
+            if let Some(digest) = digest(path, kind, &mut Digests::none())? {
                 contents.sha256.insert(name.to_path_buf(), digest);
             }
             Ok(())
@@ -81,8 +80,12 @@ impl Contents {
         Ok(contents)
     }
 
-    /// The first difference between a folder and what these say, if there is one.
-    pub(super) fn damage(&self, dir: &Path) -> Result<Option<Damage>, CacheError> {
+    /// The first difference between a folder and what these say, if there is one. Files whose digest is known are not read.
+    pub(super) fn damage(
+        &self,
+        dir: &Path,
+        digests: &mut Digests,
+    ) -> Result<Option<Damage>, CacheError> {
         let damage = |file: &Path, what: String| {
             let file = file.to_path_buf();
             Some(Damage { file, what })
@@ -100,7 +103,7 @@ impl Contents {
         let mut left = self.sha256.clone();
         let mut found = None;
         each(dir, Path::new(""), &mut |name, path, kind| {
-            let digest = digest(path, kind)?;
+            let digest = digest(path, kind, digests)?;
             let known = left.remove(name);
             let what = match (&digest, &known) {
                 _ if found.is_some() || matches!(kind, Kind::Folder) || digest == known => None,
@@ -171,25 +174,10 @@ fn each(
     Ok(())
 }
 
-/// Whether a file has holes, which take no room and are not read.
-fn is_sparse(metadata: &fs::Metadata) -> bool {
-    metadata.blocks().saturating_mul(512) < metadata.len()
-}
-
-/// The SHA-256 of a file, or what a link says. That of a file with holes is of its length, and of those of its blocks that are not
-/// zero, with their places.
-fn digest(path: &Path, kind: Kind) -> Result<Option<String>, CacheError> {
+/// The SHA-256 of a file, or what a link says.
+fn digest(path: &Path, kind: Kind, digests: &mut Digests) -> Result<Option<String>, CacheError> {
     Ok(match kind {
-        Kind::File => {
-            let mut hash = Sha256::new();
-            let mut file = File::open(path).at(path)?;
-            if is_sparse(&file.metadata().at(path)?) {
-                sparse::add(&mut hash, &file).at(path)?;
-                return Ok(Some(format!("sparse {}", hex(&hash.finalize()))));
-            }
-            io::copy(&mut file, &mut hash).at(path)?;
-            Some(hex(&hash.finalize()))
-        }
+        Kind::File => Some(digests.of(path)?),
         Kind::Link => {
             let target = fs::read_link(path).at(path)?;
             Some(format!("-> {}", target.display()))

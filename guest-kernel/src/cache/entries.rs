@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::contents::{Contents, Damage};
+use super::digests::Digests;
 use super::notes::{to_json, write_synced};
 use super::{At, Cache, CacheError, Scratch};
 use crate::progress::Progress;
@@ -39,10 +40,13 @@ pub struct Verified {
 }
 
 pub(super) const MANIFEST: &str = "entry.json";
+/// Kinds of entries whose files are read once a boot of the system, for they are large, and only guests execute them. What this machine
+/// executes, such as QEMU and its libraries, is read each time.
+const READ_ONCE: [&str; 3] = ["kernel", "machine", "outer"];
 
 impl Cache {
-    /// The entry `KIND-ID`, if it exists and is what was published: every file is read and compared.
-    /// A damaged entry is set aside, and a warning names what is wrong with it.
+    /// The entry `KIND-ID`, if it exists and is what was published: every file is compared, and those are read whose digest
+    /// is not [known](super::digests). A damaged entry is set aside, and a warning names what is wrong with it.
     pub(crate) fn find<T: DeserializeOwned>(
         &self,
         kind: &str,
@@ -51,7 +55,12 @@ impl Cache {
         let Some((entry, contents)) = self.read(kind, id)? else {
             return Ok(None);
         };
-        let Some(damage) = contents.damage(&entry.dir)? else {
+        let mut digests = match READ_ONCE.contains(&kind) {
+            true => Digests::remembered(self)?,
+            false => Digests::none(),
+        };
+        let Some(damage) = contents.damage(&entry.dir, &mut digests)? else {
+            digests.remember(self)?;
             return Ok(Some(entry));
         };
         let aside = self.set_aside(&entry.dir, &contents)?;
@@ -115,7 +124,7 @@ impl Cache {
             let dir = self.root.join("entries").join(&name);
             let text = fs::read(dir.join(MANIFEST)).unwrap_or_default();
             let damage = match serde_json::from_slice::<Manifest<serde_json::Value>>(&text) {
-                Ok(manifest) => manifest.contents.damage(&dir)?,
+                Ok(manifest) => manifest.contents.damage(&dir, &mut Digests::none())?,
                 Err(error) => Some(Damage::manifest(&error)),
             };
             match damage {
@@ -147,7 +156,9 @@ impl Cache {
     /// Moves a damaged entry out of the way, unless another process has made it again meanwhile.
     fn set_aside(&self, dir: &Path, contents: &Contents) -> Result<Option<PathBuf>, CacheError> {
         let aside = self.move_away(dir)?;
-        if contents.damage(&aside)?.is_none() && fs::rename(&aside, dir).is_ok() {
+        if contents.damage(&aside, &mut Digests::none())?.is_none()
+            && fs::rename(&aside, dir).is_ok()
+        {
             return Ok(None);
         }
         Ok(Some(aside))

@@ -11,11 +11,13 @@
 //! ```
 //!
 //! An entry is written under `tmp/`, synced, and renamed into `entries/`, so every entry there is
-//! complete, even after a crash. Before one is used, all of its files are compared with their SHA-256. Locks are `flock`s, which the kernel releases when the process
+//! complete, even after a crash. Before one is used, all of its files are compared with their SHA-256;
+//! [`digests`] says which are read for that. Locks are `flock`s, which the kernel releases when the process
 //! dies. A folder in `tmp/` whose lock is free was therefore abandoned, and the next
 //! [`Cache::open`] removes it.
 
 mod contents;
+mod digests;
 mod entries;
 mod error;
 mod notes;

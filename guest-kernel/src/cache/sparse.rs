@@ -24,16 +24,9 @@ pub(super) fn add(hash: &mut Sha256, file: &File) -> io::Result<()> {
         at = data - data % BLOCK as u64;
         while at < end {
             let wanted = usize::try_from(end - at).map_or(CHUNK, |left| left.min(CHUNK));
-            let read = file.read_at(chunk.get_mut(..wanted).unwrap_or_default(), at)?;
-            if read == 0 {
-                return Ok(());
-            }
-            // A short read ends within a block: the rest comes with the next one.
-            let whole = match read < wanted {
-                true => (read - read % BLOCK).max(read.min(BLOCK)),
-                false => read,
-            };
-            for block in chunk.get(..whole).unwrap_or_default().chunks(BLOCK) {
+            let read = chunk.get_mut(..wanted).unwrap_or_default();
+            file.read_exact_at(read, at)?;
+            for block in read.chunks(BLOCK) {
                 if block.iter().any(|byte| *byte != 0) {
                     hash.update(at.to_le_bytes());
                     hash.update(block);

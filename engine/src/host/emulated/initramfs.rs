@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use sha2::{Digest as _, Sha256};
@@ -21,65 +22,120 @@ pub const PEER: &str = "/peer";
 
 /// What the initramfs contains.
 #[derive(Debug)]
-pub struct Contents<'a> {
+pub struct Contents {
     /// The program that becomes `/init`: this one.
-    pub init: &'a Path,
+    pub init: PathBuf,
     /// The modules that make /dev/kvm, in load order, uncompressed.
-    pub modules: &'a [PathBuf],
+    pub modules: Vec<PathBuf>,
     /// Content hash and ELF of each kernel under test.
-    pub kernels: &'a [(&'a str, &'a Path)],
+    pub kernels: Vec<(String, PathBuf)>,
     /// The folder of the distribution's perf, where a scenario uses it.
-    pub perf_tool: Option<&'a Path>,
+    pub perf_tool: Option<PathBuf>,
     /// The folder of a QEMU to compare with, where something is measured.
-    pub peer: Option<&'a Path>,
+    pub peer: Option<PathBuf>,
 }
 
-/// An initramfs in memory; QEMU reads it from the descriptor.
+/// An initramfs, packed when a machine first boots into it: one that goes on from a saved state never does.
 #[derive(Debug)]
 pub struct Initramfs {
-    /// A memfd.
-    pub file: OwnedFd,
-    /// SHA-256 of what is in it.
-    pub sha256: [u8; 32],
+    contents: Contents,
+    packed: OnceLock<OwnedFd>,
 }
 
-/// Builds it.
-///
-/// # Errors
-/// When a file cannot be read, named in the error, or memory cannot be had.
-pub fn build(contents: &Contents<'_>) -> io::Result<Initramfs> {
-    let mut archive = Archive::default()
-        .standard_devices()?
-        .file("init", &read(contents.init)?)?
-        .directory("modules")?;
-    let mut order = String::new();
-    for (number, module) in contents.modules.iter().enumerate() {
-        let path = format!("modules/{number}.ko");
-        archive = archive.file(&path, &read(module)?)?;
-        order.push_str(&format!("/{path}\n"));
+impl Initramfs {
+    /// Of these contents.
+    #[must_use]
+    pub const fn new(contents: Contents) -> Self {
+        Self {
+            contents,
+            packed: OnceLock::new(),
+        }
     }
-    archive = archive
-        .file(MODULE_ORDER.trim_start_matches('/'), order.as_bytes())?
-        .directory(KERNELS.trim_start_matches('/'))?;
-    for (id, kernel) in contents.kernels {
-        let path = format!("{}/{id}", KERNELS.trim_start_matches('/'));
-        archive = archive.file(&path, &read(kernel)?)?;
+
+    /// The initramfs as a memfd; QEMU reads it from the descriptor.
+    ///
+    /// # Errors
+    /// When a file cannot be read, named in the error, or memory cannot be had.
+    pub fn packed(&self) -> io::Result<BorrowedFd<'_>> {
+        let packed = match self.packed.get() {
+            Some(packed) => packed,
+            None => {
+                let packed = self.contents.pack()?;
+                self.packed.get_or_init(|| packed)
+            }
+        };
+        Ok(packed.as_fd())
     }
-    if let Some(dir) = contents.perf_tool {
-        let file = perf_tool::FILE.trim_start_matches('/');
-        archive = archive.file(file, &perf_tool::archive(dir)?)?;
+
+    /// Adds all that the initramfs is packed from. `digest` is that of a file.
+    ///
+    /// # Errors
+    /// Those of `digest`, and of reading the folders.
+    pub fn add_to(
+        &self,
+        hash: &mut Sha256,
+        digest: &dyn Fn(&Path) -> io::Result<String>,
+    ) -> io::Result<()> {
+        let Contents {
+            init,
+            modules,
+            kernels,
+            perf_tool,
+            peer,
+        } = &self.contents;
+        let mut parts = vec![digest(init)?];
+        for module in modules {
+            parts.push(digest(module)?);
+        }
+        for (id, kernel) in kernels {
+            parts.extend([id.clone(), digest(kernel)?]);
+        }
+        for part in &parts {
+            hash.update(part.as_bytes());
+            hash.update([0]);
+        }
+        if let Some(dir) = perf_tool {
+            hash.update(perf_tool::archive(dir)?);
+        }
+        if let Some(dir) = peer {
+            // Measurements start no machine from a state.
+            hash.update(dir.as_os_str().as_encoded_bytes());
+        }
+        Ok(())
     }
-    if let Some(dir) = contents.peer {
-        archive = closure::add(archive, PEER, dir, &[qemu::PROGRAM], &[qemu::FIRMWARE])?;
+}
+
+impl Contents {
+    fn pack(&self) -> io::Result<OwnedFd> {
+        let mut archive = Archive::default()
+            .standard_devices()?
+            .file("init", &read(&self.init)?)?
+            .directory("modules")?;
+        let mut order = String::new();
+        for (number, module) in self.modules.iter().enumerate() {
+            let path = format!("modules/{number}.ko");
+            archive = archive.file(&path, &read(module)?)?;
+            order.push_str(&format!("/{path}\n"));
+        }
+        archive = archive
+            .file(MODULE_ORDER.trim_start_matches('/'), order.as_bytes())?
+            .directory(KERNELS.trim_start_matches('/'))?;
+        for (id, kernel) in &self.kernels {
+            let path = format!("{}/{id}", KERNELS.trim_start_matches('/'));
+            archive = archive.file(&path, &read(kernel)?)?;
+        }
+        if let Some(dir) = &self.perf_tool {
+            let file = perf_tool::FILE.trim_start_matches('/');
+            archive = archive.file(file, &perf_tool::archive(dir)?)?;
+        }
+        if let Some(dir) = &self.peer {
+            archive = closure::add(archive, PEER, dir, &[qemu::PROGRAM], &[qemu::FIRMWARE])?;
+        }
+        let memfd = memfd_create("unwindlab-initramfs", MemfdFlags::CLOEXEC)?;
+        let mut file = fs::File::from(memfd);
+        file.write_all(&archive.finish()?)?;
+        Ok(file.into())
     }
-    let memfd = memfd_create("unwindlab-initramfs", MemfdFlags::CLOEXEC)?;
-    let mut file = fs::File::from(memfd);
-    let archive = archive.finish()?;
-    file.write_all(&archive)?;
-    Ok(Initramfs {
-        file: file.into(),
-        sha256: Sha256::digest(&archive).into(),
-    })
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {

@@ -21,7 +21,6 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 
 use unwindlab_guest_kernel::{AboutMachine, SavedMachine, SavedMachines};
@@ -62,7 +61,10 @@ pub fn start(
     progress: &dyn Progress,
     interrupt: &Interrupt,
 ) -> Result<Emulated, InfraError> {
-    let names = Names::of(outer, kernel);
+    let names = Names::of(outer, kernel).map_err(|source| {
+        let what = "QEMU";
+        HostError::Start { what, source }.with_console(String::new())
+    })?;
     let mut told = String::new();
     if let Some((mut host, what)) = go_on(outer, kernel, &names, interrupt, &mut told)? {
         let release = &host.about.release;
@@ -130,13 +132,17 @@ struct Names {
 }
 
 impl Names {
-    fn of(outer: &OuterMachine, kernel: GivenKernel<'_>) -> Self {
-        let bare = outer.identity();
+    /// A machine that is not saved needs none.
+    fn of(outer: &OuterMachine, kernel: GivenKernel<'_>) -> io::Result<Self> {
+        let Some(machines) = &outer.saved else {
+            return Ok(Self::default());
+        };
+        let bare = outer.identity(machines)?;
         let kernel: String = kernel.hash.chars().take(32).collect();
-        Self {
+        Ok(Self {
             with_guests: format!("{bare}-{kernel}"),
             bare,
-        }
+        })
     }
 }
 
@@ -176,18 +182,15 @@ fn load(
     let SavedMachine { file, about, .. } = &saved;
     let mut host = spawn(outer, Some(file), interrupt).map_err(cannot)?;
     host.about = about.clone();
-    let (whole, idle) = thread::scope(|scope| {
-        let whole = scope.spawn(|| machines.is_whole(&saved));
-        (whole.join(), host.process.idle(&ToHost::Ping, LOAD_LIMIT))
-    });
-    match whole {
-        Ok(Ok(true)) => {}
-        Ok(Ok(false)) => return Ok(None),
-        Ok(Err(error)) => return Err(cannot(io::Error::other(error))),
-        Err(_) => return Err(cannot(io::Error::other("it could not be compared"))),
+    // QEMU reads it meanwhile. What is damaged, or does not come up, ends with `host`.
+    match machines.is_whole(&saved) {
+        Ok(true) => host
+            .process
+            .idle(&ToHost::Ping, LOAD_LIMIT)
+            .map(|_| Some(host)),
+        Ok(false) => Ok(None),
+        Err(error) => Err(cannot(io::Error::other(error))),
     }
-    // What does not come up ends with `host`.
-    idle.map(|_| Some(host))
 }
 
 /// Starts QEMU, for a boot or from a saved state.
@@ -205,7 +208,6 @@ fn spawn(outer: &OuterMachine, from: Option<&File>, interrupt: &Interrupt) -> io
     };
     let (stream, channel_end) = UnixStream::pair()?;
     let (console, console_end) = UnixStream::pair()?;
-    let initrd = outer.initramfs.file.as_fd();
     let (channel_fd, console_fd) = (channel_end.as_raw_fd(), console_end.as_raw_fd());
     let mut options = vec![
         ("-accel", "tcg,thread=multi,tb-size=512".to_owned()),
@@ -215,11 +217,16 @@ fn spawn(outer: &OuterMachine, from: Option<&File>, interrupt: &Interrupt) -> io
             "virtserialport,chardev=channel,name=unwindlab".to_owned(),
         ),
         ("-smp", outer.cpus.to_string()),
-        ("-initrd", inherited_path(initrd)),
         ("-chardev", format!("socket,id=channel,fd={channel_fd}")),
         ("-chardev", format!("socket,id=console,fd={console_fd}")),
     ];
-    let mut inherited = vec![initrd, channel_end.as_fd(), console_end.as_fd()];
+    let mut inherited = vec![channel_end.as_fd(), console_end.as_fd()];
+    // One that goes on has long read it.
+    if from.is_none() {
+        let initrd = outer.initramfs.packed()?;
+        options.push(("-initrd", inherited_path(initrd)));
+        inherited.push(initrd);
+    }
     if let Some(states) = &states {
         options.extend(states.options.iter().cloned());
         inherited.extend(states.descriptors());

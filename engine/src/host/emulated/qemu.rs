@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use sha2::{Digest as _, Sha256};
@@ -64,9 +64,10 @@ impl OuterMachine {
     }
 
     /// All that a state of this machine depends on, as one hash.
-    pub(super) fn identity(&self) -> String {
+    pub(super) fn identity(&self, machines: &SavedMachines) -> io::Result<String> {
         let mut hash = Sha256::new();
-        hash.update(self.initramfs.sha256);
+        let digest = |path: &Path| machines.digest(path).map_err(io::Error::other);
+        self.initramfs.add_to(&mut hash, &digest)?;
         for part in [&self.qemu.program, &self.vmlinux] {
             hash.update(part.as_os_str().as_encoded_bytes());
             hash.update([0]);
@@ -78,10 +79,11 @@ impl OuterMachine {
         hash.update(self.qemu.version.as_bytes());
         hash.update(self.cpus.to_le_bytes());
         let name = hash.finalize();
-        name.iter()
+        Ok(name
+            .iter()
             .take(16)
             .map(|byte| format!("{byte:02x}"))
-            .collect()
+            .collect())
     }
 
     /// Its console is the chardev `console`, which the other options have to define.

@@ -124,7 +124,7 @@ impl Running {
         let errors = console.try_clone()?;
         fcntl_setfl(&errors, OFlags::APPEND)?;
         let inherited = [
-            outer.initramfs.file.as_fd(),
+            outer.initramfs.packed()?,
             region.file().as_fd(),
             console.as_fd(),
         ];
