@@ -41,7 +41,7 @@ mod tools;
 mod zstd;
 
 pub use build::{BuildError, BuildSpec, Built, Client, Source, build};
-pub use cache::{Cache, CacheError, Verified};
+pub use cache::{CACHE_VARIABLE, Cache, CacheError, Verified};
 pub use debian::closure;
 pub use debian::deb::{self, DebError};
 pub use debian::outer::{self, OuterError, OuterKernel, outer_kernel};
@@ -49,7 +49,9 @@ pub use image::lines::{self, KeptLines, LineError, Lines};
 pub use image::symbols::{KallsymsError, Symbols, SymbolsError};
 pub use image::text;
 pub use image::types::{self, LayoutError, Types};
-pub use kernel::{FetchError, KernelImage, KernelSpec, Origin, SpecError, fetch, list, path};
+pub use kernel::{
+    FetchError, KernelImage, KernelSpec, Origin, SpecError, fetch, list, path, remove,
+};
 pub use progress::{Progress, Silent};
 pub use saved::{AboutMachine, Pruned, Room, SavedMachine, SavedMachines};
 pub use tools::binutils::{self, Binutils, BinutilsError};

@@ -10,6 +10,18 @@
 //! ```text
 //! rows ──> orders ──> [KVM host: vmm, a process] ──> measured ──> rows ──> report
 //! ```
+//!
+//! What a user waits for is measured as a user has it: as a command line, of this program or of cargo, in a process of its
+//! own ([`command`]).
 
+pub mod against;
+pub mod command;
+pub mod machine;
 pub mod rows;
 pub mod series;
+
+/// Names the shape of a record of a figure. The number rises with every change that may break a reader; an added key is no
+/// such change.
+pub const SCHEMA: &str = "unwindlab.bench/1";
+/// How often a figure can be measured.
+pub const MOST_ROUNDS: u32 = 1000;

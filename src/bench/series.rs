@@ -2,10 +2,10 @@
 
 use std::error::Error;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One number a round, or why there is none: a measurement that failed once is not tried again.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Series {
     /// In the order of the rounds.
@@ -47,9 +47,15 @@ impl Series {
         }
     }
 
+    /// Whether it can have been measured: it is above 0.
+    #[must_use]
+    pub fn is_number(value: f64) -> bool {
+        value.is_finite() && value > 0.0
+    }
+
     /// Adds a number; one that is not above 0 is no measurement.
     pub fn add(&mut self, value: f64) {
-        match value.is_finite() && value > 0.0 {
+        match Self::is_number(value) {
             true => self.values.push(value),
             false => self.failed = Some(format!("{value} is no measurement")),
         }
@@ -69,15 +75,20 @@ impl Series {
         }
     }
 
-    /// The spread of the ratios of each round's two numbers. They were measured one right after the
-    /// other, so that what slows both down cancels out.
+    /// The ratios of each round's two numbers. They were measured one right after the other, so that what slows both down
+    /// cancels out.
     #[must_use]
-    pub fn ratio_to(&self, other: &Self) -> Option<Spread> {
+    pub fn ratios(&self, other: &Self) -> Option<Vec<f64>> {
         self.spread()?;
         other.spread()?;
         let pairs = self.values.iter().zip(&other.values);
-        let ratios: Vec<f64> = pairs.map(|(ours, theirs)| ours / theirs).collect();
-        Spread::of(&ratios)
+        Some(pairs.map(|(ours, theirs)| ours / theirs).collect())
+    }
+
+    /// The spread of these.
+    #[must_use]
+    pub fn ratio_to(&self, other: &Self) -> Option<Spread> {
+        Spread::of(&self.ratios(other)?)
     }
 }
 

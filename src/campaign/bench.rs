@@ -2,21 +2,27 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use unwindlab_guest_kernel::input;
 
 use super::Context;
 use super::context::required_trial;
 use super::error::CampaignError;
 use super::kernel::KernelChoice;
+use super::program;
 use super::sweep::{self, PathRequest, SweepRequest};
-use crate::bench::rows::{self, Bench, Line, Row};
+use crate::bench::against::{self, Earlier, FileError, LineChange, Today, compare};
+use crate::bench::machine::Machine;
+use crate::bench::rows::{self, Bench, Commands, Line, Row};
 use crate::host::choice::KvmHost;
-use crate::host::provider::{HostRequest, ProviderError};
+use crate::host::provider::{HostRequest, ProviderError, TestKernel};
 use crate::judge::outcome::OutcomeClass;
 use crate::report::json::Setting;
 use crate::scenario::Loaded;
 use crate::scenario::library::LibraryError;
 use unwindlab_engine::plan::MachineSpec;
+use unwindlab_engine::plan::sweep::SweepPlan;
 
 /// The scenario that is swept, and whose trial is made by reboot.
 const SWEPT: &str = "nmi-in-syscall";
@@ -36,9 +42,32 @@ pub struct BenchRequest {
     pub kernel: KernelChoice,
     /// Where KVM comes from.
     pub kvm_host: KvmHost,
-    /// The arguments with which [`Row::Library`] starts this program, to run the library on the
-    /// same kernel and KVM host.
-    pub library_arguments: Vec<OsString>,
+    /// Options with which rows start this program's `run`, on the same kernel and KVM host.
+    pub run_options: Vec<OsString>,
+    /// The source tree of this program that rows build.
+    pub checkout: Option<PathBuf>,
+    /// The figures of an earlier time to compare with.
+    pub against: Option<PathBuf>,
+}
+
+/// A file of figures is of no use.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {why}", path.display())]
+#[expect(missing_docs, reason = "the message says what the fields are")]
+pub struct AgainstError {
+    pub path: PathBuf,
+    pub why: AgainstProblem,
+}
+
+/// What is wrong with a file of figures.
+#[derive(Debug, thiserror::Error)]
+pub enum AgainstProblem {
+    /// It cannot be read.
+    #[error(transparent)]
+    Read(#[from] io::Error),
+    /// It has something else in it.
+    #[error(transparent)]
+    Form(#[from] FileError),
 }
 
 /// What was measured.
@@ -48,13 +77,27 @@ pub struct BenchSummary {
     pub lines: Vec<Line>,
     /// What was measured, and where.
     pub setting: Setting,
+    /// On which machine.
+    pub machine: Machine,
+    /// The figures of before, and what became of each, where the request names a file.
+    pub against: Option<(Vec<Earlier>, Vec<LineChange>)>,
 }
 
 impl BenchSummary {
-    /// Good where there is every figure, whatever they are.
+    /// Bad where a figure is worse than before; good where there is every figure and each could be compared, if it was to
+    /// be.
     #[must_use]
     pub fn class(&self) -> OutcomeClass {
-        match !self.lines.is_empty() && self.lines.iter().all(Line::is_measured) {
+        let changes = self.against.iter().flat_map(|(_, changes)| changes);
+        let mut all_compared = true;
+        for change in changes {
+            if change.is_worse() {
+                return OutcomeClass::Bad;
+            }
+            all_compared &= change.is_compared();
+        }
+        let all_measured = !self.lines.is_empty() && self.lines.iter().all(Line::is_measured);
+        match all_compared && all_measured {
             true => OutcomeClass::Good,
             false => OutcomeClass::Untested,
         }
@@ -70,9 +113,15 @@ pub fn measure(
     context: Context<'_>,
     tell: &mut dyn FnMut(&Line) -> io::Result<()>,
 ) -> Result<BenchSummary, CampaignError> {
+    let earlier = request.against.as_deref().map(earlier).transpose()?;
     let kernel_request = request.kernel.request()?;
-    let kernel = context.fetch(&kernel_request)?;
-    let kernel = kernel.as_ref();
+    let mut machine = Machine::here(program::hash()?)?;
+    let mut setting = Setting {
+        kernel_spec: kernel_request.to_string(),
+        kernel_release: "as of `run`".to_owned(),
+        kernel_hash: "none".to_owned(),
+        kvm_host: "as of `run`".to_owned(),
+    };
     let mut lines = Vec::new();
     let mut take = |line: Line| -> Result<(), CampaignError> {
         context.check_interrupt()?;
@@ -80,10 +129,51 @@ pub fn measure(
         lines.push(line);
         Ok(())
     };
-    let mut kvm_host = "as of `run`".to_owned();
+    if request.rows.iter().any(|row| !row.is_command()) {
+        let kernel = context.fetch(&kernel_request)?;
+        kernel.release().clone_into(&mut setting.kernel_release);
+        kernel.hash().clone_into(&mut setting.kernel_hash);
+        setting.kvm_host = on_hosts(request, context, kernel.as_ref(), &mut take)?;
+    }
+    command_lines(request, context, &mut take)?;
+    machine.measured()?;
+    let against = earlier.map(|earlier| {
+        let today = Today {
+            lines: &lines,
+            machine: &machine,
+            kernel: &setting.kernel_hash,
+            kvm_host: &setting.kvm_host,
+        };
+        let changes = compare(today, &earlier);
+        (earlier, changes)
+    });
+    Ok(BenchSummary {
+        lines,
+        setting,
+        machine,
+        against,
+    })
+}
+
+/// Gets a line when it is measured.
+type Take<'a> = &'a mut dyn FnMut(Line) -> Result<(), CampaignError>;
+
+/// The rows that have a KVM host of ours; what that is.
+fn on_hosts(
+    request: &BenchRequest,
+    context: Context<'_>,
+    kernel: &dyn TestKernel,
+    take: Take<'_>,
+) -> Result<String, CampaignError> {
+    let mut kvm_host = String::new();
+    let sweep = SweepRequest::of(PathRequest::of(SWEPT));
+    let sweep = sweep::plan(&sweep, &loaded(SWEPT, context)?, kernel)?;
+    let part = SweepPlan {
+        shard: Some(rows::PART),
+        ..sweep.clone()
+    };
+    let judge = context.judge(kernel.symbols(), false);
     if request.rows.iter().any(|row| row.shares_host()) {
-        let sweep = SweepRequest::of(PathRequest::of(SWEPT));
-        let sweep = sweep::plan(&sweep, &loaded(SWEPT, context)?, kernel)?;
         let recorded = required_trial(&loaded(RECORDED, context)?, kernel)?;
         let peer = context
             .provider
@@ -103,38 +193,79 @@ pub fn measure(
             machine: MachineSpec::of(&sweep.trial),
             sweep,
             recorded,
-            judge: context.judge(kernel.symbols(), false),
+            judge,
             progress: context.progress,
         };
-        bench.measure(&request.rows, &mut take)?;
+        bench.measure(&request.rows, &mut *take)?;
+    }
+    let mut start = |what: &str, round: u32| {
+        let of = request.rounds;
+        context
+            .progress
+            .step(&format!("{what} {} of {of}", round + 1));
+        let host = HostRequest {
+            kvm_host: request.kvm_host,
+            fresh: true,
+            ..HostRequest::default()
+        };
+        let host = context.start(host, kernel)?;
+        kvm_host = host.host();
+        Ok::<_, ProviderError>(host)
+    };
+    if request.rows.contains(&Row::Shard) {
+        let of = (&part, judge);
+        take(rows::shard(of, request.rounds, |round| {
+            start("part of a sweep,", round)
+        }))?;
     }
     if request.rows.contains(&Row::HostStarts) {
         take(rows::host_starts(request.rounds, |round| {
-            let of = request.rounds;
-            context
-                .progress
-                .step(&format!("start {} of {of}", round + 1));
-            let host = HostRequest {
-                kvm_host: request.kvm_host,
-                fresh: true,
-                ..HostRequest::default()
-            };
-            let host = context.start(host, kernel)?;
-            kvm_host = host.host();
-            Ok::<_, ProviderError>(host)
+            start("start", round)
         }))?;
     }
-    if request.rows.contains(&Row::Library) {
-        take(rows::library(&request.library_arguments))?;
+    Ok(kvm_host)
+}
+
+/// The rows that are command lines.
+fn command_lines(
+    request: &BenchRequest,
+    context: Context<'_>,
+    take: Take<'_>,
+) -> Result<(), CampaignError> {
+    let forget = |hash: &str| {
+        if let Err(error) = context.provider.forget(hash) {
+            tracing::warn!("the kernel {hash} stays in the cache: {error}");
+        }
+    };
+    let commands = Commands {
+        rounds: request.rounds,
+        options: &request.run_options,
+        checkout: request.checkout.as_deref(),
+        forget: &forget,
+        progress: context.progress,
+        interrupt: context.interrupt,
+    };
+    for row in request.rows.iter().filter(|row| row.is_command()) {
+        take(match row {
+            Row::Warm => commands.warm(),
+            Row::Library => commands.library(context.open(&[])?.len()),
+            Row::Edit => commands.edit(),
+            Row::CleanBuild => commands.clean_build(),
+            Row::FirstRun => commands.first_run(),
+            Row::Tests => commands.tests(),
+            _ => continue,
+        })?;
     }
-    Ok(BenchSummary {
-        lines,
-        setting: Setting {
-            kernel_spec: kernel_request.to_string(),
-            kernel_release: kernel.release().to_owned(),
-            kernel_hash: kernel.hash().to_owned(),
-            kvm_host,
-        },
+    Ok(())
+}
+
+/// The figures in a file.
+fn earlier(path: &Path) -> Result<Vec<Earlier>, AgainstError> {
+    let text = input::text(path, input::WRITTEN).map_err(AgainstProblem::from);
+    let read = text.and_then(|text| Ok(against::read(&text)?));
+    read.map_err(|why| AgainstError {
+        path: path.to_owned(),
+        why,
     })
 }
 

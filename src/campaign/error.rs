@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use unwindlab_guest_kernel::build::header::HeaderError;
 
+use super::bench::AgainstError;
 use super::check::CheckError;
 use super::kernel::KernelError;
 use super::merge::MergeError;
@@ -77,6 +78,9 @@ pub enum CampaignError {
     /// A recording is not judged.
     #[error(transparent)]
     Check(#[from] CheckError),
+    /// There are no earlier figures in a file.
+    #[error(transparent)]
+    Against(#[from] AgainstError),
     /// Parts cannot be merged.
     #[error(transparent)]
     Merge(#[from] MergeError),
@@ -111,7 +115,8 @@ impl CampaignError {
             | Self::Facts(_)
             | Self::Mutants(_)
             | Self::Series(_)
-            | Self::Check(_) => true,
+            | Self::Check(_)
+            | Self::Against(_) => true,
             Self::Provider(error) => matches!(error.kind(), ProviderFailure::Usage),
             Self::Bisect(error) => error.is_usage(),
             Self::Merge(error) => error.is_usage(),

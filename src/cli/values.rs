@@ -36,8 +36,16 @@ impl ValueEnum for Row {
             Self::Trials => "Trials a second of a sweep",
             Self::Decode => "Decoding of ring buffers",
             Self::Judge => "All invariants on one trace",
-            Self::Library => "The whole library; takes more than a minute",
+            Self::Shard => "A part of a sweep, before its first trial",
+            Self::Warm => "A run of one scenario from a saved machine",
+            Self::Library => "The whole library from a saved machine; some minutes each",
             Self::HostStarts => "Starts of the KVM host, and how many died; some seconds each",
+            Self::Edit => {
+                "A line of the kernel changes: until the verdicts are there; builds kernels"
+            }
+            Self::CleanBuild => "A clean build of --checkout; minutes each",
+            Self::FirstRun => "The first run of --checkout, downloads included; minutes each",
+            Self::Tests => "The test command of --checkout; the better part of an hour each",
         };
         Some(PossibleValue::new(self.name()).help(help))
     }

@@ -92,6 +92,14 @@ pub trait Provider: Sync {
     /// [`ProviderError`].
     fn list(&self) -> Result<Vec<String>, ProviderError>;
 
+    /// Removes the kernel with this hash from the cache, if it is there.
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    fn forget(&self, _hash: &str) -> Result<(), ProviderError> {
+        Ok(())
+    }
+
     /// Compares every file of the cache with what it was when it was written. What is damaged is set aside.
     ///
     /// # Errors

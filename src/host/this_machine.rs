@@ -177,6 +177,10 @@ impl Provider for ThisMachine {
         Ok(images.iter().map(line).collect())
     }
 
+    fn forget(&self, hash: &str) -> Result<(), ProviderError> {
+        kernels::remove(hash, &cache()?).map_err(unavailable)
+    }
+
     fn verify_cache(&self, progress: &dyn Progress) -> Result<Verified, ProviderError> {
         cache()?.verify(progress).map_err(unavailable)
     }

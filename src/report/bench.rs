@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::json::Setting;
+use crate::bench::SCHEMA;
+use crate::bench::against::{CHANCE, Change, Compared, Earlier, Figure, LEAST, LineChange, Side};
+use crate::bench::machine::Machine;
 use crate::bench::rows::{Line, Promise};
 use crate::bench::series::{Series, Spread};
 use unwindlab_engine::text::printable;
-
-/// Names the shape of a record.
-pub const SCHEMA: &str = "unwindlab.bench/1";
 
 /// Width of the column that names whose number it is.
 const WHO: usize = 14;
@@ -38,9 +38,97 @@ pub fn block(line: &Line) -> String {
         let _ = writeln!(text, "  {:<WHO$}  {said}: {kept}", "promise");
     }
     for note in &line.notes {
-        let _ = writeln!(text, "  {:<WHO$}  {note}", "");
+        let _ = writeln!(text, "  {:<WHO$}  {}", "", printable(note));
     }
     text
+}
+
+/// What was measured, and where: the last lines.
+#[must_use]
+pub fn setting(setting: &Setting, machine: &Machine) -> String {
+    let (release, host) = (&setting.kernel_release, &setting.kvm_host);
+    format!("on {release}, KVM host {host}\n{}\n", beside(machine))
+}
+
+/// A machine, its load and the program, in words.
+fn beside(machine: &Machine) -> String {
+    let Machine {
+        cpu,
+        cores,
+        load: [first, last],
+        program,
+    } = machine;
+    let program = program.get(..12).unwrap_or(program);
+    format!(
+        "{}, {cores} cores, load {first:.2} to {last:.2}, program {}",
+        printable(cpu),
+        printable(program)
+    )
+}
+
+/// What became of earlier figures: a heading, then lines for each figure.
+#[must_use]
+pub fn changes(file: &str, earlier: &[Earlier], changes: &[LineChange]) -> String {
+    let machine = earlier.iter().find_map(|it| it.machine.as_ref());
+    let machine = machine.map_or_else(|| "on an unknown machine".to_owned(), beside);
+    let mut text = format!("\nagainst {}: {machine}\n", printable(file));
+    for change in changes {
+        let _ = writeln!(
+            text,
+            "{}: {}",
+            printable(&change.row),
+            printable(&change.what)
+        );
+        let missing = change.missing.map(|side| match side {
+            Side::Earlier => "not compared: the file does not have it",
+            Side::Today => "not measured today",
+        });
+        if let Some(missing) = missing {
+            let _ = writeln!(text, "  {missing}");
+        }
+        for figure in &change.figures {
+            changed(&mut text, figure);
+        }
+    }
+    let worse = changes.iter().filter(|it| it.is_worse()).count();
+    let open = changes.iter().filter(|it| !it.is_compared()).count();
+    let _ = writeln!(
+        text,
+        "{worse} worse, {open} not compared (worse: chance below {CHANCE}, median {:.0} % off)",
+        100.0 * LEAST
+    );
+    text
+}
+
+fn changed(text: &mut String, figure: &Figure) {
+    let sides = [("before", figure.earlier), ("today", figure.today)];
+    for (side, numbers) in sides {
+        if let Some((spread, rounds)) = numbers {
+            let who = format!("{} {side}", figure.name);
+            row(
+                text,
+                &who,
+                spread,
+                &format!("{} of {rounds}", printable(&figure.unit)),
+            );
+        }
+    }
+    let verdict = match &figure.verdict {
+        Err(why) => format!("not compared: {}", printable(&why.to_string())),
+        Ok(Compared {
+            change,
+            ratio,
+            chance,
+        }) => {
+            let change = match change {
+                Change::Worse => "WORSE",
+                Change::Better => "better",
+                Change::WithinNoise => "within noise",
+            };
+            format!("{change}: {} x, chance {}", short(*ratio), short(*chance))
+        }
+    };
+    let _ = writeln!(text, "  {:<WHO$}  {verdict}", "");
 }
 
 fn numbers(text: &mut String, who: &str, series: &Series, unit: &str) {
@@ -110,6 +198,7 @@ struct Record<'a> {
     schema: &'static str,
     #[serde(flatten)]
     setting: &'a Setting,
+    machine: &'a Machine,
     measured: bool,
     #[serde(flatten)]
     line: &'a Line,
@@ -122,11 +211,16 @@ struct Record<'a> {
 ///
 /// # Errors
 /// [`serde_json::Error`] if a value cannot be serialized, which no type here causes.
-pub fn record(setting: &Setting, line: &Line) -> Result<String, serde_json::Error> {
+pub fn record(
+    setting: &Setting,
+    machine: &Machine,
+    line: &Line,
+) -> Result<String, serde_json::Error> {
     let peer = line.peer.as_ref().map(|peer| &peer.series);
     let mut text = serde_json::to_string(&Record {
         schema: SCHEMA,
         setting,
+        machine,
         measured: line.is_measured(),
         line,
         spread: line.ours.spread(),
@@ -140,13 +234,15 @@ pub fn record(setting: &Setting, line: &Line) -> Result<String, serde_json::Erro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::rows::{PeerSeries, QEMU, Row};
+    use crate::bench::against::{NotComparable, Today, compare, read};
+    use crate::bench::rows::{Better, PeerSeries, QEMU, Row};
 
     fn line(peer: Series) -> Line {
         Line {
             row: Row::Boot,
             what: "a start",
             unit: "s",
+            better: Better::Less,
             ours: Series {
                 values: vec![2.0, 2.5, 3.0],
                 failed: None,
@@ -157,6 +253,25 @@ mod tests {
             }),
             promises: vec![Promise::RatioAtMost(0.5), Promise::AtMost(2.0)],
             notes: vec!["a note".to_owned()],
+            parameters: Vec::new(),
+        }
+    }
+
+    fn machine() -> Machine {
+        Machine {
+            cpu: "a CPU".to_owned(),
+            cores: 2,
+            load: [0.5, 1.25],
+            program: "0123456789abcdef".to_owned(),
+        }
+    }
+
+    fn setting() -> Setting {
+        Setting {
+            kernel_spec: "stock".to_owned(),
+            kernel_release: "7.3".to_owned(),
+            kernel_hash: "abc".to_owned(),
+            kvm_host: "emulated".to_owned(),
         }
     }
 
@@ -189,17 +304,46 @@ boot: a start
         );
         assert!(text.contains("at most 0.5 x: not measured"), "{text}");
         assert!(!text.contains("ratio "), "{text}");
-        let setting = Setting {
-            kernel_spec: "stock".to_owned(),
-            kernel_release: "7.3".to_owned(),
-            kernel_hash: "abc".to_owned(),
-            kvm_host: "emulated".to_owned(),
-        };
-        let record: serde_json::Value =
-            serde_json::from_str(&record(&setting, &line).unwrap()).unwrap();
+        let record = record(&setting(), &machine(), &line).unwrap();
+        let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+        assert_eq!(record["machine"]["cpu"], "a CPU");
         assert_eq!(record["measured"], false);
         assert_eq!(record["peer"]["failed"], "it does not\u{1b}start");
         assert_eq!(record["spread"]["median"], 2.5);
         assert_eq!(record["ratio"], serde_json::Value::Null);
+    }
+
+    /// What is written can be read, and figures are as good as themselves.
+    #[test]
+    fn a_record_is_compared_with_itself() {
+        let mut line = line(Series {
+            values: vec![4.0, 5.0, 10.0, 4.5, 4.75],
+            failed: None,
+        });
+        line.ours.values = vec![2.0, 2.5, 3.0, 2.25, 2.75];
+        let (setting, machine) = (setting(), machine());
+        let earlier = read(&record(&setting, &machine, &line).unwrap()).unwrap();
+        let lines = [line];
+        let today = Today {
+            lines: &lines,
+            machine: &machine,
+            kernel: &setting.kernel_hash,
+            kvm_host: &setting.kvm_host,
+        };
+        let mut compared = compare(today, &earlier);
+        compared[0].figures[1].verdict = Err(NotComparable::UnknownMachine);
+        let text = changes("old.jsonl", &earlier, &compared);
+        let expected = "
+against old.jsonl: a CPU, 2 cores, load 0.50 to 1.25, program 0123456789ab
+boot: a start
+  ours before          2.50 s of 5  (2.00 to 3.00)
+  ours today           2.50 s of 5  (2.00 to 3.00)
+                  within noise: 1.00 x, chance 1.00
+  ratio before        0.500 x of 5  (0.300 to 0.579)
+  ratio today         0.500 x of 5  (0.300 to 0.579)
+                  not compared: the file does not say on which machine it was measured
+0 worse, 0 not compared (worse: chance below 0.02, median 10 % off)
+";
+        assert_eq!(text, expected);
     }
 }

@@ -162,6 +162,17 @@ pub(crate) fn find(id: &str, cache: &Cache) -> Result<Option<KernelImage>, Cache
     Ok(cache.find(KIND, id)?.map(kernel))
 }
 
+/// Removes the kernel with this id from the cache, if it is there. Whoever asks for it has it made again.
+///
+/// # Errors
+/// [`CacheError`].
+pub fn remove(id: &str, cache: &Cache) -> Result<(), CacheError> {
+    match cache.unread::<About>(KIND, id)? {
+        Some(entry) => cache.remove(&entry.dir),
+        None => Ok(()),
+    }
+}
+
 /// A kernel on its way into the cache.
 struct NewKernel<'a> {
     /// What messages call it.

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use super::{Bench, Line, Row, RowError, number};
+use super::{Bench, Better, Line, Row, RowError, number};
 use crate::bench::series::Series;
 use unwindlab_oracle::trace::{Recording, Trace};
 
@@ -38,10 +38,12 @@ impl Bench<'_> {
             row: Row::Decode,
             what,
             unit,
+            better: Better::More,
             ours,
             peer: None,
             promises: Vec::new(),
             notes,
+            parameters: Vec::new(),
         };
         [
             line("bytes of ring buffers decoded", "MB/s", bytes, notes),

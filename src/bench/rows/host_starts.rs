@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use unwindlab_engine::plan::Executor;
 
-use super::{Line, Row};
+use super::{Better, Line, Row};
 use crate::bench::series::Series;
 
 /// Starts it `rounds` times, up to the first that does not come up.
@@ -35,10 +35,12 @@ pub fn host_starts<E: Error>(
         row: Row::HostStarts,
         what: "start of the KVM host, to its hello",
         unit: "s",
+        better: Better::Less,
         ours: seconds,
         peer: None,
         promises: Vec::new(),
         notes,
+        parameters: Vec::new(),
     }
 }
 

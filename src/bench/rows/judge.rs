@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use super::decode::seconds;
-use super::{Bench, Line, PeerSeries, Promise, Row, RowError, number};
+use super::{Bench, Better, Line, PeerSeries, Promise, Row, RowError, number};
 use crate::bench::series::Series;
 use unwindlab_oracle::invariant::Evidence;
 use unwindlab_oracle::trace::{Recording, Trace};
@@ -41,6 +41,7 @@ impl Bench<'_> {
             row: Row::Judge,
             what: "all invariants on a trace, for each record",
             unit: "us",
+            better: Better::Less,
             ours: whole,
             peer: Some(PeerSeries {
                 name: "the first sixteenth of it",
@@ -48,6 +49,7 @@ impl Bench<'_> {
             }),
             promises: vec![Promise::RatioAtMost(2.0)],
             notes,
+            parameters: Vec::new(),
         }
     }
 

@@ -1,10 +1,14 @@
 //! The rows: each measures a promise of docs/specification.md, or another figure, and its peer.
 
+mod cargo;
+mod commands;
 mod decode;
+mod edit;
 mod host_starts;
 mod judge;
-mod library;
 mod restore;
+mod saved;
+mod shard;
 mod starts;
 mod trials;
 
@@ -19,8 +23,9 @@ use unwindlab_engine::plan::{Executor, InfraError, Progress, TrialPlan};
 use unwindlab_oracle::trace::Recording;
 use unwindlab_oracle::trace::recording::TrialEnd;
 
+pub use commands::Commands;
 pub use host_starts::host_starts;
-pub use library::library;
+pub use shard::{PART, shard};
 
 /// The peer's name, as it is shown.
 pub const QEMU: &str = "QEMU microvm";
@@ -41,29 +46,65 @@ pub enum Row {
     Decode,
     /// All invariants on one trace.
     Judge,
-    /// The whole library; takes more than a minute.
+    /// What a part of a sweep costs before its first trial.
+    Shard,
+    /// A warm run of one scenario, from a saved machine.
+    Warm,
+    /// The whole library; takes minutes.
     Library,
     /// Starts of the KVM host: how many die.
     HostStarts,
+    /// A line of a kernel is changed: until the verdicts are there.
+    Edit,
+    /// A clean release build of this program.
+    CleanBuild,
+    /// The first run on a fresh machine: builds, downloads.
+    FirstRun,
+    /// The test command from an empty cache.
+    Tests,
 }
 
 impl Row {
     /// Every row, in the order in which they are measured.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 14] = [
         Self::Boot,
         Self::Memory,
         Self::Restore,
         Self::Trials,
         Self::Decode,
         Self::Judge,
+        Self::Shard,
+        Self::Warm,
         Self::Library,
         Self::HostStarts,
+        Self::Edit,
+        Self::CleanBuild,
+        Self::FirstRun,
+        Self::Tests,
     ];
 
-    /// Whether it is measured on the KVM host that the other rows share.
+    /// Whether it is measured on the KVM host that several rows share.
     #[must_use]
     pub const fn shares_host(self) -> bool {
-        !matches!(self, Self::Library | Self::HostStarts)
+        !self.is_command() && !matches!(self, Self::HostStarts | Self::Shard)
+    }
+
+    /// Whether what is measured is a command line, which gets its kernel and its KVM host by itself.
+    #[must_use]
+    pub const fn is_command(self) -> bool {
+        matches!(self, Self::Warm | Self::Library | Self::Edit) || self.needs_checkout()
+    }
+
+    /// Whether what is measured is cargo, in a source tree of this program.
+    #[must_use]
+    pub const fn needs_checkout(self) -> bool {
+        matches!(self, Self::CleanBuild | Self::FirstRun | Self::Tests)
+    }
+
+    /// Whether it is measured where no row is named: it takes a minute or less.
+    #[must_use]
+    pub const fn is_usual(self) -> bool {
+        self.shares_host() || matches!(self, Self::Shard | Self::Warm)
     }
 
     /// Its name on the command line.
@@ -76,8 +117,14 @@ impl Row {
             Self::Trials => "trials",
             Self::Decode => "decode",
             Self::Judge => "judge",
+            Self::Shard => "shard",
+            Self::Warm => "warm",
             Self::Library => "library",
             Self::HostStarts => "host-starts",
+            Self::Edit => "edit",
+            Self::CleanBuild => "clean-build",
+            Self::FirstRun => "first-run",
+            Self::Tests => "tests",
         }
     }
 }
@@ -92,6 +139,8 @@ pub struct Line {
     pub what: &'static str,
     /// Unit of the numbers.
     pub unit: &'static str,
+    /// Which numbers are better, and which ratios.
+    pub better: Better,
     /// Ours.
     pub ours: Series,
     /// The peer's, if there is a peer.
@@ -100,6 +149,18 @@ pub struct Line {
     pub promises: Vec<Promise>,
     /// What the numbers do not say.
     pub notes: Vec<String>,
+    /// What else must be the same for numbers to be compared, beside kernel and KVM host.
+    pub parameters: Vec<String>,
+}
+
+/// Which numbers are better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Better {
+    /// Small ones: times, memory.
+    Less,
+    /// Great ones: rates.
+    More,
 }
 
 /// A peer's numbers.
@@ -172,7 +233,7 @@ enum RowError {
     /// No restore was made.
     #[error("nothing was restored")]
     NoRestore,
-    /// The sweep failed, for this reason.
+    /// The sweep, or the start of its KVM host, failed for this reason.
     #[error("{0}")]
     Sweep(String),
     /// The sweep broke off.

@@ -1,6 +1,6 @@
 //! Putting a machine back to its state at the agent's first word, after it ran for a while.
 
-use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, RowError, number};
+use super::{Bench, Better, Line, PeerSeries, Promise, QEMU, Row, RowError, number};
 use crate::bench::series::{Series, Spread};
 use unwindlab_engine::plan::measurement::{MeasuredFigures, Measurement, Vmm};
 
@@ -66,6 +66,7 @@ impl Bench<'_> {
             row: Row::Restore,
             what: "putting a stopped machine back (of each round the median)",
             unit: "ms",
+            better: Better::Less,
             ours,
             peer: Some(PeerSeries {
                 name: QEMU,
@@ -73,6 +74,7 @@ impl Bench<'_> {
             }),
             promises: vec![Promise::AtMost(1.0)],
             notes,
+            parameters: Vec::new(),
         }
     }
 }

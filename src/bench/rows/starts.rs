@@ -1,6 +1,6 @@
 //! The time from machine start to agent ready, and the VMM's memory then: one start gives both.
 
-use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, RowError, number};
+use super::{Bench, Better, Line, PeerSeries, Promise, QEMU, Row, RowError, number};
 use crate::bench::series::{Series, Spread};
 use unwindlab_engine::plan::measurement::{MeasuredFigures, Measurement, Vmm};
 
@@ -82,19 +82,23 @@ impl Bench<'_> {
                 row: Row::Boot,
                 what: "start of the VMM's process to the agent's first word",
                 unit: "s",
+                better: Better::Less,
                 ours: ours.seconds,
                 peer: of_qemu(peer.seconds),
                 promises: vec![Promise::RatioAtMost(0.5)],
                 notes: Vec::new(),
+                parameters: Vec::new(),
             },
             Line {
                 row: Row::Memory,
                 what: "resident memory of the VMM's process beyond the guest's RAM",
                 unit: "MiB",
+                better: Better::Less,
                 ours: ours.beyond_mib,
                 peer: of_qemu(peer.beyond_mib),
                 promises: vec![Promise::AtMost(5.0)],
                 notes: memory.into_iter().flatten().collect(),
+                parameters: Vec::new(),
             },
         ]
     }

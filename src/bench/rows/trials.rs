@@ -2,17 +2,21 @@
 
 use std::time::Instant;
 
-use super::{Bench, Line, PeerSeries, Promise, QEMU, Row, RowError, number};
+use super::{Bench, Better, Line, PeerSeries, Promise, QEMU, Row, RowError, number};
 use crate::bench::series::{Series, Spread};
+use crate::judge::Judge;
 use crate::judge::sweep::Verdicts;
+use unwindlab_engine::plan::Executor;
 use unwindlab_engine::plan::measurement::{MeasuredFigures, Measurement, Vmm};
-use unwindlab_engine::plan::sweep::{Effort, Message};
+use unwindlab_engine::plan::sweep::{Effort, Message, SweepPlan};
 
 /// A sweep that came to its end.
-struct Swept {
-    /// From the path to the end.
-    rate: f64,
-    trials: usize,
+pub(super) struct Swept {
+    /// When the path was there.
+    pub begin: Instant,
+    /// From then to the end, in seconds.
+    pub seconds: f64,
+    pub trials: usize,
     effort: Effort,
 }
 
@@ -27,7 +31,7 @@ impl Bench<'_> {
         for round in 0..self.rounds {
             self.tell("trials of a sweep", round);
             swept.take(|| -> Result<f64, RowError> {
-                let swept = self.swept()?;
+                let swept = judged(self.executor, &self.sweep, self.judge)?;
                 trials = swept.trials;
                 let count = |counts: &[u32]| -> Vec<f64> {
                     counts.iter().map(|it| f64::from(*it)).collect()
@@ -38,7 +42,7 @@ impl Bench<'_> {
                     Some(millis) => restores.add(millis.median / 1e3),
                     None => restores.fail(&RowError::NoRestore),
                 }
-                Ok(swept.rate)
+                Ok(number(swept.trials as u64) / swept.seconds)
             });
             self.tell("a boot for each trial", round);
             for vmm in self.turns(round) {
@@ -51,15 +55,18 @@ impl Bench<'_> {
         if let Some(why) = &swept.failed {
             restores.failed.get_or_insert_with(|| why.clone());
         }
-        let line = |what, unit, ours, peer, promises, notes| Line {
+        let line = |what, (unit, better), ours, peer, promises, notes| Line {
             row: Row::Trials,
             what,
             unit,
+            better,
             ours,
             peer,
             promises,
             notes,
+            parameters: vec![format!("{} machines", self.sweep.jobs)],
         };
+        let rate = ("a second", Better::More);
         let of_sweep = format!(
             "a sweep of {trials} trials on {} machines, judged meanwhile; QEMU only boots, it runs no trial",
             self.sweep.jobs
@@ -68,7 +75,7 @@ impl Bench<'_> {
         vec![
             line(
                 "trials, against QEMU booted for each",
-                "a second",
+                rate,
                 swept.clone(),
                 Some(PeerSeries {
                     name: QEMU,
@@ -79,7 +86,7 @@ impl Bench<'_> {
             ),
             line(
                 "trials, against our machine booted for each",
-                "a second",
+                rate,
                 swept,
                 Some(PeerSeries {
                     name: "ours, booted",
@@ -90,53 +97,13 @@ impl Bench<'_> {
             ),
             line(
                 "putting a machine back in these sweeps (of each round the median)",
-                "ms",
+                ("ms", Better::Less),
                 restores,
                 None,
                 vec![Promise::AtMost(1.0)],
                 pages.into_iter().collect(),
             ),
         ]
-    }
-
-    fn swept(&mut self) -> Result<Swept, RowError> {
-        let mut verdicts = None;
-        let mut begin = None;
-        let mut ended = None;
-        let judge = self.judge;
-        let plan = self.sweep.clone();
-        self.executor.sweep(&plan, &mut |message| {
-            match message {
-                Message::Path { common, path } => {
-                    verdicts = Some(Verdicts::new(judge, *common, path));
-                    begin = Some(Instant::now());
-                }
-                Message::Trial(trial) => {
-                    if let Some(verdicts) = &mut verdicts {
-                        verdicts.judge(*trial);
-                    }
-                }
-                Message::Done(effort) => ended = Some(Ok((effort, Instant::now()))),
-                Message::Failed { reason } => ended = Some(Err(RowError::Sweep(reason))),
-                Message::Recording { .. }
-                | Message::Missed { .. }
-                | Message::Retried { .. }
-                | Message::Alike { .. }
-                | Message::Changed { .. }
-                | Message::Working => {}
-            }
-            true
-        })?;
-        let (effort, end) = ended.ok_or(RowError::SweepUnended)??;
-        let (Some(verdicts), Some(begin)) = (verdicts, begin) else {
-            return Err(RowError::NoPath);
-        };
-        let trials = verdicts.tried.len();
-        Ok(Swept {
-            rate: number(trials as u64) / end.duration_since(begin).as_secs_f64(),
-            trials,
-            effort,
-        })
     }
 
     fn rebooted(&mut self) -> Result<f64, RowError> {
@@ -154,4 +121,47 @@ impl Bench<'_> {
             other => Err(RowError::OtherAnswer(other)),
         }
     }
+}
+
+/// Makes a sweep, and judges its trials meanwhile.
+pub(super) fn judged(
+    executor: &mut dyn Executor,
+    plan: &SweepPlan,
+    judge: Judge<'_>,
+) -> Result<Swept, RowError> {
+    let mut verdicts = None;
+    let mut begin = None;
+    let mut ended = None;
+    executor.sweep(plan, &mut |message| {
+        match message {
+            Message::Path { common, path } => {
+                verdicts = Some(Verdicts::new(judge, *common, path));
+                begin = Some(Instant::now());
+            }
+            Message::Trial(trial) => {
+                if let Some(verdicts) = &mut verdicts {
+                    verdicts.judge(*trial);
+                }
+            }
+            Message::Done(effort) => ended = Some(Ok((effort, Instant::now()))),
+            Message::Failed { reason } => ended = Some(Err(RowError::Sweep(reason))),
+            Message::Recording { .. }
+            | Message::Missed { .. }
+            | Message::Retried { .. }
+            | Message::Alike { .. }
+            | Message::Changed { .. }
+            | Message::Working => {}
+        }
+        true
+    })?;
+    let (effort, end) = ended.ok_or(RowError::SweepUnended)??;
+    let (Some(verdicts), Some(begin)) = (verdicts, begin) else {
+        return Err(RowError::NoPath);
+    };
+    Ok(Swept {
+        begin,
+        seconds: end.duration_since(begin).as_secs_f64(),
+        trials: verdicts.tried.len(),
+        effort,
+    })
 }
