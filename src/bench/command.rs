@@ -65,6 +65,9 @@ impl Ended {
 /// # Errors
 /// [`CommandError`].
 pub fn run(mut command: Command, interrupt: &Interrupt) -> Result<Ended, CommandError> {
+    if interrupt.is_set() {
+        return Err(CommandError::Interrupted);
+    }
     let (reader, writer) = io::pipe()?;
     command.stdin(Stdio::null());
     command.stdout(writer.try_clone()?).stderr(writer);
@@ -202,8 +205,13 @@ mod tests {
     #[test]
     fn a_command_ends_when_the_user_wants_to_stop() {
         let interrupt = Interrupt::default();
-        interrupt.set();
+        let stopped = interrupt.clone();
+        let stop = thread::spawn(move || {
+            thread::sleep(2 * LOOK);
+            stopped.set();
+        });
         let error = shell("sleep 1000 & sleep 1000", &interrupt).unwrap_err();
+        stop.join().unwrap();
         assert!(matches!(error, CommandError::Interrupted), "{error}");
     }
 

@@ -273,3 +273,91 @@ fn loaded(name: &str, context: Context<'_>) -> Result<Loaded, CampaignError> {
     let loaded = context.open(&[PathBuf::from(name)])?.pop();
     loaded.ok_or_else(|| LibraryError::NotFound(name.to_owned()).into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::against::{Change, Compared, Figure, NotComparable, Side};
+    use crate::bench::rows::Better;
+    use crate::bench::series::Series;
+
+    fn line(series: Series) -> Line {
+        Line {
+            row: Row::Boot,
+            what: "a start",
+            unit: "s",
+            better: Better::Less,
+            ours: series,
+            peer: None,
+            promises: Vec::new(),
+            notes: Vec::new(),
+            parameters: Vec::new(),
+        }
+    }
+
+    fn change(verdict: Result<Change, NotComparable>) -> LineChange {
+        let verdict = verdict.map(|change| Compared {
+            change,
+            ratio: 1.0,
+            chance: 0.5,
+        });
+        LineChange {
+            row: "boot".to_owned(),
+            what: "a start".to_owned(),
+            figures: vec![Figure {
+                name: "ours",
+                unit: "s".to_owned(),
+                earlier: None,
+                today: None,
+                verdict,
+            }],
+            missing: None,
+        }
+    }
+
+    fn class(series: Series, changes: Option<Vec<LineChange>>) -> OutcomeClass {
+        let summary = BenchSummary {
+            lines: vec![line(series)],
+            setting: Setting {
+                kernel_spec: String::new(),
+                kernel_release: String::new(),
+                kernel_hash: String::new(),
+                kvm_host: String::new(),
+            },
+            machine: Machine::here(String::new()).unwrap(),
+            against: changes.map(|changes| (Vec::new(), changes)),
+        };
+        summary.class()
+    }
+
+    #[test]
+    fn only_what_was_measured_and_compared_is_good() {
+        let measured = || Series {
+            values: vec![1.0],
+            failed: None,
+        };
+        let of = |changes| class(measured(), Some(changes));
+        let missing = |side| LineChange {
+            missing: Some(side),
+            figures: Vec::new(),
+            ..change(Ok(Change::Better))
+        };
+        let other = || change(Err(NotComparable::UnknownMachine));
+        assert_eq!(class(measured(), None), OutcomeClass::Good);
+        assert_eq!(
+            class(Series::impossible("why"), None),
+            OutcomeClass::Untested
+        );
+        let good = vec![change(Ok(Change::WithinNoise)), change(Ok(Change::Better))];
+        assert_eq!(of(good), OutcomeClass::Good);
+        assert_eq!(of(vec![missing(Side::Today)]), OutcomeClass::Good);
+        assert_eq!(of(vec![missing(Side::Earlier)]), OutcomeClass::Untested);
+        assert_eq!(of(vec![other()]), OutcomeClass::Untested);
+        let worse = vec![other(), change(Ok(Change::Worse))];
+        assert_eq!(of(worse.clone()), OutcomeClass::Bad);
+        assert_eq!(
+            class(Series::impossible("why"), Some(worse)),
+            OutcomeClass::Bad
+        );
+    }
+}

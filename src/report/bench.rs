@@ -37,7 +37,7 @@ pub fn block(line: &Line) -> String {
         };
         let _ = writeln!(text, "  {:<WHO$}  {said}: {kept}", "promise");
     }
-    for note in &line.notes {
+    for note in line.notes.iter().chain(&line.parameters) {
         let _ = writeln!(text, "  {:<WHO$}  {}", "", printable(note));
     }
     text
@@ -47,7 +47,7 @@ pub fn block(line: &Line) -> String {
 #[must_use]
 pub fn setting(setting: &Setting, machine: &Machine) -> String {
     let (release, host) = (&setting.kernel_release, &setting.kvm_host);
-    format!("on {release}, KVM host {host}\n{}\n", beside(machine))
+    format!("kernel {release}, KVM host {host}\n{}\n", beside(machine))
 }
 
 /// A machine, its load and the program, in words.

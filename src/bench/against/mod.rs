@@ -201,13 +201,16 @@ fn other(line: &Line, earlier: &Earlier, today: Today<'_>) -> Option<NotComparab
     ];
     // A command line names its kernel and host.
     if !line.row.is_command() {
-        let kind = |host: &str| host_kind(host).to_owned();
         all.push((
             "kernel",
             today.kernel.to_owned(),
             earlier.kernel_hash.clone(),
         ));
-        all.push(("KVM host", kind(today.kvm_host), kind(&earlier.kvm_host)));
+        all.push((
+            "KVM host",
+            host_kind(today.kvm_host),
+            host_kind(&earlier.kvm_host),
+        ));
     }
     let differs = all.into_iter().find(|(_, today, before)| today != before);
     differs.map(|(what, _, earlier)| NotComparable::Other { what, earlier })
@@ -215,8 +218,9 @@ fn other(line: &Line, earlier: &Earlier, today: Today<'_>) -> Option<NotComparab
 
 /// What a KVM host is, without how it came up this time.
 #[must_use]
-pub fn host_kind(host: &str) -> &str {
-    host.split([',', ';']).next().unwrap_or(host)
+pub fn host_kind(host: &str) -> String {
+    let kind = host.split([',', ';']).next().unwrap_or(host);
+    kind.trim_end_matches(')').replace(" (", ", ")
 }
 
 fn other_machine(earlier: &Earlier, today: &Machine) -> Option<NotComparable> {

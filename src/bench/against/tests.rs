@@ -115,7 +115,7 @@ fn what_was_measured_otherwise_is_not_comparable() {
     assert_eq!(with("kernel-hash", "other".into()), "another kernel: other");
     assert_eq!(
         with("kvm-host", "native (why)".into()),
-        "another KVM host: native (why)"
+        "another KVM host: native, why"
     );
     assert_eq!(with("unit", "ms".into()), "another unit: ms");
     assert_eq!(with("peer", serde_json::Value::Null), "another peer: none");

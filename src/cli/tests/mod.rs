@@ -1,5 +1,6 @@
 //! `run` with a provider that has one kernel, and hosts that bring home what they are told.
 
+mod bench;
 mod sweep;
 
 use std::fs;
