@@ -105,12 +105,8 @@ fn changed(text: &mut String, figure: &Figure) {
     for (side, numbers) in sides {
         if let Some((spread, rounds)) = numbers {
             let who = format!("{} {side}", figure.name);
-            row(
-                text,
-                &who,
-                spread,
-                &format!("{} of {rounds}", printable(&figure.unit)),
-            );
+            let row = figures(&who, spread, &printable(&figure.unit));
+            let _ = writeln!(text, "{row}, {rounds} rounds");
         }
     }
     let verdict = match &figure.verdict {
@@ -142,14 +138,16 @@ fn numbers(text: &mut String, who: &str, series: &Series, unit: &str) {
 }
 
 fn row(text: &mut String, who: &str, spread: Spread, unit: &str) {
-    let Spread { median, min, max } = spread;
-    let _ = writeln!(
-        text,
+    let _ = writeln!(text, "{}", figures(who, spread, unit));
+}
+
+fn figures(who: &str, Spread { median, min, max }: Spread, unit: &str) -> String {
+    format!(
         "  {who:<WHO$}  {:>9} {unit}  ({} to {})",
         short(median),
         short(min),
         short(max)
-    );
+    )
 }
 
 /// Three significant digits, and all digits before the point.
@@ -336,11 +334,11 @@ boot: a start
         let expected = "
 against old.jsonl: a CPU, 2 cores, load 0.50 to 1.25, program 0123456789ab
 boot: a start
-  ours before          2.50 s of 5  (2.00 to 3.00)
-  ours today           2.50 s of 5  (2.00 to 3.00)
+  ours before          2.50 s  (2.00 to 3.00), 5 rounds
+  ours today           2.50 s  (2.00 to 3.00), 5 rounds
                   within noise: 1.00 x, chance 1.00
-  ratio before        0.500 x of 5  (0.300 to 0.579)
-  ratio today         0.500 x of 5  (0.300 to 0.579)
+  ratio before        0.500 x  (0.300 to 0.579), 5 rounds
+  ratio today         0.500 x  (0.300 to 0.579), 5 rounds
                   not compared: the file does not say on which machine it was measured
 0 worse, 0 not compared (worse: chance below 0.02, median 10 % off)
 ";

@@ -96,21 +96,20 @@ fn hash(results: &Path) -> Option<String> {
     Some(first.kernel_hash)
 }
 
-/// A patch that changes code, not only a comment: objects that stay the same are not linked again. Its context is that
-/// of Linux 7.0 to 7.3.
+/// A patch that changes code, not only a comment: objects that stay the same are not linked again. Its context
+/// is that of Linux 7.3, as it is and with the fixes of all findings.
 fn edit(number: u128) -> String {
     format!(
         "\
 --- a/kernel/unwind/deferred.c
 +++ b/kernel/unwind/deferred.c
-@@ -31,5 +31,7 @@
+@@ -44,4 +44,6 @@
  /* Guards adding to or removing from the list of callbacks */
  static DEFINE_MUTEX(callback_mutex);
  static LIST_HEAD(callbacks);
 +
 +static const unsigned long unwindlab_bench __used = {}UL;
  
- #define RESERVED_BITS	(UNWIND_PENDING | UNWIND_USED | UNWIND_ID)
 ",
         // The lower half is another each time.
         number & u128::from(u64::MAX)
