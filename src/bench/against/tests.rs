@@ -67,7 +67,9 @@ fn verdicts(change: &LineChange) -> Vec<Result<Change, String>> {
 #[test]
 fn ours_and_the_ratio_are_compared_each_by_itself() {
     let before = record(&line(1.0, 1.0), &machine("here"));
-    let of = |ours, peers| verdicts(&changes(&[line(ours, peers)], &[before.clone()], "k")[0]);
+    let of = |ours, peers| {
+        verdicts(&changes(&[line(ours, peers)], std::slice::from_ref(&before), "k")[0])
+    };
     let same = Ok(Change::WithinNoise);
     assert_eq!(of(1.0, 1.0), [same.clone(), same.clone()]);
     // The machine is twice as slow today, for both.

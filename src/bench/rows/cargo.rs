@@ -88,7 +88,7 @@ impl Commands<'_> {
         for round in 0..self.rounds {
             self.tell(measured.row, round);
             series.take(|| {
-                let ended = self.from_nothing(&measured)?;
+                let ended = self.starting_empty(&measured)?;
                 let (wall, cpu) = (ended.seconds, ended.cpu_seconds);
                 notes.push(format!("took {wall:.0} s, and {cpu:.0} s of CPU time"));
                 Ok::<_, CargoError>((measured.number)(&ended))
@@ -111,7 +111,7 @@ impl Commands<'_> {
         }
     }
 
-    fn from_nothing(&self, measured: &Measured) -> Result<Ended, CargoError> {
+    fn starting_empty(&self, measured: &Measured) -> Result<Ended, CargoError> {
         let checkout = self.checkout.ok_or(CargoError::NoCheckout)?;
         let folder = tempfile::tempdir()?;
         let mut command = Command::new("cargo");
