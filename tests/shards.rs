@@ -1,4 +1,4 @@
-//! Parts of a sweep (`--shard`), made by one command each and merged, are the sweep.
+//! Parts of a sweep and of a run (`--shard`), made by one command each and merged, are the sweep and the run.
 //!
 //! Needs the stock kernel and a KVM host, native or emulated.
 
@@ -101,4 +101,84 @@ fn three_parts_are_the_whole() {
     let (told, code) = merge(&[&parts[0], &other, &parts[2]], &[]);
     assert_eq!(code, Some(2), "{told:?}");
     assert!(told.concat().contains("--no-request"), "{told:?}");
+}
+
+/// Fast ones, some of which are in each of three parts.
+const SCENARIOS: [&str; 5] = [
+    "nmi-in-nmi",
+    "nmi-in-signal-handler",
+    "nmi-in-syscall",
+    "nmi-in-sysret",
+    "nmi-in-user-mode",
+];
+
+/// Runs them with more arguments, which leaves a file; the exit code.
+fn run(more: &[&str], file: &Path) -> Option<i32> {
+    let rest = ["--json", file.to_str().unwrap()];
+    let output = unwindlab(&[&["run"], SCENARIOS.as_slice(), more, &rest].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    output.status.code()
+}
+
+/// Name and outcome of each result of a file, in its order.
+fn outcomes(file: &Path) -> Vec<(String, String)> {
+    let text = fs::read_to_string(file).unwrap();
+    let lines = text
+        .lines()
+        .map(|it| serde_json::from_str::<Value>(it).unwrap());
+    let field = |it: &Value, name: &str| it[name].as_str().unwrap().to_owned();
+    let results = lines.filter(|it| it["schema"] == "unwindlab.result/1");
+    results
+        .map(|it| (field(&it, "name"), field(&it, "outcome")))
+        .collect()
+}
+
+/// The same of printed rows.
+fn told_outcomes(told: &[String]) -> Vec<(String, String)> {
+    let row = |line: &String| {
+        let mut words = line.split_whitespace();
+        let (outcome, name) = (words.next()?, words.next()?);
+        SCENARIOS
+            .contains(&name)
+            .then(|| (name.to_owned(), outcome.to_owned()))
+    };
+    told.iter().filter_map(row).collect()
+}
+
+#[test]
+fn three_parts_of_a_run_are_the_run() {
+    let folder = scratch("shards-run");
+    let whole = folder.join("whole.jsonl");
+    let code = run(&[], &whole);
+    let parts: Vec<PathBuf> = (1..=3)
+        .map(|it| folder.join(format!("part-{it}.jsonl")))
+        .collect();
+    for (part, number) in parts.iter().zip(1..) {
+        run(&["--shard", &format!("{number}/3")], part);
+        assert!(!outcomes(part).is_empty(), "{number}");
+    }
+    let all: Vec<&PathBuf> = parts.iter().collect();
+    let json = folder.join("merged.jsonl");
+    let (told, merged) = merge(&all, &["--json", json.to_str().unwrap()]);
+    assert_eq!(merged, code, "{told:?}");
+    assert_eq!(told_outcomes(&told), outcomes(&whole));
+    let sorted = |file: &Path| outcomes(file).into_iter().collect::<BTreeSet<_>>();
+    assert_eq!(sorted(&json), sorted(&whole));
+
+    // What stands in a file is not run again.
+    let before = fs::read_to_string(&parts[0]).unwrap();
+    run(&["--shard", "1/3"], &parts[0]);
+    assert_eq!(fs::read_to_string(&parts[0]).unwrap(), before);
+
+    let (told, code) = merge(&[&parts[0], &parts[2]], &[]);
+    assert_eq!(code, Some(125), "{told:?}");
+    let names: Vec<String> = outcomes(&parts[1]).into_iter().map(|it| it.0).collect();
+    let lacks = format!("NOT COMPLETE: part 2/3 is missing: {}", names.join(", "));
+    assert!(told.contains(&lacks), "{told:?}");
+    assert_eq!(told_outcomes(&told).len(), SCENARIOS.len() - names.len());
+
+    let sweep = folder.join("sweep.json");
+    self::sweep(&["--shard", "2/3"], &sweep);
+    let (told, code) = merge(&[&parts[0], &sweep, &parts[2]], &[]);
+    assert_eq!(code, Some(2), "{told:?}");
 }

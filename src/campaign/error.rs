@@ -11,6 +11,7 @@ use super::bench::AgainstError;
 use super::check::CheckError;
 use super::kernel::KernelError;
 use super::merge::MergeError;
+use super::part::file::PartFileError;
 use crate::host::provider::{ProviderError, ProviderFailure};
 use crate::judge::sweep_record::SweepRecordError;
 use crate::report::bug_report::FactsError;
@@ -84,6 +85,9 @@ pub enum CampaignError {
     /// Parts cannot be merged.
     #[error(transparent)]
     Merge(#[from] MergeError),
+    /// A part cannot be made with this file.
+    #[error(transparent)]
+    Part(#[from] PartFileError),
     /// The user stopped the campaign.
     #[error("interrupted")]
     Interrupted,
@@ -116,7 +120,8 @@ impl CampaignError {
             | Self::Mutants(_)
             | Self::Series(_)
             | Self::Check(_)
-            | Self::Against(_) => true,
+            | Self::Against(_)
+            | Self::Part(_) => true,
             Self::Provider(error) => matches!(error.kind(), ProviderFailure::Usage),
             Self::Bisect(error) => error.is_usage(),
             Self::Merge(error) => error.is_usage(),

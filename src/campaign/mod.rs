@@ -34,6 +34,7 @@ pub mod findings;
 pub mod kernel;
 pub mod merge;
 pub mod mutants;
+pub mod part;
 mod program;
 pub mod replay;
 pub mod replay_file;

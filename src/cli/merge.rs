@@ -7,21 +7,25 @@ use clap::Args;
 use super::error::{CommandError, class_code};
 use super::progress::Spinner;
 use crate::campaign::Context;
-use crate::campaign::merge::{MergeEvent, MergeRequest, MergedSweep, merge as merge_files};
+use crate::campaign::merge::{
+    MergeEvent, MergeRequest, MergedRun, MergedSweep, merge as merge_files,
+};
+use crate::judge::Outcome;
 use crate::judge::outcome::OutcomeClass;
 use crate::report::names::Names;
 use crate::report::output_file::OutputFile;
 use crate::report::sweep::report;
+use crate::report::table;
 use unwindlab_engine::text::printable;
 
 /// `unwindlab merge`.
 #[derive(Debug, Args)]
 pub struct MergeArgs {
-    /// The files of all parts, in any order: of `sweep --shard`, those of --resume.
+    /// The files of all parts, in any order: of `run --shard` those of --json, of `sweep --shard` those of --resume.
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// Write the result of all parts as JSON. Of a sweep, `sweep --resume` without --shard goes on from it
-    /// and tries what is missing.
+    /// Write the results of all parts as one file. Of a sweep, `sweep --resume` without --shard goes on from it
+    /// and tries what is missing; other files are merged again.
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub json: Option<PathBuf>,
 }
@@ -42,14 +46,48 @@ pub fn merge(
     let mut json = None;
     let class = merge_files(&request, context, &mut |event| match event {
         MergeEvent::Swept(merged) => {
-            json = Some(serde_json::to_string(merged.record));
+            json = Some(serde_json::to_string(merged.record).map(|it| it + "\n"));
             spinner.print(&swept(merged, args.files.len()))
         }
+        MergeEvent::Lines(lines) => {
+            json = file.is_some().then(|| Ok(lines.to_owned()));
+            Ok(())
+        }
+        MergeEvent::Ran(merged) => spinner.print(&ran(merged, args.files.len())),
     })?;
     if let (Some(file), Some(json)) = (file, json) {
-        file.finish(format!("{}\n", json?))?;
+        file.finish(json?)?;
     }
     Ok(class_code(class))
+}
+
+/// The report of a run.
+fn ran(merged: &MergedRun, files: usize) -> String {
+    let widths = merged.results.iter().map(|it| it.name.len());
+    let width = widths.max().unwrap_or(0);
+    let mut text = String::new();
+    for result in &merged.results {
+        text += &format!("{}\n", table::row(result, width));
+        if result.class() != OutcomeClass::Good && result.outcome != Outcome::Skip {
+            for reason in &result.reasons {
+                text += &format!("  {}\n", printable(reason));
+            }
+        }
+    }
+    let time = merged.results.iter().map(|it| it.duration).sum();
+    text += &format!(
+        "{} on {}, merged from {files} files\n",
+        table::summary(&merged.results, time),
+        printable(&merged.release)
+    );
+    text + &not_complete(&merged.lacks)
+}
+
+fn not_complete(lacks: &[String]) -> String {
+    let lines = lacks.iter().map(|why| printable(why));
+    lines.fold(String::new(), |all, why| {
+        all + "NOT COMPLETE: " + &why + "\n"
+    })
 }
 
 /// The report of a sweep.
@@ -64,9 +102,7 @@ fn swept(merged: &MergedSweep<'_>, files: usize) -> String {
         "on {}, merged from {files} files\n",
         printable(&path.release)
     );
-    for why in merged.lacks {
-        text += &format!("NOT COMPLETE: {}\n", printable(why));
-    }
+    text += &not_complete(merged.lacks);
     if merged.class == OutcomeClass::Untested && merged.lacks.is_empty() {
         text += "NOT COMPLETE: points were not tried, or not steady\n";
     }

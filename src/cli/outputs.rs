@@ -75,6 +75,7 @@ impl Outputs {
             result,
             kernel,
             setting,
+            ..
         } = event
         else {
             return;

@@ -4,7 +4,7 @@ use clap::Args;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use unwindlab_engine::plan::Token;
+use unwindlab_engine::plan::{Shard, Token};
 
 use super::args::{KernelOptions, WitnessOptions};
 use super::error::{CommandError, show};
@@ -12,6 +12,7 @@ use super::outputs::{Outputs, Wanted};
 use super::progress::Spinner;
 use super::values;
 use crate::campaign::Context;
+use crate::campaign::part::PartRequest;
 use crate::campaign::run::{self, FailedFast, RunEvent, RunRequest, RunSummary, TrialOptions};
 use crate::host::choice::KvmHost;
 use crate::host::provider::TestKernel;
@@ -123,9 +124,19 @@ pub struct RunArgs {
         help_heading = "Results"
     )]
     pub format: Format,
-    /// Write the results as JSON Lines, with the complete traces.
+    /// Write the results as JSON Lines, with the complete traces; with --shard without them, and what stands in the file is not run again.
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub json: Option<PathBuf>,
+    /// Run only part I of N parts of the scenarios, and of the trials of those that have several. All N parts, on any machines, make
+    /// the trials that the run without this makes; `unwindlab merge` makes one report of their --json files.
+    #[arg(
+        long,
+        value_name = "I/N",
+        requires = "json",
+        conflicts_with_all = ["token", "fail_fast", "format", "junit", "html", "kcidb"],
+        help_heading = "Trials"
+    )]
+    pub shard: Option<Shard>,
     /// Write the results as JUnit XML.
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub junit: Option<PathBuf>,
@@ -170,7 +181,8 @@ pub fn run(args: RunArgs, context: Context<'_>, spinner: &Spinner) -> Result<u8,
     let request = request(&args)?;
     let submission = Submission::new(args.kcidb_origin, args.kcidb_build);
     let mut outputs = Outputs::open(Wanted {
-        json: args.json,
+        // The run itself writes the file of a part.
+        json: args.json.filter(|_| request.part.is_none()),
         junit: args.junit,
         html: args.html,
         kcidb: args.kcidb,
@@ -227,6 +239,8 @@ fn request(args: &RunArgs) -> Result<RunRequest, CommandError> {
         artifacts: Some(Artifacts::open(args.artifacts.as_deref())?),
         perf_data: args.perf_data.clone(),
         trace_json: args.trace_json.clone(),
+        part: { args.shard.zip(args.json.clone()) }
+            .map(|(shard, file)| PartRequest { shard, file }),
     })
 }
 
@@ -278,6 +292,12 @@ impl<'a> RunPrinter<'a> {
                     format => tap::header(format, scenarios.len()),
                 })
             }
+            // They may be very many.
+            RunEvent::Finished {
+                result,
+                trial: Some(_),
+                ..
+            } if result.class() == OutcomeClass::Good => Ok(()),
             RunEvent::Finished { result, kernel, .. } => {
                 self.printed += 1;
                 let details = self.details(result, kernel);

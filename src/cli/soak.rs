@@ -67,8 +67,7 @@ pub fn soak(args: &SoakArgs, context: Context<'_>, spinner: &Spinner) -> Result<
             ..TrialOptions::default()
         },
         artifacts: Some(Artifacts::open(args.artifacts.as_deref())?),
-        perf_data: None,
-        trace_json: None,
+        ..RunRequest::default()
     };
     let mut width = 0;
     let summary = soak::soak(&request, args.trials, context, &mut |event| match event {

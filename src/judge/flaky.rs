@@ -35,6 +35,17 @@ pub struct Attempt {
     pub artifacts: Vec<PathBuf>,
 }
 
+impl FlakyIs {
+    /// The word on the command line.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Fail => "fail",
+        }
+    }
+}
+
 impl Attempt {
     /// What is kept of an attempt that did not pass.
     #[must_use]
@@ -141,8 +152,14 @@ impl ScenarioResult {
 /// The exit code of a run, as [`exit_code`](super::exit_code) has it, with what a flaky result counts as.
 #[must_use]
 pub fn exit_code_of(results: &[ScenarioResult], flaky_is: FlakyIs) -> u8 {
+    class_code(class_of(results, flaky_is))
+}
+
+/// What a run says of the kernel.
+#[must_use]
+pub fn class_of(results: &[ScenarioResult], flaky_is: FlakyIs) -> OutcomeClass {
     let counted = results.iter().filter(|it| it.outcome != Outcome::Skip);
-    class_code(OutcomeClass::of_all(counted.map(|it| it.counted(flaky_is))))
+    OutcomeClass::of_all(counted.map(|it| it.counted(flaky_is)))
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ pub mod snapshot;
 pub mod soak;
 pub mod sweep;
 pub mod sweep_record;
+pub mod unit_record;
 pub mod verdict;
 
 pub use counts::Counts;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::counts::Counts;
 use super::flaky::Attempt;
@@ -61,7 +61,7 @@ pub struct ScenarioResult {
 }
 
 /// Numbers of the trials of one scenario.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Trials {
     /// Trials made.
@@ -83,7 +83,7 @@ pub struct InvariantCheck {
 }
 
 /// One violation, with the finding that it matches, if any.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct JudgedViolation {
     /// The violation.

@@ -27,6 +27,15 @@ pub struct Setting {
     pub kvm_host: String,
 }
 
+/// The record of one scenario.
+pub fn record<'a>(setting: &'a Setting, result: &'a ScenarioResult) -> impl Serialize + use<'a> {
+    Record {
+        schema: SCHEMA,
+        setting,
+        result,
+    }
+}
+
 /// The result of one scenario.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -46,11 +55,7 @@ struct Record<'a> {
 /// # Errors
 /// [`serde_json::Error`] if a value cannot be serialized, which no type here causes.
 pub fn line(setting: &Setting, result: &ScenarioResult) -> Result<String, serde_json::Error> {
-    let mut text = serde_json::to_string(&Record {
-        schema: SCHEMA,
-        setting,
-        result,
-    })?;
+    let mut text = serde_json::to_string(&record(setting, result))?;
     text.push('\n');
     Ok(text)
 }

@@ -39,11 +39,33 @@ impl Shard {
         self.has_number(mixed(boundary.rip ^ mixed(u64::from(boundary.occurrence))))
     }
 
+    /// Whether what has this name is in this part, or of what has several trials, this one. Exactly one of N parts has it.
+    #[must_use]
+    pub fn has_name(self, name: &str, trial: Option<u32>) -> bool {
+        self.number == self.owner(name, trial)
+    }
+
+    /// The number of the part that has it.
+    #[must_use]
+    pub fn owner(self, name: &str, trial: Option<u32>) -> u32 {
+        let trial = trial.map_or(0, |it| u64::from(it).saturating_add(1));
+        let number = mixed(hashed(name) ^ mixed(trial)).checked_rem(u64::from(self.of));
+        let number = number.and_then(|it| u32::try_from(it).ok());
+        number.unwrap_or_default().saturating_add(1)
+    }
+
     /// Whether the n-th of things in an order that all parts agree on is in this part.
     #[must_use]
     pub fn has_number(self, number: u64) -> bool {
         number.checked_rem(u64::from(self.of)) == Some(u64::from(self.number.saturating_sub(1)))
     }
+}
+
+/// FNV-1a of a text: the same on each machine and in each version of this program.
+fn hashed(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 /// Numbers that are close together lead to numbers that are not (the last steps of `SplitMix64`).
@@ -104,5 +126,29 @@ mod tests {
                 assert!(has > share / 3 && has < share * 3, "{part}: {has}");
             }
         }
+    }
+
+    #[test]
+    fn each_name_and_trial_is_in_one_part_however_many_there_are() {
+        let names = ["nmi-in-syscall", "nmi-in-idle", "lab-explore-cancel"];
+        let named = names.iter().map(|name| (*name, None));
+        let trials = (1..=400).map(|trial| ("lab-explore-cancel", Some(trial)));
+        let units: Vec<(&str, Option<u32>)> = named.chain(trials).collect();
+        for of in [1, 2, 3, 8, 64] {
+            let parts: Vec<Shard> = (1..=of).map(|number| Shard { number, of }).collect();
+            for (name, trial) in &units {
+                let having = { parts.iter() }.filter(|it| it.has_name(name, *trial));
+                assert_eq!(having.count(), 1, "{name} {trial:?} of {of}");
+            }
+            let share = units.len() / of as usize;
+            for part in parts {
+                let has = { units.iter() }.filter(|it| part.has_name(it.0, it.1));
+                let has = has.count();
+                assert!(has > share / 4 && has < share * 4, "{part}: {has}");
+            }
+        }
+        // What part it is may not change with the version of this program.
+        let of = |name| Shard { number: 1, of: 8 }.owner(name, None);
+        assert_eq!(names.map(of), [7, 8, 3]);
     }
 }

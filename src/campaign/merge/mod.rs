@@ -1,5 +1,7 @@
 //! The results of the parts of a command (`--shard`) as one.
 
+mod parts;
+mod run;
 mod sweep;
 
 use std::io;
@@ -9,8 +11,11 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use unwindlab_guest_kernel::input;
 
+use self::parts::{Lines, Parts, Place};
 use super::Context;
 use super::error::CampaignError;
+use super::part;
+use crate::judge::ScenarioResult;
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::sweep_record::SweepRecord;
 use crate::report::sweep::Summary;
@@ -59,12 +64,29 @@ pub struct MergedSweep<'a> {
     pub class: OutcomeClass,
 }
 
+/// The parts of a run together.
+#[derive(Debug)]
+pub struct MergedRun {
+    /// The results, in the order of the run, as far as they are there.
+    pub results: Vec<ScenarioResult>,
+    /// `uname -r` of the kernel.
+    pub release: String,
+    /// Why it is not whole, in lines; nothing if it is.
+    pub lacks: Vec<String>,
+    /// What it says of the kernel.
+    pub class: OutcomeClass,
+}
+
 /// What is told.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]
 #[derive(Clone, Copy)]
 pub enum MergeEvent<'a> {
     /// The parts are of a sweep.
     Swept(&'a MergedSweep<'a>),
+    /// The parts are of a run.
+    Ran(&'a MergedRun),
+    /// All lines that count, as one file.
+    Lines(&'a str),
 }
 
 /// What tells files apart.
@@ -72,6 +94,10 @@ pub enum MergeEvent<'a> {
 struct Kind {
     #[serde(rename = "of")]
     sweep: Option<IgnoredAny>,
+    /// Of the head of a part.
+    schema: Option<String>,
+    /// Of a unit of a part.
+    part: Option<IgnoredAny>,
 }
 
 /// Merges files; what all say of the kernel together.
@@ -84,6 +110,7 @@ pub fn merge(
     tell: &mut dyn FnMut(MergeEvent<'_>) -> io::Result<()>,
 ) -> Result<OutcomeClass, CampaignError> {
     let mut sweeps = Vec::new();
+    let mut parts = Lines::default();
     let mut lacks = Vec::new();
     for file in &request.files {
         let text = match input::text(file, input::RECORDED) {
@@ -96,21 +123,39 @@ pub fn merge(
         if text.trim().is_empty() {
             lacks.push(format!("{}: the file is empty", file.display()));
         }
-        for (line, number) in text.lines().zip(1..).filter(|it| !it.0.trim().is_empty()) {
-            let unread = match serde_json::from_str::<Kind>(line) {
-                Ok(Kind { sweep: Some(_) }) => match sweep::read(line) {
-                    Ok(record) => {
-                        sweeps.push((file.clone(), record));
-                        continue;
-                    }
-                    Err(error) => error.to_string(),
-                },
-                Ok(_) => "not the result of a part".to_owned(),
-                Err(error) if error.is_eof() => "the file is cut off".to_owned(),
-                Err(error) => error.to_string(),
+        for (text, line) in text.lines().zip(1..).filter(|it| !it.0.trim().is_empty()) {
+            let place = Place {
+                file: file.clone(),
+                line,
             };
-            lacks.push(format!("{}:{number}: {unread}", file.display()));
+            let read = match serde_json::from_str::<Kind>(text) {
+                Ok(Kind { part: Some(_), .. }) => parts.unit(place.clone(), text),
+                Ok(Kind {
+                    schema: Some(schema),
+                    ..
+                }) if schema == part::SCHEMA => parts.head(place.clone(), text),
+                Ok(Kind { sweep: Some(_), .. }) => sweep::read(text)
+                    .map(|record| sweeps.push((file.clone(), record)))
+                    .map_err(|error| error.to_string()),
+                Ok(_) => Err("not the result of a part".to_owned()),
+                Err(error) if error.is_eof() => Err("the file is cut off".to_owned()),
+                Err(error) => Err(error.to_string()),
+            };
+            if let Err(unread) = read {
+                lacks.push(format!("{place}: {unread}"));
+            }
         }
+    }
+    if let (Some((file, _)), Some(other)) = (sweeps.first(), parts.first_file()) {
+        return Err(MergeError::Mixed {
+            file: file.clone(),
+            other,
+            what: "command".to_owned(),
+        }
+        .into());
+    }
+    if !parts.is_empty() {
+        return of_units(&parts, lacks, tell);
     }
     sweep::check(&sweeps)?;
     let Some((record, missing)) = sweep::merged(&sweeps) else {
@@ -121,6 +166,29 @@ pub fn merge(
         tell(MergeEvent::Swept(merged)).map(|()| merged.class)
     });
     Ok(told?)
+}
+
+/// Merges parts whose units have lines of their own.
+fn of_units(
+    lines: &Lines,
+    mut lacks: Vec<String>,
+    tell: &mut dyn FnMut(MergeEvent<'_>) -> io::Result<()>,
+) -> Result<OutcomeClass, CampaignError> {
+    lines.check()?;
+    let Some(parts) = Parts::of(lines) else {
+        lacks.push("the first line of each part is missing".to_owned());
+        return Err(MergeError::Nothing(lacks).into());
+    };
+    lacks.extend_from_slice(&parts.unread);
+    lacks.extend(parts.missing());
+    tell(MergeEvent::Lines(&lines.joined(&parts)))?;
+    match parts.head.command {
+        part::PartOf::Run => {
+            let merged = run::merged(&parts, lacks);
+            tell(MergeEvent::Ran(&merged))?;
+            Ok(merged.class)
+        }
+    }
 }
 
 #[cfg(test)]

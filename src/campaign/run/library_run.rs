@@ -41,6 +41,10 @@ fn program_of(trial: &TrialPlan) -> Option<&str> {
     }
 }
 
+/// Who is told what came of a unit, and on which KVM host.
+pub(super) type UnitFinished<'f> =
+    dyn FnMut(&RunUnit<'_>, &ScenarioResult, &str) -> io::Result<()> + 'f;
+
 /// What stands for the KVM host while there is none.
 pub(super) const NO_HOST: &str = "none";
 
@@ -51,6 +55,15 @@ struct Tools {
     perf_tool: Option<Result<PathBuf, ProviderError>>,
     /// What workloads execute, by its name.
     programs: BTreeMap<String, Result<CompiledProgram, ProviderError>>,
+}
+
+/// What is run by itself: a scenario, or one of its trials.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RunUnit<'l> {
+    pub(super) loaded: &'l Loaded,
+    pub(super) plan: &'l Result<TrialPlan, SkipReason>,
+    /// The number of the trial.
+    pub(super) trial: Option<u32>,
 }
 
 /// The scenarios of a library.
@@ -105,21 +118,36 @@ impl<'a> LibraryRun<'a> {
         trials: &[Result<TrialPlan, SkipReason>],
         finished: &mut dyn FnMut(&ScenarioResult, &str) -> io::Result<()>,
     ) -> Result<(), CampaignError> {
+        let units = { library.iter().zip(trials) }.map(|(loaded, plan)| RunUnit {
+            loaded,
+            plan,
+            trial: None,
+        });
+        let units: Vec<RunUnit<'_>> = units.collect();
+        self.run_units(&units, &mut |_, result, host| finished(result, host))
+    }
+
+    /// Runs these scenarios and trials, as [`run_all`](Self::run_all).
+    pub(super) fn run_units(
+        &mut self,
+        units: &[RunUnit<'_>],
+        finished: &mut UnitFinished<'_>,
+    ) -> Result<(), CampaignError> {
         let mut executor = None;
-        self.get_tools(trials);
-        if self.options.jobs > 1 && !self.options.fail_fast && library.len() > 1 {
-            return self.side_by_side(library, trials, finished);
+        self.get_tools(units.iter().map(|it| it.plan));
+        if self.options.jobs > 1 && !self.options.fail_fast && units.len() > 1 {
+            return self.side_by_side(units, finished);
         }
-        for (number, (loaded, trial)) in library.iter().zip(trials).enumerate() {
-            let Some(result) = self.run_or_skip(&mut executor, loaded, trial)? else {
+        for (number, unit) in units.iter().enumerate() {
+            let Some(result) = self.run_or_skip(&mut executor, *unit)? else {
                 break;
             };
-            finished(&result, &self.host)?;
+            finished(unit, &result, &self.host)?;
             let is_over = self.options.fail_fast
                 && result.counted(self.options.flaky_is) == OutcomeClass::Bad;
             self.failed_fast = is_over.then(|| FailedFast {
                 name: result.name.clone(),
-                not_run: library.len() - number - 1,
+                not_run: units.len() - number - 1,
             });
             self.results.push(result);
             if is_over {
@@ -134,19 +162,34 @@ impl<'a> LibraryRun<'a> {
     pub(super) fn run_or_skip(
         &mut self,
         executor: &mut Option<Box<dyn Executor>>,
-        loaded: &Loaded,
-        trial: &Result<TrialPlan, SkipReason>,
+        unit: RunUnit<'_>,
     ) -> Result<Option<ScenarioResult>, CampaignError> {
         if self.context.interrupt.is_set() {
             return Ok(None);
         }
+        let RunUnit {
+            loaded,
+            plan: trial,
+            trial: number,
+        } = unit;
         let missing = trial.as_ref().ok().and_then(|trial| self.missing(trial));
         Ok(match (trial, missing) {
             (Err(SkipReason(reason)), _) => Some(not_run(loaded, Outcome::Skip, reason.clone())),
             (_, Some(reason)) => Some(not_run(loaded, Outcome::InfraError, reason)),
             (Ok(trial), None) => {
                 let trial = self.with_program(trial).into_owned();
-                self.run_one(executor, loaded, &trial)?
+                let result = self.run_one(executor, loaded, &trial, number)?;
+                // There may be very many of them.
+                let is_bulk = |it: &ScenarioResult| {
+                    number.is_some() && it.outcome.class() == OutcomeClass::Good
+                };
+                result.map(|result| match is_bulk(&result) {
+                    true => ScenarioResult {
+                        trace: None,
+                        ..result
+                    },
+                    false => result,
+                })
             }
         })
     }
@@ -179,13 +222,16 @@ impl<'a> LibraryRun<'a> {
     }
 
     /// Gets what some of these trials need.
-    pub(super) fn get_tools(&mut self, trials: &[Result<TrialPlan, SkipReason>]) {
+    pub(super) fn get_tools<'t>(
+        &mut self,
+        trials: impl Iterator<Item = &'t Result<TrialPlan, SkipReason>> + Clone,
+    ) {
         let (provider, progress) = (self.context.provider, self.context.progress);
         let mut tools = Tools::default();
-        if trials.iter().flatten().any(uses_tool) {
+        if trials.clone().flatten().any(uses_tool) {
             tools.perf_tool = Some(provider.perf_tool(progress));
         }
-        for trial in trials.iter().flatten() {
+        for trial in trials.flatten() {
             let Some(name) = program_of(trial).filter(|it| !tools.programs.contains_key(*it))
             else {
                 continue;
@@ -230,16 +276,21 @@ impl<'a> LibraryRun<'a> {
         executor: &mut Option<Box<dyn Executor>>,
         loaded: &Loaded,
         trial: &TrialPlan,
+        unit: Option<u32>,
     ) -> Result<Option<ScenarioResult>, CampaignError> {
+        let tally = || match unit {
+            None => Tally::new(trial, self.options.trials, self.options.token),
+            Some(number) => Tally::unit(trial, number),
+        };
         let mut before = Vec::new();
-        let Some(mut result) = self.attempt(executor, loaded, trial, 0)? else {
+        let Some(mut result) = self.attempt(executor, loaded, (trial, tally()), 0)? else {
             return Ok(None);
         };
         for number in 1..=self.options.retries as usize {
             if !result.may_be_retried() {
                 break;
             }
-            let Some(next) = self.attempt(executor, loaded, trial, number)? else {
+            let Some(next) = self.attempt(executor, loaded, (trial, tally()), number)? else {
                 break;
             };
             before.push(Attempt::of(&result));
@@ -254,13 +305,12 @@ impl<'a> LibraryRun<'a> {
         &mut self,
         executor: &mut Option<Box<dyn Executor>>,
         loaded: &Loaded,
-        trial: &TrialPlan,
+        (trial, tally): (&TrialPlan, Tally),
         before: usize,
     ) -> Result<Option<ScenarioResult>, CampaignError> {
         if let Some(kept) = &mut self.kept {
             kept.artifacts.before = before;
         }
-        let tally = Tally::new(trial, self.options.trials, self.options.token);
         let (mut result, identity) = self.run_trials(executor, loaded, trial, tally)?;
         if self.context.interrupt.is_set() {
             return Ok(None);

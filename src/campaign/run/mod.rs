@@ -2,6 +2,7 @@
 
 mod boots;
 mod library_run;
+mod part;
 mod side_by_side;
 pub mod soak;
 mod tally;
@@ -11,10 +12,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 pub(super) use self::library_run::LibraryRun;
+use self::library_run::RunUnit;
+pub(super) use self::part::FLAKY_IS;
+use self::part::RunPart;
 pub use self::side_by_side::jobs_of_this_machine;
 use super::Context;
 use super::error::CampaignError;
 use super::kernel::KernelChoice;
+use super::part::PartRequest;
 use super::replay_file::KeptTrials;
 use crate::host::choice::KvmHost;
 use crate::host::provider::TestKernel;
@@ -44,6 +49,8 @@ pub struct RunRequest {
     pub perf_data: Option<PathBuf>,
     /// The folder into which each trial is written as a file of trace events, if it is.
     pub trace_json: Option<PathBuf>,
+    /// The part that is made, if not all of it is.
+    pub part: Option<PartRequest>,
 }
 
 /// How each scenario is run.
@@ -86,6 +93,8 @@ pub enum RunEvent<'a> {
     Finished {
         /// Its result.
         result: &'a ScenarioResult,
+        /// The number of the trial, if it is one of several of a part.
+        trial: Option<u32>,
         /// The kernel that it ran on.
         kernel: &'a dyn TestKernel,
         /// What was tested, and where.
@@ -98,7 +107,7 @@ pub enum RunEvent<'a> {
 /// What came of a run.
 #[derive(Debug)]
 pub struct RunSummary {
-    /// The results, in the order in which the scenarios ran.
+    /// The results, in the order in which the scenarios ran; of a part those that stand in its file first.
     pub results: Vec<ScenarioResult>,
     /// What was tested, and where.
     pub setting: Setting,
@@ -131,11 +140,11 @@ pub fn run(
     let start = Instant::now();
     let prepared = Prepared::new(request, context)?;
     let Prepared {
-        kernel,
-        library,
-        trials,
-        ..
+        kernel, library, ..
     } = &prepared;
+    let part = request.part.as_ref();
+    let part = part.map(|part| RunPart::open(part, request, &prepared));
+    let mut part = part.transpose()?;
     tell(RunEvent::Started { scenarios: library })?;
     let kept = Prepared::kept(request);
     let perf_data = { request.perf_data.as_deref() }.map(PerfDataFolder::open);
@@ -145,20 +154,36 @@ pub fn run(
     let mut run = LibraryRun::new(&request.trials, kept, kernel.as_ref(), context);
     run.perf_data = perf_data;
     run.trace_json = trace_json;
-    let mut done = 0;
-    context.progress.overall(done, library.len());
-    run.run_all(library, trials, &mut |result, host| {
+    let all = prepared.units();
+    let units = part.as_ref().map_or(all, |part| part.left(&prepared));
+    let (mut done, mut unwritten) = (0, None);
+    context.progress.overall(done, units.len());
+    let ran = run.run_units(&units, &mut |unit, result, host| {
         done += 1;
-        context.progress.overall(done, library.len());
+        context.progress.overall(done, units.len());
+        let setting = prepared.setting(host);
+        if let Some(part) = &mut part {
+            part.take(unit, &setting, result).map_err(|error| {
+                unwritten = Some(error);
+                io::Error::from(io::ErrorKind::Other)
+            })?;
+        }
         tell(RunEvent::Finished {
             result,
+            trial: unit.trial,
             kernel: kernel.as_ref(),
-            setting: &prepared.setting(host),
+            setting: &setting,
         })
-    })?;
+    });
+    if let Some(error) = unwritten {
+        return Err(error);
+    }
+    ran?;
+    let mut results = part.map(|it| it.before).unwrap_or_default();
+    results.append(&mut run.results);
     let summary = RunSummary {
         setting: prepared.setting(&run.host),
-        results: run.results,
+        results,
         failed_fast: run.failed_fast,
         elapsed: start.elapsed(),
         unkept: run.unkept,
@@ -194,6 +219,17 @@ impl Prepared {
             kernel,
             library,
         })
+    }
+
+    /// All scenarios, each as a whole.
+    fn units(&self) -> Vec<RunUnit<'_>> {
+        let scenarios = self.library.iter().zip(&self.trials);
+        let units = scenarios.map(|(loaded, plan)| RunUnit {
+            loaded,
+            plan,
+            trial: None,
+        });
+        units.collect()
     }
 
     fn kept(request: &RunRequest) -> Option<KeptTrials<'_>> {

@@ -5,17 +5,15 @@
 //! machines too. Results are told in the order of the library.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 
+use super::LibraryRun;
 use super::library_run::NO_HOST;
-use super::{LibraryRun, SkipReason};
+use super::library_run::{RunUnit, UnitFinished};
 use crate::campaign::error::CampaignError;
 use crate::judge::ScenarioResult;
-use crate::scenario::Loaded;
-use unwindlab_engine::plan::TrialPlan;
 
 /// Most scenarios at a time, unless the user wants more.
 const MOST: u64 = 4;
@@ -66,13 +64,13 @@ enum Turn {
 }
 
 impl Turns {
-    fn of(trials: &[Result<TrialPlan, SkipReason>]) -> Self {
-        let turn = |trial: &Result<TrialPlan, SkipReason>| match trial {
+    fn of(units: &[RunUnit<'_>]) -> Self {
+        let turn = |unit: &RunUnit<'_>| match unit.plan {
             Ok(plan) if plan.vcpus > 1 => Turn::Alone,
             _ => Turn::Beside,
         };
         Self {
-            left: Mutex::new(trials.iter().map(turn).collect()),
+            left: Mutex::new(units.iter().map(turn).collect()),
             gate: RwLock::new(()),
         }
     }
@@ -103,21 +101,20 @@ impl LibraryRun<'_> {
     /// Runs the scenarios of `library`, as many at a time as the options say.
     pub(super) fn side_by_side(
         &mut self,
-        library: &[Loaded],
-        trials: &[Result<TrialPlan, SkipReason>],
-        finished: &mut dyn FnMut(&ScenarioResult, &str) -> io::Result<()>,
+        units: &[RunUnit<'_>],
+        finished: &mut UnitFinished<'_>,
     ) -> Result<(), CampaignError> {
-        let turns = Turns::of(trials);
-        let workers = (0..self.options.jobs.min(library.len())).map(|_| self.worker());
+        let turns = Turns::of(units);
+        let workers = (0..self.options.jobs.min(units.len())).map(|_| self.worker());
         let workers: Vec<_> = workers.collect();
         thread::scope(|scope| {
             let (send, receive) = channel();
             for (number, mut worker) in workers.into_iter().enumerate() {
                 let (send, turns) = (send.clone(), &turns);
-                scope.spawn(move || worker.take_turns(number == 0, library, trials, turns, &send));
+                scope.spawn(move || worker.take_turns(number == 0, units, turns, &send));
             }
             drop(send);
-            let gathered = self.gather(receive, finished);
+            let gathered = self.gather(receive, units, finished);
             turns.stop();
             gathered
         })
@@ -126,21 +123,20 @@ impl LibraryRun<'_> {
     fn take_turns(
         &mut self,
         is_first: bool,
-        library: &[Loaded],
-        trials: &[Result<TrialPlan, SkipReason>],
+        units: &[RunUnit<'_>],
         turns: &Turns,
         send: &Sender<Done>,
     ) {
         let mut executor = None;
         while let Some((number, turn)) = turns.next(is_first) {
-            let (Some(loaded), Some(trial)) = (library.get(number), trials.get(number)) else {
+            let Some(unit) = units.get(number) else {
                 break;
             };
             let (beside, alone) = match turn {
                 Turn::Alone => (None, turns.gate.write().ok()),
                 _ => (turns.gate.read().ok(), None),
             };
-            let result = self.run_or_skip(&mut executor, loaded, trial);
+            let result = self.run_or_skip(&mut executor, *unit);
             drop((beside, alone));
             let is_over = !matches!(result, Ok(Some(_)));
             let done = Done {
@@ -163,7 +159,8 @@ impl LibraryRun<'_> {
     fn gather(
         &mut self,
         receive: Receiver<Done>,
-        finished: &mut dyn FnMut(&ScenarioResult, &str) -> io::Result<()>,
+        units: &[RunUnit<'_>],
+        finished: &mut UnitFinished<'_>,
     ) -> Result<(), CampaignError> {
         let mut waiting = BTreeMap::new();
         let mut next = 0;
@@ -174,28 +171,31 @@ impl LibraryRun<'_> {
             };
             waiting.insert(done.number, (result, done.host));
             while let Some((result, host)) = waiting.remove(&next) {
-                self.tell(result, host, finished)?;
+                self.tell(units.get(next), result, host, finished)?;
                 next += 1;
             }
         }
         // One before these was interrupted.
-        for (result, host) in waiting.into_values() {
-            self.tell(result, host, finished)?;
+        for (number, (result, host)) in waiting {
+            self.tell(units.get(number), result, host, finished)?;
         }
         Ok(())
     }
 
     fn tell(
         &mut self,
+        unit: Option<&RunUnit<'_>>,
         result: ScenarioResult,
         host: String,
-        finished: &mut dyn FnMut(&ScenarioResult, &str) -> io::Result<()>,
+        finished: &mut UnitFinished<'_>,
     ) -> Result<(), CampaignError> {
         // A scenario that was not run may come from a worker that has no host yet.
         if host != NO_HOST {
             self.host = host;
         }
-        finished(&result, &self.host)?;
+        if let Some(unit) = unit {
+            finished(unit, &result, &self.host)?;
+        }
         self.results.push(result);
         Ok(())
     }

@@ -52,7 +52,7 @@ pub fn soak(
     tell(SoakEvent::Started(&names.collect::<Vec<_>>()))?;
     let kept = Prepared::kept(request);
     let mut run = LibraryRun::new(&request.trials, None, prepared.kernel.as_ref(), context);
-    run.get_tools(plans);
+    run.get_tools(plans.iter());
     let (mut executor, mut all) = (None, Vec::new());
     let count = usize::try_from(trials).unwrap_or(usize::MAX);
     for (at, (loaded, plan)) in library.iter().zip(plans).enumerate() {

@@ -14,6 +14,8 @@ pub(super) struct Tally {
     /// How many trials are planned.
     planned: u32,
     token: Option<Token>,
+    /// The number of the only trial that is made, of several.
+    unit: Option<u32>,
     trials: Trials,
     duration: std::time::Duration,
     /// The first expected failure, or the last pass.
@@ -34,19 +36,38 @@ pub(super) struct TrialIdentity {
 impl Tally {
     /// Starts without trials. `trials` and `token` are what the request asks for.
     pub(super) fn new(plan: &TrialPlan, trials: Option<u32>, token: Option<Token>) -> Self {
-        let of_scenario = plan.explore.as_ref().map_or(1, |explore| explore.trials);
         let planned = match token {
             Some(_) => 1,
-            None => trials.unwrap_or(of_scenario),
+            None => Self::planned(plan, trials),
         };
         Self {
             planned,
             token,
+            unit: None,
             trials: Trials::default(),
             duration: std::time::Duration::ZERO,
             good: None,
             of: 0,
         }
+    }
+
+    /// Starts with one trial of several, by its number: the others are made elsewhere.
+    pub(super) fn unit(plan: &TrialPlan, number: u32) -> Self {
+        let seed = plan.explore.as_ref().map(|explore| explore.seed);
+        let token = seed.map(|seed| Token {
+            seed,
+            trial: number,
+        });
+        Self {
+            unit: Some(number),
+            ..Self::new(plan, Some(1), token)
+        }
+    }
+
+    /// How many trials a scenario has, where `trials` is what the request asks for.
+    pub(super) fn planned(plan: &TrialPlan, trials: Option<u32>) -> u32 {
+        let of_scenario = plan.explore.as_ref().map_or(1, |explore| explore.trials);
+        trials.unwrap_or(of_scenario)
     }
 
     /// The token of the next trial.
@@ -88,6 +109,8 @@ impl Tally {
                 let name = &result.name;
                 let again = format!("once more: `unwindlab run {name} --token {token}`");
                 result.reasons.push(again);
+            } else if let Some(number) = self.unit {
+                result.reasons.push(format!("in trial {number}"));
             } else if self.planned > 1 {
                 result
                     .reasons
@@ -148,7 +171,8 @@ impl Tally {
 
     fn whole(&self, mut result: ScenarioResult) -> ScenarioResult {
         result.duration = self.duration;
-        result.trials = (self.planned > 1).then_some(self.trials);
+        let has_others = self.planned > 1 || self.unit.is_some();
+        result.trials = has_others.then_some(self.trials);
         result
     }
 }

@@ -1,14 +1,7 @@
 //! Parts of a sweep as files, merged.
 
-use std::fs;
-use std::path::PathBuf;
-
-use tempfile::TempDir;
-
-use super::{MergeEvent, MergeRequest, merge};
-use crate::campaign::Context;
+use super::{Told, merged_files};
 use crate::campaign::error::CampaignError;
-use crate::campaign::testing::{FakeProvider, Quiet, analysis};
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::sweep::PairCounts;
 use crate::judge::sweep_record::{
@@ -30,7 +23,7 @@ fn at(number: u32) -> Boundary {
 }
 
 /// What a part leaves in which nothing goes wrong but at those three.
-fn part(number: u32, of: u32) -> SweepRecord {
+pub(super) fn part(number: u32, of: u32) -> SweepRecord {
     let shard = Shard { number, of };
     let all = (0..LENGTH).map(at);
     let own = (0..LENGTH).filter(|number| shard.has(at(*number)));
@@ -86,7 +79,7 @@ fn parts(of: u32) -> Vec<SweepRecord> {
     (1..=of).map(|number| part(number, of)).collect()
 }
 
-fn text(record: &SweepRecord) -> String {
+pub(super) fn text(record: &SweepRecord) -> String {
     format!("{}\n", serde_json::to_string(record).unwrap())
 }
 
@@ -94,28 +87,11 @@ fn text(record: &SweepRecord) -> String {
 type Merged = (OutcomeClass, SweepRecord, Vec<String>);
 
 fn merged(files: &[String]) -> Result<Merged, CampaignError> {
-    let folder = TempDir::new().unwrap();
-    let mut paths: Vec<PathBuf> = Vec::new();
-    for (number, text) in files.iter().enumerate() {
-        paths.push(folder.path().join(format!("{number}.json")));
-        fs::write(&paths[number], text).unwrap();
-    }
-    let provider = FakeProvider::new([]);
-    let context = Context {
-        provider: &provider,
-        analysis: &analysis(),
-        progress: &Quiet,
-        interrupt: &provider.interrupt,
-        fresh: false,
+    let (class, told) = merged_files(files)?;
+    let Told::Swept(record, lacks) = told else {
+        panic!("no sweep");
     };
-    let mut told = None;
-    let class = merge(&MergeRequest { files: paths }, context, &mut |event| {
-        let MergeEvent::Swept(merged) = event;
-        told = Some((merged.record.clone(), merged.lacks.to_vec()));
-        Ok(())
-    })?;
-    let (record, lacks) = told.unwrap();
-    Ok((class, record, lacks))
+    Ok((class, *record, lacks))
 }
 
 fn merged_records(records: &[SweepRecord]) -> Result<Merged, CampaignError> {

@@ -1,0 +1,58 @@
+//! Parts as files, merged.
+
+mod run;
+mod sweep;
+
+use std::fs;
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use super::{MergeEvent, MergeRequest, merge};
+use crate::campaign::Context;
+use crate::campaign::error::CampaignError;
+use crate::campaign::testing::{FakeProvider, Quiet, analysis};
+use crate::judge::ScenarioResult;
+use crate::judge::outcome::OutcomeClass;
+use crate::judge::sweep_record::SweepRecord;
+
+/// What a merge tells, with what it lacks.
+enum Told {
+    Swept(Box<SweepRecord>, Vec<String>),
+    /// With all lines as one file.
+    Ran(Vec<ScenarioResult>, Vec<String>, String),
+}
+
+/// Merges files with these texts.
+fn merged_files(files: &[String]) -> Result<(OutcomeClass, Told), CampaignError> {
+    let folder = TempDir::new().unwrap();
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for (number, text) in files.iter().enumerate() {
+        paths.push(folder.path().join(format!("{number}.json")));
+        fs::write(&paths[number], text).unwrap();
+    }
+    let provider = FakeProvider::new([]);
+    let context = Context {
+        provider: &provider,
+        analysis: &analysis(),
+        progress: &Quiet,
+        interrupt: &provider.interrupt,
+        fresh: false,
+    };
+    let (mut told, mut joined) = (None, String::new());
+    let class = merge(&MergeRequest { files: paths }, context, &mut |event| {
+        match event {
+            MergeEvent::Swept(merged) => {
+                let record = Box::new(merged.record.clone());
+                told = Some(Told::Swept(record, merged.lacks.to_vec()));
+            }
+            MergeEvent::Lines(lines) => lines.clone_into(&mut joined),
+            MergeEvent::Ran(merged) => {
+                let (results, lacks) = (merged.results.clone(), merged.lacks.clone());
+                told = Some(Told::Ran(results, lacks, joined.clone()));
+            }
+        }
+        Ok(())
+    })?;
+    Ok((class, told.unwrap()))
+}

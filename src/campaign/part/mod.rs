@@ -1,0 +1,233 @@
+//! One part of a command (`--shard I/N`), and its file.
+//!
+//! The file is JSON Lines: a head that says what the part is of, and a line for each unit as soon as it is over. Each
+//! line names its head by the head's hash, so it is never taken for one of another part, kernel or choice, wherever
+//! files were cut off or joined. What must be in the file follows from its head.
+
+pub(super) mod file;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use unwindlab_engine::plan::Shard;
+
+/// Names the format of a head. The number rises with every change that may break a reader.
+pub const SCHEMA: &str = "unwindlab.part/1";
+
+/// Most units of all parts together.
+const MAX_UNITS: u64 = 10_000_000;
+
+/// The part that is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartRequest {
+    /// Which one.
+    pub shard: Shard,
+    /// Its file. What stands in it is not made again.
+    pub file: PathBuf,
+}
+
+/// What is in one part or another as a whole: a scenario, a trial of one, a mutant.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Unit {
+    /// Its name, or that of the scenario that it is a trial of.
+    pub name: String,
+    /// The number of the trial.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<u32>,
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.trial {
+            None => out.write_str(&self.name),
+            Some(trial) => write!(out, "{} trial {trial}", self.name),
+        }
+    }
+}
+
+/// Units of one name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Units {
+    /// The name.
+    pub name: String,
+    /// Hash of what has the name.
+    pub hash: String,
+    /// How many trials are units by themselves; without it, it is one unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trials: Option<u32>,
+    /// Whether its trials explore: one of them at least must make a preemption.
+    #[serde(default)]
+    pub explores: bool,
+}
+
+impl Units {
+    /// One by one.
+    pub fn each(&self) -> impl Iterator<Item = Unit> {
+        let numbers = self.trials.map(|trials| 1..=trials);
+        let whole = numbers.is_none().then_some(None);
+        let trials = numbers.into_iter().flatten().map(Some);
+        whole.into_iter().chain(trials).map(|trial| Unit {
+            name: self.name.clone(),
+            trial,
+        })
+    }
+}
+
+/// Which command a part is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PartOf {
+    /// `run`.
+    Run,
+}
+
+/// What a part is of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct PartHead {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// The command.
+    pub command: PartOf,
+    /// Which part.
+    pub shard: Shard,
+    /// What all parts have in common, each behind the words for it.
+    pub same: Vec<(String, String)>,
+    /// The units of all parts together, in the order in which they are told.
+    pub units: Vec<Units>,
+    /// `uname -r` of the kernel.
+    pub release: String,
+}
+
+/// Why a head is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum PartHeadError {
+    /// It is of another version of this program.
+    #[error("it has the format {0:?}, this program reads {SCHEMA}")]
+    Schema(String),
+    /// There is no such part.
+    #[error("there is no part {0}")]
+    Shard(Shard),
+    /// A name is none.
+    #[error("{0:?} is no name")]
+    Name(String),
+    /// Two have one name.
+    #[error("two have the name {0}")]
+    Twice(String),
+    /// There are more than anybody makes.
+    #[error("{0} scenarios or trials are too many: {MAX_UNITS} are the most")]
+    TooMany(u64),
+}
+
+impl PartHead {
+    /// Says what is wrong with it.
+    ///
+    /// # Errors
+    /// [`PartHeadError`].
+    pub fn check(&self) -> Result<(), PartHeadError> {
+        if self.schema != SCHEMA {
+            return Err(PartHeadError::Schema(self.schema.clone()));
+        }
+        if !self.shard.is_valid() {
+            return Err(PartHeadError::Shard(self.shard));
+        }
+        let is_name = |name: &str| !name.is_empty() && !name.chars().any(char::is_control);
+        if let Some(wrong) = self.units.iter().find(|it| !is_name(&it.name)) {
+            return Err(PartHeadError::Name(wrong.name.clone()));
+        }
+        let mut names = BTreeSet::new();
+        if let Some(twice) = self.units.iter().find(|it| !names.insert(&it.name)) {
+            return Err(PartHeadError::Twice(twice.name.clone()));
+        }
+        let counts = { self.units.iter() }.map(|it| it.trials.map_or(1, u64::from));
+        match counts.fold(0, u64::saturating_add) {
+            count if count > MAX_UNITS => Err(PartHeadError::TooMany(count)),
+            _ => Ok(()),
+        }
+    }
+
+    /// In what a part is of another command, kernel or choice, if it is.
+    #[must_use]
+    pub fn differs(&self, other: &Self) -> Option<String> {
+        if self.command != other.command {
+            return Some("command".to_owned());
+        }
+        let lacks = |one: &Self, other: &Self| {
+            let mut same = one.same.iter();
+            same.find(|it| !other.same.contains(it))
+                .map(|it| it.0.clone())
+        };
+        if let Some(what) = lacks(self, other).or_else(|| lacks(other, self)) {
+            return Some(what);
+        }
+        if self.shard.of != other.shard.of {
+            return Some("number of parts (--shard)".to_owned());
+        }
+        if self.units.len() != other.units.len() {
+            return Some("choice of scenarios".to_owned());
+        }
+        let pairs = self.units.iter().zip(&other.units);
+        let (one, other) = { pairs }.find(|(one, other)| one != other)?;
+        Some(match one.name == other.name {
+            true => format!("scenario or number of trials: {}", one.name),
+            false => "choice of scenarios".to_owned(),
+        })
+    }
+
+    /// By what lines name it.
+    #[must_use]
+    pub fn hash_of(text: &str) -> String {
+        hash(&[text])
+    }
+}
+
+/// The units of a head, to look them up.
+pub(super) struct Known<'h> {
+    shard: Shard,
+    by_name: HashMap<&'h str, Option<u32>>,
+}
+
+impl<'h> Known<'h> {
+    pub(super) fn of(head: &'h PartHead) -> Self {
+        let names = head.units.iter().map(|it| (it.name.as_str(), it.trials));
+        Self {
+            shard: head.shard,
+            by_name: names.collect(),
+        }
+    }
+
+    /// Whether a unit is one of this part.
+    pub(super) fn has(&self, unit: &Unit) -> bool {
+        let is_there = match (self.by_name.get(unit.name.as_str()), unit.trial) {
+            (Some(Some(trials)), Some(trial)) => (1..=*trials).contains(&trial),
+            (Some(None), None) => true,
+            _ => false,
+        };
+        is_there && self.shard.has_name(&unit.name, unit.trial)
+    }
+}
+
+/// The line of a unit.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct UnitLine {
+    /// The hash of the head.
+    pub part: String,
+    /// The unit.
+    pub unit: Unit,
+}
+
+/// SHA-256 of texts, in hexadecimal digits.
+pub(super) fn hash(texts: &[&str]) -> String {
+    let mut hasher = Sha256::new();
+    for text in texts {
+        hasher.update(text.len().to_le_bytes());
+        hasher.update(text);
+    }
+    format!("{:x}", hasher.finalize())
+}
