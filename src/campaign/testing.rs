@@ -107,6 +107,8 @@ pub(crate) struct FakeProvider {
     pub(crate) hosts_started: AtomicU32,
     /// Whether a guest that stands still in its boot may be a host's doing.
     pub(crate) is_doubtful: bool,
+    /// Whether any kernel can be built.
+    pub(crate) builds: bool,
     pub(crate) interrupt: Interrupt,
     /// Interrupts the user's way, in the middle of this trial, or before this message of a sweep.
     pub(crate) interrupt_in: Option<usize>,
@@ -122,6 +124,7 @@ impl FakeProvider {
             fetched: AtomicBool::new(false),
             hosts_started: AtomicU32::new(0),
             is_doubtful: false,
+            builds: false,
             interrupt: Interrupt::default(),
             interrupt_in: None,
         }
@@ -189,7 +192,7 @@ impl Provider for FakeProvider {
         _: &Interrupt,
     ) -> Result<Box<dyn TestKernel>, ProviderError> {
         self.fetched.store(true, Relaxed);
-        if request.to_string() != "stock" {
+        if request.to_string() != "stock" && !self.builds {
             return Err(ProviderError::Usage(format!("no such kernel: {request}")));
         }
         Ok(Box::new(FakeKernel {

@@ -8,10 +8,11 @@ use super::error::{CommandError, class_code};
 use super::progress::Spinner;
 use crate::campaign::Context;
 use crate::campaign::merge::{
-    MergeEvent, MergeRequest, MergedRun, MergedSweep, merge as merge_files,
+    MergeEvent, MergeRequest, MergedMutants, MergedRun, MergedSweep, merge as merge_files,
 };
 use crate::judge::Outcome;
 use crate::judge::outcome::OutcomeClass;
+use crate::report::matrix::MutantRow;
 use crate::report::names::Names;
 use crate::report::output_file::OutputFile;
 use crate::report::sweep::report;
@@ -21,7 +22,7 @@ use unwindlab_engine::text::printable;
 /// `unwindlab merge`.
 #[derive(Debug, Args)]
 pub struct MergeArgs {
-    /// The files of all parts, in any order: of `run --shard` those of --json, of `sweep --shard` those of --resume.
+    /// The files of all parts, in any order: of `run --shard` and `mutants --shard` those of --json, of `sweep --shard` those of --resume.
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
     /// Write the results of all parts as one file. Of a sweep, `sweep --resume` without --shard goes on from it
@@ -53,6 +54,7 @@ pub fn merge(
             json = file.is_some().then(|| Ok(lines.to_owned()));
             Ok(())
         }
+        MergeEvent::Mutants(merged) => spinner.print(&mutants(merged, args.files.len())),
         MergeEvent::Ran(merged) => spinner.print(&ran(merged, args.files.len())),
     })?;
     if let (Some(file), Some(json)) = (file, json) {
@@ -81,6 +83,17 @@ fn ran(merged: &MergedRun, files: usize) -> String {
         printable(&merged.release)
     );
     text + &not_complete(&merged.lacks)
+}
+
+/// The report of the mutants.
+fn mutants(merged: &MergedMutants, files: usize) -> String {
+    let matrix = &merged.matrix;
+    let lines = matrix.rows.iter().map(MutantRow::line);
+    let lines = lines.fold(String::new(), |all, line| all + &line + "\n");
+    let (table, summary) = (matrix.table(), matrix.summary());
+    let release = printable(&merged.release);
+    format!("{lines}\n{table}\n{summary} on {release}, merged from {files} files\n")
+        + &not_complete(&merged.lacks)
 }
 
 fn not_complete(lacks: &[String]) -> String {

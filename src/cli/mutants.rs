@@ -10,8 +10,10 @@ use super::error::{CommandError, class_code};
 use super::progress::Spinner;
 use crate::campaign::Context;
 use crate::campaign::mutants::{self, MutantTest, MutantsRequest};
+use crate::campaign::part::PartRequest;
 use crate::report::html;
 use crate::report::output_file::OutputFile;
+use unwindlab_engine::plan::Shard;
 
 /// `unwindlab mutants`.
 #[derive(Debug, Args)]
@@ -35,6 +37,13 @@ pub struct MutantsArgs {
     /// Where to get KVM from.
     #[arg(long, value_enum, default_value_t, value_name = "HOST", help_heading = None)]
     pub kvm_host: KvmHost,
+    /// Write each row as JSON Lines as soon as it is there. A mutant that stands in the file is not tested again.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    pub json: Option<PathBuf>,
+    /// Test only part I of N parts of the mutants; the kernel without a mutant is in one of them. `unwindlab merge` makes one
+    /// report of the --json files of all parts.
+    #[arg(long, value_name = "I/N", requires = "json", conflicts_with = "html")]
+    pub shard: Option<Shard>,
     /// Write a report for a browser, one HTML file: the kill matrix, by scenario and by invariant.
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub html: Option<PathBuf>,
@@ -63,6 +72,10 @@ pub fn mutants(
         test,
         base: args.build.choice(),
         kvm_host: args.kvm_host,
+        part: args.json.clone().map(|file| PartRequest {
+            shard: args.shard.unwrap_or(Shard { number: 1, of: 1 }),
+            file,
+        }),
     };
     let matrix = mutants::mutants(&request, context, &mut |row| {
         spinner.print(&format!("{}\n", row.line()))

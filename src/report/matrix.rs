@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
+use serde::{Deserialize, Serialize};
 
 use crate::judge::outcome::{Outcome, OutcomeClass};
 use unwindlab_engine::text::printable;
@@ -16,7 +17,8 @@ pub struct Matrix {
 }
 
 /// One mutant, or none.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct MutantRow {
     /// Its name.
     pub name: String,
@@ -29,7 +31,8 @@ pub struct MutantRow {
 }
 
 /// The result of one scenario on one mutant.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Cell {
     /// The scenario passed: it does not catch the mutant.
     Pass,
@@ -42,7 +45,8 @@ pub enum Cell {
 }
 
 /// What became of a mutant.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Fate {
     /// The kernel without a mutant passes, as it must.
     Clean,
@@ -106,21 +110,10 @@ impl Matrix {
         lines.join("\n")
     }
 
-    /// What the mutants say of the tests: good where each is killed by an invariant of its own.
+    /// What the mutants say of the tests: good where each is killed by an invariant of its own. No row says nothing.
     #[must_use]
     pub fn class(&self) -> OutcomeClass {
-        let any = |test: fn(&Fate) -> bool| self.rows.iter().any(|row| test(&row.fate));
-        let bad = |fate: &Fate| {
-            use Fate::{Excused, Misjudged, Survived, Unclean};
-            matches!(fate, Survived | Misjudged(_) | Excused(_) | Unclean(_))
-        };
-        if any(bad) {
-            OutcomeClass::Bad
-        } else if any(|fate| matches!(fate, Fate::Untested(_))) {
-            OutcomeClass::Untested
-        } else {
-            OutcomeClass::Good
-        }
+        OutcomeClass::of_all(self.rows.iter().map(|row| row.fate.class()))
     }
 
     /// How many met which fate, in one line.
@@ -151,6 +144,20 @@ impl Matrix {
             parts.push("the kernel without a mutant does not pass".to_owned());
         }
         parts.join(", ")
+    }
+}
+
+impl Fate {
+    /// What it says of the tests.
+    #[must_use]
+    pub const fn class(&self) -> OutcomeClass {
+        match self {
+            Self::Clean | Self::Killed => OutcomeClass::Good,
+            Self::Survived | Self::Misjudged(_) | Self::Excused(_) | Self::Unclean(_) => {
+                OutcomeClass::Bad
+            }
+            Self::Untested(_) => OutcomeClass::Untested,
+        }
     }
 }
 
@@ -245,6 +252,11 @@ mod tests {
 
     fn fell(names: &[&str]) -> Cell {
         Cell::Fell(names.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn a_matrix_without_rows_says_nothing() {
+        assert_eq!(Matrix::new(Vec::new()).class(), OutcomeClass::Untested);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The results of the parts of a command (`--shard`) as one.
 
+mod mutants;
 mod parts;
 mod run;
 mod sweep;
@@ -18,6 +19,7 @@ use super::part;
 use crate::judge::ScenarioResult;
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::sweep_record::SweepRecord;
+use crate::report::matrix::Matrix;
 use crate::report::sweep::Summary;
 
 /// What is merged.
@@ -77,6 +79,19 @@ pub struct MergedRun {
     pub class: OutcomeClass,
 }
 
+/// The parts of the mutants together.
+#[derive(Debug)]
+pub struct MergedMutants {
+    /// The kill matrix, as far as it is there.
+    pub matrix: Matrix,
+    /// `uname -r` of the kernel without a mutant.
+    pub release: String,
+    /// Why it is not whole, in lines; nothing if it is.
+    pub lacks: Vec<String>,
+    /// What it says of the tests.
+    pub class: OutcomeClass,
+}
+
 /// What is told.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]
 #[derive(Clone, Copy)]
@@ -85,6 +100,8 @@ pub enum MergeEvent<'a> {
     Swept(&'a MergedSweep<'a>),
     /// The parts are of a run.
     Ran(&'a MergedRun),
+    /// The parts are of the mutants.
+    Mutants(&'a MergedMutants),
     /// All lines that count, as one file.
     Lines(&'a str),
 }
@@ -183,6 +200,11 @@ fn of_units(
     lacks.extend(parts.missing());
     tell(MergeEvent::Lines(&lines.joined(&parts)))?;
     match parts.head.command {
+        part::PartOf::Mutants => {
+            let merged = mutants::merged(&parts, lacks);
+            tell(MergeEvent::Mutants(&merged))?;
+            Ok(merged.class)
+        }
         part::PartOf::Run => {
             let merged = run::merged(&parts, lacks);
             tell(MergeEvent::Ran(&merged))?;

@@ -124,7 +124,10 @@ impl<'l> Parts<'l> {
     pub(super) fn missing(&self) -> Vec<String> {
         let of = self.head.shard.of;
         let whole = Shard { number: 1, of };
-        let mut missing: BTreeMap<u32, (usize, Vec<String>)> = BTreeMap::new();
+        // Also a part that has no unit leaves a file.
+        let absent = (1..=of).filter(|number| !self.there.contains(number));
+        let absent = absent.map(|number| (number, (0, Vec::new())));
+        let mut missing: BTreeMap<u32, (usize, Vec<String>)> = absent.collect();
         for unit in self.head.units.iter().flat_map(|it| it.each()) {
             if self.lines.contains_key(&unit) {
                 continue;
@@ -137,14 +140,15 @@ impl<'l> Parts<'l> {
             }
         }
         let told = |(number, (count, named)): (u32, (usize, Vec<String>))| {
-            let what = match self.there.contains(&number) {
-                true => "did not come to its end: it lacks",
-                false => "is missing:",
+            let what = match (self.there.contains(&number), count) {
+                (true, _) => "did not come to its end: it lacks ",
+                (false, 0) => "is missing",
+                (false, _) => "is missing: ",
             };
             let names = named.join(", ");
             match count.saturating_sub(named.len()) {
-                0 => format!("part {number}/{of} {what} {names}"),
-                more => format!("part {number}/{of} {what} {names} and {more} more"),
+                0 => format!("part {number}/{of} {what}{names}"),
+                more => format!("part {number}/{of} {what}{names} and {more} more"),
             }
         };
         missing.into_iter().map(told).collect()

@@ -1,5 +1,6 @@
 //! Deliberately broken kernels, and which scenario catches each.
 
+mod part;
 mod sweep_text;
 mod swept;
 
@@ -10,10 +11,13 @@ use std::path::PathBuf;
 use unwindlab_guest_kernel::BuildSpec;
 use unwindlab_guest_kernel::build::header::{self, Mutant};
 
+use self::part::MutantsPart;
+pub(in crate::campaign) use self::part::RowRecord;
 pub(in crate::campaign) use self::sweep_text::parse as parse_sweep;
 use super::Context;
 use super::error::{CampaignError, MutantsError};
 use super::kernel::KernelChoice;
+use super::part::PartRequest;
 use super::suite::{KernelJob, KernelResults, Suite, choose};
 use crate::host::choice::KvmHost;
 use crate::host::kernel_request::KernelRequest;
@@ -36,6 +40,8 @@ pub struct MutantsRequest {
     pub base: KernelChoice,
     /// Where KVM comes from.
     pub kvm_host: KvmHost,
+    /// The part that is made and its file, if there is one.
+    pub part: Option<PartRequest>,
 }
 
 /// Which scenarios or sweeps test the mutants.
@@ -75,14 +81,19 @@ pub fn mutants(
         .map(|loaded| String::clone(&loaded.scenario.name))
         .collect();
     let jobs = jobs(&base, &mutants, &names, &request.test)?;
-    let mut matrix = Matrix::new(names);
+    let all: Vec<&Mutant> = mutants.iter().collect();
+    let mut part = MutantsPart::open(request, &all, (&names, &suite.library), context)?;
+    let of_jobs = [None].into_iter().chain(mutants.iter().map(Some));
+    let left = jobs.into_iter().zip(of_jobs);
+    let (jobs, of_jobs): (Vec<KernelJob>, Vec<Option<&Mutant>>) =
+        left.filter(|(_, mutant)| part.is_left(*mutant)).unzip();
     suite.run_each(&jobs, |at, results| {
-        let mutant = at.checked_sub(1).and_then(|at| mutants.get(at));
-        let row = row(mutant, results);
+        let row = row(of_jobs.get(at).copied().flatten(), results);
         tell(&row)?;
-        matrix.rows.push(row);
-        Ok(())
+        part.take(row)
     })?;
+    let mut matrix = Matrix::new(names);
+    matrix.rows = part.rows();
     Ok(matrix)
 }
 

@@ -5,6 +5,7 @@ use std::io;
 
 use unwindlab_guest_kernel::build::header::Mutant;
 
+use super::part::MutantsPart;
 use super::{CONTROL, MutantsRequest, caught, not_caught, sweep_text};
 use crate::campaign::Context;
 use crate::campaign::error::{CampaignError, MutantsError};
@@ -28,25 +29,33 @@ pub(super) fn mutants(
     }
     let sweeps: BTreeSet<&String> = swept.iter().map(|(_, text)| *text).collect();
     let mut matrix = Matrix::new(sweeps.iter().copied().cloned().collect());
-    let mut take = |row: MutantRow| -> io::Result<()> {
+    let all: Vec<&Mutant> = swept.iter().map(|it| it.0).collect();
+    let columns: Vec<String> = sweeps.iter().copied().cloned().collect();
+    let library = context.open(&[])?;
+    let mut part = MutantsPart::open(request, &all, (&columns, &library), context)?;
+    let mut take = |part: &mut MutantsPart, row: MutantRow| -> Result<(), CampaignError> {
         tell(&row)?;
-        matrix.rows.push(row);
-        Ok(())
+        part.take(row)
     };
     let run = |text: &str, mutant: Option<&Mutant>| {
         sweep(&sweep_of(text, mutant, request)?, context, &mut |_| Ok(()))
     };
-    let mut control = row(None);
-    for text in sweeps {
-        let unknown = fallen(&run(text, None)?);
-        if !unknown.is_empty() {
-            let unknown: Vec<&str> = unknown.iter().map(String::as_str).collect();
-            control.fate = Fate::Unclean(format!("{text}: {}", unknown.join(", ")));
+    if part.is_left(None) {
+        let mut control = row(None);
+        for text in sweeps {
+            let unknown = fallen(&run(text, None)?);
+            if !unknown.is_empty() {
+                let unknown: Vec<&str> = unknown.iter().map(String::as_str).collect();
+                control.fate = Fate::Unclean(format!("{text}: {}", unknown.join(", ")));
+            }
+            control.cells.push((text.clone(), cell(unknown)));
         }
-        control.cells.push((text.clone(), cell(unknown)));
+        take(&mut part, control)?;
     }
-    take(control)?;
     for (mutant, text) in swept {
+        if !part.is_left(Some(mutant)) {
+            continue;
+        }
         let mut row = row(Some(mutant));
         match run(text, Some(mutant)) {
             Ok(found) => {
@@ -57,8 +66,9 @@ pub(super) fn mutants(
             Err(CampaignError::Interrupted) => return Err(CampaignError::Interrupted),
             Err(error) => row.fate = Fate::Untested(error.to_string()),
         }
-        take(row)?;
+        take(&mut part, row)?;
     }
+    matrix.rows = part.rows();
     Ok(matrix)
 }
 

@@ -85,6 +85,8 @@ impl Units {
 pub enum PartOf {
     /// `run`.
     Run,
+    /// `mutants`.
+    Mutants,
 }
 
 /// What a part is of.
@@ -101,6 +103,9 @@ pub struct PartHead {
     pub same: Vec<(String, String)>,
     /// The units of all parts together, in the order in which they are told.
     pub units: Vec<Units>,
+    /// Of mutants, the scenarios or sweeps that test them, in the order of the matrix.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<String>,
     /// `uname -r` of the kernel.
     pub release: String,
 }
@@ -138,8 +143,9 @@ impl PartHead {
             return Err(PartHeadError::Shard(self.shard));
         }
         let is_name = |name: &str| !name.is_empty() && !name.chars().any(char::is_control);
-        if let Some(wrong) = self.units.iter().find(|it| !is_name(&it.name)) {
-            return Err(PartHeadError::Name(wrong.name.clone()));
+        let names = self.units.iter().map(|it| &it.name);
+        if let Some(wrong) = names.chain(&self.columns).find(|it| !is_name(it)) {
+            return Err(PartHeadError::Name(wrong.clone()));
         }
         let mut names = BTreeSet::new();
         if let Some(twice) = self.units.iter().find(|it| !names.insert(&it.name)) {
@@ -169,15 +175,22 @@ impl PartHead {
         if self.shard.of != other.shard.of {
             return Some("number of parts (--shard)".to_owned());
         }
-        if self.units.len() != other.units.len() {
-            return Some("choice of scenarios".to_owned());
+        let choice = || {
+            Some(match self.command {
+                PartOf::Run => "choice of scenarios".to_owned(),
+                PartOf::Mutants => "choice of mutants or scenarios".to_owned(),
+            })
+        };
+        if self.units.len() != other.units.len() || self.columns != other.columns {
+            return choice();
         }
         let pairs = self.units.iter().zip(&other.units);
         let (one, other) = { pairs }.find(|(one, other)| one != other)?;
-        Some(match one.name == other.name {
-            true => format!("scenario or number of trials: {}", one.name),
-            false => "choice of scenarios".to_owned(),
-        })
+        match (one.name == other.name, self.command) {
+            (false, _) => choice(),
+            (true, PartOf::Run) => Some(format!("scenario or number of trials: {}", one.name)),
+            (true, PartOf::Mutants) => Some(format!("patch: {}", one.name)),
+        }
     }
 
     /// By what lines name it.

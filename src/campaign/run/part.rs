@@ -139,6 +139,7 @@ fn head(
             .map(|(what, value)| (what.to_owned(), value))
             .collect(),
         units: units.collect(),
+        columns: Vec::new(),
         release: prepared.kernel.release().to_owned(),
     })
 }

@@ -1,5 +1,6 @@
 //! Parts as files, merged.
 
+mod mutants;
 mod run;
 mod sweep;
 
@@ -15,12 +16,14 @@ use crate::campaign::testing::{FakeProvider, Quiet, analysis};
 use crate::judge::ScenarioResult;
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::sweep_record::SweepRecord;
+use crate::report::matrix::Matrix;
 
 /// What a merge tells, with what it lacks.
 enum Told {
     Swept(Box<SweepRecord>, Vec<String>),
     /// With all lines as one file.
     Ran(Vec<ScenarioResult>, Vec<String>, String),
+    Mutants(Matrix, Vec<String>),
 }
 
 /// Merges files with these texts.
@@ -47,6 +50,9 @@ fn merged_files(files: &[String]) -> Result<(OutcomeClass, Told), CampaignError>
                 told = Some(Told::Swept(record, merged.lacks.to_vec()));
             }
             MergeEvent::Lines(lines) => lines.clone_into(&mut joined),
+            MergeEvent::Mutants(merged) => {
+                told = Some(Told::Mutants(merged.matrix.clone(), merged.lacks.clone()));
+            }
             MergeEvent::Ran(merged) => {
                 let (results, lacks) = (merged.results.clone(), merged.lacks.clone());
                 told = Some(Told::Ran(results, lacks, joined.clone()));

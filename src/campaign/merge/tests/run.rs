@@ -173,6 +173,14 @@ fn what_is_missing_is_named_and_is_no_pass() {
     // Of a scenario of which trials are missing, no pass is shown.
     assert!(results.iter().all(|it| it.outcome == Outcome::InfraError));
 
+    // A part that has nothing to run has a file all the same.
+    let mut many = parts_of(8, None, &pass);
+    let empty = many.iter().position(|it| it.lines().count() == 1).unwrap();
+    many.remove(empty);
+    let (class, results, lacks, _) = merged(&many).unwrap();
+    assert_eq!((class, results.len()), (OutcomeClass::Untested, 3));
+    assert_eq!(lacks, [format!("part {}/8 is missing", empty + 1)]);
+
     // The last line is lost: nothing in the file says so.
     let mut cut = good.clone();
     let end = cut[1].trim_end().rfind('\n').unwrap();
