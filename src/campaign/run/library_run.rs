@@ -1,13 +1,14 @@
 //! The scenarios of a library, one after the other on one KVM host, or [side by side](super::side_by_side) on several.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::tally::{Tally, TrialIdentity};
+use super::tools::Tools;
+use super::unit::{RunUnit, UnitFinished};
 use super::{FailedFast, SkipReason, TrialOptions};
 use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
@@ -20,51 +21,13 @@ use crate::report::names::Names;
 use crate::report::perf_data::PerfDataFolder;
 use crate::report::trace_events::TraceFolder;
 use crate::scenario::Loaded;
-use unwindlab_abi::WorkloadKind;
-use unwindlab_abi::plan::CompiledProgram;
 use unwindlab_engine::plan::{Executor, InfraError, Token, TrialPlan};
 use unwindlab_engine::runner::explore;
 use unwindlab_oracle::trace::recording::TrialEnd;
 use unwindlab_oracle::trace::{Recording, Trace};
 
-fn uses_tool(trial: &TrialPlan) -> bool {
-    trial.guest.perf_tool.is_some()
-}
-
-/// The program that a workload executes, by its name.
-fn program_of(trial: &TrialPlan) -> Option<&str> {
-    let workload = &trial.guest.workload;
-    match workload.kind {
-        WorkloadKind::CProgram => Some(workload.kind.name()),
-        WorkloadKind::Program => workload.reproducer.as_deref(),
-        _ => None,
-    }
-}
-
-/// Who is told what came of a unit, and on which KVM host.
-pub(super) type UnitFinished<'f> =
-    dyn FnMut(&RunUnit<'_>, &ScenarioResult, &str) -> io::Result<()> + 'f;
-
 /// What stands for the KVM host while there is none.
 pub(super) const NO_HOST: &str = "none";
-
-/// What some trials need.
-#[derive(Debug, Default)]
-struct Tools {
-    /// The distribution's perf, or why it is not available, where a scenario uses it.
-    perf_tool: Option<Result<PathBuf, ProviderError>>,
-    /// What workloads execute, by its name.
-    programs: BTreeMap<String, Result<CompiledProgram, ProviderError>>,
-}
-
-/// What is run by itself: a scenario, or one of its trials.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RunUnit<'l> {
-    pub(super) loaded: &'l Loaded,
-    pub(super) plan: &'l Result<TrialPlan, SkipReason>,
-    /// The number of the trial.
-    pub(super) trial: Option<u32>,
-}
 
 /// The scenarios of a library.
 pub(in crate::campaign) struct LibraryRun<'a> {
@@ -77,7 +40,7 @@ pub(in crate::campaign) struct LibraryRun<'a> {
     pub(super) trace_json: Option<TraceFolder>,
     kernel: &'a dyn TestKernel,
     pub(super) context: Context<'a>,
-    tools: Arc<Tools>,
+    pub(super) tools: Arc<Tools>,
     /// What the KVM host says of itself.
     pub(super) host: String,
     pub(in crate::campaign) results: Vec<ScenarioResult>,
@@ -118,11 +81,8 @@ impl<'a> LibraryRun<'a> {
         trials: &[Result<TrialPlan, SkipReason>],
         finished: &mut dyn FnMut(&ScenarioResult, &str) -> io::Result<()>,
     ) -> Result<(), CampaignError> {
-        let units = { library.iter().zip(trials) }.map(|(loaded, plan)| RunUnit {
-            loaded,
-            plan,
-            trial: None,
-        });
+        let units = library.iter().zip(trials);
+        let units = units.map(|(loaded, plan)| RunUnit::whole(loaded, plan));
         let units: Vec<RunUnit<'_>> = units.collect();
         self.run_units(&units, &mut |_, result, host| finished(result, host))
     }
@@ -219,54 +179,6 @@ impl<'a> LibraryRun<'a> {
         if let Err(error) = executor.keep(self.context.progress) {
             tracing::warn!("{error}");
         }
-    }
-
-    /// Gets what some of these trials need.
-    pub(super) fn get_tools<'t>(
-        &mut self,
-        trials: impl Iterator<Item = &'t Result<TrialPlan, SkipReason>> + Clone,
-    ) {
-        let (provider, progress) = (self.context.provider, self.context.progress);
-        let mut tools = Tools::default();
-        if trials.clone().flatten().any(uses_tool) {
-            tools.perf_tool = Some(provider.perf_tool(progress));
-        }
-        for trial in trials.flatten() {
-            let Some(name) = program_of(trial).filter(|it| !tools.programs.contains_key(*it))
-            else {
-                continue;
-            };
-            let program = match trial.guest.workload.kind {
-                WorkloadKind::CProgram => provider.c_program(progress),
-                _ => provider.reproducer(name),
-            };
-            tools.programs.insert(name.to_owned(), program);
-        }
-        self.tools = Arc::new(tools);
-    }
-
-    /// What a trial needs and could not be had.
-    pub(super) fn missing(&self, trial: &TrialPlan) -> Option<String> {
-        match (&self.tools.perf_tool, self.program(trial)) {
-            (Some(Err(reason)), _) if uses_tool(trial) => {
-                Some(format!("no perf to record with: {reason}"))
-            }
-            (_, Some(Err(reason))) => Some(format!("no program to execute: {reason}")),
-            _ => None,
-        }
-    }
-
-    fn program(&self, trial: &TrialPlan) -> Option<&Result<CompiledProgram, ProviderError>> {
-        self.tools.programs.get(program_of(trial)?)
-    }
-
-    /// The trial with the program that its workload executes.
-    fn with_program<'t>(&self, trial: &'t TrialPlan) -> Cow<'t, TrialPlan> {
-        let mut trial = Cow::Borrowed(trial);
-        if let Some(Ok(program)) = self.program(&trial) {
-            trial.to_mut().guest.workload.program = Some(program.clone());
-        }
-        trial
     }
 
     /// Runs one scenario, and once more as often as the options say while it does not pass. Returns nothing if

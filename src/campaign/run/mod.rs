@@ -6,16 +6,18 @@ mod part;
 mod side_by_side;
 pub mod soak;
 mod tally;
+mod tools;
+mod unit;
 
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 pub(super) use self::library_run::LibraryRun;
-use self::library_run::RunUnit;
 pub(super) use self::part::FLAKY_IS;
 use self::part::RunPart;
 pub use self::side_by_side::jobs_of_this_machine;
+use self::unit::RunUnit;
 use super::Context;
 use super::error::CampaignError;
 use super::kernel::KernelChoice;
@@ -224,12 +226,9 @@ impl Prepared {
     /// All scenarios, each as a whole.
     fn units(&self) -> Vec<RunUnit<'_>> {
         let scenarios = self.library.iter().zip(&self.trials);
-        let units = scenarios.map(|(loaded, plan)| RunUnit {
-            loaded,
-            plan,
-            trial: None,
-        });
-        units.collect()
+        scenarios
+            .map(|(loaded, plan)| RunUnit::whole(loaded, plan))
+            .collect()
     }
 
     fn kept(request: &RunRequest) -> Option<KeptTrials<'_>> {

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use super::library_run::RunUnit;
 use super::tally::Tally;
+use super::unit::RunUnit;
 use super::{Prepared, RunRequest, TrialOptions};
 use crate::campaign::error::CampaignError;
 use crate::campaign::part::file::PartFile;

@@ -11,7 +11,7 @@ use std::thread;
 
 use super::LibraryRun;
 use super::library_run::NO_HOST;
-use super::library_run::{RunUnit, UnitFinished};
+use super::unit::{RunUnit, UnitFinished};
 use crate::campaign::error::CampaignError;
 use crate::judge::ScenarioResult;
 

@@ -77,6 +77,40 @@ fn all_pass() {
 }
 
 #[test]
+fn a_part_ends_with_the_code_of_what_is_in_it() {
+    let folder = folder();
+    let code = |shard: &str, recorded: Vec<TrialEnd>| {
+        let _ = fs::remove_file(folder.path().join("out.json"));
+        let provider = FakeProvider::new(recorded.into_iter().map(ended));
+        run_in(&folder, &["--shard", shard], &provider).unwrap()
+    };
+    // By their hashes: b, a, c.
+    assert_eq!(code("1/3", vec![TrialEnd::Completed]), 0);
+    let hang = TrialEnd::Hang { places: Vec::new() };
+    assert_eq!(code("2/3", vec![hang]), 1);
+    // The file says so, and nothing is run again.
+    let provider = FakeProvider::new([]);
+    assert_eq!(run_in(&folder, &["--shard", "2/3"], &provider).unwrap(), 1);
+    let error = run_in(&folder, &["--shard", "3/3"], &provider).unwrap_err();
+    assert_eq!(error.exit_code(), 2, "{error}");
+    // There is nothing in it.
+    assert_eq!(code("2/8", Vec::new()), 125);
+}
+
+#[test]
+fn a_part_needs_a_file_and_takes_no_option_that_ends_it_early() {
+    let refused = |words: &[&str]| {
+        let words = ["unwindlab", "run", "--shard", "1/2"].iter().chain(words);
+        assert!(Cli::try_parse_from(words).is_err());
+    };
+    refused(&[]);
+    refused(&["--json", "f", "--fail-fast"]);
+    refused(&["--json", "f", "--token", "1:2"]);
+    refused(&["--json", "f", "--junit", "g"]);
+    refused(&["--json", "f", "--format", "tap"]);
+}
+
+#[test]
 fn one_fails() {
     let folder = folder();
     let provider = FakeProvider::new([

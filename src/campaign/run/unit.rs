@@ -1,0 +1,32 @@
+//! What is run by itself.
+
+use std::io;
+
+use super::SkipReason;
+use crate::judge::ScenarioResult;
+use crate::scenario::Loaded;
+use unwindlab_engine::plan::TrialPlan;
+
+/// What is run by itself: a scenario, or one of its trials.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RunUnit<'l> {
+    pub(super) loaded: &'l Loaded,
+    pub(super) plan: &'l Result<TrialPlan, SkipReason>,
+    /// The number of the trial.
+    pub(super) trial: Option<u32>,
+}
+
+impl<'l> RunUnit<'l> {
+    /// A scenario as a whole.
+    pub(super) const fn whole(loaded: &'l Loaded, plan: &'l Result<TrialPlan, SkipReason>) -> Self {
+        Self {
+            loaded,
+            plan,
+            trial: None,
+        }
+    }
+}
+
+/// Who is told what came of a unit, and on which KVM host.
+pub(super) type UnitFinished<'f> =
+    dyn FnMut(&RunUnit<'_>, &ScenarioResult, &str) -> io::Result<()> + 'f;
