@@ -59,8 +59,8 @@ impl TestKernel for FakeKernel {
 impl KernelSymbols for FakeKernel {
     fn addresses(&self, name: &str) -> Vec<u64> {
         let feature = self.has_feature && name == "unwind_deferred_request";
-        // `f` and `g` are functions that tests name.
-        if feature || ["f", "g"].contains(&name) {
+        // Functions that tests name.
+        if feature || ["f", "g", "p"].contains(&name) {
             vec![1]
         } else {
             Vec::new()

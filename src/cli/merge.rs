@@ -8,13 +8,15 @@ use super::error::{CommandError, class_code};
 use super::progress::Spinner;
 use crate::campaign::Context;
 use crate::campaign::merge::{
-    MergeEvent, MergeRequest, MergedMutants, MergedRun, MergedSweep, merge as merge_files,
+    MergeEvent, MergeRequest, MergedMutants, MergedPlaces, MergedRun, MergedSweep,
+    merge as merge_files,
 };
 use crate::judge::Outcome;
 use crate::judge::outcome::OutcomeClass;
 use crate::report::matrix::MutantRow;
 use crate::report::names::Names;
 use crate::report::output_file::OutputFile;
+use crate::report::requests::{self, TriedPlaces};
 use crate::report::sweep::report;
 use crate::report::table;
 use unwindlab_engine::text::printable;
@@ -54,6 +56,7 @@ pub fn merge(
             json = file.is_some().then(|| Ok(lines.to_owned()));
             Ok(())
         }
+        MergeEvent::Places(merged) => spinner.print(&places(merged, args.files.len())),
         MergeEvent::Mutants(merged) => spinner.print(&mutants(merged, args.files.len())),
         MergeEvent::Ran(merged) => spinner.print(&ran(merged, args.files.len())),
     })?;
@@ -82,6 +85,23 @@ fn ran(merged: &MergedRun, files: usize) -> String {
         table::summary(&merged.results, time),
         printable(&merged.release)
     );
+    text + &not_complete(&merged.lacks)
+}
+
+/// The report of places.
+fn places(merged: &MergedPlaces, files: usize) -> String {
+    let summary = &merged.summary;
+    let tried = TriedPlaces {
+        verdicts: &summary.verdicts,
+        found: summary.found,
+        elapsed: summary.elapsed,
+    };
+    let release = printable(&summary.release);
+    let mut text = requests::report(&tried);
+    text += &format!("on {release}, merged from {files} files\n");
+    if merged.seen_once > 0 {
+        text += &format!("{} places were seen by one part only\n", merged.seen_once);
+    }
     text + &not_complete(&merged.lacks)
 }
 

@@ -6,12 +6,14 @@ use super::error::{CommandError, class_code};
 use super::progress::Spinner;
 use super::sweep::SweepArgs;
 use crate::campaign::Context;
+use crate::campaign::part::PartRequest;
 use crate::campaign::requests::{PlaceSweep, PlacesEvent, PlacesRequest, PlacesSummary, requests};
 use crate::judge::outcome::OutcomeClass;
 use crate::report::failure;
 use crate::report::names::Names;
 use crate::report::requests::{TriedPlaces, report};
 use crate::report::sweep::what;
+use unwindlab_engine::plan::Shard;
 
 /// Tries the places and reports; the exit code.
 ///
@@ -31,6 +33,10 @@ pub(super) fn places(
         once: args.once,
         jobs: args.jobs,
         budget: args.budget.map(Duration::from_secs),
+        part: args.resume.clone().map(|file| PartRequest {
+            shard: args.shard.unwrap_or(Shard { number: 1, of: 1 }),
+            file,
+        }),
     };
     let summary = requests(&request, context, &mut |event| match event {
         PlacesEvent::Failed {

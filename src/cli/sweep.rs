@@ -56,7 +56,7 @@ pub struct SweepArgs {
     #[arg(
         long,
         conflicts_with_all = [
-            "no_request", "from", "pairs", "points", "resume", "check_restores", "html", "witness",
+            "no_request", "from", "pairs", "points", "check_restores", "html", "witness",
             "no_witness"
         ],
         help_heading = "Points"
@@ -67,6 +67,7 @@ pub struct SweepArgs {
     #[arg(
         long,
         requires = "requests",
+        conflicts_with = "resume",
         required_if_eq_all = [("requests", "true"), ("once", "true")],
         help_heading = "Points"
     )]
@@ -126,13 +127,13 @@ pub struct SweepArgs {
         help_heading = "Results"
     )]
     pub resume: Option<PathBuf>,
-    /// Try only part I of N parts of the points (of pairs: of the first NMIs). All N parts, on any machines, try what
+    /// Try only part I of N parts of the points (of pairs: of the first NMIs; with --requests: of the places). All N parts, on any machines, try what
     /// the sweep tries without this; `unwindlab merge` makes one report of their --resume files.
     #[arg(
         long,
         value_name = "I/N",
         requires = "resume",
-        conflicts_with_all = ["points", "requests"],
+        conflicts_with = "points",
         help_heading = "Points"
     )]
     pub shard: Option<Shard>,

@@ -2,6 +2,7 @@
 
 mod mutants;
 mod parts;
+mod requests;
 mod run;
 mod sweep;
 
@@ -16,6 +17,7 @@ use self::parts::{Lines, Parts, Place};
 use super::Context;
 use super::error::CampaignError;
 use super::part;
+use super::requests::PlacesSummary;
 use crate::judge::ScenarioResult;
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::sweep_record::SweepRecord;
@@ -92,6 +94,19 @@ pub struct MergedMutants {
     pub class: OutcomeClass,
 }
 
+/// The parts of a sweep of places together.
+#[derive(Debug)]
+pub struct MergedPlaces {
+    /// The places, as far as they are there.
+    pub summary: PlacesSummary,
+    /// How many of them the survey of one part alone saw.
+    pub seen_once: usize,
+    /// Why it is not whole, in lines; nothing if it is.
+    pub lacks: Vec<String>,
+    /// What it says of the kernel.
+    pub class: OutcomeClass,
+}
+
 /// What is told.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]
 #[derive(Clone, Copy)]
@@ -102,6 +117,8 @@ pub enum MergeEvent<'a> {
     Ran(&'a MergedRun),
     /// The parts are of the mutants.
     Mutants(&'a MergedMutants),
+    /// The parts are of places.
+    Places(&'a MergedPlaces),
     /// All lines that count, as one file.
     Lines(&'a str),
 }
@@ -200,6 +217,11 @@ fn of_units(
     lacks.extend(parts.missing());
     tell(MergeEvent::Lines(&lines.joined(&parts)))?;
     match parts.head.command {
+        part::PartOf::Requests => {
+            let merged = requests::merged(lines, &parts, lacks);
+            tell(MergeEvent::Places(&merged))?;
+            Ok(merged.class)
+        }
         part::PartOf::Mutants => {
             let merged = mutants::merged(&parts, lacks);
             tell(MergeEvent::Mutants(&merged))?;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::MergeError;
-use crate::campaign::part::{Known, PartHead, Unit, UnitLine};
+use crate::campaign::part::{Known, PartHead, PartOf, Unit, UnitLine, Units};
 use unwindlab_engine::plan::Shard;
 
 /// Units that are named, of those that a part lacks.
@@ -88,6 +88,8 @@ pub(super) struct Parts<'l> {
     pub(super) head: &'l PartHead,
     /// The lines of each unit, each of them once.
     pub(super) lines: BTreeMap<&'l Unit, BTreeSet<&'l str>>,
+    /// The units that any of them knows of.
+    pub(super) units: Vec<Units>,
     /// Lines that count for nothing.
     pub(super) unread: Vec<String>,
     there: BTreeSet<u32>,
@@ -99,10 +101,11 @@ impl<'l> Parts<'l> {
         let (_, _, head) = read.heads.first()?;
         let hashes =
             { read.heads.iter() }.map(|(_, text, head)| (PartHead::hash_of(text), Known::of(head)));
-        let hashes: HashMap<String, Known<'_>> = hashes.collect();
+        let hashes: HashMap<String, Known> = hashes.collect();
         let mut parts = Self {
             head,
             lines: BTreeMap::new(),
+            units: all_units(read),
             unread: Vec::new(),
             there: read.heads.iter().map(|it| it.2.shard.number).collect(),
         };
@@ -128,7 +131,7 @@ impl<'l> Parts<'l> {
         let absent = (1..=of).filter(|number| !self.there.contains(number));
         let absent = absent.map(|number| (number, (0, Vec::new())));
         let mut missing: BTreeMap<u32, (usize, Vec<String>)> = absent.collect();
-        for unit in self.head.units.iter().flat_map(|it| it.each()) {
+        for unit in self.units.iter().flat_map(Units::each) {
             if self.lines.contains_key(&unit) {
                 continue;
             }
@@ -141,6 +144,8 @@ impl<'l> Parts<'l> {
         }
         let told = |(number, (count, named)): (u32, (usize, Vec<String>))| {
             let what = match (self.there.contains(&number), count) {
+                // The place may not have been in its survey.
+                (true, _) if self.head.command == PartOf::Requests => "has not tried ",
                 (true, _) => "did not come to its end: it lacks ",
                 (false, 0) => "is missing",
                 (false, _) => "is missing: ",
@@ -153,4 +158,11 @@ impl<'l> Parts<'l> {
         };
         missing.into_iter().map(told).collect()
     }
+}
+
+/// The units of all heads, each once.
+fn all_units(read: &Lines) -> Vec<Units> {
+    let mut names = BTreeSet::new();
+    let all = read.heads.iter().flat_map(|it| &it.2.units);
+    all.filter(|it| names.insert(&it.name)).cloned().collect()
 }

@@ -1,14 +1,14 @@
 //! The file of a part while it is made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use unwindlab_guest_kernel::input;
 
-use super::{Known, PartHead, PartHeadError, PartRequest, Unit, UnitLine};
+use super::{Known, PartHead, PartHeadError, PartRequest, SCHEMA, Unit, UnitLine};
 use crate::campaign::error::CampaignError;
 use crate::report::output_file::OutputFile;
 
@@ -79,14 +79,17 @@ impl PartFile {
         let whole = { bytes.iter() }.rposition(|it| *it == b'\n');
         let whole = whole.map_or(0, |end| end + 1);
         let lines = String::from_utf8_lossy(bytes.get(..whole).unwrap_or_default());
-        let done = done(&lines, head, &of).map_err(told)?;
+        let Read { heads, done } = Read::of(&lines, head).map_err(told)?;
         if lines.is_empty() {
             // What cannot be written is told as of other files.
             OutputFile::create(&request.file)?.finish(format!("{written}\n"))?;
         }
-        let file = appending(&request.file)?;
+        let mut file = appending(&request.file)?;
         if !lines.is_empty() {
             file.set_len(whole.try_into().unwrap_or(u64::MAX))?;
+            if !heads.contains(&of) {
+                file.write_all(format!("{written}\n").as_bytes())?;
+            }
         }
         Ok(Self {
             file,
@@ -116,30 +119,49 @@ fn appending(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).open(path)
 }
 
-/// The units of a file's whole lines, which are to be of this part.
-fn done(
-    lines: &str,
-    head: &PartHead,
-    hash: &str,
-) -> Result<BTreeMap<Unit, String>, PartFileProblem> {
-    let known = Known::of(head);
-    let mut done = BTreeMap::new();
-    for (text, line) in lines.lines().zip(1..) {
-        let wrong = |source| PartFileProblem::Line { line, source };
-        if line == 1 {
-            let there: PartHead = serde_json::from_str(text).map_err(wrong)?;
-            there.check()?;
-            let number = (there.shard != head.shard).then(|| "part (--shard)".to_owned());
-            if let Some(what) = there.differs(head).or(number) {
-                return Err(PartFileProblem::Other(what));
+/// What stands in the whole lines of a file.
+struct Read {
+    /// The hashes of its heads. Each boot may find other units, so there may be several.
+    heads: BTreeSet<String>,
+    done: BTreeMap<Unit, String>,
+}
+
+impl Read {
+    /// All of it is to be of the part with this head.
+    fn of(lines: &str, head: &PartHead) -> Result<Self, PartFileProblem> {
+        let mut read = Self {
+            heads: BTreeSet::new(),
+            done: BTreeMap::new(),
+        };
+        let mut known: BTreeMap<String, Known> = BTreeMap::new();
+        for (text, line) in lines.lines().zip(1..) {
+            let wrong = |source| PartFileProblem::Line { line, source };
+            if line == 1 || is_head(text) {
+                let there: PartHead = serde_json::from_str(text).map_err(wrong)?;
+                there.check()?;
+                let number = (there.shard != head.shard).then(|| "part (--shard)".to_owned());
+                if let Some(what) = there.differs(head).or(number) {
+                    return Err(PartFileProblem::Other(what));
+                }
+                known.insert(PartHead::hash_of(text), Known::of(&there));
+                continue;
             }
-            continue;
+            let UnitLine { part, unit } = serde_json::from_str(text).map_err(wrong)?;
+            if !known.get(&part).is_some_and(|it| it.has(&unit)) {
+                return Err(PartFileProblem::Other(format!("line {line}")));
+            }
+            read.done.insert(unit, text.to_owned());
         }
-        let UnitLine { part, unit } = serde_json::from_str(text).map_err(wrong)?;
-        if part != hash || !known.has(&unit) {
-            return Err(PartFileProblem::Other(format!("line {line}")));
-        }
-        done.insert(unit, text.to_owned());
+        read.heads = known.into_keys().collect();
+        Ok(read)
     }
-    Ok(done)
+}
+
+/// Whether a line says what a part is of.
+fn is_head(text: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Kind {
+        schema: Option<String>,
+    }
+    serde_json::from_str::<Kind>(text).is_ok_and(|it| it.schema.as_deref() == Some(SCHEMA))
 }

@@ -87,6 +87,8 @@ pub enum PartOf {
     Run,
     /// `mutants`.
     Mutants,
+    /// `sweep --requests`. The units of a part are what its own survey found.
+    Requests,
 }
 
 /// What a part is of.
@@ -101,7 +103,7 @@ pub struct PartHead {
     pub shard: Shard,
     /// What all parts have in common, each behind the words for it.
     pub same: Vec<(String, String)>,
-    /// The units of all parts together, in the order in which they are told.
+    /// The units of all parts together, in the order in which they are told; of `sweep --requests`, as far as this part knows.
     pub units: Vec<Units>,
     /// Of mutants, the scenarios or sweeps that test them, in the order of the matrix.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -175,9 +177,12 @@ impl PartHead {
         if self.shard.of != other.shard.of {
             return Some("number of parts (--shard)".to_owned());
         }
+        if self.command == PartOf::Requests {
+            return None;
+        }
         let choice = || {
             Some(match self.command {
-                PartOf::Run => "choice of scenarios".to_owned(),
+                PartOf::Run | PartOf::Requests => "choice of scenarios".to_owned(),
                 PartOf::Mutants => "choice of mutants or scenarios".to_owned(),
             })
         };
@@ -188,7 +193,9 @@ impl PartHead {
         let (one, other) = { pairs }.find(|(one, other)| one != other)?;
         match (one.name == other.name, self.command) {
             (false, _) => choice(),
-            (true, PartOf::Run) => Some(format!("scenario or number of trials: {}", one.name)),
+            (true, PartOf::Run | PartOf::Requests) => {
+                Some(format!("scenario or number of trials: {}", one.name))
+            }
             (true, PartOf::Mutants) => Some(format!("patch: {}", one.name)),
         }
     }
@@ -201,14 +208,14 @@ impl PartHead {
 }
 
 /// The units of a head, to look them up.
-pub(super) struct Known<'h> {
+pub(super) struct Known {
     shard: Shard,
-    by_name: HashMap<&'h str, Option<u32>>,
+    by_name: HashMap<String, Option<u32>>,
 }
 
-impl<'h> Known<'h> {
-    pub(super) fn of(head: &'h PartHead) -> Self {
-        let names = head.units.iter().map(|it| (it.name.as_str(), it.trials));
+impl Known {
+    pub(super) fn of(head: &PartHead) -> Self {
+        let names = head.units.iter().map(|it| (it.name.clone(), it.trials));
         Self {
             shard: head.shard,
             by_name: names.collect(),
@@ -217,7 +224,7 @@ impl<'h> Known<'h> {
 
     /// Whether a unit is one of this part.
     pub(super) fn has(&self, unit: &Unit) -> bool {
-        let is_there = match (self.by_name.get(unit.name.as_str()), unit.trial) {
+        let is_there = match (self.by_name.get(&unit.name), unit.trial) {
             (Some(Some(trials)), Some(trial)) => (1..=*trials).contains(&trial),
             (Some(None), None) => true,
             _ => false,

@@ -5,6 +5,7 @@
 //! a stack each time that it is passed. Every invariant is checked on every trial.
 
 mod nmi;
+mod part;
 mod scenario;
 mod trials;
 
@@ -13,15 +14,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use self::nmi::PlaceSweep;
+use self::part::PlacesPart;
 use self::trials::Trials;
 use super::Context;
 use super::error::{CampaignError, SweepRequestError};
 use super::kernel::KernelChoice;
+use super::part::PartRequest;
 use crate::host::choice::KvmHost;
 use crate::host::provider::TestKernel;
 use crate::judge::ScenarioResult;
 use crate::judge::outcome::OutcomeClass;
-use crate::judge::requests::{Company, Fate, Place, RequestVerdicts, Seat, places};
+use crate::judge::requests::{Company, Fate, Place, PlaceRecord, RequestVerdicts, Seat, places};
 use crate::scenario::{KernelSymbols, Loaded};
 use unwindlab_abi::SurveyPlan;
 
@@ -44,6 +47,8 @@ pub struct PlacesRequest {
     pub jobs: u32,
     /// The time for trials, if it is limited.
     pub budget: Option<Duration>,
+    /// The part that is made and its file, if there is one.
+    pub part: Option<PartRequest>,
 }
 
 /// What happens meanwhile.
@@ -147,7 +152,10 @@ pub fn requests(
     if found.is_empty() {
         return Err(SweepRequestError::NoPlace.into());
     }
-    let mut verdicts = RequestVerdicts::default();
+    let of = (&loaded, kernel);
+    let part = { request.part.as_ref() }
+        .map(|part| PlacesPart::open(part, request, of, &found))
+        .transpose()?;
     let begin = Instant::now();
     if request.nmi {
         let host = trials.host_name();
@@ -155,7 +163,7 @@ pub fn requests(
         drop(trials);
         let sweeps = nmi::sweeps(request, &loaded, &found, context, tell)?;
         let summary = PlacesSummary {
-            verdicts,
+            verdicts: RequestVerdicts::default(),
             found: found.len(),
             sweeps: Some(sweeps),
             elapsed: begin.elapsed(),
@@ -166,6 +174,11 @@ pub fn requests(
         context.check_interrupt()?;
         return Ok(summary);
     }
+    let mut part = part;
+    let mut verdicts =
+        { part.as_ref() }.map_or_else(|| Ok(RequestVerdicts::default()), PlacesPart::before)?;
+    found.retain(|place| part.as_ref().is_none_or(|part| part.is_left(place)));
+    let all = verdicts.places.len() + found.len();
     for (number, place) in found.iter().enumerate() {
         if request
             .budget
@@ -183,7 +196,11 @@ pub fn requests(
             Err(CampaignError::Interrupted) => break,
             made => made?,
         };
-        if verdicts.take(place.clone(), &result, kernel.symbols()) {
+        let record = PlaceRecord::of(place.clone(), &result, kernel.symbols());
+        if let Some(part) = &mut part {
+            part.take(&record)?;
+        }
+        if verdicts.add(record) {
             tell(PlacesEvent::Failed {
                 place,
                 result: &result,
@@ -196,7 +213,7 @@ pub fn requests(
     }
     let summary = PlacesSummary {
         verdicts,
-        found: found.len(),
+        found: all,
         sweeps: None,
         elapsed: begin.elapsed(),
         release: kernel.release().to_owned(),

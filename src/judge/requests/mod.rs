@@ -1,22 +1,26 @@
 //! What trials show in each of which a tracer sits at another place of a path.
 
 mod place;
+mod record;
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
 
 use super::sweep::SweepSymptom;
 use super::{Outcome, ScenarioResult};
 use crate::scenario::KernelSymbols;
-use unwindlab_oracle::invariant::Check;
 use unwindlab_oracle::trace::{Event, EventKind, Trace};
 
 pub use place::{Company, Place, Seat, places};
+pub use record::PlaceRecord;
 
 /// The name, in its trial, of the event that sits at the place.
 pub const ASKER: &str = "asker";
 
 /// What came of a place.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Fate {
     /// A tracer asked there, and nothing is violated.
     Passed,
@@ -35,7 +39,8 @@ pub enum Fate {
 }
 
 /// A place, and what came of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PlaceVerdict {
     /// The place.
     pub place: Place,
@@ -74,28 +79,26 @@ impl RequestVerdicts {
         result: &ScenarioResult,
         symbols: &dyn KernelSymbols,
     ) -> bool {
-        let asked = result.trace.as_ref().map(|trace| Asked::of(trace, symbols));
-        let fate = fate(result, asked.as_ref());
-        let is_judged = matches!(fate, Fate::Passed | Fate::Known | Fate::Failed);
-        for check in result.checks.iter().filter(|_| is_judged) {
-            if !matches!(check.check, Check::NotExercised { .. }) {
-                *self.exercised.entry(check.invariant.clone()).or_default() += 1;
-            }
+        self.add(PlaceRecord::of(place, result, symbols))
+    }
+
+    /// Takes the record of a place; whether it is the first that fails in its way.
+    pub fn add(&mut self, record: PlaceRecord) -> bool {
+        let symptom = record.symptom();
+        for invariant in record.exercised {
+            let places = self.exercised.entry(invariant).or_default();
+            *places = places.saturating_add(1);
         }
         let mut is_first = false;
-        if matches!(fate, Fate::Known | Fate::Failed) {
-            let failure = self.failures.entry(symptom(result)).or_default();
+        if let Some(symptom) = symptom {
+            let failure = self.failures.entry(symptom).or_default();
             is_first = failure.places.is_empty();
             if is_first {
-                failure.messages = messages(result);
+                failure.messages = record.messages;
             }
-            failure.places.push(place.to_string());
+            failure.places.push(record.verdict.place.to_string());
         }
-        self.places.push(PlaceVerdict {
-            place,
-            fate,
-            entered_by: asked.map(|it| it.entered_by).unwrap_or_default(),
-        });
+        self.places.push(record.verdict);
         is_first
     }
 

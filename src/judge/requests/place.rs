@@ -2,10 +2,13 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use unwindlab_abi::SurveyedPlace;
 
 /// How a tracer sits at a place.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Seat {
     /// A kprobe at a function's first instruction.
     Entry {
@@ -49,7 +52,8 @@ impl Seat {
 }
 
 /// Who asks besides the tracer at the place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Company {
     /// Nobody.
     Alone,
@@ -69,7 +73,8 @@ impl Company {
 }
 
 /// A place on a path, and who else asks.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Place {
     /// How the tracer sits there.
     pub seat: Seat,

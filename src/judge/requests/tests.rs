@@ -6,6 +6,7 @@ use crate::scenario::check::check;
 use crate::scenario::parse::parse;
 use crate::scenario::resolve;
 use unwindlab_abi::message::{EventAnnounce, ExpectedStack, ThreadAnnounce};
+use unwindlab_oracle::invariant::Check;
 use unwindlab_oracle::invariant::Violation;
 use unwindlab_oracle::trace::model::{CONTEXT_KERNEL, CONTEXT_USER_DEFERRED};
 

@@ -1,6 +1,7 @@
 //! Parts as files, merged.
 
 mod mutants;
+mod requests;
 mod run;
 mod sweep;
 
@@ -12,6 +13,7 @@ use tempfile::TempDir;
 use super::{MergeEvent, MergeRequest, merge};
 use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
+use crate::campaign::requests::PlacesSummary;
 use crate::campaign::testing::{FakeProvider, Quiet, analysis};
 use crate::judge::ScenarioResult;
 use crate::judge::outcome::OutcomeClass;
@@ -24,6 +26,8 @@ enum Told {
     /// With all lines as one file.
     Ran(Vec<ScenarioResult>, Vec<String>, String),
     Mutants(Matrix, Vec<String>),
+    /// With how many places one part alone saw.
+    Places(Box<PlacesSummary>, usize, Vec<String>),
 }
 
 /// Merges files with these texts.
@@ -52,6 +56,11 @@ fn merged_files(files: &[String]) -> Result<(OutcomeClass, Told), CampaignError>
             MergeEvent::Lines(lines) => lines.clone_into(&mut joined),
             MergeEvent::Mutants(merged) => {
                 told = Some(Told::Mutants(merged.matrix.clone(), merged.lacks.clone()));
+            }
+            MergeEvent::Places(merged) => {
+                let summary = Box::new(merged.summary.clone());
+                let lacks = merged.lacks.clone();
+                told = Some(Told::Places(summary, merged.seen_once, lacks));
             }
             MergeEvent::Ran(merged) => {
                 let (results, lacks) = (merged.results.clone(), merged.lacks.clone());
