@@ -39,7 +39,10 @@ impl PlaceRecord {
         Self {
             died: result.outcome.is_death().then_some(result.outcome),
             fell: symptom(result).fell,
-            messages: is_told.then(|| messages(result)).unwrap_or_default(),
+            messages: match is_told {
+                true => messages(result),
+                false => Vec::new(),
+            },
             exercised: exercised.map(|it| it.invariant.clone()).collect(),
             verdict: PlaceVerdict {
                 place,
