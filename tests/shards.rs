@@ -71,7 +71,12 @@ fn three_parts_are_the_whole() {
     assert_eq!(code, Some(0), "{told_whole:?}");
     let same = |lines: &[String]| -> Vec<String> {
         let others = |line: &&String| !line.contains("merged from");
-        lines.iter().filter(others).cloned().collect()
+        // W0 is exercised where the kernel printed a line in some trial: on a busy machine that an NMI's handler took long.
+        let timeless = |line: &String| match line.starts_with("exercised: ") {
+            true => line.replace(" W0", ""),
+            false => line.clone(),
+        };
+        lines.iter().filter(others).map(timeless).collect()
     };
     assert_eq!(same(&told), same(&told_whole));
 
