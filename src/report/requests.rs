@@ -144,7 +144,14 @@ fn last_lines(tried: &TriedPlaces<'_>) -> String {
     let verdicts = tried.verdicts;
     let count = |is: fn(&Fate) -> bool| verdicts.count(is);
     let made = verdicts.places.len();
-    let seconds = tried.elapsed.as_secs_f64();
+    // Merged parts took no time of their own.
+    let rate = match tried.elapsed.as_secs_f64() {
+        0.0 => String::new(),
+        seconds => {
+            let rate = made as f64 / seconds;
+            format!("; {seconds:.1} s, {rate:.1} trials a second")
+        }
+    };
     let seats = |is: fn(&Seat) -> bool| {
         let seats = verdicts.places.iter().map(|it| &it.place.seat);
         seats.filter(|seat| is(seat)).collect::<BTreeSet<_>>().len()
@@ -169,11 +176,10 @@ fn last_lines(tried: &TriedPlaces<'_>) -> String {
     );
     let _ = writeln!(
         out,
-        "at {} entries and {} returns of functions, and {} tracepoints; {seconds:.1} s, {:.1} trials a second",
+        "at {} entries and {} returns of functions, and {} tracepoints{rate}",
         seats(|it| matches!(it, Seat::Entry { .. })),
         seats(|it| matches!(it, Seat::Return { .. })),
         seats(|it| matches!(it, Seat::Tracepoint { .. })),
-        made as f64 / seconds.max(0.001),
     );
     let exercised = verdicts.exercised.iter();
     let exercised: Vec<String> = exercised.map(|(id, at)| format!("{id} {at}")).collect();
@@ -183,4 +189,28 @@ fn last_lines(tried: &TriedPlaces<'_>) -> String {
         exercised.join(", ")
     );
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_that_are_merged_have_no_rate() {
+        let verdicts = RequestVerdicts::default();
+        let told = |elapsed| {
+            report(&TriedPlaces {
+                verdicts: &verdicts,
+                found: 0,
+                elapsed,
+            })
+        };
+        let merged = told(Duration::ZERO);
+        assert!(merged.contains("and 0 tracepoints\n"), "{merged}");
+        let made = told(Duration::from_secs(2));
+        assert!(
+            made.contains("tracepoints; 2.0 s, 0.0 trials a second\n"),
+            "{made}"
+        );
+    }
 }
