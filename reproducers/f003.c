@@ -122,6 +122,8 @@ int main(void)
 	go = 0;
 
 	for (__u64 i = 0; i < log->head && i < log->slots; i++) {
+		if (__atomic_load_n(&slots[i].commit, __ATOMIC_ACQUIRE) != i + 1)
+			continue;	/* not written to its end */
 		struct unwindlab_slot *slot = &slots[i];
 		int second = slot->gen == 2;
 

@@ -85,6 +85,8 @@ int main(void)
 		syscall(SYS_getppid);
 		tell(UNWINDLAB_STOP, NULL, "UNWINDLAB_STOP");
 		for (__u64 i = from; i < log->head && i < log->slots; i++) {
+			if (__atomic_load_n(&slots[i].commit, __ATOMIC_ACQUIRE) != i + 1)
+				continue;	/* not written to its end */
 			if (slots[i].kind == UNWINDLAB_K_RETURN)
 				in_nmi = -1;
 			if (slots[i].kind != UNWINDLAB_K_REQUEST)

@@ -88,6 +88,8 @@ int main(void)
 	tell(UNWINDLAB_STOP, NULL, "UNWINDLAB_STOP");
 
 	for (__u64 i = 0; i < log->head && i < log->slots; i++) {
+		if (__atomic_load_n(&slots[i].commit, __ATOMIC_ACQUIRE) != i + 1)
+			continue;	/* not written to its end */
 		if (slots[i].kind == UNWINDLAB_K_REQUEST && slots[i].flags & UNWINDLAB_F_WORKER) {
 			asked++;
 			wrong += slots[i].ret >= 0;

@@ -306,7 +306,7 @@ fn control(results: &[ScenarioResult]) -> Fate {
 mod tests {
     use super::*;
     use crate::judge::result::JudgedViolation;
-    use unwindlab_oracle::invariant::Violation;
+    use unwindlab_oracle::invariant::{INVARIANTS, Violation};
 
     fn violated(invariant: &str, finding: Option<&str>) -> ScenarioResult {
         let outcome = match finding {
@@ -326,6 +326,26 @@ mod tests {
             finding: finding.map(str::to_owned),
         });
         result
+    }
+
+    /// A name that is none, such as two without a comma, would never fall.
+    #[test]
+    fn every_mutant_names_invariants_and_scenarios_that_there_are() {
+        let invariants = INVARIANTS.iter().map(|it| it.id).collect::<BTreeSet<_>>();
+        for mutant in unwindlab_guest_kernel::build::header::mutants().unwrap() {
+            assert!(!mutant.falls.is_empty(), "{}", mutant.name);
+            for id in &mutant.falls {
+                assert!(invariants.contains(id.as_str()), "{}: {id}", mutant.name);
+            }
+            for name in &mutant.scenarios {
+                let file = format!("scenarios/{name}.yaml");
+                assert!(
+                    std::path::Path::new(&file).exists(),
+                    "{}: {file}",
+                    mutant.name
+                );
+            }
+        }
     }
 
     #[test]
