@@ -34,6 +34,7 @@ pub mod junit;
 pub mod kcidb;
 pub mod known;
 pub mod matrix;
+pub mod mutation;
 pub mod names;
 pub mod output_file;
 pub mod perf_data;

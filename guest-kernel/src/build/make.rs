@@ -17,7 +17,7 @@ use crate::input;
 use crate::progress::Progress;
 
 /// Fixes what a build writes into the image about itself, so that builds are reproducible.
-const FIXED: &[(&str, &str)] = &[
+pub(super) const FIXED: &[(&str, &str)] = &[
     ("KBUILD_BUILD_TIMESTAMP", "Thu Jan  1 00:00:00 UTC 1970"),
     ("KBUILD_BUILD_USER", "unwindlab"),
     ("KBUILD_BUILD_HOST", "unwindlab"),

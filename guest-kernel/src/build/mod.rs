@@ -17,6 +17,7 @@ mod client;
 pub mod config;
 pub mod embedded;
 mod error;
+pub mod generate;
 mod git;
 pub mod header;
 pub mod history;
