@@ -31,6 +31,7 @@ pub mod costs;
 pub mod designs;
 pub mod error;
 pub mod findings;
+pub mod generated;
 pub mod kernel;
 pub mod merge;
 pub mod mutants;

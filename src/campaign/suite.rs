@@ -13,7 +13,7 @@ use crate::host::provider::{Provider, ProviderError, TestKernel};
 use crate::judge::ScenarioResult;
 use crate::scenario::{Loaded, ResolveError, resolve};
 use unwindlab_engine::interrupt::Interrupt;
-use unwindlab_engine::plan::Progress;
+use unwindlab_engine::plan::{Progress, TrialPlan};
 
 /// What does not change from kernel to kernel.
 pub(super) struct Suite<'a> {
@@ -33,7 +33,7 @@ pub(super) struct KernelJob {
 /// The results of one kernel, in the order of the library, or why there is no such kernel.
 pub(super) type KernelResults = Result<Vec<ScenarioResult>, ProviderError>;
 
-type Fetched = Result<Box<dyn TestKernel>, ProviderError>;
+pub(super) type Fetched = Result<Box<dyn TestKernel>, ProviderError>;
 
 impl Suite<'_> {
     /// Runs these scenarios, or all, on this kernel.
@@ -70,11 +70,7 @@ impl Suite<'_> {
             kvm_host: self.kvm_host,
             ..TrialOptions::default()
         };
-        let trial = |loaded: &Loaded| {
-            let (symbols, hash) = (kernel.symbols(), kernel.hash());
-            resolve(&loaded.file, &loaded.scenario, symbols, hash).map_err(reason)
-        };
-        let trials: Vec<_> = library.iter().map(trial).collect();
+        let trials = trials(library, kernel);
         let mut run = LibraryRun::new(&options, None, kernel, self.context);
         run.run_all(library, &trials, &mut |_, _| Ok(()))?;
         self.context.check_interrupt()?;
@@ -88,43 +84,66 @@ impl Suite<'_> {
         jobs: &[KernelJob],
         mut take: impl FnMut(usize, KernelResults) -> Result<(), CampaignError>,
     ) -> Result<(), CampaignError> {
-        thread::scope(|scope| {
-            // No further ahead than one: each may be a bad one after which nothing is wanted.
-            let (send, receive) = mpsc::sync_channel::<Fetched>(0);
-            let (provider, interrupt) = (self.context.provider, self.context.interrupt);
-            scope.spawn(move || build_each(provider, interrupt, jobs, &send));
-            for (at, job) in jobs.iter().enumerate() {
-                self.context.progress.overall(at, jobs.len());
-                self.context
-                    .progress
-                    .step(&format!("building {}", job.request));
-                let Ok(fetched) = receive.recv() else {
-                    // It stops before the end for an interrupt only.
-                    return Err(CampaignError::Interrupted);
-                };
-                let results = match fetched {
-                    Ok(kernel) => Ok(self.run(kernel.as_ref(), job.only.as_deref())?),
-                    Err(error) => Err(error),
-                };
-                take(at, results)?;
-            }
-            Ok(())
+        let requests: Vec<&KernelRequest> = jobs.iter().map(|it| &it.request).collect();
+        each_built(&requests, self.context, &mut |at, fetched| {
+            let only = jobs.get(at).and_then(|job| job.only.as_deref());
+            let results = match fetched {
+                Ok(kernel) => Ok(self.run(kernel.as_ref(), only)?),
+                Err(error) => Err(error),
+            };
+            take(at, results)
         })
     }
+}
+
+/// Gets one kernel after the other; `take` gets them in order. While it works with one, the next is built.
+pub(super) fn each_built(
+    requests: &[&KernelRequest],
+    context: Context<'_>,
+    take: &mut dyn FnMut(usize, Fetched) -> Result<(), CampaignError>,
+) -> Result<(), CampaignError> {
+    thread::scope(|scope| {
+        // No further ahead than one: each may be a bad one after which nothing is wanted.
+        let (send, receive) = mpsc::sync_channel::<Fetched>(0);
+        let (provider, interrupt) = (context.provider, context.interrupt);
+        scope.spawn(move || build_each(provider, interrupt, requests, &send));
+        for (at, request) in requests.iter().enumerate() {
+            context.progress.overall(at, requests.len());
+            context.progress.step(&format!("building {request}"));
+            let Ok(fetched) = receive.recv() else {
+                // It stops before the end for an interrupt only.
+                return Err(CampaignError::Interrupted);
+            };
+            take(at, fetched)?;
+        }
+        Ok(())
+    })
+}
+
+/// The trials of scenarios on a kernel, or why they do not fit it.
+pub(super) fn trials(
+    library: &[Loaded],
+    kernel: &dyn TestKernel,
+) -> Vec<Result<TrialPlan, SkipReason>> {
+    let trial = |loaded: &Loaded| {
+        let (symbols, hash) = (kernel.symbols(), kernel.hash());
+        resolve(&loaded.file, &loaded.scenario, symbols, hash).map_err(reason)
+    };
+    library.iter().map(trial).collect()
 }
 
 /// Sends a kernel for each job until the receiver is gone or the user interrupts.
 fn build_each(
     provider: &dyn Provider,
     interrupt: &Interrupt,
-    jobs: &[KernelJob],
+    requests: &[&KernelRequest],
     to: &mpsc::SyncSender<Fetched>,
 ) {
-    for job in jobs {
+    for request in requests {
         if interrupt.is_set() {
             return;
         }
-        let kernel = provider.fetch(&job.request, &Quiet, interrupt);
+        let kernel = provider.fetch(request, &Quiet, interrupt);
         if to.send(kernel).is_err() {
             return;
         }

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
-use unwindlab_guest_kernel::{BuildError, Verified};
+use unwindlab_guest_kernel::build::generate::Generated;
+use unwindlab_guest_kernel::{BuildError, BuildSpec, Verified};
 
 use super::analysis::Analysis;
 use crate::host::choice::KvmHost;
@@ -34,13 +35,16 @@ pub(crate) fn analysis() -> Analysis {
 const HOLDS: Invariant = Invariant::new("H1", "for tests", "nothing", |_, tally| tally.holds());
 
 /// A kernel with or without the feature.
+#[derive(Default)]
 pub(crate) struct FakeKernel {
     pub(crate) has_feature: bool,
+    /// The patch that was generated for it, if there is one.
+    pub(crate) generated: Option<String>,
 }
 
 impl TestKernel for FakeKernel {
-    fn hash(&self) -> &'static str {
-        "abc"
+    fn hash(&self) -> &str {
+        self.generated.as_deref().unwrap_or("abc")
     }
 
     fn release(&self) -> &'static str {
@@ -109,6 +113,10 @@ pub(crate) struct FakeProvider {
     pub(crate) is_doubtful: bool,
     /// Whether any kernel can be built.
     pub(crate) builds: bool,
+    /// The mutants that are generated.
+    pub(crate) generated: Generated,
+    /// The kernels that were forgotten.
+    pub(crate) forgotten: Mutex<Vec<String>>,
     pub(crate) interrupt: Interrupt,
     /// Interrupts the user's way, in the middle of this trial, or before this message of a sweep.
     pub(crate) interrupt_in: Option<usize>,
@@ -125,6 +133,8 @@ impl FakeProvider {
             hosts_started: AtomicU32::new(0),
             is_doubtful: false,
             builds: false,
+            generated: Generated::default(),
+            forgotten: Mutex::default(),
             interrupt: Interrupt::default(),
             interrupt_in: None,
         }
@@ -195,9 +205,27 @@ impl Provider for FakeProvider {
         if request.to_string() != "stock" && !self.builds {
             return Err(ProviderError::Usage(format!("no such kernel: {request}")));
         }
+        let name = request.to_string();
+        let patch = name.rsplit(" + ").next().filter(|it| *it != name);
+        let is_generated = |it: &&str| it.starts_with("generated:") || it.starts_with("reached:");
         Ok(Box::new(FakeKernel {
             has_feature: self.has_feature,
+            generated: patch.filter(is_generated).map(str::to_owned),
         }))
+    }
+
+    fn generate(
+        &self,
+        _: &BuildSpec,
+        _: &(dyn Progress + Sync),
+        _: &Interrupt,
+    ) -> Result<Generated, ProviderError> {
+        Ok(self.generated.clone())
+    }
+
+    fn forget(&self, hash: &str) -> Result<(), ProviderError> {
+        self.forgotten.lock().unwrap().push(hash.to_owned());
+        Ok(())
     }
 
     fn path(&self, _: &str) -> Result<PathBuf, ProviderError> {

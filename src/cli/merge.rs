@@ -8,7 +8,7 @@ use super::error::{CommandError, class_code};
 use super::progress::Spinner;
 use crate::campaign::Context;
 use crate::campaign::merge::{
-    MergeEvent, MergeRequest, MergedMutants, MergedPlaces, MergedRun, MergedSweep,
+    MergeEvent, MergeRequest, MergedGenerated, MergedMutants, MergedPlaces, MergedRun, MergedSweep,
     merge as merge_files,
 };
 use crate::judge::Outcome;
@@ -57,6 +57,7 @@ pub fn merge(
             Ok(())
         }
         MergeEvent::Places(merged) => spinner.print(&places(merged, args.files.len())),
+        MergeEvent::Generated(merged) => spinner.print(&generated(merged, args.files.len())),
         MergeEvent::Mutants(merged) => spinner.print(&mutants(merged, args.files.len())),
         MergeEvent::Ran(merged) => spinner.print(&ran(merged, args.files.len())),
     })?;
@@ -103,6 +104,18 @@ fn places(merged: &MergedPlaces, files: usize) -> String {
         text += &format!("{} places were seen by one part only\n", merged.seen_once);
     }
     text + &not_complete(&merged.lacks)
+}
+
+/// The report of generated mutants.
+fn generated(merged: &MergedGenerated, files: usize) -> String {
+    let score = &merged.score;
+    let release = printable(&merged.release);
+    format!(
+        "{}\n{}\n{}on {release}, merged from {files} files\n",
+        score.survivors(),
+        score.tables(),
+        score.summary()
+    ) + &not_complete(&merged.lacks)
 }
 
 /// The report of the mutants.

@@ -9,6 +9,7 @@ mod cache;
 mod check;
 mod costs;
 mod error;
+mod generated;
 mod kernel;
 mod manual;
 mod merge;

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::args::BuildOptions;
 use super::error::{CommandError, class_code};
+use super::generated;
 use super::progress::Spinner;
 use crate::campaign::Context;
 use crate::campaign::mutants::{self, MutantTest, MutantsRequest};
@@ -21,9 +22,19 @@ pub struct MutantsArgs {
     /// Run these scenarios on every mutant, instead of those that the mutant's patch names.
     #[arg(value_name = "SCENARIO")]
     pub scenarios: Vec<PathBuf>,
-    /// Build only this mutant; repeatable.
+    /// Build only this mutant; repeatable. With --generate a pattern of names: `deferred.c:*`.
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
+    /// Generate all first-order mutants of the deferred unwinder and of what serves it, and say how many are killed.
+    #[arg(long, conflicts_with_all = ["all", "sweep"])]
+    pub generate: bool,
+    /// Show the generated mutants and what the compiler makes of them, and test none.
+    #[arg(long, requires = "generate", conflicts_with_all = ["scenarios", "json", "html", "budget"])]
+    pub list: bool,
+    /// Seconds for the tests of one generated mutant, 300 if nothing else is said. All scenarios are tried, however long they
+    /// take, and sweeps while there is time; with 0 no sweep.
+    #[arg(long, value_name = "SECONDS", requires = "generate")]
+    pub budget: Option<u64>,
     /// Run the whole library on every mutant.
     #[arg(long)]
     pub all: bool,
@@ -49,6 +60,16 @@ pub struct MutantsArgs {
     pub html: Option<PathBuf>,
 }
 
+impl MutantsArgs {
+    /// The part that is made and its file, if there is one.
+    pub(super) fn part(&self) -> Option<PartRequest> {
+        Some(PartRequest {
+            shard: self.shard.unwrap_or(Shard { number: 1, of: 1 }),
+            file: self.json.clone()?,
+        })
+    }
+}
+
 /// Builds and tests the mutants, and prints the kill matrix; the exit code.
 ///
 /// # Errors
@@ -58,6 +79,9 @@ pub fn mutants(
     context: Context<'_>,
     spinner: &Spinner,
 ) -> Result<u8, CommandError> {
+    if args.generate {
+        return generated::generated(args, context, spinner);
+    }
     let start = Instant::now();
     let file = args.html.as_deref().map(OutputFile::create).transpose()?;
     let test = if args.sweep {
@@ -72,10 +96,7 @@ pub fn mutants(
         test,
         base: args.build.choice(),
         kvm_host: args.kvm_host,
-        part: args.json.clone().map(|file| PartRequest {
-            shard: args.shard.unwrap_or(Shard { number: 1, of: 1 }),
-            file,
-        }),
+        part: args.part(),
     };
     let matrix = mutants::mutants(&request, context, &mut |row| {
         spinner.print(&format!("{}\n", row.line()))

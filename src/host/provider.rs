@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use unwindlab_abi::plan::CompiledProgram;
 use unwindlab_guest_kernel::build::application::{Application, Attempt};
+use unwindlab_guest_kernel::build::generate::Generated;
 use unwindlab_guest_kernel::build::patch::Patch;
 use unwindlab_guest_kernel::build::series::Series;
 use unwindlab_guest_kernel::build::submission::{Message, Submission, SubmissionError};
@@ -28,6 +29,21 @@ pub trait Provider: Sync {
         progress: &dyn Progress,
         interrupt: &Interrupt,
     ) -> Result<Box<dyn TestKernel>, ProviderError>;
+
+    /// All mutants of a kernel that can be generated: see [`generate`](unwindlab_guest_kernel::build::generate::generate).
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    fn generate(
+        &self,
+        _spec: &BuildSpec,
+        _progress: &(dyn Progress + Sync),
+        _interrupt: &Interrupt,
+    ) -> Result<Generated, ProviderError> {
+        Err(ProviderError::Unavailable(
+            "there is no source here".to_owned(),
+        ))
+    }
 
     /// The series in a file or folder.
     ///

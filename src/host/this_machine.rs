@@ -6,6 +6,7 @@ use unwindlab_abi::message::{KnownStack, Program};
 use unwindlab_abi::plan::CompiledProgram;
 use unwindlab_guest_kernel as kernels;
 use unwindlab_guest_kernel::build::application::{self, Application, Attempt};
+use unwindlab_guest_kernel::build::generate::{self, Generated};
 use unwindlab_guest_kernel::build::patch::Patch;
 use unwindlab_guest_kernel::build::series::Series;
 use unwindlab_guest_kernel::build::submission::{self, Message, Submission};
@@ -77,12 +78,12 @@ impl ThisMachine {
 }
 
 /// Progress of work that ends when the user interrupts.
-struct UntilInterrupt<'a> {
-    progress: &'a dyn Progress,
+struct UntilInterrupt<'a, P: ?Sized> {
+    progress: &'a P,
     interrupt: &'a Interrupt,
 }
 
-impl Progress for UntilInterrupt<'_> {
+impl<P: Progress + ?Sized> Progress for UntilInterrupt<'_, P> {
     fn step(&self, what: &str) {
         self.progress.step(what);
     }
@@ -116,6 +117,19 @@ impl Provider for ThisMachine {
             KernelRequest::Build(spec) => build(spec, progress)?,
         };
         Ok(Box::new(CachedKernel::load(image, &cache()?)?))
+    }
+
+    fn generate(
+        &self,
+        spec: &BuildSpec,
+        progress: &(dyn Progress + Sync),
+        interrupt: &Interrupt,
+    ) -> Result<Generated, ProviderError> {
+        let progress = &UntilInterrupt {
+            progress,
+            interrupt,
+        };
+        Ok(generate::generate(spec, &cache()?, progress)?)
     }
 
     fn series(&self, path: &Path) -> Result<Series, ProviderError> {

@@ -8,7 +8,8 @@
 //! - `sweep --requests`: [`requests`]
 //! - `setups`: [`setups`]
 //! - `replay`: the [`instructions`] around a point
-//! - `variants`: [`figures`] and their [`comparison`]; `mutants`: [`matrix`]; [`costs`];
+//! - `variants`: [`figures`] and their [`comparison`]; `mutants`: [`matrix`], with `--generate`
+//!   [`mutation`]; [`costs`];
 //!   `bench`: [`mod@bench`]
 //! - [`html`]: a report as one file for a browser, of `run`, `sweep`, `mutants` and `variants`
 //!

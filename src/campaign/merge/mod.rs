@@ -1,5 +1,6 @@
 //! The results of the parts of a command (`--shard`) as one.
 
+mod generated;
 mod mutants;
 mod parts;
 mod requests;
@@ -22,6 +23,7 @@ use crate::judge::ScenarioResult;
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::sweep_record::SweepRecord;
 use crate::report::matrix::Matrix;
+use crate::report::mutation::MutationScore;
 use crate::report::sweep::Summary;
 
 /// What is merged.
@@ -94,6 +96,19 @@ pub struct MergedMutants {
     pub class: OutcomeClass,
 }
 
+/// The parts of the generated mutants together.
+#[derive(Debug)]
+pub struct MergedGenerated {
+    /// The score, as far as it is there.
+    pub score: MutationScore,
+    /// `uname -r` of the kernel without a mutant.
+    pub release: String,
+    /// Why it is not whole, in lines; nothing if it is.
+    pub lacks: Vec<String>,
+    /// What it says of the tests.
+    pub class: OutcomeClass,
+}
+
 /// The parts of a sweep of places together.
 #[derive(Debug)]
 pub struct MergedPlaces {
@@ -117,6 +132,8 @@ pub enum MergeEvent<'a> {
     Ran(&'a MergedRun),
     /// The parts are of the mutants.
     Mutants(&'a MergedMutants),
+    /// The parts are of generated mutants.
+    Generated(&'a MergedGenerated),
     /// The parts are of places.
     Places(&'a MergedPlaces),
     /// All lines that count, as one file.
@@ -225,6 +242,11 @@ fn of_units(
         part::PartOf::Mutants => {
             let merged = mutants::merged(&parts, lacks);
             tell(MergeEvent::Mutants(&merged))?;
+            Ok(merged.class)
+        }
+        part::PartOf::Generated => {
+            let merged = generated::merged(&parts, lacks);
+            tell(MergeEvent::Generated(&merged))?;
             Ok(merged.class)
         }
         part::PartOf::Run => {

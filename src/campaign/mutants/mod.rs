@@ -14,6 +14,7 @@ use unwindlab_guest_kernel::build::header::{self, Mutant};
 use self::part::MutantsPart;
 pub(in crate::campaign) use self::part::RowRecord;
 pub(in crate::campaign) use self::sweep_text::parse as parse_sweep;
+pub(in crate::campaign) use self::swept::unknown_symptoms;
 use super::Context;
 use super::error::{CampaignError, MutantsError};
 use super::kernel::KernelChoice;

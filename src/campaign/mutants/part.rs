@@ -8,7 +8,7 @@ use super::{CONTROL, MutantTest, MutantsRequest};
 use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::part::file::PartFile;
-use crate::campaign::part::{PartHead, PartOf, PartRequest, SCHEMA, Unit, Units, hash};
+use crate::campaign::part::{PartHead, PartOf, PartRequest, Unit, Units, hash};
 use crate::campaign::program;
 use crate::host::kernel_request::KernelRequest;
 use crate::report::matrix::MutantRow;
@@ -72,15 +72,14 @@ impl MutantsPart {
             explores: false,
         });
         let head = PartHead {
-            schema: SCHEMA.to_owned(),
-            command: PartOf::Mutants,
-            shard: part.shard,
-            same: { same.into_iter() }
-                .map(|(what, value)| (what.to_owned(), value))
-                .collect(),
-            units: units.collect(),
             columns: columns.to_vec(),
-            release: kernel.release().to_owned(),
+            ..PartHead::new(
+                PartOf::Mutants,
+                part.shard,
+                same,
+                units.collect(),
+                kernel.release(),
+            )
         };
         let file = PartFile::open(part, &head)?;
         let rows = { file.done.values() }.map(|line| serde_json::from_str::<RowRecord>(line));

@@ -43,7 +43,7 @@ pub(super) fn mutants(
     if part.is_left(None) {
         let mut control = row(None);
         for text in sweeps {
-            let unknown = fallen(&run(text, None)?);
+            let unknown = unknown_symptoms(&run(text, None)?);
             if !unknown.is_empty() {
                 let unknown: Vec<&str> = unknown.iter().map(String::as_str).collect();
                 control.fate = Fate::Unclean(format!("{text}: {}", unknown.join(", ")));
@@ -59,7 +59,7 @@ pub(super) fn mutants(
         let mut row = row(Some(mutant));
         match run(text, Some(mutant)) {
             Ok(found) => {
-                let fell = fallen(&found);
+                let fell = unknown_symptoms(&found);
                 row.fate = fate(mutant, &fell, &found);
                 row.cells.push((text.clone(), cell(fell)));
             }
@@ -96,7 +96,7 @@ fn fate(mutant: &Mutant, fell: &BTreeSet<String>, swept: &SweepSummary) -> Fate 
 }
 
 /// The invariants that fell at any point without being a finding, and how guests died.
-fn fallen(swept: &SweepSummary) -> BTreeSet<String> {
+pub(in crate::campaign) fn unknown_symptoms(swept: &SweepSummary) -> BTreeSet<String> {
     let of = |symptom: &SweepSymptom| {
         let fell = symptom.fell.iter();
         let unknown = fell.filter(|(_, finding)| finding.is_none());
@@ -155,7 +155,7 @@ mod tests {
         };
         let of = |symptom: &SweepSymptom| {
             let summary = swept(symptom.clone());
-            fate(&mutant, &fallen(&summary), &summary)
+            fate(&mutant, &unknown_symptoms(&summary), &summary)
         };
         assert_eq!(of(&known), Fate::Excused(vec!["F001".to_owned()]));
         let mut unknown = known;

@@ -87,6 +87,8 @@ pub enum PartOf {
     Run,
     /// `mutants`.
     Mutants,
+    /// `mutants --generate`.
+    Generated,
     /// `sweep --requests`. The units of a part are what its own survey found.
     Requests,
 }
@@ -133,6 +135,26 @@ pub enum PartHeadError {
 }
 
 impl PartHead {
+    /// The head of a part on a kernel with this release.
+    pub(super) fn new<'w>(
+        command: PartOf,
+        shard: Shard,
+        same: impl IntoIterator<Item = (&'w str, String)>,
+        units: Vec<Units>,
+        release: &str,
+    ) -> Self {
+        let same = same.into_iter();
+        Self {
+            schema: SCHEMA.to_owned(),
+            command,
+            shard,
+            same: same.map(|(what, value)| (what.to_owned(), value)).collect(),
+            units,
+            columns: Vec::new(),
+            release: release.to_owned(),
+        }
+    }
+
     /// Says what is wrong with it.
     ///
     /// # Errors
@@ -183,7 +205,7 @@ impl PartHead {
         let choice = || {
             Some(match self.command {
                 PartOf::Run | PartOf::Requests => "choice of scenarios".to_owned(),
-                PartOf::Mutants => "choice of mutants or scenarios".to_owned(),
+                PartOf::Mutants | PartOf::Generated => "choice of mutants or scenarios".to_owned(),
             })
         };
         if self.units.len() != other.units.len() || self.columns != other.columns {
@@ -196,7 +218,7 @@ impl PartHead {
             (true, PartOf::Run | PartOf::Requests) => {
                 Some(format!("scenario or number of trials: {}", one.name))
             }
-            (true, PartOf::Mutants) => Some(format!("patch: {}", one.name)),
+            (true, PartOf::Mutants | PartOf::Generated) => Some(format!("patch: {}", one.name)),
         }
     }
 

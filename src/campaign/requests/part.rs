@@ -4,7 +4,7 @@
 use super::PlacesRequest;
 use crate::campaign::error::CampaignError;
 use crate::campaign::part::file::PartFile;
-use crate::campaign::part::{PartHead, PartOf, PartRequest, SCHEMA, Unit, Units, hash};
+use crate::campaign::part::{PartHead, PartOf, PartRequest, Unit, Units, hash};
 use crate::campaign::program;
 use crate::host::provider::TestKernel;
 use crate::judge::requests::{Place, PlaceRecord, RequestVerdicts};
@@ -36,17 +36,13 @@ impl PlacesPart {
             trials: None,
             explores: false,
         });
-        let head = PartHead {
-            schema: SCHEMA.to_owned(),
-            command: PartOf::Requests,
-            shard: part.shard,
-            same: { same.into_iter() }
-                .map(|(what, value)| (what.to_owned(), value))
-                .collect(),
-            units: units.collect(),
-            columns: Vec::new(),
-            release: kernel.release().to_owned(),
-        };
+        let head = PartHead::new(
+            PartOf::Requests,
+            part.shard,
+            same,
+            units.collect(),
+            kernel.release(),
+        );
         Ok(Self {
             file: PartFile::open(part, &head)?,
             request: part.clone(),

@@ -118,6 +118,30 @@ impl<'a> LibraryRun<'a> {
         Ok(())
     }
 
+    /// Runs scenarios one after the other, each with the trial of the same place in `trials`, up to the first result of
+    /// which `is_last` says that it is the last. The KVM host is not kept.
+    pub(in crate::campaign) fn run_until(
+        &mut self,
+        library: &[Loaded],
+        trials: &[Result<TrialPlan, SkipReason>],
+        is_last: &mut dyn FnMut(&ScenarioResult) -> bool,
+    ) -> Result<(), CampaignError> {
+        let mut executor = None;
+        self.get_tools(trials.iter());
+        for (loaded, plan) in library.iter().zip(trials) {
+            let unit = RunUnit::whole(loaded, plan);
+            let Some(result) = self.run_or_skip(&mut executor, unit)? else {
+                break;
+            };
+            let ends = is_last(&result);
+            self.results.push(result);
+            if ends {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// The result of a scenario, run or not. Returns nothing where the user interrupts.
     pub(super) fn run_or_skip(
         &mut self,

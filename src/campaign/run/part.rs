@@ -11,7 +11,7 @@ use super::unit::RunUnit;
 use super::{Prepared, RunRequest, TrialOptions};
 use crate::campaign::error::CampaignError;
 use crate::campaign::part::file::PartFile;
-use crate::campaign::part::{PartHead, PartOf, PartRequest, SCHEMA, Unit, Units, hash};
+use crate::campaign::part::{PartHead, PartOf, PartRequest, Unit, Units, hash};
 use crate::campaign::program;
 use crate::judge::ScenarioResult;
 use crate::judge::unit_record::UnitResult;
@@ -131,15 +131,11 @@ fn head(
             options.compare_snapshots.to_string(),
         ),
     ];
-    Ok(PartHead {
-        schema: SCHEMA.to_owned(),
-        command: PartOf::Run,
-        shard: part.shard,
-        same: { same.into_iter() }
-            .map(|(what, value)| (what.to_owned(), value))
-            .collect(),
-        units: units.collect(),
-        columns: Vec::new(),
-        release: prepared.kernel.release().to_owned(),
-    })
+    Ok(PartHead::new(
+        PartOf::Run,
+        part.shard,
+        same,
+        units.collect(),
+        prepared.kernel.release(),
+    ))
 }

@@ -214,7 +214,10 @@ mod tests {
     use unwindlab_engine::plan::ExplorePlan;
 
     /// Nothing but the feature has a name.
-    const KERNEL: FakeKernel = FakeKernel { has_feature: true };
+    const KERNEL: FakeKernel = FakeKernel {
+        has_feature: true,
+        generated: None,
+    };
 
     fn plan() -> TrialPlan {
         let text = "name: s\ndescription: d\nworkload: { kind: spin, frames: 3 }\n";

@@ -345,7 +345,10 @@ fn time_limits_are_multiplied() {
         let folder = folder();
         let path = folder.path().join("a.yaml");
         let library = Library::open(&[path], &[]).unwrap().scenarios;
-        let kernel = FakeKernel { has_feature: true };
+        let kernel = FakeKernel {
+            has_feature: true,
+            generated: None,
+        };
         let mut plans = in_time(resolve_all(&library, &kernel).unwrap(), factor);
         plans.remove(0).unwrap().limits
     };

@@ -54,11 +54,24 @@ pub(super) fn sweep_on(
     context: Context<'_>,
     tell: &mut dyn FnMut(SweepEvent<'_>) -> io::Result<()>,
 ) -> Result<SweepSummary, CampaignError> {
+    let kernel = context.fetch(&request.kernel.request()?)?;
+    sweep_kernel(kvm_host, request, kernel.as_ref(), context, tell)
+}
+
+/// Sweeps a path of this kernel, which is the one that the request names.
+///
+/// # Errors
+/// As [`sweep`].
+pub(super) fn sweep_kernel(
+    kvm_host: &mut Option<Box<dyn Executor>>,
+    request: &SweepRequest,
+    kernel: &dyn TestKernel,
+    context: Context<'_>,
+    tell: &mut dyn FnMut(SweepEvent<'_>) -> io::Result<()>,
+) -> Result<SweepSummary, CampaignError> {
     let kernel_request = request.kernel.request()?;
     let mut loaded = one_scenario(request, context)?;
     loaded.scenario.witness = request.options.witness.or(loaded.scenario.witness);
-    let kernel = context.fetch(&kernel_request)?;
-    let kernel = kernel.as_ref();
     let mut plan = plan::plan(request, &loaded, kernel)?;
     let resume = resume(request, &loaded, kernel, &mut plan)?;
     let of = (&plan, request.options.budget);

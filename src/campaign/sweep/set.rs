@@ -11,6 +11,7 @@ use crate::campaign::error::{CampaignError, SweepRequestError, SweepTextError};
 use crate::campaign::kernel::KernelChoice;
 use crate::campaign::mutants::parse_sweep;
 use crate::host::choice::KvmHost;
+use crate::host::provider::TestKernel;
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::sweep::SweepSymptom;
 use crate::scenario::{ResolveError, resolve};
@@ -99,6 +100,48 @@ pub fn sweeps() -> Result<Vec<SetSweep>, SweepTextError> {
         .collect()
 }
 
+impl SetSweep {
+    /// The sweep of a kernel.
+    pub(in crate::campaign) fn request(
+        &self,
+        of: &SetRequest,
+        budget: Option<Duration>,
+    ) -> SweepRequest {
+        SweepRequest {
+            kernel: of.kernel.clone(),
+            kvm_host: of.kvm_host,
+            points: PointChoice::In {
+                functions: Vec::new(),
+                once: self.once || of.once,
+            },
+            options: SweepOptions {
+                jobs: of.jobs,
+                budget,
+                others_run: self.free,
+                witness: of.witness,
+                ..SweepOptions::default()
+            },
+            ..SweepRequest::of(self.path.clone())
+        }
+    }
+
+    /// What the kernel lacks of what the sweep's scenario needs.
+    pub(in crate::campaign) fn lacks(
+        &self,
+        kernel: &dyn TestKernel,
+        context: Context<'_>,
+    ) -> Result<Option<String>, CampaignError> {
+        let scenarios = context.open(&[PathBuf::from(&self.path.scenario)])?;
+        Ok(scenarios.iter().find_map(|loaded| {
+            let (symbols, hash) = (kernel.symbols(), kernel.hash());
+            match resolve(&loaded.file, &loaded.scenario, symbols, hash) {
+                Err(ResolveError::Unsupported(lack)) => Some(lack.to_string()),
+                _ => None,
+            }
+        }))
+    }
+}
+
 /// Tries all sweeps of the set, one after the other; what they say of the kernel together. Each gets
 /// an equal part of the time that is left.
 ///
@@ -140,7 +183,8 @@ fn swept(
     context: Context<'_>,
     tell: &mut dyn FnMut(SetEvent<'_>) -> io::Result<()>,
 ) -> Result<SetResult, CampaignError> {
-    if let Some(lack) = lacks(one, request, context)? {
+    let kernel = context.fetch(&request.kernel.request()?)?;
+    if let Some(lack) = one.lacks(kernel.as_ref(), context)? {
         return Ok(SetResult {
             why_not: Some(lack),
             ..SetResult::default()
@@ -148,23 +192,8 @@ fn swept(
     }
     let mut result = SetResult::default();
     let mut cut = None;
-    let sweep_request = SweepRequest {
-        kernel: request.kernel.clone(),
-        kvm_host: request.kvm_host,
-        points: PointChoice::In {
-            functions: Vec::new(),
-            once: one.once || request.once,
-        },
-        options: SweepOptions {
-            jobs: request.jobs,
-            budget,
-            keeps_replays: true,
-            others_run: one.free,
-            witness: request.witness,
-            ..SweepOptions::default()
-        },
-        ..SweepRequest::of(one.path.clone())
-    };
+    let mut sweep_request = one.request(request, budget);
+    sweep_request.options.keeps_replays = true;
     let mut known = true;
     let summary = sweep(&sweep_request, context, &mut |event| {
         let SweepEvent::Ended(swept) = event else {
@@ -197,23 +226,6 @@ fn swept(
         }
     }
     Ok(result)
-}
-
-/// What the kernel lacks of what the sweep's scenario needs.
-fn lacks(
-    one: &SetSweep,
-    request: &SetRequest,
-    context: Context<'_>,
-) -> Result<Option<String>, CampaignError> {
-    let kernel = context.fetch(&request.kernel.request()?)?;
-    let scenarios = context.open(&[PathBuf::from(&one.path.scenario)])?;
-    Ok(scenarios.iter().find_map(|loaded| {
-        let (symbols, hash) = (kernel.symbols(), kernel.hash());
-        match resolve(&loaded.file, &loaded.scenario, symbols, hash) {
-            Err(ResolveError::Unsupported(lack)) => Some(lack.to_string()),
-            _ => None,
-        }
-    }))
 }
 
 #[cfg(test)]

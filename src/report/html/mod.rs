@@ -6,10 +6,12 @@
 //! - [`run`]: the outcomes, and for each failure its [`mod@timeline`] and the [`code`] around its NMI
 //! - [`sweep`]: a heat map over the path, its instructions and the [`mod@source`]
 //! - [`matrix`]: mutants by scenarios and invariants; [`variants`]: figures as plots
+//! - [`mutation`]: generated mutants beside the lines that they change
 //! - [`page`]: the file around the JSON
 
 mod code;
 pub mod matrix;
+pub mod mutation;
 mod page;
 mod records;
 pub mod run;

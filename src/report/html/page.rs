@@ -9,7 +9,8 @@ use unwindlab_engine::text::printable;
 
 const STYLE: &str = concat!(
     include_str!("assets/page.css"),
-    include_str!("assets/sweep.css")
+    include_str!("assets/sweep.css"),
+    include_str!("assets/mutation.css")
 );
 const COMMON: &str = include_str!("assets/common.js");
 

@@ -1,9 +1,11 @@
 //! One generated mutant, and what became of it.
 
+use anstyle::{AnsiColor, Style};
 use serde::{Deserialize, Serialize};
+use unwindlab_engine::text::printable;
 use unwindlab_guest_kernel::build::generate::GeneratedMutant;
 
-use crate::judge::outcome::OutcomeClass;
+use super::MutationScore;
 
 /// A mutant, or the kernel without one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -76,7 +78,7 @@ pub struct Kill {
 }
 
 /// How far a mutant got that survived.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Survival {
     /// How many tests were made.
@@ -89,16 +91,29 @@ pub struct Survival {
     pub unsteady: Vec<String>,
 }
 
-impl MutationFate {
-    /// What it says of the tests.
-    #[must_use]
-    pub const fn class(&self) -> OutcomeClass {
-        match self {
-            Self::DoesNotCompile | Self::Equivalent | Self::Twin(_) | Self::Killed(_) => {
-                OutcomeClass::Good
+impl From<Vec<MutationRecord>> for MutationScore {
+    fn from(records: Vec<MutationRecord>) -> Self {
+        let mut score = Self::default();
+        for record in records {
+            match record {
+                MutationRecord::Control(control) => score.control = Some(control),
+                MutationRecord::Mutant(row) => score.rows.push(*row),
             }
-            Self::Survived(_) | Self::NotCovered => OutcomeClass::Bad,
-            Self::Untested(_) => OutcomeClass::Untested,
         }
+        score
+    }
+}
+
+impl Control {
+    /// What became of it, in one line for the terminal.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let (colour, text) = match self {
+            Self::Clean => (AnsiColor::Green, "passes".to_owned()),
+            Self::Unclean(why) => (AnsiColor::Red, format!("does not pass: {why}")),
+            Self::Untested(why) => (AnsiColor::Yellow, format!("not tested: {why}")),
+        };
+        let style: Style = colour.on_default().bold();
+        format!("{style}(no mutant){style:#}  {}", printable(&text))
     }
 }

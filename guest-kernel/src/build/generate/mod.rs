@@ -7,10 +7,12 @@
 //! Only what compiles is a mutant. One whose objects are those of the kernel without it is equivalent; of several with the
 //! same objects the first counts.
 
+mod argued;
 mod calls;
 mod change;
 mod objects;
 mod operators;
+mod probe;
 mod scope;
 mod source;
 mod statements;
@@ -23,6 +25,7 @@ use std::thread;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+pub use self::argued::argued;
 use self::change::Change;
 pub use self::change::Operator;
 use self::objects::{Built, Compiled, Objects};
@@ -56,6 +59,9 @@ pub struct GeneratedMutant {
     pub diff: String,
     /// What the compiler makes of it.
     pub object: ObjectCode,
+    /// A patch with which the kernel dies where it executes the statement that is changed; none for a macro.
+    #[serde(skip)]
+    pub probe: Option<String>,
 }
 
 /// What the compiler makes of a mutant.
@@ -81,6 +87,15 @@ impl GeneratedMutant {
             content: self.diff.clone().into_bytes(),
         }
     }
+
+    /// The patch with which the kernel dies where it executes the statement that is changed.
+    #[must_use]
+    pub fn probe(&self) -> Option<Patch> {
+        Some(Patch {
+            name: format!("reached:{}", self.name),
+            content: self.probe.clone()?.into_bytes(),
+        })
+    }
 }
 
 /// A file in which something is changed.
@@ -89,8 +104,17 @@ struct Changed {
     source: Source,
 }
 
-/// All mutants of a kernel, in the order of the files and lines. The kernel itself is built first; the cache remembers
-/// the result.
+/// All mutants of a kernel.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Generated {
+    /// The files, by their path from the root of the source, and their text.
+    pub sources: Vec<(String, String)>,
+    /// In the order of the files and lines.
+    pub mutants: Vec<GeneratedMutant>,
+}
+
+/// Makes all mutants of a kernel, and has each compiled. The kernel itself is built first. The cache remembers what the
+/// compiler made of them.
 ///
 /// # Errors
 /// [`BuildError`].
@@ -98,7 +122,7 @@ pub fn generate(
     spec: &BuildSpec,
     cache: &Cache,
     progress: &(dyn Progress + Sync),
-) -> Result<Vec<GeneratedMutant>, BuildError> {
+) -> Result<Generated, BuildError> {
     tools::need_git()?;
     tools::need_compiler()?;
     let workspace = Workspace::open(&spec.source, cache, progress)?;
@@ -110,13 +134,15 @@ pub fn generate(
     let mut mutants: Vec<GeneratedMutant> = Vec::new();
     let mut changes = Vec::new();
     for file in &files {
-        for (function, change) in changes_of(file) {
-            mutants.push(described(file, function, &change));
+        for (definition, change) in changes_of(file) {
+            mutants.push(described(file, definition, &change));
             changes.push((file, change));
         }
     }
     number(&mut mutants);
 
+    let source = |it: &Changed| (it.file.to_owned(), it.source.text.clone());
+    let sources = files.iter().map(source).collect();
     let note = note(&identity(&tree, &fragments)?, &mutants);
     if let Some(known) = cache.note::<Vec<ObjectCode>>(&note)?
         && known.fact.len() == mutants.len()
@@ -124,7 +150,7 @@ pub fn generate(
         for (mutant, object) in mutants.iter_mut().zip(known.fact) {
             mutant.object = object;
         }
-        return Ok(mutants);
+        return Ok(Generated { sources, mutants });
     }
     seed::fill(&workspace, &tree, &fragments, cache, progress)?;
     workspace.check_out(&tree, progress)?;
@@ -141,7 +167,7 @@ pub fn generate(
     judge(&mut mutants, compiled);
     let objects: Vec<&ObjectCode> = mutants.iter().map(|it| &it.object).collect();
     cache.set_note(&note, &objects)?;
-    Ok(mutants)
+    Ok(Generated { sources, mutants })
 }
 
 /// The name of the note that says what the compiler makes of these mutants.
@@ -171,14 +197,14 @@ fn changed_files(workspace: &Workspace, tree: &str) -> Result<Vec<Changed>, Buil
     Ok(files)
 }
 
-/// The changes of a file that the table covers, each with the name of its function or macro.
-fn changes_of(changed: &Changed) -> Vec<(&str, Change)> {
+/// The changes of a file that the table covers, each with its function or macro.
+fn changes_of(changed: &Changed) -> Vec<(Definition<'_>, Change)> {
     let mut found = Vec::new();
     for definition in changed.source.definitions() {
         for change in changes_in(&changed.source, definition) {
             let (_, line) = changed.source.line(change.start());
             if Place::covers(changed.file, definition.name, line) {
-                found.push((definition.name, change));
+                found.push((definition, change));
             }
         }
     }
@@ -220,17 +246,20 @@ fn changes_in(source: &Source, definition: Definition<'_>) -> Vec<Change> {
     Vec::new()
 }
 
-fn described(changed: &Changed, function: &str, change: &Change) -> GeneratedMutant {
+fn described(changed: &Changed, definition: Definition<'_>, change: &Change) -> GeneratedMutant {
+    let text = &changed.source.text;
+    let probe = probe::of(&changed.source, definition, change.start());
     let (line, _) = changed.source.line(change.start());
     let base = changed.file.rsplit('/').next().unwrap_or(changed.file);
     GeneratedMutant {
         name: format!("{base}:{line}:{}", change.operator),
         file: changed.file.to_owned(),
-        function: function.to_owned(),
+        function: definition.name.to_owned(),
         line,
         operator: change.operator,
-        diff: change.diff(changed.file, &changed.source.text),
+        diff: change.diff(changed.file, text),
         object: ObjectCode::New,
+        probe: probe.map(|it| it.diff(changed.file, text)),
     }
 }
 
@@ -265,7 +294,7 @@ fn compile(
         let mut of = Objects::of(built.clone(), file.file)?;
         let text = &file.source.text;
         if file.file.ends_with(".h") {
-            of.keep_those_that_use(&probe(file), text, 0, progress)?;
+            of.keep_those_that_use(&probe::of_all(&file.source), text, 0, progress)?;
         }
         let unchanged = of.compile(text, 0, progress)?;
         objects.insert(file.file, (of, unchanged));
@@ -305,22 +334,6 @@ fn compile(
     });
     let results = results.into_inner().unwrap_or_default();
     results.into_values().collect()
-}
-
-/// The file with what no object that uses any of its definitions can be the same with.
-fn probe(file: &Changed) -> String {
-    let mut text = file.source.text.clone();
-    for definition in file.source.definitions().iter().rev() {
-        let is_ours = Place::files().contains(&file.file);
-        if is_ours {
-            let (at, with) = match definition.is_macro() {
-                true => (definition.body.start_byte(), "@ "),
-                false => (definition.body.start_byte() + 1, "__builtin_trap();"),
-            };
-            text.insert_str(at, with);
-        }
-    }
-    text
 }
 
 /// Says of each mutant what the compiler makes of it.

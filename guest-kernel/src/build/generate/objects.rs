@@ -134,7 +134,7 @@ impl<'a> Objects<'a> {
             let output = folder.join("output.o");
             let line = match is_header {
                 true => object.with_header(&folder.join("include"), &output),
-                false => object.from_input(&output),
+                false => object.with_input(&output),
             };
             let from = (!is_header).then_some(input.as_path());
             if !self.run(&line, from, progress)? {
@@ -201,7 +201,7 @@ impl Object {
     }
 
     /// Compiles standard input.
-    fn from_input(&self, output: &Path) -> String {
+    fn with_input(&self, output: &Path) -> String {
         let folder = self.source.rsplit_once('/').map_or(".", |it| it.0);
         let (command, output) = (&self.command, output.display());
         format!("{command} -g0 -iquote {folder} -c -o '{output}' -x c -")
@@ -249,7 +249,7 @@ mod tests {
         let object = Object::parse(text).unwrap();
         assert_eq!(object.command, "gcc -O2 -DNAME='\"a b\"'");
         assert_eq!(
-            object.from_input(Path::new("/o")),
+            object.with_input(Path::new("/o")),
             "gcc -O2 -DNAME='\"a b\"' -g0 -iquote ../kernel -c -o '/o' -x c -"
         );
         assert_eq!(

@@ -22,9 +22,7 @@ pub(super) fn change(changes: &mut Changes<'_>, node: Node<'_>) {
         "expression_statement" | "break_statement" | "continue_statement" | "goto_statement"
             if is_whole(node) =>
         {
-            if changes.text(node) != ";" {
-                changes.replace(Operator::DeleteStatement, node, ";");
-            }
+            changes.replace(Operator::DeleteStatement, node, ";");
         }
         "return_statement" if is_whole(node) => of_return(changes, node),
         "if_statement" => {
@@ -73,7 +71,7 @@ fn of_return(changes: &mut Changes<'_>, node: Node<'_>) {
         return;
     };
     let is_last = node.parent().is_some_and(|parent| {
-        let last = parent.named_child(parent.named_child_count().saturating_sub(1) as u32);
+        let last = neighbours(parent).last().copied();
         let of_function = parent.parent().map(|it| it.kind());
         last == Some(node) && of_function == Some("function_definition")
     });

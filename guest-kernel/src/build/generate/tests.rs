@@ -150,7 +150,7 @@ fn a_mutant_is_a_patch_with_a_name_of_its_own() {
     };
     let changes = changes_of(&file);
     let mut mutants: Vec<GeneratedMutant> = { changes.iter() }
-        .map(|(function, change)| described(&file, function, change))
+        .map(|(definition, change)| described(&file, *definition, change))
         .collect();
     number(&mut mutants);
     let names: Vec<&str> = mutants.iter().map(|it| it.name.as_str()).collect();
@@ -174,7 +174,7 @@ fn mutants_are_told_apart_by_their_objects() {
     };
     let changes = changes_of(&file);
     let mut mutants: Vec<GeneratedMutant> = { changes.iter().cycle().take(5) }
-        .map(|(function, change)| described(&file, function, change))
+        .map(|(definition, change)| described(&file, *definition, change))
         .collect();
     number(&mut mutants);
     let of = |hash: &str| Compilation {
@@ -195,4 +195,25 @@ fn mutants_are_told_apart_by_their_objects() {
         &ObjectCode::New,
     ];
     assert_eq!(objects, expected);
+}
+
+#[test]
+fn a_probe_stands_before_the_statement() {
+    let text = "int f(void)\n{\n\tint a = 1;\n\tif (a < 2)\n\t\treturn a + 3;\n\tswitch (a) {\n\tcase 4:\n\t\tg(5);\n\t}\n}\n";
+    let file = Changed {
+        file: "kernel/unwind/user.c",
+        source: Source::parse(text.to_owned()).unwrap(),
+    };
+    let definition = file.source.definitions()[0];
+    let probed = |at: &str| {
+        let change = probe::of(&file.source, definition, text.find(at).unwrap()).unwrap();
+        let after = change.apply(text);
+        let differ = after.lines().zip(text.lines()).find(|(a, b)| a != b);
+        differ.unwrap().0.trim().to_owned()
+    };
+    assert_eq!(probed("1;"), "__builtin_trap(); int a = 1;");
+    assert_eq!(probed("2)"), "__builtin_trap(); if (a < 2)");
+    assert_eq!(probed("3;"), "{ __builtin_trap(); return a + 3; }");
+    assert_eq!(probed("4:"), "__builtin_trap(); switch (a) {");
+    assert_eq!(probed("5)"), "__builtin_trap(); g(5);");
 }

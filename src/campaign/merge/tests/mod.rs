@@ -1,5 +1,6 @@
 //! Parts as files, merged.
 
+mod generated;
 mod mutants;
 mod requests;
 mod run;
@@ -19,6 +20,7 @@ use crate::judge::ScenarioResult;
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::sweep_record::SweepRecord;
 use crate::report::matrix::Matrix;
+use crate::report::mutation::MutationScore;
 
 /// What a merge tells, with what it lacks.
 enum Told {
@@ -26,6 +28,7 @@ enum Told {
     /// With all lines as one file.
     Ran(Vec<ScenarioResult>, Vec<String>, String),
     Mutants(Matrix, Vec<String>),
+    Generated(MutationScore, Vec<String>),
     /// With how many places one part alone saw.
     Places(Box<PlacesSummary>, usize, Vec<String>),
 }
@@ -56,6 +59,9 @@ fn merged_files(files: &[String]) -> Result<(OutcomeClass, Told), CampaignError>
             MergeEvent::Lines(lines) => lines.clone_into(&mut joined),
             MergeEvent::Mutants(merged) => {
                 told = Some(Told::Mutants(merged.matrix.clone(), merged.lacks.clone()));
+            }
+            MergeEvent::Generated(merged) => {
+                told = Some(Told::Generated(merged.score.clone(), merged.lacks.clone()));
             }
             MergeEvent::Places(merged) => {
                 let summary = Box::new(merged.summary.clone());

@@ -1,0 +1,92 @@
+//! Mutants that somebody has argued to be equivalent: the blocks of `guest-kernel/mutation/argued.txt`.
+
+use super::GeneratedMutant;
+
+const TEXT: &str = include_str!("../../../mutation/argued.txt");
+
+/// One argument.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Argument<'t> {
+    function: &'t str,
+    /// The changed lines, without the blanks around them.
+    old: Vec<&'t str>,
+    new: Vec<&'t str>,
+    why: String,
+}
+
+/// Why nobody could see what a mutant changes, if that has been argued.
+#[must_use]
+pub fn argued(mutant: &GeneratedMutant) -> Option<String> {
+    let (old, new) = changed_lines(&mutant.diff);
+    let is_it =
+        |it: &Argument<'_>| it.function == mutant.function && it.old == old && it.new == new;
+    arguments(TEXT).find(is_it).map(|it| it.why)
+}
+
+fn arguments(text: &str) -> impl Iterator<Item = Argument<'_>> {
+    text.split("\n\n")
+        .map(Argument::parse)
+        .filter(|it| !it.function.is_empty())
+}
+
+impl<'t> Argument<'t> {
+    fn parse(block: &'t str) -> Self {
+        let mut argument = Self::default();
+        for line in block.lines() {
+            if let Some(function) = line.strip_prefix("function:") {
+                argument.function = function.trim();
+            } else if let Some(old) = line.strip_prefix('-') {
+                argument.old.push(old.trim());
+            } else if let Some(new) = line.strip_prefix('+') {
+                argument.new.push(new.trim());
+            } else if let Some(why) = line.strip_prefix("why:") {
+                why.trim().clone_into(&mut argument.why);
+            } else if let Some(more) = line.strip_prefix(' ') {
+                argument.why.push(' ');
+                argument.why.push_str(more.trim());
+            }
+        }
+        argument
+    }
+}
+
+/// The lines that a diff takes away and adds, without blanks around them.
+fn changed_lines(diff: &str) -> (Vec<&str>, Vec<&str>) {
+    let body = || diff.lines().skip_while(|line| !line.starts_with("@@"));
+    let of = |sign: char| {
+        body()
+            .filter_map(move |line| line.strip_prefix(sign))
+            .map(str::trim)
+    };
+    (of('-').collect(), of('+').collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_argument_is_whole() {
+        for argument in arguments(TEXT) {
+            assert!(!argument.old.is_empty(), "{argument:?}");
+            assert_eq!(argument.old.len(), argument.new.len(), "{argument:?}");
+            assert!(argument.why.len() > 20, "{argument:?}");
+        }
+        let signs = TEXT.lines().filter(|line| line.starts_with('-')).count();
+        let kept: usize = arguments(TEXT).map(|it| it.old.len()).sum();
+        assert_eq!(kept, signs, "a block without a function");
+    }
+
+    #[test]
+    fn an_argument_is_of_lines_and_a_function() {
+        let text = "# x\n\nfunction: f\n-\ta = 1;\n+\ta = 2;\nwhy: nobody\n reads it\n";
+        let found: Vec<Argument<'_>> = arguments(text).collect();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].why, "nobody reads it");
+        let diff = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n f\n-  a = 1;\n+  a = 2;\n";
+        assert_eq!(
+            changed_lines(diff),
+            (found[0].old.clone(), found[0].new.clone())
+        );
+    }
+}

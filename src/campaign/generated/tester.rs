@@ -1,0 +1,246 @@
+//! Tests one generated mutant: scenarios, then sweeps, up to the first that tells it from the kernel without it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use unwindlab_guest_kernel::build::generate::GeneratedMutant;
+
+use super::order::Order;
+use crate::campaign::Context;
+use crate::campaign::error::CampaignError;
+use crate::campaign::kernel::KernelChoice;
+use crate::campaign::mutants::unknown_symptoms;
+use crate::campaign::run::{LibraryRun, TrialOptions};
+use crate::campaign::suite;
+use crate::campaign::sweep::{SetRequest, SetSweep, sweep_kernel};
+use crate::host::choice::KvmHost;
+use crate::host::kernel_request::KernelRequest;
+use crate::host::provider::TestKernel;
+use crate::judge::outcome::OutcomeClass;
+use crate::judge::{Outcome, ScenarioResult};
+use crate::report::mutation::{Control, Kill, MutationFate, Survival};
+use crate::scenario::Loaded;
+
+/// What mutants are tested by.
+pub(super) struct Tester<'a> {
+    pub(super) library: Vec<Loaded>,
+    /// The sweeps that this kernel has everything for.
+    pub(super) sweeps: Vec<SetSweep>,
+    /// The time for the tests of one mutant. The scenarios are all tried, however long they take.
+    pub(super) budget: Duration,
+    pub(super) base: KernelChoice,
+    pub(super) kvm_host: KvmHost,
+    pub(super) context: Context<'a>,
+    pub(super) order: Order,
+    /// By patch: the first test that executes the statement.
+    pub(super) reached: BTreeMap<Vec<u8>, Option<String>>,
+}
+
+/// What the tests of a kernel came to.
+#[derive(Debug, Default)]
+struct Tested {
+    kill: Option<Kill>,
+    tests: usize,
+    findings: BTreeSet<String>,
+    unsteady: Vec<String>,
+    /// Tests that could not be made.
+    untested: Vec<String>,
+}
+
+impl Tester<'_> {
+    /// Tests a mutant. `known` are the findings that the kernel without it has.
+    pub(super) fn fate(
+        &mut self,
+        mutant: &GeneratedMutant,
+        kernel: &dyn TestKernel,
+        known: &BTreeSet<String>,
+    ) -> Result<MutationFate, CampaignError> {
+        let ordered = self.order.of(&self.library, mutant);
+        let tested = self.test(kernel, &ordered)?;
+        if let Some(kill) = tested.kill {
+            return Ok(MutationFate::Killed(kill));
+        }
+        if let Some(first) = tested.untested.first() {
+            return Ok(MutationFate::Untested(first.clone()));
+        }
+        let reached = match mutant.probe() {
+            None => None,
+            Some(_) => match self.first_reached(mutant, &ordered)? {
+                None => return Ok(MutationFate::NotCovered),
+                Some(test) => Some(test),
+            },
+        };
+        Ok(MutationFate::Survived(Survival {
+            tests: tested.tests,
+            nearest: reached,
+            excused: tested.findings.difference(known).cloned().collect(),
+            unsteady: tested.unsteady,
+        }))
+    }
+
+    /// Makes all tests of the kernel without a mutant; the findings that it has, too.
+    pub(super) fn control(
+        &self,
+        kernel: &dyn TestKernel,
+    ) -> Result<(Control, BTreeSet<String>), CampaignError> {
+        let tested = self.test(kernel, &self.library)?;
+        let control = match (tested.kill, tested.untested.into_iter().next()) {
+            (Some(kill), _) => Control::Unclean(format!("{}: {}", kill.test, kill.by.join(" "))),
+            (None, Some(untested)) => Control::Untested(untested),
+            (None, None) => Control::Clean,
+        };
+        Ok((control, tested.findings))
+    }
+
+    /// The first test that executes the statement that a mutant changes.
+    fn first_reached(
+        &mut self,
+        mutant: &GeneratedMutant,
+        ordered: &[Loaded],
+    ) -> Result<Option<String>, CampaignError> {
+        let Some(patch) = mutant.probe() else {
+            return Ok(None);
+        };
+        if let Some(known) = self.reached.get(&patch.content) {
+            return Ok(known.clone());
+        }
+        let mut spec = self.base.build_spec()?;
+        spec.patches.push(patch.clone());
+        let kernel = self.context.fetch(&KernelRequest::Build(spec))?;
+        let tested = self.test(kernel.as_ref(), ordered)?;
+        self.context.provider.forget(kernel.hash())?;
+        let reached = tested.kill.map(|it| it.test);
+        self.reached.insert(patch.content, reached.clone());
+        Ok(reached)
+    }
+
+    /// Makes tests in this order up to the first that kills.
+    fn test(&self, kernel: &dyn TestKernel, library: &[Loaded]) -> Result<Tested, CampaignError> {
+        let begin = Instant::now();
+        let mut tested = Tested::default();
+        let mut left = library;
+        while !left.is_empty() && tested.kill.is_none() {
+            let done = self.scenarios(kernel, left, &mut tested)?;
+            left = left.get(done..).unwrap_or_default();
+        }
+        if tested.kill.is_none() {
+            self.sweeps(kernel, begin, &mut tested)?;
+        }
+        Ok(tested)
+    }
+
+    /// Runs scenarios up to one that does not pass; how many that were.
+    fn scenarios(
+        &self,
+        kernel: &dyn TestKernel,
+        library: &[Loaded],
+        tested: &mut Tested,
+    ) -> Result<usize, CampaignError> {
+        let results = self.run(kernel, library)?;
+        for result in &results {
+            if result.outcome != Outcome::Skip {
+                tested.tests += 1;
+            }
+            let findings = result.findings().into_iter().map(str::to_owned);
+            tested.findings.extend(findings);
+            match ends(result) {
+                // The host may have done it, once: what comes again is the kernel's.
+                true if result.outcome.is_death() && result.fallen().is_empty() => {
+                    let again = library.get(results.len() - 1..results.len());
+                    let again = self.run(kernel, again.unwrap_or_default())?;
+                    match again.first().filter(|it| ends(it)) {
+                        Some(again) => tested.kill = Some(kill(again, tested.tests)),
+                        None => tested.unsteady.push(result.brief()),
+                    }
+                }
+                true => tested.kill = Some(kill(result, tested.tests)),
+                false if !result.is_tested() && result.outcome != Outcome::Skip => {
+                    tested.untested.push(result.brief());
+                }
+                false => {}
+            }
+        }
+        Ok(results.len())
+    }
+
+    fn run(
+        &self,
+        kernel: &dyn TestKernel,
+        library: &[Loaded],
+    ) -> Result<Vec<ScenarioResult>, CampaignError> {
+        let options = TrialOptions {
+            kvm_host: self.kvm_host,
+            ..TrialOptions::default()
+        };
+        let trials = suite::trials(library, kernel);
+        let mut run = LibraryRun::new(&options, None, kernel, self.context);
+        run.run_until(library, &trials, &mut ends)?;
+        self.context.check_interrupt()?;
+        Ok(run.results)
+    }
+
+    /// Makes sweeps while there is time, up to the first with a failure that is no finding.
+    fn sweeps(
+        &self,
+        kernel: &dyn TestKernel,
+        begin: Instant,
+        tested: &mut Tested,
+    ) -> Result<(), CampaignError> {
+        let set = SetRequest {
+            kernel: self.base.clone(),
+            kvm_host: self.kvm_host,
+            jobs: 2,
+            budget: None,
+            once: true,
+            witness: None,
+        };
+        let mut host = None;
+        for sweep in &self.sweeps {
+            let left = self.budget.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            let request = sweep.request(&set, Some(left));
+            let made = sweep_kernel(&mut host, &request, kernel, self.context, &mut |_| Ok(()));
+            tested.tests += 1;
+            match made {
+                Ok(summary) => {
+                    let all = summary.failures.iter().flat_map(|it| &it.fell);
+                    let findings = all.filter_map(|(_, finding)| finding.clone());
+                    tested.findings.extend(findings);
+                    let by: Vec<String> = unknown_symptoms(&summary).into_iter().collect();
+                    if !by.is_empty() {
+                        tested.kill = Some(Kill {
+                            by,
+                            test: format!("sweep {}", sweep.text),
+                            tests: tested.tests,
+                        });
+                        break;
+                    }
+                }
+                Err(CampaignError::Interrupted) => return Err(CampaignError::Interrupted),
+                Err(error) => tested
+                    .unsteady
+                    .push(format!("sweep {}: {error}", sweep.text)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a result says that a kernel is wrong: no other is needed.
+fn ends(result: &ScenarioResult) -> bool {
+    result.class() == OutcomeClass::Bad || result.outcome == Outcome::BootError
+}
+
+fn kill(result: &ScenarioResult, tests: usize) -> Kill {
+    let fallen: Vec<String> = result.fallen().into_iter().map(str::to_owned).collect();
+    Kill {
+        by: match fallen.is_empty() {
+            true => vec![result.outcome.name().to_owned()],
+            false => fallen,
+        },
+        test: result.name.clone(),
+        tests,
+    }
+}
