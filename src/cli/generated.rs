@@ -15,8 +15,8 @@ use crate::report::html;
 use crate::report::mutation::{MutationRecord, MutationScore, SourceFile};
 use crate::report::output_file::OutputFile;
 
-/// Seconds for the tests of one mutant, where nothing else is said.
-const BUDGET: u64 = 300;
+/// Seconds for the sweeps of one mutant, where nothing else is said.
+const BUDGET: u64 = 120;
 
 /// Generates mutants, tests them, and prints the mutation score; the exit code.
 ///

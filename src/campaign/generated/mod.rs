@@ -39,7 +39,7 @@ pub struct GeneratedRequest {
     pub only: Vec<glob::Pattern>,
     /// The scenarios that test them; the whole library where there are none.
     pub scenarios: Vec<PathBuf>,
-    /// The time for the tests of one mutant. All scenarios are tried, and sweeps while there is time.
+    /// The time for the sweeps of one mutant; with none, it is not swept.
     pub budget: Duration,
     /// The kernel that they are mutants of.
     pub base: KernelChoice,

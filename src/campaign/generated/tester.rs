@@ -10,7 +10,7 @@ use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::kernel::KernelChoice;
 use crate::campaign::mutants::unknown_symptoms;
-use crate::campaign::run::{LibraryRun, TrialOptions};
+use crate::campaign::run::{LibraryRun, TrialOptions, jobs_of_this_machine};
 use crate::campaign::suite;
 use crate::campaign::sweep::{SetRequest, SetSweep, sweep_kernel};
 use crate::host::choice::KvmHost;
@@ -21,12 +21,15 @@ use crate::judge::{Outcome, ScenarioResult};
 use crate::report::mutation::{Control, Kill, MutationFate, Survival};
 use crate::scenario::Loaded;
 
+/// How many scenarios are run one by one, those that most probably kill. The others are run side by side, to their end.
+const ONE_BY_ONE: usize = 16;
+
 /// What mutants are tested by.
 pub(super) struct Tester<'a> {
     pub(super) library: Vec<Loaded>,
     /// The sweeps that this kernel has everything for.
     pub(super) sweeps: Vec<SetSweep>,
-    /// The time for the tests of one mutant. The scenarios are all tried, however long they take.
+    /// The time for the sweeps of one mutant.
     pub(super) budget: Duration,
     pub(super) base: KernelChoice,
     pub(super) kvm_host: KvmHost,
@@ -116,28 +119,32 @@ impl Tester<'_> {
 
     /// Makes tests in this order up to the first that kills.
     fn test(&self, kernel: &dyn TestKernel, library: &[Loaded]) -> Result<Tested, CampaignError> {
-        let begin = Instant::now();
         let mut tested = Tested::default();
-        let mut left = library;
-        while !left.is_empty() && tested.kill.is_none() {
-            let done = self.scenarios(kernel, left, &mut tested)?;
-            left = left.get(done..).unwrap_or_default();
+        let (mut first, others) = library.split_at(ONE_BY_ONE.min(library.len()));
+        while !first.is_empty() && tested.kill.is_none() {
+            let results = self.run(kernel, first)?;
+            self.take(kernel, first, &results, &mut tested)?;
+            first = first.get(results.len()..).unwrap_or_default();
+        }
+        if tested.kill.is_none() && !others.is_empty() {
+            let results = self.run_beside(kernel, others)?;
+            self.take(kernel, others, &results, &mut tested)?;
         }
         if tested.kill.is_none() {
-            self.sweeps(kernel, begin, &mut tested)?;
+            self.sweeps(kernel, &mut tested)?;
         }
         Ok(tested)
     }
 
-    /// Runs scenarios up to one that does not pass; how many that were.
-    fn scenarios(
+    /// Takes results of scenarios up to one that kills.
+    fn take(
         &self,
         kernel: &dyn TestKernel,
         library: &[Loaded],
+        results: &[ScenarioResult],
         tested: &mut Tested,
-    ) -> Result<usize, CampaignError> {
-        let results = self.run(kernel, library)?;
-        for result in &results {
+    ) -> Result<(), CampaignError> {
+        for (loaded, result) in library.iter().zip(results) {
             if result.outcome != Outcome::Skip {
                 tested.tests += 1;
             }
@@ -146,8 +153,7 @@ impl Tester<'_> {
             match ends(result) {
                 // The host may have done it, once: what comes again is the kernel's.
                 true if result.outcome.is_death() && result.fallen().is_empty() => {
-                    let again = library.get(results.len() - 1..results.len());
-                    let again = self.run(kernel, again.unwrap_or_default())?;
+                    let again = self.run(kernel, std::slice::from_ref(loaded))?;
                     match again.first().filter(|it| ends(it)) {
                         Some(again) => tested.kill = Some(kill(again, tested.tests)),
                         None => tested.unsteady.push(result.brief()),
@@ -159,33 +165,50 @@ impl Tester<'_> {
                 }
                 false => {}
             }
+            if tested.kill.is_some() {
+                break;
+            }
         }
-        Ok(results.len())
+        Ok(())
     }
 
+    /// Runs scenarios up to one that does not pass.
     fn run(
         &self,
         kernel: &dyn TestKernel,
         library: &[Loaded],
     ) -> Result<Vec<ScenarioResult>, CampaignError> {
-        let options = TrialOptions {
-            kvm_host: self.kvm_host,
-            ..TrialOptions::default()
-        };
-        let trials = suite::trials(library, kernel);
-        let mut run = LibraryRun::new(&options, None, kernel, self.context);
-        run.run_until(library, &trials, &mut ends)?;
+        let options = self.options(1);
+        let mut run = LibraryRun::new(&options, None, kernel, self.context).forgetting();
+        run.run_until(library, &suite::trials(library, kernel), &mut ends)?;
         self.context.check_interrupt()?;
         Ok(run.results)
     }
 
-    /// Makes sweeps while there is time, up to the first with a failure that is no finding.
-    fn sweeps(
+    /// Runs scenarios, as many at a time as this machine can.
+    fn run_beside(
         &self,
         kernel: &dyn TestKernel,
-        begin: Instant,
-        tested: &mut Tested,
-    ) -> Result<(), CampaignError> {
+        library: &[Loaded],
+    ) -> Result<Vec<ScenarioResult>, CampaignError> {
+        let options = self.options(jobs_of_this_machine());
+        let mut run = LibraryRun::new(&options, None, kernel, self.context).forgetting();
+        let trials = suite::trials(library, kernel);
+        run.run_all(library, &trials, &mut |_, _| Ok(()))?;
+        self.context.check_interrupt()?;
+        Ok(run.results)
+    }
+
+    fn options(&self, jobs: usize) -> TrialOptions {
+        TrialOptions {
+            kvm_host: self.kvm_host,
+            jobs,
+            ..TrialOptions::default()
+        }
+    }
+
+    /// Makes sweeps while there is time, up to the first with a failure that is no finding.
+    fn sweeps(&self, kernel: &dyn TestKernel, tested: &mut Tested) -> Result<(), CampaignError> {
         let set = SetRequest {
             kernel: self.base.clone(),
             kvm_host: self.kvm_host,
@@ -194,6 +217,7 @@ impl Tester<'_> {
             once: true,
             witness: None,
         };
+        let begin = Instant::now();
         let mut host = None;
         for sweep in &self.sweeps {
             let left = self.budget.saturating_sub(begin.elapsed());

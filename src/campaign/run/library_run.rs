@@ -38,6 +38,8 @@ pub(in crate::campaign) struct LibraryRun<'a> {
     pub(super) perf_data: Option<PerfDataFolder>,
     /// Where trace events are written, if they are.
     pub(super) trace_json: Option<TraceFolder>,
+    /// Whether the KVM host is kept for the next command.
+    keeps_host: bool,
     kernel: &'a dyn TestKernel,
     pub(super) context: Context<'a>,
     pub(super) tools: Arc<Tools>,
@@ -62,6 +64,7 @@ impl<'a> LibraryRun<'a> {
             kept,
             perf_data: None,
             trace_json: None,
+            keeps_host: true,
             kernel,
             context,
             tools: Arc::default(),
@@ -69,6 +72,14 @@ impl<'a> LibraryRun<'a> {
             results: Vec::new(),
             failed_fast: None,
             unkept: Vec::new(),
+        }
+    }
+
+    /// The same for a kernel that no other command will run.
+    pub(in crate::campaign) fn forgetting(self) -> Self {
+        Self {
+            keeps_host: false,
+            ..self
         }
     }
 
@@ -119,7 +130,7 @@ impl<'a> LibraryRun<'a> {
     }
 
     /// Runs scenarios one after the other, each with the trial of the same place in `trials`, up to the first result of
-    /// which `is_last` says that it is the last. The KVM host is not kept.
+    /// which `is_last` says that it is the last.
     pub(in crate::campaign) fn run_until(
         &mut self,
         library: &[Loaded],
@@ -139,6 +150,7 @@ impl<'a> LibraryRun<'a> {
                 break;
             }
         }
+        self.keep(executor);
         Ok(())
     }
 
@@ -185,6 +197,7 @@ impl<'a> LibraryRun<'a> {
             kept: self.kept.clone(),
             perf_data: self.perf_data.clone(),
             trace_json: self.trace_json.clone(),
+            keeps_host: self.keeps_host,
             kernel: self.kernel,
             context: self.context,
             tools: Arc::clone(&self.tools),
@@ -197,7 +210,8 @@ impl<'a> LibraryRun<'a> {
 
     /// Keeps the KVM host for the next command. One that is lost over it was of no more use here.
     pub(super) fn keep(&self, executor: Option<Box<dyn Executor>>) {
-        let Some(mut executor) = executor.filter(|_| !self.context.interrupt.is_set()) else {
+        let is_kept = self.keeps_host && !self.context.interrupt.is_set();
+        let Some(mut executor) = executor.filter(|_| is_kept) else {
             return;
         };
         if let Err(error) = executor.keep(self.context.progress) {
