@@ -218,6 +218,64 @@ new file mode 100644
 ";
 
 /// A mail of an mbox.
+/// Of the tests of the reset, by one scenario: `if (likely(!bits))`, and which bit keeps the mask.
+#[test]
+fn generated_mutants_are_told_by_their_objects_and_killed() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = scratch("generated");
+    let json = folder.join("results.jsonl");
+    let html = folder.join("score.html");
+    let args = [
+        "mutants",
+        "--generate",
+        "--source",
+        "debian",
+        "--only",
+        "unwind_deferred.h:*:change-operator*",
+        "--only",
+        "unwind_deferred.h:*:change-flag*",
+        "--budget",
+        "0",
+        "--json",
+        json.to_str().unwrap(),
+        "--html",
+        html.to_str().unwrap(),
+        "nmi-in-syscall",
+    ];
+    let output = unwindlab(&args);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    for wanted in [
+        "the kernel without a mutant passes all tests",
+        "change-operator           killed by C2 M1",
+        "changes no object",
+        "has the objects of unwind_deferred.h:",
+    ] {
+        assert!(told.contains(wanted), "{wanted}: {}", said(&output));
+    }
+    let page = std::fs::read_to_string(&html).unwrap();
+    assert!(page.contains("unwind_reset_info"));
+
+    let last = |text: &str| -> Vec<String> {
+        let lines = text.lines().skip_while(|it| !it.contains("generated; "));
+        lines.take(4).map(str::to_owned).collect()
+    };
+    let merged = unwindlab(&["merge", json.to_str().unwrap()]);
+    let merged_text = String::from_utf8_lossy(&merged.stdout).into_owned();
+    assert_eq!(last(&merged_text), last(&told), "{}", said(&merged));
+    assert_eq!(merged.status.code(), output.status.code());
+
+    // All of it stands in the file.
+    let before = std::fs::read(&json).unwrap();
+    let again = unwindlab(&args);
+    assert_eq!(
+        again.status.code(),
+        output.status.code(),
+        "{}",
+        said(&again)
+    );
+    assert_eq!(std::fs::read(&json).unwrap(), before);
+}
+
 fn mail(subject: &str, body: &str) -> String {
     format!(
         "From 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001\n\

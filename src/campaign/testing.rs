@@ -217,6 +217,7 @@ impl Provider for FakeProvider {
     fn generate(
         &self,
         _: &BuildSpec,
+        _: &dyn Fn(&str) -> bool,
         _: &(dyn Progress + Sync),
         _: &Interrupt,
     ) -> Result<Generated, ProviderError> {

@@ -30,13 +30,14 @@ pub trait Provider: Sync {
         interrupt: &Interrupt,
     ) -> Result<Box<dyn TestKernel>, ProviderError>;
 
-    /// All mutants of a kernel that can be generated: see [`generate`](unwindlab_guest_kernel::build::generate::generate).
+    /// The mutants of a kernel that have a wanted name: see [`generate`](unwindlab_guest_kernel::build::generate::generate).
     ///
     /// # Errors
     /// [`ProviderError`].
     fn generate(
         &self,
         _spec: &BuildSpec,
+        _is_wanted: &dyn Fn(&str) -> bool,
         _progress: &(dyn Progress + Sync),
         _interrupt: &Interrupt,
     ) -> Result<Generated, ProviderError> {

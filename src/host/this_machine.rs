@@ -122,6 +122,7 @@ impl Provider for ThisMachine {
     fn generate(
         &self,
         spec: &BuildSpec,
+        is_wanted: &dyn Fn(&str) -> bool,
         progress: &(dyn Progress + Sync),
         interrupt: &Interrupt,
     ) -> Result<Generated, ProviderError> {
@@ -129,7 +130,7 @@ impl Provider for ThisMachine {
             progress,
             interrupt,
         };
-        Ok(generate::generate(spec, &cache()?, progress)?)
+        Ok(generate::generate(spec, is_wanted, &cache()?, progress)?)
     }
 
     fn series(&self, path: &Path) -> Result<Series, ProviderError> {

@@ -79,12 +79,9 @@ pub fn generate(
 ) -> Result<Generated, CampaignError> {
     let spec = request.base.build_spec()?;
     let (provider, interrupt) = (context.provider, context.interrupt);
-    let mut generated = provider.generate(&spec, context.progress, interrupt)?;
-    let is_wanted = |mutant: &GeneratedMutant| {
-        request.only.is_empty() || request.only.iter().any(|it| it.matches(&mutant.name))
-    };
-    generated.mutants.retain(is_wanted);
-    Ok(generated)
+    let is_wanted =
+        |name: &str| request.only.is_empty() || request.only.iter().any(|it| it.matches(name));
+    Ok(provider.generate(&spec, &is_wanted, context.progress, interrupt)?)
 }
 
 /// Generates mutants and tests each; `tell` gets results as soon as they are known.

@@ -21,7 +21,7 @@ use crate::judge::{Outcome, ScenarioResult};
 use crate::report::mutation::{Control, Kill, MutationFate, Survival};
 use crate::scenario::Loaded;
 
-/// How many scenarios are run one by one, those that most probably kill. The others are run side by side, to their end.
+/// How many scenarios are run one by one, those that most probably kill. The others are run side by side.
 const ONE_BY_ONE: usize = 16;
 
 /// What mutants are tested by.
@@ -120,15 +120,14 @@ impl Tester<'_> {
     /// Makes tests in this order up to the first that kills.
     fn test(&self, kernel: &dyn TestKernel, library: &[Loaded]) -> Result<Tested, CampaignError> {
         let mut tested = Tested::default();
-        let (mut first, others) = library.split_at(ONE_BY_ONE.min(library.len()));
-        while !first.is_empty() && tested.kill.is_none() {
-            let results = self.run(kernel, first)?;
-            self.take(kernel, first, &results, &mut tested)?;
-            first = first.get(results.len()..).unwrap_or_default();
-        }
-        if tested.kill.is_none() && !others.is_empty() {
-            let results = self.run_beside(kernel, others)?;
-            self.take(kernel, others, &results, &mut tested)?;
+        let (first, others) = library.split_at(ONE_BY_ONE.min(library.len()));
+        for (part, jobs) in [(first, 1), (others, jobs_of_this_machine())] {
+            let mut left = part.to_vec();
+            while !left.is_empty() && tested.kill.is_none() {
+                let results = self.run(kernel, &left, jobs)?;
+                self.take(kernel, &left, &results, &mut tested)?;
+                left.retain(|it| results.iter().all(|of| of.name != *it.scenario.name));
+            }
         }
         if tested.kill.is_none() {
             self.sweeps(kernel, &mut tested)?;
@@ -144,7 +143,7 @@ impl Tester<'_> {
         results: &[ScenarioResult],
         tested: &mut Tested,
     ) -> Result<(), CampaignError> {
-        for (loaded, result) in library.iter().zip(results) {
+        for result in results {
             if result.outcome != Outcome::Skip {
                 tested.tests += 1;
             }
@@ -153,7 +152,9 @@ impl Tester<'_> {
             match ends(result) {
                 // The host may have done it, once: what comes again is the kernel's.
                 true if result.outcome.is_death() && result.fallen().is_empty() => {
-                    let again = self.run(kernel, std::slice::from_ref(loaded))?;
+                    let is_it = |it: &&Loaded| *it.scenario.name == result.name;
+                    let same: Vec<Loaded> = library.iter().filter(is_it).cloned().collect();
+                    let again = self.run(kernel, &same, 1)?;
                     match again.first().filter(|it| ends(it)) {
                         Some(again) => tested.kill = Some(kill(again, tested.tests)),
                         None => tested.unsteady.push(result.brief()),
@@ -172,39 +173,24 @@ impl Tester<'_> {
         Ok(())
     }
 
-    /// Runs scenarios up to one that does not pass.
+    /// Runs scenarios, so many at a time, up to one that does not pass.
     fn run(
         &self,
         kernel: &dyn TestKernel,
         library: &[Loaded],
+        jobs: usize,
     ) -> Result<Vec<ScenarioResult>, CampaignError> {
-        let options = self.options(1);
-        let mut run = LibraryRun::new(&options, None, kernel, self.context).forgetting();
-        run.run_until(library, &suite::trials(library, kernel), &mut ends)?;
-        self.context.check_interrupt()?;
-        Ok(run.results)
-    }
-
-    /// Runs scenarios, as many at a time as this machine can.
-    fn run_beside(
-        &self,
-        kernel: &dyn TestKernel,
-        library: &[Loaded],
-    ) -> Result<Vec<ScenarioResult>, CampaignError> {
-        let options = self.options(jobs_of_this_machine());
-        let mut run = LibraryRun::new(&options, None, kernel, self.context).forgetting();
+        let options = TrialOptions {
+            kvm_host: self.kvm_host,
+            jobs,
+            ..TrialOptions::default()
+        };
+        let run = LibraryRun::new(&options, None, kernel, self.context);
+        let mut run = run.forgetting().up_to(ends);
         let trials = suite::trials(library, kernel);
         run.run_all(library, &trials, &mut |_, _| Ok(()))?;
         self.context.check_interrupt()?;
         Ok(run.results)
-    }
-
-    fn options(&self, jobs: usize) -> TrialOptions {
-        TrialOptions {
-            kvm_host: self.kvm_host,
-            jobs,
-            ..TrialOptions::default()
-        }
     }
 
     /// Makes sweeps while there is time, up to the first with a failure that is no finding.

@@ -40,6 +40,8 @@ pub(in crate::campaign) struct LibraryRun<'a> {
     pub(super) trace_json: Option<TraceFolder>,
     /// Whether the KVM host is kept for the next command.
     keeps_host: bool,
+    /// Whether no scenario is begun any more after this result.
+    pub(super) is_last: fn(&ScenarioResult) -> bool,
     kernel: &'a dyn TestKernel,
     pub(super) context: Context<'a>,
     pub(super) tools: Arc<Tools>,
@@ -65,6 +67,7 @@ impl<'a> LibraryRun<'a> {
             perf_data: None,
             trace_json: None,
             keeps_host: true,
+            is_last: |_| false,
             kernel,
             context,
             tools: Arc::default(),
@@ -81,6 +84,11 @@ impl<'a> LibraryRun<'a> {
             keeps_host: false,
             ..self
         }
+    }
+
+    /// The same, which begins no scenario any more after the first result that is the last.
+    pub(in crate::campaign) fn up_to(self, is_last: fn(&ScenarioResult) -> bool) -> Self {
+        Self { is_last, ..self }
     }
 
     /// Runs the scenarios of `library`, each with the trial of the same place in `trials`. A KVM
@@ -120,33 +128,9 @@ impl<'a> LibraryRun<'a> {
                 name: result.name.clone(),
                 not_run: units.len() - number - 1,
             });
+            let is_last = is_over || (self.is_last)(&result);
             self.results.push(result);
-            if is_over {
-                break;
-            }
-        }
-        self.keep(executor);
-        Ok(())
-    }
-
-    /// Runs scenarios one after the other, each with the trial of the same place in `trials`, up to the first result of
-    /// which `is_last` says that it is the last.
-    pub(in crate::campaign) fn run_until(
-        &mut self,
-        library: &[Loaded],
-        trials: &[Result<TrialPlan, SkipReason>],
-        is_last: &mut dyn FnMut(&ScenarioResult) -> bool,
-    ) -> Result<(), CampaignError> {
-        let mut executor = None;
-        self.get_tools(trials.iter());
-        for (loaded, plan) in library.iter().zip(trials) {
-            let unit = RunUnit::whole(loaded, plan);
-            let Some(result) = self.run_or_skip(&mut executor, unit)? else {
-                break;
-            };
-            let ends = is_last(&result);
-            self.results.push(result);
-            if ends {
+            if is_last {
                 break;
             }
         }
@@ -198,6 +182,7 @@ impl<'a> LibraryRun<'a> {
             perf_data: self.perf_data.clone(),
             trace_json: self.trace_json.clone(),
             keeps_host: self.keeps_host,
+            is_last: self.is_last,
             kernel: self.kernel,
             context: self.context,
             tools: Arc::clone(&self.tools),

@@ -139,6 +139,11 @@ impl LibraryRun<'_> {
             let result = self.run_or_skip(&mut executor, *unit);
             drop((beside, alone));
             let is_over = !matches!(result, Ok(Some(_)));
+            if let Ok(Some(result)) = &result
+                && (self.is_last)(result)
+            {
+                turns.stop();
+            }
             let done = Done {
                 number,
                 result,
@@ -175,7 +180,7 @@ impl LibraryRun<'_> {
                 next += 1;
             }
         }
-        // One before these was interrupted.
+        // One before these was interrupted, or is not run any more.
         for (number, (result, host)) in waiting {
             self.tell(units.get(number), result, host, finished)?;
         }

@@ -113,13 +113,14 @@ pub struct Generated {
     pub mutants: Vec<GeneratedMutant>,
 }
 
-/// Makes all mutants of a kernel, and has each compiled. The kernel itself is built first. The cache remembers what the
-/// compiler made of them.
+/// Makes the mutants of a kernel that have a wanted name, and has each compiled. The kernel itself is built first. The cache
+/// remembers what the compiler made of them.
 ///
 /// # Errors
 /// [`BuildError`].
 pub fn generate(
     spec: &BuildSpec,
+    is_wanted: &dyn Fn(&str) -> bool,
     cache: &Cache,
     progress: &(dyn Progress + Sync),
 ) -> Result<Generated, BuildError> {
@@ -131,15 +132,9 @@ pub fn generate(
     let (tree, client) = client::add(&workspace, tree)?;
     let fragments = embedded::with_built_in(&spec.fragments, client == client::Client::Added);
     let files = changed_files(&workspace, &tree)?;
-    let mut mutants: Vec<GeneratedMutant> = Vec::new();
-    let mut changes = Vec::new();
-    for file in &files {
-        for (definition, change) in changes_of(file) {
-            mutants.push(described(file, definition, &change));
-            changes.push((file, change));
-        }
-    }
-    number(&mut mutants);
+    let (mut mutants, changes): (Vec<_>, Vec<_>) = { all(&files).into_iter() }
+        .filter(|(mutant, _)| is_wanted(&mutant.name))
+        .unzip();
 
     let source = |it: &Changed| (it.file.to_owned(), it.source.text.clone());
     let sources = files.iter().map(source).collect();
@@ -168,6 +163,25 @@ pub fn generate(
     let objects: Vec<&ObjectCode> = mutants.iter().map(|it| &it.object).collect();
     cache.set_note(&note, &objects)?;
     Ok(Generated { sources, mutants })
+}
+
+/// All mutants of these files, each with its change.
+fn all(files: &[Changed]) -> Vec<(GeneratedMutant, (&Changed, Change))> {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let mut found = Vec::new();
+    for file in files {
+        for (definition, change) in changes_of(file) {
+            let mut mutant = described(file, definition, &change);
+            let count = seen.entry(mutant.name.clone()).or_default();
+            *count += 1;
+            // Those that have the same name get a number.
+            if *count > 1 {
+                mutant.name = format!("{}.{count}", mutant.name);
+            }
+            found.push((mutant, (file, change)));
+        }
+    }
+    found
 }
 
 /// The name of the note that says what the compiler makes of these mutants.
@@ -260,18 +274,6 @@ fn described(changed: &Changed, definition: Definition<'_>, change: &Change) -> 
         diff: change.diff(changed.file, text),
         object: ObjectCode::New,
         probe: probe.map(|it| it.diff(changed.file, text)),
-    }
-}
-
-/// Numbers those that have the same name.
-fn number(mutants: &mut [GeneratedMutant]) {
-    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
-    for mutant in mutants {
-        let count = seen.entry(mutant.name.clone()).or_default();
-        *count += 1;
-        if *count > 1 {
-            mutant.name = format!("{}.{count}", mutant.name);
-        }
     }
 }
 

@@ -148,11 +148,8 @@ fn a_mutant_is_a_patch_with_a_name_of_its_own() {
         file: "kernel/unwind/user.c",
         source: Source::parse("int f(void)\n{\n\treturn a < 2;\n}\n".to_owned()).unwrap(),
     };
-    let changes = changes_of(&file);
-    let mut mutants: Vec<GeneratedMutant> = { changes.iter() }
-        .map(|(definition, change)| described(&file, *definition, change))
-        .collect();
-    number(&mut mutants);
+    let files = [file];
+    let mutants: Vec<GeneratedMutant> = all(&files).into_iter().map(|it| it.0).collect();
     let names: Vec<&str> = mutants.iter().map(|it| it.name.as_str()).collect();
     assert_eq!(
         names[..2],
@@ -172,11 +169,10 @@ fn mutants_are_told_apart_by_their_objects() {
         file: "kernel/unwind/user.c",
         source: Source::parse("int f(void)\n{\n\ta();\n\tb();\n}\n".to_owned()).unwrap(),
     };
-    let changes = changes_of(&file);
-    let mut mutants: Vec<GeneratedMutant> = { changes.iter().cycle().take(5) }
-        .map(|(definition, change)| described(&file, *definition, change))
-        .collect();
-    number(&mut mutants);
+    let files = [file];
+    let mut mutants: Vec<GeneratedMutant> = all(&files).into_iter().map(|it| it.0).collect();
+    mutants.extend_from_within(..2);
+    mutants.truncate(5);
     let of = |hash: &str| Compilation {
         changed: (!hash.is_empty()).then(|| hash.to_owned()),
         unchanged: Some("old".to_owned()),
