@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use unwindlab_guest_kernel::build::generate::GeneratedMutant;
+use unwindlab_guest_kernel::build::patch::Patch;
 
 use super::order::Order;
 use crate::campaign::Context;
@@ -58,21 +59,36 @@ impl Tester<'_> {
         kernel: &dyn TestKernel,
         known: &BTreeSet<String>,
     ) -> Result<MutationFate, CampaignError> {
+        let statement = mutant.probe();
+        let known_of = |it: &Patch| self.reached.get(&it.content);
+        if statement.as_ref().and_then(known_of) == Some(&None) {
+            return Ok(MutationFate::NotCovered);
+        }
         let ordered = self.order.of(&self.library, mutant);
-        let tested = self.test(kernel, &ordered)?;
+        let (first, others) = ordered.split_at(ONE_BY_ONE.min(ordered.len()));
+        let mut tested = Tested::default();
+        self.scenarios(kernel, first, 1, &mut tested)?;
+        let mut reached = None;
+        if tested.kill.is_none()
+            && let Some(statement) = &statement
+        {
+            reached = self.first_reached(statement, &ordered)?;
+            if reached.is_none() {
+                return Ok(MutationFate::NotCovered);
+            }
+        }
+        self.others(kernel, others, &mut tested)?;
         if let Some(kill) = tested.kill {
+            // It executes what is changed.
+            if let Some(statement) = statement {
+                self.reached
+                    .insert(statement.content, Some(kill.test.clone()));
+            }
             return Ok(MutationFate::Killed(kill));
         }
         if let Some(first) = tested.untested.first() {
             return Ok(MutationFate::Untested(first.clone()));
         }
-        let reached = match mutant.probe() {
-            None => None,
-            Some(_) => match self.first_reached(mutant, &ordered)? {
-                None => return Ok(MutationFate::NotCovered),
-                Some(test) => Some(test),
-            },
-        };
         Ok(MutationFate::Survived(Survival {
             tests: tested.tests,
             nearest: reached,
@@ -95,25 +111,23 @@ impl Tester<'_> {
         Ok((control, tested.findings))
     }
 
-    /// The first test that executes the statement that a mutant changes.
+    /// The first test that executes a statement, told by a kernel that dies there.
     fn first_reached(
         &mut self,
-        mutant: &GeneratedMutant,
+        statement: &Patch,
         ordered: &[Loaded],
     ) -> Result<Option<String>, CampaignError> {
-        let Some(patch) = mutant.probe() else {
-            return Ok(None);
-        };
-        if let Some(known) = self.reached.get(&patch.content) {
+        if let Some(known) = self.reached.get(&statement.content) {
             return Ok(known.clone());
         }
         let mut spec = self.base.build_spec()?;
-        spec.patches.push(patch.clone());
+        spec.patches.push(statement.clone());
         let kernel = self.context.fetch(&KernelRequest::Build(spec))?;
         let tested = self.test(kernel.as_ref(), ordered)?;
         self.context.provider.forget(kernel.hash())?;
         let reached = tested.kill.map(|it| it.test);
-        self.reached.insert(patch.content, reached.clone());
+        self.reached
+            .insert(statement.content.clone(), reached.clone());
         Ok(reached)
     }
 
@@ -121,18 +135,40 @@ impl Tester<'_> {
     fn test(&self, kernel: &dyn TestKernel, library: &[Loaded]) -> Result<Tested, CampaignError> {
         let mut tested = Tested::default();
         let (first, others) = library.split_at(ONE_BY_ONE.min(library.len()));
-        for (part, jobs) in [(first, 1), (others, jobs_of_this_machine())] {
-            let mut left = part.to_vec();
-            while !left.is_empty() && tested.kill.is_none() {
-                let results = self.run(kernel, &left, jobs)?;
-                self.take(kernel, &left, &results, &mut tested)?;
-                left.retain(|it| results.iter().all(|of| of.name != *it.scenario.name));
-            }
-        }
-        if tested.kill.is_none() {
-            self.sweeps(kernel, &mut tested)?;
-        }
+        self.scenarios(kernel, first, 1, &mut tested)?;
+        self.others(kernel, others, &mut tested)?;
         Ok(tested)
+    }
+
+    /// Makes the tests behind the first scenarios: the others, then sweeps.
+    fn others(
+        &self,
+        kernel: &dyn TestKernel,
+        library: &[Loaded],
+        tested: &mut Tested,
+    ) -> Result<(), CampaignError> {
+        self.scenarios(kernel, library, jobs_of_this_machine(), tested)?;
+        match tested.kill {
+            None => self.sweeps(kernel, tested),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Runs scenarios, so many at a time, up to the first that kills.
+    fn scenarios(
+        &self,
+        kernel: &dyn TestKernel,
+        library: &[Loaded],
+        jobs: usize,
+        tested: &mut Tested,
+    ) -> Result<(), CampaignError> {
+        let mut left = library.to_vec();
+        while !left.is_empty() && tested.kill.is_none() {
+            let results = self.run(kernel, &left, jobs)?;
+            self.take(kernel, &left, &results, tested)?;
+            left.retain(|it| results.iter().all(|of| of.name != *it.scenario.name));
+        }
+        Ok(())
     }
 
     /// Takes results of scenarios up to one that kills.

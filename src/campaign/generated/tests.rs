@@ -147,6 +147,22 @@ fn what_no_test_executes_is_not_covered() {
 }
 
 #[test]
+fn the_other_mutants_of_a_statement_that_is_not_covered_are_not_tested() {
+    let mutants = ["x", "y"].map(|name| GeneratedMutant {
+        probe: Some("the same statement".to_owned()),
+        ..mutant(name, ObjectCode::New)
+    });
+    let provider = provider(mutants.into(), passes(9));
+    let records = tested(&provider, folder().path(), None).unwrap();
+    for record in &records[1..] {
+        let MutationRecord::Mutant(row) = record else {
+            panic!("{record:?}");
+        };
+        assert_eq!(row.fate, MutationFate::NotCovered);
+    }
+}
+
+#[test]
 fn of_a_macro_it_is_not_known_what_executes_it() {
     let mut of_macro = mutant("x", ObjectCode::New);
     of_macro.probe = None;
@@ -164,8 +180,9 @@ fn of_a_macro_it_is_not_known_what_executes_it() {
 
 #[test]
 fn a_test_that_could_not_be_made_leaves_it_open() {
-    let recorded = passes(1).chain([ended(TrialEnd::Timeout)]).chain(passes(1));
-    let fates = fates(&["x"], recorded.collect());
+    let of_mutant = passes(1).chain([ended(TrialEnd::Timeout)]).chain(passes(1));
+    let of_probe = [panics(), panics()];
+    let fates = fates(&["x"], of_mutant.chain(of_probe).collect());
     assert!(
         matches!(&fates[..], [MutationFate::Untested(_)]),
         "{fates:?}"
