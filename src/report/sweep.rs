@@ -153,6 +153,11 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
     let seconds = summary.elapsed.as_secs_f64();
     let boundaries = verdicts.path().len();
     let of = match &verdicts.pairs {
+        // Earlier sweeps recorded other paths.
+        None if tried > summary.chosen => format!(
+            " points, {} of the path as it was recorded last,",
+            summary.chosen
+        ),
         None if summary.chosen == boundaries => format!(" of {boundaries} points"),
         None => format!(" of {} points ({boundaries} boundaries)", summary.chosen),
         Some(pairs) => match pairs.trials() {

@@ -1,8 +1,8 @@
 //! All first-order mutants of the deferred unwinder, and what becomes of each: the mutation score of the tests.
 //!
 //! A mutant is built while the one before it is tested. Its scenarios come in the order in which they killed its neighbours;
-//! the first that does not pass ends it. One that passes all is swept, and one that passes that, too, is probed: does any test
-//! execute what it changes?
+//! the first that does not pass ends it. Most die in the first few. When all mutants have been through those, what is left of them is
+//! probed (does any test execute what it changes?), and gets all scenarios and sweeps.
 
 mod order;
 mod part;
@@ -107,8 +107,15 @@ pub fn mutants(
     for record in &results.records {
         if let MutationRecord::Mutant(row) = record {
             tester.order.learn(row);
+            if let MutationFate::Killed(kill) = &row.fate
+                && let Some(mutant) =
+                    { generated.mutants.iter() }.find(|it| it.name == row.mutant.name)
+            {
+                tester.executes(mutant, kill);
+            }
         }
     }
+    let base_hash = kernel.hash();
     // Findings of the kernel itself are no news of a mutant.
     let mut known = BTreeSet::new();
     if results.part.is_left(CONTROL) {
@@ -125,17 +132,40 @@ pub fn mutants(
     for mutant in told {
         results.row(mutant, by_object(mutant), Duration::ZERO)?;
     }
-    let builds = { tested.iter() }.map(|it| Ok(KernelRequest::Build(with(request, it)?)));
-    let builds: Vec<KernelRequest> = builds.collect::<Result<_, CampaignError>>()?;
-    let builds: Vec<&KernelRequest> = builds.iter().collect();
-    each_built(&builds, context, &mut |at, fetched| {
-        let Some(mutant) = tested.get(at) else {
-            return Ok(());
-        };
+    let mut survivors = Vec::new();
+    let mut unsteady = Vec::new();
+    each_kernel(request, &tested, context, &mut |mutant, kernel| {
         let begin = Instant::now();
-        let fate = fate(&mut tester, (mutant, fetched), kernel.hash(), &known)?;
-        let row = results.row(mutant, fate, begin.elapsed())?;
-        tester.order.learn(&row);
+        let fate = match kernel {
+            Ok(kernel) if kernel.hash() == base_hash => Some(MutationFate::Equivalent),
+            Ok(kernel) => match tester.first_tests(mutant, kernel)? {
+                Ok(kill) => Some(MutationFate::Killed(kill)),
+                Err(once) => {
+                    unsteady.push(once);
+                    None
+                }
+            },
+            Err(fate) => Some(fate),
+        };
+        match fate {
+            Some(fate) => tester
+                .order
+                .learn(&results.row(mutant, fate, begin.elapsed())?),
+            None => survivors.push(mutant),
+        }
+        Ok(())
+    })?;
+    let mut unsteady = unsteady.into_iter();
+    each_kernel(request, &survivors, context, &mut |mutant, kernel| {
+        let begin = Instant::now();
+        let once = unsteady.next().unwrap_or_default();
+        let fate = match kernel {
+            Ok(kernel) => tester.all_tests(mutant, kernel, &known, once)?,
+            Err(fate) => fate,
+        };
+        tester
+            .order
+            .learn(&results.row(mutant, fate, begin.elapsed())?);
         Ok(())
     })?;
     Ok(GeneratedResults {
@@ -190,26 +220,35 @@ fn by_object(mutant: &GeneratedMutant) -> MutationFate {
     }
 }
 
-/// Tests a mutant that has been built, or not. Its kernel does not stay in the cache: there are hundreds.
-fn fate(
-    tester: &mut Tester<'_>,
-    (mutant, fetched): (&GeneratedMutant, Fetched),
-    base: &str,
-    known: &BTreeSet<String>,
-) -> Result<MutationFate, CampaignError> {
-    let kernel = match fetched {
-        Ok(kernel) => kernel,
-        Err(ProviderError::Build(BuildError::Compile { .. })) => {
-            return Ok(MutationFate::DoesNotCompile);
+/// Who is given a mutant and its kernel; or, of one that is not built, what became of it.
+type TakeKernel<'m, 't> = dyn FnMut(&'m GeneratedMutant, Result<&dyn TestKernel, MutationFate>) -> Result<(), CampaignError>
+    + 't;
+
+/// Builds one mutant after the other. No kernel stays in the cache: there are hundreds.
+fn each_kernel<'m>(
+    request: &GeneratedRequest,
+    mutants: &[&'m GeneratedMutant],
+    context: Context<'_>,
+    take: &mut TakeKernel<'m, '_>,
+) -> Result<(), CampaignError> {
+    let builds = { mutants.iter() }.map(|it| Ok(KernelRequest::Build(with(request, it)?)));
+    let builds: Vec<KernelRequest> = builds.collect::<Result<_, CampaignError>>()?;
+    let builds: Vec<&KernelRequest> = builds.iter().collect();
+    each_built(&builds, context, &mut |at, fetched: Fetched| {
+        let Some(mutant) = mutants.get(at) else {
+            return Ok(());
+        };
+        match fetched {
+            Ok(kernel) => {
+                take(mutant, Ok(kernel.as_ref()))?;
+                Ok(context.provider.forget(kernel.hash())?)
+            }
+            Err(ProviderError::Build(BuildError::Compile { .. })) => {
+                take(mutant, Err(MutationFate::DoesNotCompile))
+            }
+            Err(error) => take(mutant, Err(MutationFate::Untested(error.to_string()))),
         }
-        Err(error) => return Ok(MutationFate::Untested(error.to_string())),
-    };
-    if kernel.hash() == base {
-        return Ok(MutationFate::Equivalent);
-    }
-    let fate = tester.fate(mutant, kernel.as_ref(), known)?;
-    tester.context.provider.forget(kernel.hash())?;
-    Ok(fate)
+    })
 }
 
 /// Results as they come.

@@ -52,49 +52,62 @@ struct Tested {
 }
 
 impl Tester<'_> {
-    /// Tests a mutant. `known` are the findings that the kernel without it has.
-    pub(super) fn fate(
+    /// Makes those tests of a mutant that most probably kill it: how it was killed, or what did not pass once.
+    pub(super) fn first_tests(
+        &mut self,
+        mutant: &GeneratedMutant,
+        kernel: &dyn TestKernel,
+    ) -> Result<Result<Kill, Vec<String>>, CampaignError> {
+        let ordered = self.order.of(&self.library, mutant);
+        let mut tested = Tested::default();
+        self.scenarios(kernel, first_of(&ordered).0, 1, &mut tested)?;
+        let Some(kill) = tested.kill else {
+            return Ok(Err(tested.unsteady));
+        };
+        self.executes(mutant, &kill);
+        Ok(Ok(kill))
+    }
+
+    /// Makes all tests of a mutant. `known` are the findings that the kernel without it has, `unsteady` what did not pass once
+    /// before.
+    pub(super) fn all_tests(
         &mut self,
         mutant: &GeneratedMutant,
         kernel: &dyn TestKernel,
         known: &BTreeSet<String>,
+        mut unsteady: Vec<String>,
     ) -> Result<MutationFate, CampaignError> {
-        let statement = mutant.probe();
-        let known_of = |it: &Patch| self.reached.get(&it.content);
-        if statement.as_ref().and_then(known_of) == Some(&None) {
-            return Ok(MutationFate::NotCovered);
-        }
         let ordered = self.order.of(&self.library, mutant);
-        let (first, others) = ordered.split_at(ONE_BY_ONE.min(ordered.len()));
-        let mut tested = Tested::default();
-        self.scenarios(kernel, first, 1, &mut tested)?;
         let mut reached = None;
-        if tested.kill.is_none()
-            && let Some(statement) = &statement
-        {
-            reached = self.first_reached(statement, &ordered)?;
+        if let Some(statement) = mutant.probe() {
+            reached = self.first_reached(&statement, &ordered)?;
             if reached.is_none() {
                 return Ok(MutationFate::NotCovered);
             }
         }
-        self.others(kernel, others, &mut tested)?;
+        let tested = self.test(kernel, &ordered)?;
         if let Some(kill) = tested.kill {
-            // It executes what is changed.
-            if let Some(statement) = statement {
-                self.reached
-                    .insert(statement.content, Some(kill.test.clone()));
-            }
+            self.executes(mutant, &kill);
             return Ok(MutationFate::Killed(kill));
         }
         if let Some(first) = tested.untested.first() {
             return Ok(MutationFate::Untested(first.clone()));
         }
+        unsteady.extend(tested.unsteady);
         Ok(MutationFate::Survived(Survival {
             tests: tested.tests,
             nearest: reached,
             excused: tested.findings.difference(known).cloned().collect(),
-            unsteady: tested.unsteady,
+            unsteady,
         }))
+    }
+
+    /// Notes that what killed a mutant executes the statement that it changes.
+    pub(super) fn executes(&mut self, mutant: &GeneratedMutant, kill: &Kill) {
+        if let Some(statement) = mutant.probe() {
+            self.reached
+                .insert(statement.content, Some(kill.test.clone()));
+        }
     }
 
     /// Makes all tests of the kernel without a mutant; the findings that it has, too.
@@ -134,24 +147,13 @@ impl Tester<'_> {
     /// Makes tests in this order up to the first that kills.
     fn test(&self, kernel: &dyn TestKernel, library: &[Loaded]) -> Result<Tested, CampaignError> {
         let mut tested = Tested::default();
-        let (first, others) = library.split_at(ONE_BY_ONE.min(library.len()));
+        let (first, others) = first_of(library);
         self.scenarios(kernel, first, 1, &mut tested)?;
-        self.others(kernel, others, &mut tested)?;
-        Ok(tested)
-    }
-
-    /// Makes the tests behind the first scenarios: the others, then sweeps.
-    fn others(
-        &self,
-        kernel: &dyn TestKernel,
-        library: &[Loaded],
-        tested: &mut Tested,
-    ) -> Result<(), CampaignError> {
-        self.scenarios(kernel, library, jobs_of_this_machine(), tested)?;
-        match tested.kill {
-            None => self.sweeps(kernel, tested),
-            Some(_) => Ok(()),
+        self.scenarios(kernel, others, jobs_of_this_machine(), &mut tested)?;
+        if tested.kill.is_none() {
+            self.sweeps(kernel, &mut tested)?;
         }
+        Ok(tested)
     }
 
     /// Runs scenarios, so many at a time, up to the first that kills.
@@ -272,6 +274,11 @@ impl Tester<'_> {
         }
         Ok(())
     }
+}
+
+/// Those scenarios that are run one by one, and the others.
+fn first_of(ordered: &[Loaded]) -> (&[Loaded], &[Loaded]) {
+    ordered.split_at(ONE_BY_ONE.min(ordered.len()))
 }
 
 /// Whether a result says that a kernel is wrong: no other is needed.

@@ -128,7 +128,8 @@ fn what_killed_a_neighbour_comes_first() {
 fn a_death_that_does_not_come_again_is_no_kill() {
     let of_mutant = [panics()].into_iter().chain(passes(3));
     let of_probe = passes(2).chain([panics(), panics()]);
-    let fates = fates(&["x"], of_mutant.chain(of_probe).collect());
+    let recorded = of_mutant.chain(of_probe).chain(passes(3));
+    let fates = fates(&["x"], recorded.collect());
     let [MutationFate::Survived(survival)] = fates.as_slice() else {
         panic!("{fates:?}");
     };
@@ -152,7 +153,7 @@ fn the_other_mutants_of_a_statement_that_is_not_covered_are_not_tested() {
         probe: Some("the same statement".to_owned()),
         ..mutant(name, ObjectCode::New)
     });
-    let provider = provider(mutants.into(), passes(9));
+    let provider = provider(mutants.into(), passes(12));
     let records = tested(&provider, folder().path(), None).unwrap();
     for record in &records[1..] {
         let MutationRecord::Mutant(row) = record else {
@@ -166,7 +167,7 @@ fn the_other_mutants_of_a_statement_that_is_not_covered_are_not_tested() {
 fn of_a_macro_it_is_not_known_what_executes_it() {
     let mut of_macro = mutant("x", ObjectCode::New);
     of_macro.probe = None;
-    let provider = provider(vec![of_macro], passes(6));
+    let provider = provider(vec![of_macro], passes(9));
     let records = tested(&provider, folder().path(), None).unwrap();
     let MutationRecord::Mutant(row) = &records[1] else {
         panic!("{records:?}");
@@ -180,9 +181,10 @@ fn of_a_macro_it_is_not_known_what_executes_it() {
 
 #[test]
 fn a_test_that_could_not_be_made_leaves_it_open() {
-    let of_mutant = passes(1).chain([ended(TrialEnd::Timeout)]).chain(passes(1));
+    let of_mutant = || passes(1).chain([ended(TrialEnd::Timeout)]).chain(passes(1));
     let of_probe = [panics(), panics()];
-    let fates = fates(&["x"], of_mutant.chain(of_probe).collect());
+    let recorded = of_mutant().chain(of_probe).chain(of_mutant());
+    let fates = fates(&["x"], recorded.collect());
     assert!(
         matches!(&fates[..], [MutationFate::Untested(_)]),
         "{fates:?}"
