@@ -218,7 +218,7 @@ new file mode 100644
 ";
 
 /// A mail of an mbox.
-/// Of the tests of the reset, by one scenario: `if (likely(!bits))`, and which bit keeps the mask.
+/// Of the reset at the return to user mode: `if (likely(!bits))`, `if (bits & UNWIND_PENDING)`, and the loop around the `cmpxchg`.
 #[test]
 fn generated_mutants_are_told_by_their_objects_and_killed() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -232,8 +232,6 @@ fn generated_mutants_are_told_by_their_objects_and_killed() {
         "debian",
         "--only",
         "unwind_deferred.h:*:change-operator*",
-        "--only",
-        "unwind_deferred.h:*:change-flag*",
         "--budget",
         "0",
         "--json",
@@ -246,9 +244,8 @@ fn generated_mutants_are_told_by_their_objects_and_killed() {
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     for wanted in [
         "the kernel without a mutant passes all tests",
-        "change-operator           killed by C2 M1",
+        "killed by C2 M1",
         "changes no object",
-        "has the objects of unwind_deferred.h:",
     ] {
         assert!(told.contains(wanted), "{wanted}: {}", said(&output));
     }

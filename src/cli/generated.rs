@@ -45,7 +45,7 @@ pub(super) fn generated(
     let score = MutationScore::from(results.records);
     spinner.clear();
     spinner.print(&format!(
-        "\n{}\n{}\n{}on {} in {:.0} s\n",
+        "\n{}\n{}\n{}\non {} in {:.0} s\n",
         score.survivors(),
         score.tables(),
         score.summary(),

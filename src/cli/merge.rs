@@ -111,7 +111,7 @@ fn generated(merged: &MergedGenerated, files: usize) -> String {
     let score = &merged.score;
     let release = printable(&merged.release);
     format!(
-        "{}\n{}\n{}on {release}, merged from {files} files\n",
+        "{}\n{}\n{}\non {release}, merged from {files} files\n",
         score.survivors(),
         score.tables(),
         score.summary()

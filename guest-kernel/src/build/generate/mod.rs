@@ -291,7 +291,8 @@ fn compile(
     progress: &(dyn Progress + Sync),
 ) -> Result<Vec<Compilation>, BuildError> {
     let mut objects: BTreeMap<&str, (Objects<'_>, Compiled)> = BTreeMap::new();
-    for file in files {
+    let is_changed = |file: &&Changed| changes.iter().any(|(of, _)| of.file == file.file);
+    for file in files.iter().filter(is_changed) {
         progress.step(&format!("compiling what uses {}", file.file));
         let mut of = Objects::of(built.clone(), file.file)?;
         let text = &file.source.text;
