@@ -80,10 +80,11 @@ impl Tester<'_> {
         let ordered = self.order.of(&self.library, mutant);
         let mut reached = None;
         if let Some(statement) = mutant.probe() {
-            reached = self.first_reached(&statement, &ordered)?;
-            if reached.is_none() {
-                return Ok(MutationFate::NotCovered);
-            }
+            reached = match self.first_reached(&statement, &ordered)? {
+                Ok(Some(test)) => Some(test),
+                Ok(None) => return Ok(MutationFate::NotCovered),
+                Err(why) => return Ok(MutationFate::Untested(why)),
+            };
         }
         let tested = self.test(kernel, &ordered)?;
         if let Some(kill) = tested.kill {
@@ -124,14 +125,14 @@ impl Tester<'_> {
         Ok((control, tested.findings))
     }
 
-    /// The first test that executes a statement, told by a kernel that dies there.
+    /// The first test that executes a statement, told by a kernel that dies there; or why that is not known.
     fn first_reached(
         &mut self,
         statement: &Patch,
         ordered: &[Loaded],
-    ) -> Result<Option<String>, CampaignError> {
+    ) -> Result<Result<Option<String>, String>, CampaignError> {
         if let Some(known) = self.reached.get(&statement.content) {
-            return Ok(known.clone());
+            return Ok(Ok(known.clone()));
         }
         let mut spec = self.base.build_spec()?;
         spec.patches.push(statement.clone());
@@ -139,9 +140,13 @@ impl Tester<'_> {
         let tested = self.test(kernel.as_ref(), ordered)?;
         self.context.provider.forget(kernel.hash())?;
         let reached = tested.kill.map(|it| it.test);
+        // A test that was not made may execute it.
+        if let (None, Some(why)) = (&reached, tested.untested.into_iter().next()) {
+            return Ok(Err(why));
+        }
         self.reached
             .insert(statement.content.clone(), reached.clone());
-        Ok(reached)
+        Ok(Ok(reached))
     }
 
     /// Makes tests in this order up to the first that kills.
@@ -268,7 +273,7 @@ impl Tester<'_> {
                 }
                 Err(CampaignError::Interrupted) => return Err(CampaignError::Interrupted),
                 Err(error) => tested
-                    .unsteady
+                    .untested
                     .push(format!("sweep {}: {error}", sweep.text)),
             }
         }

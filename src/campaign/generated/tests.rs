@@ -164,6 +164,16 @@ fn the_other_mutants_of_a_statement_that_is_not_covered_are_not_tested() {
 }
 
 #[test]
+fn a_probe_that_was_not_tested_by_all_leaves_it_open() {
+    let recorded = passes(5).chain([ended(TrialEnd::Timeout)]);
+    let fates = fates(&["x"], recorded.collect());
+    assert!(
+        matches!(&fates[..], [MutationFate::Untested(_)]),
+        "{fates:?}"
+    );
+}
+
+#[test]
 fn of_a_macro_it_is_not_known_what_executes_it() {
     let mut of_macro = mutant("x", ObjectCode::New);
     of_macro.probe = None;
