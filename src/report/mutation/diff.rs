@@ -1,6 +1,7 @@
 //! The lines that a mutant changes.
 
 use unwindlab_engine::text::printable;
+use unwindlab_guest_kernel::build::generate::changed_lines;
 
 /// The changed lines of a diff, without the blanks around them, as one can show them. Empty ones
 /// are left out: a change keeps the number of lines.
@@ -15,20 +16,15 @@ pub struct ChangedLines {
 impl ChangedLines {
     /// Those of a unified diff of one file.
     pub fn of(diff: &str) -> Self {
-        let mut changed = Self::default();
-        // Above are the names of the file, which begin as changed lines do.
-        let hunks = diff.lines().skip_while(|line| !line.starts_with("@@"));
-        for line in hunks {
-            let (lines, text) = match (line.strip_prefix('-'), line.strip_prefix('+')) {
-                (Some(text), _) => (&mut changed.old, text),
-                (_, Some(text)) => (&mut changed.new, text),
-                _ => continue,
-            };
-            if !text.trim().is_empty() {
-                lines.push(printable(text.trim()));
-            }
+        let (old, new) = changed_lines(diff);
+        let shown = |lines: Vec<&str>| {
+            let lines = lines.into_iter().filter(|it| !it.is_empty());
+            lines.map(printable).collect()
+        };
+        Self {
+            old: shown(old),
+            new: shown(new),
         }
-        changed
     }
 }
 

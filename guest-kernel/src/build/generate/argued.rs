@@ -50,8 +50,10 @@ impl<'t> Argument<'t> {
     }
 }
 
-/// The lines that a diff takes away and adds, without blanks around them.
-fn changed_lines(diff: &str) -> (Vec<&str>, Vec<&str>) {
+/// The lines that a unified diff of one file takes away and adds, without blanks around them.
+#[must_use]
+pub fn changed_lines(diff: &str) -> (Vec<&str>, Vec<&str>) {
+    // Above are the names of the file, which begin as changed lines do.
     let body = || diff.lines().skip_while(|line| !line.starts_with("@@"));
     let of = |sign: char| {
         body()

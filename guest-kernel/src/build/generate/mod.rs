@@ -25,7 +25,7 @@ use std::thread;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-pub use self::argued::argued;
+pub use self::argued::{argued, changed_lines};
 use self::change::Change;
 pub use self::change::Operator;
 use self::objects::{Built, Compiled, Objects};
