@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
-use unwindlab_guest_kernel::build::generate::Generated;
+use unwindlab_guest_kernel::build::generate::{Generated, MUTANT, REACHED};
 use unwindlab_guest_kernel::{BuildError, BuildSpec, Verified};
 
 use super::analysis::Analysis;
@@ -64,7 +64,9 @@ impl KernelSymbols for FakeKernel {
     fn addresses(&self, name: &str) -> Vec<u64> {
         let feature = self.has_feature && name == "unwind_deferred_request";
         // Functions that tests name.
-        if feature || ["f", "g", "p"].contains(&name) {
+        let has_mutants = self.generated.as_deref() == Some("generated:all");
+        let is_choice = has_mutants && [MUTANT, REACHED].contains(&name);
+        if feature || is_choice || ["f", "g", "p"].contains(&name) {
             vec![1]
         } else {
             Vec::new()
@@ -207,7 +209,7 @@ impl Provider for FakeProvider {
         }
         let name = request.to_string();
         let patch = name.rsplit(" + ").next().filter(|it| *it != name);
-        let is_generated = |it: &&str| it.starts_with("generated:") || it.starts_with("reached:");
+        let is_generated = |it: &&str| it.starts_with("generated:");
         Ok(Box::new(FakeKernel {
             has_feature: self.has_feature,
             generated: patch.filter(is_generated).map(str::to_owned),

@@ -11,11 +11,12 @@ use super::progress::Spinner;
 use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::generated::{self, GeneratedEvent, GeneratedRequest};
+use crate::campaign::run::jobs_of_this_machine;
 use crate::report::html;
 use crate::report::mutation::{MutationRecord, MutationScore, SourceFile};
 use crate::report::output_file::OutputFile;
 
-/// Seconds for the sweeps of one mutant, where nothing else is said.
+/// Seconds for the tests of one mutant, where nothing else is said.
 const BUDGET: u64 = 120;
 
 /// Generates mutants, tests them, and prints the mutation score; the exit code.
@@ -74,6 +75,7 @@ fn request(args: &MutantsArgs) -> Result<GeneratedRequest, CommandError> {
         budget: Duration::from_secs(args.budget.unwrap_or(BUDGET)),
         base: args.build.choice(),
         kvm_host: args.kvm_host,
+        jobs: jobs_of_this_machine(),
         part: args.part(),
     })
 }

@@ -31,7 +31,7 @@ pub struct MutantsArgs {
     /// Show the generated mutants and what the compiler makes of them, and test none.
     #[arg(long, requires = "generate", conflicts_with_all = ["scenarios", "json", "html", "budget"])]
     pub list: bool,
-    /// Seconds for the sweeps of one generated mutant that all scenarios let live, 120 if nothing else is said; with 0 no sweep.
+    /// Seconds for the tests of one generated mutant, scenarios and then sweeps, 120 if nothing else is said; with 0 all scenarios and no sweep.
     #[arg(long, value_name = "SECONDS", requires = "generate")]
     pub budget: Option<u64>,
     /// Run the whole library on every mutant.

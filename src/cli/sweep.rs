@@ -297,6 +297,7 @@ fn request(args: &SweepArgs, scenario: &Path) -> SweepRequest {
             witness: args.witness.choice(),
             check_restores: args.check_restores,
             // A single point is there to be looked at.
+            choice: None,
             keeps_replays: args.points.is_empty(),
         },
     }

@@ -26,7 +26,7 @@ pub use designs::designs;
 pub use invariants::{Judge, JudgeLimit};
 pub use known::{FindingInImage, MatchFinding};
 pub use outcome::{Outcome, exit_code};
-pub use result::ScenarioResult;
+pub use result::{Reached, ScenarioResult};
 pub use verdict::Case;
 
 #[cfg(test)]

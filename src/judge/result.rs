@@ -50,6 +50,9 @@ pub struct ScenarioResult {
     /// Hash of the whole recording of a deterministic run; `None` for other runs, which all differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_sha256: Option<String>,
+    /// What a kernel with many mutants executed.
+    #[serde(skip)]
+    pub reached: Reached,
     /// What handlers of unwinding in user mode showed of stacks that are known.
     #[serde(skip)]
     pub nonce_stacks: Option<NonceStacks>,
@@ -58,6 +61,30 @@ pub struct ScenarioResult {
     /// Numbers of the trials, if there was more than one. Everything else is of the first trial
     /// that did not pass, or else of one of them.
     pub trials: Option<Trials>,
+}
+
+/// Places of a kernel with many mutants, a byte each: 0 where it was not executed. Empty for any other kernel.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// In the trials.
+    pub in_trials: Vec<u8>,
+    /// In the boot.
+    pub before: Vec<u8>,
+}
+
+impl Reached {
+    /// Adds what another trial executed.
+    pub fn add(&mut self, other: &Self) {
+        for (all, more) in [
+            (&mut self.in_trials, &other.in_trials),
+            (&mut self.before, &other.before),
+        ] {
+            all.resize(all.len().max(more.len()), 0);
+            for (one, other) in all.iter_mut().zip(more) {
+                *one |= other;
+            }
+        }
+    }
 }
 
 /// Numbers of the trials of one scenario.
@@ -121,6 +148,7 @@ impl ScenarioResult {
             attempts: Vec::new(),
             artifacts: Vec::new(),
             trace_sha256: None,
+            reached: Reached::default(),
             nonce_stacks: None,
             trace: None,
             trials: None,

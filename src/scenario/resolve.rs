@@ -283,6 +283,7 @@ pub fn resolve(
             WorkloadKind::Program => None,
             _ => user_returns::plan(scenario.witness, symbols),
         },
+        choice: None,
     })?)
 }
 

@@ -48,6 +48,9 @@ pub(crate) enum DriverError {
     /// Guest memory that the agent announced cannot be written.
     #[error(transparent)]
     Memory(#[from] AccessError),
+    /// The kernel's choice of a mutant cannot be made.
+    #[error("failed to choose a mutant at {0:#x}")]
+    NotChosen(u64),
     /// The agent does not keep to the protocol.
     #[error(transparent)]
     Session(#[from] SessionError),

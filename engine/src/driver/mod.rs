@@ -6,6 +6,7 @@
 //! resumes it.
 
 mod announced;
+mod choice;
 pub mod conversation;
 mod error;
 mod guest_memory;
@@ -27,6 +28,7 @@ use unwindlab_vmm::{
     VcpuHandle, Watched,
 };
 
+use self::choice::Choice;
 pub(crate) use self::error::DriverError;
 use self::error::SessionError;
 use self::held::Held;
@@ -88,6 +90,7 @@ pub(crate) struct Driver {
     data: Vec<DataBreakpoint>,
     held: Held,
     witness: WitnessState,
+    choice: Choice,
     /// With this vCPU, all others run.
     leader: Option<u8>,
     /// The only vCPU runs on the thread that waits for it.
@@ -113,6 +116,7 @@ impl Driver {
             data: Vec::new(),
             held: Held::default(),
             witness: WitnessState::new(plan.witness.as_ref()),
+            choice: Choice::new(plan.choice),
             leader: None,
             runs_here: false,
             next_run: None,
@@ -267,6 +271,9 @@ impl Driver {
 
     fn try_answer(&mut self, call: Call) -> Result<Option<Happening>, DriverError> {
         let Call { vcpu, frame } = call;
+        if !self.session.has_begun() {
+            self.choose(vcpu)?;
+        }
         let caller = Caller {
             space: AddressSpace::of(&self.vcpu(vcpu)?.sregs()?),
             task: self.current_task(vcpu)?,
@@ -394,6 +401,8 @@ impl Driver {
         let witness = self.close_witness();
         let mut recording = self.session.into_recording();
         recording.witness = witness;
+        let memory = self.machine.memory();
+        (recording.reached, recording.reached_before) = self.choice.read(memory);
         recording.console = watch::console_text(&self.machine);
         (recording, self.machine)
     }

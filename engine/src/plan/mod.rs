@@ -18,6 +18,7 @@ pub use progress::{Stage, TrialProgress};
 pub use shard::Shard;
 pub use token::Token;
 pub use trial::{
-    ActionPlan, ArrivalPlan, CodePlace, Corruption, EventPlan, ExplorePlan, InjectionPlan,
-    KernelAddresses, Limits, PmuPlan, PokePlan, TaskFilter, TrialPlan, TriggerPlan, WitnessPlan,
+    ActionPlan, ArrivalPlan, ChoicePlan, CodePlace, Corruption, EventPlan, ExplorePlan,
+    InjectionPlan, KernelAddresses, Limits, PmuPlan, PokePlan, TaskFilter, TrialPlan, TriggerPlan,
+    WitnessPlan,
 };

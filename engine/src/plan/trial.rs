@@ -38,6 +38,22 @@ pub struct TrialPlan {
     /// Which returns to user mode to note; none: they are not noted.
     #[serde(default)]
     pub witness: Option<WitnessPlan>,
+    /// Which mutant the kernel is to be, if it has many.
+    #[serde(default)]
+    pub choice: Option<ChoicePlan>,
+}
+
+/// Which mutant a kernel that has many is to be, and where it notes what it executes. Both are variables of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChoicePlan {
+    /// The address of the number, 4 bytes.
+    pub variable: u64,
+    /// The mutant; 0: none.
+    pub number: u32,
+    /// The address of the notes, a byte for each place: 1 where it was executed.
+    pub reached: u64,
+    /// How many places there are.
+    pub places: u32,
 }
 
 /// How returns to user mode are noted.

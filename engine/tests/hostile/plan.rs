@@ -37,5 +37,6 @@ pub fn plan(vcpus: u8) -> TrialPlan {
         },
         explore: None,
         witness: None,
+        choice: None,
     }
 }

@@ -88,6 +88,13 @@ pub struct Recording {
     /// How the machine died that was started before this one, before it had come to its agent.
     #[serde(default)]
     pub restarted: Option<String>,
+    /// Which places of a kernel with many mutants were executed in the trial, a byte each: 0 or 1. Empty for any other
+    /// kernel.
+    #[serde(default)]
+    pub reached: Vec<u8>,
+    /// The same before the trial: in the boot.
+    #[serde(default)]
+    pub reached_before: Vec<u8>,
     /// How the trial ended.
     pub end: TrialEnd,
     /// The file that the distribution's perf wrote, if it recorded.

@@ -1,36 +1,45 @@
 //! All first-order mutants of the deferred unwinder, and what becomes of each: the mutation score of the tests.
 //!
-//! A mutant is built while the one before it is tested. Its scenarios come in the order in which they killed its neighbours;
-//! the first that does not pass ends it. Most die in the first few. When all mutants have been through those, what is left of them is
-//! probed (does any test execute what it changes?), and gets all scenarios and sweeps.
+//! Most mutants are in one kernel, which is told before each trial which of them it is to be, and which notes what it executes. It is built and
+//! booted once. Those that C does not allow there get a kernel each, built while the one before is tested.
+//!
+//! A mutant gets the scenarios that execute what it changes, in the order in which they killed its neighbours; then sweeps. The first test that does
+//! not pass ends it.
 
+mod chosen;
+mod coverage;
 mod order;
 mod part;
 mod tester;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use unwindlab_guest_kernel::BuildError;
 use unwindlab_guest_kernel::build::generate::{Generated, GeneratedMutant, ObjectCode, argued};
 use unwindlab_guest_kernel::build::header;
 
+use self::chosen::{ChosenMutants, Fate};
+use self::coverage::{Coverage, Surveyed};
 use self::order::Order;
 use self::part::GeneratedPart;
 pub(in crate::campaign) use self::part::{CONTROL, GeneratedRecord};
-use self::tester::Tester;
+use self::tester::{Bench, Tester, Tests};
 use super::Context;
 use super::error::{CampaignError, SweepRequestError};
 use super::kernel::KernelChoice;
 use super::part::PartRequest;
+use super::run::TrialOptions;
 use super::suite::{Fetched, each_built};
 use super::sweep::sweeps;
 use crate::host::choice::KvmHost;
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::{ProviderError, TestKernel};
-use crate::report::mutation::{MutationFate, MutationRecord, MutationRow};
+use crate::report::mutation::{Control, MutationFate, MutationRecord, MutationRow, Survival};
+use unwindlab_engine::plan::ChoicePlan;
 
 /// Which mutants to generate, and how to test them.
 #[derive(Debug, Clone, Default)]
@@ -39,12 +48,14 @@ pub struct GeneratedRequest {
     pub only: Vec<glob::Pattern>,
     /// The scenarios that test them; the whole library where there are none.
     pub scenarios: Vec<PathBuf>,
-    /// The time for the sweeps of one mutant; with none, it is not swept.
+    /// The time for the tests of one mutant. With none it gets all scenarios and no sweep.
     pub budget: Duration,
     /// The kernel that they are mutants of.
     pub base: KernelChoice,
     /// Where KVM comes from.
     pub kvm_host: KvmHost,
+    /// How many tests are made at a time, each on a KVM host of its own; 0 is 1.
+    pub jobs: usize,
     /// The part that is made and its file, if there is one.
     pub part: Option<PartRequest>,
 }
@@ -97,79 +108,35 @@ pub fn mutants(
     tell(GeneratedEvent::Generated(&generated))?;
     let base = KernelRequest::Build(request.base.build_spec()?);
     let kernel = context.fetch(&base)?;
-    let mut tester = tester(request, kernel.as_ref(), context)?;
+    let tester = tester(request, kernel.as_ref(), context)?;
     let part = GeneratedPart::open(request, kernel.as_ref(), &generated.mutants, &tester)?;
-    let mut results = Results {
-        records: part.before.clone(),
-        part,
-        tell,
-    };
-    for record in &results.records {
+    let mut order = Order::new(&header::mutants()?);
+    let before = part.before.clone();
+    for record in &before {
         if let MutationRecord::Mutant(row) = record {
-            tester.order.learn(row);
-            if let MutationFate::Killed(kill) = &row.fate
-                && let Some(mutant) =
-                    { generated.mutants.iter() }.find(|it| it.name == row.mutant.name)
-            {
-                tester.executes(mutant, kill);
-            }
+            order.learn(row);
         }
     }
-    let base_hash = kernel.hash();
-    // Findings of the kernel itself are no news of a mutant.
-    let mut known = BTreeSet::new();
-    if results.part.is_left(CONTROL) {
-        let (control, findings) = tester.control(kernel.as_ref())?;
-        known = findings;
-        results.take(MutationRecord::Control(control))?;
-    }
-    let left: Vec<&GeneratedMutant> = { generated.mutants.iter() }
-        .filter(|it| results.part.is_left(&it.name))
-        .collect();
-    let (tested, told): (Vec<&GeneratedMutant>, Vec<_>) = left
-        .into_iter()
-        .partition(|it| it.object == ObjectCode::New);
-    for mutant in told {
-        results.row(mutant, by_object(mutant), Duration::ZERO)?;
-    }
-    let mut survivors = Vec::new();
-    let mut unsteady = Vec::new();
-    each_kernel(request, &tested, context, &mut |mutant, kernel| {
-        let begin = Instant::now();
-        let fate = match kernel {
-            Ok(kernel) if kernel.hash() == base_hash => Some(MutationFate::Equivalent),
-            Ok(kernel) => match tester.first_tests(mutant, kernel)? {
-                Ok(kill) => Some(MutationFate::Killed(kill)),
-                Err(once) => {
-                    unsteady.push(once);
-                    None
-                }
-            },
-            Err(fate) => Some(fate),
-        };
-        match fate {
-            Some(fate) => tester
-                .order
-                .learn(&results.row(mutant, fate, begin.elapsed())?),
-            None => survivors.push(mutant),
-        }
-        Ok(())
-    })?;
-    let mut unsteady = unsteady.into_iter();
-    each_kernel(request, &survivors, context, &mut |mutant, kernel| {
-        let begin = Instant::now();
-        let once = unsteady.next().unwrap_or_default();
-        let fate = match kernel {
-            Ok(kernel) => tester.all_tests(mutant, kernel, &known, once)?,
-            Err(fate) => fate,
-        };
-        tester
-            .order
-            .learn(&results.row(mutant, fate, begin.elapsed())?);
-        Ok(())
-    })?;
+    let mut campaign = Campaign {
+        request,
+        tester: &tester,
+        generated: &generated,
+        base: kernel.hash(),
+        order: Mutex::new(order),
+        known: BTreeSet::new(),
+        coverage: Coverage::default(),
+        results: Results {
+            records: before,
+            part,
+            tell,
+        },
+    };
+    campaign.control(kernel.as_ref())?;
+    let own = campaign.told_and_chosen()?;
+    campaign.own(&own)?;
+    let Results { records, .. } = campaign.results;
     Ok(GeneratedResults {
-        records: results.records,
+        records,
         release: kernel.release().to_owned(),
         generated,
     })
@@ -193,11 +160,190 @@ fn tester<'a>(
         sweeps: usable,
         budget: request.budget,
         base: request.base.clone(),
-        kvm_host: request.kvm_host,
+        options: TrialOptions {
+            kvm_host: request.kvm_host,
+            jobs: request.jobs.max(1),
+            ..TrialOptions::default()
+        },
         context,
-        order: Order::new(&header::mutants()?),
-        reached: BTreeMap::new(),
+        unclean: Mutex::default(),
     })
+}
+
+/// A campaign under way.
+struct Campaign<'c, 't> {
+    request: &'c GeneratedRequest,
+    tester: &'c Tester<'c>,
+    generated: &'c Generated,
+    /// The hash of the kernel without a mutant.
+    base: &'c str,
+    order: Mutex<Order>,
+    /// Findings of the kernel itself: they are no news of a mutant.
+    known: BTreeSet<String>,
+    /// What each scenario executes, once it is known.
+    coverage: Coverage,
+    results: Results<'t>,
+}
+
+/// A mutant that gets a kernel of its own.
+struct OwnKernel<'c> {
+    mutant: &'c GeneratedMutant,
+    /// What became of it where it was chosen: what is still to be seen is its boot.
+    before: Option<Fate>,
+}
+
+impl<'c> Campaign<'c, '_> {
+    /// Tests the kernel without a mutant, if that is still to be done here.
+    fn control(&mut self, kernel: &dyn TestKernel) -> Result<(), CampaignError> {
+        if !self.results.part.is_left(CONTROL) {
+            return Ok(());
+        }
+        let surveyed = Surveyed::of(self.tester, kernel, None)?;
+        self.known.extend(surveyed.findings);
+        let sweeps = Tests {
+            sweeps: (0..self.tester.sweeps.len()).collect(),
+            ..Tests::default()
+        };
+        let swept = Bench::new(self.tester, kernel).test(&sweeps, None)?;
+        self.known.extend(swept.findings.iter().cloned());
+        let control = match (&swept.kill, swept.untested.first()) {
+            (Some(kill), _) => Control::Unclean(format!("{}: {}", kill.test, kill.by.join(" "))),
+            (None, Some(why)) => Control::Untested(why.clone()),
+            (None, None) => Control::Clean,
+        };
+        let control = surveyed.control.and(control);
+        self.results.take(MutationRecord::Control(control))
+    }
+
+    /// Deals with what needs no test and with what can be chosen in one kernel; what is left gets kernels of its own.
+    fn told_and_chosen(&mut self) -> Result<Vec<OwnKernel<'c>>, CampaignError> {
+        let mut own = Vec::new();
+        let mut chosen = Vec::new();
+        for mutant in &self.generated.mutants {
+            match (&mutant.object, mutant.choice) {
+                _ if !self.results.part.is_left(&mutant.name) => {}
+                (ObjectCode::New, Some(_)) => chosen.push(mutant),
+                (ObjectCode::New, None) => own.push(mutant),
+                _ => drop(
+                    self.results
+                        .row(mutant, by_object(mutant), Duration::ZERO)?,
+                ),
+            }
+        }
+        let mut only_boot = Vec::new();
+        if let Some(schema) = &self.generated.schema
+            && !(chosen.is_empty() && own.is_empty())
+        {
+            let mut spec = self.request.base.build_spec()?;
+            spec.patches.push(schema.patch());
+            let kernel = self.tester.context.fetch(&KernelRequest::Build(spec))?;
+            let choice = coverage::choice(kernel.as_ref(), schema)?;
+            let surveyed = Surveyed::of(self.tester, kernel.as_ref(), Some(choice))?;
+            self.known.extend(surveyed.findings);
+            self.coverage = surveyed.coverage;
+            if surveyed.control != Control::Clean {
+                let control = MutationRecord::Control(surveyed.control);
+                self.results.take(control)?;
+            }
+            only_boot = self.chosen(kernel.as_ref(), choice, &chosen)?;
+        }
+        let own = own.into_iter().map(|mutant| OwnKernel {
+            mutant,
+            before: None,
+        });
+        Ok(own.chain(only_boot).collect())
+    }
+
+    /// Tests mutants that are chosen in one kernel. Those that live and that the boot executes get a kernel of their own.
+    fn chosen(
+        &mut self,
+        kernel: &dyn TestKernel,
+        choice: ChoicePlan,
+        mutants: &[&'c GeneratedMutant],
+    ) -> Result<Vec<OwnKernel<'c>>, CampaignError> {
+        let chosen = ChosenMutants {
+            tester: self.tester,
+            kernel,
+            coverage: &self.coverage,
+            choice,
+            known: &self.known,
+        };
+        let mut only_boot = Vec::new();
+        let (order, coverage, results) = (&self.order, &self.coverage, &mut self.results);
+        chosen.test(mutants, order, &mut |mutant, (fate, took)| {
+            let lives = matches!(fate, MutationFate::Survived(_) | MutationFate::NotCovered);
+            if lives && coverage.is_in_boot(mutant) {
+                only_boot.push((mutant, (fate, took)));
+                return Ok(());
+            }
+            let row = results.row(mutant, fate, took)?;
+            let mut order = order.lock().unwrap_or_else(PoisonError::into_inner);
+            order.learn(&row);
+            Ok(())
+        })?;
+        let only_boot = only_boot.into_iter().map(|(mutant, before)| OwnKernel {
+            mutant,
+            before: Some(before),
+        });
+        Ok(only_boot.collect())
+    }
+
+    /// Builds and tests mutants that get a kernel of their own.
+    fn own(&mut self, mutants: &[OwnKernel<'_>]) -> Result<(), CampaignError> {
+        let builds: Vec<&GeneratedMutant> = mutants.iter().map(|it| it.mutant).collect();
+        let mut each = mutants.iter();
+        let (request, context) = (self.request, self.tester.context);
+        each_kernel(request, &builds, context, &mut |mutant, kernel| {
+            let begin = Instant::now();
+            let Some(own) = each.next() else {
+                return Ok(());
+            };
+            let fate = match kernel {
+                Ok(kernel) if kernel.hash() == self.base => MutationFate::Equivalent,
+                Ok(kernel) => self.fate(own, kernel)?,
+                Err(fate) => fate,
+            };
+            let before = own.before.as_ref().map_or(Duration::ZERO, |it| it.1);
+            let row = self.results.row(mutant, fate, before + begin.elapsed())?;
+            let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+            order.learn(&row);
+            Ok(())
+        })
+    }
+
+    /// What becomes of a mutant on a kernel of its own.
+    fn fate(
+        &self,
+        own: &OwnKernel<'_>,
+        kernel: &dyn TestKernel,
+    ) -> Result<MutationFate, CampaignError> {
+        let tests = match own.before {
+            // Whoever boots has executed it: one scenario is enough.
+            Some(_) => Tests {
+                scenarios: vec![0],
+                ..Tests::default()
+            },
+            None => {
+                let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+                self.coverage.tests(own.mutant, self.tester, &order)
+            }
+        };
+        let Some(first) = tests.scenarios.first() else {
+            return Ok(MutationFate::NotCovered);
+        };
+        let nearest = { own.mutant.place }.and_then(|_| self.tester.library.get(*first));
+        let nearest = nearest.map(|it| it.scenario.name.to_string());
+        let tested = Bench::new(self.tester, kernel).test(&tests, None)?;
+        Ok(match &own.before {
+            None => tested.fate(&self.known, nearest),
+            Some(_) if tested.kill.is_some() => tested.fate(&self.known, nearest),
+            Some((MutationFate::Survived(survival), _)) => MutationFate::Survived(Survival {
+                tests: survival.tests + tested.tests,
+                ..survival.clone()
+            }),
+            Some(_) => tested.fate(&self.known, Some("the boot".to_owned())),
+        })
+    }
 }
 
 /// The kernel with a mutant.

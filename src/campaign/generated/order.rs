@@ -1,13 +1,11 @@
 //! In which order tests are made of a mutant: what killed its neighbours comes first.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use unwindlab_guest_kernel::build::generate::{GeneratedMutant, Operator};
 use unwindlab_guest_kernel::build::header::Mutant;
 
 use crate::report::mutation::{MutationFate, MutationRow};
-use crate::scenario::Loaded;
 
 /// What a kill of a mutant of the same function is worth, next to one of any other.
 const SAME_FUNCTION: u32 = 8;
@@ -41,9 +39,9 @@ impl Order {
         }
     }
 
-    /// The scenarios, those first that most probably kill this mutant.
-    pub(super) fn of(&self, library: &[Loaded], mutant: &GeneratedMutant) -> Vec<Loaded> {
-        let mut worth: BTreeMap<&str, u32> = BTreeMap::new();
+    /// How probably a scenario kills this mutant, next to the others.
+    pub(super) fn of(&self, mutant: &GeneratedMutant) -> impl Fn(&str) -> u32 {
+        let mut worth: BTreeMap<String, u32> = self.named.clone();
         for (function, operator, test) in &self.kills {
             let near = match (*function == mutant.function, *operator == mutant.operator) {
                 (true, true) => SAME_FUNCTION * SAME_OPERATOR,
@@ -51,16 +49,8 @@ impl Order {
                 (false, true) => SAME_OPERATOR,
                 (false, false) => 1,
             };
-            *worth.entry(test).or_default() += near;
+            *worth.entry(test.clone()).or_default() += near;
         }
-        let key = |loaded: &Loaded| {
-            let name = loaded.scenario.name.as_str();
-            let learned = worth.get(name).copied().unwrap_or_default();
-            let named = self.named.get(name).copied().unwrap_or_default();
-            Reverse((learned, named))
-        };
-        let mut ordered = library.to_vec();
-        ordered.sort_by_key(key);
-        ordered
+        move |name| worth.get(name).copied().unwrap_or_default()
     }
 }

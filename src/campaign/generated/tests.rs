@@ -2,14 +2,15 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use unwindlab_engine::plan::Shard;
-use unwindlab_guest_kernel::build::generate::Operator;
+use unwindlab_guest_kernel::build::generate::{MutantSchema, Operator};
+use unwindlab_oracle::trace::Recording;
 use unwindlab_oracle::trace::recording::TrialEnd;
 
 use super::*;
 use crate::campaign::testing::{FakeProvider, Quiet, Recorded, analysis, ended, folder};
 use crate::report::mutation::{Control, Kill, Survival};
 
-/// A mutant with a probe of its own.
+/// A mutant that needs a kernel of its own.
 pub(in crate::campaign) fn mutant(name: &str, object: ObjectCode) -> GeneratedMutant {
     GeneratedMutant {
         name: name.to_owned(),
@@ -19,7 +20,8 @@ pub(in crate::campaign) fn mutant(name: &str, object: ObjectCode) -> GeneratedMu
         operator: Operator::DeleteStatement,
         diff: format!("@@ -1 +1 @@\n-{name}();\n+;\n"),
         object,
-        probe: Some(format!("probe of {name}")),
+        choice: None,
+        place: None,
     }
 }
 
@@ -126,15 +128,13 @@ fn what_killed_a_neighbour_comes_first() {
 
 #[test]
 fn a_death_that_does_not_come_again_is_no_kill() {
-    let of_mutant = [panics()].into_iter().chain(passes(3));
-    let of_probe = passes(2).chain([panics(), panics()]);
-    let recorded = of_mutant.chain(of_probe).chain(passes(3));
+    let recorded = [panics()].into_iter().chain(passes(3));
     let fates = fates(&["x"], recorded.collect());
     let [MutationFate::Survived(survival)] = fates.as_slice() else {
         panic!("{fates:?}");
     };
-    assert_eq!(survival.tests, 3);
-    assert_eq!(survival.nearest.as_deref(), Some("c"));
+    assert_eq!((survival.tests, survival.left), (3, 0));
+    assert_eq!(survival.nearest, None);
     assert!(
         survival.unsteady[0].starts_with("a: guest-panic"),
         "{survival:?}"
@@ -142,70 +142,112 @@ fn a_death_that_does_not_come_again_is_no_kill() {
 }
 
 #[test]
-fn what_no_test_executes_is_not_covered() {
-    let recorded = passes(6).collect();
-    assert_eq!(fates(&["x"], recorded), [MutationFate::NotCovered]);
+fn a_test_that_could_not_be_made_leaves_it_open() {
+    let recorded = passes(1).chain([ended(TrialEnd::Timeout)]).chain(passes(1));
+    let fates = fates(&["x"], recorded.collect());
+    assert!(
+        matches!(&fates[..], [MutationFate::Untested(_)]),
+        "{fates:?}"
+    );
 }
 
-#[test]
-fn the_other_mutants_of_a_statement_that_is_not_covered_are_not_tested() {
-    let mutants = ["x", "y"].map(|name| GeneratedMutant {
-        probe: Some("the same statement".to_owned()),
+/// A kernel with many mutants.
+fn schema(places: u32) -> MutantSchema {
+    let mut schema = MutantSchema::default();
+    schema.places = places;
+    schema
+}
+
+/// Trials of the kernel with many mutants that pass, and the places that each executes; all were executed by the boot up to `boot`.
+fn reaching(places: &[&[u8]], boot: &[u8]) -> Vec<Recorded> {
+    let trial = |reached: &&[u8]| {
+        ended(TrialEnd::Completed).map(|recording| Recording {
+            reached: reached.to_vec(),
+            reached_before: boot.to_vec(),
+            ..recording
+        })
+    };
+    places.iter().map(trial).collect()
+}
+
+/// The fates of mutants that are chosen in one kernel, each with the place of its name: `0`, `1`. One at a time, so that their order is known.
+fn chosen(names: &[&str], recorded: Vec<Recorded>) -> (Vec<MutationFate>, Vec<String>) {
+    let mutants = names.iter().zip(1..).map(|(name, number)| GeneratedMutant {
+        choice: Some(number),
+        place: Some(name.parse().unwrap()),
         ..mutant(name, ObjectCode::New)
     });
-    let provider = provider(mutants.into(), passes(12));
+    let mut provider = provider(mutants.collect(), passes(3).chain(recorded));
+    provider.generated.schema = Some(schema(2));
     let records = tested(&provider, folder().path(), None).unwrap();
-    for record in &records[1..] {
-        let MutationRecord::Mutant(row) = record else {
-            panic!("{record:?}");
-        };
-        assert_eq!(row.fate, MutationFate::NotCovered);
-    }
+    let fates = records.iter().filter_map(|record| match record {
+        MutationRecord::Mutant(row) => Some(row.fate.clone()),
+        MutationRecord::Control(control) => {
+            assert_eq!(*control, Control::Clean);
+            None
+        }
+    });
+    (fates.collect(), provider.forgotten.into_inner().unwrap())
 }
 
 #[test]
-fn a_probe_that_was_not_tested_by_all_leaves_it_open() {
-    let recorded = passes(5).chain([ended(TrialEnd::Timeout)]);
-    let fates = fates(&["x"], recorded.collect());
-    assert!(
-        matches!(&fates[..], [MutationFate::Untested(_)]),
-        "{fates:?}"
-    );
+fn one_kernel_has_many_and_each_gets_what_executes_it() {
+    // Of a, b and c, only b executes place 1.
+    let survey = reaching(&[&[1, 0], &[1, 1], &[1, 0]], &[0, 0]);
+    let recorded = survey.into_iter().chain([panics(), panics()]);
+    let (fates, built) = chosen(&["1"], recorded.collect());
+    assert_eq!(fates, [killed("guest-panic", "b", 1)]);
+    assert_eq!(built, [] as [&str; 0]);
 }
 
 #[test]
-fn of_a_macro_it_is_not_known_what_executes_it() {
-    let mut of_macro = mutant("x", ObjectCode::New);
-    of_macro.probe = None;
-    let provider = provider(vec![of_macro], passes(9));
-    let records = tested(&provider, folder().path(), None).unwrap();
-    let MutationRecord::Mutant(row) = &records[1] else {
-        panic!("{records:?}");
-    };
+fn what_no_test_executes_is_not_covered() {
+    let survey = reaching(&[&[1, 0], &[1, 0], &[1, 0]], &[0, 0]);
+    let (fates, _) = chosen(&["1"], survey);
+    assert_eq!(fates, [MutationFate::NotCovered]);
+}
+
+#[test]
+fn what_the_boot_executes_is_booted() {
+    let survey = reaching(&[&[1, 0], &[1, 0], &[1, 0]], &[0, 1]);
+    let booted = survey.clone().into_iter().chain(passes(1));
+    let (fates, built) = chosen(&["1"], booted.collect());
     let survival = Survival {
-        tests: 3,
+        tests: 1,
+        nearest: Some("the boot".to_owned()),
         ..Survival::default()
     };
-    assert_eq!(row.fate, MutationFate::Survived(survival));
+    assert_eq!(fates, [MutationFate::Survived(survival)]);
+    assert_eq!(built, ["generated:1"]);
+    let dies = survey.into_iter().chain([boots_not()]);
+    let (fates, _) = chosen(&["1"], dies.collect());
+    assert_eq!(fates, [killed("boot-error", "a", 1)]);
 }
 
 #[test]
-fn a_test_that_could_not_be_made_leaves_it_open() {
-    let of_mutant = || passes(1).chain([ended(TrialEnd::Timeout)]).chain(passes(1));
-    let of_probe = [panics(), panics()];
-    let recorded = of_mutant().chain(of_probe).chain(of_mutant());
-    let fates = fates(&["x"], recorded.collect());
-    assert!(
-        matches!(&fates[..], [MutationFate::Untested(_)]),
-        "{fates:?}"
-    );
+fn a_kernel_with_many_that_does_not_pass_without_one_is_told() {
+    let mutants = vec![GeneratedMutant {
+        choice: Some(1),
+        place: Some(0),
+        ..mutant("x", ObjectCode::New)
+    }];
+    let recorded = passes(3).chain([panics()]).chain(passes(2));
+    let recorded = recorded.chain([panics()]).chain(passes(1));
+    let mut provider = provider(mutants, recorded);
+    provider.generated.schema = Some(schema(1));
+    let records = tested(&provider, folder().path(), None).unwrap();
+    let told = records.iter().any(|record| {
+        matches!(record, MutationRecord::Control(Control::Unclean(why)) if why.starts_with("a: guest-panic"))
+    });
+    assert!(told, "{records:?}");
 }
 
 #[test]
 fn a_control_that_fails_is_told() {
-    let provider = provider(Vec::new(), [panics(), panics()]);
+    let recorded = [panics()].into_iter().chain(passes(2)).chain([panics()]);
+    let provider = provider(Vec::new(), recorded);
     let records = tested(&provider, folder().path(), None).unwrap();
-    let unclean = Control::Unclean("a: guest-panic".to_owned());
+    let unclean = Control::Unclean("a: guest-panic Oops".to_owned());
     assert_eq!(records, [MutationRecord::Control(unclean)]);
 }
 

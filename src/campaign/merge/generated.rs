@@ -14,7 +14,8 @@ pub(super) fn merged(parts: &Parts<'_>, mut lacks: Vec<String>) -> MergedGenerat
         for line in parts.lines.get(&unit).into_iter().flatten() {
             match serde_json::from_str::<GeneratedRecord>(line).map(|it| it.result) {
                 Ok(MutationRecord::Control(control)) if unit.name == CONTROL => {
-                    score.control = Some(worse(score.control.take(), control));
+                    let before = score.control.take().unwrap_or(Control::Clean);
+                    score.control = Some(before.and(control));
                 }
                 Ok(MutationRecord::Mutant(row)) if row.mutant.name == unit.name => rows.push(*row),
                 Ok(_) => lacks.push(format!("{unit}: a result of another mutant")),
@@ -34,14 +35,6 @@ pub(super) fn merged(parts: &Parts<'_>, mut lacks: Vec<String>) -> MergedGenerat
         release: parts.head.release.clone(),
         lacks,
         class,
-    }
-}
-
-fn worse(one: Option<Control>, other: Control) -> Control {
-    match (one, other) {
-        (Some(Control::Unclean(why)), _) => Control::Unclean(why),
-        (Some(Control::Untested(why)), Control::Clean) => Control::Untested(why),
-        (_, other) => other,
     }
 }
 

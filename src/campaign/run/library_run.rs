@@ -16,7 +16,7 @@ use crate::campaign::replay_file::{KeptTrials, ReplayRun};
 use crate::host::provider::{HostRequest, ProviderError, TestKernel};
 use crate::judge::flaky::Attempt;
 use crate::judge::outcome::OutcomeClass;
-use crate::judge::{Case, Outcome, ScenarioResult};
+use crate::judge::{Case, Outcome, Reached, ScenarioResult};
 use crate::report::names::Names;
 use crate::report::perf_data::PerfDataFolder;
 use crate::report::trace_events::TraceFolder;
@@ -40,8 +40,6 @@ pub(in crate::campaign) struct LibraryRun<'a> {
     pub(super) trace_json: Option<TraceFolder>,
     /// Whether the KVM host is kept for the next command.
     keeps_host: bool,
-    /// Whether no scenario is begun any more after this result.
-    pub(super) is_last: fn(&ScenarioResult) -> bool,
     kernel: &'a dyn TestKernel,
     pub(super) context: Context<'a>,
     pub(super) tools: Arc<Tools>,
@@ -67,7 +65,6 @@ impl<'a> LibraryRun<'a> {
             perf_data: None,
             trace_json: None,
             keeps_host: true,
-            is_last: |_| false,
             kernel,
             context,
             tools: Arc::default(),
@@ -84,11 +81,6 @@ impl<'a> LibraryRun<'a> {
             keeps_host: false,
             ..self
         }
-    }
-
-    /// The same, which begins no scenario any more after the first result that is the last.
-    pub(in crate::campaign) fn up_to(self, is_last: fn(&ScenarioResult) -> bool) -> Self {
-        Self { is_last, ..self }
     }
 
     /// Runs the scenarios of `library`, each with the trial of the same place in `trials`. A KVM
@@ -128,9 +120,8 @@ impl<'a> LibraryRun<'a> {
                 name: result.name.clone(),
                 not_run: units.len() - number - 1,
             });
-            let is_last = is_over || (self.is_last)(&result);
             self.results.push(result);
-            if is_last {
+            if is_over {
                 break;
             }
         }
@@ -139,7 +130,7 @@ impl<'a> LibraryRun<'a> {
     }
 
     /// The result of a scenario, run or not. Returns nothing where the user interrupts.
-    pub(super) fn run_or_skip(
+    pub(in crate::campaign) fn run_or_skip(
         &mut self,
         executor: &mut Option<Box<dyn Executor>>,
         unit: RunUnit<'_>,
@@ -182,7 +173,6 @@ impl<'a> LibraryRun<'a> {
             perf_data: self.perf_data.clone(),
             trace_json: self.trace_json.clone(),
             keeps_host: self.keeps_host,
-            is_last: self.is_last,
             kernel: self.kernel,
             context: self.context,
             tools: Arc::clone(&self.tools),
@@ -331,6 +321,7 @@ impl<'a> LibraryRun<'a> {
             None => self.start_host(false)?,
         };
         let in_time = self.options.seed.is_some();
+        let mut reached = Reached::default();
         loop {
             let preemptions = tally.preemptions(plan);
             let start = Instant::now();
@@ -341,7 +332,9 @@ impl<'a> LibraryRun<'a> {
             let recorded = self.record_on_a_sound_host(&mut running, &plan_of_trial)?;
             let host_failed = recorded.is_err();
             let result = self.judge(loaded, plan, recorded, start.elapsed());
+            reached.add(&result.reached);
             if let Some(result) = tally.take(plan, result, &preemptions, self.kernel.symbols()) {
+                let result = ScenarioResult { reached, ..result };
                 *executor = (!host_failed).then_some(running);
                 return Ok((result, tally.identity(plan, in_time)));
             }
@@ -385,6 +378,10 @@ impl<'a> LibraryRun<'a> {
             duration,
         });
         result.trace_sha256 = trace_sha256;
+        result.reached = Reached {
+            in_trials: recording.reached.clone(),
+            before: recording.reached_before.clone(),
+        };
         if let Some(why) = &recording.restarted {
             result = result.started_twice(why);
         }

@@ -17,7 +17,7 @@ pub(super) use self::library_run::LibraryRun;
 pub(super) use self::part::FLAKY_IS;
 use self::part::RunPart;
 pub use self::side_by_side::jobs_of_this_machine;
-use self::unit::RunUnit;
+pub(super) use self::unit::RunUnit;
 use super::Context;
 use super::error::CampaignError;
 use super::kernel::KernelChoice;

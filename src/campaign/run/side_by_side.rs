@@ -139,11 +139,6 @@ impl LibraryRun<'_> {
             let result = self.run_or_skip(&mut executor, *unit);
             drop((beside, alone));
             let is_over = !matches!(result, Ok(Some(_)));
-            if let Ok(Some(result)) = &result
-                && (self.is_last)(result)
-            {
-                turns.stop();
-            }
             let done = Done {
                 number,
                 result,

@@ -37,7 +37,7 @@ pub(super) struct Tools {
 
 impl LibraryRun<'_> {
     /// Gets what some of these trials need.
-    pub(super) fn get_tools<'t>(
+    pub(in crate::campaign) fn get_tools<'t>(
         &mut self,
         trials: impl Iterator<Item = &'t Result<TrialPlan, SkipReason>> + Clone,
     ) {

@@ -9,7 +9,7 @@ use unwindlab_engine::plan::TrialPlan;
 
 /// What is run by itself: a scenario, or one of its trials.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RunUnit<'l> {
+pub(in crate::campaign) struct RunUnit<'l> {
     pub(super) loaded: &'l Loaded,
     pub(super) plan: &'l Result<TrialPlan, SkipReason>,
     /// The number of the trial.
@@ -18,7 +18,10 @@ pub(super) struct RunUnit<'l> {
 
 impl<'l> RunUnit<'l> {
     /// A scenario as a whole.
-    pub(super) const fn whole(loaded: &'l Loaded, plan: &'l Result<TrialPlan, SkipReason>) -> Self {
+    pub(in crate::campaign) const fn whole(
+        loaded: &'l Loaded,
+        plan: &'l Result<TrialPlan, SkipReason>,
+    ) -> Self {
         Self {
             loaded,
             plan,

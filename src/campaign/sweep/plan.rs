@@ -32,6 +32,7 @@ pub(in crate::campaign) fn plan(
 ) -> Result<SweepPlan, CampaignError> {
     let symbols = kernel.symbols();
     let mut trial = required_trial(loaded, kernel)?;
+    trial.choice = request.options.choice;
     if request.options.others_run {
         // At each return that it sees, the witness stops all vCPUs: one in the middle of single steps
         // would run on at full speed.

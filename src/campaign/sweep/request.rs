@@ -10,7 +10,7 @@ use crate::campaign::kernel::KernelChoice;
 use crate::campaign::replay_file::ReplayPlace;
 use crate::host::choice::KvmHost;
 use crate::scenario::place::KernelPlace;
-use unwindlab_engine::plan::Shard;
+use unwindlab_engine::plan::{ChoicePlan, Shard};
 
 /// Machines that work side by side, if the request says nothing else.
 const JOBS: u32 = 2;
@@ -162,6 +162,8 @@ pub struct SweepOptions {
     pub check_restores: bool,
     /// Write a replay file for each distinct failure.
     pub keeps_replays: bool,
+    /// Which mutant the kernel is to be, if it has many.
+    pub choice: Option<ChoicePlan>,
 }
 
 impl SweepRequest {
@@ -224,6 +226,7 @@ impl Default for SweepOptions {
             witness: None,
             check_restores: false,
             keeps_replays: false,
+            choice: None,
         }
     }
 }

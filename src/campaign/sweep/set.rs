@@ -1,6 +1,7 @@
 //! The sweeps that cover the ways into the kernel and out of it, for those who do not know which
 //! scenario opens which window.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -123,6 +124,11 @@ impl SetSweep {
             },
             ..SweepRequest::of(self.path.clone())
         }
+    }
+
+    /// The name of its scenario.
+    pub(in crate::campaign) fn scenario(&self) -> Cow<'_, str> {
+        self.path.scenario.to_string_lossy()
     }
 
     /// What the kernel lacks of what the sweep's scenario needs.

@@ -93,10 +93,15 @@ fn survived(word: &str, survival: &Survival) -> String {
         1 => "1 test".to_owned(),
         number => format!("{number} tests"),
     };
-    match &survival.nearest {
-        Some(nearest) => format!("{word} {tests}, nearest {nearest}"),
-        None => format!("{word} {tests}"),
-    }
+    let nearest = survival.nearest.as_deref();
+    let nearest = nearest
+        .map(|it| format!(", nearest {it}"))
+        .unwrap_or_default();
+    let left = match survival.left {
+        0 => String::new(),
+        left => format!(", no time for {left} more"),
+    };
+    format!("{word} {tests}{left}{nearest}")
 }
 
 #[cfg(test)]

@@ -29,6 +29,18 @@ pub enum Control {
     Untested(String),
 }
 
+impl Control {
+    /// What two runs say together: the worse counts.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Unclean(why), _) => Self::Unclean(why),
+            (Self::Untested(why), Self::Clean) => Self::Untested(why),
+            (_, other) => other,
+        }
+    }
+}
+
 /// A mutant and what became of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -83,7 +95,10 @@ pub struct Kill {
 pub struct Survival {
     /// How many tests were made.
     pub tests: usize,
-    /// The first test that executes what it changes; unknown for a macro.
+    /// How many were not, for lack of time.
+    #[serde(default)]
+    pub left: usize,
+    /// A test that executes what it changes; unknown for a macro.
     pub nearest: Option<String>,
     /// Findings that something that fell was taken for, and that the kernel without a mutant does not show.
     pub excused: Vec<String>,

@@ -25,7 +25,8 @@ pub fn row(line: usize, fate: MutationFate) -> MutationRow {
             operator: Operator::ChangeConstant,
             diff,
             object,
-            probe: None,
+            choice: None,
+            place: None,
         },
         fate,
         argued: None,
@@ -54,6 +55,7 @@ pub fn killed(by: &[&str]) -> MutationFate {
 pub fn survived(tests: usize) -> MutationFate {
     MutationFate::Survived(Survival {
         tests,
+        left: 0,
         nearest: Some("nmi-in-idle".to_owned()),
         excused: Vec::new(),
         unsteady: Vec::new(),
@@ -64,6 +66,7 @@ pub fn survived(tests: usize) -> MutationFate {
 pub fn rows() -> Vec<MutationRow> {
     let doubtful = MutationFate::Survived(Survival {
         tests: 61,
+        left: 4,
         nearest: None,
         excused: vec!["F001".to_owned(), "F004".to_owned()],
         unsteady: vec!["nmi-in-exit-mm".to_owned()],

@@ -114,6 +114,11 @@ impl Change {
         self.edits.first().map_or(0, |(range, _)| range.start)
     }
 
+    /// The texts that become others, in ascending order.
+    pub fn edits(&self) -> &[(Range<usize>, String)] {
+        &self.edits
+    }
+
     /// Whether it is within a range, and no line ends in what it writes: a line of a macro ends with a backslash.
     pub fn is_in_a_line_of(&self, range: &Range<usize>) -> bool {
         let is_in = |(of, with): &(Range<usize>, String)| {

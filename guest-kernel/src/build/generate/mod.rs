@@ -1,26 +1,26 @@
 //! All first-order mutants of the deferred unwinder: a kernel each that differs in one small change.
 //!
 //! ```text
-//! scope.txt ──> functions ──> changes (operators) ──> objects: none, the same, another's, new
+//! scope.txt ──> functions ──> changes (operators) ──> objects: none, the same, another's, new ──> one kernel with those (schema)
 //! ```
 //!
 //! Only what compiles is a mutant. One whose objects are those of the kernel without it is equivalent; of several with the
-//! same objects the first counts.
+//! same objects the first counts. What is left is put into one kernel, as far as C allows that.
 
 mod argued;
 mod calls;
 mod change;
 mod objects;
 mod operators;
-mod probe;
+mod schema;
 mod scope;
+mod sites;
 mod source;
 mod statements;
+mod survey;
 mod values;
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::thread;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -28,10 +28,12 @@ use sha2::{Digest, Sha256};
 pub use self::argued::{argued, changed_lines};
 use self::change::Change;
 pub use self::change::Operator;
-use self::objects::{Built, Compiled, Objects};
+use self::objects::Built;
 use self::operators::Changes;
+pub use self::schema::{MUTANT, REACHED};
 use self::scope::Place;
 use self::source::{Definition, Source};
+use self::survey::{Survey, judge};
 use super::patch::{self, Patch};
 use super::workspace::Workspace;
 use super::{BuildError, BuildSpec, client, embedded, identity, make, seed, tools, tree};
@@ -40,6 +42,8 @@ use crate::progress::Progress;
 
 /// Part of what a survey is remembered by. Change it when the same source gives other mutants.
 const RECIPE: &str = "1";
+/// The same of the kernel that has many mutants.
+const SCHEMA_RECIPE: &str = "1";
 
 /// One changed kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,9 +63,12 @@ pub struct GeneratedMutant {
     pub diff: String,
     /// What the compiler makes of it.
     pub object: ObjectCode,
-    /// A patch with which the kernel dies where it executes the statement that is changed; none for a macro.
+    /// The number by which it is chosen in the kernel that has many; none where it is a kernel of its own.
     #[serde(skip)]
-    pub probe: Option<String>,
+    pub choice: Option<u32>,
+    /// The place in that kernel at which it is noted that the changed statement is executed, if there is one.
+    #[serde(skip)]
+    pub place: Option<u32>,
 }
 
 /// What the compiler makes of a mutant.
@@ -87,21 +94,19 @@ impl GeneratedMutant {
             content: self.diff.clone().into_bytes(),
         }
     }
-
-    /// The patch with which the kernel dies where it executes the statement that is changed.
-    #[must_use]
-    pub fn probe(&self) -> Option<Patch> {
-        Some(Patch {
-            name: format!("reached:{}", self.name),
-            content: self.probe.clone()?.into_bytes(),
-        })
-    }
 }
 
 /// A file in which something is changed.
 struct Changed {
     file: &'static str,
     source: Source,
+}
+
+/// A change, and where it is made.
+struct ChangeOf<'a> {
+    file: &'a Changed,
+    definition: Definition<'a>,
+    change: Change,
 }
 
 /// All mutants of a kernel.
@@ -111,6 +116,33 @@ pub struct Generated {
     pub sources: Vec<(String, String)>,
     /// In the order of the files and lines.
     pub mutants: Vec<GeneratedMutant>,
+    /// The kernel that has those of them that can be chosen; none where there are none.
+    pub schema: Option<MutantSchema>,
+}
+
+/// A kernel that has many mutants: see [`MUTANT`] and [`REACHED`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MutantSchema {
+    /// What it differs in from the kernel without a mutant.
+    diff: String,
+    /// The number of its places.
+    pub places: u32,
+    /// The numbers of the mutants that can be chosen.
+    chosen: BTreeSet<u32>,
+    /// By number of a mutant: its place.
+    of: BTreeMap<u32, u32>,
+}
+
+impl MutantSchema {
+    /// What it differs in from the kernel without a mutant, as a patch to build it with.
+    #[must_use]
+    pub fn patch(&self) -> Patch {
+        Patch {
+            name: "generated:all".to_owned(),
+            content: self.diff.clone().into_bytes(),
+        }
+    }
 }
 
 /// Makes the mutants of a kernel that have a wanted name, and has each compiled. The kernel itself is built first. The cache
@@ -135,17 +167,17 @@ pub fn generate(
     let (mut mutants, changes): (Vec<_>, Vec<_>) = { all(&files).into_iter() }
         .filter(|(mutant, _)| is_wanted(&mutant.name))
         .unzip();
-
     let source = |it: &Changed| (it.file.to_owned(), it.source.text.clone());
     let sources = files.iter().map(source).collect();
-    let note = note(&identity(&tree, &fragments)?, &mutants);
-    if let Some(known) = cache.note::<Vec<ObjectCode>>(&note)?
+    let notes = Notes::of(&identity(&tree, &fragments)?, &mutants);
+    if let Some(known) = cache.note::<Vec<ObjectCode>>(&notes.objects)?
         && known.fact.len() == mutants.len()
+        && let Some(schema) = cache.note::<Option<MutantSchema>>(&notes.schema)?
     {
         for (mutant, object) in mutants.iter_mut().zip(known.fact) {
             mutant.object = object;
         }
-        return Ok(Generated { sources, mutants });
+        return Ok(Generated::new(sources, mutants, schema.fact));
     }
     seed::fill(&workspace, &tree, &fragments, cache, progress)?;
     workspace.check_out(&tree, progress)?;
@@ -158,15 +190,68 @@ pub fn generate(
         src: &src,
         obj: &obj,
     };
-    let compiled = compile(&built, &files, &changes, progress)?;
-    judge(&mut mutants, compiled);
-    let objects: Vec<&ObjectCode> = mutants.iter().map(|it| &it.object).collect();
-    cache.set_note(&note, &objects)?;
-    Ok(Generated { sources, mutants })
+    let survey = Survey::of(&built, &files, &changes, progress)?;
+    match cache.note::<Vec<ObjectCode>>(&notes.objects)? {
+        Some(known) if known.fact.len() == mutants.len() => {
+            for (mutant, object) in mutants.iter_mut().zip(known.fact) {
+                mutant.object = object;
+            }
+        }
+        _ => {
+            judge(&mut mutants, survey.compile(&changes, progress)?);
+            let objects: Vec<&ObjectCode> = mutants.iter().map(|it| &it.object).collect();
+            cache.set_note(&notes.objects, &objects)?;
+        }
+    }
+    let schema = survey.schema(&files, &mutants, &changes, progress)?;
+    cache.set_note(&notes.schema, &schema)?;
+    Ok(Generated::new(sources, mutants, schema))
+}
+
+impl Generated {
+    fn new(
+        sources: Vec<(String, String)>,
+        mut mutants: Vec<GeneratedMutant>,
+        schema: Option<MutantSchema>,
+    ) -> Self {
+        for (mutant, number) in mutants.iter_mut().zip(1..) {
+            let known = schema.as_ref();
+            mutant.choice = known.and_then(|it| it.chosen.get(&number)).map(|_| number);
+            mutant.place = known.and_then(|it| it.of.get(&number)).copied();
+        }
+        Self {
+            sources,
+            mutants,
+            schema,
+        }
+    }
+}
+
+/// The names of the notes that say what is known of mutants.
+struct Notes {
+    objects: String,
+    schema: String,
+}
+
+impl Notes {
+    fn of(kernel: &str, mutants: &[GeneratedMutant]) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(RECIPE);
+        hash.update(kernel);
+        for mutant in mutants {
+            hash.update(&mutant.name);
+            hash.update(&mutant.diff);
+        }
+        let hash = hex(&hash.finalize());
+        Self {
+            objects: format!("generated-{hash}"),
+            schema: format!("schema-{SCHEMA_RECIPE}-{hash}"),
+        }
+    }
 }
 
 /// All mutants of these files, each with its change.
-fn all(files: &[Changed]) -> Vec<(GeneratedMutant, (&Changed, Change))> {
+fn all(files: &[Changed]) -> Vec<(GeneratedMutant, ChangeOf<'_>)> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let mut found = Vec::new();
     for file in files {
@@ -178,22 +263,15 @@ fn all(files: &[Changed]) -> Vec<(GeneratedMutant, (&Changed, Change))> {
             if *count > 1 {
                 mutant.name = format!("{}.{count}", mutant.name);
             }
-            found.push((mutant, (file, change)));
+            let made = ChangeOf {
+                file,
+                definition,
+                change,
+            };
+            found.push((mutant, made));
         }
     }
     found
-}
-
-/// The name of the note that says what the compiler makes of these mutants.
-fn note(kernel: &str, mutants: &[GeneratedMutant]) -> String {
-    let mut hash = Sha256::new();
-    hash.update(RECIPE);
-    hash.update(kernel);
-    for mutant in mutants {
-        hash.update(&mutant.name);
-        hash.update(&mutant.diff);
-    }
-    format!("generated-{}", hex(&hash.finalize()))
 }
 
 /// The files of the table that this kernel has.
@@ -262,7 +340,6 @@ fn changes_in(source: &Source, definition: Definition<'_>) -> Vec<Change> {
 
 fn described(changed: &Changed, definition: Definition<'_>, change: &Change) -> GeneratedMutant {
     let text = &changed.source.text;
-    let probe = probe::of(&changed.source, definition, change.start());
     let (line, _) = changed.source.line(change.start());
     let base = changed.file.rsplit('/').next().unwrap_or(changed.file);
     GeneratedMutant {
@@ -273,90 +350,8 @@ fn described(changed: &Changed, definition: Definition<'_>, change: &Change) -> 
         operator: change.operator,
         diff: change.diff(changed.file, text),
         object: ObjectCode::New,
-        probe: probe.map(|it| it.diff(changed.file, text)),
-    }
-}
-
-/// What the compiler makes of a change, and of the file without it.
-struct Compilation {
-    changed: Compiled,
-    unchanged: Compiled,
-}
-
-/// Compiles all changes, on all CPUs.
-fn compile(
-    built: &Built<'_>,
-    files: &[Changed],
-    changes: &[(&Changed, Change)],
-    progress: &(dyn Progress + Sync),
-) -> Result<Vec<Compilation>, BuildError> {
-    let mut objects: BTreeMap<&str, (Objects<'_>, Compiled)> = BTreeMap::new();
-    let is_changed = |file: &&Changed| changes.iter().any(|(of, _)| of.file == file.file);
-    for file in files.iter().filter(is_changed) {
-        progress.step(&format!("compiling what uses {}", file.file));
-        let mut of = Objects::of(built.clone(), file.file)?;
-        let text = &file.source.text;
-        if file.file.ends_with(".h") {
-            of.keep_those_that_use(&probe::of_all(&file.source), text, 0, progress)?;
-        }
-        let unchanged = of.compile(text, 0, progress)?;
-        objects.insert(file.file, (of, unchanged));
-    }
-    let jobs = thread::available_parallelism().map_or(1, usize::from);
-    let next = Mutex::new(0..changes.len());
-    let results: Mutex<BTreeMap<usize, Result<Compilation, BuildError>>> = Mutex::default();
-    thread::scope(|scope| {
-        for number in 0..jobs {
-            let (next, results, objects) = (&next, &results, &objects);
-            scope.spawn(move || {
-                while let Some(at) = next.lock().ok().and_then(|mut it| it.next()) {
-                    let Some((file, change)) = changes.get(at) else {
-                        break;
-                    };
-                    let Some((of, unchanged)) = objects.get(file.file) else {
-                        break;
-                    };
-                    progress.step(&format!("compiling mutant {} of {}", at + 1, changes.len()));
-                    let text = change.apply(&file.source.text);
-                    let compiled = of
-                        .compile(&text, number, progress)
-                        .map(|changed| Compilation {
-                            changed,
-                            unchanged: unchanged.clone(),
-                        });
-                    let failed = compiled.is_err();
-                    if let Ok(mut results) = results.lock() {
-                        results.insert(at, compiled);
-                    }
-                    if failed {
-                        break;
-                    }
-                }
-            });
-        }
-    });
-    let results = results.into_inner().unwrap_or_default();
-    results.into_values().collect()
-}
-
-/// Says of each mutant what the compiler makes of it.
-fn judge(mutants: &mut [GeneratedMutant], compiled: Vec<Compilation>) {
-    let mut seen: BTreeMap<(String, String), String> = BTreeMap::new();
-    for (mutant, of) in mutants.iter_mut().zip(compiled) {
-        mutant.object = match of.changed {
-            None => ObjectCode::None,
-            changed if changed == of.unchanged => ObjectCode::Same,
-            Some(hash) => {
-                let key = (mutant.file.clone(), hash);
-                match seen.get(&key) {
-                    Some(twin) => ObjectCode::Twin(twin.clone()),
-                    None => {
-                        seen.insert(key, mutant.name.clone());
-                        ObjectCode::New
-                    }
-                }
-            }
-        };
+        choice: None,
+        place: None,
     }
 }
 

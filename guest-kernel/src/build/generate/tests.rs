@@ -173,7 +173,7 @@ fn mutants_are_told_apart_by_their_objects() {
     let mut mutants: Vec<GeneratedMutant> = all(&files).into_iter().map(|it| it.0).collect();
     mutants.extend_from_within(..2);
     mutants.truncate(5);
-    let of = |hash: &str| Compilation {
+    let of = |hash: &str| survey::Compilation {
         changed: (!hash.is_empty()).then(|| hash.to_owned()),
         unchanged: Some("old".to_owned()),
     };
@@ -193,23 +193,97 @@ fn mutants_are_told_apart_by_their_objects() {
     assert_eq!(objects, expected);
 }
 
+/// The functions of a program that is changed, and the calls that show what it does.
+const PROGRAM: &str = "static int twice(int a)\n{\n\tint b = a * 2;\n\tb += 1;\n\tb -= 1;\n\treturn b;\n}\n\
+    int f(int a, int b)\n{\n\tint i, sum = 3;\n\n\tif (a < b && b > 2)\n\t\tsum = twice(a);\n\telse if (a == b)\n\t\treturn 7;\n\
+    \tfor (i = 0; i < b; i++) {\n\t\tif (i == 3)\n\t\t\tcontinue;\n\t\tif (i == 5)\n\t\t\tbreak;\n\t\tsum += i;\n\t}\n\
+    \tswitch (a + 1) {\n\tcase 2:\n\t\tsum -= 5;\n\t\tbreak;\n\tcase 3:\n\t\tgoto out;\n\tdefault:\n\t\tsum++;\n\t}\n\
+    \tsum = sum > 9 ? 1 : sum;\nout:\n\treturn sum + 2;\n}\n";
+const CALLS: &str = "#include <stdio.h>\n#include <stdlib.h>\nint main(int n, char **v) {\n\
+    CHOOSE\n for (int a = -1; a < 5; a++) for (int b = -1; b < 7; b++) printf(\"%d \", f(a, b));\n return 0; }\n";
+
+/// What a program prints; nothing where it does not compile or does not end in time.
+fn printed(folder: &std::path::Path, text: &str, argument: &str) -> Option<Vec<u8>> {
+    use std::process::Command;
+    let source = folder.join("program.c");
+    let program = folder.join("program");
+    std::fs::write(&source, text).unwrap();
+    let compiled = Command::new("gcc")
+        .args(["-w", "-O1", "-o"])
+        .args([&program, &source])
+        .stderr(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    let run = || {
+        let mut timeout = Command::new("timeout");
+        timeout
+            .arg("2")
+            .arg(&program)
+            .arg(argument)
+            .output()
+            .unwrap()
+    };
+    compiled.success().then(run).map(|it| it.stdout)
+}
+
 #[test]
-fn a_probe_stands_before_the_statement() {
-    let text = "int f(void)\n{\n\tint a = 1;\n\tif (a < 2)\n\t\treturn a + 3;\n\tswitch (a) {\n\tcase 4:\n\t\tg(5);\n\t}\n}\n";
+fn a_chosen_mutant_does_what_it_does_alone() {
+    let file = Changed {
+        file: "kernel/unwind/user.c",
+        source: Source::parse(PROGRAM.to_owned()).unwrap(),
+    };
+    let files = [file];
+    let all = all(&files);
+    let parts: Vec<schema::Part<'_>> = { all.iter().zip(1..) }
+        .map(|((_, made), number)| schema::Part {
+            definition: made.definition,
+            change: &made.change,
+            number,
+        })
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let choose = "extern unsigned unwindlab_mutant; unwindlab_mutant = atoi(v[1]);";
+    let with_main = |text: &str, choose: &str| format!("{text}{}", CALLS.replace("CHOOSE", choose));
+    let whole = |text: &str| with_main(text, choose) + &schema::variables(500);
+    let schema = schema::Schema::of(&files[0].source, &parts, 0, &mut |text| {
+        Ok(printed(folder.path(), &whole(text), "0").is_some())
+    })
+    .unwrap();
+    assert_eq!(schema.text.lines().count(), PROGRAM.lines().count());
+    assert!(schema.chosen.len() > 100, "{:?}", schema.chosen);
+    let unchanged = printed(folder.path(), &with_main(PROGRAM, ""), "");
+    let same = printed(folder.path(), &whole(&schema.text), "0");
+    assert_eq!(same, unchanged);
+    let mut differ = 0;
+    for ((mutant, made), number) in all.iter().zip(1..) {
+        if number % 3 != 0 || !schema.chosen.contains(&number) {
+            continue;
+        }
+        let alone = with_main(&made.change.apply(PROGRAM), "");
+        let alone = printed(folder.path(), &alone, "");
+        let chosen = printed(folder.path(), &whole(&schema.text), &number.to_string());
+        assert_eq!(chosen, alone, "{}", mutant.name);
+        differ += usize::from(alone != unchanged);
+    }
+    assert!(differ > 20, "{differ}");
+}
+
+#[test]
+fn what_lasts_beyond_its_statement_is_a_kernel_of_its_own() {
+    let text =
+        "int f(void)\n{\n\tguard(mutex)(&m);\n\tif (IS_ENABLED(A))\n\t\tg();\n\treturn h;\n}\n";
     let file = Changed {
         file: "kernel/unwind/user.c",
         source: Source::parse(text.to_owned()).unwrap(),
     };
     let definition = file.source.definitions()[0];
-    let probed = |at: &str| {
-        let change = probe::of(&file.source, definition, text.find(at).unwrap()).unwrap();
-        let after = change.apply(text);
-        let differ = after.lines().zip(text.lines()).find(|(a, b)| a != b);
-        differ.unwrap().0.trim().to_owned()
+    let site = |at: &str| {
+        let start = text.find(at).unwrap();
+        let site = sites::Site::of(&file.source, definition, &(start..start + at.len()));
+        site.map(|it| (it.form, &text[it.range]))
     };
-    assert_eq!(probed("1;"), "__builtin_trap(); int a = 1;");
-    assert_eq!(probed("2)"), "__builtin_trap(); if (a < 2)");
-    assert_eq!(probed("3;"), "{ __builtin_trap(); return a + 3; }");
-    assert_eq!(probed("4:"), "__builtin_trap(); switch (a) {");
-    assert_eq!(probed("5)"), "__builtin_trap(); g(5);");
+    let guard = (sites::Form::Reached, "guard(mutex)(&m);");
+    assert_eq!(site("guard(mutex)(&m);"), Some(guard));
+    assert_eq!(site("(IS_ENABLED(A))"), None);
+    assert_eq!(site("h"), Some((sites::Form::Statements, "return h;")));
 }

@@ -1,0 +1,239 @@
+//! One kernel that has many mutants: which of them it is, a variable says when it runs.
+//!
+//! That saves a build and a boot for each ("mutant schemata": Untch, Offutt, Harrold, ISSTA 1993,
+//! [doi:10.1145/154183.154265](https://doi.org/10.1145/154183.154265)). Each place at which something is changed also notes that it was executed.
+//!
+//! ```text
+//! a = b + 1;  ──>  { unwindlab_reached[4] = 1; if (unwindlab_mutant == 7) { a = b - 1; } else { a = b + 1; } }
+//! if (a < b)  ──>  if ((({ unwindlab_reached[5] = 1; }), unwindlab_mutant == 8 ? !!(a <= b) : !!(a < b)))
+//! ```
+//!
+//! What stands for several lines is written in one, so that the numbers of the lines stay.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::ops::Range;
+
+use similar::TextDiff;
+
+use super::BuildError;
+use super::change::Change;
+use super::sites::{Form, Site};
+use super::source::{Definition, Source};
+
+/// The number of the mutant that the kernel is; 0 for none. An `unsigned int`.
+pub const MUTANT: &str = "unwindlab_mutant";
+/// Which places were executed, a byte each: 0 or 1.
+pub const REACHED: &str = "unwindlab_reached";
+
+/// The changes of a mutant, as the schema needs them.
+pub(super) struct Part<'a> {
+    pub definition: Definition<'a>,
+    pub change: &'a Change,
+    /// From 1.
+    pub number: u32,
+}
+
+/// A file with all that can be chosen in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Schema {
+    pub text: String,
+    /// The numbers of the mutants that can be chosen.
+    pub chosen: BTreeSet<u32>,
+    /// By number of a mutant: the place at which it is noted that it is executed.
+    pub places: BTreeMap<u32, u32>,
+    /// The first place that is not in this file or one before it.
+    pub end: u32,
+}
+
+/// Of a place: the text of each mutant that differs there.
+struct Choice {
+    site: Site,
+    /// By number.
+    edits: BTreeMap<u32, Vec<(Range<usize>, String)>>,
+}
+
+impl Schema {
+    /// Puts as many mutants of a file into one text as the compiler takes together. `first` is the number of its first place.
+    pub fn of(
+        source: &Source,
+        parts: &[Part<'_>],
+        first: u32,
+        compiles: &mut dyn FnMut(&str) -> Result<bool, BuildError>,
+    ) -> Result<Self, BuildError> {
+        let all: Vec<&Part<'_>> = parts.iter().collect();
+        let mut taken = Vec::new();
+        grow(source, &mut taken, &all, first, compiles)?;
+        Ok(Self::written(source, &taken, first))
+    }
+
+    /// The text with these mutants.
+    fn written(source: &Source, parts: &[&Part<'_>], first: u32) -> Self {
+        let mut schema = Self {
+            end: first,
+            ..Self::default()
+        };
+        let declared = format!("extern unsigned int {MUTANT}; extern unsigned char {REACHED}[]; ");
+        schema.text.push_str(&declared);
+        let mut done = 0;
+        let mut edits: BTreeMap<u32, usize> = BTreeMap::new();
+        for choice in choices(source, parts) {
+            let Range { start, end } = choice.site.range.clone();
+            let before = source.text.get(done..start).unwrap_or_default();
+            schema.text.push_str(before);
+            schema.text.push_str(&choice.text(source, schema.end));
+            done = end;
+            for (number, here) in &choice.edits {
+                schema.places.entry(*number).or_insert(schema.end);
+                if choice.site.form != Form::Reached {
+                    *edits.entry(*number).or_default() += here.len();
+                }
+            }
+            schema.end += 1;
+        }
+        let behind = source.text.get(done..).unwrap_or_default();
+        schema.text.push_str(behind);
+        // A change that consists of several can be chosen where all of it can.
+        let is_whole =
+            |part: &&&Part<'_>| edits.get(&part.number) == Some(&part.change.edits().len());
+        let whole = parts.iter().filter(is_whole);
+        schema.chosen = whole.map(|it| it.number).collect();
+        schema
+    }
+}
+
+impl Part<'_> {
+    fn sites(&self, source: &Source) -> Vec<Option<Site>> {
+        let edits = self.change.edits().iter();
+        edits
+            .map(|(range, _)| Site::of(source, self.definition, range))
+            .collect()
+    }
+}
+
+/// The definitions of the variables, for the end of one file.
+pub(super) fn variables(places: u32) -> String {
+    format!(
+        "\nunsigned int {MUTANT};\nunsigned char {REACHED}[{}];\n",
+        places.max(1)
+    )
+}
+
+/// The patch that makes `changed` of `text`.
+pub(super) fn diff(file: &str, text: &str, changed: &str) -> String {
+    TextDiff::from_lines(text, changed)
+        .unified_diff()
+        .context_radius(3)
+        .header(&format!("a/{file}"), &format!("b/{file}"))
+        .to_string()
+}
+
+/// Adds those of `more` with which the text still compiles.
+fn grow<'p, 'a>(
+    source: &Source,
+    taken: &mut Vec<&'p Part<'a>>,
+    more: &[&'p Part<'a>],
+    first: u32,
+    compiles: &mut dyn FnMut(&str) -> Result<bool, BuildError>,
+) -> Result<(), BuildError> {
+    if more.is_empty() {
+        return Ok(());
+    }
+    let with: Vec<&Part<'_>> = taken.iter().chain(more).copied().collect();
+    if compiles(&Schema::written(source, &with, first).text)? {
+        taken.extend(more);
+        return Ok(());
+    }
+    if more.len() > 1 {
+        let (one, other) = more.split_at(more.len() / 2);
+        grow(source, taken, one, first, compiles)?;
+        grow(source, taken, other, first, compiles)?;
+    }
+    Ok(())
+}
+
+/// All places at which these mutants are chosen, in the order of the text; none overlaps another.
+fn choices(source: &Source, parts: &[&Part<'_>]) -> Vec<Choice> {
+    let mut found: Vec<Choice> = Vec::new();
+    for part in parts {
+        let sites = part.sites(source);
+        for (site, edit) in sites.into_iter().zip(part.change.edits()) {
+            let Some(site) = site else { continue };
+            found.push(Choice {
+                site,
+                edits: BTreeMap::from([(part.number, vec![edit.clone()])]),
+            });
+        }
+    }
+    // A wider one comes before those that are in it.
+    found.sort_by_key(|it| (it.site.range.start, std::cmp::Reverse(it.site.range.end)));
+    let mut merged: Vec<Choice> = Vec::new();
+    for choice in found {
+        let overlaps = |last: &Choice| choice.site.range.start < last.site.range.end;
+        let Some(last) = merged.last_mut().filter(|it| overlaps(it)) else {
+            merged.push(choice);
+            continue;
+        };
+        // What cannot stand together has no place of its own.
+        if let Some(both) = last.site.with(&choice.site) {
+            last.site = both;
+            for (number, edits) in choice.edits {
+                last.edits.entry(number).or_default().extend(edits);
+            }
+        }
+    }
+    merged
+}
+
+impl Choice {
+    /// What stands at the place instead.
+    fn text(&self, source: &Source, place: u32) -> String {
+        let old = source.text.get(self.site.range.clone()).unwrap_or_default();
+        let reached = format!("{REACHED}[{place}] = 1;");
+        let mut text = String::new();
+        let written = match self.site.form {
+            Form::Reached => write!(text, "{reached} {old}"),
+            Form::Statements => {
+                let mutants = self.mutants(source, |number, new| {
+                    format!("if ({MUTANT} == {number}) {{ {new} }} else ")
+                });
+                write!(text, "{{ {reached} {mutants}{{ {old} }} }}")
+            }
+            form => {
+                let as_one = match form {
+                    Form::Condition => "!!",
+                    Form::Effect => "(void)",
+                    _ => "",
+                };
+                let mutants = self.mutants(source, |number, new| {
+                    format!("{MUTANT} == {number} ? {as_one}({new}) : ")
+                });
+                write!(text, "(({{ {reached} }}), {mutants}{as_one}({old}))")
+            }
+        };
+        // A String takes all that is written.
+        debug_assert!(written.is_ok());
+        text
+    }
+
+    fn mutants(&self, source: &Source, one: impl Fn(u32, &str) -> String) -> String {
+        let each = self.edits.iter().map(|(number, edits)| {
+            let new = changed(source, &self.site.range, edits);
+            one(*number, &new.replace('\n', " "))
+        });
+        each.collect()
+    }
+}
+
+/// A part of the source with these edits.
+fn changed(source: &Source, range: &Range<usize>, edits: &[(Range<usize>, String)]) -> String {
+    let mut text = String::new();
+    let mut done = range.start;
+    for (of, with) in edits {
+        text.push_str(source.text.get(done..of.start).unwrap_or_default());
+        text.push_str(with);
+        done = of.end;
+    }
+    text.push_str(source.text.get(done..range.end).unwrap_or_default());
+    text
+}

@@ -1,0 +1,182 @@
+//! Which tests execute what a mutant changes.
+//!
+//! A kernel with many mutants notes which of its places it executes. So one run of the library, without a mutant, says it of each
+//! scenario; of a sweep it is said what its scenario executes.
+
+use std::collections::BTreeSet;
+
+use super::order::Order;
+use super::tester::{Bench, Tester, Tests, ends};
+use crate::campaign::error::CampaignError;
+use crate::campaign::run::LibraryRun;
+use crate::campaign::suite;
+use crate::host::provider::{ProviderError, TestKernel};
+use crate::judge::{Outcome, Reached, ScenarioResult};
+use crate::report::mutation::Control;
+use unwindlab_engine::plan::ChoicePlan;
+use unwindlab_guest_kernel::build::generate::{GeneratedMutant, MUTANT, MutantSchema, REACHED};
+
+/// What each scenario executes.
+#[derive(Debug, Default)]
+pub(super) struct Coverage {
+    /// By number of a scenario.
+    scenarios: Vec<Covered>,
+    /// By place: whether the boot executes it.
+    boot: Vec<u8>,
+}
+
+/// What one scenario executes.
+#[derive(Debug, Default)]
+struct Covered {
+    name: String,
+    /// By place.
+    reached: Vec<u8>,
+    seconds: f64,
+}
+
+/// What the run of the library said of the kernel without a mutant.
+pub(super) struct Surveyed {
+    pub(super) coverage: Coverage,
+    pub(super) control: Control,
+    pub(super) findings: BTreeSet<String>,
+}
+
+impl Surveyed {
+    /// Runs the library on a kernel without a mutant. `choice` says so to one that has many.
+    pub(super) fn of(
+        tester: &Tester<'_>,
+        kernel: &dyn TestKernel,
+        choice: Option<ChoicePlan>,
+    ) -> Result<Self, CampaignError> {
+        let mut trials = suite::trials(&tester.library, kernel);
+        for trial in trials.iter_mut().flatten() {
+            trial.choice = choice;
+        }
+        let mut run = LibraryRun::new(&tester.options, None, kernel, tester.context).forgetting();
+        run.run_all(&tester.library, &trials, &mut |_, _| Ok(()))?;
+        tester.context.check_interrupt()?;
+        let mut surveyed = Self {
+            coverage: Coverage::default(),
+            control: Control::Clean,
+            findings: BTreeSet::new(),
+        };
+        for (at, result) in run.results.into_iter().enumerate() {
+            let findings = result.findings().into_iter().map(str::to_owned);
+            surveyed.findings.extend(findings);
+            surveyed.judge(at, &result, tester, kernel, choice)?;
+            surveyed.coverage.add(result);
+        }
+        Ok(surveyed)
+    }
+
+    fn judge(
+        &mut self,
+        at: usize,
+        result: &ScenarioResult,
+        tester: &Tester<'_>,
+        kernel: &dyn TestKernel,
+        choice: Option<ChoicePlan>,
+    ) -> Result<(), CampaignError> {
+        let is_open = !result.is_tested() && result.outcome != Outcome::Skip;
+        let is_death = result.outcome.is_death() && result.fallen().is_empty();
+        let control = match ends(result) {
+            // The host may have done it, once, as with a mutant.
+            true if is_death => {
+                let again = Bench::new(tester, kernel).scenario(at, choice)?;
+                ends(&again).then(|| Control::Unclean(result.brief()))
+            }
+            true => Some(Control::Unclean(result.brief())),
+            false => is_open.then(|| Control::Untested(result.brief())),
+        };
+        if let Some(control) = control {
+            self.control = std::mem::replace(&mut self.control, Control::Clean).and(control);
+        }
+        Ok(())
+    }
+}
+
+impl Coverage {
+    fn add(&mut self, result: ScenarioResult) {
+        let mut boot = Reached {
+            before: std::mem::take(&mut self.boot),
+            ..Reached::default()
+        };
+        boot.add(&result.reached);
+        self.boot = boot.before;
+        self.scenarios.push(Covered {
+            name: result.name,
+            reached: result.reached.in_trials,
+            seconds: result.duration.as_secs_f64(),
+        });
+    }
+
+    /// Whether the boot executes what a mutant changes.
+    pub(super) fn is_in_boot(&self, mutant: &GeneratedMutant) -> bool {
+        mutant.place.is_some_and(|place| is_set(&self.boot, place))
+    }
+
+    /// The tests that may tell a mutant from the kernel without it, those first that most probably do in the least time.
+    pub(super) fn tests(
+        &self,
+        mutant: &GeneratedMutant,
+        tester: &Tester<'_>,
+        order: &Order,
+    ) -> Tests {
+        let known = { mutant.place }.filter(|_| !self.scenarios.is_empty());
+        let reaches = |name: &str| {
+            let of = self.scenarios.iter().find(|it| it.name == name);
+            match (known, of) {
+                (Some(place), Some(of)) => is_set(&of.reached, place),
+                _ => true,
+            }
+        };
+        let seconds = |name: &str| {
+            let of = self.scenarios.iter().find(|it| it.name == name);
+            of.map_or(1.0, |it| it.seconds)
+        };
+        let names = tester.library.iter().map(|it| it.scenario.name.as_str());
+        let names: Vec<&str> = names.collect();
+        let mut scenarios: Vec<usize> = (0..names.len()).collect();
+        scenarios.retain(|at| names.get(*at).is_some_and(|name| reaches(name)));
+        let worth = order.of(mutant);
+        let rank = |at: &usize| {
+            let name = names.get(*at).copied().unwrap_or_default();
+            f64::from(worth(name) + 1) / seconds(name).max(0.1)
+        };
+        scenarios.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
+        let sweeps = tester.sweeps.iter().enumerate();
+        let sweeps = sweeps.filter(|(_, sweep)| reaches(&sweep.scenario()));
+        Tests {
+            sweeps: sweeps.map(|(at, _)| at).collect(),
+            scenarios,
+        }
+    }
+}
+
+fn is_set(places: &[u8], place: u32) -> bool {
+    let at = usize::try_from(place).unwrap_or(usize::MAX);
+    places.get(at).is_some_and(|it| *it != 0)
+}
+
+/// Where a kernel has its variables for the choice; no mutant is chosen.
+///
+/// # Errors
+/// A kernel without them.
+pub(super) fn choice(
+    kernel: &dyn TestKernel,
+    schema: &MutantSchema,
+) -> Result<ChoicePlan, CampaignError> {
+    let one = |name: &str| match kernel.symbols().addresses(name).as_slice() {
+        [address] => Ok(*address),
+        _ => {
+            let why = format!("the kernel with all mutants has no variable `{name}`");
+            Err(CampaignError::from(ProviderError::Unavailable(why)))
+        }
+    };
+    Ok(ChoicePlan {
+        variable: one(MUTANT)?,
+        number: 0,
+        reached: one(REACHED)?,
+        places: schema.places,
+    })
+}
