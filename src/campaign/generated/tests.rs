@@ -2,12 +2,15 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use unwindlab_engine::plan::Shard;
-use unwindlab_guest_kernel::build::generate::{MutantSchema, Operator};
+use unwindlab_guest_kernel::build::generate::{
+    GeneratedMutant, MutantSchema, ObjectCode, Operator,
+};
 use unwindlab_oracle::trace::Recording;
 use unwindlab_oracle::trace::recording::TrialEnd;
 
 use super::*;
 use crate::campaign::testing::{FakeProvider, Quiet, Recorded, analysis, ended, folder};
+use crate::report::mutation::MutationFate;
 use crate::report::mutation::{Control, Kill, Survival};
 
 /// A mutant that needs a kernel of its own.
