@@ -75,7 +75,7 @@ fn request(args: &MutantsArgs) -> Result<GeneratedRequest, CommandError> {
         budget: Duration::from_secs(args.budget.unwrap_or(BUDGET)),
         base: args.build.choice(),
         kvm_host: args.kvm_host,
-        jobs: jobs_of_this_machine(),
+        jobs: args.jobs.map_or_else(jobs_of_this_machine, usize::from),
         part: args.part(),
     })
 }

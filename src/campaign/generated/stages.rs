@@ -1,0 +1,281 @@
+//! The stages through which mutants go: what the compiler said, one kernel for most, a kernel for each of the others.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::chosen::{ChosenMutants, Fate};
+use super::coverage::{self, Coverage, Surveyed};
+use super::order::Order;
+use super::part::{CONTROL, GeneratedPart};
+use super::tester::{Bench, Tester, Tests};
+use super::{GeneratedEvent, GeneratedRequest};
+use crate::campaign::Context;
+use crate::campaign::error::CampaignError;
+use crate::campaign::suite::{Fetched, each_built};
+use crate::host::kernel_request::KernelRequest;
+use crate::host::provider::{ProviderError, TestKernel};
+use crate::report::mutation::{Control, MutationFate, MutationRecord, MutationRow, Survival};
+use unwindlab_engine::plan::ChoicePlan;
+use unwindlab_guest_kernel::BuildError;
+use unwindlab_guest_kernel::build::generate::{Generated, GeneratedMutant, ObjectCode, argued};
+
+/// The mutants of a kernel under test.
+pub(super) struct Campaign<'c, 't> {
+    pub(super) request: &'c GeneratedRequest,
+    pub(super) tester: &'c Tester<'c>,
+    pub(super) generated: &'c Generated,
+    /// The hash of the kernel without a mutant.
+    pub(super) base: &'c str,
+    pub(super) order: Mutex<Order>,
+    /// Findings of the kernel itself: they are no news of a mutant.
+    pub(super) known: BTreeSet<String>,
+    /// What each scenario executes, once it is known.
+    pub(super) coverage: Coverage,
+    pub(super) results: Results<'t>,
+}
+
+/// A mutant that gets a kernel of its own.
+pub(super) struct OwnKernel<'c> {
+    mutant: &'c GeneratedMutant,
+    /// What became of it where it was chosen: what is still to be seen is its boot.
+    before: Option<Fate>,
+}
+
+impl<'c> Campaign<'c, '_> {
+    /// Tests the kernel without a mutant, if that is still to be done here.
+    pub(super) fn control(&mut self, kernel: &dyn TestKernel) -> Result<(), CampaignError> {
+        if !self.results.part.is_left(CONTROL) {
+            return Ok(());
+        }
+        let surveyed = Surveyed::of(self.tester, kernel, None)?;
+        self.known.extend(surveyed.findings);
+        let sweeps = Tests {
+            sweeps: (0..self.tester.sweeps.len()).collect(),
+            ..Tests::default()
+        };
+        let swept = Bench::new(self.tester, kernel).test(&sweeps, None)?;
+        self.known.extend(swept.findings.iter().cloned());
+        let control = match (&swept.kill, swept.untested.first()) {
+            (Some(kill), _) => Control::Unclean(format!("{}: {}", kill.test, kill.by.join(" "))),
+            (None, Some(why)) => Control::Untested(why.clone()),
+            (None, None) => Control::Clean,
+        };
+        let control = surveyed.control.and(control);
+        self.results.take(MutationRecord::Control(control))
+    }
+
+    /// Deals with what needs no test and with what can be chosen in one kernel; what is left gets kernels of its own.
+    pub(super) fn told_and_chosen(&mut self) -> Result<Vec<OwnKernel<'c>>, CampaignError> {
+        let mut own = Vec::new();
+        let mut chosen = Vec::new();
+        for mutant in &self.generated.mutants {
+            match (&mutant.object, mutant.choice) {
+                _ if !self.results.part.is_left(&mutant.name) => {}
+                (ObjectCode::New, Some(_)) => chosen.push(mutant),
+                (ObjectCode::New, None) => own.push(mutant),
+                _ => drop(
+                    self.results
+                        .row(mutant, by_object(mutant), Duration::ZERO)?,
+                ),
+            }
+        }
+        let mut only_boot = Vec::new();
+        if let Some(schema) = &self.generated.schema
+            && !(chosen.is_empty() && own.is_empty())
+        {
+            let mut spec = self.request.base.build_spec()?;
+            spec.patches.push(schema.patch());
+            let kernel = self.tester.context.fetch(&KernelRequest::Build(spec))?;
+            let choice = coverage::choice(kernel.as_ref(), schema)?;
+            let surveyed = Surveyed::of(self.tester, kernel.as_ref(), Some(choice))?;
+            self.known.extend(surveyed.findings);
+            self.coverage = surveyed.coverage;
+            if surveyed.control != Control::Clean {
+                let control = MutationRecord::Control(surveyed.control);
+                self.results.take(control)?;
+            }
+            only_boot = self.chosen(kernel.as_ref(), choice, &chosen)?;
+        }
+        let own = own.into_iter().map(|mutant| OwnKernel {
+            mutant,
+            before: None,
+        });
+        Ok(own.chain(only_boot).collect())
+    }
+
+    /// Tests mutants that are chosen in one kernel. Those that live and that the boot executes get a kernel of their own.
+    fn chosen(
+        &mut self,
+        kernel: &dyn TestKernel,
+        choice: ChoicePlan,
+        mutants: &[&'c GeneratedMutant],
+    ) -> Result<Vec<OwnKernel<'c>>, CampaignError> {
+        let chosen = ChosenMutants {
+            tester: self.tester,
+            kernel,
+            coverage: &self.coverage,
+            choice,
+            known: &self.known,
+        };
+        let mut only_boot = Vec::new();
+        let (order, coverage, results) = (&self.order, &self.coverage, &mut self.results);
+        chosen.test(mutants, order, &mut |mutant, (fate, took)| {
+            let lives = matches!(fate, MutationFate::Survived(_) | MutationFate::NotCovered);
+            if lives && coverage.is_in_boot(mutant) {
+                only_boot.push((mutant, (fate, took)));
+                return Ok(());
+            }
+            let row = results.row(mutant, fate, took)?;
+            let mut order = order.lock().unwrap_or_else(PoisonError::into_inner);
+            order.learn(&row);
+            Ok(())
+        })?;
+        let only_boot = only_boot.into_iter().map(|(mutant, before)| OwnKernel {
+            mutant,
+            before: Some(before),
+        });
+        Ok(only_boot.collect())
+    }
+
+    /// Builds and tests mutants that get a kernel of their own.
+    pub(super) fn own(&mut self, mutants: &[OwnKernel<'_>]) -> Result<(), CampaignError> {
+        let builds: Vec<&GeneratedMutant> = mutants.iter().map(|it| it.mutant).collect();
+        let mut each = mutants.iter();
+        let (request, context) = (self.request, self.tester.context);
+        each_kernel(request, &builds, context, &mut |mutant, kernel| {
+            let begin = Instant::now();
+            let Some(own) = each.next() else {
+                return Ok(());
+            };
+            let fate = match kernel {
+                Ok(kernel) if kernel.hash() == self.base => MutationFate::Equivalent,
+                Ok(kernel) => self.fate(own, kernel)?,
+                Err(fate) => fate,
+            };
+            let before = own.before.as_ref().map_or(Duration::ZERO, |it| it.1);
+            let row = self.results.row(mutant, fate, before + begin.elapsed())?;
+            let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+            order.learn(&row);
+            Ok(())
+        })
+    }
+
+    /// What becomes of a mutant on a kernel of its own.
+    fn fate(
+        &self,
+        own: &OwnKernel<'_>,
+        kernel: &dyn TestKernel,
+    ) -> Result<MutationFate, CampaignError> {
+        let tests = match own.before {
+            // Whoever boots has executed it: one scenario is enough.
+            Some(_) => Tests {
+                scenarios: vec![0],
+                ..Tests::default()
+            },
+            None => {
+                let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+                self.coverage.tests(own.mutant, self.tester, &order)
+            }
+        };
+        let Some(first) = tests.scenarios.first() else {
+            return Ok(MutationFate::NotCovered);
+        };
+        let nearest = { own.mutant.place }.and_then(|_| self.tester.library.get(*first));
+        let nearest = nearest.map(|it| it.scenario.name.to_string());
+        let tested = Bench::new(self.tester, kernel).test(&tests, None)?;
+        Ok(match &own.before {
+            None => tested.fate(&self.known, nearest),
+            Some(_) if tested.kill.is_some() => tested.fate(&self.known, nearest),
+            Some((MutationFate::Survived(survival), _)) => MutationFate::Survived(Survival {
+                tests: survival.tests + tested.tests,
+                ..survival.clone()
+            }),
+            Some(_) => tested.fate(&self.known, Some("the boot".to_owned())),
+        })
+    }
+}
+
+/// The kernel with a mutant.
+fn with(
+    request: &GeneratedRequest,
+    mutant: &GeneratedMutant,
+) -> Result<unwindlab_guest_kernel::BuildSpec, CampaignError> {
+    let mut spec = request.base.build_spec()?;
+    spec.patches.push(mutant.patch());
+    Ok(spec)
+}
+
+/// What the objects of a mutant say that needs no test.
+fn by_object(mutant: &GeneratedMutant) -> MutationFate {
+    match &mutant.object {
+        ObjectCode::None => MutationFate::DoesNotCompile,
+        ObjectCode::Same => MutationFate::Equivalent,
+        ObjectCode::Twin(twin) => MutationFate::Twin(twin.clone()),
+        ObjectCode::New => MutationFate::Untested("it was not tested".to_owned()),
+    }
+}
+
+/// Who is given a mutant and its kernel; or, of one that is not built, what became of it.
+type TakeKernel<'m, 't> = dyn FnMut(&'m GeneratedMutant, Result<&dyn TestKernel, MutationFate>) -> Result<(), CampaignError>
+    + 't;
+
+/// Builds one mutant after the other. No kernel stays in the cache: there are hundreds.
+fn each_kernel<'m>(
+    request: &GeneratedRequest,
+    mutants: &[&'m GeneratedMutant],
+    context: Context<'_>,
+    take: &mut TakeKernel<'m, '_>,
+) -> Result<(), CampaignError> {
+    let builds = { mutants.iter() }.map(|it| Ok(KernelRequest::Build(with(request, it)?)));
+    let builds: Vec<KernelRequest> = builds.collect::<Result<_, CampaignError>>()?;
+    let builds: Vec<&KernelRequest> = builds.iter().collect();
+    each_built(&builds, context, &mut |at, fetched: Fetched| {
+        let Some(mutant) = mutants.get(at) else {
+            return Ok(());
+        };
+        match fetched {
+            Ok(kernel) => {
+                take(mutant, Ok(kernel.as_ref()))?;
+                Ok(context.provider.forget(kernel.hash())?)
+            }
+            Err(ProviderError::Build(BuildError::Compile { .. })) => {
+                take(mutant, Err(MutationFate::DoesNotCompile))
+            }
+            Err(error) => take(mutant, Err(MutationFate::Untested(error.to_string()))),
+        }
+    })
+}
+
+/// Results as they come.
+pub(super) struct Results<'t> {
+    pub(super) records: Vec<MutationRecord>,
+    pub(super) part: GeneratedPart,
+    pub(super) tell: &'t mut dyn FnMut(GeneratedEvent<'_>) -> io::Result<()>,
+}
+
+impl Results<'_> {
+    fn row(
+        &mut self,
+        mutant: &GeneratedMutant,
+        fate: MutationFate,
+        took: Duration,
+    ) -> Result<MutationRow, CampaignError> {
+        let row = MutationRow {
+            mutant: mutant.clone(),
+            fate,
+            argued: argued(mutant),
+            seconds: took.as_secs_f64(),
+        };
+        self.take(MutationRecord::Mutant(Box::new(row.clone())))?;
+        Ok(row)
+    }
+
+    fn take(&mut self, record: MutationRecord) -> Result<(), CampaignError> {
+        self.part.take(&record)?;
+        (self.tell)(GeneratedEvent::Result(&record))?;
+        self.records.push(record);
+        Ok(())
+    }
+}
