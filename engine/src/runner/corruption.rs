@@ -52,7 +52,8 @@ impl CorruptedWords {
         let now = match with {
             Corruption::Loop => address,
             Corruption::Wild => WILD,
-            Corruption::Unaligned => was.wrapping_add(4),
+            // Odd: `frame: 0` has one that is not.
+            Corruption::Unaligned => was.wrapping_add(1),
         };
         if with == Corruption::Wild && vcpu.translate(WILD)?.is_some() {
             return Err(TrialError::NotPoked { address: WILD });

@@ -89,9 +89,7 @@ impl ChosenMutants<'_> {
             number: mutant.choice.unwrap_or_default(),
             ..self.choice
         };
-        let nearest = { tests.scenarios.first() }.and_then(|at| self.tester.library.get(*at));
-        let nearest = nearest.map(|it| it.scenario.name.to_string());
-        let fate = match nearest {
+        let fate = match self.coverage.nearest(mutant) {
             None => Ok(MutationFate::NotCovered),
             nearest => {
                 let tested = bench.test(&tests, Some(choice));

@@ -110,42 +110,45 @@ impl Coverage {
         });
     }
 
-    /// Whether the boot executes what a mutant changes.
+    /// Whether a mutant may make a difference to the boot.
     pub(super) fn is_in_boot(&self, mutant: &GeneratedMutant) -> bool {
-        mutant.place.is_some_and(|place| is_set(&self.boot, place))
+        let notes = mutant.difference.or(mutant.place);
+        notes.is_some_and(|at| is_set(&self.boot, at))
     }
 
-    /// The tests that may tell a mutant from the kernel without it, those first that most probably do in the least time.
+    /// The first scenario that executes what a mutant changes.
+    pub(super) fn nearest(&self, mutant: &GeneratedMutant) -> Option<String> {
+        let place = mutant.place?;
+        let of = { self.scenarios.iter() }.find(|it| is_set(&it.reached, place));
+        of.map(|it| it.name.clone())
+    }
+
+    /// The tests that may tell a mutant from the kernel without it, those first that most probably do in the least time: scenarios in
+    /// which it makes a difference where it stands, or that execute it if that is not known; sweeps whose scenarios execute it.
     pub(super) fn tests(
         &self,
         mutant: &GeneratedMutant,
         tester: &Tester<'_>,
         order: &Order,
     ) -> Tests {
-        let known = { mutant.place }.filter(|_| !self.scenarios.is_empty());
-        let reaches = |name: &str| {
-            let of = self.scenarios.iter().find(|it| it.name == name);
-            match (known, of) {
-                (Some(place), Some(of)) => is_set(&of.reached, place),
-                _ => true,
-            }
-        };
-        let seconds = |name: &str| {
-            let of = self.scenarios.iter().find(|it| it.name == name);
-            of.map_or(1.0, |it| it.seconds)
+        let of = |name: &str| self.scenarios.iter().find(|it| it.name == name);
+        let is_noted = |name: &str, at: Option<u32>| match (at, of(name)) {
+            (Some(at), Some(of)) => is_set(&of.reached, at),
+            _ => true,
         };
         let names = tester.library.iter().map(|it| it.scenario.name.as_str());
         let names: Vec<&str> = names.collect();
+        let name = |at: &usize| names.get(*at).copied().unwrap_or_default();
         let mut scenarios: Vec<usize> = (0..names.len()).collect();
-        scenarios.retain(|at| names.get(*at).is_some_and(|name| reaches(name)));
+        scenarios.retain(|at| is_noted(name(at), mutant.difference.or(mutant.place)));
         let worth = order.of(mutant);
         let rank = |at: &usize| {
-            let name = names.get(*at).copied().unwrap_or_default();
-            f64::from(worth(name) + 1) / seconds(name).max(0.1)
+            let seconds = of(name(at)).map_or(1.0, |it| it.seconds);
+            f64::from(worth(name(at)) + 1) / seconds.max(0.1)
         };
         scenarios.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
         let sweeps = tester.sweeps.iter().enumerate();
-        let sweeps = sweeps.filter(|(_, sweep)| reaches(&sweep.scenario()));
+        let sweeps = sweeps.filter(|(_, sweep)| is_noted(&sweep.scenario(), mutant.place));
         Tests {
             sweeps: sweeps.map(|(at, _)| at).collect(),
             scenarios,

@@ -11,21 +11,30 @@ use crate::report::mutation::{MutationFate, MutationRow};
 const SAME_FUNCTION: u32 = 8;
 /// The same, of the same operator.
 const SAME_OPERATOR: u32 = 2;
+/// What it is worth that a chosen mutant, whose patch changes the file not far away, names the scenario.
+const NAMED_NEARBY: u32 = 32;
+/// How far that is, in lines: the patches are of the kernel without its fixes.
+const NEARBY: usize = 30;
 
 /// Which test killed what.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// How many of the chosen mutants name a scenario.
-    named: BTreeMap<String, u32>,
+    /// The scenarios that chosen mutants name, and where in which file those change something.
+    named: Vec<(String, String, usize)>,
     kills: Vec<(String, Operator, String)>,
 }
 
 impl Order {
-    /// Before anything is known: the scenarios that most of the chosen mutants are made for come first.
+    /// Before anything is known: the scenarios that most of the chosen mutants are made for come first, above all those of mutants nearby.
     pub(super) fn new(chosen: &[Mutant]) -> Self {
         let mut order = Self::default();
-        for scenario in chosen.iter().flat_map(|it| &it.scenarios) {
-            *order.named.entry(scenario.clone()).or_default() += 1;
+        for mutant in chosen {
+            let places = places(&String::from_utf8_lossy(&mutant.patch.content));
+            for scenario in &mutant.scenarios {
+                let places = places.iter().cloned();
+                let named = places.map(|(file, line)| (scenario.clone(), file, line));
+                order.named.extend(named);
+            }
         }
         order
     }
@@ -40,8 +49,12 @@ impl Order {
     }
 
     /// How probably a scenario kills this mutant, next to the others.
-    pub(super) fn of(&self, mutant: &GeneratedMutant) -> impl Fn(&str) -> u32 {
-        let mut worth: BTreeMap<String, u32> = self.named.clone();
+    pub(super) fn of(&self, mutant: &GeneratedMutant) -> impl Fn(&str) -> u32 + use<> {
+        let mut worth: BTreeMap<String, u32> = BTreeMap::new();
+        for (scenario, file, line) in &self.named {
+            let is_near = *file == mutant.file && line.abs_diff(mutant.line) <= NEARBY;
+            *worth.entry(scenario.clone()).or_default() += if is_near { NAMED_NEARBY } else { 1 };
+        }
         for (function, operator, test) in &self.kills {
             let near = match (*function == mutant.function, *operator == mutant.operator) {
                 (true, true) => SAME_FUNCTION * SAME_OPERATOR,
@@ -52,5 +65,45 @@ impl Order {
             *worth.entry(test.clone()).or_default() += near;
         }
         move |name| worth.get(name).copied().unwrap_or_default()
+    }
+}
+
+/// The files and lines at which a unified diff changes something.
+fn places(diff: &str) -> Vec<(String, usize)> {
+    let mut file = "";
+    let mut places = Vec::new();
+    for line in diff.lines() {
+        if let Some(name) = line.strip_prefix("+++ b/") {
+            file = name.trim();
+        }
+        let start = { line.strip_prefix("@@ -") }.and_then(|it| it.split([',', ' ']).next());
+        let start = start.and_then(|it| it.parse::<usize>().ok());
+        // Three lines of context come first.
+        places.extend(start.map(|start| (file.to_owned(), start.saturating_add(3))));
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use unwindlab_guest_kernel::build::generate::ObjectCode;
+
+    use super::*;
+    use crate::campaign::generated::tests::mutant;
+
+    #[test]
+    fn what_a_patch_nearby_is_for_comes_first() {
+        let diff =
+            "--- a/kernel/unwind/user.c\n+++ b/kernel/unwind/user.c\n@@ -1,7 +1,6 @@\n a\n-b\n";
+        let found = places(diff);
+        assert_eq!(found, [("kernel/unwind/user.c".to_owned(), 4)]);
+        let named = |scenario: &str, line| (scenario.to_owned(), found[0].0.clone(), line);
+        let order = Order {
+            named: vec![named("far", 200), named("far", 300), named("near", 4)],
+            kills: Vec::new(),
+        };
+        let of = mutant("x", ObjectCode::New);
+        let worth = order.of(&of);
+        assert!(worth("near") > worth("far") && worth("far") > worth("other"));
     }
 }

@@ -179,11 +179,11 @@ impl<'c> Campaign<'c, '_> {
                 self.coverage.tests(own.mutant, self.tester, &order)
             }
         };
-        let Some(first) = tests.scenarios.first() else {
+        let nearest = self.coverage.nearest(own.mutant);
+        // A place that is known, and that nothing executes.
+        if own.before.is_none() && own.mutant.place.is_some() && nearest.is_none() {
             return Ok(MutationFate::NotCovered);
-        };
-        let nearest = { own.mutant.place }.and_then(|_| self.tester.library.get(*first));
-        let nearest = nearest.map(|it| it.scenario.name.to_string());
+        }
         let tested = Bench::new(self.tester, kernel).test(&tests, None)?;
         Ok(match &own.before {
             None => tested.fate(&self.known, nearest),

@@ -52,6 +52,8 @@ pub(super) struct Tested {
     pub(super) untested: Vec<String>,
     /// Tests for which there was no time.
     left: usize,
+    /// There was no scenario in which it makes a difference.
+    same: bool,
 }
 
 impl Tested {
@@ -66,6 +68,7 @@ impl Tested {
         MutationFate::Survived(Survival {
             tests: self.tests,
             left: self.left,
+            same: self.same,
             nearest,
             excused: self.findings.difference(known).cloned().collect(),
             unsteady: self.unsteady,
@@ -113,7 +116,10 @@ impl<'t> Bench<'t> {
         choice: Option<ChoicePlan>,
     ) -> Result<Tested, CampaignError> {
         let until = Instant::now() + self.tester.budget;
-        let mut tested = Tested::default();
+        let mut tested = Tested {
+            same: tests.scenarios.is_empty(),
+            ..Tested::default()
+        };
         for at in &tests.scenarios {
             let is_over = !self.tester.budget.is_zero() && Instant::now() >= until;
             if is_over && tested.tests > 0 {

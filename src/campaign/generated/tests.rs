@@ -25,6 +25,7 @@ pub(in crate::campaign) fn mutant(name: &str, object: ObjectCode) -> GeneratedMu
         object,
         choice: None,
         place: None,
+        difference: None,
     }
 }
 
@@ -208,6 +209,35 @@ fn what_no_test_executes_is_not_covered() {
     let survey = reaching(&[&[1, 0], &[1, 0], &[1, 0]], &[0, 0]);
     let (fates, _) = chosen(&["1"], survey);
     assert_eq!(fates, [MutationFate::NotCovered]);
+}
+
+#[test]
+fn a_test_in_which_it_makes_no_difference_is_not_made() {
+    let of = |difference, recorded: Vec<Recorded>| {
+        let mutants = vec![GeneratedMutant {
+            choice: Some(1),
+            place: Some(0),
+            difference: Some(difference),
+            ..mutant("x", ObjectCode::New)
+        }];
+        let survey = reaching(&[&[1, 0, 0], &[1, 0, 1], &[1, 0, 0]], &[1, 0, 0]);
+        let recorded = passes(3).chain(survey).chain(recorded);
+        let mut provider = provider(mutants, recorded);
+        provider.generated.schema = Some(schema(3));
+        let records = tested(&provider, folder().path(), None).unwrap();
+        let MutationRecord::Mutant(row) = &records[1] else {
+            panic!("{records:?}");
+        };
+        row.fate.clone()
+    };
+    let dies = vec![panics(), panics()];
+    assert_eq!(of(2, dies), killed("guest-panic", "b", 1));
+    let survival = Survival {
+        same: true,
+        nearest: Some("a".to_owned()),
+        ..Survival::default()
+    };
+    assert_eq!(of(1, Vec::new()), MutationFate::Survived(survival));
 }
 
 #[test]

@@ -101,7 +101,11 @@ fn survived(word: &str, survival: &Survival) -> String {
         0 => String::new(),
         left => format!(", no time for {left} more"),
     };
-    format!("{word} {tests}{left}{nearest}")
+    let same = match survival.same {
+        true => ", no scenario gives it another value",
+        false => "",
+    };
+    format!("{word} {tests}{left}{same}{nearest}")
 }
 
 #[cfg(test)]

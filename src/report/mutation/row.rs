@@ -98,6 +98,9 @@ pub struct Survival {
     /// How many were not, for lack of time.
     #[serde(default)]
     pub left: usize,
+    /// Whether it made no difference where it stands, in any scenario that executes it.
+    #[serde(default)]
+    pub same: bool,
     /// A test that executes what it changes; unknown for a macro.
     pub nearest: Option<String>,
     /// Findings that something that fell was taken for, and that the kernel without a mutant does not show.

@@ -27,6 +27,7 @@ pub fn row(line: usize, fate: MutationFate) -> MutationRow {
             object,
             choice: None,
             place: None,
+            difference: None,
         },
         fate,
         argued: None,
@@ -56,6 +57,7 @@ pub fn survived(tests: usize) -> MutationFate {
     MutationFate::Survived(Survival {
         tests,
         left: 0,
+        same: false,
         nearest: Some("nmi-in-idle".to_owned()),
         excused: Vec::new(),
         unsteady: Vec::new(),
@@ -67,6 +69,7 @@ pub fn rows() -> Vec<MutationRow> {
     let doubtful = MutationFate::Survived(Survival {
         tests: 61,
         left: 4,
+        same: false,
         nearest: None,
         excused: vec!["F001".to_owned(), "F004".to_owned()],
         unsteady: vec!["nmi-in-exit-mm".to_owned()],

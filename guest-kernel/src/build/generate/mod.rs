@@ -10,6 +10,7 @@
 mod argued;
 mod calls;
 mod change;
+mod differs;
 mod objects;
 mod operators;
 mod schema;
@@ -43,7 +44,7 @@ use crate::progress::Progress;
 /// Part of what a survey is remembered by. Change it when the same source gives other mutants.
 const RECIPE: &str = "1";
 /// The same of the kernel that has many mutants.
-const SCHEMA_RECIPE: &str = "1";
+const SCHEMA_RECIPE: &str = "2";
 
 /// One changed kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +70,9 @@ pub struct GeneratedMutant {
     /// The place in that kernel at which it is noted that the changed statement is executed, if there is one.
     #[serde(skip)]
     pub place: Option<u32>,
+    /// Where that kernel notes that the mutant would have made a difference, if that can be noted.
+    #[serde(skip)]
+    pub difference: Option<u32>,
 }
 
 /// What the compiler makes of a mutant.
@@ -132,6 +136,8 @@ pub struct MutantSchema {
     chosen: BTreeSet<u32>,
     /// By number of a mutant: its place.
     of: BTreeMap<u32, u32>,
+    /// By number of a mutant: where it is noted that it makes a difference.
+    differs: BTreeMap<u32, u32>,
 }
 
 impl MutantSchema {
@@ -218,6 +224,7 @@ impl Generated {
             let known = schema.as_ref();
             mutant.choice = known.and_then(|it| it.chosen.get(&number)).map(|_| number);
             mutant.place = known.and_then(|it| it.of.get(&number)).copied();
+            mutant.difference = known.and_then(|it| it.differs.get(&number)).copied();
         }
         Self {
             sources,
@@ -352,6 +359,7 @@ fn described(changed: &Changed, definition: Definition<'_>, change: &Change) -> 
         object: ObjectCode::New,
         choice: None,
         place: None,
+        difference: None,
     }
 }
 

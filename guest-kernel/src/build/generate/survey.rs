@@ -113,6 +113,7 @@ impl<'a> Survey<'a> {
                     definition: made.definition,
                     change: &made.change,
                     number,
+                    compares: true,
                 })
                 .collect();
             let of = Schema::of(&file.source, &parts, schema.places, &mut |text| {
@@ -121,6 +122,7 @@ impl<'a> Survey<'a> {
             schema.places = of.end;
             schema.chosen.extend(of.chosen);
             schema.of.extend(of.places);
+            schema.differs.extend(of.differs);
             written.push((file, of.text));
         }
         if schema.of.is_empty() {

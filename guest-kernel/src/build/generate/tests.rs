@@ -195,15 +195,20 @@ fn mutants_are_told_apart_by_their_objects() {
 
 /// The functions of a program that is changed, and the calls that show what it does.
 const PROGRAM: &str = "static int twice(int a)\n{\n\tint b = a * 2;\n\tb += 1;\n\tb -= 1;\n\treturn b;\n}\n\
-    int f(int a, int b)\n{\n\tint i, sum = 3;\n\n\tif (a < b && b > 2)\n\t\tsum = twice(a);\n\telse if (a == b)\n\t\treturn 7;\n\
+    int f(int a, int b)\n{\n\tint i, sum = 3;\n\n\tif (b > 90)\n\t\treturn 1;\n\tif (a < b && b > 2)\n\t\tsum = twice(a);\n\telse if (a == b)\n\t\treturn 7;\n\
     \tfor (i = 0; i < b; i++) {\n\t\tif (i == 3)\n\t\t\tcontinue;\n\t\tif (i == 5)\n\t\t\tbreak;\n\t\tsum += i;\n\t}\n\
     \tswitch (a + 1) {\n\tcase 2:\n\t\tsum -= 5;\n\t\tbreak;\n\tcase 3:\n\t\tgoto out;\n\tdefault:\n\t\tsum++;\n\t}\n\
-    \tsum = sum > 9 ? 1 : sum;\nout:\n\treturn sum + 2;\n}\n";
+    \tsum = sum > 9 ? 1 : sum;\nout:\n\tsum += 2;\n\treturn sum;\n}\n";
 const CALLS: &str = "#include <stdio.h>\n#include <stdlib.h>\nint main(int n, char **v) {\n\
-    CHOOSE\n for (int a = -1; a < 5; a++) for (int b = -1; b < 7; b++) printf(\"%d \", f(a, b));\n return 0; }\n";
+    CHOOSE\n for (int a = -1; a < 5; a++) for (int b = -1; b < 7; b++) printf(\"%d \", f(a, b));\n END\n return 0; }\n";
 
-/// What a program prints; nothing where it does not compile or does not end in time.
+/// What a program prints; nothing where it does not compile.
 fn printed(folder: &std::path::Path, text: &str, argument: &str) -> Option<Vec<u8>> {
+    run(folder, text, argument).map(|it| it.stdout)
+}
+
+/// Runs a program that ends by itself or after two seconds; nothing where it does not compile.
+fn run(folder: &std::path::Path, text: &str, argument: &str) -> Option<std::process::Output> {
     use std::process::Command;
     let source = folder.join("program.c");
     let program = folder.join("program");
@@ -223,7 +228,7 @@ fn printed(folder: &std::path::Path, text: &str, argument: &str) -> Option<Vec<u
             .output()
             .unwrap()
     };
-    compiled.success().then(run).map(|it| it.stdout)
+    compiled.success().then(run)
 }
 
 #[test]
@@ -239,11 +244,17 @@ fn a_chosen_mutant_does_what_it_does_alone() {
             definition: made.definition,
             change: &made.change,
             number,
+            compares: true,
         })
         .collect();
     let folder = tempfile::tempdir().unwrap();
     let choose = "extern unsigned unwindlab_mutant; unwindlab_mutant = atoi(v[1]);";
-    let with_main = |text: &str, choose: &str| format!("{text}{}", CALLS.replace("CHOOSE", choose));
+    let with_main = |text: &str, choose: &str| {
+        format!(
+            "{text}{}",
+            CALLS.replace("CHOOSE", choose).replace("END", "")
+        )
+    };
     let whole = |text: &str| with_main(text, choose) + &schema::variables(500);
     let schema = schema::Schema::of(&files[0].source, &parts, 0, &mut |text| {
         Ok(printed(folder.path(), &whole(text), "0").is_some())
@@ -254,9 +265,17 @@ fn a_chosen_mutant_does_what_it_does_alone() {
     let unchanged = printed(folder.path(), &with_main(PROGRAM, ""), "");
     let same = printed(folder.path(), &whole(&schema.text), "0");
     assert_eq!(same, unchanged);
-    let mut differ = 0;
+    let noting = "for (int i = 0; i < 500; i++) fputc(unwindlab_reached[i], stderr);";
+    let noted = CALLS.replace("CHOOSE", choose).replace("END", noting);
+    let noted = format!("{}{noted}{}", schema.text, schema::variables(500));
+    let noted = run(folder.path(), &noted, "0").unwrap().stderr;
+    let note = |of: &std::collections::BTreeMap<u32, u32>, number: u32| {
+        Some(noted[*of.get(&number)? as usize] == 1)
+    };
+    let (mut differ, mut same) = (0, 0);
     for ((mutant, made), number) in all.iter().zip(1..) {
-        if number % 3 != 0 || !schema.chosen.contains(&number) {
+        let says_same = note(&schema.differs, number) == Some(false);
+        if number % 5 != 0 && !says_same || !schema.chosen.contains(&number) {
             continue;
         }
         let alone = with_main(&made.change.apply(PROGRAM), "");
@@ -264,8 +283,13 @@ fn a_chosen_mutant_does_what_it_does_alone() {
         let chosen = printed(folder.path(), &whole(&schema.text), &number.to_string());
         assert_eq!(chosen, alone, "{}", mutant.name);
         differ += usize::from(alone != unchanged);
+        // What is said to make no difference makes none.
+        if says_same {
+            assert_eq!(alone, unchanged, "{}", mutant.name);
+            same += 1;
+        }
     }
-    assert!(differ > 20, "{differ}");
+    assert!(differ > 20 && same > 2, "{differ} {same}");
 }
 
 #[test]

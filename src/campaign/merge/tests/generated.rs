@@ -20,6 +20,7 @@ fn row(name: &str, fate: MutationFate) -> MutationRow {
             object: ObjectCode::New,
             choice: None,
             place: None,
+            difference: None,
         },
         fate,
         argued: None,
