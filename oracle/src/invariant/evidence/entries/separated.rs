@@ -346,4 +346,66 @@ mod tests {
             assert_eq!(proof.is_some(), is_proof, "{proof:?}");
         }
     }
+
+    fn separates(kit: &Kit, a: usize, b: usize) -> bool {
+        let trace = kit.trace();
+        let facts = Facts::new(&trace, None);
+        facts
+            .separated(&trace.events[a], &trace.events[b])
+            .is_some()
+    }
+
+    #[test]
+    fn instructions_of_two_tasks_or_iterations_of_two_threads_do_not_separate() {
+        let mut kit = Kit::new(1);
+        let a = kit.inject(0, 1001, C, user(0x1000));
+        let b = kit.inject(0, 1002, C, user(0x1004));
+        assert!(!separates(&kit, a, b));
+        for (thread, iteration, separated) in [(1, 8, true), (1, 7, false), (2, 8, false)] {
+            let mut kit = Kit::new(1);
+            let a = kit.inject(0, 1001, C, kernel(0x9000).iteration(1, 7));
+            let b = kit.inject(0, 1001, C, kernel(0x9000).iteration(thread, iteration));
+            assert_eq!(separates(&kit, a, b), separated, "{thread} {iteration}");
+        }
+    }
+
+    /// Between two rings a tie of the clock decides nothing, and the returns do.
+    #[test]
+    fn returns_order_two_records_of_one_time() {
+        for returns in [false, true] {
+            let mut kit = Kit::new(2);
+            kit.witness();
+            let at = |iteration| kernel(0x9000).iteration(1, iteration);
+            let a = kit.inject(0, 1001, C, at(7));
+            if returns {
+                kit.returns(0, 1001);
+            }
+            let b = kit.inject(1, 1001, C, at(8));
+            let mut trace = kit.trace();
+            trace.events[b].time = trace.events[a].time;
+            let facts = Facts::new(&trace, None);
+            let separated = |x: usize, y: usize| {
+                let [x, y] = [x, y].map(|at| &trace.events[at]);
+                facts.separated(x, y).is_some()
+            };
+            assert_eq!((separated(a, b), separated(b, a)), (returns, false));
+        }
+    }
+
+    /// Markers are searched from a place near the first record.
+    #[test]
+    fn system_calls_behind_both_records_do_not_hide_those_between() {
+        let mut kit = Kit::new(1);
+        let a = kit.nmi(0, 1001, C);
+        kit.sys_exit(0, 1001);
+        kit.sys_enter(0, 1001);
+        let b = kit.nmi(0, 1001, C);
+        for _ in 0..20 {
+            kit.sys_exit(0, 1001);
+            kit.sys_enter(0, 1001);
+        }
+        let c = kit.nmi(0, 1001, C);
+        assert!(separates(&kit, a, b));
+        assert!(separates(&kit, b, c));
+    }
 }
