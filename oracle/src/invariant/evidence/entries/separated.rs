@@ -408,4 +408,34 @@ mod tests {
         assert!(separates(&kit, a, b));
         assert!(separates(&kit, b, c));
     }
+
+    /// Where NMIs in user mode leave no samples, their returns cannot be told from others.
+    #[test]
+    fn returns_prove_nothing_where_nmis_in_user_mode_leave_no_samples() {
+        type Change = fn(&mut Kit);
+        let separated = |changes: &[Change]| {
+            let mut kit = Kit::new(2);
+            kit.witness();
+            let a = kit.kernel_only(1, 1001);
+            kit.returns(1, 1001);
+            kit.returns(1, 1001);
+            let b = kit.kernel_only(1, 1001);
+            kit.inject(0, 1002, C, user(0x1000));
+            changes.iter().for_each(|change| change(&mut kit));
+            separates(&kit, a, b)
+        };
+        let unseen: Change = |kit| kit.inject_unseen(0, user(0x1004));
+        let lossy: Change = |kit| {
+            kit.lost(1, 1);
+        };
+        let closed: Change = |kit| kit.close(0, "nmi");
+        let corrupt: Change = |kit| kit.corrupt("ring 1");
+        assert!(separated(&[]));
+        assert!(separated(&[unseen]), "each NMI of the CPU leaves a sample");
+        assert!(separated(&[lossy]), "those of the CPU are matched");
+        assert!(separated(&[corrupt]), "those of the CPU are matched");
+        assert!(!separated(&[unseen, lossy]));
+        assert!(!separated(&[unseen, corrupt]));
+        assert!(!separated(&[unseen, closed]));
+    }
 }
