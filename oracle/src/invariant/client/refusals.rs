@@ -217,6 +217,8 @@ mod tests {
                 kit.leave(2);
             }
         };
+        // One that was over before.
+        kit.ask(1, client(0), 0, C);
         others(&mut kit);
         let inner = kit.nmi_at(0x77).ask(1, client(0), 0, C);
         let outer = kit.ask_since(1, client(0), -22, 0, inner);

@@ -397,7 +397,12 @@ fn a_slot_is_read_when_it_is_written() {
     assert_eq!(slot(&memory, &PAGES, 67), None);
     assert_eq!(slot(&memory, &PAGES, 68), None);
     assert_eq!(slot(&memory, &PAGES, u64::MAX), None);
-    // The number that would make the commit word 0.
-    let pages = [&[0][..], &[0x3000; 1]].concat();
-    assert_eq!(slot(&memory, &pages, 0), None);
+    // Its pages may lie anywhere.
+    let Flat(mut bytes) = memory;
+    let second = bytes.split_off(2 * PAGE_SIZE);
+    bytes.splice(PAGE_SIZE..PAGE_SIZE, second);
+    let pages = [0, 0x2000, 0x1000];
+    assert_eq!(slot(&Flat(bytes.clone()), &pages, 0), Some((13, 0)));
+    assert_eq!(slot(&Flat(bytes.clone()), &pages, 66), Some((2, 3)));
+    assert_eq!(slot(&Flat(bytes), &PAGES, 66), None);
 }

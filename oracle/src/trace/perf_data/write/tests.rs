@@ -205,4 +205,5 @@ fn names_of_tasks_are_made_up_as_perf_does() {
     assert_eq!(written(TID), trailer(0));
     assert_eq!(written(TIME | CPU), vec![0; 16]);
     assert_eq!(written(0), [0_u8; 0]);
+    assert_eq!(written(TID | 1 << 63), [0_u8; 0], "of no known trailer");
 }
