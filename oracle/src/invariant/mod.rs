@@ -244,6 +244,15 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_violation_in_a_line_names_its_invariant() {
+        let mut kit = testkit::Kit::new(1);
+        kit.nmi(0, 1001, 0);
+        let list = testkit::violated("C4", &kit.trace());
+        assert!(list[0].line().starts_with("C4 violated: "));
+        assert!(list[0].line().ends_with(&list[0].message));
+    }
+
     /// The rings of a stock 7.2 kernel that the decoder is tested with, the attributes put right
     /// that matter here: which event is the tracepoint, and that the one for throttling does not
     /// defer. The stack of both children is that of the first record 22 that shows all of it.

@@ -226,4 +226,32 @@ mod tests {
         assert_eq!((evidence, undecided), (1, 1));
         assert_eq!(excused, ["1 undecided: no markers"]);
     }
+
+    #[test]
+    fn what_another_client_found_is_added() {
+        let mut tally = Tally::new("C1", "no samples");
+        tally.holds();
+        tally.undecided("no markers");
+        let mut other = Tally::new("C1", "no samples");
+        other.holds_on(2);
+        other.undecided("no markers");
+        other.undecided("no witness");
+        other.note(3, "late samples");
+        other.note(0, "early ones");
+        tally.absorb("a", other, |_| Vec::new());
+        let evidence = 3;
+        let undecided = 3;
+        let excused = [
+            "a: 3 late samples",
+            "2 undecided: no markers",
+            "1 undecided: no witness",
+        ];
+        let excused = excused.map(str::to_owned).to_vec();
+        let expected = Check::Holds {
+            evidence,
+            undecided,
+            excused,
+        };
+        assert_eq!(tally.finish(), expected);
+    }
 }

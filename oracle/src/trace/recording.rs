@@ -275,3 +275,23 @@ pub enum TrialEnd {
         reason: String,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_recording_has_another_hash() {
+        let of = |vcpus| {
+            let recording = Recording {
+                vcpus,
+                ..Recording::default()
+            };
+            recording.sha256().unwrap()
+        };
+        assert_eq!(of(1), of(1));
+        assert_ne!(of(1), of(2));
+        let is_hash = of(1).len() == 64 && of(1).bytes().all(|it| it.is_ascii_hexdigit());
+        assert!(is_hash, "{}", of(1));
+    }
+}

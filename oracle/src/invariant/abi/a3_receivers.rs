@@ -196,4 +196,33 @@ mod tests {
         kit.lost(0, 1);
         assert!(not_exercised("A3", &kit).contains("XA"));
     }
+
+    /// A kernel that writes each record 22 to all of them would have written it there.
+    #[test]
+    fn a_side_band_event_that_does_not_ask_and_gets_nothing_is_evidence() {
+        type Change = fn(&mut unwindlab_abi::plan::EventSpec);
+        let beside = |change: Change, closed: Option<u32>| {
+            let mut kit = Kit::new(2);
+            kit.open(spec("beside", EventSource::Dummy));
+            kit.spec("beside", change);
+            if let Some(cpu) = closed {
+                kit.close(cpu, "beside");
+            }
+            kit.nmi(0, 1001, C);
+            kit.deferred(0, 1001, C, &[0x40]);
+            kit
+        };
+        let changes: [Change; 4] = [
+            |spec| spec.task = true,
+            |spec| spec.comm = true,
+            |spec| spec.mmap = true,
+            |spec| spec.context_switch = true,
+        ];
+        for change in changes {
+            assert_eq!(holds("A3", &beside(change, None)).0, 1);
+            assert_eq!(holds("A3", &beside(change, Some(1))).0, 1);
+            not_exercised("A3", &beside(change, Some(0)));
+        }
+        not_exercised("A3", &beside(|_| (), None));
+    }
 }

@@ -133,4 +133,32 @@ mod tests {
         kit.nmi(0, 1001, C);
         not_exercised("A4", &kit);
     }
+
+    #[test]
+    fn what_was_cut_and_what_was_longer_is_counted() {
+        let mut kit = cut(&NMI_FRAMES);
+        kit.deferred(0, 1001, C, &[0x40; 5]);
+        let notes = [
+            "1 kernel parts cut at max_stack",
+            "1 records 22 longer than max_stack",
+        ];
+        assert_eq!(holds("A4", &kit).1, notes);
+    }
+
+    /// The instruction is there, in as many addresses as the limit: nothing need have been cut.
+    #[test]
+    fn a_kernel_part_of_the_limits_length_does_not_exercise_it() {
+        let whole = cut(&[NMI_FRAMES[1], 0xffff_ffff_8100_0800]);
+        assert!(not_exercised("A4", &whole).contains("1 undecided"));
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        assert!(!not_exercised("A4", &kit).contains("undecided"), "no limit");
+    }
+
+    #[test]
+    fn a_stack_of_the_limits_length_is_not_cut() {
+        let mut kit = limited(4);
+        kit.deferred(0, 1001, C, &[0x1004, 0x2000, 0x2000, 0x3000]);
+        not_exercised("A4", &kit);
+    }
 }

@@ -126,4 +126,21 @@ mod tests {
         kit.drop_last();
         not_exercised("A5", &kit);
     }
+
+    #[test]
+    fn only_nmis_that_a_thread_armed_on_the_cpu_are_counted() {
+        let at = kernel(0xffff_ffff_8100_1000);
+        let mut kit = Kit::new(2);
+        kit.inject(0, 1001, C, at.iteration(0, 1));
+        for iteration in 1..4 {
+            kit.inject(1, 1002, C, at.iteration(1, iteration));
+        }
+        assert_eq!(holds("A5", &kit).0, 4);
+
+        // A sample of another injection shows nothing of the one that was armed for user mode.
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, user(0x1000).iteration(0, 1));
+        kit.inject(0, 1001, C, at);
+        assert!(not_exercised("A5", &kit).contains("1 undecided"));
+    }
 }

@@ -178,7 +178,7 @@ fn predecessor(
 mod tests {
     use super::*;
     use crate::invariant::testkit::lab::{
-        C, LabKit, NEXT, STACK, client, holds, not_exercised, violated,
+        C, LabKit, NEXT, STACK, client, holds, not_exercised, undecided, violated,
     };
     use crate::invariant::testkit::violated as violated_in;
 
@@ -308,5 +308,80 @@ mod tests {
             later.cancel(client(1));
             assert_eq!(violated(none, &later), [3]);
         }
+    }
+
+    #[test]
+    fn r4_only_a_callback_that_was_due_was_prevented() {
+        let r4 = "R4";
+        // Asked for when the cancellation had begun.
+        let mut kit = LabKit::new();
+        kit.mark(client(0), LabKind::Cancel);
+        kit.ask(1, client(0), 0, C);
+        kit.mark(client(0), LabKind::Cancelled);
+        kit.leave(1);
+        not_exercised(r4, &kit);
+
+        // By another client, which is called.
+        let mut kit = LabKit::new();
+        kit.ask(1, client(1), 0, C);
+        kit.cancel(client(0));
+        kit.leave(1);
+        not_exercised(r4, &kit);
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, C);
+        kit.ask(1, client(1), 0, C);
+        kit.cancel(client(0));
+        kit.call(1, client(1), C, &STACK);
+        kit.leave(1);
+        assert_eq!(holds(r4, &kit).0, 1);
+
+        // Made before.
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, C);
+        kit.call(1, client(0), C, &STACK);
+        kit.cancel(client(0));
+        kit.leave(1);
+        assert_eq!(undecided(r4, &kit), 0);
+
+        // The entry is over before the cancellation is.
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, C);
+        kit.mark(client(0), LabKind::Cancel);
+        kit.leave(1);
+        kit.mark(client(0), LabKind::Cancelled);
+        not_exercised(r4, &kit);
+    }
+
+    #[test]
+    fn r4_a_callback_that_ended_during_the_cancellation_is_undecided() {
+        let mut kit = LabKit::new();
+        let call = kit.begin(1, client(0), C, &STACK);
+        kit.mark(client(0), LabKind::Cancel);
+        kit.end(1, client(0), call);
+        kit.mark(client(0), LabKind::Cancelled);
+        assert_eq!(undecided("R4", &kit), 1);
+    }
+
+    #[test]
+    fn r5_a_bystander_is_registered_from_the_first_call_to_the_last() {
+        let asked_and_called = |kit: &mut LabKit| {
+            kit.ask(1, client(0), 0, C);
+            kit.call(1, client(0), C, &STACK);
+        };
+        let mut kit = LabKit::new();
+        asked_and_called(&mut kit);
+        kit.cancel(client(1));
+        assert_eq!(holds("R5", &kit).0, 1);
+
+        let mut kit = LabKit::new();
+        kit.cancel(client(1));
+        asked_and_called(&mut kit);
+        assert_eq!(undecided("R5", &kit), 1);
+
+        let mut kit = LabKit::empty();
+        kit.registered(client(0), 0);
+        asked_and_called(&mut kit);
+        kit.registered(client(1), 0);
+        assert_eq!(undecided("R5", &kit), 1);
     }
 }

@@ -199,4 +199,54 @@ mod tests {
             assert_eq!(matches!(found, Check::Violated(_)), decided, "{found:?}");
         }
     }
+
+    #[test]
+    fn what_is_wrong_with_a_refusal_is_told() {
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), -22, 0);
+        let list = crate::invariant::testkit::violated("R6", &kit.trace());
+        assert!(list[0].message.ends_with("the client is not cancelled"));
+    }
+
+    /// What overtook a request is searched from the record on before which it began.
+    #[test]
+    fn the_request_in_the_middle_is_found_in_a_long_log() {
+        let mut kit = LabKit::new();
+        let others = |kit: &mut LabKit| {
+            for _ in 0..20 {
+                kit.leave(2);
+            }
+        };
+        // One that was over before.
+        kit.ask(1, client(0), 0, C);
+        others(&mut kit);
+        let inner = kit.nmi_at(0x77).ask(1, client(0), 0, C);
+        let outer = kit.ask_since(1, client(0), -22, 0, inner);
+        others(&mut kit);
+        assert_eq!(violated("R6", &kit), [inner, outer]);
+    }
+
+    /// A sample that asks for nothing has neither a cookie nor a chain.
+    #[test]
+    fn who_asks_defers_chains_with_a_user_part_for_all() {
+        type Change = fn(&mut unwindlab_abi::plan::EventSpec);
+        let changes: [(Change, usize); 5] = [
+            (|_| (), 1),
+            (|spec| spec.defer_callchain = false, 0),
+            (|spec| spec.sample_type &= !super::CALLCHAIN, 0),
+            (|spec| spec.exclude_callchain_user = true, 0),
+            (
+                |spec| spec.details.target = unwindlab_abi::EventTarget::Thread(0),
+                0,
+            ),
+        ];
+        for (number, (change, wrong)) in changes.into_iter().enumerate() {
+            let mut kit = Kit::new(1);
+            kit.thread(0, 1001);
+            kit.spec("nmi", change);
+            kit.kernel_only(0, 1001);
+            let found = crate::invariant::testkit::violated("R6", &kit.trace());
+            assert_eq!(found.len(), wrong, "{number}");
+        }
+    }
 }

@@ -281,4 +281,31 @@ mod tests {
         let a = few.registered(client(2), -16);
         assert_eq!(violated(limited, &few), [a]);
     }
+
+    #[test]
+    fn r1_what_a_cancelled_client_gets_is_no_matter_of_it() {
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, C);
+        kit.cancel(client(0));
+        kit.ask(1, client(0), 0, C);
+        assert_eq!(holds("R1", &kit).0, 1);
+    }
+
+    #[test]
+    fn r3_a_cancelled_client_leaves_its_place() {
+        let places = u16::try_from(super::PLACES).unwrap();
+        let mut kit = LabKit::empty();
+        for number in 0..places {
+            kit.registered(client(number), 0);
+        }
+        kit.registered(client(places), -16);
+        kit.registered(client(places), -16);
+        let [_, _] = kit.cancel(client(0));
+        kit.registered(client(places), 0);
+        let (evidence, notes) = holds("R3", &kit);
+        assert_eq!(
+            (evidence, notes),
+            (2, vec!["2 registrations refused".to_owned()])
+        );
+    }
 }

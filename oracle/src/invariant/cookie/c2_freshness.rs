@@ -69,8 +69,9 @@ fn answered(facts: &Facts<'_>, request: &Request<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use crate::invariant::Check;
     use crate::invariant::testkit::{
-        Kit, holds, kernel, not_exercised, undecided, user, violations,
+        Kit, check, holds, kernel, not_exercised, undecided, user, violations,
     };
 
     const C: u64 = 3 << 32 | 1;
@@ -125,5 +126,43 @@ mod tests {
         kit.inject(0, 1001, C, user(0x1000));
         kit.inject(0, 1001, C, kernel(0xffff_ffff_8100_0000));
         not_exercised("C2", &kit);
+    }
+
+    /// A cookie that a task may have kept takes the evidence of those that were not answered only.
+    #[test]
+    fn a_cookie_that_was_answered_in_its_entry_was_not_kept() {
+        let judged = |answered: bool, unknown: u64| {
+            let mut kit = Kit::new(1);
+            kit.witness();
+            kit.nmi(0, 1001, C);
+            if answered {
+                kit.deferred(0, 1001, C, &[0x40]);
+            }
+            kit.returns(0, 1001);
+            kit.returns(0, 1001);
+            kit.nmi(0, 1001, C + (2 << 32));
+            // Of these nobody noted anything.
+            let mut trace = kit.trace();
+            let mut more = Kit::new(1);
+            more.nmi(0, 2001, C + (4 << 32));
+            more.nmi(0, 2001, unknown);
+            let begin = trace.events.len();
+            for (at, mut event) in (begin..).zip(more.trace().events) {
+                (event.index, event.position) = (at, at);
+                event.time = event.time.map(|it| it + 1000);
+                event.start = u64::MAX / 2;
+                event.ring_index = usize::MAX;
+                trace.events.push(event);
+            }
+            match check("C2", &trace) {
+                Check::Holds { evidence, .. } => evidence,
+                Check::NotExercised { .. } => 0,
+                Check::Violated(list) => panic!("{list:?}"),
+            }
+        };
+        let kept = C + (4 << 32);
+        assert_eq!((judged(true, kept), judged(false, kept)), (1, 0));
+        // Two cookies of two entries or of one: nothing was kept.
+        assert_eq!(judged(false, C + (6 << 32)), 1);
     }
 }

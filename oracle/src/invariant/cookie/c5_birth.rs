@@ -94,4 +94,25 @@ mod tests {
     fn a_trace_without_cookies_does_not_exercise_it() {
         not_exercised("C5", &Kit::new(1));
     }
+
+    /// The cookie was asked for since the task's last request with another one.
+    #[test]
+    fn only_a_loss_since_the_request_before_is_an_excuse() {
+        let judged = |lost_at: usize| {
+            let mut kit = Kit::new(2);
+            for at in 0..2 {
+                if lost_at == at {
+                    kit.lost(1, 1);
+                }
+                match at {
+                    0 => kit.nmi(0, 1001, 3 << 32 | 1),
+                    _ => kit.sys_enter(0, 1001),
+                };
+            }
+            kit.nmi(0, 1001, 5 << 32 | 2);
+            kit
+        };
+        violations("C5", &judged(0));
+        assert!(not_exercised("C5", &judged(1)).contains("XA"));
+    }
 }

@@ -108,4 +108,16 @@ mod tests {
         kit.nmi(1, 1002, 3 << 32 | 2);
         not_exercised("C6", &kit);
     }
+
+    #[test]
+    fn half_the_range_ahead_is_behind() {
+        let counts = |second: u64| {
+            let mut kit = Kit::new(1);
+            kit.nmi(0, 1001, 1 << 32 | 1);
+            kit.nmi(0, 1001, second << 32 | 1);
+            kit
+        };
+        assert_eq!(holds("C6", &counts(1 << 31)).0, 1);
+        violations("C6", &counts(1 + (1 << 31)));
+    }
 }

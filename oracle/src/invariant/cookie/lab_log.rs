@@ -352,4 +352,51 @@ mod tests {
         kit.perf.nmi(0, 1001, NEXT);
         holds("C7", &kit);
     }
+
+    #[test]
+    fn c1_pairs_on_two_cpus_are_counted() {
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, C);
+        kit.ask(1, client(0), 1, C);
+        kit.on(1).ask(1, client(0), 1, C);
+        let (evidence, notes) = holds("C1", &kit);
+        assert_eq!(
+            (evidence, notes),
+            (2, vec!["1 pairs of requests on two CPUs".to_owned()])
+        );
+    }
+
+    #[test]
+    fn c3_one_task_shares_with_nobody() {
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, C);
+        kit.leave(1);
+        kit.ask(1, client(0), 0, NEXT);
+        not_exercised("C3", &kit);
+    }
+
+    #[test]
+    fn c4_a_callback_for_a_bad_cookie_goes_with_the_last_request_of_its_client() {
+        let mut kit = LabKit::new();
+        let asked = kit.ask(1, client(0), 0, C);
+        kit.ask(1, client(1), 0, C);
+        kit.ask(2, client(0), 0, C);
+        let called = kit.call(1, client(0), 0, &STACK);
+        assert_eq!(violated("C4", &kit), [asked, called]);
+        let list = crate::invariant::testkit::violated("C4", &kit.trace());
+        assert!(list[0].message.starts_with("a callback of task 1001"));
+    }
+
+    #[test]
+    fn c6_half_the_range_ahead_is_behind() {
+        let counts = |second: u64| {
+            let mut kit = LabKit::new();
+            kit.ask(1, client(0), 0, 1 << 32 | 1);
+            kit.leave(1);
+            kit.ask(1, client(0), 0, second << 32 | 1);
+            kit
+        };
+        assert_eq!(holds("C6", &counts(1 << 31)).0, 1);
+        violated("C6", &counts(1 + (1 << 31)));
+    }
 }

@@ -226,4 +226,44 @@ mod tests {
         }
         assert_eq!(violated("P2", &kit).len(), 8);
     }
+
+    /// Who asked second was registered first: a run for each request would call them against the order of the list.
+    #[test]
+    fn p1_an_order_that_runs_for_each_request_would_not_make_is_evidence() {
+        let mut kit = LabKit::empty();
+        for number in 0..3 {
+            kit.registered(client(number), 0);
+        }
+        for number in [1, 2, 0] {
+            kit.ask(1, client(number), 0, C);
+        }
+        for number in [2, 1, 0] {
+            kit.call(1, client(number), C, &STACK);
+        }
+        kit.leave(1);
+        assert_eq!(holds("P1", &kit).0, 1);
+    }
+
+    #[test]
+    fn p2_an_entry_that_the_log_does_not_see_the_end_of_is_no_evidence() {
+        let mut kit = LabKit::new();
+        kit.ask(1, client(0), 0, C);
+        kit.call(1, client(0), C, &STACK);
+        not_exercised("P2", &kit);
+    }
+
+    #[test]
+    fn p2_so_many_callbacks_may_be_and_no_more() {
+        let calls = |times: usize| {
+            let mut kit = LabKit::new();
+            kit.ask(1, client(0), 0, C);
+            for _ in 0..times {
+                kit.call(1, client(0), C, &STACK);
+            }
+            kit.leave(1);
+            kit
+        };
+        assert_eq!(holds("P2", &calls(super::ENDLESS)).0, 1);
+        violated("P2", &calls(super::ENDLESS + 1));
+    }
 }

@@ -104,3 +104,44 @@ impl Facts<'_> {
         self.cut.has_one_for(answer.task, answer.event)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariant::testkit::{Kit, violations};
+
+    /// As with records: in a ring the position decides, between rings the clock.
+    #[test]
+    fn a_chain_that_was_cut_is_for_what_is_not_certainly_earlier() {
+        let mut kit = Kit::new(2);
+        let earlier = kit.kernel_only(0, 1001);
+        let elsewhere = kit.kernel_only(1, 1001);
+        let at = kit.kernel_only(0, 1001);
+        let later = kit.kernel_only(0, 1001);
+        let mut trace = kit.trace();
+        let mut cut = CutChains::default();
+        cut.add(None, &trace.events[at]);
+        let is_for = |event: &Event| cut.has_one_for(None, event);
+        assert!(!is_for(&trace.events[earlier]));
+        assert!(is_for(&trace.events[later]));
+        assert!(!is_for(&trace.events[elsewhere]));
+        for (time, expected) in [
+            (trace.events[at].time, true),
+            (Some(u64::MAX), true),
+            (None, true),
+        ] {
+            trace.events[elsewhere].time = time;
+            assert_eq!(is_for(&trace.events[elsewhere]), expected, "{time:?}");
+        }
+        // The clock of one ring says nothing against its positions.
+        trace.events[earlier].time = Some(u64::MAX);
+        assert!(!is_for(&trace.events[earlier]));
+    }
+
+    #[test]
+    fn without_a_chain_that_was_cut_no_birth_is_hidden() {
+        let mut kit = Kit::new(2);
+        kit.nmi(0, u32::MAX, 3 << 32 | 2);
+        violations("C5", &kit);
+    }
+}

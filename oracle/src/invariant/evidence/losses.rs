@@ -110,3 +110,43 @@ impl Losses {
         ))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariant::testkit::Kit;
+
+    #[test]
+    fn a_loss_lies_between_its_record_and_the_one_before() {
+        let mut kit = Kit::new(1);
+        let mut lost = || {
+            // So many places an order may differ from that of the clock.
+            for _ in 0..=NESTING {
+                kit.kernel_only(0, 1001);
+            }
+            kit.lost(0, 1)
+        };
+        let (first, second) = (lost(), lost());
+        let trace = kit.trace();
+        let losses = Losses::new(&trace);
+        let time = |index: usize| trace.events[index].time;
+        let between = |from: usize, to: usize| losses.between(time(from), time(to)).is_some();
+        assert!(between(first, first) && between(second, second));
+        assert!(between(first - 1, first));
+        let behind = time(first).map(|it| it + 1);
+        assert_eq!(losses.between(behind, behind), None);
+        assert!(losses.between(behind, None).is_some());
+    }
+
+    #[test]
+    fn a_record_of_nothing_lost_and_an_event_that_goes_on_lose_nothing() {
+        let mut kit = Kit::new(1);
+        kit.lost(0, 0);
+        kit.lost(0, 1);
+        for on in [false, true] {
+            kit.push(0, 0, 0, EventKind::Throttle { on, id: 1 });
+        }
+        let found: Vec<bool> = kit.trace().events.iter().map(loses).collect();
+        assert_eq!(found, [false, true, false, true]);
+    }
+}

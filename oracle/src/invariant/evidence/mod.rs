@@ -33,6 +33,8 @@ mod syscalls;
 mod tasks;
 mod unanswered;
 pub(super) mod views;
+#[cfg(test)]
+mod views_tests;
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;

@@ -78,3 +78,51 @@ impl<'t> Returns<'t> {
         noted.is_some_and(|next| next.is_some())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariant::testkit::Kit;
+    use crate::invariant::testkit::lab::{C, LabKit, client};
+
+    #[test]
+    fn a_record_from_before_the_witness_or_behind_its_end_has_no_count() {
+        let mut kit = Kit::new(1);
+        kit.kernel_only(0, 1001);
+        kit.witness();
+        kit.kernel_only(0, 1001);
+        kit.returns(0, 1001);
+        kit.kernel_only(0, 1001);
+        let mut trace = kit.trace();
+        let counts = |trace: &Trace| {
+            let returns = Returns::new(trace);
+            let all = trace.events.iter().map(|it| returns.before(it));
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(counts(&trace), [None, Some(0), Some(1)]);
+        trace.witness.as_mut().unwrap().complete = false;
+        assert_eq!(counts(&trace), [None, Some(0), None]);
+    }
+
+    #[test]
+    fn a_slot_of_the_log_has_a_count_in_the_same_way() {
+        let mut kit = LabKit::empty();
+        kit.perf.witness();
+        for returned in 1..=4 {
+            kit.ask(1, client(0), 0, C);
+            kit.perf.returns_at(0, 1001, returned);
+        }
+        kit.ask(1, client(0), 0, C);
+        let mut trace = kit.trace();
+        trace.witness.as_mut().unwrap().begin.log = 2;
+        let counts = |trace: &Trace| {
+            let returns = Returns::new(trace);
+            let slots = &trace.lab.as_ref().unwrap().events;
+            let all = slots.iter().map(|it| returns.before_slot(it));
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(counts(&trace), [None, None, Some(2), Some(3), Some(4)]);
+        trace.witness.as_mut().unwrap().complete = false;
+        assert_eq!(counts(&trace), [None, None, Some(2), Some(3), None]);
+    }
+}

@@ -179,7 +179,8 @@ fn mark_of(trace: &Trace, event: &Event) -> Option<(u32, Mark)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::invariant::testkit::Kit;
+    use crate::invariant::testkit::{Kit, spec};
+    use unwindlab_abi::plan::EventSource;
 
     #[test]
     fn a_fork_starts_a_new_life() {
@@ -237,5 +238,66 @@ mod tests {
         let tasks = Tasks::new(&trace);
         assert_eq!(tasks.of(&trace.events[idle]), None);
         assert_eq!(tasks.of(&trace.events[gone]), None);
+    }
+
+    fn lives(trace: &Trace) -> Vec<Option<u32>> {
+        let tasks = Tasks::new(trace);
+        { trace.events.iter() }
+            .map(|event| tasks.of(event).map(|task| task.life))
+            .collect()
+    }
+
+    /// As an exec takes the tid over at some moment behind the exit record.
+    #[test]
+    fn behind_an_exit_that_a_tid_lives_through_nobody_is_known() {
+        let mut kit = Kit::new(1);
+        kit.kernel_only(0, 1001);
+        kit.kernel_only(0, 1001);
+        kit.exit(0, 1001);
+        kit.kernel_only(0, 1001);
+        kit.exec(0, 1001);
+        kit.kernel_only(0, 1001);
+        let known = Some(0);
+        assert_eq!(lives(&kit.trace()), [known, known, known, None, None, None]);
+    }
+
+    #[test]
+    fn a_fork_that_two_events_wrote_is_one() {
+        let mut kit = Kit::new(1);
+        let copy = kit.open(spec("copy", EventSource::Dummy));
+        for _ in 0..2 {
+            kit.fork(0, 1000, 1001);
+            let fork = kit.trace().events.last().unwrap().kind.clone();
+            kit.push(0, 1000, copy, fork);
+            kit.kernel_only(0, 1001);
+        }
+        let found = lives(&kit.trace());
+        assert_eq!((found[2], found[5]), (Some(1), Some(2)));
+    }
+
+    /// It has no place among the forks and exits.
+    #[test]
+    fn a_record_without_a_time_is_of_the_only_life_of_its_tid() {
+        let of = |marks: &[fn(&mut Kit)]| {
+            let mut kit = Kit::new(1);
+            kit.kernel_only(0, 1002);
+            marks.iter().for_each(|mark| mark(&mut kit));
+            let at = kit.kernel_only(0, 1001);
+            let mut trace = kit.trace();
+            trace.events[at].time = None;
+            lives(&trace)[at]
+        };
+        let fork: fn(&mut Kit) = |kit| {
+            kit.fork(0, 1000, 1001);
+        };
+        let exit: fn(&mut Kit) = |kit| {
+            kit.exit(0, 1001);
+        };
+        assert_eq!(of(&[]), Some(0));
+        assert_eq!(of(&[exit]), Some(0));
+        assert_eq!(of(&[fork]), Some(1));
+        assert_eq!(of(&[fork, exit]), Some(1));
+        assert_eq!(of(&[exit, fork]), None);
+        assert_eq!(of(&[fork, exit, fork]), None);
     }
 }

@@ -365,6 +365,8 @@ fn like(pattern: &str, text: &str) -> bool {
 #[cfg(test)]
 mod behind_tests;
 #[cfg(test)]
+mod flaw_tests;
+#[cfg(test)]
 mod instance_tests;
 #[cfg(test)]
 mod overtaken_tests;

@@ -69,6 +69,10 @@ fn the_embedded_list_is_well_formed_and_written_up() {
         let page = root.join(format!("{}.md", finding.id));
         assert!(page.is_file(), "{} is missing", page.display());
     }
+    let pages = std::fs::read_dir(root).unwrap();
+    let names = pages.map(|it| it.unwrap().file_name().into_string().unwrap());
+    let written_up = names.filter(|it| it.starts_with('F')).count();
+    assert_eq!(list.iter().count(), written_up);
 }
 
 #[test]

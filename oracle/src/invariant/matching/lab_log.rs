@@ -86,6 +86,8 @@ pub fn once(lab: &Lab<'_>, tally: &mut Tally) {
 
 #[cfg(test)]
 mod tests {
+    use crate::invariant::Check;
+    use crate::invariant::testkit::check;
     use crate::invariant::testkit::lab::{
         C, LabKit, NEXT, STACK, client, holds, not_exercised, violated,
     };
@@ -209,5 +211,56 @@ mod tests {
         kit.leave(1);
         let b = kit.call(1, client(0), C, &STACK);
         assert_eq!(violated("M2", &kit), [a, b]);
+    }
+
+    /// Only code that makes a system call each time comes back to no instruction without one.
+    #[test]
+    fn m1_the_instruction_is_in_the_leaf_of_the_thread_that_makes_a_system_call() {
+        let evidence = |change: fn(&mut unwindlab_abi::message::ThreadAnnounce)| {
+            let mut kit = LabKit::new();
+            kit.perf.thread(0, 1001);
+            let asked = kit.nmi_at(0x1004).with(|f| f.user = true);
+            asked.ask(1, client(0), 0, C);
+            kit.call(1, client(0), C, &STACK);
+            kit.leave_from(1, 0x1004, true);
+            let mut trace = kit.trace();
+            change(&mut trace.threads[0]);
+            match check("M1", &trace) {
+                Check::Holds { evidence, .. } => evidence,
+                _ => 0,
+            }
+        };
+        assert_eq!(evidence(|_| ()), 1);
+        assert_eq!(evidence(|thread| thread.tid = 1002), 0);
+        assert_eq!(evidence(|thread| thread.stack.syscall_return = 0), 0);
+        assert_eq!(evidence(|thread| thread.stack.leaf_start = 0x1008), 0);
+    }
+
+    #[test]
+    fn m1_requests_that_need_no_answer_are_counted() {
+        let mut kit = LabKit::new();
+        for task in [1, 2] {
+            kit.ask(task, client(0), 0, C);
+            kit.ask(task, client(1), 0, C);
+            kit.call(task, client(1), C, &STACK);
+        }
+        kit.cancel(client(0));
+        kit.leave(1);
+        kit.leave(2);
+        kit.ask(1, client(1), 0, NEXT);
+        kit.ask(2, client(1), 0, NEXT);
+        let notes = [
+            "2 requests whose client was cancelled meanwhile",
+            "2 requests of entries that the log does not see the end of (XD)",
+        ];
+        assert_eq!(holds("M1", &kit).1, notes);
+    }
+
+    #[test]
+    fn m2_two_callbacks_for_no_cookie_answer_nothing_twice() {
+        let mut kit = LabKit::new();
+        kit.call(1, client(0), 0, &STACK);
+        kit.call(1, client(0), 0, &STACK);
+        assert_eq!(holds("M2", &kit).0, 1);
     }
 }

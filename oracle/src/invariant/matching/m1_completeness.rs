@@ -159,6 +159,8 @@ mod tests {
         let mut kit = Kit::new(1);
         kit.spec("track", |spec| spec.defer_output = false);
         kit.nmi(0, 1001, C);
-        not_exercised("M1", &kit);
+        let lacks = "no event receives record 22";
+        assert!(not_exercised("M1", &kit).contains(lacks));
+        assert!(!not_exercised("M1", &Kit::new(1)).contains(lacks));
     }
 }

@@ -52,7 +52,8 @@ fn name(event: &crate::trace::Event) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+    use crate::invariant::Check;
+    use crate::invariant::testkit::{Kit, check, holds, not_exercised, violations};
 
     const C: u64 = 3 << 32 | 1;
 
@@ -93,5 +94,63 @@ mod tests {
         kit.nmi(0, 1001, C);
         kit.deferred(0, 1001, C + 2, &[0x40]);
         not_exercised("M4", &kit);
+    }
+
+    #[test]
+    fn an_exec_before_or_behind_is_no_excuse() {
+        let mut kit = Kit::new(1);
+        kit.exec(0, 1000);
+        kit.nmi(0, 1001, C);
+        kit.deferred(0, 1000, C, &[0x40]);
+        kit.exec(0, 1000);
+        let list = violations("M4", &kit);
+        assert_eq!(
+            list[0].message,
+            format!(
+                "cookie {C:#x} was requested by pid 1000 tid 1001 and answered as pid 1000 tid 1000"
+            )
+        );
+    }
+
+    /// Execs are searched from a place near the request.
+    #[test]
+    fn the_exec_in_between_is_found_among_many() {
+        let many = |kit: &mut Kit| {
+            for _ in 0..20 {
+                kit.exec(0, 1000);
+            }
+        };
+        let mut kit = Kit::new(1);
+        many(&mut kit);
+        kit.nmi(0, 1001, C);
+        kit.exec(0, 1000);
+        kit.deferred(0, 1000, C, &[0x40]);
+        many(&mut kit);
+        assert!(not_exercised("M4", &kit).contains("exec"));
+    }
+
+    #[test]
+    fn records_without_ids_decide_nothing() {
+        type Ids = (Option<u32>, Option<u32>);
+        let judged = |asked: Ids, answered: Ids| {
+            let mut kit = Kit::new(1);
+            kit.nmi(0, 1001, C);
+            kit.deferred(0, 1001, C, &[0x40]);
+            let mut trace = kit.trace();
+            for (event, ids) in trace.events.iter_mut().zip([asked, answered]) {
+                (event.pid, event.tid) = ids;
+            }
+            check("M4", &trace)
+        };
+        let (pid, tid) = (Some(1000), Some(1001));
+        for ids in [(None, tid), (pid, None)] {
+            for (asked, answered, undecided) in [((pid, tid), ids, 0), (ids, (pid, tid), 1)] {
+                let found = judged(asked, answered);
+                let Check::NotExercised { undecided: n, .. } = found else {
+                    panic!("{ids:?}: {found:?}");
+                };
+                assert_eq!(n, undecided, "{ids:?}");
+            }
+        }
     }
 }

@@ -95,6 +95,7 @@ mod tests {
     use unwindlab_abi::plan::EventSource;
 
     use crate::invariant::testkit::{Kit, holds, not_exercised, spec, violations};
+    use crate::trace::EventKind;
 
     const C: u64 = 3 << 32 | 1;
 
@@ -145,5 +146,24 @@ mod tests {
         kit.switch_out(0, 1001);
         kit.deferred(0, 1001, C, &[0x40]);
         not_exercised("M6", &kit);
+    }
+
+    /// A record that is written for the whole CPU, of a task that goes, names the one that comes.
+    #[test]
+    fn a_cpu_wide_switch_names_the_next_task() {
+        let answered_by = |tid| {
+            let mut kit = Kit::new(1);
+            kit.nmi(0, tid, C);
+            let switch = EventKind::Switch {
+                out: true,
+                preempt: false,
+                other: Some((1000, 1001)),
+            };
+            kit.push(0, 1003, 0, switch);
+            kit.deferred(0, tid, C, &[0x40]);
+            kit
+        };
+        assert_eq!(holds("M6", &answered_by(1001)).0, 1);
+        violations("M6", &answered_by(1002));
     }
 }

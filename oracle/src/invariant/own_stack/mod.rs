@@ -61,4 +61,14 @@ mod tests {
             assert!(matches!(check(id, &trace), Check::NotExercised { .. }));
         }
     }
+
+    #[test]
+    fn a_violation_names_thread_case_and_how_often() {
+        let case = OwnStackCase::Whole;
+        let Check::Violated(list) = one("O1", case, -14, &[]) else {
+            panic!("not violated");
+        };
+        let named = format!("thread 0, {} (once)", case.name());
+        assert!(list[0].message.starts_with(&named), "{}", list[0].message);
+    }
 }

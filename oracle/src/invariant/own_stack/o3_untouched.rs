@@ -133,4 +133,34 @@ mod tests {
         let refused = call(OwnStackCase::Flags, -22, Some(true));
         assert_eq!(judged(vec![seen, refused], true), "not exercised");
     }
+
+    #[test]
+    fn beside_another_client_nothing_is_judged() {
+        type Change = fn(&mut crate::trace::Trace);
+        let changes: [(Change, bool); 4] = [
+            (|_| (), true),
+            (|trace| trace.lab = Some(Default::default()), false),
+            (|trace| trace.tracefs = Some(Default::default()), false),
+            (|trace| trace.user_mode = Some(Default::default()), false),
+        ];
+        for (number, (change, is_judged)) in changes.into_iter().enumerate() {
+            let mut kit = Kit::new(1);
+            kit.spec("nmi", |it| it.defer_callchain = false);
+            let mut trace = kit.trace();
+            let refused = call(OwnStackCase::Flags, -22, Some(true));
+            let calls = Observation::OwnStack(vec![refused]);
+            trace.observations.push(calls);
+            change(&mut trace);
+            let found = matches!(check("O3", &trace), Check::Violated(_));
+            assert_eq!(found, is_judged, "{number}");
+        }
+    }
+
+    /// A call that wrote no frame need not have walked.
+    #[test]
+    fn a_walk_that_found_nothing_is_no_control() {
+        let seen = call(OwnStackCase::StackNotPresent, 0, Some(true));
+        let refused = call(OwnStackCase::Flags, -22, Some(false));
+        assert_eq!(judged(vec![seen, refused], false), "not exercised");
+    }
 }

@@ -112,4 +112,14 @@ mod tests {
         }];
         assert!(matches!(check("N7", &trace), Check::Violated(_)));
     }
+
+    #[test]
+    fn cookies_that_are_told_as_lost_are_counted() {
+        let mut stacks = [stack(C, &CHAIN), stack(C + 2, &CHAIN)];
+        stacks[0].lost = 2;
+        let Check::Holds { excused, .. } = judged(stacks[..1].to_vec()) else {
+            panic!("does not hold");
+        };
+        assert_eq!(excused, ["2 cookies that a thread was told as lost"]);
+    }
 }

@@ -209,4 +209,31 @@ mod tests {
             assert!(matches!(interpreted(wrong), Check::Violated(_)));
         }
     }
+
+    #[test]
+    fn a_stack_without_an_interpreter_is_not_shown_as_one_with() {
+        let found = check("N8", &trace(vec![stack(C, &CHAIN)]));
+        assert!(matches!(found, Check::Holds { excused, .. } if excused.is_empty()));
+    }
+
+    #[test]
+    fn all_own_stacks_are_counted_and_one_with_an_interpreter_is_named() {
+        let own = |stacks| super::OwnStacks::of(&trace(stacks)).unwrap();
+        let mut short = stack(C, &CHAIN);
+        short.by_dwarf.pop();
+        let found = own(vec![stack(C, &CHAIN), stack(C, &CHAIN), short]);
+        assert_eq!(
+            found.to_string(),
+            "3 stacks that the program found itself where they are known: 2 exact by .eh_frame, 3 by frame pointers"
+        );
+        let mut mixed = stack(C, &CHAIN);
+        mixed.semantic[1] = Interpreted(0);
+        let found = own(vec![mixed, stack(C, &CHAIN)]);
+        assert_eq!(found.mixed.as_deref(), Some("0x1010, f, 0x1fff, 0x2fff"));
+        assert!(
+            found
+                .to_string()
+                .ends_with("; one of them: 0x1010, f, 0x1fff, 0x2fff")
+        );
+    }
 }

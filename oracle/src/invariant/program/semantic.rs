@@ -61,3 +61,50 @@ fn function(trace: &Trace, ip: u64) -> String {
     let largest = here.max_by_key(|it| it.end.saturating_sub(it.start));
     largest.map_or_else(|| format!("{ip:#x}"), |it| it.name.clone())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use unwindlab_abi::message::UserSymbol;
+
+    fn trace() -> Trace {
+        let symbol = |name: &str, start, end| UserSymbol {
+            name: name.to_owned(),
+            start,
+            end,
+        };
+        Trace {
+            user_symbols: vec![
+                symbol(INTERPRETER, 0x1000, 0x1100),
+                symbol("part", 0x2000, 0x2010),
+                symbol("whole", 0x2000, 0x2100),
+            ],
+            ..Trace::default()
+        }
+    }
+
+    /// A return address behind the last instruction of a function is that function's; an interrupted instruction
+    /// there is the next one's.
+    #[test]
+    fn a_caller_is_where_its_call_is() {
+        let is_native = |truth: &[u64], number: usize| {
+            let ip = truth[number];
+            semantic(&trace(), truth).contains(&UserFrame::Native(ip))
+        };
+        assert!(is_native(&[0x1100, 0x3000], 0));
+        assert!(!is_native(&[0x3000, 0x1100], 1));
+        assert!(!is_native(&[0x1000, 0x3000], 0));
+        assert!(is_native(&[0x3000, 0x1000], 1));
+    }
+
+    #[test]
+    fn neighbours_of_one_name_are_one() {
+        let [f, g] = [0, 1].map(UserFrame::Interpreted);
+        let native = UserFrame::Native;
+        let name = |frames: &[UserFrame]| names(&trace(), frames);
+        assert_eq!(name(&[f, f, f, g, f]), "f (3 times), g, f");
+        assert_eq!(name(&[native(0x2004), native(0x2100)]), "whole (2 times)");
+        assert_eq!(name(&[native(0x2100)]), "0x2100");
+        assert_eq!(name(&[UserFrame::Interpreted(99)]), "function 99");
+    }
+}

@@ -222,4 +222,61 @@ pub(super) mod tests {
         }])];
         assert!(matches!(check("F3", &trace), Check::NotExercised { .. }));
     }
+
+    fn notes(check: Check) -> String {
+        match check {
+            Check::Holds { excused, .. } => excused.concat(),
+            Check::NotExercised { reason, .. } => reason,
+            Check::Violated(list) => panic!("{list:?}"),
+        }
+    }
+
+    #[test]
+    fn what_came_of_each_case_is_counted() {
+        let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        for (number, frames) in [(1, &WHOLE[..]), (2, &WHOLE), (3, &[0x1080, 0x99])] {
+            kit.nmi(0, 1001, number << 33 | 1);
+            kit.deferred(0, 1001, number << 33 | 1, frames);
+        }
+        let case = SframeCase::RowsBeyond;
+        let asks = |first, count, errno| SframeAsks {
+            case,
+            first,
+            count,
+            errno,
+            expects: SframeExpects::Says(vec![0x1080, 0x99]),
+        };
+        let mut trace = kit.trace();
+        let made = vec![asks(0, 2, 0), asks(2, 1, 22)];
+        trace.observations = vec![Observation::SframeAsks(made)];
+        let counted = "2 accepted, 1 refused with 22; chains by frames: 1 of 2, 2 of 4; \
+                       1 with frames that only the section says";
+        let notes = notes(check("F3", &trace));
+        assert_eq!(notes, format!("{}: {counted}", case.name()));
+    }
+
+    /// Each number names a request only where no ring can have them in another order.
+    #[test]
+    fn requests_of_two_rings_have_no_numbers() {
+        let of_rings = |cpus: [u32; 2]| {
+            let mut kit = Kit::new(2);
+            kit.thread(0, 1001);
+            for (cpu, cookie) in cpus.into_iter().zip([1 << 33 | 1, 2 << 33 | 1]) {
+                kit.nmi(cpu, 1001, cookie);
+                kit.deferred(cpu, 1001, cookie, &WHOLE);
+            }
+            let mut trace = kit.trace();
+            trace.observations = vec![Observation::SframeAsks(vec![SframeAsks {
+                case: SframeCase::RowsBeyond,
+                first: 0,
+                count: 2,
+                errno: 0,
+                expects: SframeExpects::Shorter,
+            }])];
+            check("F3", &trace)
+        };
+        assert!(matches!(of_rings([0, 0]), Check::Holds { evidence: 2, .. }));
+        assert!(matches!(of_rings([0, 1]), Check::NotExercised { .. }));
+    }
 }

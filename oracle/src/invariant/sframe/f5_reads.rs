@@ -85,4 +85,29 @@ mod tests {
     fn a_walk_that_read_nothing_is_no_evidence() {
         assert!(matches!(touched(0, 0), Check::NotExercised { .. }));
     }
+
+    #[test]
+    fn the_walk_that_touched_most_is_named_and_those_that_touched_nothing_are_counted() {
+        let reads = |number, inside| SframeReads {
+            case: SframeCase::Field,
+            number,
+            pages: 3,
+            inside,
+            outside: 0,
+        };
+        let mut trace = Kit::new(1).trace();
+        let all = [(1, 1), (2, 3), (3, 2), (4, 0), (5, 0), (6, 3)];
+        let all = all.map(|(number, inside)| reads(number, inside));
+        trace.observations = vec![Observation::SframeReads(all.to_vec())];
+        let Check::Holds {
+            evidence, excused, ..
+        } = check("F5", &trace)
+        else {
+            panic!("does not hold");
+        };
+        assert_eq!(evidence, 4);
+        assert_eq!(excused[0], "2 walks that touched no page of their section");
+        assert!(excused[1].starts_with("most pages touched by a walk: 3 of 3"));
+        assert!(excused[1].ends_with("number 2)"), "{excused:?}");
+    }
 }

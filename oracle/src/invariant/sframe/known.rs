@@ -162,4 +162,40 @@ mod tests {
         assert_eq!(gap(&program, &[0x10, 0x10]), Some(1));
         assert_eq!(gap(&program, &[0x20, 0x20]), Some(0));
     }
+
+    #[test]
+    fn frames_that_are_lost_and_wrong_are_counted() {
+        use crate::invariant::sframe::f2_not_covered::tests::{CHAIN, IP, STACK, kit};
+        use crate::invariant::testkit::{Kit, user};
+
+        let shown = |chain: &[u64]| {
+            let kit = kit(&[], user(IP).with_stack(STACK), chain);
+            Shown::of(&kit.trace()).unwrap().to_string()
+        };
+        let at = "1 chains at 1 user instructions with a known stack";
+        assert_eq!(
+            shown(&CHAIN),
+            format!("{at}: 1 exact; 0 of 4 frames lost, 0 wrong")
+        );
+        assert_eq!(
+            shown(&[IP, 0x3000, 0x9]),
+            format!("{at}: 0 exact; 2 of 4 frames lost, 1 wrong")
+        );
+        assert_eq!(Shown::of(&Kit::new(1).trace()), None);
+
+        let mut twice = kit(&[], user(IP).with_stack(STACK), &CHAIN[..3]);
+        twice.inject(0, 1001, 5 << 32 | 1, user(IP).with_stack(STACK + 40));
+        twice.deferred(0, 1001, 5 << 32 | 1, &[IP, 0x2000, 0x3000]);
+        let all = Shown::of(&twice.trace()).unwrap();
+        let Shown {
+            instructions,
+            chains,
+            exact,
+            frames,
+            shown,
+            wrong,
+        } = all;
+        assert_eq!((instructions, chains, exact), (1, 2, 1));
+        assert_eq!((frames, shown, wrong), (7, 6, 0));
+    }
 }

@@ -133,7 +133,9 @@ pub fn identical(lab: &Lab<'_>, tally: &mut Tally) {
 
 #[cfg(test)]
 mod tests {
-    use crate::invariant::testkit::lab::{C, LabKit, STACK, client, violated};
+    use crate::invariant::Check;
+    use crate::invariant::testkit::check;
+    use crate::invariant::testkit::lab::{C, LabKit, STACK, client, holds, undecided, violated};
 
     #[test]
     fn s1_another_stack_than_the_one_built() {
@@ -152,5 +154,45 @@ mod tests {
         assert_eq!(violated("S3", &kit), [a, b]);
         perf.perf.deferred(0, 1001, C, &STACK[..3]);
         assert_eq!(violated("S3", &perf), [a]);
+    }
+
+    /// Frame 0 is known where the entry returned to it.
+    #[test]
+    fn s1_the_entry_may_have_returned_elsewhere() {
+        let found = |ip: Option<u64>| {
+            let mut kit = LabKit::new();
+            kit.perf.thread(0, 1001);
+            kit.target(1);
+            kit.ask(1, client(0), 0, C);
+            kit.call(1, client(0), C, &STACK);
+            if let Some(ip) = ip {
+                kit.leave_from(1, ip, false);
+            }
+            kit
+        };
+        assert_eq!(holds("S1", &found(Some(STACK[0]))).0, 1);
+        assert_eq!(undecided("S1", &found(Some(STACK[0] + 4))), 1);
+        assert_eq!(undecided("S1", &found(None)), 1);
+    }
+
+    /// Of a thread that is made anew every iteration the process is known.
+    #[test]
+    fn s1_a_thread_without_a_tid_is_one_of_its_process() {
+        let judged = |pid: u32, watched: bool| {
+            let mut kit = LabKit::new();
+            kit.perf.thread(0, 1001);
+            if watched {
+                kit.target(1);
+            }
+            kit.ask(1, client(0), 0, C);
+            kit.call(1, client(0), C, &STACK);
+            kit.leave_from(1, STACK[0], false);
+            let mut trace = kit.trace();
+            (trace.threads[0].tid, trace.threads[0].pid) = (0, pid);
+            matches!(check("S1", &trace), Check::Holds { .. })
+        };
+        assert!(judged(1000, true));
+        assert!(!judged(2000, true));
+        assert!(!judged(1000, false));
     }
 }

@@ -282,4 +282,24 @@ mod tests {
         kit.deferred(0, 1001, C + (2 << 32), &chain(0x5000));
         not_exercised("S1", &kit);
     }
+
+    /// A stack that was kept from an earlier system call has the same frame 0.
+    #[test]
+    fn behind_the_leafs_system_call_a_system_call_must_be_known() {
+        let of = |marked: bool| {
+            let mut kit = Kit::new(1);
+            kit.thread(0, 1001);
+            if marked {
+                kit.sys_enter(0, 1001);
+            }
+            kit.nmi(0, 1001, C);
+            kit.deferred(0, 1001, C, &chain(0x1080));
+            if marked {
+                kit.sys_exit(0, 1001);
+            }
+            kit
+        };
+        assert_eq!(holds("S1", &of(true)).0, 1);
+        assert_eq!(undecided("S1", &of(false)), 1);
+    }
 }

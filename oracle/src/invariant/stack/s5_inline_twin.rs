@@ -170,7 +170,8 @@ mod tests {
     use super::*;
     use crate::invariant::Check;
     use crate::invariant::testkit::{
-        Hit, Kit, NMI_FRAMES, holds, kernel, not_exercised, spec, tracepoint, user, violations,
+        Hit, Kit, NMI_FRAMES, check, holds, kernel, not_exercised, spec, tracepoint, user,
+        violations,
     };
     use crate::trace::model::{CONTEXT_KERNEL, CONTEXT_USER};
 
@@ -254,5 +255,88 @@ mod tests {
         let chain = vec![CONTEXT_KERNEL, NMI_FRAMES[0], CONTEXT_USER, 0x1080];
         kit.sample(0, 1001, twin, chain);
         not_exercised("S5", &kit);
+    }
+
+    fn reason(kit: &Kit) -> String {
+        not_exercised("S5", kit)
+    }
+
+    /// Equal user chains of two places show nothing.
+    #[test]
+    fn samples_of_two_tasks_or_kernel_stacks_are_no_pair() {
+        let chain = [0x5000, 0x2000, 0x3000];
+        let hit = kernel(RIP).iteration(0, 1);
+        let changed = |change: fn(&mut Event)| {
+            let mut trace = nmi(hit, &chain, &chain).trace();
+            change(&mut trace.events[1]);
+            let found = check("S5", &trace);
+            assert!(
+                matches!(found, Check::NotExercised { undecided: 1, .. }),
+                "{found:?}"
+            );
+        };
+        changed(|twin| twin.tid = Some(1002));
+        changed(|twin| {
+            if let EventKind::Sample(sample) = &mut twin.kind {
+                sample.chain.as_mut().unwrap()[1] += 8;
+            }
+        });
+    }
+
+    #[test]
+    fn why_a_twin_is_shorter_is_told() {
+        let hit = kernel(RIP).iteration(0, 1);
+        let cut_at = |limit: u16| {
+            let mut kit = nmi(hit, &[0x1080], &[0x1080, 0x2000]);
+            kit.spec("twin", |spec| spec.max_stack = limit);
+            reason(&kit)
+        };
+        let length = nmi(hit, &[0x1080], &[]).trace().events[0]
+            .kernel_chain()
+            .len()
+            + 1;
+        let length = u16::try_from(length).unwrap();
+        assert!(cut_at(length).contains("is cut at max_stack"));
+        assert!(cut_at(length + 1).contains("ends early"));
+        let other = nmi(hit, &[0x5000, 0x2000], &[0x6000, 0x2000]);
+        assert!(reason(&other).contains("registers may have changed"));
+    }
+
+    /// Which sample is missing, nobody knows.
+    #[test]
+    fn a_loss_in_the_ring_of_a_twin_leaves_nothing_to_compare() {
+        let chain = [0x5000, 0x2000, 0x3000];
+        for (ring, held) in [(0, 0), (1, 1)] {
+            let mut kit = Kit::new(2);
+            kit.thread(0, 1001);
+            let at = kit.open(spec("twin", tracepoint("nmi", "nmi_handler")));
+            kit.inject(0, 1001, C, user(0x5000));
+            let kernel = kit.trace().events[0].kernel_chain().to_vec();
+            let twin = [&[CONTEXT_KERNEL], &kernel[..], &[CONTEXT_USER], &chain].concat();
+            kit.sample(0, 1001, at, twin);
+            kit.deferred(0, 1001, C, &chain);
+            kit.lost(ring, 1);
+            let found = match check("S5", &kit.trace()) {
+                Check::Holds { evidence, .. } => evidence,
+                _ => 0,
+            };
+            assert_eq!(found, held, "ring {ring}");
+        }
+    }
+
+    #[test]
+    fn an_event_without_user_chains_is_no_twin() {
+        let chain = [0x5000, 0x2000, 0x3000];
+        let without = |change: fn(&mut EventSpec)| {
+            let mut kit = nmi(user(0x5000), &chain, &chain);
+            kit.spec("twin", change);
+            reason(&kit)
+        };
+        for reason in [
+            without(|spec| spec.exclude_callchain_user = true),
+            without(|spec| spec.sample_type &= !CALLCHAIN),
+        ] {
+            assert!(!reason.contains("undecided"), "{reason}");
+        }
     }
 }

@@ -175,4 +175,15 @@ mod tests {
         kit.with(|f| f.exiting = true).ask(1, client(0), -22, 0);
         holds(refused, &kit);
     }
+
+    /// A request that is accepted without a cookie is accepted.
+    #[test]
+    fn x2_and_x5_a_request_that_returns_0_is_not_refused() {
+        let mut kit = LabKit::new();
+        let asked = kit.with(|f| f.exiting = true).ask(1, client(0), 0, 0);
+        assert_eq!(violated("X2", &kit), [asked]);
+        let mut kit = LabKit::new();
+        let asked = kit.with(|f| f.worker = true).ask(1, client(0), 0, 0);
+        assert_eq!(violated("X5", &kit), [asked]);
+    }
 }

@@ -68,7 +68,8 @@ fn refusal<'t>(facts: &Facts<'t>, event: &'t Event, sample: &Sample, tally: &mut
 
 #[cfg(test)]
 mod tests {
-    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+    use crate::invariant::testkit::{Kit, holds, not_exercised, spec, tracepoint, violations};
+    use crate::trace::model::CONTEXT_USER_DEFERRED;
 
     const C: u64 = 3 << 32 | 1;
 
@@ -120,6 +121,34 @@ mod tests {
         kit.exit(0, 1001);
         kit.fork(0, 1000, 1001);
         kit.nmi(0, 1001, C);
+        not_exercised("X2", &kit);
+    }
+
+    /// Whatever it counts, and an NMI's sample whether it defers or not.
+    #[test]
+    fn a_cookie_of_any_event_behind_the_exit_record_does_not() {
+        let mut kit = Kit::new(1);
+        let fork = kit.open(spec("fork", tracepoint("sched", "sched_process_fork")));
+        kit.spec("fork", |spec| spec.defer_callchain = true);
+        kit.exit(0, 1001);
+        let at = kit.sample(0, 1001, fork, vec![CONTEXT_USER_DEFERRED, C]);
+        let list = violations("X2", &kit);
+        assert_eq!(list[0].events, [0, at]);
+        assert!(list[0].message.starts_with("task 1001 got cookie"));
+
+        let mut kit = Kit::new(1);
+        kit.spec("nmi", |spec| spec.defer_callchain = false);
+        kit.nmi(0, u32::MAX, C);
+        let list = violations("X2", &kit);
+        assert!(list[0].message.starts_with("a dead task got cookie"));
+    }
+
+    #[test]
+    fn an_inline_chain_of_an_event_that_does_not_defer_does_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.spec("nmi", |spec| spec.defer_callchain = false);
+        kit.exit(0, 1001);
+        kit.inline(0, 1001, &[0x40]);
         not_exercised("X2", &kit);
     }
 }

@@ -276,4 +276,21 @@ mod tests {
         kit.kernel_only(0, 1001);
         not_exercised("X3", &kit);
     }
+
+    /// The answer may have come behind the request on another ring.
+    #[test]
+    fn an_answer_at_the_time_of_the_request_is_undecided() {
+        let mut kit = Kit::new(2);
+        kit.fork(0, 1000, 1001);
+        let mine = kit.deferred(0, 1001, C, &[0x40]);
+        kit.nmi(1, 1001, C);
+        violations("X3", &kit);
+        let mut trace = kit.trace();
+        trace.events[2].time = trace.events[mine].time;
+        let found = crate::invariant::testkit::check("X3", &trace);
+        assert!(
+            matches!(found, Check::NotExercised { undecided: 1, .. }),
+            "{found:?}"
+        );
+    }
 }

@@ -78,6 +78,7 @@ fn ends_exec(spec: &EventSpec) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::EventSource;
     use crate::invariant::testkit::{Kit, holds, not_exercised, spec, tracepoint, violations};
     use crate::trace::model::CONTEXT_USER_DEFERRED;
 
@@ -111,5 +112,41 @@ mod tests {
         kit.exec(0, 1001);
         kit.nmi(0, 1001, OTHER);
         not_exercised("X4", &kit);
+    }
+
+    /// Another request may be of another entry.
+    #[test]
+    fn both_requests_are_of_the_call_and_of_its_end() {
+        let asked = |first: EventSource, second: EventSource| {
+            let mut kit = Kit::new(1);
+            let [first, second] = [("first", first), ("second", second)]
+                .map(|(name, source)| kit.open(spec(name, source)));
+            kit.sample(0, 1001, first, vec![CONTEXT_USER_DEFERRED, C]);
+            kit.exec(0, 1001);
+            kit.sample(0, 1001, second, vec![CONTEXT_USER_DEFERRED, C]);
+            kit
+        };
+        let probe = |function: &str, offset, at_return| EventSource::Kprobe {
+            function: function.to_owned(),
+            offset,
+            at_return,
+            optimized: false,
+        };
+        let call = || tracepoint("syscalls", "sys_enter_execve");
+        let done = || tracepoint("sched", "sched_process_exec");
+        let probed = asked(probe("__x64_sys_execve", 0, false), done());
+        assert_eq!(holds("X4", &probed).0, 1);
+        for (first, second) in [
+            (call(), tracepoint("sched", "sched_process_fork")),
+            (call(), tracepoint("other", "sched_process_exec")),
+            (tracepoint("syscalls", "sys_enter_getppid"), done()),
+            (tracepoint("other", "sys_enter_execve"), done()),
+            (probe("__x64_sys_execveat", 0, false), done()),
+            (probe("__x64_sys_execve", 4, false), done()),
+            (probe("__x64_sys_execve", 0, true), done()),
+            (EventSource::Dummy, done()),
+        ] {
+            not_exercised("X4", &asked(first, second));
+        }
     }
 }

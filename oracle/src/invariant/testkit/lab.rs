@@ -294,3 +294,12 @@ pub fn not_exercised(id: &str, kit: &LabKit) {
     let check = check(id, &kit.trace());
     assert!(matches!(check, Check::NotExercised { .. }), "{check:?}");
 }
+
+/// How many things are undecided, for a log in which nothing is evidence.
+#[track_caller]
+pub fn undecided(id: &str, kit: &LabKit) -> usize {
+    match check(id, &kit.trace()) {
+        Check::NotExercised { undecided, .. } => undecided,
+        other => panic!("was exercised: {other:?}"),
+    }
+}

@@ -170,4 +170,45 @@ mod tests {
             }
         );
     }
+
+    #[test]
+    fn registers_are_there_if_the_sample_has_them() {
+        use crate::invariant::Evidence;
+        use crate::invariant::testkit::Kit;
+        use crate::trace::EventKind;
+
+        let all = 1 << IP | 1 << SP | 1 << BP;
+        let found = |mask: u64| {
+            let mut kit = Kit::new(1);
+            kit.spec("nmi", |spec| spec.details.regs_user = mask);
+            kit.nmi(0, 1001, 3 << 32 | 1);
+            let mut trace = kit.trace();
+            let EventKind::Sample(sample) = &mut trace.events[0].kind else {
+                panic!("a sample");
+            };
+            sample.regs_user = Some((1..=u64::from(mask.count_ones())).collect());
+            let evidence = Evidence::new(&trace);
+            let found = registers(&evidence, &evidence.facts().requests[0]);
+            found.map(|it| (it.ip, it.sp, it.bp))
+        };
+        // In the order of their numbers, others of lower numbers before them.
+        assert_eq!(found(all), Some((3, 2, 1)));
+        assert_eq!(found(all | 1), Some((4, 3, 2)));
+        for missing in [IP, SP, BP] {
+            assert_eq!(found(all & !(1 << missing)), None, "{missing}");
+        }
+    }
+
+    #[test]
+    fn a_walk_ends_where_the_kernels_does() {
+        let frames = 600_u64;
+        let words = (1..=frames).flat_map(|n| [0x1000 + 16 * n, 0x40 + n]);
+        let stack = stack(&words.collect::<Vec<_>>());
+        let registers = UserRegisters { bp: 0x1000, ..AT };
+        let found = walk(registers, &stack);
+        assert_eq!(
+            (found.frames.len(), found.ended),
+            (MAX_DEFERRED_FRAMES, true)
+        );
+    }
 }

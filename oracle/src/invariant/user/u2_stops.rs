@@ -134,4 +134,26 @@ mod tests {
         kit.deferred(0, 1002, C, &[0x1004]);
         not_exercised("U2", &kit);
     }
+
+    #[test]
+    fn an_address_of_zero_is_none_of_the_kernels() {
+        let found = ending(&[0x1004, 0], WildEnd::OwnFrame);
+        assert!(matches!(found, Check::NotExercised { undecided: 1, .. }));
+    }
+
+    #[test]
+    fn the_end_of_another_thread_says_nothing() {
+        let of = |thread| {
+            let mut kit = Kit::new(1);
+            kit.thread(0, 1001);
+            kit.thread(1, 1002);
+            kit.deferred(0, 1002, C, &WHOLE);
+            let mut trace = kit.trace();
+            let end = WildEnd::OwnFrame;
+            trace.observations = vec![Observation::WildEnd { thread, end }];
+            check("U2", &trace)
+        };
+        assert!(matches!(of(1), Check::Holds { evidence: 1, .. }));
+        assert!(matches!(of(0), Check::NotExercised { undecided: 1, .. }));
+    }
 }

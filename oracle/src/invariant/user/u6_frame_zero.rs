@@ -132,4 +132,12 @@ mod tests {
     fn a_trace_without_answers_does_not_exercise_it() {
         not_exercised("U6", &Kit::new(1));
     }
+
+    #[test]
+    fn an_address_of_zero_is_none_of_the_kernels() {
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        kit.deferred(0, 1001, C, &[0]);
+        not_exercised("U6", &kit);
+    }
 }

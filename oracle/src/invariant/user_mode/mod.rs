@@ -1,6 +1,8 @@
 //! N: unwinding in user mode, by a signal with a nonce. What is violated here is that design, not the
 //! kernel.
 
+#[cfg(test)]
+mod counts_tests;
 mod designs;
 pub(super) mod n1_once;
 pub(super) mod n2_before_user_code;

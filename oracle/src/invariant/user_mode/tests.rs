@@ -9,14 +9,14 @@ use crate::invariant::testkit::{
 };
 use crate::invariant::{Check, EntryCode, Evidence, INVARIANTS};
 
-const C: u64 = 3 << 32 | 1;
-const N: u64 = 1 << 48 | 1;
-const HANDLER: u64 = 0x5000;
-const IP: u64 = 0x1004;
-const STACK: [u64; 4] = [IP, 0x2000, 0x2000, 0x3000];
+pub(super) const C: u64 = 3 << 32 | 1;
+pub(super) const N: u64 = 1 << 48 | 1;
+pub(super) const HANDLER: u64 = 0x5000;
+pub(super) const IP: u64 = 0x1004;
+pub(super) const STACK: [u64; 4] = [IP, 0x2000, 0x2000, 0x3000];
 
 /// An NMI in the leaf, its nonce, the return to the handler, and the result.
-fn answered() -> Kit {
+pub(super) fn answered() -> Kit {
     let mut kit = asked();
     kit.returns_to(0, 1001, HANDLER);
     kit.result(1001, N, &STACK);
@@ -24,7 +24,7 @@ fn answered() -> Kit {
 }
 
 /// An NMI in the leaf and its nonce.
-fn asked() -> Kit {
+pub(super) fn asked() -> Kit {
     let mut kit = Kit::new(1);
     kit.witness();
     kit.thread(0, 1001);
@@ -252,7 +252,7 @@ fn a_semantic_result_shows_the_interpreters_functions() {
 }
 
 /// At an instruction outside of the leaf, where the stack is known by the stack pointer.
-fn known_everywhere(frames: &[u64], stack_pointer: u64) -> Kit {
+pub(super) fn known_everywhere(frames: &[u64], stack_pointer: u64) -> Kit {
     let at = 0x4004;
     let mut kit = Kit::new(1);
     kit.witness();
@@ -285,7 +285,7 @@ fn a_stack_that_is_known_at_each_instruction_is_judged() {
 }
 
 /// What both designs made of a trace.
-fn designs(kit: &Kit) -> Designs {
+pub(super) fn designs(kit: &Kit) -> Designs {
     Designs::of(&Evidence::new(&kit.trace())).unwrap()
 }
 

@@ -300,4 +300,22 @@ mod tests {
     fn an_empty_log_does_not_exercise_it() {
         not_exercised("W0", &log(&["", "[    1.000000]"]));
     }
+
+    /// Of its warnings the client is told; another report of a task that it was refused for is the kernel's.
+    #[test]
+    fn another_report_beside_a_cancelled_client_is_the_kernels() {
+        let report = |line: &str| {
+            let mut kit = LabKit::new();
+            kit.cancel(client(1));
+            kit.ask(1, client(1), -22, 0);
+            kit.perf.log(line);
+            crate::invariant::testkit::violated("W0", &kit.trace()).len()
+        };
+        for line in [
+            "[ 1.0] BUG: KASAN: null-ptr-deref at unwind_deferred_request+0x14d/0x170, CPU#0: syscalls-0/1001",
+            "[ 1.0] WARNING: kernel/fork.c:1 at copy_process+0x14d/0x170, CPU#0: syscalls-0/1001",
+        ] {
+            assert_eq!(report(line), 1, "{line}");
+        }
+    }
 }

@@ -200,4 +200,58 @@ mod tests {
         kit.inject(0, 1001, C, kernel(RIP));
         not_exercised("W2", &kit);
     }
+
+    #[test]
+    fn samples_of_several_handlers_are_a_multiple() {
+        let mut kit = Kit::new(1);
+        kit.inject(0, 1001, C, hit(RIP));
+        kit.nmi(0, 1001, C);
+        not_exercised("W2", &kit);
+    }
+
+    #[test]
+    fn a_ring_that_lost_records_and_a_chain_that_was_cut_show_nothing() {
+        let lossy = |ring| {
+            let mut kit = Kit::new(2);
+            kit.inject(0, 1001, C, hit(RIP));
+            kit.inject(0, 1001, C, hit(RIP));
+            kit.nmi(0, 1001, C);
+            kit.lost(ring, 1);
+            kit
+        };
+        not_exercised("W2", &lossy(0));
+        violations("W2", &lossy(1));
+
+        let limited = |limit| {
+            let mut kit = Kit::new(1);
+            kit.spec("nmi", |spec| spec.max_stack = limit);
+            kit.inject(0, 1001, C, hit(RIP));
+            kit
+        };
+        not_exercised("W2", &limited(4));
+        assert_eq!(holds("W2", &limited(5)).0, 1);
+    }
+
+    /// As where an NMI hit the handler of another, at what happens to be a return address.
+    #[test]
+    fn the_entry_is_what_most_chains_show() {
+        let mut kit = Kit::new(1);
+        for _ in 0..3 {
+            kit.inject(0, 1001, C, hit(RIP));
+        }
+        let mut trace = kit.trace();
+        for other in [0xffff_ffff_8200_0090, 0xffff_ffff_8100_0090] {
+            let EventKind::Sample(sample) = &mut trace.events[1].kind else {
+                panic!("no sample");
+            };
+            let chain = sample.chain.as_mut().unwrap();
+            let at = chain.iter().position(|&ip| ip == RIP).unwrap();
+            chain[at - 1] = other;
+            let Check::Violated(found) = check("W2", &trace) else {
+                panic!("not noticed");
+            };
+            assert_eq!(found.len(), 1);
+            assert_eq!(found[0].events, [1]);
+        }
+    }
 }

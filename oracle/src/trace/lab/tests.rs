@@ -1,8 +1,11 @@
 use proptest::prelude::*;
-use unwindlab_abi::lab::{HEAD_OFFSET, MAGIC, SLOT_BYTES, SLOTS_OFFSET, VERSION};
+use unwindlab_abi::lab::{
+    HEAD_OFFSET, MAGIC, MAX_LOG_PAGES, SLOT_BYTES, SLOT_FRAMES, SLOTS_OFFSET, VERSION, kind,
+};
 use unwindlab_abi::mailbox::PAGE_SIZE;
 
 use super::decode::{decode, hash};
+use super::reader::{may_be_log, slot};
 use super::{LabKind, LabLog};
 use crate::trace::flat_memory::Flat;
 
@@ -220,4 +223,186 @@ proptest! {
             let _ = trace.frames(event);
         }
     }
+}
+
+#[test]
+fn each_kind_of_record_is_read() {
+    let mut log = Log::default();
+    let words = [5_u64, 6, 7].map(u64::to_le_bytes).concat();
+    let before = u64::MAX.to_le_bytes();
+    let put: &[(usize, &[u8])] = &[(36, &[9, 0, 0, 0]), (40, &words)];
+    let interrupt: &[(usize, &[u8])] = &[(40, &words), (40, &before)];
+    for (kind, put) in [
+        (kind::TARGET, put),
+        (kind::CALLED, put),
+        (kind::RETURN, put),
+        (kind::RETURN, interrupt),
+        (kind::RETURN, &[]),
+        (kind::MIGRATE, put),
+        (kind::EXIT, put),
+        (kind::FREE, put),
+        (kind::REGISTERED, put),
+        (kind::CANCEL, put),
+        (kind::CANCELLED, put),
+        (kind::START, put),
+        (kind::STOP, put),
+    ] {
+        log.push(kind, put);
+    }
+    let (trace, complaints) = decode(&log.log());
+    assert_eq!(complaints, [""; 0]);
+    let kinds: Vec<LabKind> = trace.events.into_iter().map(|it| it.kind).collect();
+    let returned = |entered, ip, interrupt| LabKind::Return {
+        entered,
+        ip,
+        interrupt,
+    };
+    let expected = [
+        LabKind::Target { tgid: 6, parent: 7 },
+        LabKind::Called { callback: 6 },
+        returned(6, 7, false),
+        returned(6, 7, true),
+        returned(0, 0, false),
+        LabKind::Migrate { from: 6, to: 7 },
+        LabKind::Exit,
+        LabKind::Free,
+        LabKind::Registered { ret: 9 },
+        LabKind::Cancel,
+        LabKind::Cancelled,
+        LabKind::Start,
+        LabKind::Stop,
+    ];
+    assert_eq!(kinds, expected);
+}
+
+#[test]
+fn a_request_that_was_refused_has_no_cookie() {
+    let cookie = |ret: i32| {
+        let mut log = Log::default();
+        log.push(2, &[(36, &ret.to_le_bytes()), (40, &[7])]);
+        decode(&log.log()).0.events[0].cookie()
+    };
+    assert_eq!((cookie(0), cookie(1)), (Some(7), Some(7)));
+    assert_eq!(cookie(-1), None);
+}
+
+#[test]
+fn an_empty_stack_is_not_the_one_that_a_callback_left_out() {
+    let mut log = Log::default();
+    log.callback(1, &STACK, true);
+    log.callback(1, &[], false);
+    log.callback(1, &STACK, false);
+    let (trace, _) = decode(&log.log());
+    assert_eq!(trace.frames(&trace.events[2]), Some(&STACK[..]));
+}
+
+#[test]
+fn frames_that_may_be_cut_off_are_no_complaint() {
+    let complaints = |cut: &dyn Fn(&mut LabLog)| {
+        let mut log = Log::default();
+        log.callback(1, &STACK, true);
+        let last = log.0.len() - SLOT_BYTES + 24;
+        log.0[last] ^= 1;
+        log.push(13, &[]);
+        let mut log = log.log();
+        cut(&mut log);
+        decode(&log).1.len()
+    };
+    assert_eq!(complaints(&|_| ()), 1);
+    assert_eq!(complaints(&|log| log.head += 1), 0);
+    let unfinished = |log: &mut LabLog| {
+        let last = log.bytes.len() - SLOT_BYTES;
+        log.bytes[last + 4..last + 8].fill(0);
+    };
+    assert_eq!(complaints(&unfinished), 0);
+}
+
+#[test]
+fn a_slot_has_so_many_frames_and_no_more() {
+    let complaints = |count: usize| {
+        let mut log = Log::default();
+        let slot = log.push(3, &[]);
+        let count = u8::try_from(count).unwrap();
+        log.push(5, &[(1, &[count]), (8, &slot.to_le_bytes())]);
+        decode(&log.log()).1.concat()
+    };
+    assert!(!complaints(SLOT_FRAMES).contains("frames of no callback"));
+    assert!(complaints(SLOT_FRAMES + 1).contains("frames of no callback"));
+}
+
+#[test]
+fn of_many_complaints_the_first_are_kept_and_the_others_counted() {
+    let complaints = |wrong: usize| {
+        let mut log = Log::default();
+        (0..wrong).for_each(|_| {
+            log.push(99, &[]);
+        });
+        decode(&log.log()).1
+    };
+    assert_eq!(complaints(8).len(), 8);
+    let more = complaints(11);
+    assert_eq!(more.len(), 9);
+    assert_eq!(more[8], "lab log: 3 more like these");
+}
+
+#[test]
+fn a_log_has_a_control_page_and_room_for_slots() {
+    let most = MAX_LOG_PAGES as usize + 1;
+    assert_eq!(
+        [1, 2, most, most + 1].map(may_be_log),
+        [false, true, true, false]
+    );
+    let alone = LabLog::read_from(&memory(MAGIC, 0, 0, &[]), &PAGES[..1], 0);
+    assert!(alone.corrupt.unwrap().contains("1 pages announced"));
+}
+
+#[test]
+fn a_log_that_is_read_in_two_parts_is_the_same() {
+    let mut log = Log::default();
+    (0..100).for_each(|_| {
+        log.push(13, &[]);
+    });
+    let memory = memory(MAGIC, 128, 100, &log.0);
+    let whole = LabLog::read_from(&memory, &PAGES, 0);
+    let later = LabLog::read_from(&memory, &PAGES, 70);
+    assert_eq!(later.bytes.len(), 30 * SLOT_BYTES);
+    assert_eq!(LabLog::join(&whole, 70, later), whole);
+}
+
+#[test]
+fn slots_are_finished_up_to_the_first_that_is_not() {
+    let mut log = Log::default();
+    assert_eq!(log.log().finished(), 0);
+    log.push(13, &[]);
+    log.push(13, &[]);
+    assert_eq!(log.log().finished(), 2);
+    log.push(13, &[(4, &[0; 4])]);
+    log.push(13, &[]);
+    assert_eq!(log.log().finished(), 2);
+}
+
+/// What is read while the guest runs: the kind and the CPU, once the commit word is there.
+#[test]
+fn a_slot_is_read_when_it_is_written() {
+    let mut log = Log::default();
+    (0..66).for_each(|_| {
+        log.push(13, &[]);
+    });
+    log.push(2, &[(28, &[3, 0])]);
+    log.push(2, &[(4, &[0; 4])]);
+    log.push(2, &[(4, &[1, 0, 0, 0])]);
+    let memory = memory(MAGIC, 128, 70, &log.0);
+    assert_eq!(slot(&memory, &PAGES, 0), Some((13, 0)));
+    assert_eq!(slot(&memory, &PAGES, 66), Some((2, 3)));
+    assert_eq!(slot(&memory, &PAGES, 67), None);
+    assert_eq!(slot(&memory, &PAGES, 68), None);
+    assert_eq!(slot(&memory, &PAGES, u64::MAX), None);
+    // Its pages may lie anywhere.
+    let Flat(mut bytes) = memory;
+    let second = bytes.split_off(2 * PAGE_SIZE);
+    bytes.splice(PAGE_SIZE..PAGE_SIZE, second);
+    let pages = [0, 0x2000, 0x1000];
+    assert_eq!(slot(&Flat(bytes.clone()), &pages, 0), Some((13, 0)));
+    assert_eq!(slot(&Flat(bytes.clone()), &pages, 66), Some((2, 3)));
+    assert_eq!(slot(&Flat(bytes), &PAGES, 66), None);
 }

@@ -182,3 +182,124 @@ impl Attr {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(flags: u64) -> EventSpec {
+        let attr = Attr {
+            flags: flags | flag::SAMPLE_ID_ALL,
+            period: 1,
+            ..Attr::default()
+        };
+        attr.spec(0, true, true, false)
+    }
+
+    #[test]
+    fn a_flag_is_what_the_plan_calls_it() {
+        type Field = fn(&EventSpec) -> bool;
+        let fields: [(u64, Field); 9] = [
+            (flag::DEFER_CALLCHAIN, |it| it.defer_callchain),
+            (flag::DEFER_OUTPUT, |it| it.defer_output),
+            (flag::TASK, |it| it.task),
+            (flag::COMM, |it| it.comm),
+            (flag::MMAP, |it| it.mmap),
+            (flag::MMAP2, |it| it.mmap),
+            (flag::CONTEXT_SWITCH, |it| it.context_switch),
+            (flag::INHERIT, |it| it.inherit),
+            (flag::EXCLUDE_CALLCHAIN_USER, |it| it.exclude_callchain_user),
+        ];
+        for (bit, field) in fields {
+            assert!(field(&spec(bit)), "{bit:#x}");
+            assert!(
+                !field(&spec(!bit & !(flag::MMAP | flag::MMAP2))),
+                "{bit:#x}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_event_of_all_cpus_is_not_inherited() {
+        let attr = Attr {
+            flags: flag::INHERIT,
+            ..Attr::default()
+        };
+        assert!(attr.spec(0, true, true, false).inherit);
+        assert!(!attr.spec(0, true, false, false).inherit);
+    }
+
+    /// Without each occurrence a sample, what none is shown of may have happened all the same.
+    #[test]
+    fn each_occurrence_gave_a_sample_only_of_period_1() {
+        let filter = |everything, period, flags| {
+            let attr = Attr {
+                flags,
+                period,
+                ..Attr::default()
+            };
+            let spec = attr.spec(0, everything, true, false);
+            (spec.filter, spec.sample_period)
+        };
+        let unknown = || Some(UNKNOWN_FILTER.to_owned());
+        assert_eq!(filter(true, 1, 0), (None, 1));
+        assert_eq!(filter(false, 1, 0), (unknown(), 1));
+        assert_eq!(filter(true, 2, 0), (unknown(), 2));
+        assert_eq!(filter(true, 1, FREQ), (unknown(), 0));
+    }
+
+    #[test]
+    fn the_details_are_those_of_the_attr() {
+        let attr = Attr {
+            flags: flag::DEFER_CALLCHAIN | flag::DEFER_OUTPUT | flag::USE_CLOCKID | flag::COMM,
+            read_format: 1,
+            branch_sample_type: 2,
+            regs_user: 3,
+            regs_intr: 4,
+            stack_user: 5,
+            clockid: 6,
+            ..Attr::default()
+        };
+        let expected = AttrDetails {
+            set: flag::USE_CLOCKID | flag::COMM,
+            clear: flag::SAMPLE_ID_ALL,
+            read_format: 1,
+            branch_sample_type: 2,
+            regs_user: 3,
+            regs_intr: 4,
+            stack_user: 5,
+            clockid: 6,
+            ..AttrDetails::default()
+        };
+        assert_eq!(attr.spec(0, true, true, false).details, expected);
+        let one_clock = attr.spec(0, true, true, true).details;
+        assert_eq!(one_clock.set, flag::COMM);
+        assert_eq!(spec(0).details.clear, 0);
+    }
+
+    #[test]
+    fn a_ring_that_is_written_backwards_is_unsuitable() {
+        let unsuitable = |flags| {
+            let attr = Attr {
+                flags,
+                ..Attr::default()
+            };
+            attr.unsuitable().is_err()
+        };
+        assert!(unsuitable(flag::WRITE_BACKWARD));
+        assert!(!unsuitable(flag::SAMPLE_ID_ALL));
+    }
+
+    #[test]
+    fn an_attr_is_not_smaller_than_the_first_and_of_whole_words() {
+        let size = |size: u32| {
+            let bytes = [[0; 4], size.to_le_bytes()].concat();
+            Attr::size(&bytes, Endian::Little)
+        };
+        assert_eq!(
+            (size(0), size(64), size(72)),
+            (Some(64), Some(64), Some(72))
+        );
+        assert_eq!((size(56), size(63), size(65)), (None, None, None));
+    }
+}

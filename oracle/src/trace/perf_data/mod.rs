@@ -11,6 +11,8 @@
 //! - [`write`](mod@write): the other way, a trial's rings as a file
 
 mod attr;
+#[cfg(test)]
+mod command_tests;
 mod header;
 mod inflate;
 mod order;

@@ -75,18 +75,30 @@ impl Bytes {
 
 /// A recording of two events, a software clock that defers and a dummy that receives, on two CPUs.
 #[derive(Debug, Clone)]
-struct File {
+pub(super) struct File {
     big: bool,
     sample_type: u64,
     records: Vec<u8>,
+    /// Its command line, if it has one.
+    pub(super) command: Option<&'static [&'static str]>,
+    /// CPUs that are on.
+    pub(super) online: u32,
+    /// The thread of each event.
+    pub(super) tid: u64,
+    /// A feature that perf writes for a folder.
+    pub(super) is_of_folder: bool,
 }
 
 impl File {
-    fn new(big: bool) -> Self {
+    pub(super) fn new(big: bool) -> Self {
         Self {
             big,
             sample_type: SAMPLE_TYPE,
             records: Vec::new(),
+            command: Some(&["perf", "record", "-a"]),
+            online: 2,
+            tid: u64::MAX,
+            is_of_folder: false,
         }
     }
 
@@ -94,7 +106,7 @@ impl File {
         Bytes::of(self.big)
     }
 
-    fn record(&mut self, kind: u32, misc: u16, body: &Bytes) {
+    pub(super) fn record(&mut self, kind: u32, misc: u16, body: &Bytes) {
         let size = u16::try_from(body.bytes.len() + 8).unwrap();
         let record = self.w().u32(kind).u16(misc).u16(size).raw(&body.bytes);
         self.records.extend(record.bytes);
@@ -104,7 +116,7 @@ impl File {
         body.u32(1000).u32(tid).u64(time).u32(cpu).u32(0).u64(id)
     }
 
-    fn sample(&mut self, tid: u32, time: u64, cpu: u32, cookie: u64) {
+    pub(super) fn sample(&mut self, tid: u32, time: u64, cpu: u32, cookie: u64) {
         let chain = [
             (-128_i64).cast_unsigned(),
             KERNEL_IP,
@@ -152,7 +164,10 @@ impl File {
 
     fn attrs(&self) -> [(Bytes, [u64; 2]); 2] {
         [
-            (self.attr(1, 0, flag::DEFER_CALLCHAIN), [10, 11]),
+            (
+                self.attr(1, 0, flag::DEFER_CALLCHAIN | flag::INHERIT),
+                [10, 11],
+            ),
             (
                 self.attr(1, 9, flag::DEFER_OUTPUT | flag::TASK | flag::MMAP2),
                 [20, 21],
@@ -160,11 +175,11 @@ impl File {
         ]
     }
 
-    fn id_index(&self, cpus: &[u64]) -> Bytes {
+    pub(super) fn id_index(&self, cpus: &[u64]) -> Bytes {
         let mut body = self.w().u64(2 * cpus.len() as u64);
         for (id, idx) in [(10, 0), (20, 1)] {
             for (at, &cpu) in (0..).zip(cpus) {
-                body = body.u64s(&[id + at, idx, cpu, u64::MAX]);
+                body = body.u64s(&[id + at, idx, cpu, self.tid]);
             }
         }
         body
@@ -175,20 +190,23 @@ impl File {
         let desc = desc.fold(self.w().u32(2).u32(136), |out, ((attr, ids), name)| {
             out.raw(&attr.bytes).u32(2).text(name).u64s(&ids)
         });
-        vec![
+        let mut features = vec![
             (4, self.w().text("7.3.4-test").bytes),
             (6, self.w().text("x86_64").bytes),
-            (7, self.w().u32(2).u32(2).bytes),
-            (
-                11,
-                self.w().u32(3).text("perf").text("record").text("-a").bytes,
-            ),
-            (12, desc.bytes),
-        ]
+            (7, self.w().u32(2).u32(self.online).bytes),
+        ];
+        if let Some(words) = self.command {
+            let count = self.w().u32(u32::try_from(words.len()).unwrap());
+            let command = words.iter().fold(count, |out, word| out.text(word));
+            features.push((11, command.bytes));
+        }
+        features.push((12, desc.bytes));
+        features.extend(self.is_of_folder.then(|| (24, self.w().u64(1).bytes)));
+        features
     }
 
     /// As a file.
-    fn file(&self) -> Vec<u8> {
+    pub(super) fn file(&self) -> Vec<u8> {
         let attrs_at: u64 = 104 + 32;
         let data_at = attrs_at + 2 * (136 + 16);
         let magic: &[u8] = if self.big { b"2ELIFREP" } else { b"PERFILE2" };
@@ -246,7 +264,7 @@ impl File {
     }
 }
 
-fn read(bytes: &[u8]) -> Result<PerfData, PerfDataError> {
+pub(super) fn read(bytes: &[u8]) -> Result<PerfData, PerfDataError> {
     PerfData::read(bytes, Limits::default())
 }
 
@@ -254,8 +272,12 @@ const A: u64 = 3 << 32 | 1;
 const B: u64 = 3 << 32 | 2;
 
 /// Two CPUs, whose records do not stand in the order of time.
-fn two_cpus(big: bool) -> File {
-    let mut file = File::new(big);
+pub(super) fn two_cpus(big: bool) -> File {
+    of_two_cpus(File::new(big))
+}
+
+/// The same in a file that is another one else.
+pub(super) fn of_two_cpus(mut file: File) -> File {
     let index = file.id_index(&[0, 1]);
     file.record(69, 0, &index);
     // perf makes up the mappings of the kernel and of tasks that were there before.

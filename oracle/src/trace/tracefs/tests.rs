@@ -1,7 +1,8 @@
 //! Sub-buffers as a kernel writes them, and as none does.
 
 use unwindlab_abi::tracefs::{
-    TracefsBuffer, TracefsFormat, TracefsInstance, TracefsPart, TracefsPlan,
+    ChurnKind, MAX_INSTANCES, PART_BYTES, TracefsBuffer, TracefsChurn, TracefsFormat,
+    TracefsInstance, TracefsPart, TracefsPlan,
 };
 
 use super::*;
@@ -299,4 +300,93 @@ fn of_a_full_buffer_nobody_knows_what_was_lost() {
     };
     log.held = TracefsHeld::read(&full.0, &[outside], &[]).unwrap_or_default();
     assert_eq!(decode(&log).0.clients[0].lost, u64::MAX);
+}
+
+#[test]
+fn an_absolute_time_keeps_the_bits_above_it() {
+    let stamp = [31_u32 | 7 << 5, 2].map(u32::to_le_bytes).concat();
+    let request = || event(1, &body(20, 5, &[9]));
+    let (trace, complaints) = decoded(page(3 << 59 | 5, &[request(), stamp, request()]));
+    assert_eq!(complaints, [""; 0]);
+    let times: Vec<u64> = trace.events.iter().map(|it| it.time).collect();
+    assert_eq!(times, [3 << 59 | 6, (3 << 59 | 2 << 27 | 7) + 1]);
+    let positions: Vec<usize> = trace.events.iter().map(|it| it.position).collect();
+    assert_eq!(positions, [0, 1]);
+}
+
+#[test]
+fn behind_padding_without_a_length_nothing_is_read() {
+    let request = || event(1, &body(20, 5, &[9]));
+    let end = [29_u32, 4].map(u32::to_le_bytes).concat();
+    let (trace, complaints) = decoded(page(5, &[request(), end, request()]));
+    assert_eq!((trace.events.len(), complaints.len()), (1, 0));
+}
+
+#[test]
+fn no_log_has_more_than_there_is_room_for() {
+    let format = |length| TracefsFormat {
+        event: "e".into(),
+        text: "x".repeat(length),
+    };
+    let mut log = TracefsLog::default();
+    assert!(!log.add_format(format(PART_BYTES + 1)));
+    assert!((0..16).all(|_| log.add_format(format(PART_BYTES))));
+    assert!(!log.add_format(format(1)));
+    assert_eq!(log.formats.len(), 16);
+    let most = MAX_INSTANCES * 4096;
+    let lost = || TracefsPart::Lost {
+        instance: 0,
+        life: 0,
+        events: 1,
+    };
+    assert!((0..most).all(|_| log.add(lost())));
+    assert!(!log.add(lost()));
+    assert_eq!(log.held.lost.len(), most);
+}
+
+#[test]
+fn sub_buffers_of_no_instance_or_without_formats_are_a_complaint() {
+    let pages = |instance| TracefsPart::Pages {
+        instance,
+        life: 0,
+        cpu: 0,
+        bytes: page(5, &[event(1, &body(20, 5, &[9]))]),
+    };
+    let mut unknown = log();
+    assert!(unknown.add(pages(1)));
+    let (trace, complaints) = decode(&unknown);
+    assert_eq!(trace.events.len(), 0);
+    assert_eq!(complaints, ["tracefs: instance 1 is not known"]);
+
+    let mut without = log();
+    without.formats.clear();
+    assert_eq!(decode(&without).1, [""; 0]);
+    assert!(without.add(pages(0)));
+    assert_eq!(decode(&without).1, ["tracefs: no usable format files"]);
+}
+
+#[test]
+fn of_many_complaints_the_first_are_kept_and_the_others_counted() {
+    let complaints = |wrong: usize| decoded(vec![0xff; wrong * SUB_BUFFER]).1;
+    assert_eq!(complaints(MAX_COMPLAINTS).len(), MAX_COMPLAINTS);
+    let more = complaints(MAX_COMPLAINTS + 3);
+    assert_eq!(more.len(), MAX_COMPLAINTS + 1);
+    assert_eq!(more[MAX_COMPLAINTS], "tracefs: 3 more like these");
+}
+
+#[test]
+fn an_instance_that_is_removed_ends_early() {
+    let ends = |churn: Option<ChurnKind>| {
+        let mut log = log();
+        log.plan.churn = churn.map(|what| TracefsChurn {
+            cpu: 0,
+            period_us: 1,
+            what,
+        });
+        let client = decode(&log).0.clients.remove(0);
+        (client.cancels, client.ends_early)
+    };
+    assert_eq!(ends(None), (false, false));
+    assert_eq!(ends(Some(ChurnKind::Option)), (true, false));
+    assert_eq!(ends(Some(ChurnKind::Remove)), (true, true));
 }

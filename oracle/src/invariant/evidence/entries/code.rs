@@ -243,3 +243,73 @@ fn called(at: u64, bytes: &[u8]) -> Option<u64> {
             .wrapping_add_signed(distance.into()),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariant::testkit::entry_text::EntryText;
+
+    #[test]
+    fn functions_are_told_by_their_names() {
+        for (name, code) in [
+            ("asm_exc_nmi", Code::UserNmiStub),
+            ("end_repeat_nmi", Code::NmiStub),
+            ("asm_int80_emulation", Code::SystemCallStub),
+            ("entry_SYSCALL_64_safe_stack", Code::SystemCallStub),
+            ("entry_SYSRETQ_unsafe_stack", Code::SystemCallStub),
+            ("entry_SYSENTER_compat", Code::SystemCallStub),
+            ("entry_SYSCALL_compat_after_hwframe", Code::SystemCallStub),
+            ("asm_sysvec_call_function", Code::InterruptStub),
+            ("asm_exc_page_fault", Code::InterruptStub),
+            ("asm_common_interrupt", Code::InterruptStub),
+            ("asm_spurious_interrupt", Code::InterruptStub),
+            ("ret_from_fork_asm", Code::Fork),
+            ("do_syscall_64", Code::Dispatch),
+            ("x64_sys_call.constprop.0", Code::SystemCall),
+            ("__x64_sys_getppid", Code::SystemCall),
+            ("__ia32_sys_getppid", Code::SystemCall),
+            ("__ia32_compat_sys_ioctl", Code::SystemCall),
+            ("__sysvec_apic_timer_interrupt", Code::Handler),
+            ("schedule", Code::ExitWork),
+            ("vfs_read", Code::Other),
+            ("", Code::Other),
+        ] {
+            assert_eq!(Code::of(name), code, "{name}");
+        }
+        assert!(Code::is_nmi("repeat_nmi") && !Code::is_nmi("asm_exc_nmi"));
+        assert!(Code::is_entry("repeat_nmi") && !Code::is_entry("do_syscall_64"));
+    }
+
+    /// A stub in which labels are symbols, and the call of the dispatcher returns to 0x45.
+    #[test]
+    fn what_comes_before_the_call_of_the_dispatcher_is_told_behind_labels_too() {
+        let code = EntryCode::new(EntryText);
+        let is_before = |offset: u64| code.is_before_dispatch(0xffff_ffff_8300_0000 + offset);
+        assert!(
+            [0, 4, 0x1f, 0x20, 0x30, 0x44]
+                .map(is_before)
+                .iter()
+                .all(|it| *it)
+        );
+        assert!(![0x45, 0x50, 0xff].map(is_before).iter().any(|it| *it));
+    }
+
+    /// Labels that go on for longer than any stub are not one.
+    #[test]
+    fn the_start_of_a_stub_is_looked_for_in_the_length_of_one() {
+        struct Labels;
+        impl KernelText for Labels {
+            fn symbol(&self, address: u64) -> Option<(String, u64)> {
+                let label = "entry_SYSCALL_64_label".to_owned();
+                (address >= 0x1000).then_some((label, address % 0x100))
+            }
+            fn code(&self, _: u64, _: usize) -> Option<Vec<u8>> {
+                None
+            }
+        }
+        let code = EntryCode::new(Labels);
+        assert_eq!(code.start_of_stub(0x1210), 0x1000);
+        assert_eq!(code.start_of_stub(0x2010), 0x1c00);
+        assert_eq!(code.start_of_stub(0x10), 0x10, "no stub");
+    }
+}

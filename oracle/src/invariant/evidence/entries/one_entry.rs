@@ -236,4 +236,38 @@ mod tests {
         kit.deferred(0, 1001, C, &[0x40]);
         assert_eq!(Facts::new(&kit.trace(), None).one_entry().len(), 0);
     }
+
+    /// Lists are searched from a place near the `sys_enter`.
+    #[test]
+    fn a_bracket_among_many_requests_has_its_own() {
+        let mut kit = Kit::new(1);
+        let outside = |kit: &mut Kit| {
+            for _ in 0..20 {
+                kit.nmi(0, 1001, C);
+            }
+        };
+        outside(&mut kit);
+        kit.sys_enter(0, 1001);
+        let inside = [(); 2].map(|()| kit.nmi(0, 1001, C));
+        kit.sys_exit(0, 1001);
+        outside(&mut kit);
+        let trace = kit.trace();
+        let groups = Facts::new(&trace, None).one_entry();
+        assert_eq!(groups.len(), 1);
+        let of: Vec<usize> = groups[0].requests.iter().map(|r| r.event.index).collect();
+        assert_eq!(of, inside);
+    }
+
+    #[test]
+    fn one_request_is_no_group_and_two_system_calls_are_no_bracket() {
+        let mut kit = Kit::new(1);
+        kit.sys_enter(0, 1001);
+        kit.nmi(0, 1001, C);
+        kit.sys_exit(0, 1001);
+        kit.nmi(0, 1001, C);
+        kit.nmi(0, 1001, C);
+        kit.sys_enter(0, 1001);
+        let trace = kit.trace();
+        assert_eq!(Facts::new(&trace, None).one_entry().len(), 0);
+    }
 }

@@ -166,3 +166,6 @@ fn phase(code: &EntryCode<'_>, mut inner: &[u64]) -> Phase {
     }
     Phase::Unknown
 }
+
+#[cfg(test)]
+mod tests;

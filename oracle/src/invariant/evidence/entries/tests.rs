@@ -330,3 +330,53 @@ fn two_sys_exits_are_two_system_calls() {
     let b = kit.nmi(0, 1001, C);
     assert_eq!(relation(&kit.trace(), a, b), Relation::Unknown);
 }
+
+#[test]
+fn each_of_many_system_calls_is_around_its_own() {
+    let mut kit = Kit::new(1);
+    let mut pairs = Vec::new();
+    for _ in 0..6 {
+        kit.sys_enter(0, 1001);
+        let asked = kit.nmi(0, 1001, C);
+        pairs.push((asked, kit.deferred(0, 1001, C, &[0x40])));
+        kit.sys_exit(0, 1001);
+    }
+    let trace = kit.trace();
+    for (asked, answered) in pairs {
+        let found = relation(&trace, asked, answered);
+        assert_eq!(found, Relation::Same(Together::SystemCall), "{asked}");
+    }
+}
+
+/// A client that asks behind the exit work keeps the kernel from the reset, and so from the end of the entry.
+#[test]
+fn what_the_lab_client_asked_behind_the_exit_work_takes_a_proof_away() {
+    use crate::invariant::testkit::lab::{LabKit, client};
+
+    let found = |tid: u32, before: bool, late: bool| {
+        let mut kit = LabKit::new();
+        let ask = |kit: &mut LabKit| {
+            if late {
+                kit.nmi().with(|flags| flags.leaving = true);
+            }
+            kit.ask(tid, client(0), 0, C);
+        };
+        if before {
+            ask(&mut kit);
+        }
+        let a = kit.perf.nmi(0, 1001, C);
+        kit.perf.sys_exit(0, 1001);
+        if !before {
+            ask(&mut kit);
+        }
+        let frames = outer(Via::Tick, Far::Body);
+        let b = kit.perf.nmi_in(0, 1001, C, kernel(SOMEWHERE), &frames);
+        ask(&mut kit);
+        why(&kit.trace(), a, b)
+    };
+    let elsewhere = "the task ended its system call in between";
+    assert_eq!(found(1, false, true), "Unknown");
+    assert_eq!(found(1, true, true), elsewhere);
+    assert_eq!(found(1, false, false), elsewhere);
+    assert_eq!(found(2, false, true), elsewhere);
+}

@@ -7,7 +7,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use super::values::{State, Values};
 
 /// Longer functions are not looked at; the longest that any finding names has 1,500 instructions.
-const MAX_BYTES: usize = 64 << 10;
+pub(super) const MAX_BYTES: usize = 64 << 10;
 
 /// A decoded function, as linked: before the kernel patches itself.
 #[derive(Debug)]

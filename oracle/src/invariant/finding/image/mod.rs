@@ -271,3 +271,5 @@ impl Code {
 pub(super) mod fixture;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod values_tests;

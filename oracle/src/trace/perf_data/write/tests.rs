@@ -144,3 +144,66 @@ fn what_perf_would_not_open_is_not_written() {
         Err(NoPerfData::NoTrailer)
     );
 }
+
+/// What an event was opened with comes back, as far as a file has room for it.
+#[test]
+fn what_an_event_counts_and_how_is_read_again() {
+    for source in [
+        EventSource::Hardware(3),
+        EventSource::Software(2),
+        EventSource::Dummy,
+    ] {
+        let mut recording = recording();
+        let spec = &mut recording.tracing.as_mut().unwrap().events[0];
+        spec.source = source;
+        spec.mmap = true;
+        spec.max_stack = 127;
+        spec.details.set = flag::SAMPLE_ID_ALL | flag::EXCLUDE_CALLCHAIN_KERNEL;
+        spec.details.read_format = 4;
+        let bytes = write(&recording, None).unwrap();
+        let data = PerfData::read(&bytes, Limits::default()).unwrap();
+        let read = &data.trace.tracing.as_ref().unwrap().events[0];
+        let spec = &recording.tracing.as_ref().unwrap().events[0];
+        assert_eq!(read.source, spec.source);
+        assert_eq!((read.mmap, read.task), (true, true));
+        assert!(read.defer_output && !read.defer_callchain);
+        assert_eq!(read.max_stack, 127);
+        assert_eq!(read.details.read_format, 4);
+        let kernel = flag::EXCLUDE_CALLCHAIN_KERNEL;
+        assert_eq!(read.details.set & kernel, kernel);
+        assert_eq!(read.details.clear, 0);
+    }
+}
+
+#[test]
+fn events_of_one_sample_type_need_no_identifier() {
+    let mut recording = recording();
+    for spec in &mut recording.tracing.as_mut().unwrap().events {
+        spec.sample_type = TID | TIME | CPU;
+    }
+    assert!(write(&recording, None).is_ok());
+}
+
+/// A name that perf makes up has the task in its trailer, where the sample type has one.
+#[test]
+fn names_of_tasks_are_made_up_as_perf_does() {
+    let written = |sample_type| {
+        let mut recording = recording();
+        for spec in &mut recording.tracing.as_mut().unwrap().events {
+            spec.sample_type = sample_type;
+        }
+        let bytes = write(&recording, None).unwrap();
+        let text = b"workload\0";
+        let at = bytes.windows(text.len()).position(|it| it == text).unwrap();
+        let size = u16::from_le_bytes([bytes[at - 10], bytes[at - 9]]);
+        let ends = at - 16 + usize::from(size);
+        bytes[at + 16..ends].to_vec()
+    };
+    let task = [7_u32, 8].map(u32::to_le_bytes).concat();
+    let trailer = |rest: usize| [task.clone(), vec![0; rest]].concat();
+    assert_eq!(written(TID | TIME | CPU), trailer(16));
+    assert_eq!(written(TID), trailer(0));
+    assert_eq!(written(TIME | CPU), vec![0; 16]);
+    assert_eq!(written(0), [0_u8; 0]);
+    assert_eq!(written(TID | 1 << 63), [0_u8; 0], "of no known trailer");
+}

@@ -241,3 +241,27 @@ fn unsupported_bits_are_named() {
     assert_eq!(error, UnsupportedSampleType(0x10_0800));
     assert!(error.to_string().contains("0x100800"));
 }
+
+#[test]
+fn a_record_that_is_too_short_is_named() {
+    for (kind, name) in [
+        (1_u32, "mmap record"),
+        (2, "lost record"),
+        (3, "comm record"),
+        (4, "exit record"),
+        (5, "throttle record"),
+        (6, "throttle record"),
+        (7, "fork record"),
+        (9, "sample"),
+        (10, "mmap2 record"),
+        (13, "lost-samples record"),
+        (14, "switch record"),
+        (15, "switch record"),
+        (22, "callchain-deferred record"),
+        (99, "record"),
+    ] {
+        let header = [u64::from(kind) | 8 << 48].map(u64::to_le_bytes).concat();
+        let error = decode(&header, TID).unwrap_err().to_string();
+        assert_eq!(error, format!("{name} ends before its fields do"));
+    }
+}
