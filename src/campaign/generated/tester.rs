@@ -18,6 +18,9 @@ use crate::report::mutation::{Kill, MutationFate, Survival};
 use crate::scenario::Loaded;
 use unwindlab_engine::plan::{ChoicePlan, Executor, TrialPlan};
 
+/// How often a scenario that failed without a violation is run again.
+const AGAIN: u32 = 2;
+
 /// What mutants are tested by.
 pub(super) struct Tester<'a> {
     pub(super) library: Vec<Loaded>,
@@ -160,21 +163,35 @@ impl<'t> Bench<'t> {
         let findings = result.findings().into_iter().map(str::to_owned);
         tested.findings.extend(findings);
         match ends(result) {
-            // The host may have done it, once: what comes again is the kernel's.
-            true if result.outcome.is_death() && result.fallen().is_empty() => {
-                let again = self.scenario(at, choice)?;
-                match ends(&again) {
-                    true => tested.kill = Some(kill(&again, tested.tests)),
-                    false => tested.unsteady.push(result.brief()),
-                }
+            true if !result.fallen().is_empty() || self.comes_again(at, choice)? => {
+                tested.kill = Some(kill(result, tested.tests));
             }
-            true => tested.kill = Some(kill(result, tested.tests)),
+            true => tested.unsteady.push(result.brief()),
             false if !result.is_tested() && result.outcome != Outcome::Skip => {
                 tested.untested.push(result.brief());
             }
             false => {}
         }
         Ok(())
+    }
+
+    /// Whether a scenario that failed without a violation does so for the mutant. The host may have done it, or have been too slow for what
+    /// is expected: so it must fail each time again, and each time in between the kernel without the mutant must not, where it is the same one.
+    fn comes_again(
+        &mut self,
+        at: usize,
+        choice: Option<ChoicePlan>,
+    ) -> Result<bool, CampaignError> {
+        let without = choice.map(|it| ChoicePlan { number: 0, ..it });
+        for _ in 0..if without.is_some() { AGAIN } else { 1 } {
+            if !ends(&self.scenario(at, choice)?) {
+                return Ok(false);
+            }
+            if without.is_some() && ends(&self.scenario(at, without)?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Runs a scenario.

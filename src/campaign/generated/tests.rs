@@ -39,6 +39,17 @@ fn panics() -> Recorded {
     })
 }
 
+/// A kernel of its own that dies, also when it is run again.
+fn dies() -> [Recorded; 2] {
+    [panics(), panics()]
+}
+
+/// A chosen mutant that dies each time, while the kernel without it does not.
+fn dies_when_chosen() -> impl Iterator<Item = Recorded> {
+    let again = || [panics()].into_iter().chain(passes(1));
+    [panics()].into_iter().chain(again()).chain(again())
+}
+
 fn boots_not() -> Recorded {
     ended(TrialEnd::BootError {
         reason: "nothing came".to_owned(),
@@ -110,22 +121,22 @@ fn killed(by: &str, test: &str, tests: usize) -> MutationFate {
 
 #[test]
 fn the_first_test_that_fails_kills() {
-    let recorded = passes(1).chain([panics(), panics()]).collect();
+    let recorded = passes(1).chain(dies()).collect();
     assert_eq!(fates(&["x"], recorded), [killed("guest-panic", "b", 2)]);
 }
 
 #[test]
 fn a_kernel_that_does_not_boot_is_killed_by_that() {
     assert_eq!(
-        fates(&["x"], vec![boots_not()]),
+        fates(&["x"], vec![boots_not(), boots_not()]),
         [killed("boot-error", "a", 1)]
     );
 }
 
 #[test]
 fn what_killed_a_neighbour_comes_first() {
-    let first = passes(2).chain([panics(), panics()]);
-    let recorded = first.chain([panics(), panics()]).collect();
+    let first = passes(2).chain(dies());
+    let recorded = first.chain(dies()).collect();
     let both = [killed("guest-panic", "c", 3), killed("guest-panic", "c", 1)];
     assert_eq!(fates(&["x", "y"], recorded), both);
 }
@@ -198,10 +209,21 @@ fn chosen(names: &[&str], recorded: Vec<Recorded>) -> (Vec<MutationFate>, Vec<St
 fn one_kernel_has_many_and_each_gets_what_executes_it() {
     // Of a, b and c, only b executes place 1.
     let survey = reaching(&[&[1, 0], &[1, 1], &[1, 0]], &[0, 0]);
-    let recorded = survey.into_iter().chain([panics(), panics()]);
+    let recorded = survey.into_iter().chain(dies_when_chosen());
     let (fates, built) = chosen(&["1"], recorded.collect());
     assert_eq!(fates, [killed("guest-panic", "b", 1)]);
     assert_eq!(built, [] as [&str; 0]);
+}
+
+#[test]
+fn what_the_kernel_without_a_mutant_does_too_is_no_kill() {
+    let survey = reaching(&[&[1, 0], &[1, 1], &[1, 0]], &[0, 0]);
+    let both_die = [panics(), panics(), panics()];
+    let (fates, _) = chosen(&["1"], survey.into_iter().chain(both_die).collect());
+    let [MutationFate::Survived(survival)] = fates.as_slice() else {
+        panic!("{fates:?}");
+    };
+    assert!(survival.unsteady[0].starts_with("b: guest-panic"));
 }
 
 #[test]
@@ -230,7 +252,7 @@ fn a_test_in_which_it_makes_no_difference_is_not_made() {
         };
         row.fate.clone()
     };
-    let dies = vec![panics(), panics()];
+    let dies = dies_when_chosen().collect();
     assert_eq!(of(2, dies), killed("guest-panic", "b", 1));
     let survival = Survival {
         same: true,
@@ -252,7 +274,7 @@ fn what_the_boot_executes_is_booted() {
     };
     assert_eq!(fates, [MutationFate::Survived(survival)]);
     assert_eq!(built, ["generated:1"]);
-    let dies = survey.into_iter().chain([boots_not()]);
+    let dies = survey.into_iter().chain([boots_not(), boots_not()]);
     let (fates, _) = chosen(&["1"], dies.collect());
     assert_eq!(fates, [killed("boot-error", "a", 1)]);
 }
@@ -300,7 +322,7 @@ fn what_stands_in_the_file_is_not_tested_again() {
         shard: Shard { number: 1, of: 1 },
         file: files.path().join("results.jsonl"),
     });
-    let recorded = passes(3).chain([panics(), panics()]);
+    let recorded = passes(3).chain(dies());
     let first = provider(mutants.clone(), recorded);
     let whole = tested(&first, scenarios.path(), part.clone()).unwrap();
     let fates: Vec<&MutationFate> = { whole.iter() }
