@@ -16,7 +16,7 @@ mod tester;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Mutex, RwLock};
 use std::time::Duration;
 
 use unwindlab_guest_kernel::build::generate::Generated;
@@ -164,6 +164,7 @@ fn tester<'a>(
             ..TrialOptions::default()
         },
         context,
+        gate: RwLock::default(),
         unclean: Mutex::default(),
     })
 }

@@ -1,7 +1,7 @@
 //! What generated mutants are tested by: scenarios, then sweeps, up to the first that tells a mutant from the kernel without it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use crate::campaign::Context;
@@ -31,6 +31,8 @@ pub(super) struct Tester<'a> {
     pub(super) base: KernelChoice,
     pub(super) options: TrialOptions,
     pub(super) context: Context<'a>,
+    /// Held for reading by each test, or by one for writing that runs alone.
+    pub(super) gate: RwLock<()>,
     /// By text of a sweep: what a kernel with many mutants did not pass of it without one.
     pub(super) unclean: Mutex<BTreeMap<String, Option<String>>>,
 }
@@ -183,7 +185,11 @@ impl<'t> Bench<'t> {
         choice: Option<ChoicePlan>,
     ) -> Result<bool, CampaignError> {
         let without = choice.map(|it| ChoicePlan { number: 0, ..it });
-        for _ in 0..if without.is_some() { AGAIN } else { 1 } {
+        let again = match without {
+            Some(_) => AGAIN,
+            None => 1,
+        };
+        for _ in 0..again {
             if !ends(&self.scenario(at, choice)?) {
                 return Ok(false);
             }
@@ -208,6 +214,11 @@ impl<'t> Bench<'t> {
             trial.choice = choice;
         }
         let unit = RunUnit::whole(loaded, trial);
+        let gate = &self.tester.gate;
+        let (_beside, _alone) = match unit.runs_alone() {
+            true => (None, gate.write().ok()),
+            false => (gate.read().ok(), None),
+        };
         let result = self.run.run_or_skip(&mut self.host, unit)?;
         result.ok_or(CampaignError::Interrupted)
     }
@@ -299,6 +310,7 @@ impl<'t> Bench<'t> {
         request.options.choice = choice;
         let context = self.tester.context;
         let host = &mut self.sweep_host;
+        let _beside = self.tester.gate.read();
         let made = sweep_kernel(host, &request, self.kernel, context, &mut |_| Ok(()));
         match made {
             Ok(summary) => {

@@ -65,9 +65,9 @@ enum Turn {
 
 impl Turns {
     fn of(units: &[RunUnit<'_>]) -> Self {
-        let turn = |unit: &RunUnit<'_>| match unit.plan {
-            Ok(plan) if plan.vcpus > 1 => Turn::Alone,
-            _ => Turn::Beside,
+        let turn = |unit: &RunUnit<'_>| match unit.runs_alone() {
+            true => Turn::Alone,
+            false => Turn::Beside,
         };
         Self {
             left: Mutex::new(units.iter().map(turn).collect()),

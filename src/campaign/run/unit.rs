@@ -17,6 +17,11 @@ pub(in crate::campaign) struct RunUnit<'l> {
 }
 
 impl<'l> RunUnit<'l> {
+    /// Whether nothing else may run meanwhile: beside others its vCPUs would wait for each other longer than on any real machine.
+    pub(in crate::campaign) fn runs_alone(&self) -> bool {
+        self.plan.as_ref().is_ok_and(|plan| plan.vcpus > 1)
+    }
+
     /// A scenario as a whole.
     pub(in crate::campaign) const fn whole(
         loaded: &'l Loaded,
