@@ -34,7 +34,7 @@ pub struct MutantsArgs {
     /// Seconds for the tests of one generated mutant, scenarios and then sweeps, 120 if nothing else is said; with 0 all scenarios and no sweep.
     #[arg(long, value_name = "SECONDS", requires = "generate")]
     pub budget: Option<u64>,
-    /// Test so many generated mutants at a time, each on a KVM host of its own; as many as there are CPUs if nothing else is said.
+    /// Test so many generated mutants at a time, each on a KVM host of its own; as many as this machine has CPUs and free memory for, 4 at most, if nothing else is said.
     #[arg(long, value_name = "N", requires = "generate", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub jobs: Option<u8>,
     /// Run the whole library on every mutant.

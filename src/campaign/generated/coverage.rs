@@ -21,8 +21,8 @@ use unwindlab_guest_kernel::build::generate::{GeneratedMutant, MUTANT, MutantSch
 pub(super) struct Coverage {
     /// By number of a scenario.
     scenarios: Vec<Covered>,
-    /// By place: whether the boot executes it.
-    boot: Vec<u8>,
+    /// What all of them and the boot execute.
+    all: Reached,
 }
 
 /// What one scenario executes.
@@ -97,12 +97,7 @@ impl Surveyed {
 
 impl Coverage {
     fn add(&mut self, result: ScenarioResult) {
-        let mut boot = Reached {
-            before: std::mem::take(&mut self.boot),
-            ..Reached::default()
-        };
-        boot.add(&result.reached);
-        self.boot = boot.before;
+        self.all.add(&result.reached);
         self.scenarios.push(Covered {
             name: result.name,
             reached: result.reached.in_trials,
@@ -113,7 +108,7 @@ impl Coverage {
     /// Whether a mutant may make a difference to the boot.
     pub(super) fn is_in_boot(&self, mutant: &GeneratedMutant) -> bool {
         let notes = mutant.difference.or(mutant.place);
-        notes.is_some_and(|at| is_set(&self.boot, at))
+        notes.is_some_and(|at| is_set(&self.all.before, at))
     }
 
     /// The first scenario that executes what a mutant changes.
@@ -131,27 +126,30 @@ impl Coverage {
         tester: &Tester<'_>,
         order: &Order,
     ) -> Tests {
-        let of = |name: &str| self.scenarios.iter().find(|it| it.name == name);
-        let is_noted = |name: &str, at: Option<u32>| match (at, of(name)) {
+        let is_noted = |of: Option<&Covered>, at: Option<u32>| match (at, of) {
             (Some(at), Some(of)) => is_set(&of.reached, at),
             _ => true,
         };
-        let names = tester.library.iter().map(|it| it.scenario.name.as_str());
-        let names: Vec<&str> = names.collect();
-        let name = |at: &usize| names.get(*at).copied().unwrap_or_default();
-        let mut scenarios: Vec<usize> = (0..names.len()).collect();
-        scenarios.retain(|at| is_noted(name(at), mutant.difference.or(mutant.place)));
+        let notes = mutant.difference.or(mutant.place);
         let worth = order.of(mutant);
-        let rank = |at: &usize| {
-            let seconds = of(name(at)).map_or(1.0, |it| it.seconds);
-            f64::from(worth(name(at)) + 1) / seconds.max(0.1)
-        };
-        scenarios.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
-        let sweeps = tester.sweeps.iter().enumerate();
-        let sweeps = sweeps.filter(|(_, sweep)| is_noted(&sweep.scenario(), mutant.place));
+        let mut ranked: Vec<(usize, f64)> = Vec::new();
+        for (at, loaded) in tester.library.iter().enumerate() {
+            let of = self.scenarios.get(at);
+            if is_noted(of, notes) {
+                let seconds = of.map_or(1.0, |it| it.seconds);
+                let worth = f64::from(worth(&loaded.scenario.name) + 1);
+                ranked.push((at, worth / seconds.max(0.1)));
+            }
+        }
+        ranked.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        let sweeps = tester.sweeps.iter().enumerate().filter(|(_, sweep)| {
+            let name = sweep.scenario();
+            let of = self.scenarios.iter().find(|it| it.name == name);
+            is_noted(of, mutant.place)
+        });
         Tests {
             sweeps: sweeps.map(|(at, _)| at).collect(),
-            scenarios,
+            scenarios: ranked.into_iter().map(|(at, _)| at).collect(),
         }
     }
 }

@@ -11,7 +11,6 @@ use super::order::Order;
 use super::part::{CONTROL, GeneratedPart};
 use super::tester::{Bench, Tester, Tests};
 use super::{GeneratedEvent, GeneratedRequest};
-use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::suite::{Fetched, each_built};
 use crate::host::kernel_request::KernelRequest;
@@ -139,26 +138,42 @@ impl<'c> Campaign<'c, '_> {
         Ok(only_boot.collect())
     }
 
-    /// Builds and tests mutants that get a kernel of their own.
+    /// Builds and tests mutants that get a kernel of their own, the next while one is tested. No kernel stays in the cache: there
+    /// are many.
     pub(super) fn own(&mut self, mutants: &[OwnKernel<'_>]) -> Result<(), CampaignError> {
-        let builds: Vec<&GeneratedMutant> = mutants.iter().map(|it| it.mutant).collect();
-        let mut each = mutants.iter();
-        let (request, context) = (self.request, self.tester.context);
-        each_kernel(request, &builds, context, &mut |mutant, kernel| {
-            let begin = Instant::now();
-            let Some(own) = each.next() else {
+        let mut builds = Vec::new();
+        for own in mutants {
+            let mut spec = self.request.base.build_spec()?;
+            spec.patches.push(own.mutant.patch());
+            builds.push(KernelRequest::Build(spec));
+        }
+        let builds: Vec<&KernelRequest> = builds.iter().collect();
+        let context = self.tester.context;
+        each_built(&builds, context, &mut |at, fetched: Fetched| {
+            let Some(own) = mutants.get(at) else {
                 return Ok(());
             };
-            let fate = match kernel {
-                Ok(kernel) if kernel.hash() == self.base => MutationFate::Equivalent,
-                Ok(kernel) => self.fate(own, kernel)?,
-                Err(fate) => fate,
+            let begin = Instant::now();
+            let (fate, built) = match fetched {
+                Ok(kernel) if kernel.hash() == self.base => (MutationFate::Equivalent, None),
+                Ok(kernel) => (self.fate(own, kernel.as_ref())?, Some(kernel)),
+                Err(ProviderError::Build(BuildError::Compile { .. })) => {
+                    (MutationFate::DoesNotCompile, None)
+                }
+                Err(error) => (MutationFate::Untested(error.to_string()), None),
             };
             let before = own.before.as_ref().map_or(Duration::ZERO, |it| it.1);
-            let row = self.results.row(mutant, fate, before + begin.elapsed())?;
-            let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-            order.learn(&row);
-            Ok(())
+            let row = self
+                .results
+                .row(own.mutant, fate, before + begin.elapsed())?;
+            self.order
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .learn(&row);
+            match built {
+                Some(kernel) => Ok(context.provider.forget(kernel.hash())?),
+                None => Ok(()),
+            }
         })
     }
 
@@ -197,16 +212,6 @@ impl<'c> Campaign<'c, '_> {
     }
 }
 
-/// The kernel with a mutant.
-fn with(
-    request: &GeneratedRequest,
-    mutant: &GeneratedMutant,
-) -> Result<unwindlab_guest_kernel::BuildSpec, CampaignError> {
-    let mut spec = request.base.build_spec()?;
-    spec.patches.push(mutant.patch());
-    Ok(spec)
-}
-
 /// What the objects of a mutant say that needs no test.
 fn by_object(mutant: &GeneratedMutant) -> MutationFate {
     match &mutant.object {
@@ -215,37 +220,6 @@ fn by_object(mutant: &GeneratedMutant) -> MutationFate {
         ObjectCode::Twin(twin) => MutationFate::Twin(twin.clone()),
         ObjectCode::New => MutationFate::Untested("it was not tested".to_owned()),
     }
-}
-
-/// Who is given a mutant and its kernel; or, of one that is not built, what became of it.
-type TakeKernel<'m, 't> = dyn FnMut(&'m GeneratedMutant, Result<&dyn TestKernel, MutationFate>) -> Result<(), CampaignError>
-    + 't;
-
-/// Builds one mutant after the other. No kernel stays in the cache: there are hundreds.
-fn each_kernel<'m>(
-    request: &GeneratedRequest,
-    mutants: &[&'m GeneratedMutant],
-    context: Context<'_>,
-    take: &mut TakeKernel<'m, '_>,
-) -> Result<(), CampaignError> {
-    let builds = { mutants.iter() }.map(|it| Ok(KernelRequest::Build(with(request, it)?)));
-    let builds: Vec<KernelRequest> = builds.collect::<Result<_, CampaignError>>()?;
-    let builds: Vec<&KernelRequest> = builds.iter().collect();
-    each_built(&builds, context, &mut |at, fetched: Fetched| {
-        let Some(mutant) = mutants.get(at) else {
-            return Ok(());
-        };
-        match fetched {
-            Ok(kernel) => {
-                take(mutant, Ok(kernel.as_ref()))?;
-                Ok(context.provider.forget(kernel.hash())?)
-            }
-            Err(ProviderError::Build(BuildError::Compile { .. })) => {
-                take(mutant, Err(MutationFate::DoesNotCompile))
-            }
-            Err(error) => take(mutant, Err(MutationFate::Untested(error.to_string()))),
-        }
-    })
 }
 
 /// Results as they come.

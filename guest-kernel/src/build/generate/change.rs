@@ -129,26 +129,39 @@ impl Change {
 
     /// The changed source.
     pub fn apply(&self, source: &str) -> String {
-        let mut changed = String::with_capacity(source.len());
-        let mut done = 0;
-        for (range, with) in &self.edits {
-            changed.push_str(source.get(done..range.start).unwrap_or_default());
-            changed.push_str(with);
-            done = range.end;
-        }
-        changed.push_str(source.get(done..).unwrap_or_default());
-        changed
+        applied(source, 0..source.len(), &self.edits)
     }
 
     /// The change as a patch of `file`, for `git apply`.
     pub fn diff(&self, file: &str, source: &str) -> String {
-        let changed = self.apply(source);
-        TextDiff::from_lines(source, &changed)
-            .unified_diff()
-            .context_radius(3)
-            .header(&format!("a/{file}"), &format!("b/{file}"))
-            .to_string()
+        diff(file, source, &self.apply(source))
     }
+}
+
+/// A part of a source with edits that are in it.
+pub(super) fn applied(
+    source: &str,
+    range: Range<usize>,
+    edits: &[(Range<usize>, String)],
+) -> String {
+    let mut changed = String::with_capacity(range.len());
+    let mut done = range.start;
+    for (of, with) in edits {
+        changed.push_str(source.get(done..of.start).unwrap_or_default());
+        changed.push_str(with);
+        done = of.end;
+    }
+    changed.push_str(source.get(done..range.end).unwrap_or_default());
+    changed
+}
+
+/// The patch of `file`, for `git apply`, that makes `changed` of `source`.
+pub(super) fn diff(file: &str, source: &str, changed: &str) -> String {
+    TextDiff::from_lines(source, changed)
+        .unified_diff()
+        .context_radius(3)
+        .header(&format!("a/{file}"), &format!("b/{file}"))
+        .to_string()
 }
 
 #[cfg(test)]

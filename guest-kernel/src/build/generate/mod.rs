@@ -176,13 +176,16 @@ pub fn generate(
     let source = |it: &Changed| (it.file.to_owned(), it.source.text.clone());
     let sources = files.iter().map(source).collect();
     let notes = Notes::of(&identity(&tree, &fragments)?, &mutants);
-    if let Some(known) = cache.note::<Vec<ObjectCode>>(&notes.objects)?
-        && known.fact.len() == mutants.len()
-        && let Some(schema) = cache.note::<Option<MutantSchema>>(&notes.schema)?
+    let known = cache.note::<Vec<ObjectCode>>(&notes.objects)?;
+    let known = known.filter(|it| it.fact.len() == mutants.len());
+    let are_known = known.is_some();
+    for (mutant, object) in mutants
+        .iter_mut()
+        .zip(known.into_iter().flat_map(|it| it.fact))
     {
-        for (mutant, object) in mutants.iter_mut().zip(known.fact) {
-            mutant.object = object;
-        }
+        mutant.object = object;
+    }
+    if are_known && let Some(schema) = cache.note::<Option<MutantSchema>>(&notes.schema)? {
         return Ok(Generated::new(sources, mutants, schema.fact));
     }
     seed::fill(&workspace, &tree, &fragments, cache, progress)?;
@@ -197,17 +200,10 @@ pub fn generate(
         obj: &obj,
     };
     let survey = Survey::of(&built, &files, &changes, progress)?;
-    match cache.note::<Vec<ObjectCode>>(&notes.objects)? {
-        Some(known) if known.fact.len() == mutants.len() => {
-            for (mutant, object) in mutants.iter_mut().zip(known.fact) {
-                mutant.object = object;
-            }
-        }
-        _ => {
-            judge(&mut mutants, survey.compile(&changes, progress)?);
-            let objects: Vec<&ObjectCode> = mutants.iter().map(|it| &it.object).collect();
-            cache.set_note(&notes.objects, &objects)?;
-        }
+    if !are_known {
+        judge(&mut mutants, survey.compile(&changes, progress)?);
+        let objects: Vec<&ObjectCode> = mutants.iter().map(|it| &it.object).collect();
+        cache.set_note(&notes.objects, &objects)?;
     }
     let schema = survey.schema(&files, &mutants, &changes, progress)?;
     cache.set_note(&notes.schema, &schema)?;

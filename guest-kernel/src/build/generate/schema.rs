@@ -15,10 +15,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use similar::TextDiff;
-
 use super::BuildError;
-use super::change::Change;
+use super::change::{Change, applied};
 use super::differs;
 use super::sites::{Form, Site};
 use super::source::{Definition, Source};
@@ -161,15 +159,6 @@ pub(super) fn variables(places: u32) -> String {
     )
 }
 
-/// The patch that makes `changed` of `text`.
-pub(super) fn diff(file: &str, text: &str, changed: &str) -> String {
-    TextDiff::from_lines(text, changed)
-        .unified_diff()
-        .context_radius(3)
-        .header(&format!("a/{file}"), &format!("b/{file}"))
-        .to_string()
-}
-
 /// Adds those of `more` with which the text still compiles.
 fn grow<'a>(
     source: &Source,
@@ -292,22 +281,9 @@ impl Choice {
 
     fn mutants(&self, source: &Source, one: impl Fn(u32, &str) -> String) -> String {
         let each = self.edits.iter().map(|(number, edits)| {
-            let new = changed(source, &self.site.range, edits);
+            let new = applied(&source.text, self.site.range.clone(), edits);
             one(*number, &new.replace('\n', " "))
         });
         each.collect()
     }
-}
-
-/// A part of the source with these edits.
-fn changed(source: &Source, range: &Range<usize>, edits: &[(Range<usize>, String)]) -> String {
-    let mut text = String::new();
-    let mut done = range.start;
-    for (of, with) in edits {
-        text.push_str(source.text.get(done..of.start).unwrap_or_default());
-        text.push_str(with);
-        done = of.end;
-    }
-    text.push_str(source.text.get(done..range.end).unwrap_or_default());
-    text
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::thread;
 
+use super::change::diff;
 use super::objects::{Built, Compiled, Objects};
-use super::schema::{self, Part, Schema, variables};
+use super::schema::{Part, Schema, variables};
 use super::source::Source;
 use super::{BuildError, ChangeOf, Changed, GeneratedMutant, MutantSchema, ObjectCode};
 use crate::progress::Progress;
@@ -140,7 +141,7 @@ impl<'a> Survey<'a> {
         }
         let diffs = written
             .iter()
-            .map(|(file, text)| schema::diff(file.file, &file.source.text, text));
+            .map(|(file, text)| diff(file.file, &file.source.text, text));
         schema.diff = diffs.collect();
         Ok(Some(schema))
     }

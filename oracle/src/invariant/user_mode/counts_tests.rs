@@ -1,10 +1,11 @@
 //! What is counted of requests and their answers, and which sample each request is of.
 
-use unwindlab_abi::message::UserSymbol;
-use unwindlab_abi::user_mode::{Asked, UnwinderKind};
+use unwindlab_abi::user_mode::Asked;
 use unwindlab_abi::user_stack::UserFrame::{self, Interpreted, Native};
 
-use super::tests::{C, HANDLER, IP, N, STACK, answered, asked, designs, known_everywhere};
+use super::tests::{
+    C, HANDLER, IP, N, STACK, answered, asked, designs, known_everywhere, with_interpreter,
+};
 use super::{Designs, NonceStacks, Signals};
 use crate::invariant::Evidence;
 use crate::invariant::testkit::{Kit, holds, kernel, undecided, user};
@@ -51,15 +52,7 @@ fn an_exact_result_with_an_interpreters_functions_is_named() {
             let words: Vec<u64> = frames.iter().map(|it| it.word()).collect();
             kit.result(1001, N, &words);
         }
-        let mut trace = kit.trace();
-        trace.threads[0].stack.callers = vec![(0x2000, 1), (0x2100, 1), (0x3000, 1)];
-        trace.user_symbols = vec![UserSymbol {
-            name: "interpret".to_owned(),
-            start: 0x1f00,
-            end: 0x2010,
-        }];
-        trace.user_mode.as_mut().unwrap().unwinder = UnwinderKind::Semantic;
-        stacks(&trace).unwrap()
+        stacks(&with_interpreter(&kit)).unwrap()
     };
     let right = [leaf, h, g, f, outer, root];
     let wrong = [leaf, f, outer, root];

@@ -8,6 +8,7 @@ use crate::invariant::testkit::{
     Kit, check, holds, kernel, not_exercised, undecided, user, violations,
 };
 use crate::invariant::{Check, EntryCode, Evidence, INVARIANTS};
+use crate::trace::Trace;
 
 pub(super) const C: u64 = 3 << 32 | 1;
 pub(super) const N: u64 = 1 << 48 | 1;
@@ -219,6 +220,11 @@ fn semantic(frames: &[unwindlab_abi::user_stack::UserFrame]) -> Check {
     kit.returns_to(0, 1001, HANDLER);
     let words: Vec<u64> = frames.iter().map(|it| it.word()).collect();
     kit.result(1001, N, &words);
+    check("N3", &with_interpreter(&kit))
+}
+
+/// The trace of a program whose first caller is an interpreter, unwound by one that knows its functions.
+pub(super) fn with_interpreter(kit: &Kit) -> Trace {
     let mut trace = kit.trace();
     trace.threads[0].stack.callers = vec![(0x2000, 1), (0x2100, 1), (0x3000, 1)];
     trace.user_symbols = vec![UserSymbol {
@@ -226,10 +232,8 @@ fn semantic(frames: &[unwindlab_abi::user_stack::UserFrame]) -> Check {
         start: 0x1f00,
         end: 0x2010,
     }];
-    if let Some(user_mode) = &mut trace.user_mode {
-        user_mode.unwinder = UnwinderKind::Semantic;
-    }
-    check("N3", &trace)
+    trace.user_mode.as_mut().unwrap().unwinder = UnwinderKind::Semantic;
+    trace
 }
 
 #[test]

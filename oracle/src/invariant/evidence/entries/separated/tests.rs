@@ -2,8 +2,17 @@
 
 use super::*;
 use crate::invariant::testkit::{Kit, kernel, user};
+use crate::trace::Trace;
 
 const C: u64 = 3 << 32 | 1;
+
+/// Whether two events are known to be of different entries.
+fn separated(trace: &Trace, x: usize, y: usize) -> bool {
+    let facts = Facts::new(trace, None);
+    facts
+        .separated(&trace.events[x], &trace.events[y])
+        .is_some()
+}
 
 #[test]
 fn one_marker_between_proves_nothing() {
@@ -16,12 +25,7 @@ fn one_marker_between_proves_nothing() {
     kit.sys_enter(0, 1001);
     let c = kit.nmi(0, 1001, C);
     let trace = kit.trace();
-    let facts = Facts::new(&trace, None);
-    let separated = |x: usize, y: usize| {
-        facts
-            .separated(&trace.events[x], &trace.events[y])
-            .is_some()
-    };
+    let separated = |x: usize, y: usize| separated(&trace, x, y);
     assert!(!separated(a, b));
     assert!(separated(b, c));
     assert!(separated(a, c));
@@ -37,12 +41,7 @@ fn injections_separate_by_iteration_and_by_user_ip() {
     let d = kit.inject(0, 1001, C, user(0x1000));
     let e = kit.inject(0, 1001, C, user(0x1004));
     let trace = kit.trace();
-    let facts = Facts::new(&trace, None);
-    let separated = |x: usize, y: usize| {
-        facts
-            .separated(&trace.events[x], &trace.events[y])
-            .is_some()
-    };
+    let separated = |x: usize, y: usize| separated(&trace, x, y);
     assert!(separated(a, b));
     assert!(!separated(b, c));
     assert!(!separated(c, d));
