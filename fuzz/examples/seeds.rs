@@ -1,4 +1,4 @@
-//! Makes inputs of recordings: `seeds RECORDING.json...`, each a `Recording` as JSON. Writes into the corpus.
+//! Makes inputs of recordings: `seeds FILE...`, each a `Recording` as JSON, whose name is that of the inputs. Writes into the corpus.
 
 #![allow(clippy::unwrap_used, reason = "run by hand")]
 
@@ -17,7 +17,7 @@ const LOG: usize = 64 * 40;
 fn main() {
     for path in std::env::args().skip(1) {
         let path = Path::new(&path);
-        let name = path.parent().and_then(Path::file_name).unwrap();
+        let name = path.file_stem().unwrap();
         let name = name.to_string_lossy();
         let whole: Recording = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
         let small = cut(whole.clone());

@@ -129,15 +129,12 @@ pub(crate) enum Base {
 /// A real recording, to be changed.
 pub(crate) fn like(base: Base) -> Recording {
     let bytes: &[u8] = match base {
-        Base::Perf => include_bytes!("../corpus/recording/nmi-in-syscall"),
-        Base::Lab => include_bytes!("../corpus/recording/lab-nmi-request"),
-        Base::UserMode => include_bytes!("../corpus/recording/bpf-at-once"),
-        Base::Tracefs => include_bytes!("../corpus/recording/tracefs-basic"),
+        Base::Perf => include_bytes!("../corpus/recording-json/nmi-in-syscall"),
+        Base::Lab => include_bytes!("../corpus/recording-json/lab-nmi-request"),
+        Base::UserMode => include_bytes!("../corpus/recording-json/bpf-at-once"),
+        Base::Tracefs => include_bytes!("../corpus/recording-json/tracefs-basic"),
     };
-    let read = postcard::from_bytes::<Recording>(bytes);
-    assert!(
-        read.is_ok(),
-        "the seed of {base:?} is of another version: make it again"
-    );
+    let read = serde_json::from_slice::<Recording>(bytes);
+    assert!(read.is_ok(), "the seed of {base:?} is no recording");
     read.unwrap_or_default()
 }

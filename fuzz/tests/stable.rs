@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use unwindlab_fuzz::{TARGETS, Target, mutate};
+use unwindlab_oracle::trace::Recording;
 
 /// The longest that one input may take, on a machine that is busy.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -108,6 +109,27 @@ fn no_input_is_too_much() {
     });
     let wrong = wrong.into_inner().unwrap();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// postcard has no names: what was packed before a field came is another recording, or none.
+#[test]
+fn packed_recordings_are_of_this_version() {
+    let packed = inputs(unwindlab_fuzz::find("recording").unwrap());
+    for (path, json) in inputs(unwindlab_fuzz::find("recording-json").unwrap()) {
+        let Some((_, bytes)) = packed
+            .iter()
+            .find(|(it, _)| it.file_name() == path.file_name())
+        else {
+            continue;
+        };
+        let seed: Recording = serde_json::from_slice(&json).unwrap();
+        assert_eq!(
+            postcard::from_bytes::<Recording>(bytes).as_ref(),
+            Ok(&seed),
+            "make it again: fuzz/examples/seeds.rs of {}",
+            path.display()
+        );
+    }
 }
 
 #[test]
