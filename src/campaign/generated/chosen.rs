@@ -89,7 +89,8 @@ impl ChosenMutants<'_> {
             number: mutant.choice.unwrap_or_default(),
             ..self.choice
         };
-        let fate = match self.coverage.nearest(mutant) {
+        let in_boot = { tests.boots }.then(|| "the boot".to_owned());
+        let fate = match self.coverage.nearest(mutant).or(in_boot) {
             None => Ok(MutationFate::NotCovered),
             nearest => {
                 let tested = bench.test(&tests, Some(choice));

@@ -3,7 +3,7 @@
 //! A kernel with many mutants notes which of its places it executes. So one run of the library, without a mutant, says it of each
 //! scenario; of a sweep it is said what its scenario executes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::order::Order;
 use super::tester::{Bench, Tester, Tests, ends};
@@ -16,6 +16,9 @@ use crate::report::mutation::Control;
 use unwindlab_engine::plan::ChoicePlan;
 use unwindlab_guest_kernel::build::generate::{GeneratedMutant, MUTANT, MutantSchema, REACHED};
 
+/// What it is worth that a scenario executes something in the function of a mutant, next to elsewhere.
+const IN_FUNCTION: f64 = 8.0;
+
 /// What each scenario executes.
 #[derive(Debug, Default)]
 pub(super) struct Coverage {
@@ -23,6 +26,8 @@ pub(super) struct Coverage {
     scenarios: Vec<Covered>,
     /// What all of them and the boot execute.
     all: Reached,
+    /// By file and function: what is noted there.
+    functions: BTreeMap<(String, String), Vec<u32>>,
 }
 
 /// What one scenario executes.
@@ -105,8 +110,18 @@ impl Coverage {
         });
     }
 
+    /// With what is known of the mutants.
+    pub(super) fn with(mut self, mutants: &[GeneratedMutant]) -> Self {
+        for mutant in mutants {
+            let function = (mutant.file.clone(), mutant.function.clone());
+            let noted = self.functions.entry(function).or_default();
+            noted.extend([mutant.place, mutant.difference].into_iter().flatten());
+        }
+        self
+    }
+
     /// Whether a mutant may make a difference to the boot.
-    pub(super) fn is_in_boot(&self, mutant: &GeneratedMutant) -> bool {
+    fn is_in_boot(&self, mutant: &GeneratedMutant) -> bool {
         let notes = mutant.difference.or(mutant.place);
         notes.is_some_and(|at| is_set(&self.all.before, at))
     }
@@ -118,8 +133,9 @@ impl Coverage {
         of.map(|it| it.name.clone())
     }
 
-    /// The tests that may tell a mutant from the kernel without it, those first that most probably do in the least time: scenarios in
-    /// which it makes a difference where it stands, or that execute it if that is not known; sweeps whose scenarios execute it.
+    /// The tests that may tell a mutant from the kernel without it: scenarios in which it makes a difference where it stands, or that
+    /// execute it if that is not known; sweeps whose scenarios execute it. Scenarios that most probably do in the least time take turns with those that
+    /// do something else.
     pub(super) fn tests(
         &self,
         mutant: &GeneratedMutant,
@@ -142,6 +158,16 @@ impl Coverage {
             }
         }
         ranked.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        let ranked: Vec<usize> = ranked.into_iter().map(|(at, _)| at).collect();
+        let unlike = self.unlike(mutant, &ranked);
+        let mut scenarios = Vec::new();
+        for (at, probable) in ranked.iter().enumerate() {
+            for scenario in [Some(probable), unlike.get(at)].into_iter().flatten() {
+                if !scenarios.contains(scenario) {
+                    scenarios.push(*scenario);
+                }
+            }
+        }
         let sweeps = tester.sweeps.iter().enumerate().filter(|(_, sweep)| {
             let name = sweep.scenario();
             let of = self.scenarios.iter().find(|it| it.name == name);
@@ -149,8 +175,53 @@ impl Coverage {
         });
         Tests {
             sweeps: sweeps.map(|(at, _)| at).collect(),
-            scenarios: ranked.into_iter().map(|(at, _)| at).collect(),
+            scenarios,
+            boots: self.is_in_boot(mutant),
         }
+    }
+
+    /// These scenarios in an order in which each executes, in little time, most of what those before it do not: what few execute
+    /// counts for more, and what stands in the function of the mutant.
+    fn unlike(&self, mutant: &GeneratedMutant, scenarios: &[usize]) -> Vec<usize> {
+        let function = (mutant.file.clone(), mutant.function.clone());
+        let here: BTreeSet<u32> = { self.functions.get(&function).into_iter().flatten() }
+            .copied()
+            .collect();
+        let of = |at: &usize| Some((*at, self.scenarios.get(*at)?));
+        let mut left: Vec<(usize, &Covered)> = scenarios.iter().filter_map(of).collect();
+        let mut count: BTreeMap<u32, u32> = BTreeMap::new();
+        for place in left.iter().flat_map(|(_, it)| it.places()) {
+            *count.entry(place).or_default() += 1;
+        }
+        let mut order = Vec::new();
+        let mut done = BTreeSet::new();
+        while !left.is_empty() {
+            let worth = |of: &Covered| {
+                let new = of.places().filter(|it| !done.contains(it));
+                let worth = new.map(|it| {
+                    let factor = if here.contains(&it) { IN_FUNCTION } else { 1.0 };
+                    factor / f64::from(count.get(&it).copied().unwrap_or(1))
+                });
+                worth.sum::<f64>() / of.seconds.max(0.1)
+            };
+            let best = { left.iter().map(|(_, of)| worth(of)).enumerate() }
+                .max_by(|(_, a), (_, b)| a.total_cmp(b));
+            let Some((best, worth)) = best else { break };
+            if worth <= 0.0 {
+                break;
+            }
+            let (at, of) = left.swap_remove(best);
+            done.extend(of.places());
+            order.push(at);
+        }
+        order
+    }
+}
+
+impl Covered {
+    /// The places that it executes.
+    fn places(&self) -> impl Iterator<Item = u32> {
+        { (0..).zip(&self.reached) }.filter_map(|(place, it)| (*it != 0).then_some(place))
     }
 }
 

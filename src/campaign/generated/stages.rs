@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::chosen::{ChosenMutants, Fate};
+use super::chosen::ChosenMutants;
 use super::coverage::{self, Coverage, Surveyed};
 use super::order::Order;
 use super::part::{CONTROL, GeneratedPart};
@@ -15,7 +15,7 @@ use crate::campaign::error::CampaignError;
 use crate::campaign::suite::{Fetched, each_built};
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::{ProviderError, TestKernel};
-use crate::report::mutation::{Control, MutationFate, MutationRecord, MutationRow, Survival};
+use crate::report::mutation::{Control, MutationFate, MutationRecord, MutationRow};
 use unwindlab_engine::plan::ChoicePlan;
 use unwindlab_guest_kernel::BuildError;
 use unwindlab_guest_kernel::build::generate::{Generated, GeneratedMutant, ObjectCode, argued};
@@ -33,13 +33,6 @@ pub(super) struct Campaign<'c, 't> {
     /// What each scenario executes, once it is known.
     pub(super) coverage: Coverage,
     pub(super) results: Results<'t>,
-}
-
-/// A mutant that gets a kernel of its own.
-pub(super) struct OwnKernel<'c> {
-    mutant: &'c GeneratedMutant,
-    /// What became of it where it was chosen: what is still to be seen is its boot.
-    before: Option<Fate>,
 }
 
 impl<'c> Campaign<'c, '_> {
@@ -66,7 +59,7 @@ impl<'c> Campaign<'c, '_> {
     }
 
     /// Deals with what needs no test and with what can be chosen in one kernel; what is left gets kernels of its own.
-    pub(super) fn told_and_chosen(&mut self) -> Result<Vec<OwnKernel<'c>>, CampaignError> {
+    pub(super) fn told_and_chosen(&mut self) -> Result<Vec<&'c GeneratedMutant>, CampaignError> {
         let mut own = Vec::new();
         let mut chosen = Vec::new();
         for mutant in &self.generated.mutants {
@@ -80,7 +73,6 @@ impl<'c> Campaign<'c, '_> {
                 ),
             }
         }
-        let mut only_boot = Vec::new();
         if let Some(schema) = &self.generated.schema
             && !(chosen.is_empty() && own.is_empty())
         {
@@ -90,27 +82,23 @@ impl<'c> Campaign<'c, '_> {
             let choice = coverage::choice(kernel.as_ref(), schema)?;
             let surveyed = Surveyed::of(self.tester, kernel.as_ref(), Some(choice))?;
             self.known.extend(surveyed.findings);
-            self.coverage = surveyed.coverage;
+            self.coverage = surveyed.coverage.with(&self.generated.mutants);
             if surveyed.control != Control::Clean {
                 let control = MutationRecord::Control(surveyed.control);
                 self.results.take(control)?;
             }
-            only_boot = self.chosen(kernel.as_ref(), choice, &chosen)?;
+            self.chosen(kernel.as_ref(), choice, &chosen)?;
         }
-        let own = own.into_iter().map(|mutant| OwnKernel {
-            mutant,
-            before: None,
-        });
-        Ok(own.chain(only_boot).collect())
+        Ok(own)
     }
 
-    /// Tests mutants that are chosen in one kernel. Those that live and that the boot executes get a kernel of their own.
+    /// Tests mutants that are chosen in one kernel.
     fn chosen(
         &mut self,
         kernel: &dyn TestKernel,
         choice: ChoicePlan,
         mutants: &[&'c GeneratedMutant],
-    ) -> Result<Vec<OwnKernel<'c>>, CampaignError> {
+    ) -> Result<(), CampaignError> {
         let chosen = ChosenMutants {
             tester: self.tester,
             kernel,
@@ -118,54 +106,40 @@ impl<'c> Campaign<'c, '_> {
             choice,
             known: &self.known,
         };
-        let mut only_boot = Vec::new();
-        let (order, coverage, results) = (&self.order, &self.coverage, &mut self.results);
+        let (order, results) = (&self.order, &mut self.results);
         chosen.test(mutants, order, &mut |mutant, (fate, took)| {
-            let lives = matches!(fate, MutationFate::Survived(_) | MutationFate::NotCovered);
-            if lives && coverage.is_in_boot(mutant) {
-                only_boot.push((mutant, (fate, took)));
-                return Ok(());
-            }
             let row = results.row(mutant, fate, took)?;
             let mut order = order.lock().unwrap_or_else(PoisonError::into_inner);
             order.learn(&row);
             Ok(())
-        })?;
-        let only_boot = only_boot.into_iter().map(|(mutant, before)| OwnKernel {
-            mutant,
-            before: Some(before),
-        });
-        Ok(only_boot.collect())
+        })
     }
 
     /// Builds and tests mutants that get a kernel of their own, the next while one is tested. No kernel stays in the cache: there
     /// are many.
-    pub(super) fn own(&mut self, mutants: &[OwnKernel<'_>]) -> Result<(), CampaignError> {
+    pub(super) fn own(&mut self, mutants: &[&GeneratedMutant]) -> Result<(), CampaignError> {
         let mut builds = Vec::new();
-        for own in mutants {
+        for mutant in mutants {
             let mut spec = self.request.base.build_spec()?;
-            spec.patches.push(own.mutant.patch());
+            spec.patches.push(mutant.patch());
             builds.push(KernelRequest::Build(spec));
         }
         let builds: Vec<&KernelRequest> = builds.iter().collect();
         let context = self.tester.context;
         each_built(&builds, context, &mut |at, fetched: Fetched| {
-            let Some(own) = mutants.get(at) else {
+            let Some(mutant) = mutants.get(at) else {
                 return Ok(());
             };
             let begin = Instant::now();
             let (fate, built) = match fetched {
                 Ok(kernel) if kernel.hash() == self.base => (MutationFate::Equivalent, None),
-                Ok(kernel) => (self.fate(own, kernel.as_ref())?, Some(kernel)),
+                Ok(kernel) => (self.fate(mutant, kernel.as_ref())?, Some(kernel)),
                 Err(ProviderError::Build(BuildError::Compile { .. })) => {
                     (MutationFate::DoesNotCompile, None)
                 }
                 Err(error) => (MutationFate::Untested(error.to_string()), None),
             };
-            let before = own.before.as_ref().map_or(Duration::ZERO, |it| it.1);
-            let row = self
-                .results
-                .row(own.mutant, fate, before + begin.elapsed())?;
+            let row = self.results.row(mutant, fate, begin.elapsed())?;
             self.order
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -180,35 +154,20 @@ impl<'c> Campaign<'c, '_> {
     /// What becomes of a mutant on a kernel of its own.
     fn fate(
         &self,
-        own: &OwnKernel<'_>,
+        mutant: &GeneratedMutant,
         kernel: &dyn TestKernel,
     ) -> Result<MutationFate, CampaignError> {
-        let tests = match own.before {
-            // Whoever boots has executed it: one scenario is enough.
-            Some(_) => Tests {
-                scenarios: vec![0],
-                ..Tests::default()
-            },
-            None => {
-                let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-                self.coverage.tests(own.mutant, self.tester, &order)
-            }
-        };
-        let nearest = self.coverage.nearest(own.mutant);
+        let nearest = self.coverage.nearest(mutant);
         // A place that is known, and that nothing executes.
-        if own.before.is_none() && own.mutant.place.is_some() && nearest.is_none() {
+        if mutant.place.is_some() && nearest.is_none() {
             return Ok(MutationFate::NotCovered);
         }
+        let tests = {
+            let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+            self.coverage.tests(mutant, self.tester, &order)
+        };
         let tested = Bench::new(self.tester, kernel).test(&tests, None)?;
-        Ok(match &own.before {
-            None => tested.fate(&self.known, nearest),
-            Some(_) if tested.kill.is_some() => tested.fate(&self.known, nearest),
-            Some((MutationFate::Survived(survival), _)) => MutationFate::Survived(Survival {
-                tests: survival.tests + tested.tests,
-                ..survival.clone()
-            }),
-            Some(_) => tested.fate(&self.known, Some("the boot".to_owned())),
-        })
+        Ok(tested.fate(&self.known, nearest))
     }
 }
 

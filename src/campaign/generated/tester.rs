@@ -17,6 +17,7 @@ use crate::judge::{Outcome, ScenarioResult};
 use crate::report::mutation::{Kill, MutationFate, Survival};
 use crate::scenario::Loaded;
 use unwindlab_engine::plan::{ChoicePlan, Executor, TrialPlan};
+use unwindlab_guest_kernel::build::generate::MUTANT;
 
 /// How often a scenario that failed without a violation is run again.
 const AGAIN: u32 = 2;
@@ -44,6 +45,8 @@ pub(super) struct Tests {
     pub(super) scenarios: Vec<usize>,
     /// Sweeps, in this order.
     pub(super) sweeps: Vec<usize>,
+    /// Then the first scenario on a guest that booted as the mutant, whatever the time.
+    pub(super) boots: bool,
 }
 
 /// What the tests of a kernel came to.
@@ -97,6 +100,8 @@ pub(super) struct Bench<'t> {
     sweep_host: Option<Box<dyn Executor>>,
     /// By number of a scenario.
     trials: Vec<Result<TrialPlan, SkipReason>>,
+    /// The guest boots as the mutant.
+    boots: bool,
 }
 
 impl<'t> Bench<'t> {
@@ -111,6 +116,7 @@ impl<'t> Bench<'t> {
             host: None,
             sweep_host: None,
             trials,
+            boots: false,
         }
     }
 
@@ -122,7 +128,7 @@ impl<'t> Bench<'t> {
     ) -> Result<Tested, CampaignError> {
         let until = Instant::now() + self.tester.budget;
         let mut tested = Tested {
-            same: tests.scenarios.is_empty(),
+            same: tests.scenarios.is_empty() && !tests.boots,
             ..Tested::default()
         };
         for at in &tests.scenarios {
@@ -133,6 +139,12 @@ impl<'t> Bench<'t> {
             }
             let result = self.scenario(*at, choice)?;
             self.take(*at, choice, &result, &mut tested)?;
+            if tested.kill.is_some() {
+                return Ok(tested);
+            }
+        }
+        if let Some(choice) = choice.filter(|_| tests.boots) {
+            self.boot(choice, &mut tested)?;
             if tested.kill.is_some() {
                 return Ok(tested);
             }
@@ -149,6 +161,15 @@ impl<'t> Bench<'t> {
             }
         }
         Ok(tested)
+    }
+
+    /// Runs the first scenario on a machine that the mutant has booted.
+    fn boot(&mut self, choice: ChoicePlan, tested: &mut Tested) -> Result<(), CampaignError> {
+        self.boots = true;
+        let result = self.scenario(0, Some(choice))?;
+        let taken = self.take(0, Some(choice), &result, tested);
+        self.boots = false;
+        taken
     }
 
     /// Takes a result.
@@ -206,14 +227,18 @@ impl<'t> Bench<'t> {
         at: usize,
         choice: Option<ChoicePlan>,
     ) -> Result<ScenarioResult, CampaignError> {
-        let (Some(loaded), Some(trial)) = (self.tester.library.get(at), self.trials.get_mut(at))
-        else {
+        let (Some(loaded), Some(trial)) = (self.tester.library.get(at), self.trials.get(at)) else {
             return Err(CampaignError::NothingSelected);
         };
-        if let Ok(trial) = trial {
+        let mut trial = trial.clone();
+        if let Ok(trial) = &mut trial {
             trial.choice = choice;
+            if let Some(choice) = choice.filter(|_| self.boots) {
+                let parameter = format!(" {MUTANT}={}", choice.number);
+                trial.cmdline.push_str(&parameter);
+            }
         }
-        let unit = RunUnit::whole(loaded, trial);
+        let unit = RunUnit::whole(loaded, &trial);
         let gate = &self.tester.gate;
         let (_beside, _alone) = match unit.runs_alone() {
             true => (None, gate.write().ok()),

@@ -269,7 +269,7 @@ fn selected(request: &RunRequest, context: Context<'_>) -> Result<Vec<Loaded>, C
 }
 
 /// Why a scenario is not run on a kernel.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct SkipReason(pub(super) String);
 
 /// Resolves all scenarios before any is run, so that an error shows at once.

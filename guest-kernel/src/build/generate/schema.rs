@@ -21,7 +21,7 @@ use super::differs;
 use super::sites::{Form, Site};
 use super::source::{Definition, Source};
 
-/// The number of the mutant that the kernel is; 0 for none. An `unsigned int`.
+/// The number of the mutant that the kernel is; 0 for none. An `unsigned int`, and a parameter of the kernel, which says it from the boot on.
 pub const MUTANT: &str = "unwindlab_mutant";
 /// What was executed, a byte each, 0 or 1: the places at which mutants are chosen and, of a kernel that is no mutant, the mutants that
 /// would have made a difference.
@@ -149,6 +149,15 @@ impl Part<'_> {
             .map(|(range, _)| Site::of(source, self.definition, range))
             .collect()
     }
+}
+
+/// What chooses a mutant for the boot too, for the end of the file with the variables: the parameter `unwindlab_mutant=N`.
+pub(super) fn parameter() -> String {
+    format!(
+        "#include <linux/init.h>\n#include <linux/kstrtox.h>\n\
+         static int __init {MUTANT}_parameter(char *text)\n{{\n\treturn kstrtouint(text, 0, &{MUTANT});\n}}\n\
+         early_param(\"{MUTANT}\", {MUTANT}_parameter);\n"
+    )
 }
 
 /// The definitions of the variables, for the end of one file.

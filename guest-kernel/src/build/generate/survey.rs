@@ -6,7 +6,7 @@ use std::thread;
 
 use super::change::diff;
 use super::objects::{Built, Compiled, Objects};
-use super::schema::{Part, Schema, variables};
+use super::schema::{Part, Schema, parameter, variables};
 use super::source::Source;
 use super::{BuildError, ChangeOf, Changed, GeneratedMutant, MutantSchema, ObjectCode};
 use crate::progress::Progress;
@@ -131,11 +131,12 @@ impl<'a> Survey<'a> {
         }
         // A header is in many objects, the variables are in one.
         let is_source = |it: &&Changed| it.file.ends_with(".c");
+        let variables = variables(schema.places) + &parameter();
         match written.iter_mut().find(|(file, _)| is_source(file)) {
-            Some((_, text)) => text.push_str(&variables(schema.places)),
+            Some((_, text)) => text.push_str(&variables),
             None => {
                 let file = files.iter().find(is_source);
-                let with = |file: &Changed| file.source.text.clone() + &variables(schema.places);
+                let with = |file: &Changed| file.source.text.clone() + &variables;
                 written.extend(file.map(|file| (file, with(file))));
             }
         }
