@@ -309,6 +309,9 @@ pub struct PerfEvent {
     /// Leave the user part out of the chain, deferred or not.
     #[serde(default)]
     pub exclude_callchain_user: bool,
+    /// Leave the kernel part out of the chain.
+    #[serde(default)]
+    pub exclude_callchain_kernel: bool,
     /// Write to the ring buffer of this earlier event instead of an own one.
     pub output_to: Option<At<String>>,
 }

@@ -286,6 +286,12 @@ pub static INVARIANTS: &[Invariant] = &[
         "no records that tell their event, of several rings",
         abi::a7_own_buffer::judge,
     ),
+    Invariant::new(
+        "A8",
+        "a chain has each context once, the kernel's first, and none that its event excludes",
+        "no chain with an entry",
+        abi::a8_contexts::judge,
+    ),
     // U: the unwinder
     Invariant::new(
         "U1",

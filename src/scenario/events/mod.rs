@@ -2,6 +2,7 @@
 
 pub(in crate::scenario) mod source;
 
+use unwindlab_abi::attr::flag;
 use unwindlab_abi::plan::{EventSource, EventSpec, Tracing};
 use unwindlab_abi::{AttrDetails, WorkloadKind};
 
@@ -259,6 +260,9 @@ fn details(event: &PerfEvent, complaints: &mut Complaints<'_>) -> AttrDetails {
             .stack_bytes
             .as_ref()
             .map_or(STACK_BYTES, |it| (**it).into());
+    }
+    if event.exclude_callchain_kernel {
+        details.set |= flag::EXCLUDE_CALLCHAIN_KERNEL;
     }
     details
 }

@@ -66,7 +66,8 @@ fn widest<'a>(source: &Source, node: Node<'a>, site: &Range<usize>) -> Option<No
     let mut found = None;
     let mut at = Some(node);
     while let Some(it) = at.filter(|it| is_in(*it)) {
-        if is_pure(source, it) {
+        // Arguments in brackets would be the value of the last.
+        if is_pure(source, it) && it.kind() != "argument_list" {
             found = Some(it);
         }
         let above = it.parent();

@@ -44,7 +44,7 @@ use crate::progress::Progress;
 /// Part of what a survey is remembered by. Change it when the same source gives other mutants.
 const RECIPE: &str = "1";
 /// The same of the kernel that has many mutants.
-const SCHEMA_RECIPE: &str = "3";
+const SCHEMA_RECIPE: &str = "4";
 
 /// One changed kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

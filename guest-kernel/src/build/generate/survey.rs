@@ -1,10 +1,11 @@
 //! What the compiler makes of changed files.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::thread;
 
-use super::change::diff;
+use super::change::{Operator, diff};
 use super::objects::{Built, Compiled, Objects};
 use super::schema::{Part, Schema, parameter, variables};
 use super::source::Source;
@@ -107,7 +108,9 @@ impl<'a> Survey<'a> {
             progress.step(&format!("putting the mutants of {} together", file.file));
             let numbered = mutants.iter().zip(changes).zip(1..);
             let parts = numbered.filter(|((mutant, made), _)| {
-                mutant.object == ObjectCode::New && made.file.file == file.file
+                mutant.object == ObjectCode::New
+                    && made.file.file == file.file
+                    && !is_for_the_compiler(mutant, made)
             });
             let parts: Vec<Part<'_>> = parts
                 .map(|((_, made), number)| Part {
@@ -146,6 +149,15 @@ impl<'a> Survey<'a> {
         schema.diff = diffs.collect();
         Ok(Some(schema))
     }
+}
+
+/// Whether a change only takes freedom from the compiler, or gives it: what that makes of the code, the kernel of its own shows, and one
+/// that has both versions side by side does not.
+fn is_for_the_compiler(mutant: &GeneratedMutant, made: &ChangeOf<'_>) -> bool {
+    let is_barrier = |(range, _): &(Range<usize>, String)| {
+        made.file.source.text.get(range.clone()) == Some("barrier();")
+    };
+    mutant.operator == Operator::DropOnce || made.change.edits().iter().any(is_barrier)
 }
 
 /// Says of each mutant what the compiler makes of it.

@@ -195,10 +195,11 @@ fn mutants_are_told_apart_by_their_objects() {
 
 /// The functions of a program that is changed, and the calls that show what it does.
 const PROGRAM: &str = "static int twice(int a)\n{\n\tint b = a * 2;\n\tb += 1;\n\tb -= 1;\n\treturn b;\n}\n\
+    static int first(int a, int b)\n{\n\treturn a;\n}\n\
     int f(int a, int b)\n{\n\tint i, sum = 3;\n\n\tif (b > 90)\n\t\treturn 1;\n\tif (a < b && b > 2)\n\t\tsum = twice(a);\n\telse if (a == b)\n\t\treturn 7;\n\
     \tfor (i = 0; i < b; i++) {\n\t\tif (i == 3)\n\t\t\tcontinue;\n\t\tif (i == 5)\n\t\t\tbreak;\n\t\tsum += i;\n\t}\n\
     \tswitch (a + 1) {\n\tcase 2:\n\t\tsum -= 5;\n\t\tbreak;\n\tcase 3:\n\t\tgoto out;\n\tdefault:\n\t\tsum++;\n\t}\n\
-    \tsum = sum > 9 ? 1 : sum;\nout:\n\tsum += 2;\n\treturn sum;\n}\n";
+    \tsum = sum > 9 ? 1 : sum;\nout:\n\tsum += first(2, a);\n\treturn sum;\n}\n";
 const CALLS: &str = "#include <stdio.h>\n#include <stdlib.h>\nint main(int n, char **v) {\n\
     CHOOSE\n for (int a = -1; a < 5; a++) for (int b = -1; b < 7; b++) printf(\"%d \", f(a, b));\n END\n return 0; }\n";
 
@@ -289,7 +290,7 @@ fn a_chosen_mutant_does_what_it_does_alone() {
             same += 1;
         }
     }
-    assert!(differ > 20 && same > 2, "{differ} {same}");
+    assert!(differ > 15 && same > 2, "{differ} {same}");
 }
 
 #[test]

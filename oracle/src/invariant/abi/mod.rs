@@ -6,3 +6,4 @@ pub(super) mod a3_receivers;
 pub(super) mod a4_max_stack;
 pub(super) mod a5_counted;
 pub(super) mod a7_own_buffer;
+pub(super) mod a8_contexts;

@@ -34,13 +34,14 @@ pub enum Bug {
     SkipsSamples,
     /// In every record of the kind: it names an event of another ring, is too short, is of another
     /// task, begins at another user instruction; has the user chain beside the cookie, has two
-    /// markers, has a count that falls.
+    /// markers, has the kernel's context twice, has a count that falls.
     RecordOfOtherEvent,
     ShortRecord,
     AnswerOfOtherTask,
     WrongFrameZero,
     ChainInBoth,
     MarkerTwice,
+    ContextTwice,
     CountGoesDown,
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::trace::EventKind;
-use crate::trace::model::{CONTEXT_USER, CONTEXT_USER_DEFERRED, Sample};
+use crate::trace::model::{CONTEXT_KERNEL, CONTEXT_USER, CONTEXT_USER_DEFERRED, Sample};
 
 /// The records as a kernel with this bug writes them.
 pub(super) fn written(mut trace: Trace, bug: Option<Bug>) -> Trace {
@@ -29,6 +29,11 @@ pub(super) fn written(mut trace: Trace, bug: Option<Bug>) -> Trace {
             (Bug::ChainInBoth, EventKind::Sample(sample)) => insert(sample, &[CONTEXT_USER, 0x10]),
             (Bug::MarkerTwice, EventKind::Sample(sample)) => {
                 insert(sample, &[CONTEXT_USER_DEFERRED]);
+            }
+            (Bug::ContextTwice, EventKind::Sample(sample)) => {
+                if let Some(chain) = &mut sample.chain {
+                    chain.insert(0, CONTEXT_KERNEL);
+                }
             }
             (Bug::CountGoesDown, EventKind::Sample(sample)) => {
                 if sample.cookie().is_some()

@@ -43,7 +43,7 @@ fn a_right_kernel_violates_nothing() {
     }
     for id in [
         "C1", "C2", "C3", "C4", "C5", "C6", "C7", "M1", "M2", "M3", "M4", "M5", "M6", "M7", "S1",
-        "S2", "S4", "D1", "D3", "P3", "P4", "X1", "X2", "A1", "A2", "A5", "A7", "U6", "W1",
+        "S2", "S4", "D1", "D3", "P3", "P4", "X1", "X2", "A1", "A2", "A5", "A7", "A8", "U6", "W1",
     ] {
         let seeds = evidence.get(id).copied().unwrap_or_default();
         assert!(seeds >= 20, "{id} was exercised by {seeds} of 200 seeds");
@@ -96,6 +96,7 @@ fn what_is_wrong_in_every_record_is_evidence_of_nothing() {
         (Bug::WrongFrameZero, "S1"),
         (Bug::ChainInBoth, "D3"),
         (Bug::MarkerTwice, "A1"),
+        (Bug::ContextTwice, "A8"),
         (Bug::CountGoesDown, "C6"),
     ] {
         let mut fell = 0;

@@ -1,0 +1,166 @@
+//! A8: a chain says of each of its addresses which context it is of.
+
+use unwindlab_abi::attr::flag;
+use unwindlab_abi::plan::EventSpec;
+
+use crate::invariant::Tally;
+use crate::invariant::evidence::{Evidence, spec};
+use crate::trace::EventKind;
+use crate::trace::model::{CONTEXT_KERNEL, CONTEXT_MAX, CONTEXT_USER, CONTEXT_USER_DEFERRED};
+
+/// A8. The chain of a sample begins with a context, such as `PERF_CONTEXT_KERNEL`. The kernel's comes once, and before the user's, which
+/// comes once too (`get_perf_callchain`, kernel/events/callchain.c, 7.2; `perf_callchain` asks it for marks). What the event
+/// excludes (`exclude_callchain_kernel`, `exclude_callchain_user`) is not there, and no cookie of it either. Where the
+/// deferred marker stands is A1's.
+///
+/// Evidence is a chain with an entry: a missing or doubled mark is visible in it. A context that the harness does not know makes it
+/// undecided.
+pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let trace = evidence.trace();
+    let facts = evidence.facts();
+    for event in &trace.events {
+        let EventKind::Sample(sample) = &event.kind else {
+            continue;
+        };
+        let chain = sample.chain.as_deref().unwrap_or_default();
+        let Some(first) = chain.first() else { continue };
+        let contexts: Vec<u64> = chain
+            .iter()
+            .copied()
+            .filter(|&ip| ip >= CONTEXT_MAX)
+            .collect();
+        let wrong = if *first < CONTEXT_MAX {
+            Some(format!("the chain begins with {first:#x}, of no context"))
+        } else {
+            out_of_place(&contexts).or_else(|| excluded(&contexts, spec(trace, event)?))
+        };
+        if let Some(message) = wrong {
+            tally.violated(message, [event.index], facts.instruction(event));
+        } else if contexts.iter().any(|it| name(*it).is_none()) {
+            tally.undecided("what a context is of");
+        } else {
+            tally.holds();
+        }
+    }
+}
+
+/// What is wrong with the order of contexts.
+fn out_of_place(contexts: &[u64]) -> Option<String> {
+    let known: Vec<u64> = { contexts.iter().copied() }
+        .filter(|&it| it == CONTEXT_KERNEL || it == CONTEXT_USER)
+        .collect();
+    let (kernel, user) = (name(CONTEXT_KERNEL)?, name(CONTEXT_USER)?);
+    match known.as_slice() {
+        [] | [_] | [CONTEXT_KERNEL, CONTEXT_USER] => None,
+        [CONTEXT_USER, CONTEXT_KERNEL, ..] => Some(format!("{user} comes before {kernel}")),
+        [first, second, ..] => {
+            let twice = if first == second {
+                *first
+            } else {
+                *known.last()?
+            };
+            Some(format!("{} comes twice in a chain", name(twice)?))
+        }
+    }
+}
+
+/// What is there though the event excludes it.
+fn excluded(contexts: &[u64], spec: &EventSpec) -> Option<String> {
+    let excludes_kernel = spec.details.set & flag::EXCLUDE_CALLCHAIN_KERNEL != 0;
+    let is_excluded = |it: &&u64| match **it {
+        CONTEXT_KERNEL => excludes_kernel,
+        CONTEXT_USER | CONTEXT_USER_DEFERRED => spec.exclude_callchain_user,
+        _ => false,
+    };
+    let name = name(*contexts.iter().find(is_excluded)?)?;
+    Some(format!(
+        "{name} is in the chain of an event that excludes it"
+    ))
+}
+
+fn name(context: u64) -> Option<&'static str> {
+    match context {
+        CONTEXT_KERNEL => Some("PERF_CONTEXT_KERNEL"),
+        CONTEXT_USER => Some("PERF_CONTEXT_USER"),
+        CONTEXT_USER_DEFERRED => Some("PERF_CONTEXT_USER_DEFERRED"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariant::testkit::{Kit, SOMEWHERE, holds, not_exercised, violations};
+
+    const C: u64 = 3 << 32 | 1;
+    const K: u64 = CONTEXT_KERNEL;
+    const U: u64 = CONTEXT_USER;
+    const D: u64 = CONTEXT_USER_DEFERRED;
+
+    #[test]
+    fn each_once_and_in_order_holds() {
+        let good = [
+            &[K, SOMEWHERE][..],
+            &[U, 0x40],
+            &[D, C],
+            &[K, SOMEWHERE, U, 0x40],
+            &[K, SOMEWHERE, D, C],
+            // What limits of the kernel leave.
+            &[K],
+        ];
+        for chain in good {
+            let mut kit = Kit::new(1);
+            kit.sample(0, 1001, 1, chain.to_vec());
+            assert_eq!(holds("A8", &kit).0, 1, "{chain:x?}");
+        }
+    }
+
+    #[test]
+    fn none_twice_and_the_wrong_order_do_not() {
+        let bad = [
+            &[SOMEWHERE][..],
+            &[SOMEWHERE, K],
+            &[C, D, C],
+            &[K, K, SOMEWHERE],
+            &[U, 0x40, K, SOMEWHERE],
+            &[K, SOMEWHERE, U, 0x40, U, 0x40],
+            &[K, SOMEWHERE, U, 0x40, K],
+        ];
+        for chain in bad {
+            let mut kit = Kit::new(1);
+            let at = kit.sample(0, 1001, 1, chain.to_vec());
+            assert_eq!(violations("A8", &kit)[0].events, [at], "{chain:x?}");
+        }
+    }
+
+    #[test]
+    fn what_is_excluded_is_not_there() {
+        let with = |chain: &[u64], change: fn(&mut EventSpec)| {
+            let mut kit = Kit::new(1);
+            kit.spec("nmi", change);
+            kit.sample(0, 1001, 1, chain.to_vec());
+            kit
+        };
+        let no_kernel: fn(&mut EventSpec) =
+            |spec| spec.details.set |= flag::EXCLUDE_CALLCHAIN_KERNEL;
+        let no_user: fn(&mut EventSpec) = |spec| spec.exclude_callchain_user = true;
+        violations("A8", &with(&[K, SOMEWHERE, D, C], no_kernel));
+        violations("A8", &with(&[K, SOMEWHERE, D, C], no_user));
+        violations("A8", &with(&[K, SOMEWHERE, U, 0x40], no_user));
+        holds("A8", &with(&[D, C], no_kernel));
+        holds("A8", &with(&[K, SOMEWHERE], no_user));
+    }
+
+    #[test]
+    fn an_unknown_context_and_an_empty_chain_do_not_exercise_it() {
+        let mut kit = Kit::new(1);
+        kit.sample(
+            0,
+            1001,
+            1,
+            vec![K, SOMEWHERE, (-2048_i64).cast_unsigned(), 0x40],
+        );
+        kit.sample(0, 1001, 1, Vec::new());
+        assert!(not_exercised("A8", &kit).contains("1 undecided"));
+    }
+}
