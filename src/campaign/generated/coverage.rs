@@ -3,6 +3,7 @@
 //! A kernel with many mutants notes which of its places it executes. So one run of the library, without a mutant, says it of each
 //! scenario; of a sweep it is said what its scenario executes.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::order::Order;
@@ -28,6 +29,8 @@ pub(super) struct Coverage {
     all: Reached,
     /// By file and function: what is noted there.
     functions: BTreeMap<(String, String), Vec<u32>>,
+    /// By place: the functions whose code has it.
+    code: BTreeMap<u32, BTreeSet<String>>,
 }
 
 /// What one scenario executes.
@@ -110,8 +113,14 @@ impl Coverage {
         });
     }
 
-    /// With what is known of the mutants.
-    pub(super) fn with(mut self, mutants: &[GeneratedMutant]) -> Self {
+    /// With what is known of the mutants, and of the kernel that has them.
+    pub(super) fn with(
+        mut self,
+        mutants: &[GeneratedMutant],
+        kernel: &dyn TestKernel,
+        choice: ChoicePlan,
+    ) -> Self {
+        self.code = code(kernel, choice);
         for mutant in mutants {
             let function = (mutant.file.clone(), mutant.function.clone());
             let noted = self.functions.entry(function).or_default();
@@ -173,8 +182,14 @@ impl Coverage {
             let of = self.scenarios.iter().find(|it| it.name == name);
             is_noted(of, mutant.place)
         });
+        let mut sweeps: Vec<(usize, u32)> = sweeps
+            .map(|(at, sweep)| (at, worth(&sweep.name())))
+            .collect();
+        sweeps.sort_by_key(|(_, worth)| Reverse(*worth));
+        let functions = mutant.place.and_then(|it| self.code.get(&it));
         Tests {
-            sweeps: sweeps.map(|(at, _)| at).collect(),
+            sweeps: sweeps.into_iter().map(|(at, _)| at).collect(),
+            functions: functions.into_iter().flatten().cloned().collect(),
             scenarios,
             boots: self.is_in_boot(mutant),
         }
@@ -228,6 +243,34 @@ impl Covered {
 fn is_set(places: &[u8], place: u32) -> bool {
     let at = usize::try_from(place).unwrap_or(usize::MAX);
     places.get(at).is_some_and(|it| *it != 0)
+}
+
+/// The functions that have the code of each place: a `movb $1` to what notes that it is executed (Intel SDM volume 2, MOV; the
+/// kernel is linked with a code model in which that is relative to the instruction pointer).
+fn code(kernel: &dyn TestKernel, choice: ChoicePlan) -> BTreeMap<u32, BTreeSet<String>> {
+    const LENGTH: usize = 7;
+    let symbols = kernel.symbols();
+    let ends = (symbols.addresses("_stext"), symbols.addresses("_etext"));
+    let (&[start], &[end]) = (ends.0.as_slice(), ends.1.as_slice()) else {
+        return BTreeMap::new();
+    };
+    let length = usize::try_from(end.saturating_sub(start)).unwrap_or_default();
+    let text = symbols.code(start, length).unwrap_or_default();
+    let mut code: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+    for (behind, bytes) in (start + LENGTH as u64..).zip(text.windows(LENGTH)) {
+        let [0xc6, 0x05, a, b, c, d, 1] = *bytes else {
+            continue;
+        };
+        let distance = i32::from_le_bytes([a, b, c, d]);
+        let to = behind.wrapping_add_signed(distance.into());
+        let place = to.wrapping_sub(choice.reached);
+        let place = u32::try_from(place).ok().filter(|it| *it < choice.places);
+        let function = symbols.resolve(behind);
+        if let (Some(place), Some((function, _))) = (place, function) {
+            code.entry(place).or_default().insert(function);
+        }
+    }
+    code
 }
 
 /// Where a kernel has its variables for the choice; no mutant is chosen.

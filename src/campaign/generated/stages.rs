@@ -82,7 +82,8 @@ impl<'c> Campaign<'c, '_> {
             let choice = coverage::choice(kernel.as_ref(), schema)?;
             let surveyed = Surveyed::of(self.tester, kernel.as_ref(), Some(choice))?;
             self.known.extend(surveyed.findings);
-            self.coverage = surveyed.coverage.with(&self.generated.mutants);
+            self.coverage =
+                { surveyed.coverage }.with(&self.generated.mutants, kernel.as_ref(), choice);
             if surveyed.control != Control::Clean {
                 let control = MutationRecord::Control(surveyed.control);
                 self.results.take(control)?;

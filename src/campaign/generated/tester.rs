@@ -10,7 +10,7 @@ use crate::campaign::kernel::KernelChoice;
 use crate::campaign::mutants::unknown_symptoms;
 use crate::campaign::run::{LibraryRun, RunUnit, SkipReason, TrialOptions};
 use crate::campaign::suite;
-use crate::campaign::sweep::{SetRequest, SetSweep, sweep_kernel};
+use crate::campaign::sweep::{PointChoice, SetRequest, SetSweep, sweep_kernel};
 use crate::host::provider::TestKernel;
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::{Outcome, ScenarioResult};
@@ -34,8 +34,8 @@ pub(super) struct Tester<'a> {
     pub(super) context: Context<'a>,
     /// Held for reading by each test, or by one for writing that runs alone.
     pub(super) gate: RwLock<()>,
-    /// By text of a sweep: what a kernel with many mutants did not pass of it without one.
-    pub(super) unclean: Mutex<BTreeMap<String, Option<String>>>,
+    /// By text of a sweep and functions: what a kernel with many mutants did not pass of it without one.
+    pub(super) unclean: Mutex<BTreeMap<(String, Vec<String>), Option<String>>>,
 }
 
 /// Which tests are made, by their numbers.
@@ -45,6 +45,8 @@ pub(super) struct Tests {
     pub(super) scenarios: Vec<usize>,
     /// Sweeps, in this order.
     pub(super) sweeps: Vec<usize>,
+    /// The functions whose instructions are swept; all where there are none.
+    pub(super) functions: Vec<String>,
     /// Then the first scenario on a guest that booted as the mutant, whatever the time.
     pub(super) boots: bool,
 }
@@ -86,6 +88,8 @@ impl Tested {
 
 /// What a sweep showed.
 struct Swept {
+    /// How many points.
+    tried: usize,
     /// What fell that is no finding.
     symptoms: Vec<String>,
     findings: BTreeSet<String>,
@@ -126,13 +130,19 @@ impl<'t> Bench<'t> {
         tests: &Tests,
         choice: Option<ChoicePlan>,
     ) -> Result<Tested, CampaignError> {
-        let until = Instant::now() + self.tester.budget;
+        let begin = Instant::now();
+        let until = begin + self.tester.budget;
+        // Half of the time is for sweeps, where there are any.
+        let scenarios_until = match tests.sweeps.is_empty() {
+            true => until,
+            false => begin + self.tester.budget / 2,
+        };
         let mut tested = Tested {
             same: tests.scenarios.is_empty() && !tests.boots,
             ..Tested::default()
         };
         for at in &tests.scenarios {
-            let is_over = !self.tester.budget.is_zero() && Instant::now() >= until;
+            let is_over = !self.tester.budget.is_zero() && Instant::now() >= scenarios_until;
             if is_over && tested.tests > 0 {
                 tested.left += 1;
                 continue;
@@ -155,7 +165,8 @@ impl<'t> Bench<'t> {
                 tested.left += 1;
                 continue;
             };
-            self.sweep(sweep, left, choice, &mut tested)?;
+            let swept = self.swept(sweep, &tests.functions, left, choice)?;
+            self.take_sweep(sweep, &tests.functions, swept, choice, &mut tested)?;
             if tested.kill.is_some() {
                 break;
             }
@@ -248,22 +259,23 @@ impl<'t> Bench<'t> {
         result.ok_or(CampaignError::Interrupted)
     }
 
-    /// Makes a sweep in this time, and takes what came of it.
-    fn sweep(
+    /// Takes what came of a sweep.
+    fn take_sweep(
         &mut self,
         sweep: &SetSweep,
-        time: Duration,
+        functions: &[String],
+        swept: Result<Swept, String>,
         choice: Option<ChoicePlan>,
         tested: &mut Tested,
     ) -> Result<(), CampaignError> {
-        tested.tests += 1;
-        let swept = match self.swept(sweep, time, choice)? {
+        let swept = match swept {
             Ok(swept) => swept,
             Err(why) => {
                 tested.untested.push(why);
                 return Ok(());
             }
         };
+        tested.tests += usize::from(swept.tried > 0);
         tested.findings.extend(swept.findings);
         if swept.symptoms.is_empty() {
             return Ok(());
@@ -271,6 +283,7 @@ impl<'t> Bench<'t> {
         if let Some(choice) = choice.filter(|it| it.number > 0)
             && let Some(why) = self.unclean(
                 sweep,
+                functions,
                 ChoicePlan {
                     number: 0,
                     ..choice
@@ -282,7 +295,7 @@ impl<'t> Bench<'t> {
         }
         tested.kill = Some(Kill {
             by: swept.symptoms,
-            test: format!("sweep {}", sweep.text),
+            test: sweep.name(),
             tests: tested.tests,
         });
         Ok(())
@@ -292,16 +305,17 @@ impl<'t> Bench<'t> {
     fn unclean(
         &mut self,
         sweep: &SetSweep,
+        functions: &[String],
         none: ChoicePlan,
     ) -> Result<Option<String>, CampaignError> {
         let known = { self.tester.unclean.lock() }
             .unwrap_or_else(PoisonError::into_inner)
-            .get(&sweep.text)
+            .get(&(sweep.text.clone(), functions.to_vec()))
             .cloned();
         if let Some(known) = known {
             return Ok(known);
         }
-        let unclean = match self.swept(sweep, self.tester.budget, Some(none))? {
+        let unclean = match self.swept(sweep, functions, self.tester.budget, Some(none))? {
             Ok(swept) if swept.symptoms.is_empty() => None,
             Ok(swept) => Some(format!(
                 "sweep {}: the kernel without a mutant does not pass it: {}",
@@ -312,7 +326,7 @@ impl<'t> Bench<'t> {
         };
         { self.tester.unclean.lock() }
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(sweep.text.clone(), unclean.clone());
+            .insert((sweep.text.clone(), functions.to_vec()), unclean.clone());
         Ok(unclean)
     }
 
@@ -320,6 +334,7 @@ impl<'t> Bench<'t> {
     fn swept(
         &mut self,
         sweep: &SetSweep,
+        functions: &[String],
         time: Duration,
         choice: Option<ChoicePlan>,
     ) -> Result<Result<Swept, String>, CampaignError> {
@@ -333,6 +348,10 @@ impl<'t> Bench<'t> {
         };
         let mut request = sweep.request(&set, Some(time));
         request.options.choice = choice;
+        request.points = PointChoice::In {
+            functions: functions.to_vec(),
+            once: true,
+        };
         let context = self.tester.context;
         let host = &mut self.sweep_host;
         let _beside = self.tester.gate.read();
@@ -342,6 +361,7 @@ impl<'t> Bench<'t> {
                 let all = summary.failures.iter().flat_map(|it| &it.fell);
                 let findings = all.filter_map(|(_, finding)| finding.clone());
                 Ok(Ok(Swept {
+                    tried: summary.tried,
                     findings: findings.collect(),
                     symptoms: unknown_symptoms(&summary).into_iter().collect(),
                 }))

@@ -126,6 +126,11 @@ impl SetSweep {
         }
     }
 
+    /// What results call it.
+    pub(in crate::campaign) fn name(&self) -> String {
+        format!("sweep {}", self.text)
+    }
+
     /// The name of its scenario.
     pub(in crate::campaign) fn scenario(&self) -> Cow<'_, str> {
         self.path.scenario.to_string_lossy()
