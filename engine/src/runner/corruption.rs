@@ -8,8 +8,9 @@ use super::error::TrialError;
 use crate::driver::{Driver, word};
 use crate::plan::Corruption;
 
-/// The last page that user addresses reach: above every stack, and nothing is mapped there.
-const WILD: u64 = 0x7fff_ffff_eff0;
+/// In the last pages that user addresses reach, above every stack: the first that is not mapped is used. Of a process with a uprobe the
+/// last one is (`xol_add_vma`, kernel/events/uprobes.c).
+const WILD: [u64; 3] = [0x7fff_ffff_eff0, 0x7fff_ffff_dff0, 0x7fff_ffff_cff0];
 
 /// A word that is not what the thread left there.
 #[derive(Debug)]
@@ -51,13 +52,10 @@ impl CorruptedWords {
         let was = word(&vcpu, address)?;
         let now = match with {
             Corruption::Loop => address,
-            Corruption::Wild => WILD,
+            Corruption::Wild => wild(&vcpu)?,
             // Odd: `frame: 0` has one that is not.
             Corruption::Unaligned => was.wrapping_add(1),
         };
-        if with == Corruption::Wild && vcpu.translate(WILD)?.is_some() {
-            return Err(TrialError::NotPoked { address: WILD });
-        }
         vcpu.write_virt(address, &now.to_le_bytes())?;
         if word(&vcpu, address)? != now {
             return Err(TrialError::NotPoked { address });
@@ -88,11 +86,22 @@ impl CorruptedWords {
     }
 }
 
+/// An address at which nothing is mapped.
+fn wild(vcpu: &VcpuHandle<'_>) -> Result<u64, TrialError> {
+    for address in WILD {
+        if vcpu.translate(address)?.is_none() {
+            return Ok(address);
+        }
+    }
+    let [address, ..] = WILD;
+    Err(TrialError::NotPoked { address })
+}
+
 /// Corrupts the register. The leaf function does not need it any more: it takes its caller's from
 /// the stack.
 fn set_frame_pointer(vcpu: &mut VcpuHandle<'_>, with: Corruption) -> Result<(), TrialError> {
     let now = match with {
-        Corruption::Wild => WILD,
+        Corruption::Wild => wild(vcpu)?,
         Corruption::Loop | Corruption::Unaligned => vcpu.regs()?.rbp.wrapping_add(4),
     };
     vcpu.set_frame_pointer(now)?;
