@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::order::Order;
+use super::setups_stage;
 use super::tester::{Bench, Tester, Tests, ends};
 use crate::campaign::error::CampaignError;
 use crate::campaign::run::LibraryRun;
@@ -192,6 +193,7 @@ impl Coverage {
             functions: functions.into_iter().flatten().cloned().collect(),
             scenarios,
             boots: self.is_in_boot(mutant),
+            setups: setups_stage::is_for(&mutant.file) && !tester.budget.is_zero(),
         }
     }
 

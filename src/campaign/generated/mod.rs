@@ -10,6 +10,7 @@ mod chosen;
 mod coverage;
 mod order;
 mod part;
+mod setups_stage;
 mod stages;
 mod tester;
 
@@ -33,11 +34,16 @@ use super::error::{CampaignError, SweepRequestError};
 use super::kernel::KernelChoice;
 use super::part::PartRequest;
 use super::run::TrialOptions;
+use super::setups::SetupsRequest;
 use super::sweep::sweeps;
 use crate::host::choice::KvmHost;
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::TestKernel;
 use crate::report::mutation::MutationRecord;
+use crate::setup::Strength;
+
+/// The seed of the set-ups: the same for each mutant.
+const SETUPS_SEED: u64 = 1;
 
 /// Which mutants to generate, and how to test them.
 #[derive(Debug, Clone, Default)]
@@ -164,6 +170,13 @@ fn tester<'a>(
             ..TrialOptions::default()
         },
         context,
+        setups: SetupsRequest {
+            seed: SETUPS_SEED,
+            strength: Strength::Pairs,
+            only: Vec::new(),
+            kernel: request.base.clone(),
+            kvm_host: request.kvm_host,
+        },
         gate: RwLock::default(),
         unclean: Mutex::default(),
     })

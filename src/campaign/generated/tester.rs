@@ -9,6 +9,7 @@ use crate::campaign::error::CampaignError;
 use crate::campaign::kernel::KernelChoice;
 use crate::campaign::mutants::unknown_symptoms;
 use crate::campaign::run::{LibraryRun, RunUnit, SkipReason, TrialOptions};
+use crate::campaign::setups::SetupsRequest;
 use crate::campaign::suite;
 use crate::campaign::sweep::{PointChoice, SetRequest, SetSweep, sweep_kernel};
 use crate::host::provider::TestKernel;
@@ -32,6 +33,8 @@ pub(super) struct Tester<'a> {
     pub(super) base: KernelChoice,
     pub(super) options: TrialOptions,
     pub(super) context: Context<'a>,
+    /// The set-ups of perf.
+    pub(super) setups: SetupsRequest,
     /// Held for reading by each test, or by one for writing that runs alone.
     pub(super) gate: RwLock<()>,
     /// By text of a sweep and functions: what a kernel with many mutants did not pass of it without one.
@@ -45,6 +48,8 @@ pub(super) struct Tests {
     pub(super) scenarios: Vec<usize>,
     /// Sweeps, in this order.
     pub(super) sweeps: Vec<usize>,
+    /// Set-ups of perf come last.
+    pub(super) setups: bool,
     /// The functions whose instructions are swept; all where there are none.
     pub(super) functions: Vec<String>,
     /// Then the first scenario on a guest that booted as the mutant, whatever the time.
@@ -57,16 +62,22 @@ pub(super) struct Tested {
     pub(super) kill: Option<Kill>,
     pub(super) tests: usize,
     pub(super) findings: BTreeSet<String>,
-    unsteady: Vec<String>,
+    pub(super) unsteady: Vec<String>,
     /// Tests that could not be made.
     pub(super) untested: Vec<String>,
     /// Tests for which there was no time.
-    left: usize,
+    pub(super) left: usize,
     /// There was no scenario in which it makes a difference.
     same: bool,
 }
 
 impl Tested {
+    /// Notes the findings that a result matches.
+    pub(super) fn findings(&mut self, result: &ScenarioResult) {
+        let findings = result.findings().into_iter().map(str::to_owned);
+        self.findings.extend(findings);
+    }
+
     /// What became of the mutant. `known` are the findings that the kernel without it has, `nearest` is a test that executes it.
     pub(super) fn fate(self, known: &BTreeSet<String>, nearest: Option<String>) -> MutationFate {
         if let Some(kill) = self.kill {
@@ -97,10 +108,10 @@ struct Swept {
 
 /// A kernel on a KVM host that stays, and the tests that are made there one after the other.
 pub(super) struct Bench<'t> {
-    tester: &'t Tester<'t>,
-    kernel: &'t dyn TestKernel,
+    pub(super) tester: &'t Tester<'t>,
+    pub(super) kernel: &'t dyn TestKernel,
     run: LibraryRun<'t>,
-    host: Option<Box<dyn Executor>>,
+    pub(super) host: Option<Box<dyn Executor>>,
     sweep_host: Option<Box<dyn Executor>>,
     /// By number of a scenario.
     trials: Vec<Result<TrialPlan, SkipReason>>,
@@ -132,9 +143,10 @@ impl<'t> Bench<'t> {
     ) -> Result<Tested, CampaignError> {
         let begin = Instant::now();
         let until = begin + self.tester.budget;
-        // Half of the time is for sweeps, where there are any.
+        // Half of the time is for sweeps, where there are any, and a quarter for set-ups.
+        let setups_from = until - self.tester.budget * u32::from(tests.setups) / 4;
         let scenarios_until = match tests.sweeps.is_empty() {
-            true => until,
+            true => setups_from,
             false => begin + self.tester.budget / 2,
         };
         let mut tested = Tested {
@@ -160,7 +172,7 @@ impl<'t> Bench<'t> {
             }
         }
         for at in &tests.sweeps {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = setups_from.saturating_duration_since(Instant::now());
             let Some(sweep) = { self.tester.sweeps.get(*at) }.filter(|_| !left.is_zero()) else {
                 tested.left += 1;
                 continue;
@@ -168,8 +180,11 @@ impl<'t> Bench<'t> {
             let swept = self.swept(sweep, &tests.functions, left, choice)?;
             self.take_sweep(sweep, &tests.functions, swept, choice, &mut tested)?;
             if tested.kill.is_some() {
-                break;
+                return Ok(tested);
             }
+        }
+        if tests.setups {
+            self.setups(until, choice, &mut tested)?;
         }
         Ok(tested)
     }
@@ -194,8 +209,7 @@ impl<'t> Bench<'t> {
         if result.outcome != Outcome::Skip {
             tested.tests += 1;
         }
-        let findings = result.findings().into_iter().map(str::to_owned);
-        tested.findings.extend(findings);
+        tested.findings(result);
         match ends(result) {
             true if !result.fallen().is_empty() || self.comes_again(at, choice)? => {
                 tested.kill = Some(kill(result, tested.tests));

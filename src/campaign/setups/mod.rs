@@ -20,7 +20,7 @@ use crate::setup::refusals::{REFUSALS, Refusal};
 use crate::setup::rules::ALONE;
 use crate::setup::summary::{SetupsSummary, TriedSetup};
 use crate::setup::{Factor, Setup, Strength, judge, refusals, session, setups};
-use unwindlab_engine::plan::{Executor, TrialPlan};
+use unwindlab_engine::plan::{ChoicePlan, Executor, TrialPlan};
 use unwindlab_oracle::invariant::{Check, Evidence};
 use unwindlab_oracle::trace::recording::TrialEnd;
 use unwindlab_oracle::trace::{Recording, Trace};
@@ -137,25 +137,17 @@ pub fn run(
     let kernel_request = request.kernel.request()?;
     let kernel = context.fetch(&kernel_request)?;
     let kernel = kernel.as_ref();
-    let left_out = left_out(kernel);
-    let subjects = chosen(request, left_out)?;
-    let loaded = base(context)?;
-    let plan = required_trial(&loaded, kernel)?;
-    tell(SetupsEvent::Started(subjects.len()))?;
-    let mut campaign = Campaign {
-        request,
-        context,
-        kernel,
-        loaded,
-        plan,
-        executor: None,
-        host: "none".to_owned(),
-    };
+    let matrix = Matrix::of(request, kernel, context)?;
+    tell(SetupsEvent::Started(matrix.len()))?;
+    let (mut executor, mut host) = (None, "none".to_owned());
     let mut all = Vec::new();
-    for (done, (number, subject)) in subjects.iter().enumerate() {
+    for at in 0..matrix.len() {
         context.check_interrupt()?;
-        context.progress.overall(done, subjects.len());
-        let (tried, result) = campaign.try_one(*number, subject)?;
+        context.progress.overall(at, matrix.len());
+        let (tried, result) = matrix.try_one(at, None, &mut executor)?;
+        if let Some(executor) = &executor {
+            host = executor.host();
+        }
         tell(SetupsEvent::Tried {
             tried: &tried,
             result: &result,
@@ -170,12 +162,12 @@ pub fn run(
             kernel_spec: kernel_request.to_string(),
             kernel_release: kernel.release().to_owned(),
             kernel_hash: kernel.hash().to_owned(),
-            kvm_host: campaign.host,
+            kvm_host: host,
         },
         summary: SetupsSummary {
             tried: all,
             elapsed: start.elapsed(),
-            left_out: left_out
+            left_out: left_out(kernel)
                 .iter()
                 .map(|(factor, level)| format!("{}={level}", factor.name()))
                 .collect(),
@@ -214,26 +206,55 @@ fn chosen(
     Ok(all)
 }
 
-struct Campaign<'a> {
-    request: &'a SetupsRequest,
+/// Set-ups to try on a kernel.
+pub(in crate::campaign) struct Matrix<'a> {
+    subjects: Vec<(usize, Subject)>,
+    kvm_host: KvmHost,
     context: Context<'a>,
     kernel: &'a dyn TestKernel,
     loaded: Loaded,
     plan: TrialPlan,
-    executor: Option<Box<dyn Executor>>,
-    host: String,
 }
 
-impl Campaign<'_> {
-    fn try_one(
-        &mut self,
-        number: usize,
-        subject: &Subject,
+impl<'a> Matrix<'a> {
+    /// Those of a request.
+    pub(in crate::campaign) fn of(
+        request: &SetupsRequest,
+        kernel: &'a dyn TestKernel,
+        context: Context<'a>,
+    ) -> Result<Self, CampaignError> {
+        let loaded = base(context)?;
+        Ok(Self {
+            subjects: chosen(request, left_out(kernel))?,
+            kvm_host: request.kvm_host,
+            context,
+            kernel,
+            plan: required_trial(&loaded, kernel)?,
+            loaded,
+        })
+    }
+
+    /// How many there are.
+    pub(in crate::campaign) fn len(&self) -> usize {
+        self.subjects.len()
+    }
+
+    /// Tries the set-up at this place of the list. `choice` says which mutant the kernel is to be. A KVM host that is not there is started.
+    pub(in crate::campaign) fn try_one(
+        &self,
+        at: usize,
+        choice: Option<ChoicePlan>,
+        executor: &mut Option<Box<dyn Executor>>,
     ) -> Result<(TriedSetup, ScenarioResult), CampaignError> {
+        let Some((number, subject)) = self.subjects.get(at) else {
+            return Err(CampaignError::NothingSelected);
+        };
+        let number = *number;
         let text = subject.text();
         self.context.progress.step(&format!("set-up {number}"));
-        let trial = subject.trial(&self.plan);
-        let recording = self.record(&trial)?;
+        let mut trial = subject.trial(&self.plan);
+        trial.choice = choice;
+        let recording = self.record(&trial, executor)?;
         let all = self.context.analysis.invariants;
         let invariants = match subject {
             Subject::Accepted(setup) => invariants(all, setup),
@@ -272,22 +293,24 @@ impl Campaign<'_> {
     }
 
     /// A KVM host that failed is replaced for the next set-up.
-    fn record(&mut self, trial: &TrialPlan) -> Result<Recording, CampaignError> {
-        let mut executor = match self.executor.take() {
+    fn record(
+        &self,
+        trial: &TrialPlan,
+        host: &mut Option<Box<dyn Executor>>,
+    ) -> Result<Recording, CampaignError> {
+        let mut executor = match host.take() {
             Some(executor) => executor,
             None => {
                 let host = HostRequest {
-                    kvm_host: self.request.kvm_host,
+                    kvm_host: self.kvm_host,
                     ..HostRequest::default()
                 };
-                let executor = self.context.start(host, self.kernel)?;
-                self.host = executor.host();
-                executor
+                self.context.start(host, self.kernel)?
             }
         };
         match executor.run(trial, self.context.progress) {
             Ok(recording) => {
-                self.executor = Some(executor);
+                *host = Some(executor);
                 Ok(recording)
             }
             Err(error) => Ok(Recording {
