@@ -85,6 +85,14 @@ pub enum CampaignError {
     /// Parts cannot be merged.
     #[error(transparent)]
     Merge(#[from] MergeError),
+    /// There is nothing to learn from a file.
+    #[error("{}: {why}", path.display())]
+    Learn {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// A part cannot be made with this file.
     #[error(transparent)]
     Part(#[from] PartFileError),
@@ -121,6 +129,7 @@ impl CampaignError {
             | Self::Series(_)
             | Self::Check(_)
             | Self::Against(_)
+            | Self::Learn { .. }
             | Self::Part(_) => true,
             Self::Provider(error) => matches!(error.kind(), ProviderFailure::Usage),
             Self::Bisect(error) => error.is_usage(),

@@ -76,6 +76,7 @@ fn request(args: &MutantsArgs) -> Result<GeneratedRequest, CommandError> {
         base: args.build.choice(),
         kvm_host: args.kvm_host,
         jobs: args.jobs.map_or_else(jobs_of_this_machine, usize::from),
+        learn: args.learn.clone(),
         part: args.part(),
     })
 }

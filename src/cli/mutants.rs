@@ -29,7 +29,7 @@ pub struct MutantsArgs {
     #[arg(long, conflicts_with_all = ["all", "sweep"])]
     pub generate: bool,
     /// Show the generated mutants and what the compiler makes of them, and test none.
-    #[arg(long, requires = "generate", conflicts_with_all = ["scenarios", "json", "html", "budget", "jobs"])]
+    #[arg(long, requires = "generate", conflicts_with_all = ["scenarios", "json", "html", "budget", "jobs", "learn"])]
     pub list: bool,
     /// Seconds for the tests of one generated mutant, scenarios and then sweeps, 120 if nothing else is said; with 0 all scenarios and no sweep.
     #[arg(long, value_name = "SECONDS", requires = "generate")]
@@ -37,6 +37,9 @@ pub struct MutantsArgs {
     /// Test so many generated mutants at a time, each on a KVM host of its own; as many as this machine has CPUs and free memory for, 4 at most, if nothing else is said.
     #[arg(long, value_name = "N", requires = "generate", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub jobs: Option<u8>,
+    /// Learn from the --json file of an earlier run: what killed a generated mutant then is tried first.
+    #[arg(long, value_name = "FILE", requires = "generate")]
+    pub learn: Vec<PathBuf>,
     /// Run the whole library on every mutant.
     #[arg(long)]
     pub all: bool,

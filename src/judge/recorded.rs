@@ -20,7 +20,7 @@ pub const OF_TRIALS: [&str; 49] = [
 ];
 
 /// The invariants that need no record of other CPUs: what a task did on them, or that it came and went there.
-const OF_ANY_CPU: [&str; 6] = ["C4", "M2", "D3", "A1", "A2", "A4"];
+const OF_ANY_CPU: [&str; 7] = ["C4", "M2", "D3", "A1", "A2", "A4", "A8"];
 
 /// Markers of system calls, which tell one entry from the next.
 const MARKERS: &str = "-e raw_syscalls:sys_enter -e raw_syscalls:sys_exit besides the event";
@@ -34,7 +34,7 @@ const LIFE: &str = "--all-cpus, while tasks fork, exec and exit";
 pub fn option(invariant: &str) -> Option<&'static str> {
     Some(match invariant {
         "C1" | "C2" | "D1" | "M1" | "M3" | "M5" | "P3" => MARKERS,
-        "C3" | "C4" | "C7" | "M2" | "M4" | "M7" | "D3" | "A1" | "A2" => CHAINS,
+        "C3" | "C4" | "C7" | "M2" | "M4" | "M7" | "D3" | "A1" | "A2" | "A8" => CHAINS,
         "C5" | "C6" => "--all-cpus, and check --alone if nothing else asked for stacks",
         "M6" => "--switch-events",
         "S3" => "--call-graph fp,defer with two events that receive record 22",

@@ -60,6 +60,8 @@ pub struct GeneratedRequest {
     pub kvm_host: KvmHost,
     /// How many tests are made at a time, each on a KVM host of its own; 0 is 1.
     pub jobs: usize,
+    /// Results of earlier runs: what killed a mutant then is tried first.
+    pub learn: Vec<PathBuf>,
     /// The part that is made and its file, if there is one.
     pub part: Option<PartRequest>,
 }
@@ -115,6 +117,9 @@ pub fn mutants(
     let tester = tester(request, kernel.as_ref(), context)?;
     let part = GeneratedPart::open(request, kernel.as_ref(), &generated.mutants, &tester)?;
     let mut order = Order::new(&header::mutants()?);
+    for file in &request.learn {
+        order.learn_from(file)?;
+    }
     let before = part.before.clone();
     for record in &before {
         if let MutationRecord::Mutant(row) = record {

@@ -1,11 +1,15 @@
 //! In which order tests are made of a mutant: what killed its neighbours comes first.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use unwindlab_guest_kernel::build::generate::{GeneratedMutant, Operator};
 use unwindlab_guest_kernel::build::header::Mutant;
 
-use crate::report::mutation::{MutationFate, MutationRow};
+use super::part::GeneratedRecord;
+use crate::campaign::error::CampaignError;
+use crate::report::mutation::{MutationFate, MutationRecord, MutationRow};
+use unwindlab_guest_kernel::input;
 
 /// What a kill of a mutant of the same function is worth, next to one of any other.
 const SAME_FUNCTION: u32 = 8;
@@ -13,6 +17,10 @@ const SAME_FUNCTION: u32 = 8;
 const SAME_OPERATOR: u32 = 2;
 /// What it is worth that a chosen mutant, whose patch changes the file not far away, names the scenario.
 const NAMED_NEARBY: u32 = 32;
+/// What it is worth that the mutant was killed by it in an earlier run: nothing else comes first.
+const KILLED_IT: u32 = 1 << 20;
+/// The largest file of an earlier run that is read.
+const LARGEST: u64 = 256 << 20;
 /// How far that is, in lines: the patches are of the kernel without its fixes.
 const NEARBY: usize = 30;
 
@@ -22,6 +30,8 @@ pub(super) struct Order {
     /// The scenarios that chosen mutants name, and where in which file those change something.
     named: Vec<(String, String, usize)>,
     kills: Vec<(String, Operator, String)>,
+    /// By name of a mutant: what killed it in an earlier run.
+    before: BTreeMap<String, String>,
 }
 
 impl Order {
@@ -37,6 +47,33 @@ impl Order {
             }
         }
         order
+    }
+
+    /// Learns from the results of an earlier run, whatever kernel and program it was made with: this is for the order only.
+    pub(super) fn learn_from(&mut self, path: &Path) -> Result<(), CampaignError> {
+        let error = |why: String| CampaignError::Learn {
+            path: path.to_owned(),
+            why,
+        };
+        let text = input::text(path, LARGEST).map_err(|it| error(it.to_string()))?;
+        let records =
+            { text.lines() }.filter_map(|line| serde_json::from_str::<GeneratedRecord>(line).ok());
+        let mut rows = 0;
+        for record in records {
+            if let MutationRecord::Mutant(row) = record.result {
+                rows += 1;
+                self.learn(&row);
+                if let MutationFate::Killed(kill) = row.fate {
+                    self.before.insert(row.mutant.name, kill.test);
+                }
+            }
+        }
+        match rows {
+            0 => Err(error(
+                "there is no result of a generated mutant in it".to_owned(),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Learns from a mutant.
@@ -64,6 +101,9 @@ impl Order {
             };
             *worth.entry(test.clone()).or_default() += near;
         }
+        if let Some(test) = self.before.get(&mutant.name) {
+            *worth.entry(test.clone()).or_default() += KILLED_IT;
+        }
         move |name| worth.get(name).copied().unwrap_or_default()
     }
 }
@@ -90,6 +130,7 @@ mod tests {
 
     use super::*;
     use crate::campaign::generated::tests::mutant;
+    use crate::report::mutation::Kill;
 
     #[test]
     fn what_a_patch_nearby_is_for_comes_first() {
@@ -100,10 +141,45 @@ mod tests {
         let named = |scenario: &str, line| (scenario.to_owned(), found[0].0.clone(), line);
         let order = Order {
             named: vec![named("far", 200), named("far", 300), named("near", 4)],
-            kills: Vec::new(),
+            ..Order::default()
         };
         let of = mutant("x", ObjectCode::New);
         let worth = order.of(&of);
         assert!(worth("near") > worth("far") && worth("far") > worth("other"));
+    }
+
+    #[test]
+    fn what_killed_it_in_an_earlier_run_comes_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("before.jsonl");
+        let row = |name: &str, test: &str| {
+            let row = MutationRow {
+                mutant: mutant(name, ObjectCode::New),
+                fate: MutationFate::Killed(Kill {
+                    by: vec!["M1".to_owned()],
+                    test: test.to_owned(),
+                    tests: 1,
+                }),
+                argued: None,
+                seconds: 1.0,
+            };
+            let result = MutationRecord::Mutant(Box::new(row));
+            serde_json::to_string(&GeneratedRecord { result }).unwrap()
+        };
+        let often = (0..40).map(|at| row(&format!("y{at}"), "often"));
+        let lines = often.chain([row("x", "once"), "{}".to_owned()]);
+        std::fs::write(&file, lines.collect::<Vec<_>>().join("\n")).unwrap();
+        let mut order = Order::default();
+        order.learn_from(&file).unwrap();
+        let worth = order.of(&mutant("x", ObjectCode::New));
+        assert!(worth("once") > worth("often") && worth("often") > worth("other"));
+        let worth = order.of(&mutant("z", ObjectCode::New));
+        assert!(worth("often") > worth("once"));
+        std::fs::write(&file, "{}").unwrap();
+        let error = order.learn_from(&file).unwrap_err().to_string();
+        assert!(
+            error.ends_with("no result of a generated mutant in it"),
+            "{error}"
+        );
     }
 }
