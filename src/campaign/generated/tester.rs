@@ -23,6 +23,9 @@ use unwindlab_guest_kernel::build::generate::MUTANT;
 /// How often a scenario that failed without a violation is run again.
 const AGAIN: u32 = 2;
 
+/// The text of a sweep, and the functions that it is made in.
+type SweptCode = (String, Vec<String>);
+
 /// What mutants are tested by.
 pub(super) struct Tester<'a> {
     pub(super) library: Vec<Loaded>,
@@ -38,7 +41,7 @@ pub(super) struct Tester<'a> {
     /// Held for reading by each test, or by one for writing that runs alone.
     pub(super) gate: RwLock<()>,
     /// By text of a sweep and functions: what a kernel with many mutants did not pass of it without one.
-    pub(super) unclean: Mutex<BTreeMap<(String, Vec<String>), Option<String>>>,
+    pub(super) unclean: Mutex<BTreeMap<SweptCode, Option<String>>>,
 }
 
 /// Which tests are made, by their numbers.
