@@ -31,7 +31,7 @@ pub struct MutantsArgs {
     /// Show the generated mutants and what the compiler makes of them, and test none.
     #[arg(long, requires = "generate", conflicts_with_all = ["scenarios", "json", "html", "budget", "jobs", "learn"])]
     pub list: bool,
-    /// Seconds for the tests of one generated mutant, scenarios and then sweeps, 120 if nothing else is said; with 0 all scenarios and no sweep.
+    /// Seconds for the tests of one generated mutant, scenarios, then sweeps, then set-ups of perf; 120 if nothing else is said; with 0 all scenarios and nothing else.
     #[arg(long, value_name = "SECONDS", requires = "generate")]
     pub budget: Option<u64>,
     /// Test so many generated mutants at a time, each on a KVM host of its own; as many as this machine has CPUs and free memory for, 4 at most, if nothing else is said.

@@ -80,10 +80,7 @@ impl ChosenMutants<'_> {
             return false;
         };
         self.tester.context.progress.overall(at, mutants.len());
-        let tests = {
-            let order = order.lock().unwrap_or_else(PoisonError::into_inner);
-            self.coverage.tests(mutant, self.tester, &order)
-        };
+        let tests = self.coverage.tests(mutant, self.tester, order);
         let begin = Instant::now();
         let choice = ChoicePlan {
             number: mutant.choice.unwrap_or_default(),

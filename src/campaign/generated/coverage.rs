@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 
 use super::order::Order;
 use super::setups_stage;
@@ -150,14 +151,16 @@ impl Coverage {
         &self,
         mutant: &GeneratedMutant,
         tester: &Tester<'_>,
-        order: &Order,
+        order: &Mutex<Order>,
     ) -> Tests {
         let is_noted = |of: Option<&Covered>, at: Option<u32>| match (at, of) {
             (Some(at), Some(of)) => is_set(&of.reached, at),
             _ => true,
         };
         let notes = mutant.difference.or(mutant.place);
-        let worth = order.of(mutant);
+        let worth = { order.lock() }
+            .unwrap_or_else(PoisonError::into_inner)
+            .of(mutant);
         let mut ranked: Vec<(usize, f64)> = Vec::new();
         for (at, loaded) in tester.library.iter().enumerate() {
             let of = self.scenarios.get(at);

@@ -7,7 +7,7 @@ use crate::campaign::error::CampaignError;
 use crate::campaign::setups::Matrix;
 use crate::judge::ScenarioResult;
 use crate::report::mutation::Kill;
-use crate::setup::summary::Said;
+use crate::setup::summary::{Said, TriedSetup};
 use unwindlab_engine::plan::ChoicePlan;
 
 /// The files whose mutants get them.
@@ -34,15 +34,21 @@ impl Bench<'_> {
             }
             self.tester.context.check_interrupt()?;
             tested.tests += 1;
-            let (fails, result) = self.setup(&matrix, at, choice)?;
+            let (tried, result) = self.setup(&matrix, at, choice)?;
             tested.findings(&result);
-            if !fails {
+            if !is_wrong(&tried, &result) {
+                if tried.said == Said::Untested {
+                    tested
+                        .untested
+                        .push(format!("set-up {at}: {}", result.brief()));
+                }
                 continue;
             }
-            // As with a scenario: each time again, and not without the mutant.
-            let without = choice.map(|it| ChoicePlan { number: 0, ..it });
-            let again = self.setup(&matrix, at, choice)?.0;
-            if again && (without.is_none() || !self.setup(&matrix, at, without)?.0) {
+            let again = self.comes_again(choice, |bench, choice| {
+                let (tried, result) = bench.setup(&matrix, at, choice)?;
+                Ok(is_wrong(&tried, &result))
+            })?;
+            if again {
                 let fallen: Vec<String> = result.fallen().into_iter().map(str::to_owned).collect();
                 tested.kill = Some(Kill {
                     by: match (fallen.is_empty(), result.outcome.is_death()) {
@@ -60,16 +66,23 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Tries a set-up; whether it says that the kernel is wrong.
+    /// Tries a set-up. Those with several vCPUs run alone, as scenarios do.
     fn setup(
         &mut self,
         matrix: &Matrix<'_>,
         at: usize,
         choice: Option<ChoicePlan>,
-    ) -> Result<(bool, ScenarioResult), CampaignError> {
-        let _beside = self.tester.gate.read();
-        let (tried, result) = matrix.try_one(at, choice, &mut self.host)?;
-        let is_wrong = tried.said == Said::Violated || result.outcome.is_death();
-        Ok((is_wrong, result))
+    ) -> Result<(TriedSetup, ScenarioResult), CampaignError> {
+        let gate = &self.tester.gate;
+        let (_beside, _alone) = match matrix.runs_alone(at) {
+            true => (None, gate.write().ok()),
+            false => (gate.read().ok(), None),
+        };
+        matrix.try_one(at, choice, &mut self.host)
     }
+}
+
+/// Whether a set-up says that the kernel is wrong.
+fn is_wrong(tried: &TriedSetup, result: &ScenarioResult) -> bool {
+    tried.said == Said::Violated || result.outcome.is_death()
 }

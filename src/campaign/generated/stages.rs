@@ -163,10 +163,7 @@ impl<'c> Campaign<'c, '_> {
         if mutant.place.is_some() && nearest.is_none() {
             return Ok(MutationFate::NotCovered);
         }
-        let tests = {
-            let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-            self.coverage.tests(mutant, self.tester, &order)
-        };
+        let tests = self.coverage.tests(mutant, self.tester, &self.order);
         let tested = Bench::new(self.tester, kernel).test(&tests, None)?;
         Ok(tested.fate(&self.known, nearest))
     }

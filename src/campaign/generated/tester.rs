@@ -214,7 +214,11 @@ impl<'t> Bench<'t> {
         }
         tested.findings(result);
         match ends(result) {
-            true if !result.fallen().is_empty() || self.comes_again(at, choice)? => {
+            true if !result.fallen().is_empty()
+                || self.comes_again(choice, |bench, choice| {
+                    Ok(ends(&bench.scenario(at, choice)?))
+                })? =>
+            {
                 tested.kill = Some(kill(result, tested.tests));
             }
             true => tested.unsteady.push(result.brief()),
@@ -226,12 +230,12 @@ impl<'t> Bench<'t> {
         Ok(())
     }
 
-    /// Whether a scenario that failed without a violation does so for the mutant. The host may have done it, or have been too slow for what
+    /// Whether a test that failed without a violation does so for the mutant. The host may have done it, or have been too slow for what
     /// is expected: so it must fail each time again, and each time in between the kernel without the mutant must not, where it is the same one.
-    fn comes_again(
+    pub(super) fn comes_again(
         &mut self,
-        at: usize,
         choice: Option<ChoicePlan>,
+        mut fails: impl FnMut(&mut Self, Option<ChoicePlan>) -> Result<bool, CampaignError>,
     ) -> Result<bool, CampaignError> {
         let without = choice.map(|it| ChoicePlan { number: 0, ..it });
         let again = match without {
@@ -239,10 +243,10 @@ impl<'t> Bench<'t> {
             None => 1,
         };
         for _ in 0..again {
-            if !ends(&self.scenario(at, choice)?) {
+            if !fails(self, choice)? {
                 return Ok(false);
             }
-            if without.is_some() && ends(&self.scenario(at, without)?) {
+            if without.is_some() && fails(self, without)? {
                 return Ok(false);
             }
         }

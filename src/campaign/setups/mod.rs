@@ -239,6 +239,11 @@ impl<'a> Matrix<'a> {
         self.subjects.len()
     }
 
+    /// Whether nothing else may run beside the set-up at this place of the list.
+    pub(in crate::campaign) fn runs_alone(&self, at: usize) -> bool {
+        self.subjects.get(at).is_some_and(|(_, it)| it.vcpus() > 1)
+    }
+
     /// Tries the set-up at this place of the list. `choice` says which mutant the kernel is to be. A KVM host that is not there is started.
     pub(in crate::campaign) fn try_one(
         &self,

@@ -46,22 +46,14 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
 
 /// What is wrong with the order of contexts.
 fn out_of_place(contexts: &[u64]) -> Option<String> {
-    let known: Vec<u64> = { contexts.iter().copied() }
-        .filter(|&it| it == CONTEXT_KERNEL || it == CONTEXT_USER)
-        .collect();
-    let (kernel, user) = (name(CONTEXT_KERNEL)?, name(CONTEXT_USER)?);
-    match known.as_slice() {
-        [] | [_] | [CONTEXT_KERNEL, CONTEXT_USER] => None,
-        [CONTEXT_USER, CONTEXT_KERNEL, ..] => Some(format!("{user} comes before {kernel}")),
-        [first, second, ..] => {
-            let twice = if first == second {
-                *first
-            } else {
-                *known.last()?
-            };
-            Some(format!("{} comes twice in a chain", name(twice)?))
-        }
+    let mut known = [CONTEXT_KERNEL, CONTEXT_USER].into_iter();
+    let count = |context| contexts.iter().filter(|it| **it == context).count();
+    if let Some(name) = known.find(|it| count(*it) > 1).and_then(name) {
+        return Some(format!("{name} comes twice in a chain"));
     }
+    let at = |context| contexts.iter().position(|it| *it == context);
+    let is_before = at(CONTEXT_USER)? < at(CONTEXT_KERNEL)?;
+    is_before.then(|| "PERF_CONTEXT_USER comes before PERF_CONTEXT_KERNEL".to_owned())
 }
 
 /// What is there though the event excludes it.
