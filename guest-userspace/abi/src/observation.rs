@@ -120,6 +120,10 @@ pub enum WildEnd {
     Kernel,
     /// One that is not canonical.
     NonCanonical,
+    /// That of its own frame's second word.
+    WithinFrame,
+    /// One at the end of the address space: the frame's own end is at 0.
+    WrapsAround,
 }
 
 impl WildEnd {
@@ -132,6 +136,8 @@ impl WildEnd {
             3 => Self::Misaligned,
             4 => Self::Kernel,
             5 => Self::NonCanonical,
+            6 => Self::WithinFrame,
+            7 => Self::WrapsAround,
             _ => Self::Zero,
         }
     }
@@ -148,6 +154,10 @@ pub enum UnreadableMemory {
     Protected,
     /// The mapped file ends before it.
     BeyondFile,
+    /// There is no mapping of the return address; the frame pointer beside it can be read.
+    UnmappedReturnAddress,
+    /// There is no mapping of the frame pointer; the return address beside it can be read.
+    UnmappedFramePointer,
 }
 
 /// Rows of `/proc/interrupts`, summed over all CPUs.

@@ -373,8 +373,9 @@ pub const USER_SYMBOLS: [&str; 62] = [
 ];
 
 /// Number of invalid frame pointers with which `wild_ends` ends chains: 0, the address of its own
-/// frame, a backward one, a misaligned one, one into the kernel, a non-canonical one.
-pub const WILD_ENDS: u32 = 6;
+/// frame, a backward one, a misaligned one, one into the kernel, a non-canonical one, one into its own frame, and one at the end
+/// of the address space.
+pub const WILD_ENDS: u32 = 8;
 
 /// One iteration of a workload thread. Each starts with [`crate::mark::ARM`] in the leaf. All but
 /// [`WorkloadKind::Exit`] and the kinds with a process for each iteration end with [`crate::mark::DONE`] there, and

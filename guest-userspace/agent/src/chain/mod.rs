@@ -230,6 +230,8 @@ const ENDS: [(u64, u64); WILD_ENDS as usize] = [
     (u64::MAX, 4),
     (0, 0xffff_8880_0000_0000),
     (0, 0x0100_0000_0000_0000),
+    (u64::MAX, 8_u64.wrapping_neg()),
+    (0, 16_u64.wrapping_neg()),
 ];
 
 /// Whether the chain of a kind is 32-bit code.

@@ -13,6 +13,11 @@ use crate::chain::Chain;
 use crate::pages::Pages;
 use crate::signals;
 
+/// Bytes between the stack's end and the page: a frame pointer there is none below the stack pointer.
+const GAP: usize = 64;
+/// Bytes of a saved frame pointer, and of a return address.
+const WORD: u64 = 8;
+
 /// Most signals of a thread: one that faults again and again in user mode would never end.
 const ENOUGH_SIGNALS: u64 = 1000;
 
@@ -31,18 +36,27 @@ pub(super) fn run(
         UnreadableMemory::Unmapped,
         UnreadableMemory::Protected,
         UnreadableMemory::BeyondFile,
+        UnreadableMemory::UnmappedReturnAddress,
+        UnreadableMemory::UnmappedFramePointer,
     ];
     let which = kinds.iter().cycle().nth(thread as usize).copied();
     let memory = which.unwrap_or(UnreadableMemory::Unmapped);
-    // The page lies above the stack: a walk goes only upwards and would not read a page below.
-    let stack = Pages::new(stack_bytes.div_ceil(PAGE_SIZE) + 1)
-        .map_err(failed(thread, "cannot map a stack"))?;
-    let page = stack.end() - PAGE_SIZE as u64;
+    // The page lies above the stack: a walk goes only upwards and would not read a page below. The stack ends a word below it, and
+    // above it is one more page, so that each word of a frame can be in the page with the other one beside it.
+    let bytes = stack_bytes + GAP;
+    let stack =
+        Pages::new(bytes.div_ceil(PAGE_SIZE) + 2).map_err(failed(thread, "cannot map a stack"))?;
+    let page = stack.end() - 2 * PAGE_SIZE as u64;
     make_unreadable(&stack, memory).map_err(failed(thread, "cannot spoil a page"))?;
     count_signals().map_err(failed(thread, "cannot catch signals"))?;
-    // SAFETY: the stack was sized for this chain, and is unmapped after the last run.
-    let chain = unsafe { chain.on_stack(page) };
-    repeat(&chain.with_end(page));
+    // SAFETY: the stack was sized for this chain and the gap, and is unmapped after the last run.
+    let chain = unsafe { chain.on_stack(page - GAP as u64) };
+    let end = match memory {
+        UnreadableMemory::UnmappedReturnAddress => page - WORD,
+        UnreadableMemory::UnmappedFramePointer => page + PAGE_SIZE as u64 - WORD,
+        _ => page,
+    };
+    repeat(&chain.with_end(end));
     drop(stack);
     Ok(Observation::Unreadable {
         thread,
@@ -51,16 +65,18 @@ pub(super) fn run(
     })
 }
 
-/// Takes the last page of a mapping away. A hole of one page is too small for any mapping that is
+/// Takes the last page but one of a mapping away. A hole of one page is too small for any mapping that is
 /// made while the workload runs.
 fn make_unreadable(stack: &Pages, memory: UnreadableMemory) -> Result<(), Errno> {
     let offset = usize::try_from(stack.end() - stack.address()).map_err(|_| Errno::INVAL)?;
-    let page = stack.at(offset.saturating_sub(PAGE_SIZE), PAGE_SIZE);
+    let page = stack.at(offset.saturating_sub(2 * PAGE_SIZE), PAGE_SIZE);
     let page = page.ok_or(Errno::INVAL)?.as_ptr().cast::<c_void>();
     // SAFETY: nobody else knows of the page, and nothing of the agent's reads or writes it.
     let answer = unsafe {
         match memory {
-            UnreadableMemory::Unmapped => libc::munmap(page, PAGE_SIZE),
+            UnreadableMemory::Unmapped
+            | UnreadableMemory::UnmappedReturnAddress
+            | UnreadableMemory::UnmappedFramePointer => libc::munmap(page, PAGE_SIZE),
             UnreadableMemory::Protected => libc::mprotect(page, PAGE_SIZE, libc::PROT_NONE),
             UnreadableMemory::BeyondFile => map_beyond_file(page),
         }

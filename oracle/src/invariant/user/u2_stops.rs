@@ -15,12 +15,12 @@ use crate::trace::model::MAX_DEFERRED_FRAMES;
 /// leaf has no frame beyond the root, and none that is not a user address.
 ///
 /// With `wild-ends` that frame pointer is also one of the outermost frame itself, of the frame
-/// below it, a misaligned one above, one into the kernel and one that is not canonical; none of
-/// them leads to a frame. An unmapped one needs a workload of its own.
+/// below it, a misaligned one above, one into the kernel, one that is not canonical, one to the second word of the outermost
+/// frame, and one at the end of the address space; none of them leads to a frame. An unmapped one needs a workload of its own.
 ///
 /// Evidence is a whole chain, up to the root and no further, of a thread whose root's frame pointer
-/// would lead an unwinder that checks too little to one frame more: its own frame, the one below, a
-/// misaligned one, or one in the kernel. Memory at 0 or at a non-canonical address cannot be read,
+/// would lead an unwinder that checks too little to one frame more: its own frame, or a word in it, the one below, a
+/// misaligned one, or one in the kernel. Memory at 0, at a non-canonical address or at the end of the address space cannot be read,
 /// so there any walk stops, and the chain is undecided. One that ends before the root is S1's.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
@@ -68,10 +68,10 @@ fn leads_on(trace: &Trace, tid: Option<u32>) -> bool {
         Observation::WildEnd { thread, end } => Some((*thread, *end)),
         _ => None,
     });
-    use WildEnd::{Backward, Kernel, Misaligned, OwnFrame};
+    use WildEnd::{Backward, Kernel, Misaligned, OwnFrame, WithinFrame};
     ends.any(|(of, end)| {
         thread.is_some_and(|thread| thread.thread == of)
-            && matches!(end, OwnFrame | Backward | Misaligned | Kernel)
+            && matches!(end, OwnFrame | Backward | Misaligned | Kernel | WithinFrame)
     })
 }
 
@@ -100,8 +100,10 @@ mod tests {
 
     #[test]
     fn stopping_at_the_root_holds() {
-        let check = ending(&WHOLE, WildEnd::OwnFrame);
-        assert!(matches!(check, Check::Holds { evidence: 1, .. }));
+        for end in [WildEnd::OwnFrame, WildEnd::WithinFrame] {
+            let check = ending(&WHOLE, end);
+            assert!(matches!(check, Check::Holds { evidence: 1, .. }));
+        }
     }
 
     /// Kernels that stop too early, or that follow any frame pointer, show these too.
@@ -111,6 +113,7 @@ mod tests {
             ending(&WHOLE[..2], WildEnd::OwnFrame),
             ending(&WHOLE, WildEnd::Zero),
             ending(&WHOLE, WildEnd::NonCanonical),
+            ending(&WHOLE, WildEnd::WrapsAround),
             check("U2", &walk(&WHOLE).trace()),
         ] {
             assert!(
