@@ -8,6 +8,8 @@ const TEXT: &str = include_str!("../../../mutation/argued.txt");
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Argument<'t> {
     function: &'t str,
+    /// The line above the change, where the same change is elsewhere in the function; empty for any.
+    below: &'t str,
     /// The changed lines, without the blanks around them.
     old: Vec<&'t str>,
     new: Vec<&'t str>,
@@ -18,8 +20,13 @@ struct Argument<'t> {
 #[must_use]
 pub fn argued(mutant: &GeneratedMutant) -> Option<String> {
     let (old, new) = changed_lines(&mutant.diff);
-    let is_it =
-        |it: &Argument<'_>| it.function == mutant.function && it.old == old && it.new == new;
+    let above = line_above(&mutant.diff);
+    let is_it = |it: &Argument<'_>| {
+        it.function == mutant.function
+            && it.old == old
+            && it.new == new
+            && (it.below.is_empty() || Some(it.below) == above)
+    };
     arguments(TEXT).find(is_it).map(|it| it.why)
 }
 
@@ -35,6 +42,8 @@ impl<'t> Argument<'t> {
         for line in block.lines() {
             if let Some(function) = line.strip_prefix("function:") {
                 argument.function = function.trim();
+            } else if let Some(below) = line.strip_prefix("below:") {
+                argument.below = below.trim();
             } else if let Some(old) = line.strip_prefix('-') {
                 argument.old.push(old.trim());
             } else if let Some(new) = line.strip_prefix('+') {
@@ -63,8 +72,16 @@ pub fn changed_lines(diff: &str) -> (Vec<&str>, Vec<&str>) {
     (of('-').collect(), of('+').collect())
 }
 
+/// The line above the first one that a unified diff changes, without blanks around it.
+fn line_above(diff: &str) -> Option<&str> {
+    let body = diff.lines().skip_while(|line| !line.starts_with("@@"));
+    let same = body.skip(1).take_while(|line| line.starts_with(' '));
+    same.last().map(str::trim)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::{ObjectCode, Operator};
     use super::*;
 
     #[test]
@@ -90,5 +107,24 @@ mod tests {
             changed_lines(diff),
             (found[0].old.clone(), found[0].new.clone())
         );
+        assert_eq!(line_above(diff), Some("f"));
+    }
+
+    #[test]
+    fn of_two_equal_changes_the_line_above_says_which_is_argued() {
+        let mutant = |above: &str| GeneratedMutant {
+            name: String::new(),
+            file: String::new(),
+            function: "task_work_add".to_owned(),
+            line: 1,
+            operator: Operator::DeleteStatement,
+            diff: format!("@@ -1,2 +1,2 @@\n \t\t{above}\n-\t\tbreak;\n+\t\t;\n"),
+            object: ObjectCode::New,
+            choice: None,
+            place: None,
+            difference: None,
+        };
+        assert!(argued(&mutant("set_notify_signal(task);")).is_some());
+        assert_eq!(argued(&mutant("set_notify_resume(task);")), None);
     }
 }
