@@ -8,8 +8,16 @@ use crate::invariant::evidence::{Evidence, spec};
 use crate::trace::EventKind;
 use crate::trace::model::{CONTEXT_KERNEL, CONTEXT_MAX, CONTEXT_USER, CONTEXT_USER_DEFERRED};
 
+/// `PERF_RECORD_MISC_CPUMODE_MASK` (include/uapi/linux/perf_event.h).
+const CPUMODE: u16 = 7;
+/// `PERF_RECORD_MISC_KERNEL`.
+const MISC_KERNEL: u16 = 1;
+/// `PERF_RECORD_MISC_USER`.
+const MISC_USER: u16 = 2;
+
 /// A8. The chain of a sample begins with a context, such as `PERF_CONTEXT_KERNEL`. The kernel's comes once, and before the user's, which
-/// comes once too (`get_perf_callchain`, kernel/events/callchain.c, 7.2; `perf_callchain` asks it for marks). What the event
+/// comes once too (`get_perf_callchain`, kernel/events/callchain.c, 7.2; `perf_callchain` asks it for marks). The kernel's is there where the
+/// sample's registers are of the kernel, and nowhere else; the record's header says so too. What the event
 /// excludes (`exclude_callchain_kernel`, `exclude_callchain_user`) is not there, and no cookie of it either. Where the
 /// deferred marker stands is A1's.
 ///
@@ -32,7 +40,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         let wrong = if *first < CONTEXT_MAX {
             Some(format!("the chain begins with {first:#x}, of no context"))
         } else {
-            out_of_place(&contexts).or_else(|| excluded(&contexts, spec(trace, event)?))
+            let spec = spec(trace, event);
+            out_of_place(&contexts)
+                .or_else(|| excluded(&contexts, spec?))
+                .or_else(|| of_other_mode(&contexts, event.misc, spec?))
         };
         if let Some(message) = wrong {
             tally.violated(message, [event.index], facts.instruction(event));
@@ -70,6 +81,20 @@ fn excluded(contexts: &[u64], spec: &EventSpec) -> Option<String> {
     ))
 }
 
+/// What is wrong with the kernel's context, by the mode that the record's header gives. It is the first that is stored, so
+/// no limit takes it away alone.
+fn of_other_mode(contexts: &[u64], misc: u16, spec: &EventSpec) -> Option<String> {
+    let is_there = contexts.contains(&CONTEXT_KERNEL);
+    let excluded = spec.details.set & flag::EXCLUDE_CALLCHAIN_KERNEL != 0;
+    match misc & CPUMODE {
+        MISC_KERNEL if !is_there && !excluded => {
+            Some("a chain from the kernel is without PERF_CONTEXT_KERNEL".to_owned())
+        }
+        MISC_USER if is_there => Some("a chain from user mode has PERF_CONTEXT_KERNEL".to_owned()),
+        _ => None,
+    }
+}
+
 fn name(context: u64) -> Option<&'static str> {
     match context {
         CONTEXT_KERNEL => Some("PERF_CONTEXT_KERNEL"),
@@ -82,7 +107,8 @@ fn name(context: u64) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::invariant::testkit::{Kit, SOMEWHERE, holds, not_exercised, violations};
+    use crate::invariant::Check;
+    use crate::invariant::testkit::{Kit, SOMEWHERE, check, holds, not_exercised, violations};
 
     const C: u64 = 3 << 32 | 1;
     const K: u64 = CONTEXT_KERNEL;
@@ -141,6 +167,37 @@ mod tests {
         violations("A8", &with(&[K, SOMEWHERE, U, 0x40], no_user));
         holds("A8", &with(&[D, C], no_kernel));
         holds("A8", &with(&[K, SOMEWHERE], no_user));
+    }
+
+    #[test]
+    fn the_kernels_context_is_there_in_the_kernel_only() {
+        let judged = |misc: u16, chain: &[u64], change: fn(&mut EventSpec)| {
+            let mut kit = Kit::new(1);
+            kit.spec("nmi", change);
+            let at = kit.sample(0, 1001, 1, chain.to_vec());
+            let mut trace = kit.trace();
+            trace.events[at].misc = misc;
+            check("A8", &trace)
+        };
+        let no_kernel: fn(&mut EventSpec) =
+            |spec| spec.details.set |= flag::EXCLUDE_CALLCHAIN_KERNEL;
+        // Other bits of `misc` do not matter.
+        let bad = [
+            (1, &[U, 0x40][..]),
+            (0x4001, &[D, C]),
+            (2, &[K, 0x40, D, C]),
+        ];
+        for (misc, chain) in bad {
+            let found = judged(misc, chain, |_| ());
+            assert!(matches!(found, Check::Violated(_)), "{found:?}");
+        }
+        for found in [
+            judged(1, &[K, SOMEWHERE], |_| ()),
+            judged(1, &[D, C], no_kernel),
+            judged(0x4002, &[U, 0x40], |_| ()),
+        ] {
+            assert!(matches!(found, Check::Holds { .. }), "{found:?}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //!   user stacks, kernel entries, missing answers and chains that were cut; [`recorded`]: what perf alone does not show
 //! - [`lab`]: what the log of the kernel's lab client proves
 //! - [`names`]: the kernel's symbols, where they are known
+//! - `handed_over`: samples of events that a task switch may have given to the next task
 //! - [`views`]: the trace as each client of tracefs sees it; [`beside`]: which record of perf says the same
 
 mod beside;
@@ -19,6 +20,7 @@ mod contexts;
 mod entries;
 mod exits;
 mod facts;
+mod handed_over;
 mod injections;
 pub(super) mod lab;
 mod losses;
