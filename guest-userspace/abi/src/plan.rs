@@ -400,8 +400,8 @@ pub enum WorkloadKind {
     /// them in.
     MissingPages,
     /// As [`WorkloadKind::Deep`], on a separate stack. The root ends the chain with a frame pointer
-    /// to unreadable memory: not mapped, protected, or beyond the end of the mapped file (number i
-    /// modulo 3 for thread i).
+    /// to memory that cannot be read, or to a frame of which one word cannot be read (number i modulo 5
+    /// for thread i).
     UnreadableEnds,
     /// As [`WorkloadKind::Deep`], under a tracer that stops the thread at the entry to and the
     /// return from every system call.
@@ -411,6 +411,10 @@ pub enum WorkloadKind {
     IoUring,
     /// As [`WorkloadKind::IoUring`]; a worker of io_uring executes the request.
     IoUringWorker,
+    /// As [`WorkloadKind::IoUring`]; the request is a timer of 10 ms, whose interrupt queues task work for the sleeping thread.
+    IoUringTimer,
+    /// As [`WorkloadKind::IoUringTimer`], of a ring that does not want to be interrupted (`IORING_SETUP_COOP_TASKRUN`).
+    IoUringCooperative,
     /// Starts a process that calls down through all frames and executes the agent again there,
     /// which exits at once.
     Exec,
@@ -613,6 +617,8 @@ impl WorkloadKind {
             Self::Traced => "traced",
             Self::IoUring => "io-uring",
             Self::IoUringWorker => "io-uring-worker",
+            Self::IoUringTimer => "io-uring-timer",
+            Self::IoUringCooperative => "io-uring-cooperative",
             Self::Exec => "exec",
             Self::ExecByThread => "exec-by-thread",
             Self::Compat => "compat",

@@ -134,7 +134,10 @@ pub(super) fn framed_leaf(kind: WorkloadKind) -> Framed {
             ul_missing_unframed(),
             ul_missing_return(),
         ),
-        WorkloadKind::IoUring | WorkloadKind::IoUringWorker => {
+        WorkloadKind::IoUring
+        | WorkloadKind::IoUringWorker
+        | WorkloadKind::IoUringTimer
+        | WorkloadKind::IoUringCooperative => {
             framed(ul_uring_framed(), ul_uring_unframed(), ul_uring_return())
         }
         WorkloadKind::PagedOut => framed(ul_paged_framed(), ul_paged_unframed(), ul_paged_return()),
@@ -329,7 +332,10 @@ pub(super) fn leaf(kind: WorkloadKind) -> u64 {
         | WorkloadKind::Raises
         | WorkloadKind::Seccomp => ul_entry_leaf(),
         WorkloadKind::MissingPages => ul_missing_leaf(),
-        WorkloadKind::IoUring | WorkloadKind::IoUringWorker => ul_uring_leaf(),
+        WorkloadKind::IoUring
+        | WorkloadKind::IoUringWorker
+        | WorkloadKind::IoUringTimer
+        | WorkloadKind::IoUringCooperative => ul_uring_leaf(),
         WorkloadKind::PagedOut => ul_paged_leaf(),
         WorkloadKind::PerfCalls => ul_calls_leaf(),
         WorkloadKind::Shapes => ul_shapes_leaf(),

@@ -5,8 +5,8 @@ use std::ptr::null_mut;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::io_uring::{
-    IORING_OFF_CQ_RING, IORING_OFF_SQ_RING, IORING_OFF_SQES, IoringFeatureFlags, io_uring_params,
-    io_uring_setup,
+    IORING_OFF_CQ_RING, IORING_OFF_SQ_RING, IORING_OFF_SQES, IoringFeatureFlags, IoringSetupFlags,
+    io_uring_params, io_uring_setup,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use unwindlab_abi::{Observation, WorkloadKind};
@@ -21,21 +21,22 @@ const SUBMISSION: usize = 64;
 /// Bytes of a completion (`struct io_uring_cqe`).
 const COMPLETION: usize = 16;
 
-/// `IOSQE_ASYNC`, in the byte behind the operation: a worker of the kernel executes it.
-const BY_WORKER: u16 = 1 << 4 << 8;
+/// How long a timer takes: a `struct __kernel_timespec`, in seconds and nanoseconds.
+static WAIT: [i64; 2] = [0, 10_000_000];
 
-/// Runs all iterations with a separate ring. The one submission is zero, which is `IORING_OP_NOP`,
-/// except for the flags.
+/// Runs all iterations with a separate ring, of which each gives the same submission.
 pub(super) fn run(
     chain: Chain,
     thread: u32,
     kind: WorkloadKind,
 ) -> Result<Observation, WorkloadError> {
-    let operation = match kind {
-        WorkloadKind::IoUringWorker => BY_WORKER,
-        _ => 0,
+    let (submission, flags) = match kind {
+        WorkloadKind::IoUringWorker => (Submission::by_worker(), IoringSetupFlags::empty()),
+        WorkloadKind::IoUringTimer => (Submission::timer(), IoringSetupFlags::empty()),
+        WorkloadKind::IoUringCooperative => (Submission::timer(), IoringSetupFlags::COOP_TASKRUN),
+        _ => (Submission::default(), IoringSetupFlags::empty()),
     };
-    let ring = Ring::new(operation).map_err(failed(thread, "cannot make an io_uring"))?;
+    let ring = Ring::new(submission, flags).map_err(failed(thread, "cannot make an io_uring"))?;
     // SAFETY: both words are in the ring's mapping, which stays.
     let chain = unsafe { chain.with_ring(ring.fd.as_raw_fd(), ring.tail, ring.head) };
     while chain.goes_on() {
@@ -54,6 +55,42 @@ pub(super) fn run(
     Ok(Observation::IoUring { thread })
 }
 
+/// The beginning of a submission (`struct io_uring_sqe`, include/uapi/linux/io_uring.h). All zero, it is `IORING_OP_NOP`.
+#[derive(Default)]
+#[repr(C)]
+struct Submission {
+    opcode: u8,
+    flags: u8,
+    priority: u16,
+    fd: i32,
+    offset: u64,
+    address: u64,
+    length: u32,
+}
+
+impl Submission {
+    fn by_worker() -> Self {
+        /// `IOSQE_ASYNC`.
+        const ASYNC: u8 = 1 << 4;
+        let flags = ASYNC;
+        Self {
+            flags,
+            ..Self::default()
+        }
+    }
+
+    fn timer() -> Self {
+        /// `IORING_OP_TIMEOUT`: `address` is one `struct __kernel_timespec`.
+        const TIMEOUT: u8 = 11;
+        Self {
+            opcode: TIMEOUT,
+            address: (&raw const WAIT).expose_provenance() as u64,
+            length: 1,
+            ..Self::default()
+        }
+    }
+}
+
 /// A ring. Its memory is mapped until the process ends.
 struct Ring {
     fd: OwnedFd,
@@ -62,9 +99,10 @@ struct Ring {
 }
 
 impl Ring {
-    fn new(operation: u16) -> Result<Self, Errno> {
+    fn new(submission: Submission, flags: IoringSetupFlags) -> Result<Self, Errno> {
         let mut params = io_uring_params::default();
-        // SAFETY: no flag is set, so nothing of `params` is an address or a descriptor.
+        params.flags = flags;
+        // SAFETY: no flag is set with which anything of `params` is an address or a descriptor.
         let fd = unsafe { io_uring_setup(ENTRIES, &mut params)? };
         let submissions = params.sq_off.array as usize + params.sq_entries as usize * 4;
         let completions = params.cq_off.cqes as usize + params.cq_entries as usize * COMPLETION;
@@ -75,16 +113,16 @@ impl Ring {
         } else {
             map(&fd, IORING_OFF_CQ_RING, completions)?
         };
-        let submission = map(
+        let slots = map(
             &fd,
             IORING_OFF_SQES,
             params.sq_entries as usize * SUBMISSION,
         )?;
-        let first = std::ptr::with_exposed_provenance_mut::<u16>(
-            usize::try_from(submission).map_err(|_| Errno::FAULT)?,
+        let first = std::ptr::with_exposed_provenance_mut::<Submission>(
+            usize::try_from(slots).map_err(|_| Errno::FAULT)?,
         );
         // SAFETY: the mapping has room for a submission, and nothing else knows of it yet.
-        unsafe { first.write(operation) };
+        unsafe { first.write(submission) };
         Ok(Self {
             fd,
             tail: sq + u64::from(params.sq_off.tail),

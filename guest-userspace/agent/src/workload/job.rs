@@ -119,7 +119,13 @@ impl ThreadJob {
             (WorkloadKind::Traced, _) => {
                 return traced::run(&self.chain, self.thread).map(|seen| vec![seen]);
             }
-            (WorkloadKind::IoUring | WorkloadKind::IoUringWorker, _) => {
+            (
+                WorkloadKind::IoUring
+                | WorkloadKind::IoUringWorker
+                | WorkloadKind::IoUringTimer
+                | WorkloadKind::IoUringCooperative,
+                _,
+            ) => {
                 return io_uring::run(self.chain, self.thread, self.kind).map(|seen| vec![seen]);
             }
             (WorkloadKind::MissingPages, _) => {

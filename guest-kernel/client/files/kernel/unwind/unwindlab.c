@@ -300,7 +300,8 @@ static void lab_ask_one(struct lab_target *target, unsigned int number, unsigned
 	struct lab_client *client = &lab_clients[number];
 	struct unwindlab_slot slot;
 	struct lab_work *work;
-	u64 cookie = 0, begin;
+	/* What a request that is refused leaves here is logged. */
+	u64 cookie = ~0ull, begin;
 	int ret;
 
 	if (!lab_room())
@@ -493,6 +494,8 @@ static int lab_cancel(unsigned int number)
 	preempt_enable();
 
 	unwind_deferred_cancel(&work->work);
+	/* A client that was never registered may be cancelled too: this does nothing. */
+	unwind_deferred_cancel(NULL);
 
 	preempt_disable();
 	slot.kind = UNWINDLAB_K_CANCELLED;
