@@ -4,7 +4,7 @@ use unwindlab_abi::attr::flag;
 use unwindlab_abi::plan::EventSpec;
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, spec};
+use crate::invariant::evidence::{Evidence, context_limit, spec};
 use crate::trace::EventKind;
 use crate::trace::model::{CONTEXT_KERNEL, CONTEXT_MAX, CONTEXT_USER, CONTEXT_USER_DEFERRED};
 
@@ -17,7 +17,8 @@ const MISC_USER: u16 = 2;
 
 /// A8. The chain of a sample begins with a context, such as `PERF_CONTEXT_KERNEL`. The kernel's comes once, and before the user's, which
 /// comes once too (`get_perf_callchain`, kernel/events/callchain.c, 7.2; `perf_callchain` asks it for marks). The kernel's is there where the
-/// sample's registers are of the kernel, and nowhere else; the record's header says so too. What the event
+/// sample's registers are of the kernel, and nowhere else; the record's header says so too. There are no more than `perf_event_max_contexts_per_stack` allows
+/// (Documentation/admin-guide/sysctl/kernel.rst). What the event
 /// excludes (`exclude_callchain_kernel`, `exclude_callchain_user`) is not there, and no cookie of it either. Where the
 /// deferred marker stands is A1's.
 ///
@@ -26,6 +27,7 @@ const MISC_USER: u16 = 2;
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
+    let limit = context_limit(trace).flatten();
     for event in &trace.events {
         let EventKind::Sample(sample) = &event.kind else {
             continue;
@@ -44,6 +46,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             out_of_place(&contexts)
                 .or_else(|| excluded(&contexts, spec?))
                 .or_else(|| of_other_mode(&contexts, event.misc, spec?))
+                .or_else(|| too_many(contexts.len(), limit?))
         };
         if let Some(message) = wrong {
             tally.violated(message, [event.index], facts.instruction(event));
@@ -79,6 +82,13 @@ fn excluded(contexts: &[u64], spec: &EventSpec) -> Option<String> {
     Some(format!(
         "{name} is in the chain of an event that excludes it"
     ))
+}
+
+/// What is wrong with the number of contexts, by the limit that was set.
+fn too_many(contexts: usize, limit: usize) -> Option<String> {
+    (contexts > limit).then(|| {
+        format!("a chain has {contexts} contexts, and perf_event_max_contexts_per_stack is {limit}")
+    })
 }
 
 /// What is wrong with the kernel's context, by the mode that the record's header gives. It is the first that is stored, so
@@ -197,6 +207,19 @@ mod tests {
             judged(0x4002, &[U, 0x40], |_| ()),
         ] {
             assert!(matches!(found, Check::Holds { .. }), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn more_than_the_limit_do_not() {
+        for (limit, holds) in [("1", false), ("2", true)] {
+            let mut kit = Kit::new(1);
+            kit.sample(0, 1001, 1, vec![K, SOMEWHERE, D, C]);
+            let mut trace = kit.trace();
+            let name = "perf_event_max_contexts_per_stack".to_owned();
+            trace.sysctls.push((name, limit.to_owned()));
+            let found = check("A8", &trace);
+            assert_eq!(matches!(found, Check::Holds { .. }), holds, "{found:?}");
         }
     }
 

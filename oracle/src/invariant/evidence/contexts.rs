@@ -12,15 +12,20 @@ use crate::trace::{Event, EventKind, Trace};
 /// include/uapi/linux/perf_event.h).
 const DEFAULT: usize = 8;
 
+/// The limit that the trial set, if it set one, and if that is a number.
+pub(crate) fn context_limit(trace: &Trace) -> Option<Option<usize>> {
+    let mut set = trace.sysctls.iter().rev();
+    let (_, value) = set.find(|(name, _)| name == "perf_event_max_contexts_per_stack")?;
+    Some(value.parse().ok())
+}
+
 /// Whether the chain of a sample has as many context entries as the kernel allows, and no
 /// cookie of its request is in it.
 pub(crate) fn has_no_room(trace: &Trace, event: &Event) -> bool {
     let EventKind::Sample(sample) = &event.kind else {
         return false;
     };
-    let mut set = trace.sysctls.iter().rev();
-    let limit = set.find(|(name, _)| name == "perf_event_max_contexts_per_stack");
-    let limit = limit.map_or(Some(DEFAULT), |(_, value)| value.parse().ok());
+    let limit = context_limit(trace).unwrap_or(Some(DEFAULT));
     let chain = sample.chain.as_deref().unwrap_or_default();
     let contexts = chain.iter().filter(|ip| **ip >= CONTEXT_MAX).count();
     sample.cookie().is_none() && limit == Some(contexts)

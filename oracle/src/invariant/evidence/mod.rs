@@ -42,7 +42,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 pub(super) use beside::Beside;
-pub(super) use contexts::{has_no_room, is_cut};
+pub(super) use contexts::{context_limit, has_no_room, is_cut};
 pub(super) use entries::Code;
 use entries::OneEntry;
 pub use entries::{EntryCode, KernelText};
