@@ -22,7 +22,7 @@ const MAX_COUNT: u32 = 1000;
 /// the CPU to others.
 const MIN_PERIOD_US: u64 = 10;
 /// Longest callback, in microseconds, because it is a busy wait.
-const MAX_DELAY_US: u64 = 1000;
+const MAX_DELAY_US: u64 = 20_000;
 
 /// What the kernel's lab client does: clients of the deferred unwinder, beside perf, that request
 /// unwinds of the workload's threads. The kernel must have the lab client.
@@ -49,7 +49,7 @@ pub struct Lab {
     /// Clients that are cancelled before the workload starts and still make requests.
     #[serde(default)]
     pub cancelled: Vec<At<u32>>,
-    /// Least duration of a callback (a busy wait), up to 1 ms (default: none).
+    /// Least duration of a callback (a busy wait), up to 20 ms (default: none).
     #[serde(default)]
     pub callback_delay: Option<At<Time>>,
     /// Pages of the log, 64 records each (default 2048). Requests end when it is seven eighths

@@ -136,8 +136,8 @@ fn what_cannot_be_is_told() {
             "found `churn` beside `cancelled`",
         ),
         (
-            "  clients: 1\n  ask: [{ at: nmi }]\n  callback-delay: 2 ms\n",
-            "found 2 ms",
+            "  clients: 1\n  ask: [{ at: nmi }]\n  callback-delay: 21 ms\n",
+            "found 21 ms",
         ),
         (
             "  clients: 1\n  ask: [{ at: nmi }]\n  log-pages: 0\n",
