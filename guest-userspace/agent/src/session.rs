@@ -5,6 +5,7 @@ mod announce;
 use std::path::Path;
 use std::sync::Arc;
 
+use unwindlab_abi::user_mode::Asker;
 use unwindlab_abi::{
     ABI_VERSION, AgentMessage, EventSource, EventSpec, GuestPlan, HostReply, InterruptCounts,
     KernelMemory, Observation, Tracing, WorkloadKind,
@@ -159,7 +160,8 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     perf::probe(&plan.tracing)?;
     system::unleash_perf()?;
     system::set_sysctls(&plan.sysctls)?;
-    let tracefs_needed = plan.survey.is_some() || plan.tracefs.is_some();
+    let by_event = { plan.user_mode.as_ref() }.is_some_and(|it| it.ask == Asker::Sigtrap);
+    let tracefs_needed = plan.survey.is_some() || plan.tracefs.is_some() || by_event;
     system::mount_tracefs(&plan.tracing, tracefs_needed)?;
 
     let mut tracing = PerfSession::open(&plan.tracing, &cpus, Path::new(system::TRACEFS))?;
