@@ -1,7 +1,7 @@
 //! A8: a chain says of each of its addresses which context it is of.
 
 use unwindlab_abi::attr::flag;
-use unwindlab_abi::plan::EventSpec;
+use unwindlab_abi::plan::{EventSource, EventSpec};
 
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, context_limit, spec};
@@ -92,8 +92,19 @@ fn too_many(contexts: usize, limit: usize) -> Option<String> {
 }
 
 /// What is wrong with the kernel's context, by the mode that the record's header gives. It is the first that is stored, so
-/// no limit takes it away alone.
+/// no limit takes it away alone. A PMU may give the record other registers than those of the chain
+/// ("always use iregs for the unwinder", arch/x86/events/intel/ds.c), so this is for tracepoints and probes.
 fn of_other_mode(contexts: &[u64], misc: u16, spec: &EventSpec) -> Option<String> {
+    let of_one_place = matches!(
+        spec.source,
+        EventSource::Tracepoint { .. }
+            | EventSource::Kprobe { .. }
+            | EventSource::Fprobe { .. }
+            | EventSource::Uprobe { .. }
+    );
+    if !of_one_place {
+        return None;
+    }
     let is_there = contexts.contains(&CONTEXT_KERNEL);
     let excluded = spec.details.set & flag::EXCLUDE_CALLCHAIN_KERNEL != 0;
     match misc & CPUMODE {
@@ -205,6 +216,9 @@ mod tests {
             judged(1, &[K, SOMEWHERE], |_| ()),
             judged(1, &[D, C], no_kernel),
             judged(0x4002, &[U, 0x40], |_| ()),
+            judged(2, &[K, SOMEWHERE], |spec| {
+                spec.source = EventSource::Hardware(0);
+            }),
         ] {
             assert!(matches!(found, Check::Holds { .. }), "{found:?}");
         }
