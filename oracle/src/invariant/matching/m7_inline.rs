@@ -10,8 +10,8 @@ use crate::trace::EventKind;
 /// * The task exits: `exit_signals` in `do_exit` sets `PF_EXITING`, before the exit record.
 /// * It has no user registers: a task that has dropped `PF_KTHREAD` in exec, before its registers
 ///   are set. They are all zero then, so the chain starts with address 0.
-/// * A kernel thread has no user part at all, and all events here are of CPUs, not of tasks, so the
-///   sample is never of another event's task.
+/// * A kernel thread has no user part at all. Nor has a sample of an event of another task, which an inherited one is in the
+///   middle of a switch: a chain that is inline there is a violation too.
 ///
 /// Evidence is a sample with a cookie and nothing inline: had the kernel refused this request, its
 /// user chain would be inline. An inline chain is never evidence. After the exit record it is right
