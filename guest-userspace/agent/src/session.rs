@@ -160,8 +160,8 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     perf::probe(&plan.tracing)?;
     system::unleash_perf()?;
     system::set_sysctls(&plan.sysctls)?;
-    let by_event = { plan.user_mode.as_ref() }.is_some_and(|it| it.ask == Asker::Sigtrap);
-    let tracefs_needed = plan.survey.is_some() || plan.tracefs.is_some() || by_event;
+    let sigtrap = { plan.user_mode.as_ref() }.is_some_and(|it| it.ask == Asker::Sigtrap);
+    let tracefs_needed = plan.survey.is_some() || plan.tracefs.is_some() || sigtrap;
     system::mount_tracefs(&plan.tracing, tracefs_needed)?;
 
     let mut tracing = PerfSession::open(&plan.tracing, &cpus, Path::new(system::TRACEFS))?;

@@ -12,6 +12,12 @@ use super::tracefs::TracefsTrace;
 use super::user_mode::UserModeTrace;
 use super::witness::Witness;
 
+/// `PERF_RECORD_MISC_CPUMODE_MASK`: the bits of a record's `misc` that say in which mode it was made.
+pub const MISC_CPUMODE: u16 = 7;
+/// `PERF_RECORD_MISC_KERNEL`.
+pub const MISC_KERNEL: u16 = 1;
+/// `PERF_RECORD_MISC_USER`.
+pub const MISC_USER: u16 = 2;
 /// `PERF_CONTEXT_KERNEL`: the kernel part of a chain follows.
 pub const CONTEXT_KERNEL: u64 = (-128_i64).cast_unsigned();
 /// `PERF_CONTEXT_USER`: an inline user chain follows.

@@ -24,7 +24,7 @@ const COMPLETION: usize = 16;
 /// How long a timer takes: a `struct __kernel_timespec`, in seconds and nanoseconds.
 static WAIT: [i64; 2] = [0, 10_000_000];
 
-/// Runs all iterations with a separate ring, of which each gives the same submission.
+/// Runs all iterations with a separate ring. Each gives the kernel the same submission.
 pub(super) fn run(
     chain: Chain,
     thread: u32,
@@ -72,9 +72,8 @@ impl Submission {
     fn by_worker() -> Self {
         /// `IOSQE_ASYNC`.
         const ASYNC: u8 = 1 << 4;
-        let flags = ASYNC;
         Self {
-            flags,
+            flags: ASYNC,
             ..Self::default()
         }
     }

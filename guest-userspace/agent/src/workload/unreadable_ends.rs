@@ -13,7 +13,7 @@ use crate::chain::Chain;
 use crate::pages::Pages;
 use crate::signals;
 
-/// Bytes between the stack's end and the page: a frame pointer there is none below the stack pointer.
+/// Bytes between the chain's stack and the page, so that a frame that begins a word below the page is above each stack pointer.
 const GAP: usize = 64;
 /// Bytes of a saved frame pointer, and of a return address.
 const WORD: u64 = 8;
@@ -41,13 +41,13 @@ pub(super) fn run(
     ];
     let which = kinds.iter().cycle().nth(thread as usize).copied();
     let memory = which.unwrap_or(UnreadableMemory::Unmapped);
-    // The page lies above the stack: a walk goes only upwards and would not read a page below. The stack ends a word below it, and
-    // above it is one more page, so that each word of a frame can be in the page with the other one beside it.
+    // The page lies above the stack: a walk goes only upwards and would not read a page below. What is beside it can be read, on
+    // both sides: a frame across its beginning has the return address in the page, one across its end the frame pointer.
     let bytes = stack_bytes + GAP;
     let stack =
         Pages::new(bytes.div_ceil(PAGE_SIZE) + 2).map_err(failed(thread, "cannot map a stack"))?;
     let page = stack.end() - 2 * PAGE_SIZE as u64;
-    make_unreadable(&stack, memory).map_err(failed(thread, "cannot spoil a page"))?;
+    make_unreadable(&stack, page, memory).map_err(failed(thread, "cannot spoil a page"))?;
     count_signals().map_err(failed(thread, "cannot catch signals"))?;
     // SAFETY: the stack was sized for this chain and the gap, and is unmapped after the last run.
     let chain = unsafe { chain.on_stack(page - GAP as u64) };
@@ -65,11 +65,11 @@ pub(super) fn run(
     })
 }
 
-/// Takes the last page but one of a mapping away. A hole of one page is too small for any mapping that is
+/// Takes the page at an address in a mapping away. A hole of one page is too small for any mapping that is
 /// made while the workload runs.
-fn make_unreadable(stack: &Pages, memory: UnreadableMemory) -> Result<(), Errno> {
-    let offset = usize::try_from(stack.end() - stack.address()).map_err(|_| Errno::INVAL)?;
-    let page = stack.at(offset.saturating_sub(2 * PAGE_SIZE), PAGE_SIZE);
+fn make_unreadable(stack: &Pages, page: u64, memory: UnreadableMemory) -> Result<(), Errno> {
+    let offset = usize::try_from(page - stack.address()).map_err(|_| Errno::INVAL)?;
+    let page = stack.at(offset, PAGE_SIZE);
     let page = page.ok_or(Errno::INVAL)?.as_ptr().cast::<c_void>();
     // SAFETY: nobody else knows of the page, and nothing of the agent's reads or writes it.
     let answer = unsafe {

@@ -4,18 +4,16 @@ use unwindlab_abi::attr::flag;
 
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, spec};
-use crate::trace::model::MAX_DEFERRED_FRAMES;
+use crate::trace::model::{MAX_DEFERRED_FRAMES, MISC_USER};
 use crate::trace::{Event, Trace};
 
-/// `PERF_RECORD_MISC_USER`, the record's whole `misc`.
-const MISC_USER: u16 = 2;
 /// Header, cookie and `nr`, in bytes.
 const FIXED: usize = 24;
 /// Bits of `sample_type` that sample_id has 8 bytes for: TID, TIME, ID, CPU, STREAM_ID,
 /// IDENTIFIER (`perf_event__id_header_size`, kernel/events/core.c).
 const SAMPLE_ID: u64 = (1 << 1) | (1 << 2) | (1 << 6) | (1 << 7) | (1 << 9) | (1 << 16);
 
-/// A2. `misc` is user, the size is 24 + 8 * nr + sample_id, and nr <= 510. Without
+/// A2. `misc` is user and nothing else, the size is 24 + 8 * nr + sample_id, and nr <= 510. Without
 /// `sample_id_all` there is no sample_id. On 7.2 `ips` holds the unwinder's entries alone, so nr counts frames: no
 /// context marker comes first, and 510 is what fits into a page after `struct unwind_cache`.
 ///

@@ -6,21 +6,17 @@ use unwindlab_abi::plan::{EventSource, EventSpec};
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, context_limit, spec};
 use crate::trace::EventKind;
-use crate::trace::model::{CONTEXT_KERNEL, CONTEXT_MAX, CONTEXT_USER, CONTEXT_USER_DEFERRED};
+use crate::trace::model::{
+    CONTEXT_KERNEL, CONTEXT_MAX, CONTEXT_USER, CONTEXT_USER_DEFERRED, MISC_CPUMODE, MISC_KERNEL,
+    MISC_USER,
+};
 
-/// `PERF_RECORD_MISC_CPUMODE_MASK` (include/uapi/linux/perf_event.h).
-const CPUMODE: u16 = 7;
-/// `PERF_RECORD_MISC_KERNEL`.
-const MISC_KERNEL: u16 = 1;
-/// `PERF_RECORD_MISC_USER`.
-const MISC_USER: u16 = 2;
-
-/// A8. The chain of a sample begins with a context, such as `PERF_CONTEXT_KERNEL`. The kernel's comes once, and before the user's, which
-/// comes once too (`get_perf_callchain`, kernel/events/callchain.c, 7.2; `perf_callchain` asks it for marks). The kernel's is there where the
-/// sample's registers are of the kernel, and nowhere else; the record's header says so too. There are no more than `perf_event_max_contexts_per_stack` allows
-/// (Documentation/admin-guide/sysctl/kernel.rst). What the event
-/// excludes (`exclude_callchain_kernel`, `exclude_callchain_user`) is not there, and no cookie of it either. Where the
-/// deferred marker stands is A1's.
+/// A8. The chain of a sample begins with a context, such as `PERF_CONTEXT_KERNEL`. The kernel's comes once, and before the
+/// user's, which comes once too (`get_perf_callchain`, kernel/events/callchain.c, 7.2; `perf_callchain` asks it for marks).
+/// What the event excludes (`exclude_callchain_kernel`, `exclude_callchain_user`) is not there, and no cookie of it either.
+/// A sample that a tracepoint or a probe takes in the kernel has the kernel's context, and one in user mode has not. There
+/// are no more contexts than `perf_event_max_contexts_per_stack` allows (Documentation/admin-guide/sysctl/kernel.rst).
+/// Where the deferred marker stands is A1's.
 ///
 /// Evidence is a chain with an entry: a missing or doubled mark is visible in it. A context that the harness does not know makes it
 /// undecided.
@@ -91,23 +87,23 @@ fn too_many(contexts: usize, limit: usize) -> Option<String> {
     })
 }
 
-/// What is wrong with the kernel's context, by the mode that the record's header gives. It is the first that is stored, so
-/// no limit takes it away alone. A PMU may give the record other registers than those of the chain
-/// ("always use iregs for the unwinder", arch/x86/events/intel/ds.c), so this is for tracepoints and probes.
+/// What is wrong with the kernel's context, by the mode in the record's header. It is stored first, so no limit takes it away
+/// and leaves another one. A PMU may take the header from other registers than the chain ("always use iregs for the unwinder",
+/// arch/x86/events/intel/ds.c), so only tracepoints and probes are judged.
 fn of_other_mode(contexts: &[u64], misc: u16, spec: &EventSpec) -> Option<String> {
-    let of_one_place = matches!(
+    let same_registers = matches!(
         spec.source,
         EventSource::Tracepoint { .. }
             | EventSource::Kprobe { .. }
             | EventSource::Fprobe { .. }
             | EventSource::Uprobe { .. }
     );
-    if !of_one_place {
+    if !same_registers {
         return None;
     }
     let is_there = contexts.contains(&CONTEXT_KERNEL);
     let excluded = spec.details.set & flag::EXCLUDE_CALLCHAIN_KERNEL != 0;
-    match misc & CPUMODE {
+    match misc & MISC_CPUMODE {
         MISC_KERNEL if !is_there && !excluded => {
             Some("a chain from the kernel is without PERF_CONTEXT_KERNEL".to_owned())
         }

@@ -4,18 +4,12 @@ use super::{Evidence, spec};
 use crate::trace::Event;
 
 impl Evidence<'_> {
-    /// Whether the event that wrote a sample may have been the next task's already. Where two tasks have inherited the same
-    /// events, `perf_event_context_sched_out` gives each the context of the other, while the first still runs; and
-    /// `perf_callchain` has no user part for an event of another task ("Disallow cross-task user callchains";
-    /// kernel/events/core.c, 7.3). The sample shows no more than that it was made in a switch, as far as the kernel's symbols
-    /// are known.
+    /// Whether a sample was made in a task switch by an event that may have been the next task's already. Where two tasks have
+    /// inherited the same events, `perf_event_context_sched_out` gives each the context of the other while the first still runs.
+    /// `perf_callchain` adds no user part for an event of another task ("Disallow cross-task user callchains";
+    /// kernel/events/core.c, 7.3). Whether the two have swapped by then, or at all, the sample does not show.
     pub fn may_be_handed_over(&self, sample: &Event) -> bool {
         let inherits = spec(self.trace(), sample).is_some_and(|spec| spec.inherit);
-        let mut chain = sample.kernel_chain().iter();
-        inherits && chain.any(|&address| self.is_in(address, "__schedule"))
-    }
-
-    fn is_in(&self, address: u64, function: &str) -> bool {
-        self.place(address).is_some_and(|(it, _)| it == function)
+        inherits && self.passes_through(sample, &["__schedule"])
     }
 }

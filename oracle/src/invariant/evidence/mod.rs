@@ -107,6 +107,13 @@ impl<'t> Evidence<'t> {
         self.names.place(address)
     }
 
+    /// Whether the kernel's part of a sample's chain is in one of these functions, as far as the kernel's symbols are known.
+    fn passes_through(&self, sample: &Event, functions: &[&str]) -> bool {
+        let chain = sample.kernel_chain().iter();
+        let mut named = chain.filter_map(|&address| self.place(address));
+        named.any(|(function, _)| functions.contains(&function.as_str()))
+    }
+
     /// Whether a kernel address is in no function of the kernel's image, as generated code is.
     pub(super) fn is_in_no_function(&self, address: u64) -> bool {
         self.names.none_covers(address)

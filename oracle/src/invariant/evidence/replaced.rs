@@ -16,8 +16,6 @@ impl Evidence<'_> {
     /// Whether a sample was made in a system call that replaces the user registers, as far as the
     /// kernel's symbols are known.
     pub fn registers_replaced(&self, sample: &Event) -> bool {
-        let chain = sample.kernel_chain().iter();
-        let mut named = chain.filter_map(|&address| self.place(address));
-        named.any(|(function, _)| REPLACING.contains(&function.as_str()))
+        self.passes_through(sample, &REPLACING)
     }
 }

@@ -121,12 +121,11 @@ fn wrong(facts: &Facts<'_>, answer: &Answer<'_>) -> Option<(String, Option<usize
 
 #[cfg(test)]
 mod tests {
-    use super::{Evidence, Tally, judge};
     use crate::invariant::Check;
     use crate::invariant::testkit::check;
     use crate::invariant::testkit::entry_text::{Far, Via, outer};
     use crate::invariant::testkit::{
-        Kit, SOMEWHERE, holds, kernel, not_exercised, undecided, user, violations,
+        Kit, SOMEWHERE, check_in, holds, kernel, not_exercised, undecided, user, violations,
     };
 
     const C: u64 = 3 << 32 | 1;
@@ -218,11 +217,7 @@ mod tests {
             kit.sys_exit(0, 1001);
             kit.deferred(0, 1001, C, &[0x1080, 0x2000, 0x2000, 0x3000]);
             let trace = kit.trace();
-            let resolve = |_| Some((name.to_owned(), 0));
-            let known = Evidence::new(&trace).named(&resolve);
-            let mut tally = Tally::new("S1", "");
-            judge(&known, &mut tally);
-            let found = match tally.finish() {
+            let found = match check_in("S1", &trace, name) {
                 Check::Holds { evidence, .. } => evidence,
                 Check::NotExercised { .. } => 0,
                 Check::Violated(list) => panic!("{list:?}"),

@@ -170,8 +170,8 @@ mod tests {
     use super::*;
     use crate::invariant::Check;
     use crate::invariant::testkit::{
-        Hit, Kit, NMI_FRAMES, check, holds, kernel, not_exercised, spec, tracepoint, user,
-        violations,
+        Hit, Kit, NMI_FRAMES, check, check_in, holds, kernel, not_exercised, spec, tracepoint,
+        user, violations,
     };
     use crate::trace::model::{CONTEXT_KERNEL, CONTEXT_USER};
 
@@ -235,11 +235,7 @@ mod tests {
             // The handler's, and the one of the code that it interrupted, in its leaf.
             let chains: [&[u64]; 2] = [&[0x5000, 0x6000], &[0x1080, 0x2000, 0x2000, 0x3000]];
             let trace = nmi(kernel(RIP).iteration(0, 1), chains[0], chains[1]).trace();
-            let resolve = |_| Some((name.to_owned(), 0));
-            let known = Evidence::new(&trace).named(&resolve);
-            let mut tally = Tally::new("S5", "");
-            judge(&known, &mut tally);
-            let found = match tally.finish() {
+            let found = match check_in("S5", &trace, name) {
                 Check::Violated(list) => list.len(),
                 Check::NotExercised { .. } => 0,
                 Check::Holds { .. } => panic!("{name}"),

@@ -16,17 +16,30 @@ pub mod tracefs;
 pub use kit::*;
 
 use super::evidence::EntryCode;
-use super::{Check, Evidence, INVARIANTS, Violation};
+use super::{Check, Evidence, INVARIANTS, Invariant, Violation};
 use crate::trace::Trace;
 use entry_text::EntryText;
 
 /// What the invariant with this id says of a trace.
 #[track_caller]
 pub fn check(id: &str, trace: &Trace) -> Check {
-    let invariant = INVARIANTS.iter().find(|it| it.id == id);
     let code = EntryCode::new(EntryText);
-    let evidence = Evidence::new(trace).knowing(&code);
-    invariant.expect("its row").check(&evidence)
+    row(id).check(&Evidence::new(trace).knowing(&code))
+}
+
+/// What the invariant with this id says of a trace whose kernel addresses are all in one function.
+#[track_caller]
+pub fn check_in(id: &str, trace: &Trace, function: &str) -> Check {
+    let code = EntryCode::new(EntryText);
+    let resolve = |_| Some((function.to_owned(), 0));
+    row(id).check(&Evidence::new(trace).knowing(&code).named(&resolve))
+}
+
+#[track_caller]
+fn row(id: &str) -> &'static Invariant {
+    { INVARIANTS.iter() }
+        .find(|it| it.id == id)
+        .expect("its row")
 }
 
 /// The violations of a trace, if any.

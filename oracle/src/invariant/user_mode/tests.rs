@@ -3,11 +3,11 @@ use unwindlab_abi::user_mode::{Asked, UnwinderKind};
 use unwindlab_abi::user_stack::UserFrame::{Interpreted, Native};
 
 use super::{Designs, Signals};
-use crate::invariant::testkit::entry_text::{EntryText, Far, Via, outer};
+use crate::invariant::testkit::entry_text::{Far, Via, outer};
 use crate::invariant::testkit::{
-    Kit, check, holds, kernel, not_exercised, undecided, user, violations,
+    Kit, check, check_in, holds, kernel, not_exercised, undecided, user, violations,
 };
-use crate::invariant::{Check, EntryCode, Evidence, INVARIANTS};
+use crate::invariant::{Check, Evidence};
 use crate::trace::Trace;
 
 pub(super) const C: u64 = 3 << 32 | 1;
@@ -148,12 +148,8 @@ fn where_a_thread_goes_on_is_known_in_its_system_call_only() {
 #[test]
 fn where_a_handlers_return_goes_on_is_not_known() {
     let trace = in_kernel(Via::Syscall).trace();
-    let code = EntryCode::new(EntryText);
     for (name, evidence) in [("__x64_sys_rt_sigreturn", 0), ("__x64_sys_getppid", 1)] {
-        let resolve = |_| Some((name.to_owned(), 0));
-        let known = Evidence::new(&trace).named(&resolve).knowing(&code);
-        let n3 = INVARIANTS.iter().find(|it| it.id == "N3").unwrap();
-        let held = match n3.check(&known) {
+        let held = match check_in("N3", &trace, name) {
             Check::Holds { evidence, .. } => evidence,
             Check::NotExercised { undecided: 1, .. } => 0,
             other => panic!("{other:?}"),

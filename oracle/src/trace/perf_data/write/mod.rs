@@ -9,6 +9,7 @@ use unwindlab_abi::plan::{EventSource, EventSpec};
 use super::header::feature;
 use super::walk::own::ID_INDEX;
 use crate::trace::Recording;
+use crate::trace::model::MISC_USER;
 use crate::trace::record::record_type;
 use crate::trace::record::sample_id::{IDENTIFIER, SampleType, TID};
 
@@ -18,8 +19,6 @@ const ATTR: usize = 112;
 const HEADER: usize = 104;
 /// Bytes of a section's offset and size.
 const SECTION: usize = 16;
-/// `PERF_RECORD_MISC_USER`.
-const MISC_USER: u16 = 2;
 
 /// The program of the workload, for the names of its functions.
 #[derive(Debug, Clone, PartialEq, Eq)]
