@@ -413,7 +413,7 @@ pub enum WorkloadKind {
     IoUringWorker,
     /// As [`WorkloadKind::IoUring`]; the request is a timer of 10 ms, whose interrupt queues task work for the sleeping thread.
     IoUringTimer,
-    /// As [`WorkloadKind::IoUringTimer`], of a ring that does not want to be interrupted (`IORING_SETUP_COOP_TASKRUN`).
+    /// As [`WorkloadKind::IoUringTimer`], with `IORING_SETUP_COOP_TASKRUN`: the interrupt wakes the thread and sends no IPI.
     IoUringCooperative,
     /// Starts a process that calls down through all frames and executes the agent again there,
     /// which exits at once.

@@ -300,7 +300,7 @@ static void lab_ask_one(struct lab_target *target, unsigned int number, unsigned
 	struct lab_client *client = &lab_clients[number];
 	struct unwindlab_slot slot;
 	struct lab_work *work;
-	/* What a request that is refused leaves here is logged. */
+	/* No cookie. The log shows whether a refused request leaves it, instead of 0. */
 	u64 cookie = ~0ull, begin;
 	int ret;
 
@@ -494,7 +494,7 @@ static int lab_cancel(unsigned int number)
 	preempt_enable();
 
 	unwind_deferred_cancel(&work->work);
-	/* A client that was never registered may be cancelled too: this does nothing. */
+	/* NULL is allowed and does nothing. */
 	unwind_deferred_cancel(NULL);
 
 	preempt_disable();
