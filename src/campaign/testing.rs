@@ -296,7 +296,7 @@ pub(crate) fn ended(end: TrialEnd) -> Recorded {
 pub(crate) fn died() -> Recorded {
     Err(InfraError {
         reason: "QEMU died".to_owned(),
-        console: "outer console\n".to_owned(),
+        console: "Oops: the outer kernel\n".to_owned(),
     })
 }
 

@@ -87,6 +87,11 @@ impl Artifacts {
         };
         for (kind, file, contents) in [
             ("console", "console.log", recording.console.as_str()),
+            (
+                "KVM host's console",
+                "host-console.log",
+                recording.host_console.as_str(),
+            ),
             ("kernel log", "kernel.log", recording.kernel_log.as_str()),
             (
                 "perf script",

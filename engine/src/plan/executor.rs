@@ -4,6 +4,7 @@ use super::TrialPlan;
 use super::measurement::{MeasuredFigures, Measurement, NotMeasured};
 use super::sweep::{Message, SweepPlan};
 use unwindlab_oracle::trace::Recording;
+use unwindlab_oracle::trace::recording::TrialEnd;
 
 pub use unwindlab_guest_kernel::Progress;
 
@@ -70,4 +71,17 @@ pub struct InfraError {
     pub reason: String,
     /// The outer machine's console, if there is an outer machine.
     pub console: String,
+}
+
+/// What is known of a trial that was lost with its KVM host.
+impl From<InfraError> for Recording {
+    fn from(error: InfraError) -> Self {
+        Self {
+            host_console: error.console,
+            end: TrialEnd::Infra {
+                reason: error.reason,
+            },
+            ..Self::default()
+        }
+    }
 }

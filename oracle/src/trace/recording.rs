@@ -85,6 +85,10 @@ pub struct Recording {
     pub kernel_log: String,
     /// Everything the guest wrote to its serial console.
     pub console: String,
+    /// What the KVM host printed before it was lost: the outer machine's console, or a process's errors. It says nothing of
+    /// the kernel under test.
+    #[serde(default)]
+    pub host_console: String,
     /// How the machine died that was started before this one, before it had come to its agent.
     #[serde(default)]
     pub restarted: Option<String>,

@@ -65,7 +65,7 @@ impl<'a> Trials<'a> {
         plan.guest.survey = Some(survey);
         self.context.progress.step("looking for places on the path");
         let recording = self.record(&plan)?;
-        let recording = recording.unwrap_or_else(|error| infra(&error));
+        let recording = recording.unwrap_or_else(Recording::from);
         match recording.end {
             TrialEnd::Completed => Ok(recording.survey),
             end => {
@@ -88,7 +88,7 @@ impl<'a> Trials<'a> {
             Ok(recording) => recording,
             Err(error) => {
                 self.host = start(self.request, self.kernel, self.context)?;
-                infra(&error)
+                error.into()
             }
         };
         let judge = (self.context).judge(self.kernel.symbols(), false);
@@ -167,16 +167,6 @@ fn start(
         ..HostRequest::default()
     };
     context.start(host, kernel)
-}
-
-fn infra(error: &InfraError) -> Recording {
-    Recording {
-        console: error.console.clone(),
-        end: TrialEnd::Infra {
-            reason: error.reason.clone(),
-        },
-        ..Recording::default()
-    }
 }
 
 /// Why a survey ended, in words.

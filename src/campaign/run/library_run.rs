@@ -23,7 +23,6 @@ use crate::report::trace_events::TraceFolder;
 use crate::scenario::Loaded;
 use unwindlab_engine::plan::{Executor, InfraError, Token, TrialPlan};
 use unwindlab_engine::runner::explore;
-use unwindlab_oracle::trace::recording::TrialEnd;
 use unwindlab_oracle::trace::{Recording, Trace};
 
 /// What stands for the KVM host while there is none.
@@ -360,13 +359,7 @@ impl<'a> LibraryRun<'a> {
         recorded: Result<Recording, InfraError>,
         duration: Duration,
     ) -> ScenarioResult {
-        let recording = recorded.unwrap_or_else(|error| Recording {
-            console: error.console,
-            end: TrialEnd::Infra {
-                reason: error.reason,
-            },
-            ..Recording::default()
-        });
+        let recording = recorded.unwrap_or_else(Recording::from);
         let judge = (self.context).judge(self.kernel.symbols(), self.options.compare_snapshots);
         let _computing = self.context.interrupt.computing();
         let trace_sha256 = self.options.seed.and_then(|_| recording.sha256());

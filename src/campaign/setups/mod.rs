@@ -22,7 +22,6 @@ use crate::setup::summary::{SetupsSummary, TriedSetup};
 use crate::setup::{Factor, Setup, Strength, judge, refusals, session, setups};
 use unwindlab_engine::plan::{ChoicePlan, Executor, TrialPlan};
 use unwindlab_oracle::invariant::{Check, Evidence};
-use unwindlab_oracle::trace::recording::TrialEnd;
 use unwindlab_oracle::trace::{Recording, Trace};
 
 /// The kernel has this variable if perf knows cgroups (`CONFIG_CGROUP_PERF`).
@@ -318,13 +317,7 @@ impl<'a> Matrix<'a> {
                 *host = Some(executor);
                 Ok(recording)
             }
-            Err(error) => Ok(Recording {
-                console: error.console,
-                end: TrialEnd::Infra {
-                    reason: error.reason,
-                },
-                ..Recording::default()
-            }),
+            Err(error) => Ok(error.into()),
         }
     }
 }

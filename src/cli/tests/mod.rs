@@ -133,8 +133,14 @@ fn a_host_that_died_is_replaced_but_its_scenario_is_not_run_again() {
     assert_eq!(run_in(&folder, &[], &provider).unwrap(), 125);
     assert_eq!(outcomes(&folder), ["a infra-error", "b pass", "c pass"]);
     assert_eq!(provider.hosts_started.load(Relaxed), 2);
-    let console = folder.path().join("kept/a/console.log");
-    assert_eq!(fs::read_to_string(console).unwrap(), "outer console\n");
+    let console = folder.path().join("kept/a/host-console.log");
+    assert_eq!(
+        fs::read_to_string(console).unwrap(),
+        "Oops: the outer kernel\n"
+    );
+    // W0 is of the kernel under test.
+    let results = fs::read_to_string(folder.path().join("out.json")).unwrap();
+    assert!(!results.contains("W0"), "{results}");
 }
 
 #[test]
