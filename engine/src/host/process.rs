@@ -168,7 +168,7 @@ impl HostProcess {
         let console = self.console.text();
         let mut failed = error.with_console(String::new());
         if let Some(cause) = console::cause(&console) {
-            failed.reason = format!("{}: {}", failed.reason, printable(cause));
+            failed.reason = format!("{}: {}", failed.reason, printable(&cause));
         }
         InfraError { console, ..failed }
     }
