@@ -92,8 +92,8 @@ pub fn cause(console: &str) -> Option<String> {
     if let Some(place) = oops.iter().find(|it| it.starts_with("RIP: ")) {
         told = format!("{told}, {}", short(place));
     }
-    let mut calls = oops.iter().skip_while(|it| !it.starts_with("Call Trace:"));
-    let callers = calls.by_ref().skip(1).take_while(|it| is_caller(it));
+    let trace = oops.iter().skip_while(|it| !it.starts_with("Call Trace:"));
+    let callers = trace.skip(1).take_while(|it| is_caller(it));
     let callers = callers.filter(|it| it.contains("+0x") && !it.starts_with('?'));
     let callers: Vec<&str> = callers.take(CALLERS).map(|it| short(it)).collect();
     if !callers.is_empty() {
