@@ -307,7 +307,7 @@ pub const LEAF_CALLS: [u64; 8] = [0, 57, 58, 59, 60, 110, 426, 435];
 
 /// The symbols that the agent announces ([`crate::message::UserSymbol`]): a scenario that names
 /// another one is refused before anything starts.
-pub const USER_SYMBOLS: [&str; 62] = [
+pub const USER_SYMBOLS: [&str; 63] = [
     "root",
     "exit_root",
     "descend",
@@ -316,6 +316,7 @@ pub const USER_SYMBOLS: [&str; 62] = [
     "syscalls_leaf",
     "syscalls_call",
     "syscalls_return",
+    "deep_stub",
     "deep_leaf",
     "deep_call",
     "deep_return",

@@ -198,8 +198,8 @@ fn uprobe(place: SymbolOffset, at_return: bool) -> Result<EventSource, SourceErr
     }
     // Those of `exit`, `exec` and `process` end their task.
     const NO_RETURN: [&str; 3] = ["exit_leaf", "exec_leaf", "process_leaf"];
-    let returns =
-        symbol == "descend" || symbol.ends_with("_leaf") && !NO_RETURN.contains(&symbol.as_str());
+    let returns = matches!(symbol.as_str(), "descend" | "deep_stub")
+        || symbol.ends_with("_leaf") && !NO_RETURN.contains(&symbol.as_str());
     if at_return && !returns {
         return Err(SourceError::NoReturn { symbol });
     }

@@ -270,7 +270,7 @@ require: [M1, Z9]
             "7:10: expected exactly one of `at` (an instruction or an access), `every` (a time), `on` (an event) and \
              `delay` (a time), or `after` alone",
             "8:16: the workloads have no symbol `rot`, expected one of root, exit_root, descend, \
-             spin_leaf, spin_loop, syscalls_leaf, syscalls_call, syscalls_return, deep_leaf, \
+             spin_leaf, spin_loop, syscalls_leaf, syscalls_call, syscalls_return, deep_stub, deep_leaf, \
              deep_call, deep_return, sleep_leaf, sleep_call, sleep_return, exit_leaf, exit_call, \
              exit_return, missing_leaf, missing_call, missing_return, paged_leaf, paged_call, paged_return, calls_leaf, calls_call, calls_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
              exec_return, entry_leaf, compat_descend, compat_leaf, compat_nop, \
@@ -422,7 +422,7 @@ inject:
             "6:21: found 1 points, expected two or more",
             "6:30: found vCPU 1, expected one of the machine's 1, from 0",
             "6:37: the workloads have no symbol `rot`, expected one of root, exit_root, descend, \
-             spin_leaf, spin_loop, syscalls_leaf, syscalls_call, syscalls_return, deep_leaf, \
+             spin_leaf, spin_loop, syscalls_leaf, syscalls_call, syscalls_return, deep_stub, deep_leaf, \
              deep_call, deep_return, sleep_leaf, sleep_call, sleep_return, exit_leaf, exit_call, \
              exit_return, missing_leaf, missing_call, missing_return, paged_leaf, paged_call, paged_return, calls_leaf, calls_call, calls_return, uring_leaf, uring_call, uring_return, exec_leaf, exec_call, \
              exec_return, entry_leaf, compat_descend, compat_leaf, compat_nop, \

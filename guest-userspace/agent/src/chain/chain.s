@@ -217,7 +217,15 @@ ul_syscalls_unframed:
 .globl ul_syscalls_end
 ul_syscalls_end:
 
-// deep: one getppid, then all the way up.
+// deep: one getppid, then all the way up. It is called through a stub, as those of a PLT are.
+.balign 64
+.globl ul_deep_stub
+ul_deep_stub:
+    .cfi_startproc
+    jmp ul_deep_leaf
+    .cfi_endproc
+.globl ul_deep_stub_end
+ul_deep_stub_end:
 .balign 64
 .globl ul_deep_leaf
 .type ul_deep_leaf, @function

@@ -28,7 +28,7 @@ labels! {
     ul_syscalls_leaf ul_syscalls_framed ul_syscalls_call ul_syscalls_return
     ul_syscalls_return_end ul_syscalls_unframed ul_syscalls_end
     ul_deep_leaf ul_deep_framed ul_deep_call ul_deep_return ul_deep_return_end
-    ul_deep_unframed ul_deep_end
+    ul_deep_unframed ul_deep_end ul_deep_stub ul_deep_stub_end
     ul_sleep_leaf ul_sleep_framed ul_sleep_call ul_sleep_return ul_sleep_return_end
     ul_sleep_unframed ul_sleep_end
     ul_exit_leaf ul_exit_framed ul_exit_call ul_exit_return ul_exit_end
@@ -309,7 +309,7 @@ pub(super) fn leaf(kind: WorkloadKind) -> u64 {
         WorkloadKind::Deep
         | WorkloadKind::UnreadableEnds
         | WorkloadKind::Traced
-        | WorkloadKind::Program => ul_deep_leaf(),
+        | WorkloadKind::Program => ul_deep_stub(),
         WorkloadKind::SleepMigrate | WorkloadKind::Stuck => ul_sleep_leaf(),
         WorkloadKind::Exit => ul_exit_leaf(),
         WorkloadKind::Exec | WorkloadKind::ExecByThread | WorkloadKind::CProgram => ul_exec_leaf(),
@@ -368,6 +368,7 @@ pub const C_BEGIN: &str = "c_begin";
 /// | `root`, `exit_root` | start of a chain; `exit_root` for threads of kind `exit` |
 /// | `descend` | the recursion between root and leaf |
 /// | `KIND_leaf` | the innermost function of a kind: `spin`, `syscalls`, `deep`, `sleep`, `exit`, `missing`, `paged`, `calls`, `uring`, `exec`, `compat`, `process`, `shapes`, `bare` for `frameless`, and `fork` for `fork`, `vfork` and `clone3` |
+/// | `deep_stub` | the stub that jumps to `deep_leaf`, through which it is called |
 /// | `entry_leaf` | the leaf of the kinds that are about one way into the kernel |
 /// | `compat_descend`, `compat_nop` | the 32-bit recursion, and the instruction without effect in its leaf |
 /// | `shapes_begin`, `shapes_handler` | the instruction before the calls of the leaf `shapes`, and the handler of its signal |
@@ -396,6 +397,7 @@ pub fn symbols() -> Vec<UserSymbol> {
             ul_syscalls_return(),
             ul_syscalls_return_end(),
         ),
+        ("deep_stub", ul_deep_stub(), ul_deep_stub_end()),
         ("deep_leaf", ul_deep_leaf(), ul_deep_end()),
         ("deep_call", ul_deep_call(), ul_deep_return()),
         ("deep_return", ul_deep_return(), ul_deep_return_end()),
