@@ -217,7 +217,7 @@ ul_syscalls_unframed:
 .globl ul_syscalls_end
 ul_syscalls_end:
 
-// deep: one getppid, then all the way up. It is called through a stub, as those of a PLT are.
+// deep: one getppid, then all the way up. A stub calls it, as an entry of a PLT does: by a jump.
 .balign 64
 .globl ul_deep_stub
 ul_deep_stub:
