@@ -43,6 +43,6 @@ fn lab() -> LabPlan {
         cancelled: 0,
         places: Vec::new(),
         pokes: Vec::new(),
-        churn: None,
+        churn: Vec::new(),
     }
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use unwindlab_abi::LabPlan;
 use unwindlab_abi::lab::{
     LabAsk, LabChurn, LabContext, LabPlace, LabPoint, LabPoke, MAX_CLIENTS, MAX_LOG_PAGES,
-    MAX_PLACES, SYMBOL_BYTES,
+    MAX_PLACES, SYMBOL_BYTES, clients,
 };
 
 use super::error::Complaints;
@@ -21,6 +21,9 @@ const MAX_COUNT: u32 = 1000;
 /// Shortest sleep, in microseconds, of a thread that disturbs the workload: the thread must leave
 /// the CPU to others.
 const MIN_PERIOD_US: u64 = 10;
+/// Most clients that several threads register: with so few, the kernel has places for all (R3 takes the order of the
+/// log for that of the registrations).
+const MAX_BESIDE: u32 = 32;
 /// Longest callback, in microseconds, because it is a busy wait.
 const MAX_DELAY_US: u64 = 20_000;
 
@@ -44,7 +47,7 @@ pub struct Lab {
     /// Threads on one CPU that make all clients request an unwind of what runs on another.
     #[serde(default)]
     pub poke: Vec<At<PokeThread>>,
-    /// A thread that cancels clients and registers them again.
+    /// Threads that cancel clients and register them again.
     pub churn: Option<At<Churn>>,
     /// Clients that are cancelled before the workload starts and still make requests.
     #[serde(default)]
@@ -115,12 +118,15 @@ pub struct PokeThread {
     pub count: Option<At<u32>>,
 }
 
-/// A thread that cancels clients and registers them again, one after the other.
+/// Threads that cancel clients and register them again, each one after the other.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Churn {
-    /// The CPU on which it runs.
+    /// The CPU on which the thread runs.
     pub cpu: At<u8>,
+    /// CPUs of further threads. The clients are dealt out to all threads in turn.
+    #[serde(default)]
+    pub also_on: Vec<At<u8>>,
     /// The clients (default: all).
     pub clients: Option<Vec<At<u32>>>,
     /// The period.
@@ -171,11 +177,7 @@ pub(super) fn check(scenario: &Scenario, complaints: &mut Complaints<'_>) {
         check_poke(poke, *scenario.machine.vcpus, complaints);
     }
     if let Some(churn) = &lab.churn {
-        check_cpu(&churn.cpu, *scenario.machine.vcpus, complaints);
-        check_period(&churn.every, complaints);
-        complaints.require(lab.cancelled.is_empty(), churn.location(), || {
-            "found `churn` beside `cancelled`, expected one of them".to_owned()
-        });
+        check_churn(lab, churn, *scenario.machine.vcpus, complaints);
     }
     if let Some(delay) = &lab.callback_delay {
         complaints.require(delay.micros() <= MAX_DELAY_US, delay.location(), || {
@@ -237,6 +239,34 @@ fn check_poke(poke: &PokeThread, vcpus: u8, complaints: &mut Complaints<'_>) {
     if let Some(count) = &poke.count {
         check_count(count, complaints);
     }
+}
+
+fn check_churn(lab: &Lab, churn: &At<Churn>, vcpus: u8, complaints: &mut Complaints<'_>) {
+    check_cpu(&churn.cpu, vcpus, complaints);
+    check_period(&churn.every, complaints);
+    complaints.require(lab.cancelled.is_empty(), churn.location(), || {
+        "found `churn` beside `cancelled`, expected one of them".to_owned()
+    });
+    let Some(other) = churn.also_on.first() else {
+        return;
+    };
+    for cpu in &churn.also_on {
+        check_cpu(cpu, vcpus, complaints);
+    }
+    let clients = *lab.clients;
+    let churned = churn.clients.as_ref().map_or(clients as usize, Vec::len);
+    complaints.require(churned > churn.also_on.len(), other.location(), || {
+        format!(
+            "found {} threads, expected no more than the {churned} clients that are dealt out to them",
+            churn.also_on.len() + 1
+        )
+    });
+    complaints.require(clients <= MAX_BESIDE, other.location(), || {
+        format!(
+            "found {clients} clients, expected {MAX_BESIDE} at most beside `also-on`: who is refused when the \
+             kernel's places are taken is told by the order of registrations"
+        )
+    });
 }
 
 fn check_count(count: &At<u32>, complaints: &mut Complaints<'_>) {
@@ -307,12 +337,35 @@ pub(super) fn resolve(
         cancelled: mask(&lab.cancelled),
         places: lab.places.iter().map(|it| place_plan(it, all)).collect(),
         pokes: lab.poke.iter().map(|poke| poke_plan(poke)).collect(),
-        churn: lab.churn.as_ref().map(|churn| LabChurn {
-            cpu: u32::from(*churn.cpu),
-            clients: churn.clients.as_ref().map_or(all, |list| mask(list)),
-            period_us: churn.every.micros(),
-        }),
+        churn: lab
+            .churn
+            .iter()
+            .flat_map(|it| churn_plan(it, all))
+            .collect(),
     }
+}
+
+fn churn_plan(churn: &Churn, all: u64) -> Vec<LabChurn> {
+    let cpus: Vec<u32> = std::iter::once(&churn.cpu)
+        .chain(&churn.also_on)
+        .map(|cpu| u32::from(**cpu))
+        .collect();
+    let churned = churn.clients.as_ref().map_or(all, |list| mask(list));
+    let dealt = |number| {
+        clients(churned)
+            .skip(number)
+            .step_by(cpus.len())
+            .fold(0, |mask, client| mask | 1 << client)
+    };
+    let period_us = churn.every.micros();
+    let threads = cpus.iter().enumerate();
+    threads
+        .map(|(number, &cpu)| LabChurn {
+            cpu,
+            clients: dealt(number),
+            period_us,
+        })
+        .collect()
 }
 
 fn place_plan(place: &Place, all: u64) -> LabPlace {

@@ -141,8 +141,8 @@ pub struct LabPlan {
     pub places: Vec<LabPlace>,
     /// Threads that disturb the workload.
     pub pokes: Vec<LabPoke>,
-    /// A thread that cancels clients and registers them again.
-    pub churn: Option<LabChurn>,
+    /// Threads that cancel clients and register them again.
+    pub churn: Vec<LabChurn>,
 }
 
 /// The requests at one point.

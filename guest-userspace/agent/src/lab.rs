@@ -149,7 +149,7 @@ impl Lab {
             let body = move || run_poke(&device, poke, &over);
             self.threads.push(spawn("poke", body)?);
         }
-        if let Some(churn) = self.plan.churn {
+        for &churn in &self.plan.churn {
             let (device, over) = (Arc::clone(&self.device), Arc::clone(&self.over));
             let body = move || run_churn(&device, churn, &over);
             self.threads.push(spawn("churn", body)?);

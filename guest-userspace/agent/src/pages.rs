@@ -4,7 +4,9 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::ptr::{NonNull, null_mut};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap,
+};
 use unwindlab_abi::mailbox::PAGE_SIZE;
 
 /// Bytes of a huge page.
@@ -15,6 +17,8 @@ pub const HUGE_PAGE: usize = 2 << 20;
 pub struct Pages {
     start: NonNull<u8>,
     len: usize,
+    /// Bytes behind them that nobody may access.
+    guard: usize,
 }
 
 // SAFETY: the memory belongs to the value and can be used from any thread.
@@ -58,6 +62,23 @@ impl Pages {
         Self::map(count, MapFlags::SHARED)
     }
 
+    /// Maps `count` pages of shared memory, and one behind them that nobody may access: their last word is
+    /// the last that can be read there.
+    ///
+    /// # Errors
+    /// The errno of `mmap` and `mprotect`.
+    pub fn shared_before_hole(count: usize) -> Result<Self, rustix::io::Errno> {
+        let mut pages = Self::shared(count.saturating_add(1))?;
+        pages.len -= PAGE_SIZE;
+        pages.guard = PAGE_SIZE;
+        // SAFETY: the mapping is new, and its last page is given to no one.
+        unsafe {
+            let hole = pages.start.as_ptr().add(pages.len);
+            mprotect(hole.cast(), pages.guard, MprotectFlags::empty())?;
+        }
+        Ok(pages)
+    }
+
     /// Maps `count` pages below 2 GiB.
     ///
     /// # Errors
@@ -87,7 +108,11 @@ impl Pages {
         // SAFETY: a new mapping at an address the kernel chooses.
         let start = unsafe { mmap(null_mut(), len, access, flags, file, 0)? };
         let start = NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
-        Ok(Self { start, len })
+        Ok(Self {
+            start,
+            len,
+            guard: 0,
+        })
     }
 
     /// Maps `count` pages of a buffer that a tracer fills. They can only be read.
@@ -99,7 +124,11 @@ impl Pages {
         // SAFETY: a new mapping at an address the kernel chooses.
         let start = unsafe { mmap(null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0)? };
         let start = NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
-        Ok(Self { start, len })
+        Ok(Self {
+            start,
+            len,
+            guard: 0,
+        })
     }
 
     /// Maps at least `count` pages of shared memory, backed by huge pages of 2 MiB that the kernel
@@ -122,7 +151,11 @@ impl Pages {
         let start =
             unsafe { mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
         let start = NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
-        Ok(Self { start, len })
+        Ok(Self {
+            start,
+            len,
+            guard: 0,
+        })
     }
 
     /// Virtual address of the first byte.
@@ -174,6 +207,6 @@ impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: mapped by `new` with this length. After a failure the pages stay mapped, which
         // does no harm.
-        let _ = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.len) };
+        let _ = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.len + self.guard) };
     }
 }

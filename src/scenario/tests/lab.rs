@@ -19,7 +19,7 @@ fn everything_written_is_resolved() {
     - { at: sys-exit, contexts: [nmi, task], clients: [0, 3], count: 2 }
   nested: { in: [1], clients: [2, 3] }
   poke: [{ from: 1, to: 0, context: hardirq, every: 1 ms }]
-  churn: { cpu: 1, clients: [2], every: 50 us }
+  churn: { cpu: 1, also-on: [0], clients: [0, 2, 3], every: 50 us }
   callback-delay: 20 us
 ",
     );
@@ -41,8 +41,11 @@ fn everything_written_is_resolved() {
     let poke = lab.pokes[0];
     assert_eq!((poke.from, poke.to, poke.count), (1, 0, 1));
     assert_eq!((poke.context, poke.period_us), (LabContext::Hardirq, 1000));
-    let churn = lab.churn.unwrap();
-    assert_eq!((churn.cpu, churn.clients, churn.period_us), (1, 0b100, 50));
+    let threads = lab.churn.iter();
+    let threads: Vec<_> = threads
+        .map(|it| (it.cpu, it.clients, it.period_us))
+        .collect();
+    assert_eq!(threads, [(1, 0b1001, 50), (0, 0b100, 50)]);
     assert_eq!((lab.callback_delay_us, lab.log_pages), (20, 2048));
     // Not a sample in every NMI: the client's handler would make it two.
     let [_, sampler] = plan.guest.tracing.events.as_slice() else {
@@ -134,6 +137,18 @@ fn what_cannot_be_is_told() {
         (
             "  clients: 2\n  ask: [{ at: nmi }]\n  cancelled: [1]\n  churn: { cpu: 0, every: 1 ms }\n",
             "found `churn` beside `cancelled`",
+        ),
+        (
+            "  clients: 2\n  ask: [{ at: nmi }]\n  churn: { cpu: 0, also-on: [2], every: 1 ms }\n",
+            "found CPU 2",
+        ),
+        (
+            "  clients: 2\n  ask: [{ at: nmi }]\n  churn: { cpu: 0, also-on: [1], clients: [1], every: 1 ms }\n",
+            "found 2 threads",
+        ),
+        (
+            "  clients: 33\n  ask: [{ at: nmi }]\n  churn: { cpu: 0, also-on: [1], every: 1 ms }\n",
+            "found 33 clients",
         ),
         (
             "  clients: 1\n  ask: [{ at: nmi }]\n  callback-delay: 21 ms\n",

@@ -33,7 +33,7 @@ pub(super) fn run(
     let map = if huge_pages {
         Pages::huge
     } else {
-        Pages::shared
+        Pages::shared_before_hole
     };
     let stack = map(pages).map_err(failed(thread, "cannot map a stack"))?;
     // Where a page of the stack is while it is moved away.

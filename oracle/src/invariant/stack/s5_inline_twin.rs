@@ -7,6 +7,7 @@ use crate::invariant::evidence::{
     Answer, Evidence, Facts, Role, announced_spec, at_leaf, difference, kernel_limit, loses, spec,
     spec_role,
 };
+use crate::invariant::user::registers::{registers, walk, walk_from_entry};
 use crate::trace::{Event, EventKind, Trace};
 
 /// `PERF_SAMPLE_CALLCHAIN`.
@@ -27,8 +28,9 @@ const CALLCHAIN: u64 = 1 << 5;
 /// Evidence is a pair with equal chains: two walkers that share no code. A difference violates it
 /// where the NMI hit user mode or the event is a uprobe's ("the user space stacktrace remains the same
 /// while the task is in the kernel", kernel/unwind/deferred.c), and where the task was at its leaf,
-/// whose system calls do none of that; a chain that is only shorter violates it at the leaf alone, and only on the side of the
-/// deferred one. Any other difference is undecided.
+/// whose system calls do none of that; a chain that is only shorter violates it only on the side of the
+/// deferred one, at the leaf, and at a uprobe where the sample's registers and stack show frames in order behind its end.
+/// Any other difference is undecided.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     for (deferred, twin) in pairs(evidence.trace()) {
@@ -54,7 +56,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         let leaf = is_at_leaf(facts, answer);
         let wrong = match (later.starts_with(now), now.starts_with(later)) {
             (true, _) => false,
-            (_, true) => leaf,
+            (_, true) => leaf || ends_early(evidence, deferred, now, later),
             _ => {
                 leaf || facts.user_ip(deferred).is_some()
                     || is_of_uprobe(evidence.trace(), deferred)
@@ -82,6 +84,25 @@ fn is_at_leaf(facts: &Facts<'_>, answer: &Answer<'_>) -> bool {
     let threads = facts.threads(answer.event);
     let frame0 = answer.chain.ips.first();
     frame0.is_some_and(|&ip| threads.iter().any(|thread| at_leaf(&thread.stack, ip)))
+}
+
+/// Whether a uprobe's chain ends where it must not: the frames behind its end lie in order on the sampled stack.
+/// The twin shows whether the caller is on top of it, as at a function's first instruction: there both walkers ask
+/// `is_uprobe_at_func_entry` (arch/x86/kernel/uprobes.c, 7.3).
+fn ends_early(evidence: &Evidence<'_>, deferred: &Event, now: &[u64], later: &[u64]) -> bool {
+    let (Some(registers), EventKind::Sample(sample)) =
+        (registers(evidence, deferred), &deferred.kind)
+    else {
+        return false;
+    };
+    let stack = sample.stack_user.as_deref().unwrap_or_default();
+    let walks = [walk(registers, stack), walk_from_entry(registers, stack)].map(|it| it.frames);
+    let [plain, entry] = walks.each_ref().map(|frames| frames.get(1) == now.get(1));
+    let due = match (plain, entry, &walks) {
+        (true, false, [due, _]) | (false, true, [_, due]) => due,
+        _ => return false,
+    };
+    is_of_uprobe(evidence.trace(), deferred) && due.len() > later.len() && due.starts_with(later)
 }
 
 fn is_of_uprobe(trace: &Trace, sample: &Event) -> bool {
@@ -173,7 +194,7 @@ mod tests {
         Hit, Kit, NMI_FRAMES, check, check_in, holds, kernel, not_exercised, spec, tracepoint,
         user, violations,
     };
-    use crate::trace::model::{CONTEXT_KERNEL, CONTEXT_USER};
+    use crate::trace::model::{CONTEXT_KERNEL, CONTEXT_USER, CONTEXT_USER_DEFERRED};
 
     const C: u64 = 3 << 32 | 1;
     const RIP: u64 = 0xffff_ffff_8100_1234;
@@ -227,6 +248,62 @@ mod tests {
         not_exercised("S5", &nmi(user(0x5000), &[0x5000, 0x2000], &[0x5000]));
         // Other registers.
         not_exercised("S5", &nmi(hit, &[0x5000, 0x2000], &[0x6000, 0x2000]));
+    }
+
+    /// A uprobe's pair, with the stack pointer 0x8000, this frame pointer, and this stack.
+    fn uprobe(bp: u64, stack: &[u64], twin: &[u64], deferred: &[u64]) -> Check {
+        let source = EventSource::Uprobe {
+            symbol: "deep_leaf".into(),
+            offset: 0,
+            at_return: false,
+        };
+        let mut kit = Kit::new(1);
+        kit.thread(0, 1001);
+        let mut asker = spec("asker", source.clone());
+        asker.defer_callchain = true;
+        asker.details.regs_user = 1 << 6 | 1 << 7 | 1 << 8;
+        let asker = kit.open(asker);
+        let at = kit.open(spec("twin", source));
+        kit.sample(0, 1001, at, [&[CONTEXT_USER], twin].concat());
+        let asked = kit.sample(0, 1001, asker, vec![CONTEXT_USER_DEFERRED, C]);
+        kit.deferred(0, 1001, C, deferred);
+        let mut trace = kit.trace();
+        let EventKind::Sample(sample) = &mut trace.events[asked].kind else {
+            panic!("a sample");
+        };
+        sample.user_abi = 2;
+        sample.regs_user = Some(vec![bp, 0x8000, 0x5000]);
+        sample.stack_user = Some(stack.iter().flat_map(|word| word.to_le_bytes()).collect());
+        check("S5", &trace)
+    }
+
+    #[test]
+    fn a_uprobes_chain_ends_early_where_the_stack_goes_on() {
+        let early = |bp, stack: &[u64], twin: &[u64], deferred: &[u64]| {
+            let found = uprobe(bp, stack, twin, deferred);
+            let undecided = matches!(found, Check::NotExercised { undecided: 1, .. });
+            assert!(
+                undecided || matches!(found, Check::Violated(_)),
+                "{found:?}"
+            );
+            !undecided
+        };
+        // Not the workload's leaf. At a function's first instruction; its caller's frame is the last, or another follows.
+        assert!(early(0, &[0x2000], &[0x5000, 0x2000], &[0x5000]));
+        let (stack, twin) = ([0x2000, 0, 0x3000], [0x5000, 0x2000, 0x3000]);
+        assert!(early(0x8008, &stack, &twin, &twin[..2]));
+        // Behind its prologue.
+        let (stack, twin) = ([0, 0x2000], [0x5000, 0x2000]);
+        assert!(early(0x8000, &stack, &twin, &twin[..1]));
+        // Frames that are out of order, and an end that the sampled stack does not show.
+        let stack = [0x2000, 0, 0x3000];
+        let twin = [0x5000, 0x2000, 0x3000];
+        assert!(!early(0x7000, &stack, &twin, &twin[..2]));
+        assert!(!early(0x8008, &stack[..1], &twin, &twin[..2]));
+        // Both ways lead to the same caller, and neither does.
+        let stack = [0x2000, 0x2000];
+        assert!(!early(0x8000, &stack, &twin[..2], &twin[..1]));
+        assert!(!early(0, &[0x2008], &twin[..2], &twin[..1]));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! U: how the unwinder reads user stacks.
 
 mod known_leaf;
-mod registers;
+pub(super) mod registers;
 pub(super) mod u1_ends;
 pub(super) mod u2_stops;
 pub(super) mod u3_no_signal;

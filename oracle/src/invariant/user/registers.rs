@@ -1,7 +1,8 @@
 //! The user registers and the user stack that a sample holds, and the chain that follows from them.
 
-use crate::invariant::evidence::{Evidence, Request, spec};
+use crate::invariant::evidence::{Evidence, spec};
 use crate::trace::model::MAX_DEFERRED_FRAMES;
+use crate::trace::{Event, EventKind};
 
 // Numbers of registers in `sample_regs_user` (`enum perf_event_x86_regs`,
 // arch/x86/include/uapi/asm/perf_regs.h).
@@ -22,10 +23,13 @@ pub struct UserRegisters {
     word: u64,
 }
 
-/// The registers of the task at a request, where its sample has them.
-pub fn registers(evidence: &Evidence<'_>, request: &Request<'_>) -> Option<UserRegisters> {
-    let mask = spec(evidence.trace(), request.event)?.details.regs_user;
-    let values = request.sample.regs_user.as_deref()?;
+/// The registers of the task at a sample that has them.
+pub fn registers(evidence: &Evidence<'_>, event: &Event) -> Option<UserRegisters> {
+    let EventKind::Sample(sample) = &event.kind else {
+        return None;
+    };
+    let mask = spec(evidence.trace(), event)?.details.regs_user;
+    let values = sample.regs_user.as_deref()?;
     let value = |register: u32| {
         let before = mask & ((1 << register) - 1);
         let at = usize::try_from(before.count_ones()).ok()?;
@@ -35,11 +39,7 @@ pub fn registers(evidence: &Evidence<'_>, request: &Request<'_>) -> Option<UserR
         ip: value(IP)?,
         sp: value(SP)?,
         bp: value(BP)?,
-        word: if request.sample.user_abi == ABI_32 {
-            4
-        } else {
-            8
-        },
+        word: if sample.user_abi == ABI_32 { 4 } else { 8 },
     })
 }
 
@@ -57,21 +57,36 @@ pub struct Walk {
 /// `ARCH_INIT_USER_FP_FRAME`: the return address lies above the word that the frame pointer leads
 /// to, which holds the next one; the frame must lie above the last one, and be aligned.
 pub fn walk(registers: UserRegisters, stack: &[u8]) -> Walk {
-    let UserRegisters {
-        ip,
-        sp: start,
-        bp,
-        word,
-    } = registers;
-    let read = |address: u64| {
-        let at = usize::try_from(address.checked_sub(start)?).ok()?;
-        let bytes = stack.get(at..at.checked_add(usize::try_from(word).ok()?)?)?;
-        let mut value = [0; 8];
-        value.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        Some(u64::from_le_bytes(value))
+    further(registers, stack, vec![registers.ip], registers.sp)
+}
+
+/// As [`walk`], at a function's first instruction: the step to the caller is that of `ARCH_INIT_USER_FP_ENTRY_FRAME`, which
+/// takes the return address from the top of the stack.
+pub fn walk_from_entry(registers: UserRegisters, stack: &[u8]) -> Walk {
+    let UserRegisters { ip, sp, word, .. } = registers;
+    let frame = sp.checked_add(word).filter(|frame| frame % word == 0);
+    let (Some(frame), Some(address)) = (frame, read(registers, stack, sp)) else {
+        let (frames, ended) = (vec![ip], frame.is_none());
+        return Walk { frames, ended };
     };
-    let mut frames = vec![ip];
-    let (mut sp, mut fp) = (start, bp);
+    further(registers, stack, vec![ip, address], frame)
+}
+
+/// The word at an address of the sampled stack.
+fn read(registers: UserRegisters, stack: &[u8], address: u64) -> Option<u64> {
+    let at = usize::try_from(address.checked_sub(registers.sp)?).ok()?;
+    let bytes = stack.get(at..at.checked_add(usize::try_from(registers.word).ok()?)?)?;
+    let mut value = [0; 8];
+    value.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    Some(u64::from_le_bytes(value))
+}
+
+/// The rest of a walk that has come to these frames and this stack pointer.
+fn further(registers: UserRegisters, stack: &[u8], mut frames: Vec<u64>, mut sp: u64) -> Walk {
+    let UserRegisters {
+        bp: mut fp, word, ..
+    } = registers;
+    let read = |address| read(registers, stack, address);
     while frames.len() < MAX_DEFERRED_FRAMES {
         let Some(frame) = fp
             .checked_add(2 * word)
@@ -158,6 +173,23 @@ mod tests {
     }
 
     #[test]
+    fn at_an_entry_the_caller_is_on_top_of_the_stack() {
+        let words = stack(&[0x50, 0, 0x1020, 0x60, 0, 0x70]);
+        let found = |registers, stack| {
+            let Walk { frames, ended } = walk_from_entry(registers, stack);
+            (frames, ended)
+        };
+        assert_eq!(found(AT, &words), (vec![0x40, 0x50, 0x60, 0x70], true));
+        // The caller's frame is the last.
+        let last = UserRegisters { bp: 0, ..AT };
+        assert_eq!(found(last, &words), (vec![0x40, 0x50], true));
+        assert_eq!(found(last, &words[..8]), (vec![0x40, 0x50], true));
+        assert_eq!(found(last, &words[..7]), (vec![0x40], false));
+        let odd = UserRegisters { sp: 0x1001, ..AT };
+        assert_eq!(found(odd, &words), (vec![0x40], true));
+    }
+
+    #[test]
     fn words_of_4_bytes() {
         let words = [0_u32, 0, 0, 0, 0, 0x50];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -188,7 +220,7 @@ mod tests {
             };
             sample.regs_user = Some((1..=u64::from(mask.count_ones())).collect());
             let evidence = Evidence::new(&trace);
-            let found = registers(&evidence, &evidence.facts().requests[0]);
+            let found = registers(&evidence, evidence.facts().requests[0].event);
             found.map(|it| (it.ip, it.sp, it.bp))
         };
         // In the order of their numbers, others of lower numbers before them.

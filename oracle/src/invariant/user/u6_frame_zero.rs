@@ -57,7 +57,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
 /// Whether a request of this exchange sampled this user instruction.
 fn shown(evidence: &Evidence<'_>, exchange: &Exchange<'_>, ip: u64) -> bool {
     let mut requests = exchange.requests.iter();
-    requests.any(|request| registers(evidence, request).is_some_and(|at| at.ip == ip))
+    requests.any(|request| registers(evidence, request.event).is_some_and(|at| at.ip == ip))
 }
 
 #[cfg(test)]

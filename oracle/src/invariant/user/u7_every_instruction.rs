@@ -18,7 +18,7 @@ use crate::invariant::evidence::{Evidence, difference};
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     for request in facts.requests.iter().filter(|r| r.cookie != 0) {
-        let Some(registers) = registers(evidence, request) else {
+        let Some(registers) = registers(evidence, request.event) else {
             continue;
         };
         let stack = request.sample.stack_user.as_deref().unwrap_or_default();

@@ -13,6 +13,7 @@
 #include <linux/mm.h>
 #include <linux/mutex.h>
 #include <linux/nmi.h>
+#include <linux/rwsem.h>
 #include <linux/sched.h>
 #include <linux/sched/clock.h>
 #include <linux/sched/task.h>
@@ -280,6 +281,8 @@ struct lab_work {
 };
 
 struct lab_client {
+	/* Held while it is registered or cancelled. */
+	struct mutex		mutex;
 	/* Registered now. NULL as soon as its cancellation begins. */
 	struct lab_work		*active;
 	/* The one cancelled last. */
@@ -290,8 +293,11 @@ struct lab_client {
 
 static struct lab_client lab_clients[UNWINDLAB_CLIENTS];
 static struct unwindlab_config lab_config;
-/* Everything that ioctls have set, except pokes. */
-static DEFINE_MUTEX(lab_mutex);
+/*
+ * Everything that ioctls have set, except pokes. Clients are registered and cancelled by readers: the kernel
+ * must bear that they do so at the same time.
+ */
+static DECLARE_RWSEM(lab_sem);
 static bool lab_on;
 
 static void lab_ask_one(struct lab_target *target, unsigned int number, unsigned int context,
@@ -817,7 +823,7 @@ static int lab_setup(u32 pages)
 	control->magic = UNWINDLAB_MAGIC;
 	control->version = UNWINDLAB_VERSION;
 	control->slots = lab_capacity;
-	/* For lab_mmap(), which does not take the mutex. */
+	/* For lab_mmap(), which does not take the semaphore. */
 	smp_store_release(&lab_control, control);
 	smp_store_release(&lab_head, (atomic64_t *)&control->head);
 	return 0;
@@ -879,6 +885,20 @@ static int lab_stop(void)
 	return 0;
 }
 
+static long lab_ioctl_client(unsigned int command, void __user *from)
+{
+	struct lab_client *client;
+	u32 number;
+
+	if (get_user(number, (u32 __user *)from))
+		return -EFAULT;
+	if (!lab_head || number >= UNWINDLAB_CLIENTS)
+		return -EINVAL;
+	client = &lab_clients[number];
+	guard(mutex)(&client->mutex);
+	return command == UNWINDLAB_REGISTER ? lab_register(number) : lab_cancel(number);
+}
+
 static long lab_ioctl_locked(unsigned int command, unsigned long argument)
 {
 	void __user *from = (void __user *)argument;
@@ -902,38 +922,33 @@ static long lab_ioctl_locked(unsigned int command, unsigned long argument)
 		return lab_setup(number);
 	if (!lab_head)
 		return -EINVAL;
-	switch (command) {
-	case UNWINDLAB_TARGET:
-		return lab_target_tid(number);
-	case UNWINDLAB_REGISTER:
-		return lab_register(number);
-	case UNWINDLAB_CANCEL:
-		return lab_cancel(number);
-	}
-	return -ENOTTY;
+	return command == UNWINDLAB_TARGET ? lab_target_tid(number) : -ENOTTY;
 }
 
 static long unwindlab_ioctl(struct file *file, unsigned int command, unsigned long argument)
 {
+	void __user *from = (void __user *)argument;
 	struct unwindlab_poke poke;
-	long ret;
 
-	if (command == UNWINDLAB_POKE) {
-		if (copy_from_user(&poke, (void __user *)argument, sizeof(poke)))
+	switch (command) {
+	case UNWINDLAB_POKE:
+		if (copy_from_user(&poke, from, sizeof(poke)))
 			return -EFAULT;
 		return lab_poke(&poke);
+	case UNWINDLAB_REGISTER:
+	case UNWINDLAB_CANCEL:
+		scoped_guard(rwsem_read, &lab_sem)
+			return lab_ioctl_client(command, from);
 	}
-	mutex_lock(&lab_mutex);
-	ret = lab_ioctl_locked(command, argument);
-	mutex_unlock(&lab_mutex);
-	return ret;
+	guard(rwsem_write)(&lab_sem);
+	return lab_ioctl_locked(command, argument);
 }
 
 static int lab_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	/*
-	 * Without the mutex: an ioctl that holds it may fault and take mmap_lock, which is held
-	 * here. The mutex is not needed either: what is set up once is never freed.
+	 * Without the semaphore: an ioctl that holds it may fault and take mmap_lock, which is held
+	 * here. It is not needed either: what is set up once is never freed.
 	 */
 	struct unwindlab_control *control = smp_load_acquire(&lab_control);
 
@@ -955,6 +970,7 @@ static struct miscdevice lab_device = {
 
 static int __init lab_init(void)
 {
+	unsigned int number;
 	int cpu;
 
 	BUILD_BUG_ON(sizeof(struct unwindlab_slot) != 64);
@@ -965,6 +981,8 @@ static int __init lab_init(void)
 		here->irq = IRQ_WORK_INIT_HARD(lab_irq);
 		tasklet_setup(&here->tasklet, lab_tasklet);
 	}
+	for (number = 0; number < UNWINDLAB_CLIENTS; number++)
+		mutex_init(&lab_clients[number].mutex);
 	return misc_register(&lab_device);
 }
 device_initcall(lab_init);
