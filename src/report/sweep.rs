@@ -207,6 +207,13 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
             quantile(&effort.checkpoints_us, 0.5),
             effort.strayed,
         );
+        if effort.left > 0 {
+            let _ = writeln!(
+                out,
+                "recorded {} times: the path led through another task, or could not be taken again",
+                effort.left + 1
+            );
+        }
         let _ = writeln!(
             out,
             "restore: {} us median, {} us at the 99th percentile; {} of {} pages examined were copied, \

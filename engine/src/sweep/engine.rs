@@ -36,7 +36,7 @@ pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bo
     let machine = make(Purpose::Boot).map_err(SweepError::NoMachine);
     let mut progress = Progress::new(&mut *tell);
     let found = machine.and_then(|machine| Walk::with_path(plan, machine, &mut progress));
-    let (walk, path) = match found {
+    let (walk, path, left) = match found {
         Ok(found) => found,
         Err(error) => {
             tell(Message::Failed {
@@ -69,7 +69,7 @@ pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bo
         }
         let common = &common;
         scope.spawn(move || common.finish(&send, Worker::new(plan, common, walk, &send).run()));
-        gather(receive, common, tell);
+        gather(receive, common, left, tell);
     });
 }
 
@@ -83,8 +83,16 @@ const fn jobs(plan: &SweepPlan, on_tcg: bool) -> u32 {
 }
 
 /// Passes on what the machines tell, and tells last how they ended.
-fn gather(receive: Receiver<FromWorker>, common: &Common, tell: &mut dyn FnMut(Message) -> bool) {
-    let mut ended: Result<Effort, SweepError> = Ok(Effort::default());
+fn gather(
+    receive: Receiver<FromWorker>,
+    common: &Common,
+    left: u32,
+    tell: &mut dyn FnMut(Message) -> bool,
+) {
+    let mut ended: Result<Effort, SweepError> = Ok(Effort {
+        left,
+        ..Effort::default()
+    });
     for message in receive {
         match (message, &mut ended) {
             (FromWorker::Tell(message), _) => {

@@ -18,6 +18,10 @@ use crate::plan::sweep::{Message, Point, Reach, Step, SweptTrial};
 
 /// After so long without a stop a trial's machine is looked at: the host may have lost it.
 const SILENCE: Duration = Duration::from_millis(200);
+/// A trial that takes so many times as long as those before it on average hangs, ...
+const TIMES: u32 = 100;
+/// ... or this long. Whoever waits for the machine would take it for dead.
+const LONGEST: Duration = Duration::from_secs(30);
 /// Places at which a checkpoint is tried where the last one is far behind.
 const FEW: usize = 4;
 /// How often a point is tried, or a path behind one, before it counts as missed.
@@ -292,6 +296,10 @@ impl Worker<'_> {
         self.walk.driver.start()?;
         let end = self.rest(&mut injections, iteration)?;
         self.effort.runs_us.push(micros(begin));
+        if end == TrialEnd::Completed {
+            self.completed += 1;
+            self.took += begin.elapsed();
+        }
         let begin = Instant::now();
         let (driver, start) = (&mut self.walk.driver, &self.walk.start);
         driver.machine.pause_all()?;
@@ -320,6 +328,13 @@ impl Worker<'_> {
         })
     }
 
+    /// How long the next trial may take: at least what the plan says, and longer on a machine on which all of them do.
+    fn limit(&self) -> Duration {
+        let mean = self.took.checked_div(self.completed).unwrap_or_default();
+        let long = mean.saturating_mul(TIMES).min(LONGEST);
+        long.max(Duration::from_millis(self.plan.limit_ms))
+    }
+
     /// The end of the entry, and one more with a request: up to where the one after that would make
     /// its own.
     fn rest(
@@ -327,7 +342,7 @@ impl Worker<'_> {
         injections: &mut Vec<Injection>,
         mut iteration: u64,
     ) -> Result<TrialEnd, SweepError> {
-        let until = Instant::now() + Duration::from_millis(self.plan.limit_ms);
+        let until = Instant::now() + self.limit();
         let mut begun = false;
         let mut passings = Passings::behind(&self.plan.beginning);
         let (driver, start) = (&mut self.walk.driver, &self.walk.start);

@@ -18,10 +18,11 @@ use crate::plan::sweep::{Reach, Step, SweepPlan};
 /// Boundaries in user mode at the end of a path: behind the first of them an NMI is in another
 /// entry for certain.
 const USER_STEPS: usize = 3;
-/// A path of more instructions is not looked for in another iteration: that takes seconds.
+/// A path of more instructions takes seconds to record.
 const LONG: usize = 10_000;
-/// Iterations whose path is looked at.
-const ATTEMPTS: u32 = 4;
+/// Iterations whose path is looked at, and how many where the paths are long.
+const MOST: u32 = 4;
+const MOST_LONG: u32 = 2;
 
 /// A guest that can be put back to where a path begins.
 pub(super) struct Walk {
@@ -33,13 +34,15 @@ pub(super) struct Walk {
 
 impl Walk {
     /// Boots a machine, goes to where the path begins, and records the path. Takes the path of
-    /// another iteration where it leads through another task: what the scheduler does depends on
-    /// time, and is not what is swept.
+    /// another iteration where it leads through another task (what the scheduler does depends on
+    /// time, and is not what is swept) unless it is long, and where the machine, put back, does not take it again: one through
+    /// `execve` on which the kernel refills its batches of random numbers, for one. Returns the path, and how many there were
+    /// before it.
     pub(super) fn with_path(
         plan: &SweepPlan,
         machine: Machine,
         progress: &mut Progress<'_>,
-    ) -> Result<(Self, Vec<Step>), SweepError> {
+    ) -> Result<(Self, Vec<Step>, u32), SweepError> {
         let mut driver = Driver::new(&plan.trial, machine).running_here();
         let start = PathStart::first(&mut driver, plan, progress)?;
         driver.lead(plan.others_run.then_some(start.vcpu));
@@ -49,11 +52,15 @@ impl Walk {
             start,
         };
         let mut path = walk.path(plan, progress)?;
-        for _ in 1..ATTEMPTS {
+        let mut left = 0;
+        loop {
+            let is_long = path.len() > LONG;
+            let most = if is_long { MOST_LONG } else { MOST };
             let alone = path.iter().all(|step| step.reach != Reach::Returned);
-            if alone || path.len() > LONG {
+            if left + 1 >= most || (alone || is_long) && walk.leads_again(&path)? {
                 break;
             }
+            left += 1;
             walk.driver.lead(None);
             walk.start = walk.start.next(&mut walk.driver, plan, progress)?;
             let leader = plan.others_run.then_some(walk.start.vcpu);
@@ -65,7 +72,24 @@ impl Walk {
             let first = path.iter().find(|step| !step.user);
             walk.start.place = first.map(|step| step.rip);
         }
-        Ok((walk, path))
+        Ok((walk, path, left))
+    }
+
+    /// Whether the machine takes the path to its last instruction in the kernel again.
+    fn leads_again(&mut self, path: &[Step]) -> Result<bool, SweepError> {
+        let Some(last) = path.iter().rposition(|step| !step.user) else {
+            return Ok(true);
+        };
+        self.driver.machine.restore(&self.start.behind)?;
+        self.driver.break_at(&[])?;
+        match self.along(path.get(1..=last).unwrap_or_default()) {
+            Ok(came) => Ok(came && path.get(last).map(|step| step.rip) == Some(self.rip()?)),
+            Err(error) if error.is_another_way() => {
+                self.driver.machine.pause_all()?;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The same on another machine, which has not run yet.

@@ -18,6 +18,9 @@ pub(super) struct Worker<'p> {
     pub(super) walk: Walk,
     pub(super) send: &'p Sender<FromWorker>,
     pub(super) effort: Effort,
+    /// Trials that came to their end, and how long they took.
+    pub(super) completed: u32,
+    pub(super) took: Duration,
     /// Points in a row that were not met again.
     missed: u32,
     /// When it was last told that there is work.
@@ -54,6 +57,8 @@ impl<'p> Worker<'p> {
             walk,
             send,
             effort: Effort::default(),
+            completed: 0,
+            took: Duration::ZERO,
             missed: 0,
             told: Instant::now(),
         }

@@ -93,6 +93,8 @@ pub struct SweptTrial {
 /// What a sweep cost on the KVM host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effort {
+    /// Paths that were recorded and left, because they led through another task or could not be taken again.
+    pub left: u32,
     /// Microseconds of each restore.
     pub restores_us: Vec<u32>,
     /// Pages that each restore copied.
@@ -114,6 +116,7 @@ pub struct Effort {
 impl Effort {
     /// Adds the effort of another machine.
     pub fn add(&mut self, other: Self) {
+        self.left = self.left.saturating_add(other.left);
         self.restores_us.extend(other.restores_us);
         self.copied.extend(other.copied);
         self.looked_at.extend(other.looked_at);

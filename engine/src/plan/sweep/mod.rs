@@ -47,7 +47,8 @@ pub struct SweepPlan {
     /// Address of `nmi_longest_ns`, where the path is not to have the kernel's complaint about a handler that takes more
     /// than a millisecond: in single steps each does (`nmi_check_duration`, arch/x86/kernel/nmi.c).
     pub patience: Option<u64>,
-    /// Longest trial, in milliseconds of the KVM host's clock. A longer one counts as a hang.
+    /// Longest trial, in milliseconds of the KVM host's clock, where those before it do not take long. A longer one counts
+    /// as a hang.
     pub limit_ms: u64,
     /// The other vCPUs run on the way to a point, too, instead of standing still.
     pub others_run: bool,
