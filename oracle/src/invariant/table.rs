@@ -245,7 +245,7 @@ pub static INVARIANTS: &[Invariant] = &[
     .of_injections(),
     Invariant::new(
         "X7",
-        "nothing leaks over 10,000 exits with a request pending",
+        "nothing leaks over 10,000 exits of tasks that were unwound",
         "the agent did not look at the kernel's memory",
         task::x7_no_leak::judge,
     ),

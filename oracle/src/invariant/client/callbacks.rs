@@ -154,10 +154,11 @@ fn being_cancelled(lab: &Lab<'_>, call: &LabEvent, client: LabClient) -> Option<
     life.cancel.filter(|&begun| begun < call.slot && open)
 }
 
-/// The client that asked in the entry before and was cancelled, so that `client` was registered in
+/// The client that asked in the entry before it had been cancelled, so that `client` was registered in
 /// its place before it was called: with the request, the end of the cancellation, and the
-/// registration. The lab client registers what it has cancelled anew before it cancels another, so
-/// the place is that of the same number.
+/// registration, in their order. A request is in the log when it is over, so it may be the last of them. The lab client
+/// registers what it has cancelled anew before it cancels another, so the place is that of the same
+/// number, unless it does so on several CPUs.
 fn predecessor(
     lab: &Lab<'_>,
     stay: &Stay<'_>,
@@ -165,11 +166,20 @@ fn predecessor(
     client: LabClient,
 ) -> Option<(LabClient, [u64; 3])> {
     let registered = lab.lives.get(&client)?.registered?;
+    let side_by_side = lab.cancels_side_by_side();
     let before = |(request, other, _): (&LabEvent, LabClient, u64)| {
+        let LabKind::Request { begin, .. } = request.kind else {
+            return None;
+        };
         let done = lab.lives.get(&other)?.cancelled?;
-        let slots = [request.slot, done, registered, call.slot];
-        let fits = other.number == client.number && slots.is_sorted();
-        fits.then_some((other, [request.slot, done, registered]))
+        let mut slots = [request.slot, done, registered];
+        slots.sort_unstable();
+        let same_place = other.number == client.number || side_by_side;
+        let fits = same_place
+            && begin <= done
+            && done <= registered
+            && slots.iter().all(|slot| *slot < call.slot);
+        fits.then_some((other, slots))
     };
     stay.accepted().filter_map(before).last()
 }
@@ -288,6 +298,36 @@ mod tests {
         let none = "R5";
         assert_eq!(violated(none, &LabKit::taken_place(0, C)), [2, 4, 5, 6]);
         assert_eq!(violated(none, &LabKit::taken_place(1, C)), [6]);
+    }
+
+    /// It is logged when it is over, before or after the end of the cancellation and the registration.
+    #[test]
+    fn r5_names_who_asked_when_the_cancellation_had_not_ended() {
+        let next = LabClient {
+            generation: 2,
+            ..client(0)
+        };
+        for over in 0..3 {
+            let kit = LabKit::asking_meanwhile(over, next, 0, C);
+            assert_eq!(violated("R5", &kit).len(), 4, "{over}");
+            // It began when the cancellation had ended; another number.
+            let late = LabKit::asking_meanwhile(over, next, 4, C);
+            let names = if over == 0 { 4 } else { 1 };
+            assert_eq!(violated("R5", &late).len(), names, "{over}");
+            let other = LabKit::asking_meanwhile(over, client(1), 0, C);
+            assert_eq!(violated("R5", &other).len(), 1, "{over}");
+            // Of several CPUs that cancel, one may have taken the other's place.
+            let mut beside = other.clone();
+            beside.cancel(client(5));
+            beside.leave(1);
+            let of_one = beside.trace();
+            let mut of_two = of_one.clone();
+            let mut log = of_two.lab.iter_mut().flat_map(|lab| &mut lab.events);
+            let last = log.rfind(|it| it.kind == LabKind::Cancel).unwrap();
+            last.cpu = 1;
+            let names = |trace| violated_in("R5", trace)[0].log.len();
+            assert_eq!([names(&of_one), names(&of_two)], [1, 4], "{over}");
+        }
     }
 
     #[test]

@@ -121,6 +121,16 @@ impl<'t> Lab<'t> {
         })
     }
 
+    /// Whether clients were cancelled on several CPUs while the workload ran: who was registered in whose place is not
+    /// known then.
+    pub fn cancels_side_by_side(&self) -> bool {
+        let events = self.log.events.iter();
+        let cancels = events.filter(|it| it.kind == LabKind::Cancel && it.slot < self.closing);
+        let mut cpus = cancels.map(|it| it.cpu);
+        let first = cpus.next();
+        cpus.any(|cpu| Some(cpu) != first)
+    }
+
     /// Slot in which the registration was cancelled; none: never.
     pub fn cancel(&self, client: LabClient) -> Option<u64> {
         self.lives.get(&client)?.cancel

@@ -78,6 +78,8 @@ struct LogPattern {
     interrupted: Option<Vec<String>>,
     /// Whether the request began before the record that stands before it in the list.
     around: Option<bool>,
+    /// Whether the request and the cancellation of its client overlap: neither was over when the other began.
+    meanwhile: Option<bool>,
     /// What the request returned.
     returned: Option<i32>,
     /// The context of the request.
@@ -140,6 +142,12 @@ struct EventPattern {
     /// Whether a record 22 differs from the inline chain beside it by what a uprobe does to the
     /// registers.
     stepped: Option<bool>,
+    /// Whether the chain of a record 22 or a sample is the stack of its thread.
+    #[serde(rename = "as-built")]
+    as_built: Option<bool>,
+    /// Whether the chain of a sample is what chained uretprobes make of the stack of its thread, each of
+    /// which is taken for a trampoline of its own.
+    shifted: Option<bool>,
     /// Whether the chain of a sample ends with the deferred marker, and has as many context entries
     /// as `perf_event_max_contexts_per_stack` allows.
     cut: Option<bool>,
@@ -313,6 +321,13 @@ impl Signature {
         {
             return Some("a record of the log interrupts nothing".into());
         }
+        if self
+            .log
+            .iter()
+            .any(|it| it.meanwhile.is_some() && !asks(it))
+        {
+            return Some("a record of the log takes no time".into());
+        }
         if self.log.iter().any(|it| it.returned.is_some() && !asks(it)) {
             return Some("a record of the log returns nothing".into());
         }
@@ -336,6 +351,12 @@ impl Signature {
                     "is made nowhere"
                 }
                 () if event.shows_uprobes() && event.kind != Kind::Deferred => "has no frames",
+                () if event.shifted.is_some() && event.kind != Kind::PlainSample
+                    || event.as_built.is_some()
+                        && !matches!(event.kind, Kind::PlainSample | Kind::Deferred) =>
+                {
+                    "has no chain of its own"
+                }
                 () if (event.next.is_some()
                     || event.previous.is_some()
                     || event.since.is_some())
@@ -441,6 +462,8 @@ impl Signature {
             let overlaps = pattern.around.is_none_or(|it| it == around());
             let called = |it: bool| it == is_called_later(trace, event);
             let called = pattern.called.is_none_or(called);
+            let meanwhile = |it: bool| it == is_cancelled_meanwhile(trace, event);
+            let called = called && pattern.meanwhile.is_none_or(meanwhile);
             task && client && cookie && overlaps && called && pattern.fits(event, kernel)
         });
         if !logged {
@@ -468,10 +491,30 @@ impl Signature {
                     .is_some_and(|cookie| cookie != 0 && cookies.bind(name.clone(), cookie)),
             };
             let stepped = |it: bool| it == uprobes::is_stepped(event, &all);
-            let stepped = pattern.stepped.is_none_or(stepped);
-            task && cookie && stepped && pattern.fits(facts, event, kernel)
+            let as_built = |it: bool| it == uprobes::is_as_built(facts, event, &all);
+            let shifted = |it: bool| it == uprobes::is_shifted(facts, event, &all);
+            let chain = pattern.stepped.is_none_or(stepped)
+                && pattern.as_built.is_none_or(as_built)
+                && pattern.shifted.is_none_or(shifted);
+            task && cookie && chain && pattern.fits(facts, event, kernel)
         })
     }
+}
+
+/// Whether a request and the cancellation of its client overlap.
+fn is_cancelled_meanwhile(trace: &Trace, request: &LabEvent) -> bool {
+    let LabKind::Request { begin, .. } = request.kind else {
+        return false;
+    };
+    let events = { trace.lab.iter() }.flat_map(|lab| &lab.events);
+    let own = events.filter(|it| it.client.is_some() && it.client == request.client);
+    let mut began = false;
+    let mut ended = false;
+    for event in own {
+        began |= event.kind == LabKind::Cancel && event.slot < request.slot;
+        ended |= event.kind == LabKind::Cancelled && begin <= event.slot;
+    }
+    began && ended
 }
 
 /// Whether the client of a request was called for its cookie after it.

@@ -228,11 +228,15 @@ fn patterns() {
 
 /// The finding that the first violation of a log is.
 fn finding(id: &str, kit: &LabKit) -> Option<String> {
+    finding_in(id, kit, &Built::default())
+}
+
+fn finding_in(id: &str, kit: &LabKit, kernel: &Built) -> Option<String> {
     let mut trace = kit.trace();
     trace.release = "7.3.4-unwindlab".into();
     let violations = violated(id, &trace);
     let findings = Findings::embedded().expect("well-formed");
-    let found = findings.match_finding(&violations[0], &Evidence::new(&trace), &Built::default());
+    let found = findings.match_finding(&violations[0], &Evidence::new(&trace), kernel);
     found.map(|id| id.to_string())
 }
 
@@ -339,6 +343,75 @@ fn f003_is_a_place_taken_within_the_entry_and_nothing_else() {
     kit.leave(1);
     kit.cancel(client(0));
     kit.registered(next, 0);
+    kit.call(1, next, C, &STACK);
+    assert_eq!(found(&kit), None);
+}
+
+#[test]
+fn f015_is_a_request_that_the_cancellation_did_not_wait_for_and_nothing_else() {
+    let next = LabClient {
+        generation: 2,
+        ..client(0)
+    };
+    let f015 = Some("F015".to_owned());
+    // A kernel with the fix of F003: mov rcx,qword [rbp+0x900]
+    let again: &[u8] = &[0x48, 0x8b, 0x8d, 0x00, 0x09, 0x00, 0x00, 0x90];
+    let walks = ("process_unwind_deferred", 0x2b, again);
+    let found = |kit: &LabKit| finding_in("R5", kit, &Built(vec![walks]));
+    for over in 0..3 {
+        let asking = |next, begin, cookie| LabKit::asking_meanwhile(over, next, begin, cookie);
+        assert_eq!(found(&asking(next, 0, C)), f015, "{over}");
+        // Begun when the cancellation had, too.
+        assert_eq!(found(&asking(next, 3, C)), f015, "{over}");
+        // Another cookie, another place.
+        assert_eq!(found(&asking(next, 0, NEXT)), None, "{over}");
+        assert_eq!(found(&asking(client(1), 0, C)), None, "{over}");
+        // Where the code has both, F003 is one that was over when the cancellation was.
+        let both = if over == 0 { "F003" } else { "F015" };
+        let stock = finding("R5", &asking(next, 0, C));
+        assert_eq!(stock.as_deref(), Some(both), "{over}");
+        // A cancellation that waits, and a request that it waits for: call synchronize_rcu, call __srcu_read_lock
+        let wait: &[u8] = &[0xe8, 0x14, 0x04, 0x00, 0x00, 0x90, 0x90];
+        let lock: &[u8] = &[0xe8, 0x4a, 0xfd, 0xff, 0xff];
+        for fix in [
+            ("unwind_deferred_cancel", 0x31, wait),
+            ("unwind_deferred_request", 0x11, lock),
+        ] {
+            let fixed = Built(vec![walks, fix]);
+            assert_eq!(finding_in("R5", &asking(next, 0, C), &fixed), None);
+        }
+    }
+    // Begun when the cancellation had ended.
+    for over in [1, 2] {
+        assert_eq!(found(&LabKit::asking_meanwhile(over, next, 4, C)), None);
+    }
+    // Over when the cancellation began: F003's.
+    assert_eq!(found(&LabKit::taken_place(0, C)), None);
+    // By another task; not ended, so that it would be F005's; refused.
+    let mut kit = LabKit::new();
+    kit.cancel(client(0));
+    kit.registered(next, 0);
+    kit.ask_since(2, client(0), 0, C, 0);
+    kit.call(1, next, C, &STACK);
+    assert_eq!(found(&kit), None);
+    let mut kit = LabKit::new();
+    kit.mark(client(0), LabKind::Cancel);
+    kit.registered(next, 0);
+    kit.ask_since(1, client(0), 0, C, 0);
+    kit.call(1, next, C, &STACK);
+    assert_eq!(found(&kit), None);
+    let mut kit = LabKit::new();
+    kit.cancel(client(0));
+    kit.registered(next, 0);
+    kit.ask_since(1, client(0), -22, 0, 0);
+    kit.call(1, next, C, &STACK);
+    assert_eq!(found(&kit), None);
+    // In an entry before.
+    let mut kit = LabKit::new();
+    kit.cancel(client(0));
+    kit.registered(next, 0);
+    kit.ask_since(1, client(0), 0, C, 0);
+    kit.leave(1);
     kit.call(1, next, C, &STACK);
     assert_eq!(found(&kit), None);
 }

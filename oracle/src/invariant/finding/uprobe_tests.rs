@@ -1,10 +1,11 @@
-//! F009 and F010: what uprobes leave in a chain, and chains that are wrong for another reason.
+//! F009, F010 and F014: what uprobes leave in a chain, and chains that are wrong for another reason.
 
+use unwindlab_abi::message::UserSymbol;
 use unwindlab_abi::plan::EventSource;
 
 use super::image::fixture::Built;
 use super::*;
-use crate::invariant::testkit::{Kit, spec, user, violated};
+use crate::invariant::testkit::{Kit, spec, tracepoint, user, violated};
 use crate::trace::Trace;
 use crate::trace::model::{CONTEXT_USER, CONTEXT_USER_DEFERRED};
 
@@ -97,4 +98,152 @@ fn f010_is_what_a_uprobe_leaves_and_nothing_else() {
     let fixed = Built(vec![("handler_chain", 5, flush)]);
     let trace = stepped(&uprobe(false), &[0x1001, 0x2000, 0x3000]);
     assert_eq!(found("S5", trace, &fixed), None);
+}
+
+/// How many calls of the recursing caller are on the stack.
+const CALLS: u32 = 3;
+
+/// The chains of a twin and of its asker at the leaf, while uretprobes are open on these functions. The leaf is called
+/// by a stub that jumps to it.
+fn chained(probed: &[&str], twin_first: bool, twin: &[u64], answer: &[u64]) -> Trace {
+    let mut kit = Kit::new(1);
+    kit.deep_thread(0, 1001, CALLS);
+    for symbol in probed {
+        let source = EventSource::Uprobe {
+            symbol: (*symbol).to_owned(),
+            offset: 0,
+            at_return: true,
+        };
+        kit.open(spec(symbol, source));
+    }
+    let mut entry = spec("twin", tracepoint("raw_syscalls", "sys_enter"));
+    entry.filter = Some("id == 110".into());
+    let other = kit.open(entry.clone());
+    entry.name = "asker".into();
+    entry.defer_callchain = true;
+    let asker = kit.open(entry);
+    let twin = [&[CONTEXT_USER], twin].concat();
+    let samples = [(other, twin), (asker, vec![CONTEXT_USER_DEFERRED, C])];
+    let samples: Vec<(u32, Vec<u64>)> = match twin_first {
+        true => samples.into_iter().collect(),
+        false => samples.into_iter().rev().collect(),
+    };
+    for (event, chain) in samples {
+        kit.sample(0, 1001, event, chain);
+    }
+    kit.deferred(0, 1001, C, answer);
+    let mut trace = kit.trace();
+    trace.threads[0].stack.callers = vec![(0x2010, CALLS), (0x3010, 1)];
+    let code = [
+        ("deep_stub", 0xf00, 0xf05),
+        ("deep_leaf", 0xff8, 0x1108),
+        ("descend", 0x2000, 0x2010),
+        ("root", 0x3000, 0x3020),
+    ];
+    trace.user_symbols = { code.into_iter() }
+        .map(|(name, start, end)| UserSymbol {
+            name: name.to_owned(),
+            start,
+            end,
+        })
+        .collect();
+    trace
+}
+
+/// The stack, and what is wrong with it where the stub's instance is taken for a caller's.
+const STACK: [u64; 5] = [0x1080, 0x2010, 0x2010, 0x2010, 0x3010];
+const SHIFTED: [u64; 5] = [0x1080, 0x2010, 0x2010, 0x2010, 0x2010];
+const ALL: [&str; 3] = ["deep_stub", "deep_leaf", "descend"];
+
+#[test]
+fn f014_is_what_a_chained_uretprobe_makes_of_the_twins_chain_and_nothing_else() {
+    let kernel = Built::default();
+    let f014 = Some("F014".to_owned());
+    let s5 = |probed: &[&str], twin: &[u64]| {
+        let found_as = |first| found("S5", chained(probed, first, twin, &STACK), &kernel);
+        let ids = [true, false].map(found_as);
+        assert_eq!(ids[0], ids[1]);
+        ids[0].clone()
+    };
+    assert_eq!(s5(&ALL, &SHIFTED), f014);
+    // Several events of one function are one uprobe.
+    let twice = ["descend", "deep_stub", "descend", "deep_leaf", "deep_stub"];
+    assert_eq!(s5(&twice, &SHIFTED), f014);
+    // No two share a place: by this kernel the chain would be right.
+    for few in [
+        &["deep_stub", "descend"][..],
+        &["deep_leaf", "descend"],
+        &["descend"],
+        &[],
+    ] {
+        assert_eq!(s5(few, &SHIFTED), None, "{few:?}");
+    }
+    // Two share one, but no trampoline is further out.
+    assert_eq!(s5(&["deep_stub", "deep_leaf"], &SHIFTED), None);
+    // Another address in the twin's chain, at each place, a chain that is shifted by two or not as far out, and one of
+    // trampolines.
+    for frame in 0..STACK.len() {
+        let mut twin = SHIFTED;
+        twin[frame] += 8;
+        assert_eq!(s5(&ALL, &twin), None, "frame {frame}");
+    }
+    assert_eq!(s5(&ALL, &[0x1080, 0x2010, 0x2010, 0x2010, 0x1080]), None);
+    assert_eq!(s5(&ALL, &[0x1080, 0x3010, 0x2010, 0x2010, 0x2010]), None);
+    assert_eq!(
+        s5(&ALL, &[0x1080, 0x2010, 0x2010, 0x2010, TRAMPOLINE]),
+        None
+    );
+    // A kernel that looks at the mark of an instance, and one that leaves the trampolines.
+    let mark: &[u8] = &[0x41, 0x80, 0x7c, 0x24, 0x30, 0x00];
+    for fixed in [(0x1e, mark), (0x14, &[0x90; 5])] {
+        let kernel = Built(vec![("get_perf_callchain", fixed.0, fixed.1)]);
+        let trace = chained(&ALL, true, &SHIFTED, &STACK);
+        assert_eq!(found("S5", trace, &kernel), None);
+    }
+}
+
+/// The deferred chain is wrong, and not perf's; or both are.
+#[test]
+fn f014_is_not_a_deferred_chain_that_is_wrong() {
+    let kernel = Built::default();
+    let s5 = |twin: &[u64], answer: &[u64]| found("S5", chained(&ALL, true, twin, answer), &kernel);
+    let answer = |frame: usize, address: u64| {
+        let mut answer = STACK;
+        answer[frame] = address;
+        answer
+    };
+    assert_eq!(s5(&STACK, &SHIFTED), None);
+    assert_eq!(s5(&SHIFTED, &answer(0, 0x1084)), None);
+    assert_eq!(s5(&SHIFTED, &answer(2, 0x2018)), None);
+    assert_eq!(s5(&SHIFTED, &STACK[..3]), None);
+    // Trampolines are F009 where the twin is right, and with chained uretprobes F014 where it is wrong as above.
+    let trampolines = [0x1080, TRAMPOLINE, TRAMPOLINE, TRAMPOLINE, TRAMPOLINE];
+    assert_eq!(s5(&STACK, &trampolines), Some("F009".to_owned()));
+    assert_eq!(s5(&SHIFTED, &trampolines), Some("F014".to_owned()));
+    let other = [0x1080, 0x2010, 0x2010, 0x2018, 0x3010];
+    assert_eq!(s5(&other, &trampolines), None);
+}
+
+/// Where the uretprobes are is not known.
+#[test]
+fn f014_needs_the_code_and_the_place_of_each_uretprobe() {
+    let kernel = Built::default();
+    let mut trace = chained(&ALL, true, &SHIFTED, &STACK);
+    trace.user_symbols.retain(|it| it.name != "descend");
+    assert_eq!(found("S5", trace, &kernel), None);
+    let mut trace = chained(&ALL, true, &SHIFTED, &STACK);
+    for spec in &mut trace.tracing.as_mut().unwrap().events {
+        if let EventSource::Uprobe { offset, .. } = &mut spec.source {
+            *offset = 4;
+        }
+    }
+    assert_eq!(found("S5", trace, &kernel), None);
+    // They are uprobes.
+    let mut trace = chained(&ALL, true, &SHIFTED, &STACK);
+    for spec in &mut trace.tracing.as_mut().unwrap().events {
+        if let EventSource::Uprobe { at_return, .. } = &mut spec.source {
+            *at_return = false;
+        }
+    }
+    assert_eq!(found("S5", trace, &kernel), None);
 }

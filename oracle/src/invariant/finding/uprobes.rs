@@ -1,8 +1,12 @@
 //! What uprobes leave in a user chain.
 
+use std::collections::BTreeSet;
+use std::iter::{once, repeat_n};
+use std::ops::Range;
+
 use unwindlab_abi::plan::EventSource;
 
-use crate::invariant::evidence::{Facts, expected, spec};
+use crate::invariant::evidence::{Facts, at_leaf, expected, spec};
 use crate::trace::{Event, EventKind, Trace};
 
 /// The longest instruction of x86.
@@ -11,6 +15,8 @@ const LONGEST: u64 = 15;
 /// (`UPROBE_XOL_SLOT_BYTES`, include/linux/uprobes.h and arch/x86/include/asm/uprobes.h, 7.3).
 const SLOT: u64 = 128;
 const PAGE: u64 = 4096;
+/// The symbol of a function that ends in a jump to another one, and that other one, which nothing else calls.
+const TAIL_CALL: (&str, &str) = ("deep_stub", "deep_leaf");
 
 /// Whether a uprobe or uretprobe made a sample.
 pub(super) fn is_of_uprobe(trace: &Trace, event: &Event) -> bool {
@@ -77,4 +83,89 @@ pub(super) fn is_stepped(event: &Event, all: &[&Event]) -> bool {
     let slot = elsewhere && frame0 % SLOT == 0 && !wanted.contains(frame0);
     let trampoline = elsewhere && frame0 % PAGE < SLOT;
     (next || slot) && (same || lacks_caller) || trampoline && same
+}
+
+/// Whether the user chain of an event, inline or deferred, is the stack of its thread. `all` are the events of
+/// the violation: frame 0 is that of the record 22 among them, and at the leaf.
+pub(super) fn is_as_built(facts: &Facts<'_>, event: &Event, all: &[&Event]) -> bool {
+    let chain = user_chain(event);
+    stacks(facts, event, all).iter().any(|it| *it == chain)
+}
+
+/// Whether an inline chain is what perf makes of the stack of its thread if it takes one return
+/// instance for each trampoline (`fixup_uretprobe_trampoline_entries`, kernel/events/callchain.c, 7.3), though
+/// uretprobes share one: from there on, each trampoline has a return address of one further in.
+pub(super) fn is_shifted(facts: &Facts<'_>, event: &Event, all: &[&Event]) -> bool {
+    let chain = user_chain(event);
+    let shifted = |stack: &Vec<u64>| {
+        let wrong = taken_one_by_one(facts.trace, stack);
+        wrong.is_some_and(|wrong| wrong == chain && wrong != *stack)
+    };
+    stacks(facts, event, all).iter().any(shifted)
+}
+
+/// The chain in which each trampoline on a stack has the return address of one more uretprobe that is
+/// pending, innermost first. `None` where it is not known which are.
+fn taken_one_by_one(trace: &Trace, stack: &[u64]) -> Option<Vec<u64>> {
+    let probed = probed(trace)?;
+    // A return address may be behind the end of the function to which it belongs.
+    let callees = stack.iter().enumerate();
+    let callees = callees.map(|(frame, ip)| ip.saturating_sub(u64::from(frame > 0)));
+    let frames = callees.zip(stack.iter().skip(1)).map(|(callee, address)| {
+        let pending = probed.iter().filter(|code| code.contains(&callee));
+        (pending.count(), *address)
+    });
+    let frames: Vec<(usize, u64)> = frames.collect();
+    let all = { frames.iter() }.flat_map(|(pending, address)| repeat_n(*address, *pending));
+    let mut instances = all.collect::<Vec<u64>>().into_iter();
+    let callers = frames.iter().map(|(pending, address)| match pending {
+        0 => Some(*address),
+        _ => instances.next(),
+    });
+    once(stack.first().copied()).chain(callers).collect()
+}
+
+/// Of each uretprobe, the code of the function whose return address is its own. `None` if one is
+/// not at the beginning of a function, or nothing is known of that.
+fn probed(trace: &Trace) -> Option<Vec<Range<u64>>> {
+    let specs = { trace.tracing.iter() }.flat_map(|it| &it.events);
+    let mut symbols: BTreeSet<&str> = BTreeSet::new();
+    for spec in specs {
+        match &spec.source {
+            EventSource::Uprobe { at_return, .. } if !at_return => {}
+            // Several events of one function are one uprobe.
+            EventSource::Uprobe { symbol, offset, .. } => {
+                symbols.insert(Some(symbol.as_str()).filter(|_| *offset == 0)?);
+            }
+            _ => {}
+        }
+    }
+    let (stub, target) = TAIL_CALL;
+    let code = |symbol: &str| {
+        let function = if symbol == stub { target } else { symbol };
+        let known = trace.user_symbols.iter().find(|it| it.name == function)?;
+        Some(known.start..known.end)
+    };
+    symbols.into_iter().map(code).collect()
+}
+
+/// The stacks that an event can be of, as chains with frame 0 of the record 22 among `all`.
+fn stacks(facts: &Facts<'_>, event: &Event, all: &[&Event]) -> Vec<Vec<u64>> {
+    let mut answers = all.iter().filter_map(|it| it.deferred_chain());
+    let Some(&frame0) = answers.next().and_then(|it| it.ips.first()) else {
+        return Vec::new();
+    };
+    let threads = facts.threads(event).into_iter();
+    let there = threads.filter(|thread| at_leaf(&thread.stack, frame0));
+    let all = there.map(|thread| expected(&thread.stack, frame0).collect());
+    all.collect()
+}
+
+/// The user chain that an event has itself.
+fn user_chain(event: &Event) -> &[u64] {
+    match &event.kind {
+        EventKind::Sample(sample) => sample.user_chain(),
+        EventKind::CallchainDeferred(answer) => &answer.ips,
+        _ => &[],
+    }
 }

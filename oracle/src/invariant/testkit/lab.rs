@@ -91,6 +91,26 @@ impl LabKit {
         kit
     }
 
+    /// A request of client 0 that begins at this slot, and is over before (0) the end of its cancellation, behind
+    /// that (1), or behind the registration of `next` (2), which is called for a cookie.
+    pub fn asking_meanwhile(over: usize, next: LabClient, begin: u64, cookie: u64) -> Self {
+        let mut kit = Self::new();
+        kit.mark(client(0), LabKind::Cancel);
+        for step in 0..3 {
+            if step == over {
+                let begin = begin.min(kit.slots());
+                kit.ask_since(1, client(0), 0, C, begin);
+            }
+            match step {
+                0 => kit.mark(client(0), LabKind::Cancelled),
+                1 => kit.registered(next, 0),
+                _ => 0,
+            };
+        }
+        kit.call(1, next, cookie, &STACK);
+        kit
+    }
+
     /// A client that nobody asked for is called for this task, and has been cancelled so far.
     pub fn unasked(task: u32, cancellation: &[LabKind]) -> Self {
         let mut kit = Self::new();

@@ -28,6 +28,8 @@ pub(super) enum Anchor {
     Flag(Anything),
     /// A call of this function, or a jump to it.
     Call(String),
+    /// A read of a byte behind the begin of an object: not of the stack, and of no variable of the kernel.
+    ReadByte(Anything),
     /// An instruction with this number in it.
     Number(i64),
     /// A conditional jump by a comparison of signed numbers.
@@ -106,6 +108,10 @@ impl Anchor {
                 instruction.mnemonic(),
                 Mnemonic::Setne | Mnemonic::Sete | Mnemonic::Setb | Mnemonic::Setae
             ),
+            Self::ReadByte(_) => {
+                let behind = state.place(instruction).is_some_and(|it| it.offset > 0);
+                behind && instruction.memory_size().size() == 1 && reads(instruction)
+            }
             Self::Number(number) => (0..instruction.op_count()).any(|at| {
                 is_immediate(instruction.op_kind(at))
                     && instruction.immediate(at).cast_signed() == *number

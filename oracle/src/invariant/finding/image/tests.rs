@@ -18,7 +18,7 @@ fn there(kernel: &impl Resolver) -> Vec<String> {
 fn without(id: &str) -> Vec<String> {
     let all = [
         "F001", "F002", "F003", "F004", "F005", "F006", "F007", "F008", "F009", "F010", "F011",
-        "F012", "F013",
+        "F012", "F013", "F014", "F015",
     ];
     let rest = all.into_iter().filter(|other| *other != id);
     rest.map(str::to_owned).collect()
@@ -170,6 +170,23 @@ fn a_fix_takes_a_finding_out_of_the_code() {
     // The cookie is stored right behind the marker.
     let nops = &[0x90; 4];
     assert_eq!(built("get_perf_callchain", 0xc, nops), without("F008"));
+    // cmp byte [r12+0x30],0; movzx eax,byte [r12+0x30]; test byte [r12+0x30],1
+    for chained in [
+        &[0x41, 0x80, 0x7c, 0x24, 0x30, 0x00],
+        &[0x41, 0x0f, 0xb6, 0x44, 0x24, 0x30],
+        &[0x41, 0xf6, 0x44, 0x24, 0x30, 0x01],
+    ] {
+        assert_eq!(built("get_perf_callchain", 0x1e, chained), without("F014"));
+    }
+    // call synchronize_rcu
+    let wait = &[0xe8, 0x14, 0x04, 0x00, 0x00, 0x90, 0x90];
+    assert_eq!(built("unwind_deferred_cancel", 0x31, wait), without("F015"));
+    // call __srcu_read_lock
+    let lock = &[0xe8, 0x4a, 0xfd, 0xff, 0xff];
+    assert_eq!(
+        built("unwind_deferred_request", 0x11, lock),
+        without("F015")
+    );
 }
 
 #[test]
@@ -202,7 +219,7 @@ fn a_neighbour_is_not_a_finding() {
     assert_eq!(
         built("unwind_deferred_cancel", 0xb, unmarked),
         [
-            "F001", "F004", "F006", "F007", "F008", "F009", "F010", "F011", "F012", "F013"
+            "F001", "F004", "F006", "F007", "F008", "F009", "F010", "F011", "F012", "F013", "F014"
         ]
     );
     // The bits of side-band events are others: task is not among them.
@@ -212,6 +229,9 @@ fn a_neighbour_is_not_a_finding() {
         built("get_perf_callchain", 0xc, &[0x90; 8]),
         without("F008")
     );
+    // Trampolines stay in perf's own chain.
+    let nops = &[0x90; 5];
+    assert_eq!(built("get_perf_callchain", 0x14, nops), without("F014"));
     // The walk knows nothing of uprobes; the probed instruction is not executed.
     let nops = &[0x90; 5];
     assert_eq!(built("unwind_user", 0, nops), without("F009"));
@@ -225,6 +245,25 @@ fn a_neighbour_is_not_a_finding() {
         built("unwind_deferred_request", 0x40, threads),
         without("F012")
     );
+}
+
+/// Bytes that are none of an object: the recursion counter, a local one, the first of an object, one that is stored, a
+/// word, and one before the trampolines are replaced.
+#[test]
+fn other_bytes_are_not_the_mark_of_a_chained_instance() {
+    let built = |at, bytes| there(&Built(vec![("get_perf_callchain", at, bytes)]));
+    for other in [
+        // sub byte [rdx+rax*1],1; cmp byte [rsp+8],0; cmp byte [r12],0; mov byte [rsi+0x30],1; cmp word [rsi+0x30],0
+        &[0x80, 0x2c, 0x02, 0x01, 0x90, 0x90],
+        &[0x80, 0x7c, 0x24, 0x08, 0x00, 0x90],
+        &[0x41, 0x80, 0x3c, 0x24, 0x00, 0x90],
+        &[0xc6, 0x46, 0x30, 0x01, 0x90, 0x90],
+        &[0x66, 0x83, 0x7e, 0x30, 0x00, 0x90],
+    ] {
+        assert_eq!(built(0x1e, other), without(""), "{other:x?}");
+    }
+    // cmp byte [rsi+0x30],0 in the place of the store of the cookie
+    assert_eq!(built(0x10, &[0x80, 0x7e, 0x30, 0x00]), without(""));
 }
 
 #[test]
