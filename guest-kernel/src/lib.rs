@@ -5,7 +5,7 @@
 //! - [`build`](build()) builds one from source, with patches and the lab client;
 //! - [`outer_kernel`] gets the kernel of the emulated KVM host, with the modules for /dev/kvm;
 //! - [`perf_tool`](perf_tool()) gets Debian's perf, which runs in a guest;
-//! - [`qemu`](qemu()) finds the system's QEMU, or gets Debian's;
+//! - [`qemu`](qemu()) finds the system's QEMU, or gets Debian's; [`bochs`](bochs()) gets Debian's Bochs;
 //! - [`Symbols`] translates names to addresses and back;
 //! - [`Lines`] translates source lines to addresses and back, for kernels with DWARF.
 //!
@@ -25,7 +25,7 @@
 //! - `debian`: apt, packages, and the kernels in them;
 //! - `kernel`: kernels in the cache;
 //! - `build`: kernels from source;
-//! - `tools`: QEMU, perf, binutils, and a program without frame pointers.
+//! - `tools`: QEMU, Bochs, perf, binutils, and a program without frame pointers.
 
 pub mod build;
 mod cache;
@@ -55,6 +55,7 @@ pub use kernel::{
 pub use progress::{Progress, Silent};
 pub use saved::{AboutMachine, Pruned, Room, SavedMachine, SavedMachines};
 pub use tools::binutils::{self, Binutils, BinutilsError};
+pub use tools::bochs::{self, Bochs, BochsError, bochs};
 pub use tools::c_program::{CFunction, CProgram, CProgramError, c_program};
 pub use tools::perf::{self as perf_tool, PerfTool, PerfToolError, perf_tool};
 pub use tools::qemu::{self, Qemu, QemuError, qemu};

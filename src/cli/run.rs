@@ -210,10 +210,15 @@ pub fn run(args: RunArgs, context: Context<'_>, spinner: &Spinner) -> Result<u8,
 }
 
 fn request(args: &RunArgs) -> Result<RunRequest, CommandError> {
-    if args.deterministic && args.kvm_host == KvmHost::Native {
-        return Err(CommandError::Usage(
-            "--deterministic needs the emulated KVM host: a native one has its own time".to_owned(),
-        ));
+    let without = match args.kvm_host {
+        _ if !args.deterministic => None,
+        KvmHost::Auto | KvmHost::Emulated => None,
+        KvmHost::Native => Some("a native one has its own time"),
+        KvmHost::EmulatedIntel => Some("the one with an Intel CPU has no such mode yet"),
+    };
+    if let Some(why) = without {
+        let needs = format!("--deterministic needs the emulated KVM host: {why}");
+        return Err(CommandError::Usage(needs));
     }
     Ok(RunRequest {
         scenarios: args.scenarios.clone(),

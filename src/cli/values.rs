@@ -18,6 +18,7 @@ impl ValueEnum for KvmHost {
             }
             Self::Native => "This machine's /dev/kvm",
             Self::Emulated => "A Linux with KVM in QEMU's TCG",
+            Self::EmulatedIntel => "A Linux with KVM on an Intel CPU in Bochs: very slow",
         };
         Some(PossibleValue::new(self.name()).help(help))
     }

@@ -13,11 +13,18 @@ pub enum KvmHost {
     Native,
     /// A Linux with KVM in QEMU's TCG.
     Emulated,
+    /// A Linux with KVM on an Intel CPU in Bochs. Only where it is asked for.
+    EmulatedIntel,
 }
 
 impl KvmHost {
     /// Every choice.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Native, Self::Emulated];
+    pub const ALL: [Self; 4] = [
+        Self::Auto,
+        Self::Native,
+        Self::Emulated,
+        Self::EmulatedIntel,
+    ];
 
     /// Its name on the command line.
     #[must_use]
@@ -26,6 +33,7 @@ impl KvmHost {
             Self::Auto => "auto",
             Self::Native => "native",
             Self::Emulated => "emulated",
+            Self::EmulatedIntel => "emulated-intel",
         }
     }
 }
@@ -38,6 +46,8 @@ pub enum HostChoice {
     Native { kvm: Kvm, why: String },
     /// A Linux with KVM in QEMU.
     Emulated { why: String },
+    /// A Linux with KVM on an Intel CPU in Bochs.
+    EmulatedIntel { why: String },
 }
 
 /// Why this machine's /dev/kvm cannot run guests.
@@ -59,10 +69,11 @@ pub enum NativeError {
 /// # Errors
 /// [`NativeError`] where the user asks for the native host and there is none.
 pub fn choose(asked: KvmHost) -> Result<HostChoice, NativeError> {
-    if asked == KvmHost::Emulated {
-        return Ok(HostChoice::Emulated {
-            why: "asked for by --kvm-host".to_owned(),
-        });
+    let why = || "asked for by --kvm-host".to_owned();
+    match asked {
+        KvmHost::Emulated => return Ok(HostChoice::Emulated { why: why() }),
+        KvmHost::EmulatedIntel => return Ok(HostChoice::EmulatedIntel { why: why() }),
+        KvmHost::Auto | KvmHost::Native => {}
     }
     match (open_native(), asked) {
         (Ok(kvm), _) => Ok(HostChoice::Native {
@@ -83,5 +94,24 @@ fn open_native() -> Result<Kvm, NativeError> {
     match report.is_usable() {
         true => Ok(kvm),
         false => Err(NativeError::Probe(report)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_emulated_host_is_the_one_that_is_asked_for() {
+        let chosen = choose(KvmHost::EmulatedIntel);
+        assert!(matches!(chosen, Ok(HostChoice::EmulatedIntel { .. })));
+        let chosen = choose(KvmHost::Emulated);
+        assert!(matches!(chosen, Ok(HostChoice::Emulated { .. })));
+    }
+
+    #[test]
+    fn the_one_in_bochs_is_never_chosen_unasked() {
+        let chosen = choose(KvmHost::Auto);
+        assert!(!matches!(chosen, Ok(HostChoice::EmulatedIntel { .. })));
     }
 }

@@ -11,6 +11,8 @@ use super::choice::{HostChoice, KvmHost, choose};
 
 /// The command that downloads what an emulated KVM host needs.
 const RUN: &str = "unwindlab run";
+/// The command that downloads what the emulated KVM host with an Intel CPU needs.
+const RUN_INTEL: &str = "unwindlab run --kvm-host emulated-intel";
 /// The command that downloads the stock kernel.
 const FETCH: &str = "unwindlab kernel fetch stock";
 
@@ -23,7 +25,7 @@ pub fn report(cache: &Cache) -> String {
             lines.push(line("KVM host", &format!("native, because {why}")));
             false
         }
-        Ok(HostChoice::Emulated { why }) => {
+        Ok(HostChoice::Emulated { why } | HostChoice::EmulatedIntel { why }) => {
             lines.push(line(
                 "KVM host",
                 "emulated, because there is no usable native one:",
@@ -49,6 +51,12 @@ pub fn report(cache: &Cache) -> String {
         let outer = part(outer, RUN, |it| format!("{} ({})", it.release, it.origin));
         lines.extend([line("QEMU", &qemu), line("outer kernel", &outer)]);
     }
+    let bochs = kernels::bochs::find(cache);
+    let bochs = part(bochs, RUN_INTEL, |it| {
+        format!("{} ({}); {}", it.version, it.origin, confined())
+    });
+    let bochs = format!("{bochs}; only used for --kvm-host emulated-intel");
+    lines.push(line("Bochs", &bochs));
     let stock = kernels::path(&KernelSpec::stock(), cache);
     let stock = part(stock, FETCH, |it| format!("{} ({})", it.release, it.origin));
     lines.push(line("kernel", &stock));

@@ -23,10 +23,10 @@ use super::provider::{HostRequest, Provider, ProviderError, TestKernel};
 use unwindlab_engine::host::emulated::GivenKernel;
 use unwindlab_engine::host::emulated::deterministic::Deterministic;
 use unwindlab_engine::host::emulated::first_cpu::OUTER_CPUS;
-use unwindlab_engine::host::emulated::initramfs::{Contents, Initramfs};
+use unwindlab_engine::host::emulated::initramfs::{Contents, Initramfs, Module};
 use unwindlab_engine::host::emulated::qemu::OuterMachine;
 use unwindlab_engine::host::native::process::Given;
-use unwindlab_engine::host::{emulated, native};
+use unwindlab_engine::host::{emulated, emulated_intel, native};
 use unwindlab_engine::interrupt::Interrupt;
 use unwindlab_engine::plan::{Executor, Progress};
 
@@ -54,7 +54,7 @@ impl ThisMachine {
         let init = "/proc/self/exe".into();
         let initramfs = Initramfs::new(Contents {
             init,
-            modules: outer.modules,
+            modules: modules(outer.modules, ""),
             // A machine that must not hear of anything once it runs.
             kernels: { request.seed.is_some() }
                 .then(|| (kernel.hash().to_owned(), kernel.path().to_owned()))
@@ -75,6 +75,41 @@ impl ThisMachine {
         };
         Ok((machine, outer.release))
     }
+
+    /// What an outer machine in Bochs for `kernel` is made of.
+    fn outer_intel(
+        &self,
+        kernel: &dyn TestKernel,
+        request: HostRequest<'_>,
+        progress: &dyn Progress,
+    ) -> Result<emulated_intel::OuterMachine, ProviderError> {
+        let bochs = kernels::bochs(&cache()?, progress).map_err(unavailable)?;
+        let outer = kernels::outer_kernel(&cache()?, progress).map_err(unavailable)?;
+        let initramfs = Initramfs::new(Contents {
+            init: "/proc/self/exe".into(),
+            // Bochs 3.0 refuses what `kvm_intel` asks for with it (docs/intel.md).
+            modules: modules(outer.intel_modules, "enable_apicv=0"),
+            kernels: vec![(kernel.hash().to_owned(), kernel.path().to_owned())],
+            perf_tool: request.perf_tool.map(Path::to_owned),
+            peer: request.peer.map(Path::to_owned),
+        });
+        Ok(emulated_intel::OuterMachine {
+            bochs,
+            vmlinux: outer.vmlinux,
+            initramfs,
+        })
+    }
+}
+
+/// Modules in load order, the last of which, for the CPU's vendor, has these parameters.
+fn modules(paths: Vec<PathBuf>, parameters: &'static str) -> Vec<Module> {
+    let last = paths.len().saturating_sub(1);
+    let numbered = paths.into_iter().enumerate();
+    let module = |(number, path)| Module {
+        path,
+        parameters: if number == last { parameters } else { "" },
+    };
+    numbered.map(module).collect()
 }
 
 /// Progress of work that ends when the user interrupts.
@@ -249,6 +284,11 @@ impl Provider for ThisMachine {
                 let host = emulated::start(&machine, given, &why, progress, interrupt)?;
                 Ok(Box::new(host))
             }
+            HostChoice::EmulatedIntel { why } => {
+                let machine = self.outer_intel(kernel, request, progress)?;
+                let host = emulated_intel::start(&machine, &why, progress, interrupt)?;
+                Ok(Box::new(host))
+            }
         }
     }
 
@@ -328,4 +368,18 @@ fn parse(spec: &str) -> Result<KernelSpec, ProviderError> {
 
 pub(super) fn unavailable(error: impl std::fmt::Display) -> ProviderError {
     ProviderError::Unavailable(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_module_for_the_vendor_has_parameters() {
+        let paths = vec!["kvm.ko".into(), "kvm_intel.ko".into()];
+        let modules = modules(paths, "a=0");
+        let told: Vec<_> = modules.iter().map(|it| it.parameters).collect();
+        assert_eq!(told, ["", "a=0"]);
+        assert!(super::modules(Vec::new(), "a=0").is_empty());
+    }
 }

@@ -1,7 +1,6 @@
 //! What a KVM host prints: the outer machine's console, or the errors of a process here. Its end is shown when the host dies.
 
 use std::io::Read;
-use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -20,7 +19,7 @@ impl HostConsole {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn collect(mut stream: UnixStream) -> std::io::Result<Self> {
+    pub fn collect(mut stream: impl Read + Send + 'static) -> std::io::Result<Self> {
         let text = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&text);
         let reader = std::thread::Builder::new()
@@ -56,8 +55,8 @@ impl HostConsole {
     }
 }
 
-/// How the first line of a kernel's last words begins, or one of QEMU or of our init.
-const CAUSES: [&str; 9] = [
+/// How the first line of a kernel's last words begins, or one of QEMU, of Bochs or of our init.
+const CAUSES: [&str; 10] = [
     "int3: ",
     "BUG: ",
     "Oops",
@@ -67,6 +66,7 @@ const CAUSES: [&str; 9] = [
     "Kernel panic - not syncing",
     "unwindlab: ",
     "qemu-system-x86_64: ",
+    ">>PANIC<<",
 ];
 /// QEMU's word for what it does anyway.
 const WARNING: &str = "warning:";

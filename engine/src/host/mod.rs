@@ -1,6 +1,7 @@
-//! The KVM hosts, and what is put into their machines: [`native`] runs trials on this kernel's KVM, [`emulated`] in a Linux in QEMU.
+//! The KVM hosts, and what is put into their machines: [`native`] runs trials on this kernel's KVM, [`emulated`] in a Linux in QEMU,
+//! [`emulated_intel`] in one in Bochs.
 //!
-//! Either is a [`process`] that touches guests so that the command does not. The command's side: `conversation` is an order and its answers,
+//! Each is a [`process`] that touches guests so that the command does not. The command's side: `conversation` is an order and its answers,
 //! `console` what the process prints. The process's side: `serve`, with `outbox`. Both speak the language of [`channel`].
 
 pub mod channel;
@@ -8,6 +9,7 @@ mod closure;
 mod console;
 mod conversation;
 pub mod emulated;
+pub mod emulated_intel;
 pub mod native;
 mod outbox;
 pub mod perf_tool;

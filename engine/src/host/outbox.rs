@@ -45,6 +45,7 @@ impl<'s, S: Write> Outbox<'s, S> {
             return Ok(());
         }
         let written = self.stream.write_all(&self.waiting);
+        let written = written.and_then(|()| self.stream.flush());
         self.waiting.clear();
         self.written = Instant::now();
         written.map_err(ChannelError::Io)

@@ -21,12 +21,25 @@ use crate::plan::sweep::{Message, SweepPlan};
 use crate::plan::{Executor, InfraError, Progress, TrialPlan};
 use crate::text::printable;
 
-/// A running trial speaks twice a second; after this long without a word the host is taken for dead.
-const SILENCE_LIMIT: Duration = Duration::from_secs(30);
-/// A sweep speaks after every trial, but first its guest has to boot.
-const SWEEP_SILENCE_LIMIT: Duration = Duration::from_secs(90);
-/// A measurement has limits of its own, several in a row; it says nothing before its end.
-const BENCH_SILENCE_LIMIT: Duration = Duration::from_secs(300);
+/// After how long without a word a host is taken for dead.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// A running trial speaks twice a second.
+    pub(super) trial: Duration,
+    /// A sweep speaks after every trial, but first its guest has to boot.
+    pub(super) sweep: Duration,
+    /// A measurement has limits of its own, several in a row; it says nothing before its end.
+    pub(super) measurement: Duration,
+}
+
+impl Limits {
+    /// Those of a host that is about as fast as this machine.
+    const USUAL: Self = Self {
+        trial: Duration::from_secs(30),
+        sweep: Duration::from_secs(90),
+        measurement: Duration::from_secs(300),
+    };
+}
 
 /// A host that is up, or coming up. It ends with this value.
 #[derive(Debug)]
@@ -35,6 +48,7 @@ pub struct HostProcess {
     stream: UnixStream,
     console: HostConsole,
     interrupt: Interrupt,
+    limits: Limits,
     /// Why this host, for [`Executor::host`].
     pub(super) description: String,
     /// Hosts before it that died in their boot.
@@ -46,7 +60,7 @@ impl HostProcess {
     pub(super) fn new(
         child: Child,
         stream: UnixStream,
-        console: UnixStream,
+        console: impl io::Read + Send + 'static,
         interrupt: &Interrupt,
     ) -> io::Result<Self> {
         Ok(Self {
@@ -54,9 +68,16 @@ impl HostProcess {
             stream,
             console: HostConsole::collect(console)?,
             interrupt: interrupt.clone(),
+            limits: Limits::USUAL,
             description: String::new(),
             deaths: 0,
         })
+    }
+
+    /// With other limits than those of a host that is about as fast as this machine.
+    pub(super) fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
     }
 
     /// Waits for its first message; `uname -r` of its kernel.
@@ -88,7 +109,7 @@ impl HostProcess {
         let hash = hash.to_owned();
         let io = |error| HostError::Send(ChannelError::Io(error));
         self.stream
-            .set_write_timeout(Some(SILENCE_LIMIT))
+            .set_write_timeout(Some(self.limits.trial))
             .map_err(io)?;
         self.give(&ToHost::Kernel { hash, bytes })?;
         let sent = io::copy(&mut (&mut file).take(bytes), &mut self.stream).map_err(io)?;
@@ -192,7 +213,7 @@ impl Executor for HostProcess {
 
     fn run(&mut self, plan: &TrialPlan, progress: &dyn Progress) -> Result<Recording, InfraError> {
         let order = ToHost::Run(Box::new(plan.clone()));
-        self.order(&order, SILENCE_LIMIT, |message| {
+        self.order(&order, self.limits.trial, |message| {
             trial_answer(message, &plan.scenario, progress)
         })
     }
@@ -203,7 +224,7 @@ impl Executor for HostProcess {
         take: &mut dyn FnMut(Message) -> bool,
     ) -> Result<(), InfraError> {
         let order = ToHost::Sweep(Box::new(plan.clone()));
-        self.order(&order, SWEEP_SILENCE_LIMIT, |message| match message {
+        self.order(&order, self.limits.sweep, |message| match message {
             FromHost::Sweep(message) => {
                 let last = matches!(*message, Message::Done(_) | Message::Failed { .. });
                 match (take(*message), last) {
@@ -221,7 +242,7 @@ impl Executor for HostProcess {
         measurement: &Measurement,
     ) -> Result<Result<MeasuredFigures, NotMeasured>, InfraError> {
         let order = ToHost::Bench(measurement.clone());
-        self.order(&order, BENCH_SILENCE_LIMIT, |message| match message {
+        self.order(&order, self.limits.measurement, |message| match message {
             FromHost::Bench(answer) => Break(Ok(answer)),
             other => out_of_turn(other),
         })

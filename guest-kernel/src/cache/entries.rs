@@ -42,7 +42,7 @@ pub struct Verified {
 pub(super) const MANIFEST: &str = "entry.json";
 /// Kinds of entries whose files are read once a boot of the system, for they are large, and only guests execute them. What this machine
 /// executes, such as QEMU and its libraries, is read each time.
-const READ_ONCE: [&str; 3] = ["kernel", "machine", "outer"];
+const READ_ONCE: [&str; 3] = ["kernel", "machine", "outer-kernel"];
 
 impl Cache {
     /// The entry `KIND-ID`, if it exists and is what was published: every file is compared, and those are read whose digest

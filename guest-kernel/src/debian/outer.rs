@@ -1,6 +1,6 @@
-//! The outer kernel, which QEMU runs when the KVM host is emulated.
+//! The outer kernel, which QEMU or Bochs runs when the KVM host is emulated.
 //!
-//! It is the newest cloud kernel of Debian stable. Any kernel with kvm_amd would do; this one
+//! It is the newest cloud kernel of Debian stable. Any kernel with kvm_amd and kvm_intel would do; this one
 //! changes least. Once fetched it is kept.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::cache::{At, Cache, CacheError, Entry, hex};
 use crate::debian::apt::{Apt, AptError, Offer, STABLE};
 use crate::debian::deb::{self, DebError};
-use crate::debian::modules::{self, ModulesError};
+use crate::debian::modules::{self, Module, ModulesError};
 use crate::debian::stock::{self, kernel_file};
 use crate::image::{self, ImageError};
 use crate::progress::Progress;
@@ -27,8 +27,10 @@ pub struct OuterKernel {
     pub release: String,
     /// Package and version, for messages.
     pub origin: String,
-    /// The modules that make /dev/kvm, decompressed, in the order of loading.
+    /// The modules that make /dev/kvm on an AMD CPU, decompressed, in the order of loading.
     pub modules: Vec<PathBuf>,
+    /// As `modules`, on an Intel CPU.
+    pub intel_modules: Vec<PathBuf>,
 }
 
 /// Why there is no outer kernel.
@@ -66,11 +68,13 @@ struct About {
     origin: String,
     /// File names below the entry, in the order of loading.
     modules: Vec<String>,
+    intel_modules: Vec<String>,
 }
 
-const KIND: &str = "outer";
-/// The module for /dev/kvm on an AMD CPU. Its dependencies are added.
-const WANTED: &[&str] = &["kvm_amd"];
+/// An entry of the kind `outer`, which earlier versions made, has no `kvm_intel`.
+const KIND: &str = "outer-kernel";
+/// The modules for /dev/kvm on an AMD CPU and on an Intel CPU. Their dependencies are added.
+const WANTED: [&str; 2] = ["kvm_amd", "kvm_intel"];
 
 /// The outer kernel, from the cache or from the archive.
 pub fn outer_kernel(cache: &Cache, progress: &dyn Progress) -> Result<OuterKernel, OuterError> {
@@ -93,10 +97,11 @@ pub fn find(cache: &Cache) -> Result<Option<OuterKernel>, OuterError> {
 }
 
 fn outer(entry: Entry<About>) -> OuterKernel {
-    let modules = entry.about.modules.iter();
+    let paths = |names: &[String]| names.iter().map(|name| entry.dir.join(name)).collect();
     OuterKernel {
         vmlinux: entry.dir.join("vmlinux"),
-        modules: modules.map(|module| entry.dir.join(module)).collect(),
+        modules: paths(&entry.about.modules),
+        intel_modules: paths(&entry.about.intel_modules),
         release: entry.about.release,
         origin: entry.about.origin,
     }
@@ -163,7 +168,8 @@ fn make(
             available.extend(modules::name_of(&path).map(|name| (name, path)));
         }
     }
-    let modules = modules::load_order(WANTED, &available)?;
+    let [amd, intel] = WANTED.map(|wanted| modules::load_order(&[wanted], &available));
+    let (amd, intel) = (amd?, intel?);
 
     let scratch = cache.scratch()?;
     let write = |name: &str, content: &[u8]| {
@@ -172,17 +178,23 @@ fn make(
     };
     let mut digest = Sha256::new_with_prefix(&vmlinux);
     write("vmlinux", &vmlinux)?;
-    let mut names = Vec::new();
-    for module in &modules {
-        let name = format!("{}.ko", module.name);
-        write(&name, &module.content)?;
-        digest.update(&module.content);
-        names.push(name);
-    }
+    // What both need is written twice, and is one file.
+    let mut keep = |modules: &[Module]| -> Result<Vec<String>, CacheError> {
+        let mut names = Vec::new();
+        for module in modules {
+            let name = format!("{}.ko", module.name);
+            write(&name, &module.content)?;
+            digest.update(&module.content);
+            names.push(name);
+        }
+        Ok(names)
+    };
+    let (modules, intel_modules) = (keep(&amd)?, keep(&intel)?);
     let about = About {
         release: image::release(&vmlinux).unwrap_or("unknown").to_owned(),
         origin,
-        modules: names,
+        modules,
+        intel_modules,
     };
     let id = hex(&digest.finalize());
     let entry = match cache.find(KIND, &id)? {

@@ -159,14 +159,21 @@ fn check_elf(elf: &[u8]) -> Result<(), ImageError> {
 }
 
 /// Whether the kernel has a PVH entry point, by which QEMU and the VMM start it without a boot
-/// loader: an ELF note named `Xen` of type 18 (`XEN_ELFNOTE_PHYS32_ENTRY`).
+/// loader.
 #[must_use]
 pub fn has_pvh_entry(vmlinux: &[u8]) -> bool {
+    pvh_entry(vmlinux).is_some()
+}
+
+/// The kernel's PVH entry point, a physical address: what an ELF note named `Xen` of type 18
+/// (`XEN_ELFNOTE_PHYS32_ENTRY`) holds.
+#[must_use]
+pub fn pvh_entry(vmlinux: &[u8]) -> Option<u32> {
     use object::elf::{FileHeader64, NoteType};
     use object::read::elf::{FileHeader, ProgramHeader};
     const PHYS32_ENTRY: NoteType = NoteType(18);
 
-    let search = || -> object::Result<bool> {
+    let search = || -> object::Result<Option<u32>> {
         let header = FileHeader64::<object::Endianness>::parse(vmlinux)?;
         let endian = header.endian()?;
         for segment in header.program_headers(endian, vmlinux)? {
@@ -175,13 +182,51 @@ pub fn has_pvh_entry(vmlinux: &[u8]) -> bool {
             };
             while let Some(note) = notes.next()? {
                 if note.name() == b"Xen" && note.n_type(endian) == PHYS32_ENTRY {
-                    return Ok(true);
+                    let entry = note.desc().first_chunk();
+                    return Ok(entry.map(|bytes| u32::from_le_bytes(*bytes)));
                 }
             }
         }
-        Ok(false)
+        Ok(None)
     };
-    search().unwrap_or(false)
+    search().ok().flatten()
+}
+
+/// A part of a kernel that is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment<'a> {
+    /// Its physical address.
+    pub address: u64,
+    /// What the file has of it.
+    pub content: &'a [u8],
+    /// Bytes that it takes in memory, with those that are zero.
+    pub size: u64,
+}
+
+/// The parts of a kernel that are loaded.
+///
+/// # Errors
+/// [`ImageError`] where the file is no ELF, or says that they lie outside of it.
+pub fn load_segments(vmlinux: &[u8]) -> Result<Vec<Segment<'_>>, ImageError> {
+    use object::elf::{FileHeader64, PT_LOAD};
+    use object::read::elf::{FileHeader, ProgramHeader};
+
+    let damaged = |_| ImageError::Elf("its program headers lie outside the file");
+    let header = FileHeader64::<object::Endianness>::parse(vmlinux).map_err(damaged)?;
+    let endian = header.endian().map_err(damaged)?;
+    let headers = header.program_headers(endian, vmlinux).map_err(damaged)?;
+    let loaded = headers.iter().filter(|it| it.p_type(endian) == PT_LOAD);
+    loaded
+        .map(|segment| {
+            let content = segment.data(endian, vmlinux);
+            let outside = |()| ImageError::Elf("a segment lies outside the file");
+            Ok(Segment {
+                address: segment.p_paddr(endian),
+                content: content.map_err(outside)?,
+                size: segment.p_memsz(endian),
+            })
+        })
+        .collect()
 }
 
 /// The kernel without what follows its last segment: sections, symbols, debug information. A

@@ -149,7 +149,7 @@ fn fetch(
         "downloading {PACKAGE} of Debian {name} with its libraries"
     ));
     let downloads = cache.scratch()?;
-    let debs = apt.download_closure(PACKAGE, name, downloads.path(), progress)?;
+    let debs = apt.download_closure(&[PACKAGE], name, downloads.path(), progress)?;
     let id = closure::identity(&debs);
     if let Some(entry) = cache.find(kind, &id)? {
         cache.set_note(kind, &id)?;

@@ -2,6 +2,7 @@
 //! is made with them; and the C programs that show findings.
 
 pub mod binutils;
+pub mod bochs;
 pub mod c_program;
 pub mod perf;
 pub mod qemu;

@@ -104,7 +104,7 @@ fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<Abou
     ));
     let downloads = cache.scratch()?;
     let wanted = format!("{PACKAGE}={version}");
-    let debs = apt.download_closure(&wanted, suite, downloads.path(), progress)?;
+    let debs = apt.download_closure(&[&wanted], suite, downloads.path(), progress)?;
     let id = closure::identity(&debs);
     if let Some(entry) = cache.find(KIND, &id)? {
         cache.set_note(KIND, &id)?;

@@ -60,7 +60,7 @@ pub enum PmuError {
     /// The CPU is not AMD's.
     #[error(
         "synthetic performance counters are AMD's, and the KVM host's CPU is of {vendor:?}: \
-         use an emulated KVM host"
+         use an emulated KVM host with one of AMD's"
     )]
     Vendor { vendor: String },
     /// KVM offers no counters.

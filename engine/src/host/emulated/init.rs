@@ -3,6 +3,7 @@
 //! It makes /dev/kvm available, tells the command so, and carries out orders until the channel
 //! closes.
 
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use super::deterministic::turns::take_turns;
 use super::first_cpu;
 use super::initramfs::{KERNELS, MODULE_ORDER, PEER};
 use crate::host::channel::ToHost;
+use crate::host::emulated_intel;
 use crate::host::native::{MachineBuilder, Native};
 use crate::host::perf_tool;
 use crate::host::serve::{self, Place};
@@ -43,14 +45,24 @@ pub fn main() {
 fn serve() -> anyhow::Result<()> {
     mount_kernel_filesystems()?;
     first_cpu::leave()?;
+    if let Some(mut mailbox) = emulated_intel::inside()? {
+        return serve::serve(
+            prepare_kvm(),
+            &mut mailbox,
+            &OuterMachine { in_qemu: false },
+        );
+    }
+    let machine = OuterMachine { in_qemu: true };
     match Inside::open()? {
-        Some(mut region) => serve::serve(prepare_kvm(), &mut region, &OuterMachine),
-        None => serve::serve(prepare_kvm(), &mut open_port()?, &OuterMachine),
+        Some(mut region) => serve::serve(prepare_kvm(), &mut region, &machine),
+        None => serve::serve(prepare_kvm(), &mut open_port()?, &machine),
     }
 }
 
 /// The outer machine as the place of orders.
-struct OuterMachine;
+struct OuterMachine {
+    in_qemu: bool,
+}
 
 impl Place for OuterMachine {
     fn prepare(&self, order: &ToHost) -> anyhow::Result<Box<dyn Send>> {
@@ -58,6 +70,8 @@ impl Place for OuterMachine {
         // does what one of its CPUs asks of another.
         let exits: Box<dyn Send> = match order {
             ToHost::Bench(_) => Box::new(()),
+            // Only QEMU delivers an interrupt twice.
+            _ if !self.in_qemu => Box::new(()),
             _ => Box::new(ExitAfterInterrupt::begin()?),
         };
         if let ToHost::RunInTurns { plan, seed } = order {
@@ -109,9 +123,10 @@ fn prepare_kvm() -> anyhow::Result<Native> {
         "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
         "advise",
     );
-    for module in fs::read_to_string(MODULE_ORDER)?.lines() {
+    for line in fs::read_to_string(MODULE_ORDER)?.lines() {
+        let (module, parameters) = line.split_once(' ').unwrap_or((line, ""));
         let file = File::open(module)?;
-        finit_module(&file, c"", 0)
+        finit_module(&file, &CString::new(parameters)?, 0)
             .map_err(|e| anyhow::anyhow!("cannot load {module} in the outer machine: {e}"))?;
     }
     let kernels = fs::read_dir(KERNELS)?

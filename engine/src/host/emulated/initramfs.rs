@@ -15,7 +15,7 @@ use crate::host::{closure, perf_tool};
 
 /// Folder of the kernels under test, each named by its content hash.
 pub const KERNELS: &str = "/kernels";
-/// File that lists the modules to load, a path a line, in order.
+/// File that lists the modules to load, a path and its parameters a line, in order.
 pub const MODULE_ORDER: &str = "/modules/order";
 /// Folder of the QEMU that measurements are compared with.
 pub const PEER: &str = "/peer";
@@ -26,13 +26,22 @@ pub struct Contents {
     /// The program that becomes `/init`: this one.
     pub init: PathBuf,
     /// The modules that make /dev/kvm, in load order, uncompressed.
-    pub modules: Vec<PathBuf>,
+    pub modules: Vec<Module>,
     /// Content hash and ELF of each kernel under test.
     pub kernels: Vec<(String, PathBuf)>,
     /// The folder of the distribution's perf, where a scenario uses it.
     pub perf_tool: Option<PathBuf>,
     /// The folder of a QEMU to compare with, where something is measured.
     pub peer: Option<PathBuf>,
+}
+
+/// A module of the outer kernel.
+#[derive(Debug)]
+pub struct Module {
+    /// Its file.
+    pub path: PathBuf,
+    /// Such as `name=value`, or nothing.
+    pub parameters: &'static str,
 }
 
 /// An initramfs, packed when a machine first boots into it: one that goes on from a saved state never does.
@@ -85,7 +94,7 @@ impl Initramfs {
         } = &self.contents;
         let mut parts = vec![digest(init)?];
         for module in modules {
-            parts.push(digest(module)?);
+            parts.extend([digest(&module.path)?, module.parameters.to_owned()]);
         }
         for (id, kernel) in kernels {
             parts.extend([id.clone(), digest(kernel)?]);
@@ -114,8 +123,8 @@ impl Contents {
         let mut order = String::new();
         for (number, module) in self.modules.iter().enumerate() {
             let path = format!("modules/{number}.ko");
-            archive = archive.file(&path, &read(module)?)?;
-            order.push_str(&format!("/{path}\n"));
+            archive = archive.file(&path, &read(&module.path)?)?;
+            order.push_str(&format!("/{path} {}\n", module.parameters));
         }
         archive = archive
             .file(MODULE_ORDER.trim_start_matches('/'), order.as_bytes())?

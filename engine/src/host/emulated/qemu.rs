@@ -16,7 +16,7 @@ use super::initramfs::Initramfs;
 /// The outer machine's command line. `tsc=reliable`: without it the outer kernel does not trust
 /// TCG's TSC, KVM has no master clock, and the guest's perf timestamps of two CPUs disagree.
 /// The rest only saves boot time.
-const CMDLINE: &str = "console=ttyS0 loglevel=4 tsc=reliable clocksource=tsc nokaslr \
+pub(in crate::host) const CMDLINE: &str = "console=ttyS0 loglevel=4 tsc=reliable clocksource=tsc nokaslr \
     mitigations=off random.trust_cpu=on nowatchdog nmi_watchdog=0 audit=0 apparmor=0 selinux=0 \
     rcupdate.rcu_expedited=1 no_timer_check panic=-1 cryptomgr.notests";
 
@@ -111,8 +111,8 @@ impl OuterMachine {
     }
 }
 
-/// By which path QEMU opens a file that it inherits.
-pub(super) fn inherited_path(fd: BorrowedFd<'_>) -> String {
+/// By which path QEMU, or Bochs, opens a file that it inherits.
+pub(in crate::host) fn inherited_path(fd: BorrowedFd<'_>) -> String {
     use std::os::fd::AsRawFd as _;
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }

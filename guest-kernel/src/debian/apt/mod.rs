@@ -260,11 +260,11 @@ impl Apt {
         debs(into)
     }
 
-    /// Downloads a package (`NAME` or `NAME=VERSION`) of a suite and all its dependencies into the
+    /// Downloads packages (`NAME` or `NAME=VERSION`) of a suite and all their dependencies into the
     /// folder `into`.
     pub fn download_closure(
         &self,
-        package: &str,
+        packages: &[&str],
         suite: &str,
         into: &Path,
         progress: &dyn Progress,
@@ -278,7 +278,8 @@ impl Apt {
                 .arg("-o")
                 .arg(archives)
                 .args(["-t", suite, "--download-only", "--no-install-recommends"])
-                .args(["install", package]),
+                .arg("install")
+                .args(packages),
             &self.root,
             Some(progress),
         )?;

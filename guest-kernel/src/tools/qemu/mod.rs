@@ -287,7 +287,7 @@ fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<Abou
         OLDEST.0, OLDEST.1
     ));
     let downloads = cache.scratch()?;
-    let debs = apt.download_closure(PACKAGE, STABLE, downloads.path(), progress)?;
+    let debs = apt.download_closure(&[PACKAGE], STABLE, downloads.path(), progress)?;
     let packaged = debs
         .iter()
         .find_map(|deb| package_version(PACKAGE, deb.file_name().unwrap_or_default()));
