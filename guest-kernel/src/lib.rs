@@ -54,9 +54,10 @@ pub use kernel::{
 };
 pub use progress::{Progress, Silent};
 pub use saved::{AboutMachine, Pruned, Room, SavedMachine, SavedMachines};
-pub use tools::binutils::{self, Binutils, BinutilsError};
-pub use tools::bochs::{self, Bochs, BochsError, bochs};
+pub use tools::ArchiveError;
+pub use tools::binutils::{self, Binutils};
+pub use tools::bochs::{self, Bochs, bochs};
 pub use tools::c_program::{CFunction, CProgram, CProgramError, c_program};
-pub use tools::perf::{self as perf_tool, PerfTool, PerfToolError, perf_tool};
+pub use tools::perf::{self as perf_tool, PerfTool, perf_tool};
 pub use tools::qemu::{self, Qemu, QemuError, qemu};
 pub use tools::reproducer;

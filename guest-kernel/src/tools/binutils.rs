@@ -7,11 +7,11 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cache::{Cache, CacheError, Entry};
+use super::archive::{self, ArchiveError, Wanted};
+use crate::cache::{Cache, Entry};
 use crate::child;
-use crate::debian::apt::{Apt, AptError};
-use crate::debian::closure::{self, ClosureError};
-use crate::debian::deb::DebError;
+use crate::debian::apt::Apt;
+use crate::debian::closure;
 use crate::progress::Progress;
 
 const PACKAGE: &str = "binutils-x86-64-linux-gnu";
@@ -51,23 +51,6 @@ pub struct Binutils {
     dir: PathBuf,
     /// Such as `2.44-3`.
     pub version: String,
-}
-
-/// Why there are no binutils.
-#[derive(Debug, thiserror::Error)]
-pub enum BinutilsError {
-    /// Libraries are missing.
-    #[error("the packages of {PACKAGE} are not complete: {0}")]
-    Incomplete(#[from] ClosureError),
-    /// They cannot be fetched from the archive.
-    #[error(transparent)]
-    Apt(#[from] AptError),
-    /// A package cannot be unpacked.
-    #[error(transparent)]
-    Deb(#[from] DebError),
-    /// The cache cannot be used.
-    #[error(transparent)]
-    Cache(#[from] CacheError),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -110,32 +93,18 @@ impl Binutils {
 /// The binutils of a suite: those in the cache, else the archive's.
 ///
 /// # Errors
-/// [`BinutilsError`].
+/// [`ArchiveError`].
 pub fn binutils(
     cache: &Cache,
     suite: Suite,
     progress: &dyn Progress,
-) -> Result<Binutils, BinutilsError> {
-    cache.known_or_make(
-        suite.kind(),
-        progress,
-        || Ok(cache.noted(suite.kind())?.map(unpacked)),
-        || {
-            let apt = Apt::open(cache, progress)?;
-            let gone =
-                |error: &BinutilsError| matches!(error, BinutilsError::Apt(AptError::Gone(_)));
-            let entry =
-                apt.with_new_lists_if(gone, progress, || fetch(&apt, cache, suite, progress))?;
-            Ok(unpacked(entry))
-        },
-    )
-}
-
-fn unpacked(entry: Entry<About>) -> Binutils {
-    Binutils {
+) -> Result<Binutils, ArchiveError> {
+    let fetch = |apt: &Apt| fetch(apt, cache, suite, progress);
+    let entry = archive::noted_or_fetched(cache, suite.kind(), progress, fetch)?;
+    Ok(Binutils {
         dir: entry.dir,
         version: entry.about.version,
-    }
+    })
 }
 
 fn fetch(
@@ -143,29 +112,23 @@ fn fetch(
     cache: &Cache,
     suite: Suite,
     progress: &dyn Progress,
-) -> Result<Entry<About>, BinutilsError> {
-    let (name, kind) = (suite.name(), suite.kind());
+) -> Result<Entry<About>, ArchiveError> {
+    let suite_name = suite.name();
     progress.step(&format!(
-        "downloading {PACKAGE} of Debian {name} with its libraries"
+        "downloading {PACKAGE} of Debian {suite_name} with its libraries"
     ));
-    let downloads = cache.scratch()?;
-    let debs = apt.download_closure(&[PACKAGE], name, downloads.path(), progress)?;
-    let id = closure::identity(&debs);
-    if let Some(entry) = cache.find(kind, &id)? {
-        cache.set_note(kind, &id)?;
-        return Ok(entry);
-    }
-    let version = debs
-        .iter()
-        .find_map(|deb| closure::package_version(PACKAGE, deb.file_name().unwrap_or_default()))
-        .unwrap_or_default();
-    progress.step("unpacking binutils into the cache");
-    let scratch = cache.scratch()?;
-    closure::unpack(&debs, scratch.path(), place, progress)?;
-    closure::prune(scratch.path(), &PROGRAMS)?;
-    let entry = cache.publish(scratch, kind, &id, About { version })?;
-    cache.set_note(kind, &id)?;
-    Ok(entry)
+    let wanted = Wanted {
+        kind: suite.kind(),
+        name: "binutils",
+        packages: &[PACKAGE],
+        suite: suite_name,
+        place,
+    };
+    wanted.fetch((apt, cache), progress, |dir, debs| {
+        closure::prune(dir, &PROGRAMS)?;
+        let version = archive::version_of(PACKAGE, debs).unwrap_or_default();
+        Ok(About { version })
+    })
 }
 
 /// Where a file of a package goes.

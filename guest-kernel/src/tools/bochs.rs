@@ -2,18 +2,17 @@
 //! Nothing is installed.
 
 use std::ffi::OsString;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cache::{Cache, CacheError, Entry};
+use super::archive::{self, ArchiveError, Wanted};
+use crate::cache::{Cache, Entry};
 use crate::child;
 use crate::confine::Allowed;
-use crate::debian::apt::{Apt, AptError, STABLE};
-use crate::debian::closure::{self, ClosureError, identity, package_version, unpack};
-use crate::debian::deb::DebError;
+use crate::debian::apt::{Apt, STABLE};
+use crate::debian::closure::{self, ClosureError};
 use crate::progress::Progress;
 
 /// The package with the display `term`; all else but the terminal's description follows from it.
@@ -21,6 +20,8 @@ const PACKAGE: &str = "bochs-term";
 /// The package with the description of the terminal [`TERMINAL`].
 const TERMINALS: &str = "ncurses-base";
 const KIND: &str = "bochs";
+/// What messages call it.
+const NAME: &str = "Bochs";
 /// The name of the emulator itself.
 const PROGRAM: &str = "bochs-bin";
 /// Folder of the devices and displays, which Bochs loads at its start.
@@ -108,29 +109,6 @@ impl Bochs {
     }
 }
 
-/// Why there is no Bochs.
-#[derive(Debug, thiserror::Error)]
-pub enum BochsError {
-    /// The unpacked Bochs does not start.
-    #[error("the Bochs that was unpacked into the cache does not start: {0}")]
-    Run(#[source] io::Error),
-    /// It starts and ends with an error.
-    #[error("the Bochs that was unpacked into the cache does not work: {0}")]
-    Broken(String),
-    /// Its files are not complete.
-    #[error("the Bochs of the archive cannot be used: {0}")]
-    Closure(#[from] ClosureError),
-    /// It cannot be fetched from the archive.
-    #[error(transparent)]
-    Apt(#[from] AptError),
-    /// A package cannot be unpacked.
-    #[error(transparent)]
-    Deb(#[from] DebError),
-    /// The cache cannot be used.
-    #[error(transparent)]
-    Cache(#[from] CacheError),
-}
-
 #[derive(Debug, Serialize, Deserialize)]
 struct About {
     version: String,
@@ -139,26 +117,17 @@ struct About {
 /// The Bochs in the cache, which is fetched if it is missing.
 ///
 /// # Errors
-/// [`BochsError`].
-pub fn bochs(cache: &Cache, progress: &dyn Progress) -> Result<Bochs, BochsError> {
-    cache.known_or_make(
-        KIND,
-        progress,
-        || find(cache),
-        || {
-            let apt = Apt::open(cache, progress)?;
-            let gone = |error: &BochsError| matches!(error, BochsError::Apt(AptError::Gone(_)));
-            let entry = apt.with_new_lists_if(gone, progress, || fetch(&apt, cache, progress))?;
-            Ok(unpacked(entry))
-        },
-    )
+/// [`ArchiveError`].
+pub fn bochs(cache: &Cache, progress: &dyn Progress) -> Result<Bochs, ArchiveError> {
+    let fetch = |apt: &Apt| fetch(apt, cache, progress);
+    archive::noted_or_fetched(cache, KIND, progress, fetch).map(unpacked)
 }
 
 /// The Bochs in the cache, if there is one. Fetches nothing.
 ///
 /// # Errors
-/// [`BochsError`].
-pub fn find(cache: &Cache) -> Result<Option<Bochs>, BochsError> {
+/// [`ArchiveError`].
+pub fn find(cache: &Cache) -> Result<Option<Bochs>, ArchiveError> {
     Ok(cache.noted(KIND)?.map(unpacked))
 }
 
@@ -180,31 +149,24 @@ fn loader_args(dir: &Path) -> Vec<OsString> {
     ]
 }
 
-fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<About>, BochsError> {
+fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<About>, ArchiveError> {
     progress.step(&format!(
         "downloading {PACKAGE} of Debian {STABLE} with its libraries"
     ));
-    let downloads = cache.scratch()?;
-    let wanted = [PACKAGE, TERMINALS];
-    let debs = apt.download_closure(&wanted, STABLE, downloads.path(), progress)?;
-    let version = debs
-        .iter()
-        .find_map(|deb| package_version(PACKAGE, deb.file_name().unwrap_or_default()))
-        .unwrap_or_else(|| "of unknown version".to_owned());
-    let id = identity(&debs);
-    if let Some(entry) = cache.find(KIND, &id)? {
-        cache.set_note(KIND, &id)?;
-        return Ok(entry);
-    }
-    progress.step("unpacking Bochs into the cache");
-    let scratch = cache.scratch()?;
-    unpack(&debs, scratch.path(), place, progress)?;
-    prune(scratch.path())?;
-    let about = About { version };
-    try_it(scratch.path())?;
-    let entry = cache.publish(scratch, KIND, &id, about)?;
-    cache.set_note(KIND, &id)?;
-    Ok(entry)
+    let wanted = Wanted {
+        kind: KIND,
+        name: NAME,
+        packages: &[PACKAGE, TERMINALS],
+        suite: STABLE,
+        place,
+    };
+    wanted.fetch((apt, cache), progress, |dir, debs| {
+        prune(dir)?;
+        try_it(dir)?;
+        let version = archive::version_of(PACKAGE, debs);
+        let version = version.unwrap_or_else(|| "of unknown version".to_owned());
+        Ok(About { version })
+    })
 }
 
 /// Where a file of a package goes.
@@ -260,7 +222,7 @@ fn prune(dir: &Path) -> Result<(), ClosureError> {
 }
 
 /// Has it print its options, for which it has to load its libraries and find its plugins.
-fn try_it(dir: &Path) -> Result<(), BochsError> {
+fn try_it(dir: &Path) -> Result<(), ArchiveError> {
     let bochs = Bochs {
         dir: dir.to_path_buf(),
         version: String::new(),
@@ -273,7 +235,8 @@ fn try_it(dir: &Path) -> Result<(), BochsError> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     child::end_with_us(&mut command);
-    let output = command.output().map_err(BochsError::Run)?;
+    let output = command.output();
+    let output = output.map_err(|error| ArchiveError::Broken(NAME, error.to_string()))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     match text.contains("Usage: bochs") || errors.contains("Usage: bochs") {
@@ -284,7 +247,7 @@ fn try_it(dir: &Path) -> Result<(), BochsError> {
                 .chain(text.lines())
                 .find(|it| it.contains("PANIC"));
             let why = why.or(errors.lines().last()).unwrap_or("it says nothing");
-            Err(BochsError::Broken(why.to_owned()))
+            Err(ArchiveError::Broken(NAME, why.to_owned()))
         }
     }
 }

@@ -12,7 +12,8 @@ use std::process::Command;
 
 use object::{Object, ObjectSymbol, SymbolKind};
 
-use super::binutils::{self, Binutils, BinutilsError, Suite};
+use super::archive::ArchiveError;
+use super::binutils::{self, Binutils, Suite};
 use crate::cache::{Cache, CacheError};
 use crate::child;
 use crate::progress::Progress;
@@ -68,8 +69,8 @@ pub struct CFunction {
 #[derive(Debug, thiserror::Error)]
 pub enum CProgramError {
     /// The assembler and linker.
-    #[error(transparent)]
-    Binutils(#[from] BinutilsError),
+    #[error("binutils: {0}")]
+    Binutils(#[from] ArchiveError),
     /// No room for it.
     #[error(transparent)]
     Cache(#[from] CacheError),

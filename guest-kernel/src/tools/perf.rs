@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cache::{Cache, CacheError, Entry};
-use crate::debian::apt::{Apt, AptError, Offer};
-use crate::debian::closure::{self, ClosureError};
-use crate::debian::deb::DebError;
+use super::archive::{self, ArchiveError, Wanted};
+use crate::cache::{Cache, Entry};
+use crate::debian::apt::{Apt, Offer};
+use crate::debian::closure;
 use crate::progress::Progress;
 
 /// perf itself, in the folder of a [`PerfTool`].
@@ -28,30 +28,6 @@ pub struct PerfTool {
     pub version: String,
 }
 
-/// Why there is no perf.
-#[derive(Debug, thiserror::Error)]
-pub enum PerfToolError {
-    /// The archive has no version that is new enough.
-    #[error(
-        "the archive has no {PACKAGE} {}.{} or later, which `--call-graph fp,defer` needs",
-        OLDEST[0],
-        OLDEST[1]
-    )]
-    TooOld,
-    /// Its libraries are not complete.
-    #[error("the packages of {PACKAGE} are not complete: {0}")]
-    Incomplete(#[from] ClosureError),
-    /// It cannot be fetched from the archive.
-    #[error(transparent)]
-    Apt(#[from] AptError),
-    /// A package cannot be unpacked.
-    #[error(transparent)]
-    Deb(#[from] DebError),
-    /// The cache cannot be used.
-    #[error(transparent)]
-    Cache(#[from] CacheError),
-}
-
 #[derive(Debug, Serialize, Deserialize)]
 struct About {
     version: String,
@@ -60,31 +36,14 @@ struct About {
 /// The perf to use: the one in the cache, else the newest in the archive.
 ///
 /// # Errors
-/// [`PerfToolError`].
-pub fn perf_tool(cache: &Cache, progress: &dyn Progress) -> Result<PerfTool, PerfToolError> {
-    cache.known_or_make(
-        KIND,
-        progress,
-        || Ok(cache.noted(KIND)?.map(unpacked)),
-        || {
-            let apt = Apt::open(cache, progress)?;
-            let gone = |error: &PerfToolError| {
-                matches!(
-                    error,
-                    PerfToolError::TooOld | PerfToolError::Apt(AptError::Gone(_))
-                )
-            };
-            let entry = apt.with_new_lists_if(gone, progress, || fetch(&apt, cache, progress))?;
-            Ok(unpacked(entry))
-        },
-    )
-}
-
-fn unpacked(entry: Entry<About>) -> PerfTool {
-    PerfTool {
+/// [`ArchiveError`].
+pub fn perf_tool(cache: &Cache, progress: &dyn Progress) -> Result<PerfTool, ArchiveError> {
+    let fetch = |apt: &Apt| fetch(apt, cache, progress);
+    let entry = archive::noted_or_fetched(cache, KIND, progress, fetch)?;
+    Ok(PerfTool {
         dir: entry.dir,
         version: entry.about.version,
-    }
+    })
 }
 
 /// The newest offer, if it is new enough.
@@ -95,28 +54,29 @@ fn choose(offers: &[Offer]) -> Option<&Offer> {
         .max_by(|a, b| a.version.cmp(&b.version))
 }
 
-fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<About>, PerfToolError> {
+fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<About>, ArchiveError> {
     let offers = apt.offers(|name| name == PACKAGE)?;
-    let offer = choose(&offers).ok_or(PerfToolError::TooOld)?;
+    let [major, minor] = OLDEST;
+    let offer = choose(&offers).ok_or_else(|| {
+        let wanted =
+            format!("{PACKAGE} {major}.{minor} or later, which `--call-graph fp,defer` needs");
+        ArchiveError::NotOffered(wanted)
+    })?;
     let (version, suite) = (offer.version.to_string(), offer.suite.as_str());
     progress.step(&format!(
         "downloading {PACKAGE} {version} of Debian {suite} with its libraries"
     ));
-    let downloads = cache.scratch()?;
-    let wanted = format!("{PACKAGE}={version}");
-    let debs = apt.download_closure(&[&wanted], suite, downloads.path(), progress)?;
-    let id = closure::identity(&debs);
-    if let Some(entry) = cache.find(KIND, &id)? {
-        cache.set_note(KIND, &id)?;
-        return Ok(entry);
-    }
-    progress.step("unpacking perf into the cache");
-    let scratch = cache.scratch()?;
-    closure::unpack(&debs, scratch.path(), place, progress)?;
-    closure::prune(scratch.path(), &[PROGRAM])?;
-    let entry = cache.publish(scratch, KIND, &id, About { version })?;
-    cache.set_note(KIND, &id)?;
-    Ok(entry)
+    let wanted = Wanted {
+        kind: KIND,
+        name: "perf",
+        packages: &[&format!("{PACKAGE}={version}")],
+        suite,
+        place,
+    };
+    wanted.fetch((apt, cache), progress, |dir, _| {
+        closure::prune(dir, &[PROGRAM])?;
+        Ok(About { version })
+    })
 }
 
 /// Where a file of a package goes.

@@ -3,9 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::debian::closure;
+use crate::debian::closure::{self, ClosureError};
 
-pub use crate::debian::closure::ClosureError;
 pub(super) use crate::debian::closure::{LIBRARIES, LOADER};
 /// QEMU itself.
 pub(super) const PROGRAM: &str = "qemu-system-x86_64";

@@ -12,12 +12,11 @@ use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cache::{Cache, CacheError, Entry};
+use super::archive::{self, ArchiveError, Wanted};
+use crate::cache::{Cache, Entry};
 use crate::child;
 use crate::confine::Allowed;
-use crate::debian::apt::{Apt, AptError, STABLE};
-use crate::debian::closure::{identity, package_version, unpack};
-use crate::debian::deb::DebError;
+use crate::debian::apt::{Apt, STABLE};
 use crate::progress::Progress;
 
 /// Names the QEMU to use: a path, or a name that is searched in `PATH`.
@@ -33,6 +32,8 @@ pub const PROGRAM: &str = files::PROGRAM;
 pub const FIRMWARE: &str = files::FIRMWARE;
 const PACKAGE: &str = "qemu-system-x86";
 const KIND: &str = "qemu";
+/// What messages call it.
+const NAME: &str = "QEMU";
 
 /// QEMU's own seccomp filter: it starts no process, gets no privileges, and does not change its scheduling
 /// (qemu(1), `-sandbox`). A guest that breaks out of it is left with that.
@@ -95,21 +96,9 @@ pub enum QemuError {
     /// The QEMU in `UNWINDLAB_QEMU` cannot be used.
     #[error("{QEMU_VARIABLE}: {program} {source}")]
     Chosen { program: String, source: Unusable },
-    /// The unpacked QEMU does not start.
-    #[error("the QEMU that was unpacked into the cache does not start: {0}")]
-    Broken(#[source] Unusable),
-    /// Its libraries are not complete.
-    #[error("the QEMU of the archive cannot be used: {0}")]
-    Closure(#[from] files::ClosureError),
-    /// It cannot be fetched from the archive.
+    /// Debian's cannot be fetched or run.
     #[error(transparent)]
-    Apt(#[from] AptError),
-    /// A package cannot be unpacked.
-    #[error(transparent)]
-    Deb(#[from] DebError),
-    /// The cache cannot be used.
-    #[error(transparent)]
-    Cache(#[from] CacheError),
+    Archive(#[from] ArchiveError),
 }
 
 /// Why a QEMU is not used: what follows its name in a message.
@@ -155,16 +144,8 @@ pub fn debian(cache: &Cache, progress: &dyn Progress) -> Result<PathBuf, QemuErr
 }
 
 fn entry(cache: &Cache, progress: &dyn Progress) -> Result<Entry<About>, QemuError> {
-    cache.known_or_make(
-        KIND,
-        progress,
-        || Ok(cache.noted(KIND)?),
-        || {
-            let apt = Apt::open(cache, progress)?;
-            let gone = |error: &QemuError| matches!(error, QemuError::Apt(AptError::Gone(_)));
-            apt.with_new_lists_if(gone, progress, || fetch(&apt, cache, progress))
-        },
-    )
+    let fetch = |apt: &Apt| fetch(apt, cache, progress);
+    Ok(archive::noted_or_fetched(cache, KIND, progress, fetch)?)
 }
 
 /// The QEMU that [`qemu`] would return without fetching anything.
@@ -246,7 +227,7 @@ fn numbers(version: &str) -> Option<(u32, u32)> {
 }
 
 fn known(cache: &Cache) -> Result<Option<Qemu>, QemuError> {
-    Ok(cache.noted(KIND)?.map(unpacked))
+    Ok(cache.noted(KIND).map_err(ArchiveError::from)?.map(unpacked))
 }
 
 fn unpacked(entry: Entry<About>) -> Qemu {
@@ -280,37 +261,31 @@ fn loader_args(dir: &Path) -> Vec<OsString> {
     ]
 }
 
-fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<About>, QemuError> {
+fn fetch(apt: &Apt, cache: &Cache, progress: &dyn Progress) -> Result<Entry<About>, ArchiveError> {
     progress.step(&format!(
         "downloading {PACKAGE} of Debian {STABLE} with its libraries (this system has no \
          QEMU {}.{} or later)",
         OLDEST.0, OLDEST.1
     ));
-    let downloads = cache.scratch()?;
-    let debs = apt.download_closure(&[PACKAGE], STABLE, downloads.path(), progress)?;
-    let packaged = debs
-        .iter()
-        .find_map(|deb| package_version(PACKAGE, deb.file_name().unwrap_or_default()));
-    let package = match packaged {
-        Some(version) => format!("{PACKAGE} {version} of {STABLE}"),
-        None => format!("{PACKAGE} of {STABLE}"),
+    let wanted = Wanted {
+        kind: KIND,
+        name: NAME,
+        packages: &[PACKAGE],
+        suite: STABLE,
+        place: files::place,
     };
-    let id = identity(&debs);
-    if let Some(entry) = cache.find(KIND, &id)? {
-        cache.set_note(KIND, &id)?;
-        return Ok(entry);
-    }
-
-    progress.step("unpacking QEMU into the cache");
-    let scratch = cache.scratch()?;
-    unpack(&debs, scratch.path(), files::place, progress)?;
-    files::prune(scratch.path())?;
-    let mut command = Command::new(scratch.path().join(files::LOADER));
-    command.args(loader_args(scratch.path())).args(SANDBOX);
-    let version = version(&mut command).map_err(QemuError::Broken)?;
-    let entry = cache.publish(scratch, KIND, &id, About { version, package })?;
-    cache.set_note(KIND, &id)?;
-    Ok(entry)
+    wanted.fetch((apt, cache), progress, |dir, debs| {
+        files::prune(dir)?;
+        let mut command = Command::new(dir.join(files::LOADER));
+        command.args(loader_args(dir)).args(SANDBOX);
+        let package = match archive::version_of(PACKAGE, debs) {
+            Some(version) => format!("{PACKAGE} {version} of {STABLE}"),
+            None => format!("{PACKAGE} of {STABLE}"),
+        };
+        let version = version(&mut command)
+            .map_err(|error| ArchiveError::Broken(NAME, format!("it {error}")))?;
+        Ok(About { version, package })
+    })
 }
 
 #[cfg(test)]
