@@ -17,6 +17,7 @@
 //! - [`findings()`](findings::findings): the findings that a kernel has by its code
 //! - [`bug_report()`](bug_report::bug_report): a finding as a kernel maintainer wants to be told of it
 //! - [`merge()`](merge::merge): the results of parts that several machines made, as one
+//! - [`self_test()`](self_test::self_test): the VMM's own checks of a KVM
 //! - [`costs()`](costs::costs): what a sample with a user stack costs
 //! - [`designs()`](designs::designs): the kernel's unwinding beside that in user mode
 //! - [`measure()`](bench::measure): what is promised, measured
@@ -41,6 +42,7 @@ pub mod replay;
 pub mod replay_file;
 pub mod requests;
 pub mod run;
+pub mod self_test;
 pub mod series;
 pub mod setups;
 mod suite;

@@ -11,6 +11,7 @@ use super::bench::BenchArgs;
 use super::bisect::BisectArgs;
 use super::check::CheckArgs;
 use super::costs::CostsArgs;
+use super::doctor::DoctorArgs;
 use super::merge::MergeArgs;
 use super::mutants::MutantsArgs;
 use super::replay::ReplayArgs;
@@ -111,8 +112,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Print the JSON schema of scenario files or of results.
     Schema(SchemaArgs),
-    /// Show which KVM host, kernel and QEMU would be used, and why.
-    Doctor,
+    /// Show which KVM host, kernel and QEMU would be used, and why; or test a KVM.
+    Doctor(DoctorArgs),
     /// Print the manual page, or write one page for each command to a folder.
     Man(ManArgs),
     /// Print a completion script for a shell.

@@ -8,6 +8,7 @@ mod bisect;
 mod cache;
 mod check;
 mod costs;
+mod doctor;
 mod error;
 mod generated;
 mod kernel;
@@ -115,6 +116,7 @@ fn dispatch(command: Command, context: Context<'_>, spinner: &Spinner) -> Result
         Command::Setups(args) => return setups::setups(&args, context, spinner),
         Command::Bench(args) => return bench::bench(&args, context, spinner),
         Command::Bisect(args) => return bisect::bisect(&args, context, spinner),
+        Command::Doctor(args) => return doctor::doctor(&args, context, spinner),
         Command::Cache(CacheCommand::Verify) => return cache::verify(context, spinner),
         Command::Cache(CacheCommand::List) => cache::list(context, spinner)?,
         Command::Cache(CacheCommand::Prune(args)) => cache::prune(args, context, spinner)?,
@@ -133,7 +135,6 @@ fn dispatch(command: Command, context: Context<'_>, spinner: &Spinner) -> Result
             SchemaOf::Scenario => schema::schema()?,
             SchemaOf::Result => json::schema()?,
         })?,
-        Command::Doctor => print(&context.provider.doctor()?)?,
         Command::Man(args) => manual::man(&args)?,
         Command::Completions(args) => manual::completions(&args)?,
     }

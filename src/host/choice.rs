@@ -87,6 +87,22 @@ pub fn choose(asked: KvmHost) -> Result<HostChoice, NativeError> {
     }
 }
 
+/// Chooses what is checked: this machine's /dev/kvm, whether or not it can run kernels, unless another one is asked for.
+///
+/// # Errors
+/// [`OpenKvmError`] where there is none.
+pub fn choose_to_check(asked: KvmHost) -> Result<HostChoice, OpenKvmError> {
+    let why = || "asked for by --kvm-host".to_owned();
+    Ok(match asked {
+        KvmHost::Emulated => HostChoice::Emulated { why: why() },
+        KvmHost::EmulatedIntel => HostChoice::EmulatedIntel { why: why() },
+        KvmHost::Auto | KvmHost::Native => HostChoice::Native {
+            kvm: unwindlab_vmm::open_kvm()?,
+            why: "this machine's /dev/kvm, which is checked".to_owned(),
+        },
+    })
+}
+
 /// Opens /dev/kvm if it can run a kernel.
 fn open_native() -> Result<Kvm, NativeError> {
     let kvm = unwindlab_vmm::open_kvm()?;

@@ -201,6 +201,21 @@ pub trait Provider: Sync {
     /// # Errors
     /// [`ProviderError`].
     fn doctor(&self) -> Result<String, ProviderError>;
+
+    /// A KVM host to be checked, whether or not it can run kernels: this machine's /dev/kvm, unless another one is asked for.
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    fn host_to_check(
+        &self,
+        _request: HostRequest<'_>,
+        _progress: &dyn Progress,
+        _interrupt: &Interrupt,
+    ) -> Result<Box<dyn Executor>, ProviderError> {
+        Err(ProviderError::Unavailable(
+            "there is no KVM host here".to_owned(),
+        ))
+    }
 }
 
 /// A KVM host that is wanted.

@@ -17,7 +17,7 @@ use unwindlab_guest_kernel::{
 };
 
 use super::cached_kernel::CachedKernel;
-use super::choice::{HostChoice, choose};
+use super::choice::{HostChoice, choose, choose_to_check};
 use super::kernel_request::KernelRequest;
 use super::provider::{HostRequest, Provider, ProviderError, TestKernel};
 use unwindlab_engine::host::emulated::GivenKernel;
@@ -41,10 +41,10 @@ const OUTER_MEMORY_MIB: u32 = 6144;
 pub struct ThisMachine;
 
 impl ThisMachine {
-    /// What an outer machine for `kernel` is made of, and `uname -r` of the outer kernel.
+    /// What an outer machine for `kernel`, if there is one, is made of, and `uname -r` of the outer kernel.
     fn outer(
         &self,
-        kernel: &dyn TestKernel,
+        kernel: Option<&dyn TestKernel>,
         request: HostRequest<'_>,
         progress: &dyn Progress,
     ) -> Result<(OuterMachine, String), ProviderError> {
@@ -56,10 +56,7 @@ impl ThisMachine {
             init,
             modules: modules(outer.modules, ""),
             // A machine that must not hear of anything once it runs.
-            kernels: { request.seed.is_some() }
-                .then(|| (kernel.hash().to_owned(), kernel.path().to_owned()))
-                .into_iter()
-                .collect(),
+            kernels: image(kernel.filter(|_| request.seed.is_some())),
             perf_tool: request.perf_tool.map(Path::to_owned),
             peer: request.peer.map(Path::to_owned),
         });
@@ -76,10 +73,10 @@ impl ThisMachine {
         Ok((machine, outer.release))
     }
 
-    /// What an outer machine in Bochs for `kernel` is made of.
+    /// What an outer machine in Bochs for `kernel`, if there is one, is made of.
     fn outer_intel(
         &self,
-        kernel: &dyn TestKernel,
+        kernel: Option<&dyn TestKernel>,
         request: HostRequest<'_>,
         progress: &dyn Progress,
     ) -> Result<emulated_intel::OuterMachine, ProviderError> {
@@ -89,7 +86,7 @@ impl ThisMachine {
             init: "/proc/self/exe".into(),
             // Bochs 3.0 refuses what `kvm_intel` asks for with it (docs/intel.md).
             modules: modules(outer.intel_modules, "enable_apicv=0"),
-            kernels: vec![(kernel.hash().to_owned(), kernel.path().to_owned())],
+            kernels: image(kernel),
             perf_tool: request.perf_tool.map(Path::to_owned),
             peer: request.peer.map(Path::to_owned),
         });
@@ -99,6 +96,54 @@ impl ThisMachine {
             initramfs,
         })
     }
+
+    /// Starts a KVM host that can boot `kernel`, if there is one.
+    fn start(
+        &self,
+        choice: HostChoice,
+        kernel: Option<&dyn TestKernel>,
+        request: HostRequest<'_>,
+        progress: &dyn Progress,
+        interrupt: &Interrupt,
+    ) -> Result<Box<dyn Executor>, ProviderError> {
+        Ok(match choice {
+            HostChoice::Native { kvm, why } => {
+                let perf_tool = request
+                    .perf_tool
+                    .map(unwindlab_engine::host::perf_tool::archive)
+                    .transpose();
+                let images = image(kernel).into_iter();
+                let given = Given {
+                    kernels: images.map(|(hash, path)| (hash, path.into())).collect(),
+                    perf_tool: perf_tool.map_err(unavailable)?,
+                    peer: request.peer.map(Into::into),
+                };
+                let program = std::env::current_exe().map_err(unavailable)?;
+                let host = native::process::start(&program, &kvm, &given, &why, interrupt)?;
+                Box::new(host)
+            }
+            HostChoice::Emulated { why } => {
+                let (machine, _) = self.outer(kernel, request, progress)?;
+                let given = kernel.map(|kernel| GivenKernel {
+                    hash: kernel.hash(),
+                    path: kernel.path(),
+                });
+                let host = emulated::start(&machine, given, &why, progress, interrupt)?;
+                Box::new(host)
+            }
+            HostChoice::EmulatedIntel { why } => {
+                let machine = self.outer_intel(kernel, request, progress)?;
+                let host = emulated_intel::start(&machine, &why, progress, interrupt)?;
+                Box::new(host)
+            }
+        })
+    }
+}
+
+/// Content hash and file of a kernel that an initramfs has in it.
+fn image(kernel: Option<&dyn TestKernel>) -> Vec<(String, PathBuf)> {
+    let image = kernel.map(|it| (it.hash().to_owned(), it.path().to_owned()));
+    image.into_iter().collect()
 }
 
 /// Modules in load order, the last of which, for the CPU's vendor, has these parameters.
@@ -251,7 +296,7 @@ impl Provider for ThisMachine {
         interrupt: &Interrupt,
     ) -> Result<Box<dyn Executor>, ProviderError> {
         if let Some(seed) = request.seed {
-            let (machine, release) = self.outer(kernel, request, progress)?;
+            let (machine, release) = self.outer(Some(kernel), request, progress)?;
             let host = Deterministic::new(machine, &release, seed, interrupt);
             return Ok(Box::new(host));
         }
@@ -260,36 +305,17 @@ impl Provider for ThisMachine {
                 "no native KVM host: {error}; --kvm-host emulated needs none"
             ))
         })?;
-        match choice {
-            HostChoice::Native { kvm, why } => {
-                let perf_tool = request
-                    .perf_tool
-                    .map(unwindlab_engine::host::perf_tool::archive)
-                    .transpose();
-                let given = Given {
-                    kernels: vec![(kernel.hash().to_owned(), kernel.path().into())],
-                    perf_tool: perf_tool.map_err(unavailable)?,
-                    peer: request.peer.map(Into::into),
-                };
-                let program = std::env::current_exe().map_err(unavailable)?;
-                let host = native::process::start(&program, &kvm, &given, &why, interrupt)?;
-                Ok(Box::new(host))
-            }
-            HostChoice::Emulated { why } => {
-                let (machine, _) = self.outer(kernel, request, progress)?;
-                let given = GivenKernel {
-                    hash: kernel.hash(),
-                    path: kernel.path(),
-                };
-                let host = emulated::start(&machine, given, &why, progress, interrupt)?;
-                Ok(Box::new(host))
-            }
-            HostChoice::EmulatedIntel { why } => {
-                let machine = self.outer_intel(kernel, request, progress)?;
-                let host = emulated_intel::start(&machine, &why, progress, interrupt)?;
-                Ok(Box::new(host))
-            }
-        }
+        self.start(choice, Some(kernel), request, progress, interrupt)
+    }
+
+    fn host_to_check(
+        &self,
+        request: HostRequest<'_>,
+        progress: &dyn Progress,
+        interrupt: &Interrupt,
+    ) -> Result<Box<dyn Executor>, ProviderError> {
+        let choice = choose_to_check(request.kvm_host).map_err(unavailable)?;
+        self.start(choice, None, request, progress, interrupt)
     }
 
     fn peer(

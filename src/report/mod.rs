@@ -3,7 +3,7 @@
 //! - `run`: [`table`], [`mod@known`] and [`failure`] for people, [`tap`], [`json`], [`junit`], [`kcidb`] and [`github`] for machines,
 //!   [`artifacts`], [`perf_data`] and [`trace_events`] for the files that stay, each an [`output_file`]
 //! - `check`: [`recording`]; `report`: [`bug_report`]
-//! - `soak`: [`soak`]
+//! - `soak`: [`soak`]; `doctor`: [`self_test`]
 //! - `sweep`: [`mod@sweep`], with [`coverage`] of the source
 //! - `sweep --requests`: [`requests`]
 //! - `setups`: [`setups`]
@@ -42,6 +42,7 @@ pub mod perf_data;
 mod plain;
 pub mod recording;
 pub mod requests;
+pub mod self_test;
 pub mod setups;
 pub mod soak;
 pub mod sweep;

@@ -93,10 +93,12 @@
 //! - `checkpoint`: the state of RAM, vCPUs and devices
 //! - `machine`: all of it as one machine, which the controller owns
 //! - [`probe`]: whether a KVM can run an unmodified kernel
+//! - [`checks`]: the VMM's own checks of a KVM, by tiny guests
 #![deny(missing_docs)]
 
 mod boot;
 mod checkpoint;
+pub mod checks;
 mod debug;
 mod devices;
 mod inject;

@@ -11,6 +11,7 @@ use std::io::{Read, Write};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
+use crate::plan::self_test::SelfTestMessage;
 use crate::plan::sweep::{Message, SweepPlan};
 use crate::plan::{TrialPlan, TrialProgress};
 use unwindlab_oracle::trace::Recording;
@@ -34,6 +35,12 @@ pub enum ToHost {
     Sweep(Box<SweepPlan>),
     /// Make one measurement. Answered by `Bench`.
     Bench(Measurement),
+    /// Make the VMM's own checks, each within so many milliseconds. Answered by `SelfTest` messages, the last of which is `Done` or
+    /// `Failed`.
+    SelfTest {
+        /// How long a check may take, in the time of the machine it runs on.
+        limit_ms: u64,
+    },
     /// Take a kernel under test: behind this message come so many bytes of its image. Not answered.
     Kernel {
         /// Its content hash.
@@ -70,6 +77,8 @@ pub enum FromHost {
     Sweep(Box<Message>),
     /// The measurement, or why it could not be made.
     Bench(Result<MeasuredFigures, NotMeasured>),
+    /// The self-test got somewhere.
+    SelfTest(SelfTestMessage),
     /// It waits for orders.
     Idle {
         /// Guests that wait for their next trial.

@@ -2,7 +2,7 @@
 //! [`emulated_intel`] in one in Bochs.
 //!
 //! Each is a [`process`] that touches guests so that the command does not. The command's side: `conversation` is an order and its answers,
-//! `console` what the process prints. The process's side: `serve`, with `outbox`. Both speak the language of [`channel`].
+//! `console` what the process prints. The process's side: `serve`, with `outbox` and `self_test`. Both speak the language of [`channel`].
 
 pub mod channel;
 mod closure;
@@ -14,6 +14,7 @@ pub mod native;
 mod outbox;
 pub mod perf_tool;
 pub mod process;
+mod self_test;
 mod serve;
 
 use crate::plan::TrialProgress;

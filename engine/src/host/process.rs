@@ -17,6 +17,7 @@ use super::console::{self, HostConsole};
 use super::conversation::{Answer, HostError, out_of_turn, trial_answer, until_last};
 use crate::interrupt::Interrupt;
 use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
+use crate::plan::self_test::SelfTestMessage;
 use crate::plan::sweep::{Message, SweepPlan};
 use crate::plan::{Executor, InfraError, Progress, TrialPlan};
 use crate::text::printable;
@@ -30,6 +31,10 @@ pub(super) struct Limits {
     pub(super) sweep: Duration,
     /// A measurement has limits of its own, several in a row; it says nothing before its end.
     pub(super) measurement: Duration,
+    /// A self-test speaks after every check.
+    pub(super) check: Duration,
+    /// What a check may take, in the host's own time.
+    pub(super) check_there: Duration,
 }
 
 impl Limits {
@@ -38,6 +43,8 @@ impl Limits {
         trial: Duration::from_secs(30),
         sweep: Duration::from_secs(90),
         measurement: Duration::from_secs(300),
+        check: Duration::from_secs(90),
+        check_there: Duration::from_secs(40),
     };
 }
 
@@ -244,6 +251,25 @@ impl Executor for HostProcess {
         let order = ToHost::Bench(measurement.clone());
         self.order(&order, self.limits.measurement, |message| match message {
             FromHost::Bench(answer) => Break(Ok(answer)),
+            other => out_of_turn(other),
+        })
+    }
+
+    fn self_test(
+        &mut self,
+        take: &mut dyn FnMut(SelfTestMessage) -> bool,
+    ) -> Result<(), InfraError> {
+        let limit_ms = u64::try_from(self.limits.check_there.as_millis()).unwrap_or(u64::MAX);
+        let order = ToHost::SelfTest { limit_ms };
+        self.order(&order, self.limits.check, |message| match message {
+            FromHost::SelfTest(message) => {
+                let last = matches!(message, SelfTestMessage::Done | SelfTestMessage::Failed(_));
+                match (take(message), last) {
+                    (false, _) => Break(Err(HostError::Interrupted)),
+                    (true, true) => Break(Ok(())),
+                    (true, false) => Continue(()),
+                }
+            }
             other => out_of_turn(other),
         })
     }

@@ -2,10 +2,12 @@
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::native::Native;
 use super::outbox::Outbox;
+use super::self_test;
 use crate::plan::TrialPlan;
 use crate::plan::measurement::NotMeasured;
 
@@ -84,6 +86,14 @@ fn carry_out(
         // A command that does not want to wait ends the whole machine.
         ToHost::Bench(order) => {
             FromHost::Bench(native.bench(&order, &|| true).map_err(NotMeasured::from))
+        }
+        ToHost::SelfTest { limit_ms } => {
+            let mut sent = Ok(());
+            self_test::run(Duration::from_millis(limit_ms), &mut |message| {
+                sent = channel::send(port, &FromHost::SelfTest(message));
+                sent.is_ok()
+            });
+            return Ok(sent?);
         }
         ToHost::Kernel { hash, bytes } => {
             let path = place.keep_kernel(&hash, bytes, port)?;

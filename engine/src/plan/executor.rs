@@ -2,6 +2,7 @@
 
 use super::TrialPlan;
 use super::measurement::{MeasuredFigures, Measurement, NotMeasured};
+use super::self_test::SelfTestMessage;
 use super::sweep::{Message, SweepPlan};
 use unwindlab_oracle::trace::Recording;
 use unwindlab_oracle::trace::recording::TrialEnd;
@@ -58,6 +59,20 @@ pub trait Executor {
     ) -> Result<Result<MeasuredFigures, NotMeasured>, InfraError> {
         Err(InfraError {
             reason: "this KVM host cannot make measurements".to_owned(),
+            console: String::new(),
+        })
+    }
+
+    /// Makes the VMM's own checks. `take` gets its messages and returns whether to go on.
+    ///
+    /// # Errors
+    /// [`InfraError`] if the KVM host is lost, or `take` returned false.
+    fn self_test(
+        &mut self,
+        _take: &mut dyn FnMut(SelfTestMessage) -> bool,
+    ) -> Result<(), InfraError> {
+        Err(InfraError {
+            reason: "this KVM host cannot test itself".to_owned(),
             console: String::new(),
         })
     }

@@ -6,6 +6,7 @@ pub mod exit;
 pub mod machine;
 pub mod measurement;
 pub mod progress;
+pub mod self_test;
 pub mod shard;
 pub mod sweep;
 pub mod token;

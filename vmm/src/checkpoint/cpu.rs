@@ -28,6 +28,8 @@ const CLOCKS: [u32; 3] = [msr::TSC, 0x4000_0010, 0x4000_0020];
 /// `IA32_SYSENTER_ESP` and `_EIP`: on an AMD CPU, KVM stores only their lower halves
 /// (`svm_set_msr`, arch/x86/kvm/svm/svm.c, 6.12). Such a CPU has no SYSENTER in long mode.
 const SYSENTER: [u32; 2] = [0x175, 0x176];
+/// CR4.PGE: pages may be global.
+const CR4_GLOBAL_PAGES: u64 = 1 << 7;
 /// Offsets of the current count of the LAPIC's timer, which counts by itself.
 const LAPIC_CURRENT_COUNT: std::ops::Range<usize> = 0x390..0x394;
 
@@ -92,6 +94,7 @@ impl CpuState {
         let fd = &vcpu.fd;
         fd.set_mp_state(self.mp_state)
             .map_err(failed("set the MP state"))?;
+        forget_translations(fd, &self.sregs)?;
         fd.set_sregs(&self.sregs)
             .map_err(failed("set the system registers"))?;
         fd.set_regs(&self.regs)
@@ -152,6 +155,19 @@ impl CpuState {
             });
         parts.chain(lapic).chain(msrs).collect()
     }
+}
+
+/// Has the CPU forget what it remembers of page tables, once `wanted` is set behind this: those in memory change with a restore.
+/// `KVM_SET_SREGS` does that only where CR0, CR3, CR4 or EFER change (`__set_sregs()`, arch/x86/kvm/x86.c, 6.12), and CR3 is mostly
+/// the same. So CR4.PGE changes, whose change is a flush of everything (Intel SDM vol. 3,
+/// "Operations that Invalidate TLBs and Paging-Structure Caches"; AMD APM vol. 2, "TLB Management").
+fn forget_translations(fd: &VcpuFd, wanted: &kvm_sregs) -> Result<(), CheckpointError> {
+    let other = kvm_sregs {
+        cr4: wanted.cr4 ^ CR4_GLOBAL_PAGES,
+        ..*wanted
+    };
+    let set = fd.set_sregs(&other);
+    set.map_err(failed("have the CPU forget translations"))
 }
 
 /// The host's time-stamp counter.

@@ -7,7 +7,8 @@
 //!
 //! The controller may write the byte while the vCPU runs, and the owner of the stopped vCPU may.
 //! The owner clears it before it hands the vCPU to its thread; the thread never does, as it could
-//! wipe out a new request.
+//! wipe out a new request. Where the thread itself wants `KVM_RUN` to return at once, it writes
+//! another value, and takes back only that.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -16,6 +17,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use kvm_bindings::kvm_run;
 use vmm_sys_util::signal::{SIGRTMIN, register_signal_handler};
+
+/// The values of the byte. To KVM, all but 0 are the same.
+const RUN: u8 = 0;
+const REQUESTED: u8 = 1;
+const HELD: u8 = 2;
 
 /// A second mapping of a vCPU's shared page, for access to `immediate_exit` only.
 #[derive(Debug)]
@@ -61,17 +67,37 @@ impl RunPage {
 
     /// Requests a return from `KVM_RUN`. The caller must send the signal.
     pub(crate) fn request(&self) {
-        self.immediate_exit().store(1, Ordering::SeqCst);
+        self.immediate_exit().store(REQUESTED, Ordering::SeqCst);
     }
 
     /// Withdraws the request. Only the owner of the stopped vCPU may.
     pub(crate) fn clear(&self) {
-        self.immediate_exit().store(0, Ordering::SeqCst);
+        self.immediate_exit().store(RUN, Ordering::SeqCst);
+    }
+
+    /// Has `KVM_RUN` return at once, until [`let_go`](Self::let_go). For whoever runs the vCPU; no request is lost.
+    pub(crate) fn hold(&self) {
+        self.replace(RUN, HELD);
+    }
+
+    /// The end of [`hold`](Self::hold).
+    pub(crate) fn let_go(&self) {
+        self.replace(HELD, RUN);
+    }
+
+    fn replace(&self, from: u8, to: u8) {
+        // Any other value is a request, which stays.
+        let _ = { self.immediate_exit() }.compare_exchange(
+            from,
+            to,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
     }
 
     /// Whether a return is requested.
     pub(crate) fn requested(&self) -> bool {
-        self.immediate_exit().load(Ordering::SeqCst) != 0
+        self.immediate_exit().load(Ordering::SeqCst) == REQUESTED
     }
 }
 

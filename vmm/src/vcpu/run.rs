@@ -236,9 +236,15 @@ fn unhandled(what: &str, error: impl Display) -> Stop {
 }
 
 /// Completes an access, which KVM does only when the vCPU next runs: until then the instruction
-/// pointer is still on it. With the request to return set, `KVM_RUN` does nothing else.
+/// pointer is still on it. Held back, `KVM_RUN` does nothing else.
 fn complete_output(vcpu: &mut Vcpu, ports: &Ports) -> Option<Stop> {
-    vcpu.run_page.request();
+    vcpu.run_page.hold();
+    let stop = completed(vcpu, ports);
+    vcpu.run_page.let_go();
+    stop
+}
+
+fn completed(vcpu: &mut Vcpu, ports: &Ports) -> Option<Stop> {
     loop {
         match run_once(&mut vcpu.fd, ports, vcpu.counters.as_mut()) {
             // KVM reports a single step here; then both are done.

@@ -3,13 +3,23 @@
 //! They are entered as a kernel is: 64-bit mode, 4 GiB mapped to themselves, interrupts off,
 //! a stack. They talk by the doorbell ports 0xe0 to 0xef, which `out imm8, eax` reaches.
 
-#![allow(dead_code, reason = "each test program uses a part of this")]
+#![allow(
+    dead_code,
+    unused_imports,
+    unused_macros,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::tests_outside_test_module,
+    reason = "all of it is for tests, and each test program uses a part of it"
+)]
 
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::Write;
 use std::time::Duration;
 
+use unwindlab_vmm::checks::{self, Effort, Lab, Verdict};
 use unwindlab_vmm::{Kernel, Kvm, Machine, MachineConfig, Pmu, Stop, open_kvm};
 
 /// The doorbell most guests use.
@@ -90,13 +100,35 @@ pub fn next_stop(machine: &mut Machine) -> Stop {
     event.stop
 }
 
-/// Whether KVM runs kernel code as a CPU does; where not, says so. Tests that need it end there.
-pub fn runs_kernel_code() -> bool {
-    let report = unwindlab_vmm::probe::probe(&kvm()).unwrap();
-    if !report.is_usable() {
-        skipped(&report);
+/// Makes a test of each check of the VMM's that is named.
+macro_rules! tests {
+    ($($name:ident)+) => {
+        $(
+            #[test]
+            fn $name() {
+                $crate::guest::check(stringify!($name));
+            }
+        )+
+    };
+}
+pub(crate) use tests;
+
+/// Longer than a check takes, on an emulated and busy host too.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Makes a check, in full; where it needs more than this KVM has, says so.
+pub fn check(name: &str) {
+    let lab =
+        Lab::open(Effort::Full).unwrap_or_else(|error| panic!("these tests need KVM: {error}"));
+    let check = checks::all().find(|it| it.name == name).unwrap();
+    match check.run(&lab, LIMIT) {
+        Verdict::Ok => {}
+        Verdict::Failed(failure) => panic!("{failure}"),
+        Verdict::NotAvailable(why) => match lab.unfit() {
+            Some(unfit) => skipped(&format_args!("{why}; {unfit}")),
+            None => skipped(&why),
+        },
     }
-    report.is_usable()
 }
 
 /// Says why this test ends here, past the test harness, which swallows the output of tests that pass.
@@ -105,24 +137,4 @@ pub fn skipped(reason: &impl Display) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("test");
     writeln!(terminal, "SKIPPED {test}: {reason}").unwrap();
-}
-
-/// Where guests with an interrupt table expect it; its handlers are 256 bytes apart, the
-/// first 256 bytes behind the start of the guest.
-pub const INTERRUPT_TABLE: u64 = 0x20_0000;
-
-/// Writes an interrupt table: the n-th of `vectors` goes to the guest's n-th handler.
-pub fn write_interrupt_table(machine: &Machine, vectors: &[u64]) {
-    for (index, vector) in (1..).zip(vectors) {
-        let handler = ADDRESS + 0x100 * index;
-        // Code segment 0x10; present, interrupt gate.
-        let gate = handler & 0xffff | 0x10 << 16 | 0x8e00 << 32 | (handler >> 16 & 0xffff) << 48;
-        let at = INTERRUPT_TABLE + 16 * vector;
-        machine.memory().store_u64(at, gate).unwrap();
-        machine.memory().store_u64(at + 8, 0).unwrap();
-    }
-    let pointer = INTERRUPT_TABLE - 16;
-    let mut bytes = vec![0xff, 0x0f];
-    bytes.extend(INTERRUPT_TABLE.to_le_bytes());
-    machine.memory().write(pointer, &bytes).unwrap();
 }

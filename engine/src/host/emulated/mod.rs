@@ -49,14 +49,14 @@ pub struct GivenKernel<'a> {
     pub path: &'a Path,
 }
 
-/// Starts a host that can boot `kernel`: from a saved state, or else by booting the outer machine. One that dies in its boot, where
+/// Starts a host that can boot `kernel`, if there is one: from a saved state, or else by booting the outer machine. One that dies in its boot, where
 /// no guest has executed anything, is started again as [`starts`] has it; [`Executor::host`](crate::plan::Executor::host) says so.
 ///
 /// # Errors
 /// [`InfraError`] with the console when it does not come up.
 pub fn start(
     outer: &OuterMachine,
-    kernel: GivenKernel<'_>,
+    kernel: Option<GivenKernel<'_>>,
     why: &str,
     progress: &dyn Progress,
     interrupt: &Interrupt,
@@ -82,7 +82,9 @@ pub fn start(
     host.about.release = release;
     host.names = names;
     host.save_bare()?;
-    host.give(kernel)?;
+    if let Some(kernel) = kernel {
+        host.give(kernel)?;
+    }
     Ok(host)
 }
 
@@ -90,7 +92,7 @@ pub fn start(
 /// did not.
 fn go_on(
     outer: &OuterMachine,
-    kernel: GivenKernel<'_>,
+    kernel: Option<GivenKernel<'_>>,
     names: &Names,
     interrupt: &Interrupt,
     told: &mut String,
@@ -98,7 +100,8 @@ fn go_on(
     let Some(machines) = &outer.saved else {
         return Ok(None);
     };
-    for (id, knows_kernel) in [(&names.with_guests, true), (&names.bare, false)] {
+    let with_guests = kernel.map(|_| (&names.with_guests, true));
+    for (id, knows_kernel) in with_guests.into_iter().chain([(&names.bare, false)]) {
         match load(outer, machines, id, interrupt) {
             Ok(None) => {}
             Err(HostError::Interrupted) => {
@@ -114,7 +117,9 @@ fn go_on(
                 if knows_kernel {
                     return Ok(Some((host, "saved with guests")));
                 }
-                host.give(kernel)?;
+                if let Some(kernel) = kernel {
+                    host.give(kernel)?;
+                }
                 return Ok(Some((host, "saved")));
             }
         }
@@ -133,14 +138,17 @@ struct Names {
 
 impl Names {
     /// A machine that is not saved needs none.
-    fn of(outer: &OuterMachine, kernel: GivenKernel<'_>) -> io::Result<Self> {
+    fn of(outer: &OuterMachine, kernel: Option<GivenKernel<'_>>) -> io::Result<Self> {
         let Some(machines) = &outer.saved else {
             return Ok(Self::default());
         };
         let bare = outer.identity(machines)?;
-        let kernel: String = kernel.hash.chars().take(32).collect();
+        let with_guests = kernel.map(|kernel| {
+            let kernel: String = kernel.hash.chars().take(32).collect();
+            format!("{bare}-{kernel}")
+        });
         Ok(Self {
-            with_guests: format!("{bare}-{kernel}"),
+            with_guests: with_guests.unwrap_or_default(),
             bare,
         })
     }

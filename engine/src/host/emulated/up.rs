@@ -9,6 +9,7 @@ use crate::host::channel::ToHost;
 use crate::host::conversation::HostError;
 use crate::host::process::HostProcess;
 use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
+use crate::plan::self_test::SelfTestMessage;
 use crate::plan::sweep::{Message, SweepPlan};
 use crate::plan::{Executor, InfraError, Progress, TrialPlan};
 
@@ -85,6 +86,13 @@ impl Executor for Emulated {
         measurement: &Measurement,
     ) -> Result<Result<MeasuredFigures, NotMeasured>, InfraError> {
         self.process.bench(measurement)
+    }
+
+    fn self_test(
+        &mut self,
+        take: &mut dyn FnMut(SelfTestMessage) -> bool,
+    ) -> Result<(), InfraError> {
+        self.process.self_test(take)
     }
 
     fn distrust(&mut self) -> bool {

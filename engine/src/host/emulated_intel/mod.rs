@@ -34,6 +34,8 @@ const LIMITS: Limits = Limits {
     trial: Duration::from_secs(10 * 60),
     sweep: Duration::from_secs(30 * 60),
     measurement: Duration::from_secs(60 * 60),
+    check: Duration::from_secs(10 * 60),
+    check_there: Duration::from_secs(20),
 };
 /// RAM in MiB: no more than Bochs has without a file to swap to.
 const MEMORY_MIB: u32 = 2048;

@@ -53,7 +53,7 @@ impl Given {
 }
 
 /// Starts it, confined as [`confine`] has it, and waits for its hello. `program` is the program that has [`main`]; `kvm` is known to be
-/// fit (see [`unwindlab_vmm::probe`]); `why` it was chosen, in one line.
+/// fit (see [`unwindlab_vmm::probe`]), unless it is to be checked; `why` it was chosen, in one line.
 ///
 /// # Errors
 /// [`InfraError`], with what it said.

@@ -1,0 +1,71 @@
+//! Returns that the VMM executes in the place of the guest's instructions.
+
+use super::failure::{Outcome, holds};
+use super::lab::{ADDRESS, Lab, guest, machine, next_stop, vcpu};
+use crate::{ReturnWatch, Run, Stop};
+
+super::checks! {
+    KernelCode:
+        an_iret_to_itself_is_executed_twice;
+}
+
+/// Where the guest maps itself once more: a kernel's code is in the upper half.
+const UPPER_HALF: u64 = 0xffff_ff80_0000_0000;
+
+// Goes to the upper half. An `iretq`, at 0x80, to itself, and from there on to 0xc0. Behind it is an endless loop.
+guest!(returns_to_itself:
+    "mov rax, cr3"
+    "mov rbx, [rax]"
+    "mov [rax + 0xff8], rbx"
+    "lea rax, [rip + 2f]"
+    "mov rbx, 0xffffff8000000000"
+    "or rax, rbx"
+    "jmp rax"
+    "2: out 0xe0, eax"
+    "mov rbx, rsp"
+    "xor eax, eax"
+    "mov ax, ss"
+    "push rax"
+    "push rbx"
+    "pushfq"
+    "mov ax, cs"
+    "push rax"
+    "lea rcx, [rip + 998b + 0xc0]"
+    "push rcx"
+    "mov rbx, rsp"
+    "mov ax, ss"
+    "push rax"
+    "push rbx"
+    "pushfq"
+    "mov ax, cs"
+    "push rax"
+    "lea rcx, [rip + 998b + 0x80]"
+    "push rcx"
+    ".skip 0x80 - (. - 998b), 0x90"
+    "iretq"
+    "2: jmp 2b"
+    ".skip 0xc0 - (. - 998b), 0x90"
+    "out 0xe1, eax"
+    "3: jmp 3b"
+);
+
+/// An NMI that comes right at the `iret` of another returns to it. KVM skips an `out` that is left in
+/// place: the guest would run on behind the `iret`.
+fn an_iret_to_itself_is_executed_twice(_: &Lab) -> Outcome {
+    let mut machine = machine(1, returns_to_itself())?;
+    machine.start()?;
+    holds!(matches!(
+        next_stop(&mut machine)?,
+        Stop::Port { port: 0xe0, .. }
+    ));
+    machine.watch_returns(ReturnWatch {
+        sites: vec![UPPER_HALF + ADDRESS + 0x80],
+        current: 0,
+        words: Vec::new(),
+        most: 10,
+    })?;
+    vcpu(&mut machine)?.resume(Run::Continue)?;
+    let stop = next_stop(&mut machine)?;
+    holds!(matches!(stop, Stop::Port { port: 0xe1, .. }), "{stop:x?}");
+    Ok(())
+}

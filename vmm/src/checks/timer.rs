@@ -1,0 +1,104 @@
+//! Ticks that are late.
+
+use std::time::Duration;
+
+use super::failure::{Failure, Outcome, holds, same};
+use super::lab::{Lab, guest, next_stop, resume, started, vcpu};
+use crate::{Machine, Run, Stop};
+
+super::checks! {
+    Machines:
+        a_timer_that_is_armed_is_postponed_and_an_interrupt_under_way_is_seen
+        clocks_that_go_on_take_the_timer_with_them;
+}
+
+const MSR_TSC_DEADLINE: u32 = 0x6e0;
+
+// Arms the LAPIC's timer in deadline mode, far away, and rings; then for now, rings after a while, and stays. Interrupts
+// are off all the time.
+guest!(clockmaker:
+    "mov ecx, 0x1b"
+    "rdmsr"
+    "or eax, 0xc00"
+    "wrmsr"
+    "xor edx, edx"
+    "mov ecx, 0x80f"
+    "mov eax, 0x1ff"
+    "wrmsr"
+    "mov ecx, 0x832"
+    "mov eax, 0x40030"
+    "wrmsr"
+    "out 0xe0, eax"
+    "rdtsc"
+    "add edx, 2"
+    "mov ecx, 0x6e0"
+    "wrmsr"
+    "out 0xe0, eax"
+    "rdtsc"
+    "wrmsr"
+    "mov ecx, 20000"
+    "3: pause"
+    "loop 3b"
+    "2: out 0xe0, eax"
+    "jmp 2b"
+);
+
+fn ring(machine: &mut Machine) -> Outcome {
+    let stop = next_stop(machine)?;
+    holds!(matches!(stop, Stop::Port { .. }), "{stop:x?}");
+    Ok(())
+}
+
+fn go_on(machine: &mut Machine) -> Outcome {
+    resume(machine, Run::Continue)?;
+    ring(machine)
+}
+
+fn deadline(machine: &mut Machine) -> Result<u64, Failure> {
+    Ok(vcpu(machine)?.msr(MSR_TSC_DEADLINE)?)
+}
+
+fn a_timer_that_is_armed_is_postponed_and_an_interrupt_under_way_is_seen(_: &Lab) -> Outcome {
+    let mut machine = started(1, clockmaker())?;
+    ring(&mut machine)?;
+    same!(deadline(&mut machine)?, 0, "not armed");
+    machine.postpone_timers(Duration::from_secs(1000))?;
+    same!(deadline(&mut machine)?, 0, "not armed");
+
+    go_on(&mut machine)?;
+    let armed = deadline(&mut machine)?;
+    machine.postpone_timers(Duration::from_millis(1))?;
+    same!(deadline(&mut machine)?, armed, "it is later than that");
+    machine.postpone_timers(Duration::from_secs(1000))?;
+    holds!(deadline(&mut machine)? > armed);
+    holds!(!vcpu(&mut machine)?.irq_pending()?);
+
+    go_on(&mut machine)?;
+    holds!(vcpu(&mut machine)?.irq_pending()?);
+    machine.postpone_timers(Duration::from_secs(1000))?;
+    holds!(vcpu(&mut machine)?.irq_pending()?, "it waits");
+    let before = vcpu(&mut machine)?.msr(MSR_TSC_DEADLINE)?;
+    same!(before, 0, "it has fired");
+    let late = Duration::from_secs(1000);
+    vcpu(&mut machine)?.take_back_timer(late)?;
+    holds!(!vcpu(&mut machine)?.irq_pending()?);
+    holds!(deadline(&mut machine)? > armed, "it comes later");
+    Ok(())
+}
+
+fn clocks_that_go_on_take_the_timer_with_them(_: &Lab) -> Outcome {
+    const FURTHER: u64 = 1 << 40;
+    const MSR_TSC: u32 = 0x10;
+    let mut machine = started(1, clockmaker())?;
+    ring(&mut machine)?;
+    go_on(&mut machine)?;
+    let armed = deadline(&mut machine)?;
+    let before = vcpu(&mut machine)?.msr(MSR_TSC)?;
+    machine.advance_clocks(0, before + FURTHER)?;
+    // (The TSC itself stays on a paravirtual KVM, which takes the offset and ignores it.)
+    let moved = deadline(&mut machine)?;
+    holds!((armed + 1..=armed + FURTHER).contains(&moved), "{moved}");
+    machine.advance_clocks(0, before)?;
+    same!(deadline(&mut machine)?, moved, "it is not put back");
+    Ok(())
+}
