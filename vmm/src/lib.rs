@@ -126,7 +126,7 @@ pub use kvm_bindings::{kvm_regs as Regs, kvm_sregs as Sregs};
 pub use kvm_ioctls::Kvm;
 pub use machine::{BuildError, Machine, MachineConfig, MendError, ReturnWatchError, VcpuHandle};
 pub use memory::{AccessError, AddressSpace, Memory, MemoryError};
-pub use pmu::{Pmu, PmuError, SiteError, rdpmc_sites};
+pub use pmu::{CounterModel, Pmu, PmuError, SiteError, rdpmc_sites, synthetic_msrs};
 pub use returns::{PlantError, ReturnNote, ReturnWatch};
 pub use sysenter::SysenterError;
 pub use threads::{Pause, PauseError, ResumeError, VcpuEvent};

@@ -1,4 +1,4 @@
-//! The synthetic performance counters as a guest sees them.
+//! The synthetic performance counters of an AMD K7 as a guest sees them, and what is checked before.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,10 +12,10 @@ mod guest;
 
 use std::ops::RangeInclusive;
 
-use guest::{ADDRESS, guest, kvm, machine_with, next_stop, skipped};
+use guest::{ADDRESS, guest, kvm, machine_with, next_stop};
 use unwindlab_vmm::{
-    BuildError, Kernel, Machine, MachineConfig, OverflowError, Pmu, PmuError, Run, Stop,
-    rdpmc_sites,
+    BuildError, CounterModel, Kernel, Machine, MachineConfig, OverflowError, Pmu, PmuError, Run,
+    Stop, rdpmc_sites,
 };
 
 /// Counter 2, for cycles, with interrupt, started at 2^47; then what it holds, by both ways.
@@ -58,6 +58,14 @@ guest!(counts:
 
 guest!(without: "mov ecx, 0xc0010000" "rdmsr" "out 0xe0, eax" "99: jmp 99b");
 
+/// Those of a K7, on a host CPU of any vendor: this guest knows no vendor.
+const fn k7(rdpmc: &[u64]) -> Pmu<'_> {
+    Pmu::Synthetic {
+        rdpmc,
+        model: Some(CounterModel::K7),
+    }
+}
+
 fn synthetic() -> Machine {
     let code = counts();
     let kernel = Kernel::Flat {
@@ -66,7 +74,7 @@ fn synthetic() -> Machine {
     };
     let sites = rdpmc_sites(&kernel, &[(ADDRESS, true)]).unwrap();
     assert_eq!(sites.len(), 3);
-    let mut machine = machine_with(Pmu::Synthetic { rdpmc: &sites }, 1, code);
+    let mut machine = machine_with(k7(&sites), 1, code);
     machine.start().unwrap();
     machine
 }
@@ -100,25 +108,8 @@ fn build(pmu: Pmu<'_>, doorbell_ports: RangeInclusive<u16>) -> Result<Machine, B
     Machine::build(&kvm(), &config)
 }
 
-/// Whether the counters can be had: they are those of AMD's CPUs, and refused on any other. Says so there, and the test ends.
-fn are_to_be_had() -> bool {
-    let told = std::fs::read_to_string("/proc/cpuinfo").unwrap();
-    let amd = ["AuthenticAMD", "HygonGenuine"];
-    if amd.iter().any(|vendor| told.contains(vendor)) {
-        return true;
-    }
-    let refused = build(Pmu::Synthetic { rdpmc: &[] }, 0xe0..=0xe0).unwrap_err();
-    let refused = refused.to_string();
-    assert!(refused.contains("use an emulated KVM host"), "{refused}");
-    skipped(&refused);
-    false
-}
-
 #[test]
 fn registers_and_rdpmc_are_answered_and_an_overflow_is_raised() {
-    if !are_to_be_had() {
-        return;
-    }
     let mut machine = synthetic();
     assert_eq!(told(&mut machine, 0xe0), SELECTOR);
     go_on(&mut machine);
@@ -162,9 +153,6 @@ fn registers_and_rdpmc_are_answered_and_an_overflow_is_raised() {
 
 #[test]
 fn a_counter_that_is_not_there_is_told_of() {
-    if !are_to_be_had() {
-        return;
-    }
     let mut machine = synthetic();
     for port in 0xe0..=0xe5 {
         told(&mut machine, port);
@@ -187,25 +175,16 @@ fn a_machine_without_counters_has_none() {
 
 #[test]
 fn sites_and_ports_are_checked_before_anything_runs() {
-    if !are_to_be_had() {
-        return;
-    }
-    let wrong = build(
-        Pmu::Synthetic {
-            rdpmc: &[ADDRESS + 1],
-        },
-        0xe0..=0xe0,
-    )
-    .unwrap_err();
+    let wrong = build(k7(&[ADDRESS + 1]), 0xe0..=0xe0).unwrap_err();
     assert!(
         wrong.to_string().contains("no RDPMC at 0x100001"),
         "{wrong}"
     );
-    let port = build(Pmu::Synthetic { rdpmc: &[ADDRESS] }, 0xf0..=0xf6).unwrap_err();
+    let port = build(k7(&[ADDRESS]), 0xf0..=0xf6).unwrap_err();
     assert!(port.to_string().contains("0xf6"), "{port}");
     let traps = build(Pmu::None, 0xf0..=0xff).unwrap_err();
     assert!(traps.to_string().contains("0xf7"), "{traps}");
-    build(Pmu::Synthetic { rdpmc: &[ADDRESS] }, 0xe0..=0xe0).unwrap();
+    build(k7(&[ADDRESS]), 0xe0..=0xe0).unwrap();
     match build(Pmu::Host, 0xe0..=0xe0) {
         Ok(_) => {}
         Err(error) => assert!(error.to_string().contains(&PmuError::NoHostPmu.to_string())),
@@ -213,10 +192,32 @@ fn sites_and_ports_are_checked_before_anything_runs() {
 }
 
 #[test]
+fn the_hosts_vendor_decides_unless_told_otherwise() {
+    let of_the_host = Pmu::Synthetic {
+        rdpmc: &[],
+        model: None,
+    };
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+    let has = |vendor| cpuinfo.contains(vendor);
+    let built = build(of_the_host, 0xe0..=0xe0);
+    let msr = match built {
+        Ok(machine) => [0xc001_0004, 0x38f].map(|msr| machine.has_counter_msr(msr)),
+        Err(refused) => {
+            assert!(
+                refused.to_string().contains("AMD's and Intel's"),
+                "{refused}"
+            );
+            [false; 2]
+        }
+    };
+    let amd = has("AuthenticAMD") || has("HygonGenuine");
+    assert_eq!(msr, [amd, has("GenuineIntel")]);
+    let none = build(Pmu::None, 0xe0..=0xe0).unwrap();
+    assert!(!none.has_counter_msr(0xc001_0004) && !none.has_counter_msr(0x38f));
+}
+
+#[test]
 fn a_checkpoint_holds_the_counters() {
-    if !are_to_be_had() {
-        return;
-    }
     let mut machine = synthetic();
     for port in 0xe0..=0xe3 {
         told(&mut machine, port);

@@ -58,6 +58,11 @@ pub enum TrialError {
          or 8 at a multiple of them"
     )]
     NoSuchField { offset: u64, bytes: u8 },
+    /// An injection waits for an access that this KVM host's guests never make.
+    #[error(
+        "injection {} waits for MSR {msr:#x}, which is none of the counters of this KVM host's CPU", .spec + 1
+    )]
+    NoSuchCounter { spec: usize, msr: u64 },
     /// A symbol that the agent did not announce.
     #[error("the workload has no symbol {0:?}")]
     NoUserSymbol(String),

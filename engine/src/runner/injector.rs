@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use unwindlab_oracle::trace::recording::{Injection, VcpuPlace};
-use unwindlab_vmm::{InjectError, Pause, Run, Watched};
+use unwindlab_vmm::{AccessKind, InjectError, Machine, Pause, Run, Watched};
 
 use super::actions::Actions;
 use super::arrivals::ThreadIteration;
@@ -45,10 +45,25 @@ impl<'p> Injector<'p> {
         }
     }
 
+    /// Whether this machine can make the accesses that injections wait for: each vendor's counters
+    /// have their own MSRs.
+    pub fn check_host(&self, machine: &Machine) -> Result<(), TrialError> {
+        for (spec, watched) in watched(self.plan) {
+            let counter = matches!(watched.kind, AccessKind::Rdmsr | AccessKind::Wrmsr);
+            if let Some(msr) = watched.number.filter(|_| counter)
+                && !machine.has_counter_msr(msr)
+            {
+                return Err(TrialError::NoSuchCounter { spec, msr });
+            }
+        }
+        Ok(())
+    }
+
     /// The agent is ready: arms what is to be armed, while the workload stands still.
     pub fn begin(&mut self, driver: &mut Driver, now: Instant) -> Result<(), TrialError> {
         self.triggers = Triggers::of(self.plan, &driver.session, now)?;
-        driver.stop_at(&watched(self.plan))?;
+        let accesses: Vec<_> = watched(self.plan).map(|(_, it)| it).collect();
+        driver.stop_at(&accesses)?;
         for due in due_at_start(self.plan) {
             self.act(driver, due)?;
         }
@@ -278,15 +293,16 @@ impl<'p> Injector<'p> {
     }
 }
 
-/// The accesses that these injections wait for.
-fn watched(plan: &[InjectionPlan]) -> Vec<Watched> {
-    { plan.iter() }
-        .filter_map(|it| match it.trigger {
-            TriggerPlan::Event {
-                event: EventPlan::Exit(exit),
-                ..
-            } => exit.watched(),
-            _ => None,
-        })
-        .collect()
+/// The accesses that these injections wait for, each with its injection's number.
+fn watched(plan: &[InjectionPlan]) -> impl Iterator<Item = (usize, Watched)> {
+    plan.iter().enumerate().filter_map(|(spec, it)| {
+        let TriggerPlan::Event {
+            event: EventPlan::Exit(exit),
+            ..
+        } = it.trigger
+        else {
+            return None;
+        };
+        Some((spec, exit.watched()?))
+    })
 }

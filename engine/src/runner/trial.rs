@@ -69,7 +69,9 @@ impl<'p> Trial<'p> {
         tell: &mut dyn FnMut(&TrialProgress) -> bool,
     ) -> (Recording, Machine) {
         self.clock.restart();
-        let end = self.greet(hello).and_then(|()| self.control(tell));
+        let end = self.injector.check_host(&self.driver.machine);
+        let end = end.and_then(|()| self.greet(hello));
+        let end = end.and_then(|()| self.control(tell));
         self.close_with(end)
     }
 
@@ -81,6 +83,9 @@ impl<'p> Trial<'p> {
     /// The end of a trial that cannot go on: the guest's doing where it is known to be.
     fn failed(&mut self, error: &TrialError) -> TrialEnd {
         let what = error.to_string();
+        if matches!(error, TrialError::NoSuchCounter { .. }) {
+            return TrialEnd::HostLacks { reason: what };
+        }
         let end = match error.is_the_guests() {
             true => self.driver.misbehaved(what),
             false => return infra(error),

@@ -7,6 +7,7 @@ use crate::scenario::error::Complaints;
 use crate::scenario::located::At;
 use crate::scenario::model::{Pmu, Scenario};
 use unwindlab_engine::plan::ExitKind;
+use unwindlab_vmm::synthetic_msrs;
 
 /// Ports that KVM handles itself: interrupt controllers, timer, port B.
 const KVM_PORTS: [std::ops::RangeInclusive<u64>; 5] = [
@@ -16,8 +17,6 @@ const KVM_PORTS: [std::ops::RangeInclusive<u64>; 5] = [
     0xa0..=0xa1,
     0x4d0..=0x4d1,
 ];
-/// The MSRs of the synthetic counters.
-const COUNTERS: std::ops::RangeInclusive<u64> = 0xc001_0000..=0xc001_0007;
 /// Bytes of a MiB.
 const MIB: u64 = 1 << 20;
 
@@ -43,13 +42,7 @@ fn never(exit: Exit, scenario: &Scenario) -> Option<String> {
                        `pmu: synthetic`";
             Some(why.to_owned())
         }
-        (ExitKind::Rdmsr | ExitKind::Wrmsr, Some(msr)) if !COUNTERS.contains(&msr) => {
-            Some(format!(
-                "found MSR {msr:#x}, which KVM handles itself; the counters are {:#x} to {:#x}",
-                COUNTERS.start(),
-                COUNTERS.end()
-            ))
-        }
+        (ExitKind::Rdmsr | ExitKind::Wrmsr, Some(msr)) => handled_msr(msr),
         (ExitKind::MmioRead | ExitKind::MmioWrite, Some(address)) if address < ram => {
             Some(format!("found physical address {address:#x}, which is RAM"))
         }
@@ -62,6 +55,25 @@ fn never(exit: Exit, scenario: &Scenario) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// An MSR that is no synthetic counter's, on a KVM host of either vendor.
+fn handled_msr(msr: u64) -> Option<String> {
+    let mut counters = Vec::new();
+    for (first, count) in synthetic_msrs() {
+        let (first, end) = (u64::from(first), u64::from(first) + u64::from(count));
+        if (first..end).contains(&msr) {
+            return None;
+        }
+        counters.push(match count {
+            1 => format!("{first:#x}"),
+            _ => format!("{first:#x} to {:#x}", end - 1),
+        });
+    }
+    Some(format!(
+        "found MSR {msr:#x}, which KVM handles itself; the counters are {}",
+        counters.join(", ")
+    ))
 }
 
 fn reserved_port(port: u64) -> Option<String> {

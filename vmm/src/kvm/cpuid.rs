@@ -14,6 +14,19 @@ const HYPERVISOR: u32 = 1 << 31;
 const VMX: u32 = 1 << 5;
 /// Leaf 1 EDX: more than one logical CPU in a package.
 const HTT: u32 = 1 << 28;
+/// Leaf 1 ECX: `IA32_PERF_CAPABILITIES` is there, which tells of writes in full width, PEBS, LBR.
+const PDCM: u32 = 1 << 15;
+/// Leaf 1 ECX: the layout of the debug store in 64-bit mode...
+const DTES64: u32 = 1 << 2;
+/// ... and EDX: the debug store, where PEBS and BTS write.
+const DS: u32 = 1 << 21;
+/// Leaf 7 EDX: last branch records by CPUID.
+const ARCH_LBR: u32 = 1 << 19;
+/// Leaf 7, subleaf 1, EAX: leaf 0x23, which tells more of counters.
+const ARCH_PERFMON_EXT: u32 = 1 << 8;
+/// Intel's architectural counters.
+const COUNTERS: u32 = 0xa;
+
 /// Leaf 0x8000_0001 ECX: AMD's virtualisation.
 const SVM: u32 = 1 << 2;
 
@@ -29,20 +42,52 @@ pub(crate) fn supported(kvm: &Kvm) -> Result<CpuId, errno::Error> {
     kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
 }
 
-/// Removes everything that announces performance counters: Intel's leaf, and AMD's extensions. An
-/// AMD guest is left with the counters of the K7, which no bit announces.
+/// Removes everything that announces performance counters: Intel's leaves and what goes with them,
+/// and AMD's extensions. An AMD guest is left with the counters of the K7, which no bit announces.
 pub(crate) fn hide_counters(supported: &mut CpuId) {
     for leaf in supported.as_mut_slice() {
-        match leaf.function {
-            0xa | 0x8000_0022 => {
+        match (leaf.function, leaf.index) {
+            (COUNTERS | 0x23 | 0x8000_0022, _) => {
                 (leaf.eax, leaf.ebx, leaf.ecx, leaf.edx) = (0, 0, 0, 0);
             }
-            0x8000_0001 => {
+            (1, _) => {
+                leaf.ecx &= !(PDCM | DTES64);
+                leaf.edx &= !DS;
+            }
+            (7, 0) => leaf.edx &= !ARCH_LBR,
+            (7, 1) => leaf.eax &= !ARCH_PERFMON_EXT,
+            (0x8000_0001, _) => {
                 leaf.ecx &= !(PERF_CTR_EXT_CORE | PERF_CTR_EXT_NB | PERF_CTR_EXT_LLC);
             }
             _ => {}
         }
     }
+}
+
+/// Announces Intel's architectural counters by `leaf` (EAX, EBX, ECX, EDX), and
+/// `IA32_PERF_CAPABILITIES`.
+pub(crate) fn with_counters(supported: &CpuId, leaf: [u32; 4]) -> Result<CpuId, errno::Error> {
+    let others = supported.as_slice().iter();
+    let others = others.filter(|entry| entry.function != COUNTERS).copied();
+    let [eax, ebx, ecx, edx] = leaf;
+    let counters = kvm_cpuid_entry2 {
+        function: COUNTERS,
+        eax,
+        ebx,
+        ecx,
+        edx,
+        ..Default::default()
+    };
+    let mut entries: Vec<_> = others.chain([counters]).collect();
+    for entry in &mut entries {
+        match entry.function {
+            // The highest leaf.
+            0 => entry.eax = entry.eax.max(COUNTERS),
+            1 => entry.ecx |= PDCM,
+            _ => {}
+        }
+    }
+    CpuId::from_entries(&entries).map_err(|_| errno::Error::new(libc::E2BIG))
 }
 
 /// Creates each vCPU's table: one package of `count` cores with one thread each.
@@ -201,6 +246,43 @@ mod tests {
         };
         assert_eq!((a.eax, a.edx, v2.eax), (0, 0, 0));
         assert_eq!((extended.eax, extended.ecx), (7, 0xee7f_ffff));
+    }
+
+    #[test]
+    fn nothing_tells_of_what_goes_with_intels_counters() {
+        let all = |function, index| kvm_cpuid_entry2 {
+            index,
+            eax: u32::MAX,
+            ecx: u32::MAX,
+            edx: u32::MAX,
+            ..leaf(function, 0)
+        };
+        let leaves = [all(1, 0), all(7, 0), all(7, 1), all(0x23, 1)];
+        let mut table = CpuId::from_entries(&leaves).unwrap();
+        hide_counters(&mut table);
+        let [features, extended, more, counters] = table.as_slice() else {
+            panic!("a leaf is lost");
+        };
+        assert_eq!((features.ecx, features.edx), (0xffff_7ffb, 0xffdf_ffff));
+        assert_eq!((extended.eax, extended.edx), (u32::MAX, 0xfff7_ffff));
+        assert_eq!((more.eax, more.edx), (0xffff_feff, u32::MAX));
+        assert_eq!((counters.eax, counters.ecx, counters.edx), (0, 0, 0));
+    }
+
+    #[test]
+    fn architectural_counters_are_announced_whether_or_not_kvm_has_the_leaf() {
+        let without = [leaf(0, 5), leaf(1, 0)];
+        let with = [leaf(0, 0xd), leaf(1, 0), leaf(0xa, 0)];
+        for (before, highest) in [(without.as_slice(), 0xa), (with.as_slice(), 0xd)] {
+            let before = CpuId::from_entries(before).unwrap();
+            let after = with_counters(&before, [1, 2, 3, 4]).unwrap();
+            let after = after.as_slice();
+            assert_eq!(after.len(), 3);
+            let find = |function| after.iter().find(|it| it.function == function).unwrap();
+            assert_eq!((find(0).eax, find(1).ecx), (highest, 1 << 15));
+            let it = find(0xa);
+            assert_eq!([it.eax, it.ebx, it.ecx, it.edx], [1, 2, 3, 4]);
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::devices::serial::{self, Console, IrqLine, Uart};
 use crate::kvm::vm::{self, VmError};
 use crate::kvm::{cpuid, msr};
 use crate::memory::{Memory, MemoryError};
-use crate::pmu::{self, Pmu, PmuError};
+use crate::pmu::{self, Counters, Pmu, PmuError};
 use crate::returns::PlantedReturns;
 use crate::sysenter::PlantedSysenter;
 use crate::threads::Vcpus;
@@ -118,7 +118,7 @@ impl Machine {
             config.vcpus,
         )?;
         let synthetic = matches!(config.pmu, Pmu::Synthetic { .. });
-        if let Pmu::Synthetic { rdpmc } = config.pmu {
+        if let Pmu::Synthetic { rdpmc, .. } = config.pmu {
             pmu::replace(&memory, &config.kernel, rdpmc).map_err(PmuError::from)?;
         }
         let vm = vm::create(kvm, &memory)?;
@@ -132,9 +132,13 @@ impl Machine {
         let ports = Arc::new(ports);
         let cpuid_failed = |source| host("get the CPUID that KVM supports")(os_error(source));
         let mut supported = cpuid::supported(kvm).map_err(cpuid_failed)?;
-        pmu::prepare(kvm, &vm, &config.pmu, &supported)?;
+        let counters = pmu::prepare(kvm, &vm, &config.pmu, &supported)?;
         if config.pmu != Pmu::Host {
             cpuid::hide_counters(&mut supported);
+        }
+        if counters == Some(pmu::CounterModel::Architectural) {
+            let announced = cpuid::with_counters(&supported, pmu::ARCHITECTURAL_LEAF);
+            supported = announced.map_err(cpuid_failed)?;
         }
         let cpuid = cpuid::tables(kvm, &supported, config.vcpus).map_err(cpuid_failed)?;
         let msrs = kvm
@@ -142,7 +146,7 @@ impl Machine {
             .map_err(|source| host("get the list of MSRs that KVM saves")(os_error(source)))?;
         let vcpus = (0..).zip(&cpuid).map(|(index, cpuid)| {
             let mut vcpu = build_vcpu(&vm, &memory, index, cpuid, &boot)?;
-            vcpu.counters = synthetic.then(Default::default);
+            vcpu.counters = counters.map(Counters::new);
             Ok(vcpu)
         });
         let vcpus = vcpus.collect::<Result<_, BuildError>>()?;
@@ -163,6 +167,7 @@ impl Machine {
             msrs: { msrs.as_slice().iter().copied() }
                 .filter(|index| msr::is_saved(*index, cpuid::on_tcg()))
                 .collect(),
+            counters,
             vm,
         })
     }

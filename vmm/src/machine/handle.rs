@@ -104,11 +104,13 @@ impl<'m> VcpuHandle<'m> {
     /// which the guest's local APIC turns an overflow.
     ///
     /// # Errors
-    /// [`OverflowError`]; nothing has changed then.
+    /// [`OverflowError`]; nothing has changed then, unless KVM fails to mask the local APIC's entry.
     pub fn pmu_overflow(&mut self, counter: Option<u8>) -> Result<OverflowReceipt, OverflowError> {
         let not_stopped = OverflowError::NotStopped { vcpu: self.index };
+        let stopped = self.machine.vcpus.all_stopped().count();
+        let alone = stopped == self.machine.vcpus.count();
         let vcpu = self.machine.vcpus.stopped_mut(self.index);
-        vcpu.ok_or(not_stopped)?.overflow(counter)
+        vcpu.ok_or(not_stopped)?.overflow(counter, alone)
     }
 
     /// Makes the function at whose first instruction the vCPU is stopped return `value` to its

@@ -16,6 +16,7 @@ use crate::debug::DataBreakpoint;
 use crate::devices::ports::Ports;
 use crate::devices::serial::Console;
 use crate::memory::Memory;
+use crate::pmu;
 use crate::returns::PlantedReturns;
 use crate::sysenter::PlantedSysenter;
 use crate::threads::{Pause, PauseError, ResumeError, State, VcpuEvent, Vcpus};
@@ -47,6 +48,8 @@ pub struct Machine {
     sysenter: PlantedSysenter,
     /// The MSRs of a checkpoint ([`msr::is_saved`](crate::kvm::msr::is_saved)).
     msrs: Vec<u32>,
+    /// The guest's synthetic counters.
+    counters: Option<pmu::CounterModel>,
     // Last: the VM must outlive its vCPUs.
     vm: VmFd,
 }
@@ -75,6 +78,14 @@ impl Machine {
     /// The serial console's output.
     pub fn console(&self) -> &Console {
         &self.console
+    }
+
+    /// Whether the guest's accesses to this MSR can be watched: it is one of its synthetic counters.
+    #[must_use]
+    pub fn has_counter_msr(&self, index: u64) -> bool {
+        let counters = self.counters.into_iter().flat_map(|it| it.msrs());
+        { counters.map(|(first, count)| (u64::from(*first), u64::from(*count))) }
+            .any(|(first, count)| (first..first + count).contains(&index))
     }
 
     /// vCPU `index`; `None` if the machine has fewer.

@@ -9,16 +9,23 @@
 //! | reads a counter by `RDPMC` | has an `out` in its place (see [`rdpmc_sites`]) |
 //! | waits for an NMI at an overflow | lets the caller raise it ([`VcpuHandle::pmu_overflow`]) |
 //!
-//! Linux uses the counters that [`counters`] models on every AMD CPU whose CPUID lacks
-//! `PerfCtrExtCore` (`amd_pmu_init` in arch/x86/events/amd/core.c, 7.2), if it can change one and
-//! read it back (`check_hw_exists` in arch/x86/events/core.c). Its handler considers a counter
-//! with a clear sign bit overflowed.
+//! The guest selects its driver by the CPU's vendor, so the counters are of the host CPU's:
+//!
+//! - [`k7`]: Linux uses these on every AMD CPU whose CPUID lacks `PerfCtrExtCore` (`amd_pmu_init`
+//!   in arch/x86/events/amd/core.c, 7.2), if it can change one and read it back
+//!   (`check_hw_exists` in arch/x86/events/core.c). Its handler considers a counter with a clear
+//!   sign bit overflowed.
+//! - [`architectural`]: Linux uses these on every Intel CPU whose CPUID has leaf 10. Its handler
+//!   reads a register which counters have overflowed, and clears it.
 //!
 //! `RDPMC` in user mode is not replaced.
 //!
 //! [`VcpuHandle::pmu_overflow`]: crate::VcpuHandle::pmu_overflow
 
+mod architectural;
+mod count;
 mod counters;
+mod k7;
 mod rdpmc;
 
 use kvm_bindings::{
@@ -29,8 +36,9 @@ use vmm_sys_util::errno;
 
 use crate::kvm::cpuid::PERF_CTR_EXT_CORE;
 
-pub(crate) use counters::{Counters, NoOverflow};
-use counters::{FIRST_MSR, MSRS};
+pub(crate) use architectural::LEAF as ARCHITECTURAL_LEAF;
+pub use counters::CounterModel;
+pub(crate) use counters::{Counters, NoOverflow, Written};
 pub(crate) use rdpmc::replace;
 pub use rdpmc::{SiteError, rdpmc_sites};
 
@@ -40,11 +48,13 @@ pub enum Pmu<'a> {
     /// None, even if the host has some.
     #[default]
     None,
-    /// Those of this crate. They need a host CPU of AMD (or Hygon), emulated or not: the guest
-    /// selects its driver by the CPU's vendor.
+    /// Those of this crate.
     Synthetic {
         /// Virtual addresses of the kernel's `RDPMC` instructions, from [`rdpmc_sites`].
         rdpmc: &'a [u64],
+        /// `None`: that of the host CPU's vendor, the only one for which a kernel has a driver
+        /// there.
+        model: Option<CounterModel>,
     },
     /// The host's, if KVM offers them.
     Host,
@@ -57,10 +67,10 @@ pub enum Pmu<'a> {
     reason = "the variant's message says what its fields are"
 )]
 pub enum PmuError {
-    /// The CPU is not AMD's.
+    /// The CPU is neither AMD's nor Intel's.
     #[error(
-        "synthetic performance counters are AMD's, and the KVM host's CPU is of {vendor:?}: \
-         use an emulated KVM host with one of AMD's"
+        "synthetic performance counters are AMD's and Intel's, and the KVM host's CPU is of \
+         {vendor:?}: use an emulated KVM host"
     )]
     Vendor { vendor: String },
     /// KVM offers no counters.
@@ -82,15 +92,20 @@ pub enum PmuError {
     Site(#[from] SiteError),
 }
 
-/// Prepares a VM that has no vCPUs yet.
-pub(crate) fn prepare(kvm: &Kvm, vm: &VmFd, pmu: &Pmu<'_>, cpuid: &CpuId) -> Result<(), PmuError> {
+/// Prepares a VM that has no vCPUs yet. Returns which synthetic counters they are to have.
+pub(crate) fn prepare(
+    kvm: &Kvm,
+    vm: &VmFd,
+    pmu: &Pmu<'_>,
+    cpuid: &CpuId,
+) -> Result<Option<CounterModel>, PmuError> {
     let offered = kvm.check_extension_raw(u64::from(KVM_CAP_PMU_CAPABILITY));
     match pmu {
         // For a KVM without the capability (before Linux 5.18), CPUID decides.
         Pmu::Host if offered == 0 && !cpuid.as_slice().iter().any(announces_counters) => {
             return Err(PmuError::NoHostPmu);
         }
-        Pmu::Host => return Ok(()),
+        Pmu::Host => return Ok(None),
         Pmu::None | Pmu::Synthetic { .. } => {}
     }
     if offered.cast_unsigned() & KVM_PMU_CAP_DISABLE != 0 {
@@ -99,17 +114,19 @@ pub(crate) fn prepare(kvm: &Kvm, vm: &VmFd, pmu: &Pmu<'_>, cpuid: &CpuId) -> Res
             .map_err(failed("switch KVM's performance counters off"))?;
     }
     match pmu {
-        Pmu::Synthetic { .. } => intercept(vm, cpuid),
-        Pmu::None | Pmu::Host => Ok(()),
+        Pmu::Synthetic { model, .. } => {
+            let vendor = vendor(cpuid);
+            let model = model.or_else(|| CounterModel::of(&vendor));
+            let model = model.ok_or(PmuError::Vendor { vendor })?;
+            intercept(vm, model)?;
+            Ok(Some(model))
+        }
+        Pmu::None | Pmu::Host => Ok(None),
     }
 }
 
 /// Has KVM forward accesses to the counters' MSRs.
-fn intercept(vm: &VmFd, cpuid: &CpuId) -> Result<(), PmuError> {
-    let vendor = vendor(cpuid);
-    if !["AuthenticAMD", "HygonGenuine"].contains(&vendor.as_str()) {
-        return Err(PmuError::Vendor { vendor });
-    }
+fn intercept(vm: &VmFd, model: CounterModel) -> Result<(), PmuError> {
     for (needed, capability) in [
         (Cap::X86UserSpaceMsr, "KVM_CAP_X86_USER_SPACE_MSR"),
         (Cap::X86MsrFilter, "KVM_CAP_X86_MSR_FILTER"),
@@ -121,14 +138,18 @@ fn intercept(vm: &VmFd, cpuid: &CpuId) -> Result<(), PmuError> {
     let exits = capability(Cap::X86UserSpaceMsr as u32, KVM_MSR_EXIT_REASON_FILTER);
     vm.enable_cap(&exits)
         .map_err(failed("forward MSR accesses"))?;
-    let counters = MsrFilterRange {
-        flags: MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE,
-        base: FIRST_MSR,
-        msr_count: MSRS,
-        // A clear bit: KVM does not answer.
-        bitmap: &[0],
-    };
-    vm.set_msr_filter(MsrFilterDefaultAction::ALLOW, &[counters])
+    let ranges = model
+        .msrs()
+        .iter()
+        .map(|&(base, msr_count)| MsrFilterRange {
+            flags: MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE,
+            base,
+            msr_count,
+            // A clear bit: KVM does not answer. No range has more than eight.
+            bitmap: &[0],
+        });
+    let ranges: Vec<_> = ranges.collect();
+    vm.set_msr_filter(MsrFilterDefaultAction::ALLOW, &ranges)
         .map_err(failed("filter the counters' MSRs"))
 }
 
@@ -142,6 +163,12 @@ fn capability(cap: u32, argument: u32) -> kvm_enable_cap {
 
 fn failed(step: &'static str) -> impl Fn(errno::Error) -> PmuError {
     move |source| PmuError::Kvm { step, source }
+}
+
+/// First MSR and number of MSRs of each range of synthetic counters, of any vendor.
+pub fn synthetic_msrs() -> impl Iterator<Item = (u32, u32)> {
+    let models = [CounterModel::K7, CounterModel::Architectural];
+    models.into_iter().flat_map(|it| it.msrs().iter().copied())
 }
 
 /// Whether a CPUID leaf announces counters: Intel's architectural ones, AMD's core extension or

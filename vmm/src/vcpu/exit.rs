@@ -11,7 +11,7 @@ use crate::devices::ports::{
     Ports, RDPMC_PORT, RETURN_PORT, SYSENTER_PORT, TRAP_PORT, WriteEffect,
 };
 use crate::kvm::msr;
-use crate::pmu::Counters;
+use crate::pmu::{Counters, Written};
 
 /// Result of one `KVM_RUN`.
 #[derive(Debug)]
@@ -132,8 +132,10 @@ fn write_msr(fd: &mut VcpuFd, counters: Option<&mut Counters>, index: u32, data:
         .zip(msr::tsc(fd).ok())
         .and_then(|(counters, tsc)| counters.write_msr(index, data, tsc));
     match written {
-        Some(()) => {
-            fd.get_kvm_run().__bindgen_anon_1.msr.error = 0;
+        Some(written) => {
+            // KVM turns an error into #GP.
+            let error = u8::from(written == Written::Fault);
+            fd.get_kvm_run().__bindgen_anon_1.msr.error = error;
             answered(AccessKind::Wrmsr, index)
         }
         None => bad_access(format!("write of {data:#x} to MSR {index:#x}")),

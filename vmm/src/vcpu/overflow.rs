@@ -1,4 +1,8 @@
 //! Overflows of synthetic performance counters, which the caller raises.
+//!
+//! The local APIC tells of them as its entry LVTPC says. One of Intel's masks that entry when it has
+//! told of an overflow (Intel SDM vol. 3, 12.5.1), and a driver that forgot to allow overflows again
+//! would never see another one. So this does it, too.
 
 use kvm_bindings::kvm_lapic_state;
 
@@ -34,6 +38,15 @@ pub enum OverflowError {
     /// The guest has masked overflows, or receives them by an interrupt that is not an NMI.
     #[error("the local APIC of vCPU {vcpu} does not turn overflows into NMIs (LVTPC {lvtpc:#x})")]
     NotDelivered { vcpu: u8, lvtpc: u32 },
+    /// The guest has not allowed overflows again since the last one.
+    #[error("the local APIC of vCPU {vcpu} has overflows masked since the last one")]
+    Masked { vcpu: u8 },
+    /// The local APIC can only be changed as a whole, and other vCPUs may send it interrupts, which
+    /// would be lost.
+    #[error(
+        "the local APIC of vCPU {vcpu} is not in x2APIC mode, and other vCPUs run: pause them first"
+    )]
+    OthersRun { vcpu: u8 },
     /// The NMI cannot be injected.
     #[error(transparent)]
     Inject(#[from] InjectError),
@@ -44,13 +57,14 @@ pub enum OverflowError {
 
 impl OverflowError {
     /// Whether the overflow may succeed a little later without further action: an NMI is pending,
-    /// or the guest has its counters off at the moment.
+    /// or the guest has its counters off at the moment, or handles an overflow.
     #[must_use]
     pub const fn is_passing(&self) -> bool {
         matches!(
             self,
             Self::Disabled { .. }
                 | Self::StillOverflowed { .. }
+                | Self::Masked { .. }
                 | Self::Inject(InjectError::AlreadyPending { .. })
         )
     }
@@ -66,14 +80,17 @@ pub struct OverflowReceipt {
 }
 
 impl Vcpu {
-    /// Lets a counter overflow: `wanted`, or the lowest that may interrupt.
+    /// Lets a counter overflow: `wanted`, or the lowest that may interrupt. `alone`: all vCPUs are
+    /// stopped.
     pub(crate) fn overflow(
         &mut self,
         wanted: Option<u8>,
+        alone: bool,
     ) -> Result<OverflowReceipt, OverflowError> {
         let vcpu = self.index;
+        let sregs = self.sregs()?;
         // SS.DPL is the CPL (AMD APM vol. 2, 4.9.1).
-        let cpl = self.sregs()?.ss.dpl;
+        let cpl = sregs.ss.dpl;
         let now = msr::tsc(&self.fd)
             .map_err(|source| self.failed("get the time stamp counter", source))?;
         let counters = self.counters.as_ref().ok_or(OverflowError::NoPmu)?;
@@ -89,27 +106,63 @@ impl Vcpu {
                     counters: counters.to_string(),
                 },
             })?;
+        let masks = counters.model().masks_itself();
         let lapic = self.fd.get_lapic();
         let lapic = lapic.map_err(|source| self.failed("get the local APIC", source))?;
-        let lvtpc = lvtpc(&lapic);
-        if !makes_nmi(lvtpc) {
-            return Err(OverflowError::NotDelivered { vcpu, lvtpc });
+        match lvtpc(&lapic) {
+            MASKED_NMI if masks => return Err(OverflowError::Masked { vcpu }),
+            lvtpc if makes_nmi(lvtpc) => {}
+            lvtpc => return Err(OverflowError::NotDelivered { vcpu, lvtpc }),
+        }
+        let x2apic = sregs.apic_base & X2APIC != 0;
+        if masks && !x2apic && !alone {
+            return Err(OverflowError::OthersRun { vcpu });
         }
         let nmi = inject::nmi(&self.fd)?;
         if let Some(counters) = &mut self.counters {
             counters.overflow(counter, now);
         }
+        if masks {
+            self.mask_overflows(x2apic)?;
+        }
         Ok(OverflowReceipt { counter, nmi })
+    }
+
+    /// Masks LVTPC. In x2APIC mode it is an MSR of its own.
+    fn mask_overflows(&self, x2apic: bool) -> Result<(), InspectError> {
+        if x2apic {
+            return self.set_msr(LVTPC_MSR, MASKED_NMI.into());
+        }
+        let lapic = self.fd.get_lapic();
+        let mut lapic = lapic.map_err(|source| self.failed("get the local APIC", source))?;
+        let entry = lapic.regs.iter_mut().skip(LVTPC);
+        for (byte, new) in entry.zip(MASKED_NMI.to_le_bytes()) {
+            *byte = new.cast_signed();
+        }
+        self.fd
+            .set_lapic(&lapic)
+            .map_err(|source| self.failed("set the local APIC", source))
     }
 }
 
+/// IA32_APIC_BASE: x2APIC mode.
+const X2APIC: u64 = 1 << 10;
+/// LVTPC among the registers of a local APIC...
+const LVTPC: usize = 0x340;
+/// ... and as an MSR (Intel SDM vol. 3, 12.12.1).
+const LVTPC_MSR: u32 = 0x834;
+/// LVTPC: masked.
+const MASKED: u32 = 1 << 16;
+/// LVTPC: message type NMI.
+const NMI: u32 = 4 << 8;
+const MASKED_NMI: u32 = MASKED | NMI;
+
 /// The local APIC's entry for performance counters (AMD APM vol. 2, 16.4.1).
 fn lvtpc(lapic: &kvm_lapic_state) -> u32 {
-    const OFFSET: usize = 0x340;
     lapic
         .regs
         .iter()
-        .skip(OFFSET)
+        .skip(LVTPC)
         .take(4)
         .rev()
         .fold(0, |word, byte| word << 8 | u32::from(byte.cast_unsigned()))
@@ -117,9 +170,7 @@ fn lvtpc(lapic: &kvm_lapic_state) -> u32 {
 
 /// Whether the entry is not masked, and of message type NMI.
 fn makes_nmi(lvtpc: u32) -> bool {
-    const MASKED: u32 = 1 << 16;
     const TYPE: u32 = 7 << 8;
-    const NMI: u32 = 4 << 8;
     lvtpc & (MASKED | TYPE) == NMI
 }
 

@@ -100,6 +100,26 @@ pub fn next_stop(machine: &mut Machine) -> Stop {
     event.stop
 }
 
+/// Where guests with an interrupt table expect it; its handlers are 256 bytes apart, the
+/// first 256 bytes behind the start of the guest.
+const INTERRUPT_TABLE: u64 = 0x20_0000;
+
+/// Writes an interrupt table: the n-th of `vectors` goes to the guest's n-th handler.
+pub fn write_interrupt_table(machine: &Machine, vectors: &[u64]) {
+    for (index, vector) in (1..).zip(vectors) {
+        let handler = ADDRESS + 0x100 * index;
+        // Code segment 0x10; present, interrupt gate.
+        let gate = handler & 0xffff | 0x10 << 16 | 0x8e00 << 32 | (handler >> 16 & 0xffff) << 48;
+        let at = INTERRUPT_TABLE + 16 * vector;
+        machine.memory().store_u64(at, gate).unwrap();
+        machine.memory().store_u64(at + 8, 0).unwrap();
+    }
+    let pointer = INTERRUPT_TABLE - 16;
+    let mut bytes = vec![0xff, 0x0f];
+    bytes.extend(INTERRUPT_TABLE.to_le_bytes());
+    machine.memory().write(pointer, &bytes).unwrap();
+}
+
 /// Makes a test of each check of the VMM's that is named.
 macro_rules! tests {
     ($($name:ident)+) => {

@@ -149,7 +149,7 @@ impl MachineBuilder {
             doorbell_ports: MAILBOX_PORT..=MARK_PORT + 3,
             pmu: match &plan.pmu {
                 PmuPlan::None => Pmu::None,
-                PmuPlan::Synthetic { .. } => Pmu::Synthetic { rdpmc },
+                PmuPlan::Synthetic { .. } => Pmu::Synthetic { rdpmc, model: None },
                 PmuPlan::Host => Pmu::Host,
             },
         };
