@@ -121,7 +121,7 @@ struct Parts<'a> {
 }
 
 /// The configuration. `clock: sync=none`: a second of the machine's is as many instructions of each CPU as [`RATE`] says, whatever they
-/// take.
+/// take. `vga: realtime=0`: so it is for the display's timers.
 fn bochsrc(parts: &Parts<'_>) -> io::Result<String> {
     let Parts {
         disk,
@@ -137,6 +137,7 @@ fn bochsrc(parts: &Parts<'_>) -> io::Result<String> {
          memory: guest={memory}, host={memory}\n\
          cpu: model=corei7_skylake_x, count={CPUS}, ips={RATE}, ignore_bad_msrs=1, reset_on_triple_fault=0\n\
          clock: sync=none, time0=946681200\n\
+         vga: realtime=0\n\
          romimage: file={bios}, options=fastboot\n\
          vgaromimage: file={vga_bios}\n\
          com1: enabled=1, mode=file, dev={console}\n\
