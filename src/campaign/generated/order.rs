@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use unwindlab_guest_kernel::build::generate::{GeneratedMutant, Operator};
+use unwindlab_guest_kernel::build::generate::{GeneratedMutant, Operator, killed};
 use unwindlab_guest_kernel::build::header::Mutant;
 
 use super::part::GeneratedRecord;
@@ -35,9 +35,14 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Before anything is known: the scenarios that most of the chosen mutants are made for come first, above all those of mutants nearby.
+    /// At first: what is known to have killed a mutant, then the scenarios that most of the chosen mutants are made for, above all those
+    /// of mutants nearby.
     pub(super) fn new(chosen: &[Mutant]) -> Self {
-        let mut order = Self::default();
+        let before = killed().map(|(name, test)| (name.to_owned(), test.to_owned()));
+        let mut order = Self {
+            before: before.collect(),
+            ..Self::default()
+        };
         for mutant in chosen {
             let places = places(&String::from_utf8_lossy(&mutant.patch.content));
             for scenario in &mutant.scenarios {
@@ -85,6 +90,11 @@ impl Order {
         }
     }
 
+    /// What killed this mutant in an earlier run.
+    pub(super) fn before(&self, mutant: &GeneratedMutant) -> Option<&str> {
+        self.before.get(&mutant.name).map(String::as_str)
+    }
+
     /// How probably a scenario kills this mutant, next to the others.
     pub(super) fn of(&self, mutant: &GeneratedMutant) -> impl Fn(&str) -> u32 + use<> {
         let mut worth: BTreeMap<String, u32> = BTreeMap::new();
@@ -101,8 +111,8 @@ impl Order {
             };
             *worth.entry(test.clone()).or_default() += near;
         }
-        if let Some(test) = self.before.get(&mutant.name) {
-            *worth.entry(test.clone()).or_default() += KILLED_IT;
+        if let Some(test) = self.before(mutant) {
+            *worth.entry(test.to_owned()).or_default() += KILLED_IT;
         }
         move |name| worth.get(name).copied().unwrap_or_default()
     }

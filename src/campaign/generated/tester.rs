@@ -47,6 +47,8 @@ pub(super) struct Tester<'a> {
 /// Which tests are made, by their numbers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tests {
+    /// The sweep that killed the mutant in an earlier run: it comes before all else.
+    pub(super) first_sweep: Option<usize>,
     /// Scenarios, in this order.
     pub(super) scenarios: Vec<usize>,
     /// Sweeps, in this order.
@@ -156,6 +158,11 @@ impl<'t> Bench<'t> {
             same: tests.scenarios.is_empty() && !tests.boots,
             ..Tested::default()
         };
+        let first = tests.first_sweep.as_slice();
+        self.sweeps(first, tests, scenarios_until, choice, &mut tested)?;
+        if tested.kill.is_some() {
+            return Ok(tested);
+        }
         for at in &tests.scenarios {
             let is_over = !self.tester.budget.is_zero() && Instant::now() >= scenarios_until;
             if is_over && tested.tests > 0 {
@@ -174,22 +181,38 @@ impl<'t> Bench<'t> {
                 return Ok(tested);
             }
         }
-        for at in &tests.sweeps {
-            let left = setups_from.saturating_duration_since(Instant::now());
-            let Some(sweep) = { self.tester.sweeps.get(*at) }.filter(|_| !left.is_zero()) else {
-                tested.left += 1;
-                continue;
-            };
-            let swept = self.swept(sweep, &tests.functions, left, choice)?;
-            self.take_sweep(sweep, &tests.functions, swept, choice, &mut tested)?;
-            if tested.kill.is_some() {
-                return Ok(tested);
-            }
+        self.sweeps(&tests.sweeps, tests, setups_from, choice, &mut tested)?;
+        if tested.kill.is_some() {
+            return Ok(tested);
         }
         if tests.setups {
             self.setups(until, choice, &mut tested)?;
         }
         Ok(tested)
+    }
+
+    /// Makes these sweeps, up to the first that kills or as long as there is time.
+    fn sweeps(
+        &mut self,
+        sweeps: &[usize],
+        tests: &Tests,
+        until: Instant,
+        choice: Option<ChoicePlan>,
+        tested: &mut Tested,
+    ) -> Result<(), CampaignError> {
+        for at in sweeps {
+            let left = until.saturating_duration_since(Instant::now());
+            let Some(sweep) = { self.tester.sweeps.get(*at) }.filter(|_| !left.is_zero()) else {
+                tested.left += 1;
+                continue;
+            };
+            let swept = self.swept(sweep, &tests.functions, left, choice)?;
+            self.take_sweep(sweep, &tests.functions, swept, choice, tested)?;
+            if tested.kill.is_some() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Runs the first scenario on a machine that the mutant has booted.
