@@ -180,6 +180,11 @@ impl PlantedSysenter {
         }
     }
 
+    /// What replaces it.
+    pub(crate) fn planted(&self) -> impl Iterator<Item = &Trap> {
+        self.0.iter()
+    }
+
     /// The address of the instruction, if one is replaced.
     pub(crate) fn address(&self) -> Option<u64> {
         self.0.as_ref().map(|trap| trap.address)

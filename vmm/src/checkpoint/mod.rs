@@ -12,6 +12,7 @@
 
 mod chips;
 mod cpu;
+mod planted;
 mod ram;
 
 use std::io;
@@ -25,6 +26,7 @@ use crate::vcpu::InspectError;
 
 pub(crate) use chips::{Chips, advance_clock, nanoseconds};
 pub(crate) use cpu::{CpuState, host_tsc};
+pub(crate) use planted::Planted;
 pub(crate) use ram::{Pages, Ram};
 
 /// Why a machine could not be saved or restored.

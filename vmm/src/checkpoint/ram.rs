@@ -15,7 +15,7 @@ use kvm_ioctls::VmFd;
 use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::{errno, ioctl_iowr_nr};
 
-use super::{CheckpointError, Restored, failed};
+use super::{CheckpointError, Planted, Restored, failed};
 use crate::kvm::vm;
 use crate::memory::{Memory, RamRange, as_usize, pages_of};
 use crate::x86;
@@ -24,7 +24,7 @@ use crate::x86;
 ioctl_iowr_nr!(KVM_CLEAR_DIRTY_LOG, KVMIO, 0xc0, kvm_clear_dirty_log);
 
 /// Bytes of a page, the unit of KVM's log.
-const PAGE: usize = as_usize(x86::PAGE);
+pub(super) const PAGE: usize = as_usize(x86::PAGE);
 /// Pages of a word of the log.
 const WORD: u64 = 64;
 /// Restores in a row that must find a page unchanged before it leaves KVM's log.
@@ -33,7 +33,7 @@ const PATIENCE: u8 = 8;
 /// multiple of this.
 const LOOK: u64 = 16;
 
-type Page = [u8; PAGE];
+pub(super) type Page = [u8; PAGE];
 
 /// RAM of a checkpoint: the copy of the first one, and the pages that differ from it.
 #[derive(Debug, Clone)]
@@ -151,12 +151,13 @@ impl Ram {
         Ok(())
     }
 
-    /// Makes memory what it was.
+    /// Makes memory what it was, but for what is planted.
     pub(crate) fn restore(
         &mut self,
         vm: &VmFd,
         memory: &Memory,
         pages: &Pages,
+        planted: &Planted,
     ) -> Result<Restored, CheckpointError> {
         if !self
             .base
@@ -173,9 +174,11 @@ impl Ram {
         let mut settled = Vec::new();
         for address in candidates {
             let wanted = pages.page(address).ok_or(CheckpointError::Foreign)?;
+            let over = planted.over(address, wanted);
+            let wanted = over.as_deref().map_or(wanted, |page| page.as_slice());
             let times = self.unchanged.entry(address).or_insert(0);
-            // A page that changed the last time most likely did again: copy it without comparing.
-            if *times > 0 && memory.holds(address, wanted)? {
+            // A page that changed the last time most likely did again: copy it without comparing. Code never is.
+            if (*times > 0 || over.is_some()) && memory.holds(address, wanted)? {
                 *times += 1;
                 if *times > PATIENCE {
                     settled.push(address);

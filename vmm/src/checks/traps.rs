@@ -358,6 +358,9 @@ fn a_checkpoint_has_no_traps(_: &Lab) -> Outcome {
         ["page 0x100000"],
         "traps are what the caller wants, and stay"
     );
+    machine.restore(&before)?;
+    let again = machine.restore(&before)?.copied;
+    same!(again, 0, "code under traps is not written anew");
     machine.set_breakpoints(&[], &[])?;
     same!(machine.differences(&before)?, [""; 0]);
     Ok(())

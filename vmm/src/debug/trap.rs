@@ -138,6 +138,11 @@ impl Trap {
         }
     }
 
+    /// The guest-physical addresses of its bytes, and these while it is written.
+    pub(crate) fn planted(&self) -> impl Iterator<Item = (u64, u8)> {
+        self.physical.into_iter().zip(self.code)
+    }
+
     /// Writes the trap.
     pub(crate) fn put_in(&self, memory: &Memory) -> Result<(), TrapError> {
         self.replace(memory, self.original, self.code)

@@ -1,7 +1,7 @@
 //! Saving and restoring a machine.
 
 use super::Machine;
-use crate::checkpoint::{self, Checkpoint, CheckpointError, Chips, CpuState, Restored};
+use crate::checkpoint::{self, Checkpoint, CheckpointError, Chips, CpuState, Planted, Restored};
 use crate::kvm::msr;
 use crate::threads::State;
 use crate::vcpu::Stop;
@@ -57,9 +57,11 @@ impl Machine {
         }
         self.vcpus.forget_events();
         // Last, because KVM writes to RAM when some MSRs are set (the wall clock's, for one).
+        let traps = { self.traps.planted() }.chain(self.returns.planted());
+        let planted = Planted::of(traps.chain(self.sysenter.planted()));
         let restored = self
             .ram
-            .restore(&self.vm, &self.memory, &checkpoint.pages)?;
+            .restore(&self.vm, &self.memory, &checkpoint.pages, &planted)?;
         self.traps.after_restore(&mut self.vcpus)?;
         self.returns.put_back(&self.memory)?;
         self.sysenter.put_back(&self.memory)?;

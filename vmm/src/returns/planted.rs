@@ -97,6 +97,11 @@ impl PlantedReturns {
         }
     }
 
+    /// What replaces them.
+    pub(crate) fn planted(&self) -> impl Iterator<Item = &Trap> {
+        self.planted.iter()
+    }
+
     /// The addresses of the replaced instructions.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = u64> {
         self.planted.iter().map(|trap| trap.address)

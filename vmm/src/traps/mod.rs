@@ -328,6 +328,11 @@ impl Traps {
         Ok(())
     }
 
+    /// The traps that are in memory.
+    pub(crate) fn planted(&self) -> impl Iterator<Item = &Trap> {
+        self.planted.iter()
+    }
+
     /// Removes all traps from memory for the time of a checkpoint.
     pub(crate) fn lift(&self) -> Result<(), TrapError> {
         { self.planted.iter() }.try_for_each(|trap| trap.take_out(&self.memory))
