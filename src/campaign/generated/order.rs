@@ -143,6 +143,31 @@ mod tests {
     use crate::report::mutation::Kill;
 
     #[test]
+    fn what_is_known_to_have_killed_is_a_test_that_there_is() {
+        let library = glob::glob(concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios/*.yaml")).unwrap();
+        let stem = |it: &Path| it.file_stem().unwrap().to_string_lossy().into_owned();
+        let library: Vec<String> = library.map(|it| stem(&it.unwrap())).collect();
+        let mut count = 0;
+        for (mutant, test) in killed() {
+            let scenario = match test.split_once(' ') {
+                Some(("set-up", number)) => {
+                    assert!(number.parse::<u32>().is_ok(), "{mutant}: {test}");
+                    continue;
+                }
+                Some(("sweep", sweep)) => sweep.split(' ').next().unwrap(),
+                _ => test,
+            };
+            assert!(library.iter().any(|it| it == scenario), "{mutant}: {test}");
+            count += 1;
+        }
+        assert!(count > 500, "{count}");
+        let name = killed().next().unwrap().0;
+        let order = Order::new(&[]);
+        assert!(order.before(&mutant(name, ObjectCode::New)).is_some());
+        assert!(order.before(&mutant("x", ObjectCode::New)).is_none());
+    }
+
+    #[test]
     fn what_a_patch_nearby_is_for_comes_first() {
         let diff =
             "--- a/kernel/unwind/user.c\n+++ b/kernel/unwind/user.c\n@@ -1,7 +1,6 @@\n a\n-b\n";
