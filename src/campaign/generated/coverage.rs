@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
-use super::order::Order;
+use super::order::{KILLED_IT, Order};
 use super::setups_stage;
 use super::tester::{Bench, Tester, Tests, ends};
 use crate::campaign::error::CampaignError;
@@ -158,8 +158,9 @@ impl Coverage {
             _ => true,
         };
         let notes = mutant.difference.or(mutant.place);
-        let order = order.lock().unwrap_or_else(PoisonError::into_inner);
-        let worth = order.of(mutant);
+        let worth = { order.lock() }
+            .unwrap_or_else(PoisonError::into_inner)
+            .of(mutant);
         let mut ranked: Vec<(usize, f64)> = Vec::new();
         for (at, loaded) in tester.library.iter().enumerate() {
             let of = self.scenarios.get(at);
@@ -190,13 +191,8 @@ impl Coverage {
             .collect();
         sweeps.sort_by_key(|(_, worth)| Reverse(*worth));
         let functions = mutant.place.and_then(|it| self.code.get(&it));
-        let killed = order.before(mutant);
-        let is_killer = |it: &&(usize, u32)| {
-            let sweep = tester.sweeps.get(it.0);
-            sweep.is_some_and(|it| Some(it.name().as_str()) == killed)
-        };
         Tests {
-            first_sweep: sweeps.iter().find(is_killer).map(|(at, _)| *at),
+            sweep_first: { sweeps.first() }.is_some_and(|(_, worth)| *worth >= KILLED_IT),
             sweeps: sweeps.into_iter().map(|(at, _)| at).collect(),
             functions: functions.into_iter().flatten().cloned().collect(),
             scenarios,

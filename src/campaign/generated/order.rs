@@ -18,7 +18,7 @@ const SAME_OPERATOR: u32 = 2;
 /// What it is worth that a chosen mutant, whose patch changes the file not far away, names the scenario.
 const NAMED_NEARBY: u32 = 32;
 /// What it is worth that the mutant was killed by it in an earlier run: nothing else comes first.
-const KILLED_IT: u32 = 1 << 20;
+pub(super) const KILLED_IT: u32 = 1 << 20;
 /// The largest file of an earlier run that is read.
 const LARGEST: u64 = 256 << 20;
 /// How far that is, in lines: the patches are of the kernel without its fixes.
@@ -90,11 +90,6 @@ impl Order {
         }
     }
 
-    /// What killed this mutant in an earlier run.
-    pub(super) fn before(&self, mutant: &GeneratedMutant) -> Option<&str> {
-        self.before.get(&mutant.name).map(String::as_str)
-    }
-
     /// How probably a scenario kills this mutant, next to the others.
     pub(super) fn of(&self, mutant: &GeneratedMutant) -> impl Fn(&str) -> u32 + use<> {
         let mut worth: BTreeMap<String, u32> = BTreeMap::new();
@@ -111,8 +106,8 @@ impl Order {
             };
             *worth.entry(test.clone()).or_default() += near;
         }
-        if let Some(test) = self.before(mutant) {
-            *worth.entry(test.to_owned()).or_default() += KILLED_IT;
+        if let Some(test) = self.before.get(&mutant.name) {
+            *worth.entry(test.clone()).or_default() += KILLED_IT;
         }
         move |name| worth.get(name).copied().unwrap_or_default()
     }
@@ -161,10 +156,10 @@ mod tests {
             count += 1;
         }
         assert!(count > 500, "{count}");
-        let name = killed().next().unwrap().0;
+        let (name, test) = killed().next().unwrap();
         let order = Order::new(&[]);
-        assert!(order.before(&mutant(name, ObjectCode::New)).is_some());
-        assert!(order.before(&mutant("x", ObjectCode::New)).is_none());
+        let worth = |name: &str| order.of(&mutant(name, ObjectCode::New))(test);
+        assert!(worth(name) >= KILLED_IT && worth("x") < KILLED_IT);
     }
 
     #[test]

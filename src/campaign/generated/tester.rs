@@ -47,12 +47,12 @@ pub(super) struct Tester<'a> {
 /// Which tests are made, by their numbers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tests {
-    /// The sweep that killed the mutant in an earlier run: it comes before all else.
-    pub(super) first_sweep: Option<usize>,
     /// Scenarios, in this order.
     pub(super) scenarios: Vec<usize>,
     /// Sweeps, in this order.
     pub(super) sweeps: Vec<usize>,
+    /// The first of the sweeps killed the mutant in an earlier run: it comes before all else.
+    pub(super) sweep_first: bool,
     /// Set-ups of perf come last.
     pub(super) setups: bool,
     /// The functions whose instructions are swept; all where there are none.
@@ -158,7 +158,8 @@ impl<'t> Bench<'t> {
             same: tests.scenarios.is_empty() && !tests.boots,
             ..Tested::default()
         };
-        let first = tests.first_sweep.as_slice();
+        let first = usize::from(tests.sweep_first).min(tests.sweeps.len());
+        let (first, sweeps) = tests.sweeps.split_at(first);
         self.sweeps(first, tests, scenarios_until, choice, &mut tested)?;
         if tested.kill.is_some() {
             return Ok(tested);
@@ -181,7 +182,7 @@ impl<'t> Bench<'t> {
                 return Ok(tested);
             }
         }
-        self.sweeps(&tests.sweeps, tests, setups_from, choice, &mut tested)?;
+        self.sweeps(sweeps, tests, setups_from, choice, &mut tested)?;
         if tested.kill.is_some() {
             return Ok(tested);
         }

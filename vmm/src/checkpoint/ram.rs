@@ -177,7 +177,8 @@ impl Ram {
             let over = planted.over(address, wanted);
             let wanted = over.as_deref().map_or(wanted, |page| page.as_slice());
             let times = self.unchanged.entry(address).or_insert(0);
-            // A page that changed the last time most likely did again: copy it without comparing. Code never is.
+            // A page that changed the last time most likely did again: copy it without comparing. One
+            // with traps is always compared.
             if (*times > 0 || over.is_some()) && memory.holds(address, wanted)? {
                 *times += 1;
                 if *times > PATIENCE {
