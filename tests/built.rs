@@ -19,10 +19,11 @@ use common::{said, scratch, unwindlab};
 static TURN: Mutex<()> = Mutex::new(());
 
 /// No kernel without its proposal reads SFrame sections, has tracefs ask, or asks a thread for its stack with the cookie of a request.
-/// Nor do the kernels built here have BPF programs and BTF.
+/// Nor do the kernels built here have BTF, so that BPF programs call no function of theirs.
 const LACKING: [&str; 5] = ["bpf-", "own-stack", "sframe-", "tracefs-", "user-mode-"];
-/// These ask by timers and by perf, which every kernel has.
-const ASK_WITHOUT_BPF: [&str; 3] = [
+/// These ask by timers and by perf, which every kernel has, or by a helper.
+const NEED_NO_BTF: [&str; 4] = [
+    "bpf-at-once",
     "user-mode-itimer",
     "user-mode-sigtrap",
     "user-mode-thread-timer",
@@ -38,7 +39,7 @@ struct Record {
 impl Record {
     fn is_one_of(&self, good: &[&str]) -> bool {
         let is_of = |names: &[&str]| names.iter().any(|it| self.name.starts_with(it));
-        match is_of(&LACKING) && !is_of(&ASK_WITHOUT_BPF) {
+        match is_of(&LACKING) && !is_of(&NEED_NO_BTF) {
             true => self.outcome == "skip",
             false => good.contains(&self.outcome.as_str()),
         }

@@ -2,6 +2,7 @@
 //! (docs/outcomes.md, `guest-skip`).
 
 use unwindlab_abi::WorkloadKind;
+use unwindlab_abi::bpf::BpfStack;
 use unwindlab_abi::lab::SYMBOL as LAB_CLIENT;
 use unwindlab_abi::plan::SframeSection;
 use unwindlab_abi::user_mode::Asker;
@@ -16,6 +17,9 @@ pub(super) const FEATURE: &str = "unwind_deferred_request";
 pub(super) const TRACEFS_CLIENT: &str = "__trace_unwind_request";
 /// What a kernel with the system call for BPF programs has (kernel/bpf/syscall.c, `CONFIG_BPF_SYSCALL`).
 pub(super) const BPF: &str = "bpf_prog_put";
+/// What a kernel with type information for BPF programs has, which names the functions that they call
+/// (include/asm-generic/vmlinux.lds.h, `CONFIG_DEBUG_INFO_BTF`).
+pub(super) const BPF_TYPES: &str = "__start_BTF";
 /// The function that the BPF client calls (kernel/bpf/helpers.c).
 pub(super) const BPF_TASK_WORK: &str = "bpf_task_work_schedule_resume";
 /// The function that the BPF program of unwinding in user mode calls (kernel/trace/bpf_trace.c).
@@ -44,11 +48,12 @@ pub(super) fn check(
 }
 
 /// Whether a scenario needs something, the symbol of a kernel that has it, and what is said of one that has not.
-fn needs(scenario: &Scenario) -> [(bool, &'static str, UnsupportedKernel); 9] {
+fn needs(scenario: &Scenario) -> [(bool, &'static str, UnsupportedKernel); 10] {
     use UnsupportedKernel as Lack;
     let kind = *scenario.workload.kind;
     let asks_by_bpf = { scenario.user_mode.as_deref() }.is_some_and(|it| *it.ask == Asker::Bpf);
-    let bpf = scenario.bpf.is_some();
+    let bpf = scenario.bpf.as_deref();
+    let bpf_schedules = bpf.is_some_and(|it| it.stack != BpfStack::AtOnce);
     let asks_itself = matches!(
         kind,
         WorkloadKind::OwnStack | WorkloadKind::OwnStackFrameless
@@ -66,8 +71,13 @@ fn needs(scenario: &Scenario) -> [(bool, &'static str, UnsupportedKernel); 9] {
             TRACEFS_CLIENT,
             Lack::TracefsClient,
         ),
-        (bpf || asks_by_bpf, BPF, Lack::Bpf),
-        (bpf, BPF_TASK_WORK, Lack::BpfFunction(BPF_TASK_WORK)),
+        (bpf.is_some() || asks_by_bpf, BPF, Lack::Bpf),
+        (bpf_schedules || asks_by_bpf, BPF_TYPES, Lack::BpfTypes),
+        (
+            bpf_schedules,
+            BPF_TASK_WORK,
+            Lack::BpfFunction(BPF_TASK_WORK),
+        ),
         (asks_by_bpf, BPF_SIGNAL, Lack::BpfFunction(BPF_SIGNAL)),
         (reads_sections(kind, section), SFRAME, Lack::Sframe),
         (asks_itself, OWN_STACK, Lack::OwnStack),

@@ -5,8 +5,9 @@ use crate::scenario::{ResolveError, resolve};
 
 /// The symbols that scenarios of this workload, and lines, ask for one after the other.
 fn asked_for(workload: &str, lines: &str) -> Vec<&'static str> {
-    const ALL: [&str; 6] = [
+    const ALL: [&str; 7] = [
         "bpf_prog_put",
+        "__start_BTF",
         "bpf_task_work_schedule_resume",
         "bpf_send_signal_task",
         "unwind_sframe_next",
@@ -49,12 +50,24 @@ fn workloads_need_what_the_proposals_add() {
 #[test]
 fn bpf_programs_need_the_functions_that_they_call() {
     let asker = asked_for("kind: deep, frames: 13", "user-mode: {}\n");
-    assert_eq!(asker, ["bpf_prog_put", "bpf_send_signal_task"]);
+    assert_eq!(
+        asker,
+        ["bpf_prog_put", "__start_BTF", "bpf_send_signal_task"]
+    );
     let timer = asked_for(
         "kind: deep, frames: 13",
         "user-mode: { ask: itimer, signal: 27 }\n",
     );
     assert_eq!(timer, [""; 0]);
-    let client = asked_for("kind: deep, frames: 13", "bpf: { stack: at-once }\n");
-    assert_eq!(client, ["bpf_prog_put", "bpf_task_work_schedule_resume"]);
+    let at_once = asked_for("kind: deep, frames: 13", "bpf: { stack: at-once }\n");
+    assert_eq!(at_once, ["bpf_prog_put"]);
+    let in_task_work = asked_for("kind: deep, frames: 13", "bpf: { stack: own-walk }\n");
+    assert_eq!(
+        in_task_work,
+        [
+            "bpf_prog_put",
+            "__start_BTF",
+            "bpf_task_work_schedule_resume"
+        ]
+    );
 }

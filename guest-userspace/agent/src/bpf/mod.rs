@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use unwindlab_abi::BpfPlan;
+use unwindlab_abi::bpf::BpfStack;
 use unwindlab_abi::mailbox::PAGE_SIZE;
 use unwindlab_abi::user_mode::{RESULT_PAGES, RING_BYTES};
 
@@ -65,7 +66,11 @@ impl BpfClient {
     /// # Errors
     /// [`BpfError`].
     pub fn load(plan: &BpfPlan) -> Result<Self, BpfError> {
-        let schedule = kernel::function(SCHEDULE)?;
+        let schedule = match plan.stack {
+            // No kernel function is called, so a kernel without BTF will do.
+            BpfStack::AtOnce => None,
+            BpfStack::TaskWork | BpfStack::OwnWalk => Some(kernel::function(SCHEDULE)?),
+        };
         let types = sys::load_types(&types::types()).map_err(BpfError::Types)?;
         let mut maps = Vec::new();
         for map in program::maps() {

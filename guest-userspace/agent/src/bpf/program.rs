@@ -64,13 +64,13 @@ const CALLBACK: Label = Label(11);
 const WALKED: Label = Label(12);
 const ON: Label = Label(13);
 
-/// The code. The kernel function is `bpf_task_work_schedule_resume`, by its id.
-pub(super) fn code(stack: BpfStack, schedule: i32) -> Option<Code> {
+/// The code. `schedule` is the id of `bpf_task_work_schedule_resume`; without it, the stack is taken at once.
+pub(super) fn code(stack: BpfStack, schedule: Option<i32>) -> Option<Code> {
     let mut code = Assembler::default();
-    if stack == BpfStack::AtOnce {
+    let Some(schedule) = schedule else {
         user_mode::request(&mut code, false, at_once);
         return code.finish();
-    }
+    };
     user_mode::request(&mut code, false, |code| {
         code.call(helper::TASK)
             .copy(Reg::R1, Reg::R0)
@@ -202,12 +202,12 @@ mod tests {
 
     #[test]
     fn every_way_is_a_program_and_only_task_work_has_a_callback() {
-        for (stack, callbacks) in [
-            (BpfStack::AtOnce, 0),
-            (BpfStack::TaskWork, 1),
-            (BpfStack::OwnWalk, 1),
+        for (stack, schedule, callbacks) in [
+            (BpfStack::AtOnce, None, 0),
+            (BpfStack::TaskWork, Some(7), 1),
+            (BpfStack::OwnWalk, Some(7), 1),
         ] {
-            let code = code(stack, 7).unwrap();
+            let code = code(stack, schedule).unwrap();
             assert_eq!(code.functions.len(), callbacks, "{stack:?}");
             let results = code.maps.iter().filter(|(_, map)| *map == RESULTS);
             assert_eq!(results.count(), 2, "{stack:?}");
