@@ -215,7 +215,7 @@ action! {
 action! {
     /// Stop a vCPU.
     Freeze {
-        /// Longest time (default 2 s). After it all vCPUs go on, and the trial ends as a failure.
+        /// Longest time (default 10 s). After it all vCPUs go on, and the trial ends as a failure.
         limit: Option<At<Time>>,
     }
 }

@@ -16,7 +16,7 @@ pub struct Schedule {
     /// How often the whole schedule is passed (default 1).
     #[schemars(range(min = 1))]
     pub repeat: Option<At<u64>>,
-    /// Longest time that a vCPU waits (default 2 s). After it all vCPUs go on, and the trial ends
+    /// Longest time that a vCPU waits (default 10 s). After it all vCPUs go on, and the trial ends
     /// as a failure.
     pub limit: Option<At<Time>>,
 }

@@ -210,7 +210,7 @@ schedule:
     let pass = |turn| ActionPlan::Pass {
         turn,
         of: 3,
-        limit_ms: 2000,
+        limit_ms: 10_000,
     };
     assert_eq!(turns.collect::<Vec<_>>(), [pass(0), pass(1), pass(2)]);
     let planned = plan.injections.iter().map(|it| it.trigger.injections());
