@@ -1,12 +1,13 @@
 //! Returns that the VMM executes in the place of the guest's instructions.
 
-use super::failure::{Outcome, holds};
+use super::failure::{Failure, Outcome, holds, same};
 use super::lab::{ADDRESS, Lab, guest, machine, next_stop, vcpu};
-use crate::{ReturnWatch, Run, Stop};
+use crate::{Machine, ReturnWatch, Run, Stop};
 
 super::checks! {
     KernelCode:
-        an_iret_to_itself_is_executed_twice;
+        an_iret_to_itself_is_executed_twice
+        a_stepped_iret_is_executed_again_where_the_vcpu_is_put_back_to_it;
 }
 
 /// Where the guest maps itself once more: a kernel's code is in the upper half.
@@ -52,20 +53,44 @@ guest!(returns_to_itself:
 /// An NMI that comes right at the `iret` of another returns to it. KVM skips an `out` that is left in
 /// place: the guest would run on behind the `iret`.
 fn an_iret_to_itself_is_executed_twice(_: &Lab) -> Outcome {
+    let mut machine = watched()?;
+    vcpu(&mut machine)?.resume(Run::Continue)?;
+    let stop = next_stop(&mut machine)?;
+    holds!(matches!(stop, Stop::Port { port: 0xe1, .. }), "{stop:x?}");
+    Ok(())
+}
+
+/// A checkpoint may be of an `iret`, and a restore may follow a step over it. KVM skips an `out` that it has yet to complete and that the
+/// vCPU is at again.
+fn a_stepped_iret_is_executed_again_where_the_vcpu_is_put_back_to_it(_: &Lab) -> Outcome {
+    let mut machine = watched()?;
+    let iret = UPPER_HALF + ADDRESS + 0x80;
+    vcpu(&mut machine)?.resume(Run::To(iret))?;
+    same!(next_stop(&mut machine)?, Stop::Stepped { pc: iret });
+    // To itself.
+    vcpu(&mut machine)?.resume(Run::Step)?;
+    same!(next_stop(&mut machine)?, Stop::Stepped { pc: iret });
+    let before = machine.checkpoint()?;
+    vcpu(&mut machine)?.resume(Run::Step)?;
+    same!(next_stop(&mut machine)?, Stop::Stepped { pc: iret + 0x40 });
+    machine.restore(&before)?;
+    vcpu(&mut machine)?.resume(Run::Continue)?;
+    let stop = next_stop(&mut machine)?;
+    holds!(matches!(stop, Stop::Port { port: 0xe1, .. }), "{stop:x?}");
+    Ok(())
+}
+
+/// The guest before its first `iretq`, which is watched.
+fn watched() -> Result<Machine, Failure> {
     let mut machine = machine(1, returns_to_itself())?;
     machine.start()?;
-    holds!(matches!(
-        next_stop(&mut machine)?,
-        Stop::Port { port: 0xe0, .. }
-    ));
+    let stop = next_stop(&mut machine)?;
+    holds!(matches!(stop, Stop::Port { port: 0xe0, .. }), "{stop:x?}");
     machine.watch_returns(ReturnWatch {
         sites: vec![UPPER_HALF + ADDRESS + 0x80],
         current: 0,
         words: Vec::new(),
         most: 10,
     })?;
-    vcpu(&mut machine)?.resume(Run::Continue)?;
-    let stop = next_stop(&mut machine)?;
-    holds!(matches!(stop, Stop::Port { port: 0xe1, .. }), "{stop:x?}");
-    Ok(())
+    Ok(machine)
 }

@@ -94,7 +94,7 @@ fn run_as_set_up(vcpu: &mut Vcpu, ports: &Ports) -> Stop {
                 Ok(None) => {}
                 Err(error) => return unhandled("return to user mode", error),
             },
-            Exit::Sysenter => match at_sysenter(vcpu) {
+            Exit::Sysenter => match at_sysenter(vcpu, ports) {
                 Ok(Some(stop)) => return stop,
                 Ok(None) => {}
                 Err(error) => return unhandled("instruction behind sysenter", error),
@@ -123,13 +123,13 @@ fn mend(vcpu: &Vcpu, exit: &Exit) -> Result<(), errno::Error> {
 
 /// The guest executed the `out` in the place of the first instruction behind `sysenter`: executes
 /// that. `None` if the vCPU can run on.
-fn at_sysenter(vcpu: &mut Vcpu) -> Result<Option<Stop>, errno::Error> {
+fn at_sysenter(vcpu: &mut Vcpu, ports: &Ports) -> Result<Option<Stop>, errno::Error> {
     let Some(entry) = vcpu.sysenter else {
         // The guest's own output, to a port without a device.
         return Ok(None);
     };
     match entry.execute(&vcpu.fd)? {
-        Some(pc) => executed(vcpu, pc),
+        Some(pc) => executed(vcpu, ports, pc),
         None => Ok(None),
     }
 }
@@ -143,14 +143,14 @@ fn at_return(vcpu: &mut Vcpu, ports: &Ports) -> Result<Option<Stop>, errno::Erro
     };
     let strange = match returns.execute(&vcpu.fd, vcpu.index, &vcpu.memory)? {
         Executed::NotOurs => return Ok(None),
-        Executed::Done(pc) => return executed(vcpu, pc),
+        Executed::Done(pc) => return executed(vcpu, ports, pc),
         Executed::DoneInPlace => {
             let regs = vcpu.fd.get_regs()?;
             if let Some(stop) = complete_output(vcpu, ports) {
                 return Ok(Some(stop));
             }
             vcpu.fd.set_regs(&regs)?;
-            return executed(vcpu, regs.rip);
+            return executed(vcpu, ports, regs.rip);
         }
         Executed::No(strange) => strange,
     };
@@ -164,11 +164,14 @@ fn at_return(vcpu: &mut Vcpu, ports: &Ports) -> Result<Option<Stop>, errno::Erro
 }
 
 /// The replaced instruction was executed, and the vCPU is at `pc`.
-fn executed(vcpu: &mut Vcpu, pc: u64) -> Result<Option<Stop>, errno::Error> {
+fn executed(vcpu: &mut Vcpu, ports: &Ports, pc: u64) -> Result<Option<Stop>, errno::Error> {
     heed_breakpoint(&vcpu.fd, &vcpu.debug.config, &vcpu.passed, pc)?;
-    // To an address: a breakpoint there says that it has come.
-    let one_step = !matches!(vcpu.debug.config.step, None | Some(StepMethod::Landing(_)));
-    Ok(one_step.then_some(Stop::Stepped { pc }))
+    match vcpu.debug.config.step {
+        // To an address: a breakpoint there says that it has come.
+        None | Some(StepMethod::Landing(_)) => Ok(None),
+        // A vCPU that stops may be put back to the `out`, which KVM would still complete.
+        Some(_) => Ok(complete_output(vcpu, ports).or(Some(Stop::Stepped { pc }))),
+    }
 }
 
 fn prepare(vcpu: &mut Vcpu, run: Run) -> Result<(), InspectError> {
