@@ -17,9 +17,8 @@ pub(super) const FEATURE: &str = "unwind_deferred_request";
 pub(super) const TRACEFS_CLIENT: &str = "__trace_unwind_request";
 /// What a kernel with the system call for BPF programs has (kernel/bpf/syscall.c, `CONFIG_BPF_SYSCALL`).
 pub(super) const BPF: &str = "bpf_prog_put";
-/// What a kernel with type information for BPF programs has, which names the functions that they call
-/// (include/asm-generic/vmlinux.lds.h, `CONFIG_DEBUG_INFO_BTF`).
-pub(super) const BPF_TYPES: &str = "__start_BTF";
+/// What a kernel with BTF has (include/asm-generic/vmlinux.lds.h, `CONFIG_DEBUG_INFO_BTF`).
+pub(super) const BTF: &str = "__start_BTF";
 /// The function that the BPF client calls (kernel/bpf/helpers.c).
 pub(super) const BPF_TASK_WORK: &str = "bpf_task_work_schedule_resume";
 /// The function that the BPF program of unwinding in user mode calls (kernel/trace/bpf_trace.c).
@@ -72,7 +71,7 @@ fn needs(scenario: &Scenario) -> [(bool, &'static str, UnsupportedKernel); 10] {
             Lack::TracefsClient,
         ),
         (bpf.is_some() || asks_by_bpf, BPF, Lack::Bpf),
-        (bpf_schedules || asks_by_bpf, BPF_TYPES, Lack::BpfTypes),
+        (bpf_schedules || asks_by_bpf, BTF, Lack::Btf),
         (
             bpf_schedules,
             BPF_TASK_WORK,

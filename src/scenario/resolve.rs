@@ -17,7 +17,7 @@ use super::events;
 use super::explore;
 use super::inject;
 use super::lab;
-use super::lacks::{self, BPF, BPF_TYPES, FEATURE, OWN_STACK, SFRAME, TRACEFS_CLIENT, USER_UNWIND};
+use super::lacks::{self, BPF, BTF, FEATURE, OWN_STACK, SFRAME, TRACEFS_CLIENT, USER_UNWIND};
 use super::model::{Pmu, Scenario};
 use super::perf_tool;
 use super::tracefs;
@@ -140,9 +140,11 @@ pub enum UnsupportedKernel {
     /// BPF programs, for a scenario with a BPF client.
     #[error("the kernel has no BPF programs (no symbol `{BPF}`)")]
     Bpf,
-    /// The names of functions that a BPF program may call.
-    #[error("the kernel has no types for BPF programs (no symbol `{BPF_TYPES}`)")]
-    BpfTypes,
+    /// BTF, by which a BPF program names a kernel function that it calls.
+    #[error(
+        "the kernel has no BTF (no symbol `{BTF}`), so a BPF program cannot call its functions"
+    )]
+    Btf,
     /// A function that a BPF program calls.
     #[error("the kernel has no function `{0}` for BPF programs")]
     BpfFunction(&'static str),

@@ -20,7 +20,8 @@ use unwindlab_engine::plan::{
 };
 use unwindlab_oracle::trace::record::record_type;
 
-/// Longest time that a vCPU stands still, unless the scenario sets another: on a loaded machine 2 s were too short for a good kernel.
+/// Longest time that a vCPU stands still, unless the scenario sets another. On a loaded machine a good kernel took
+/// 2.6 s to come to the next point of `lab-cancel-in-long-callback`.
 const FREEZE_LIMIT_MS: u64 = 10_000;
 
 /// All injections, then the points of the schedule. Complains about what has no plan.

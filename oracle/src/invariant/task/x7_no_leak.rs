@@ -1,4 +1,4 @@
-//! X7: nothing leaks over 1,000 exits or more.
+//! X7: nothing leaks over 1,000 exits.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ const MANY_EXITS: u64 = 10_000;
 /// page (kernel/unwind/deferred.c, 7.2).
 const CACHE: u64 = 4096;
 
-/// One cache in how many exits is a leak.
+/// In how many exits one cache that stays is a leak.
 fn one_in(exits: u64) -> u64 {
     if exits < MANY_EXITS { 2 } else { 8 }
 }
@@ -27,8 +27,8 @@ fn one_in(exits: u64) -> u64 {
 /// Judges a trial in which at least 1,000 tasks exited of which a record 22 shows a walk: each had a cache, and a
 /// task work pending when it exited if the record comes after that of the exit. The kernel's own
 /// memory (slabs that cannot be reclaimed, which include the caches, and kernel stacks) may then
-/// have grown by one cache in two exits at most, over 10,000 by one in eight. What else the kernel allocates meanwhile does
-/// not grow with the exits; a task that leaks leaves more than its cache.
+/// have grown by one cache in two exits at most; over 10,000 or more, by one in eight. What else the kernel allocates meanwhile
+/// does not grow with the exits; a task that leaks leaves more than its cache.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let memory = trace.observations.iter().find_map(|seen| match seen {
