@@ -5,4 +5,5 @@ mod guest;
 
 guest::tests! {
     an_iret_to_itself_is_executed_twice
+    a_stepped_iret_is_executed_again_where_the_vcpu_is_put_back_to_it
 }
