@@ -2,7 +2,7 @@
 //!
 //! A scenario with one vCPU keeps one CPU busy, so several run at a time. One with more vCPUs runs alone: beside others its vCPUs would wait
 //! for each other longer than on any real machine. All of those run on the first worker's host, so that no other makes their
-//! machines too. Results are told in the order of the library.
+//! machines too, and several in a row, because each time the others have to come to an end first. Results are told in the order of the library.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,6 +19,9 @@ use crate::judge::ScenarioResult;
 const MOST: u64 = 4;
 /// KiB of memory that a KVM host may come to take; most take a third of it.
 const HOST_KIB: u64 = 4 << 20;
+
+/// Among how many scenarios those that run alone are put behind the others: as many may wait to be told.
+const WINDOW: usize = 32;
 
 /// How many scenarios this machine has CPUs and free memory for at a time, at least 1.
 #[must_use]
@@ -79,15 +82,17 @@ impl Turns {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next for a worker: the first worker takes any, the others those that run beside others.
-    fn next(&self, is_first: bool) -> Option<(usize, Turn)> {
+    /// The next for a worker. The first worker takes those that run beside others until one that runs alone is far behind, and then, while
+    /// it `is_alone`, all of those up to there. The others take those that run beside others.
+    fn next(&self, is_first: bool, is_alone: bool) -> Option<(usize, Turn)> {
         let mut left = self.left();
-        let takes = |turn: &Turn| match turn {
-            Turn::Taken => false,
-            Turn::Beside => true,
-            Turn::Alone => is_first,
+        let next = |wanted: Turn| left.iter().position(|it| *it == wanted);
+        let (beside, alone) = (next(Turn::Beside), next(Turn::Alone).filter(|_| is_first));
+        let number = match (beside, alone) {
+            (Some(beside), Some(alone)) if is_alone && alone < beside => alone,
+            (Some(beside), Some(alone)) if beside >= alone + WINDOW => alone,
+            (beside, alone) => beside.or(alone)?,
         };
-        let number = left.iter().position(takes)?;
         let turn = std::mem::replace(left.get_mut(number)?, Turn::Taken);
         Some((number, turn))
     }
@@ -128,16 +133,24 @@ impl LibraryRun<'_> {
         send: &Sender<Done>,
     ) {
         let mut executor = None;
-        while let Some((number, turn)) = turns.next(is_first) {
+        let mut alone = None;
+        while let Some((number, turn)) = turns.next(is_first, alone.is_some()) {
             let Some(unit) = units.get(number) else {
                 break;
             };
-            let (beside, alone) = match turn {
-                Turn::Alone => (None, turns.gate.write().ok()),
-                _ => (turns.gate.read().ok(), None),
+            let beside = match turn {
+                Turn::Alone => {
+                    // It is still alone behind another one.
+                    alone = alone.or_else(|| turns.gate.write().ok());
+                    None
+                }
+                _ => {
+                    alone = None;
+                    turns.gate.read().ok()
+                }
             };
             let result = self.run_or_skip(&mut executor, *unit);
-            drop((beside, alone));
+            drop(beside);
             let is_over = !matches!(result, Ok(Some(_)));
             let done = Done {
                 number,
@@ -150,6 +163,7 @@ impl LibraryRun<'_> {
                 break;
             }
         }
+        drop(alone);
         if is_first {
             self.keep(executor);
         }
@@ -216,20 +230,34 @@ mod tests {
     }
 
     #[test]
-    fn those_that_run_alone_are_the_first_workers() {
-        let turns = Turns {
-            left: Mutex::new(vec![Turn::Alone, Turn::Beside, Turn::Alone, Turn::Beside]),
+    fn those_that_run_alone_are_the_first_workers_and_come_behind_the_next_few() {
+        let turns = |left| Turns {
+            left: Mutex::new(left),
             gate: RwLock::new(()),
         };
-        let number = |is_first| turns.next(is_first).map(|(number, _)| number);
+        let four = turns(vec![Turn::Alone, Turn::Beside, Turn::Alone, Turn::Beside]);
+        let number = |is_first| four.next(is_first, false).map(|(number, _)| number);
         assert_eq!(number(false), Some(1));
-        assert_eq!(number(true), Some(0));
-        assert_eq!(number(false), Some(3));
+        assert_eq!(number(true), Some(3));
         assert_eq!(number(false), None);
+        assert_eq!(number(true), Some(0));
         assert_eq!(number(true), Some(2));
         assert_eq!(number(true), None);
+        let mut left = vec![Turn::Beside; WINDOW + 4];
+        for alone in [0, 1, WINDOW + 2] {
+            left[alone] = Turn::Alone;
+        }
+        let many = turns(left);
+        let mut is_alone = false;
+        let numbers = std::iter::from_fn(|| {
+            let (number, turn) = many.next(true, is_alone)?;
+            is_alone = turn == Turn::Alone;
+            Some(number)
+        });
+        let expected = (2..WINDOW).chain([0, 1, WINDOW, WINDOW + 1, WINDOW + 3, WINDOW + 2]);
+        assert!(numbers.eq(expected));
         let turns = Turns::of(&[]);
         turns.stop();
-        assert_eq!(turns.next(true).map(|(number, _)| number), None);
+        assert_eq!(turns.next(true, false).map(|(number, _)| number), None);
     }
 }
