@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use unwindlab_guest_kernel as kernels;
 use unwindlab_guest_kernel::lines::LineError;
-use unwindlab_guest_kernel::types::{LayoutError, Member, Types};
+use unwindlab_guest_kernel::types::{LayoutError, Member, Types, noted};
 use unwindlab_guest_kernel::{Cache, KeptLines, KernelImage, Lines, Symbols};
 use unwindlab_vmm::Kernel;
 
@@ -35,6 +35,7 @@ impl CachedKernel {
             kept: KeptLines::find(&image.id, cache).map_err(unavailable)?,
             lines: OnceLock::new(),
             types: OnceLock::new(),
+            cache: cache.clone(),
         };
         Ok(Self { image, symbols })
     }
@@ -70,6 +71,8 @@ struct LoadedSymbols {
     lines: OnceLock<Option<Lines>>,
     /// Read when they are first asked for.
     types: OnceLock<Result<Types, LayoutError>>,
+    /// Has the members that were asked for before.
+    cache: Cache,
 }
 
 impl LoadedSymbols {
@@ -117,9 +120,20 @@ impl KernelSymbols for LoadedSymbols {
     }
 
     fn member(&self, structure: &str, path: &str) -> Result<Member, LayoutError> {
+        let kernel = &self.identity;
+        // A cache that cannot be read, or written, only costs time.
+        if let Ok(Some(member)) = noted::noted(kernel, structure, path, &self.cache) {
+            return Ok(member);
+        }
         let load = || Types::load(&self.vmlinux, &self.symbols);
         match self.types.get_or_init(load) {
-            Ok(types) => types.member(structure, path),
+            Ok(types) => {
+                let member = types.member(structure, path)?;
+                if let Err(error) = noted::note(kernel, structure, path, member, &self.cache) {
+                    tracing::debug!(%error, "a member is not noted");
+                }
+                Ok(member)
+            }
             Err(LayoutError::NoTypes) => {
                 { self.told_by_client(structure, path) }.ok_or(LayoutError::NoTypes)
             }

@@ -6,9 +6,12 @@
 use std::path::Path;
 
 use btfparse::{Offset, Readable, TypeInformation, TypeVariant};
+use serde::{Deserialize, Serialize};
 
 use super::symbols::Symbols;
 use super::text;
+
+pub mod noted;
 
 /// What a kernel without type information lacks.
 pub const NO_TYPES: &str = "the kernel has no type information (BTF), which tells the offsets of \
@@ -52,7 +55,7 @@ pub enum LayoutError {
 }
 
 /// A member of a struct, or of a struct in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// Bytes from the start of the outermost struct.
     pub offset: u64,
