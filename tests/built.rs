@@ -221,7 +221,6 @@ new file mode 100644
 +A note.
 ";
 
-/// A mail of an mbox.
 /// Of the reset at the return to user mode: `if (likely(!bits))`, `if (bits & UNWIND_PENDING)`, and the loop around the `cmpxchg`.
 #[test]
 fn generated_mutants_are_told_by_their_objects_and_killed() {
@@ -277,6 +276,7 @@ fn generated_mutants_are_told_by_their_objects_and_killed() {
     assert_eq!(std::fs::read(&json).unwrap(), before);
 }
 
+/// A mail of an mbox.
 fn mail(subject: &str, body: &str) -> String {
     format!(
         "From 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001\n\
