@@ -13,8 +13,10 @@ use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Once;
+use std::thread;
+use std::time::Duration;
 
 use common::{said, scratch, unwindlab};
 use unwindlab_guest_kernel::{AboutMachine, Cache, SavedMachines};
@@ -54,14 +56,18 @@ impl OwnCache {
             .collect()
     }
 
-    fn run(&self, options: &[&str]) -> String {
-        let output = Command::new(env!("CARGO_BIN_EXE_unwindlab"))
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_unwindlab"));
+        command
             .args(["run", SCENARIO, "--kvm-host", "emulated"])
-            .args(options)
             .env("UNWINDLAB_CACHE", &self.0)
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .output()
-            .expect("the command can be started");
+            .current_dir(env!("CARGO_MANIFEST_DIR"));
+        command
+    }
+
+    fn run(&self, options: &[&str]) -> String {
+        let output = self.command().args(options).output();
+        let output = output.expect("the command can be started");
         let text = said(&output);
         assert!(text.contains("\npass "), "{text}");
         assert!(output.status.success(), "{text}");
@@ -118,6 +124,37 @@ fn the_third_command_boots_nothing() {
     assert!(third.contains(WITH_GUESTS), "{third}");
     let fresh = cache.run(&["--fresh"]);
     assert!(!fresh.contains("saved"), "{fresh}");
+}
+
+/// The mappings of the file of a state, private and writable, by QEMU, which this process has started.
+fn mapped_by_qemu(process: u32) -> usize {
+    let children = format!("/proc/{process}/task/{process}/children");
+    let children = fs::read_to_string(children).unwrap_or_default();
+    let maps = children
+        .split_whitespace()
+        .filter_map(|child| fs::read_to_string(format!("/proc/{child}/maps")).ok());
+    let is_state = |line: &&str| line.ends_with("/state") && line.contains(" rw-p ");
+    maps.map(|maps| maps.lines().filter(is_state).count()).sum()
+}
+
+#[test]
+fn a_state_with_guests_is_mapped_and_a_bare_one_is_read() {
+    let cache = OwnCache::new("saved-mapped");
+    let mapped = || {
+        let mut command = cache.command();
+        let mut run = command.stdout(Stdio::null()).spawn().unwrap();
+        let mut mapped = 0;
+        while run.try_wait().unwrap().is_none() {
+            mapped = mapped.max(mapped_by_qemu(run.id()));
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(run.wait().unwrap().success());
+        mapped
+    };
+    cache.run(&[]);
+    assert_eq!(mapped(), 0, "of a bare state");
+    assert_eq!(cache.states(1).len(), 1);
+    assert!(mapped() > 0, "of one with guests");
 }
 
 /// The bytes that are changed are no state's that QEMU would stumble over: they are guest memory.

@@ -45,6 +45,8 @@ pub struct AboutMachine {
 pub struct SavedMachine {
     /// Its bytes.
     pub file: File,
+    /// Where they are.
+    pub path: PathBuf,
     /// What is known of it.
     pub about: AboutMachine,
     id: String,
@@ -113,6 +115,7 @@ impl SavedMachines {
         let _ = File::open(&entry.dir).and_then(|it| it.set_modified(SystemTime::now()));
         Ok(Some(SavedMachine {
             file,
+            path,
             about: entry.about,
             id: id.to_owned(),
         }))

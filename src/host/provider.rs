@@ -232,6 +232,8 @@ pub struct HostRequest<'a> {
     pub peer: Option<&'a Path>,
     /// An outer machine is booted rather than taken from the cache, and not saved.
     pub fresh: bool,
+    /// An outer machine may be one that was saved with guests of this kernel.
+    pub guests: bool,
 }
 
 /// A kernel to test.

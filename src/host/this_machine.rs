@@ -66,6 +66,7 @@ impl ThisMachine {
             initramfs,
             memory_mib: OUTER_MEMORY_MIB,
             cpus: OUTER_CPUS,
+            guests: request.guests,
             saved: (!request.fresh && request.seed.is_none())
                 .then(|| cache().map(SavedMachines::new))
                 .transpose()?,

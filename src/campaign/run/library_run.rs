@@ -25,6 +25,10 @@ use unwindlab_engine::plan::{Executor, InfraError, Token, TrialPlan};
 use unwindlab_engine::runner::explore;
 use unwindlab_oracle::trace::{Recording, Trace};
 
+/// Scenarios for which an outer machine is worth it that was saved with guests. Each trial takes longer there, which many of them do not make up for
+/// (docs/specification.md).
+const FEW: usize = 16;
+
 /// What stands for the KVM host while there is none.
 pub(super) const NO_HOST: &str = "none";
 
@@ -37,7 +41,7 @@ pub(in crate::campaign) struct LibraryRun<'a> {
     pub(super) perf_data: Option<PerfDataFolder>,
     /// Where trace events are written, if they are.
     pub(super) trace_json: Option<TraceFolder>,
-    /// Whether the KVM host is kept for the next command.
+    /// Whether the KVM host is kept, with its guests, for the next command, and may be one that was.
     keeps_host: bool,
     kernel: &'a dyn TestKernel,
     pub(super) context: Context<'a>,
@@ -104,6 +108,7 @@ impl<'a> LibraryRun<'a> {
         finished: &mut UnitFinished<'_>,
     ) -> Result<(), CampaignError> {
         let mut executor = None;
+        self.keeps_host &= units.len() <= FEW;
         self.get_tools(units.iter().map(|it| it.plan));
         if self.options.jobs > 1 && !self.options.fail_fast && units.len() > 1 {
             return self.side_by_side(units, finished);
@@ -300,6 +305,7 @@ impl<'a> LibraryRun<'a> {
             perf_tool: tool.map(PathBuf::as_path),
             peer: None,
             fresh,
+            guests: self.keeps_host,
         };
         let executor = self.context.start(request, self.kernel)?;
         self.host = executor.host();

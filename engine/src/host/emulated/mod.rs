@@ -2,7 +2,7 @@
 //! gives /dev/kvm on it, and this same binary is its init.
 //!
 //! The command's side: `qemu` is the command line, `initramfs` what the machine boots into,
-//! `starts` how often it is started, `saved` how it is saved, `up` what it does then. The machine's side: `init`, with `first_cpu`.
+//! `starts` how often it is started, `saved` how it is saved, `mapped` how it gets its memory back, `up` what it does then. The machine's side: `init`, with `first_cpu`.
 //!
 //! Nothing is left outside of the cache: the initramfs is a memfd, console and channel are socket pairs, and
 //! QEMU dies with us, however we die.
@@ -11,12 +11,12 @@ pub mod deterministic;
 pub mod first_cpu;
 pub mod init;
 pub mod initramfs;
+mod mapped;
 pub mod qemu;
 mod saved;
 mod starts;
 mod up;
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -100,7 +100,7 @@ fn go_on(
     let Some(machines) = &outer.saved else {
         return Ok(None);
     };
-    let with_guests = kernel.map(|_| (&names.with_guests, true));
+    let with_guests = names.with_guests.as_ref().map(|id| (id, true));
     for (id, knows_kernel) in with_guests.into_iter().chain([(&names.bare, false)]) {
         match load(outer, machines, id, interrupt) {
             Ok(None) => {}
@@ -132,8 +132,8 @@ fn go_on(
 struct Names {
     /// That of one that has booted, and knows no kernel under test.
     bare: String,
-    /// That of one with guests.
-    with_guests: String,
+    /// That of one with guests, if it may be saved with them.
+    with_guests: Option<String>,
 }
 
 impl Names {
@@ -143,14 +143,11 @@ impl Names {
             return Ok(Self::default());
         };
         let bare = outer.identity(machines)?;
-        let with_guests = kernel.map(|kernel| {
+        let with_guests = kernel.filter(|_| outer.guests).map(|kernel| {
             let kernel: String = kernel.hash.chars().take(32).collect();
             format!("{bare}-{kernel}")
         });
-        Ok(Self {
-            with_guests: with_guests.unwrap_or_default(),
-            bare,
-        })
+        Ok(Self { bare, with_guests })
     }
 }
 
@@ -187,9 +184,8 @@ fn load(
     let Some(saved) = found else {
         return Ok(None);
     };
-    let SavedMachine { file, about, .. } = &saved;
-    let mut host = spawn(outer, Some(file), interrupt).map_err(cannot)?;
-    host.about = about.clone();
+    let mut host = spawn(outer, Some(&saved), interrupt).map_err(cannot)?;
+    host.about = saved.about.clone();
     // QEMU reads it meanwhile. What is damaged, or does not come up, ends with `host`.
     match machines.is_whole(&saved) {
         Ok(true) => host
@@ -202,9 +198,13 @@ fn load(
 }
 
 /// Starts QEMU, for a boot or from a saved state.
-fn spawn(outer: &OuterMachine, from: Option<&File>, interrupt: &Interrupt) -> io::Result<Emulated> {
+fn spawn(
+    outer: &OuterMachine,
+    from: Option<&SavedMachine>,
+    interrupt: &Interrupt,
+) -> io::Result<Emulated> {
     let prepared =
-        { outer.saved.as_ref() }.map(|machines| Saving::prepare(machines, from, interrupt));
+        { outer.saved.as_ref() }.map(|machines| Saving::prepare(machines, from, outer, interrupt));
     let (saving, states) = match prepared.transpose() {
         Ok(prepared) => prepared.unzip(),
         Err(error) if from.is_some() => return Err(io::Error::other(error)),
@@ -240,7 +240,8 @@ fn spawn(outer: &OuterMachine, from: Option<&File>, interrupt: &Interrupt) -> io
         inherited.extend(states.descriptors());
     }
     let errors = OwnedFd::from(console_end.try_clone()?);
-    let child = outer.start(&options, &inherited, errors)?;
+    let memory = from.map(|from| from.path.as_path());
+    let child = outer.start(&options, &inherited, memory, errors)?;
     Ok(Emulated {
         process: HostProcess::new(child, stream, console, interrupt)?,
         saving,

@@ -35,16 +35,19 @@ pub struct OuterMachine {
     pub cpus: u32,
     /// Where its states are kept, if one is to go on from one of them.
     pub saved: Option<SavedMachines>,
+    /// Whether it may be one that was saved with guests, and be saved with its own.
+    pub guests: bool,
 }
 
 impl OuterMachine {
     /// Starts QEMU with these options besides [`Self::common_arguments`], and with these files open
-    /// under their numbers. It ends with us. It may read its own files and the outer kernel, write nothing, and has no
+    /// under their numbers. It ends with us. It may read its own files, the outer kernel and `state`, write nothing, and has no
     /// network and no privileges, besides QEMU's own filter of system calls.
     pub(super) fn start(
         &self,
         options: &[(&str, String)],
         inherited: &[BorrowedFd<'_>],
+        state: Option<&Path>,
         errors: OwnedFd,
     ) -> io::Result<Child> {
         let mut command = self.qemu.command();
@@ -58,6 +61,7 @@ impl OuterMachine {
             .stdout(Stdio::null())
             .stderr(errors);
         let files = self.qemu.files().and_read(&self.vmlinux);
+        let files = { state.into_iter() }.fold(files, |files, state| files.and_read(state));
         confine(&mut command, &files, "QEMU").map_err(io::Error::other)?;
         die_with_us(&mut command);
         command.spawn()

@@ -12,9 +12,11 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
 
-use unwindlab_guest_kernel::{AboutMachine, CacheError, Room, SavedMachines};
+use unwindlab_guest_kernel::{AboutMachine, CacheError, Room, SavedMachine, SavedMachines};
 
 use super::Names;
+use super::mapped::{BLOCK, RamPlace};
+use super::qemu::{OuterMachine, inherited_path};
 use crate::interrupt::Interrupt;
 use crate::qmp::{Qmp, QmpError};
 
@@ -65,7 +67,8 @@ impl Saving {
     /// `from` is the state that it goes on from.
     pub(super) fn prepare(
         machines: &SavedMachines,
-        from: Option<&File>,
+        from: Option<&SavedMachine>,
+        outer: &OuterMachine,
         interrupt: &Interrupt,
     ) -> io::Result<(Self, Inherited)> {
         let (monitor, end) = UnixStream::pair()?;
@@ -82,10 +85,7 @@ impl Saving {
             files: Vec::new(),
         };
         if let Some(from) = from {
-            inherited.add(READ, from.try_clone()?);
-            inherited
-                .options
-                .push(("-incoming", format!("file:/dev/fdset/{READ}")));
+            inherited.go_on_from(from, outer.memory_mib)?;
         }
         let mut rooms = Vec::new();
         for set in WRITE..WRITE + Self::STATES {
@@ -124,7 +124,7 @@ impl Saving {
     /// Removes what is saved of this machine. What cannot be removed is no worse than before.
     pub(super) fn forget(&mut self, names: &Names) {
         let _ = self.wait();
-        for id in [&names.bare, &names.with_guests] {
+        for id in names.with_guests.iter().chain([&names.bare]) {
             let _ = self.machines.remove(id);
         }
     }
@@ -167,6 +167,34 @@ pub(super) struct Inherited {
 }
 
 impl Inherited {
+    /// Has it go on from a state. Of one with guests a trial touches little; a guest that boots touches most of a bare one's RAM, which is
+    /// faster with huge pages, as no file has them.
+    fn go_on_from(&mut self, state: &SavedMachine, mib: u32) -> io::Result<()> {
+        self.options
+            .push(("-incoming", format!("file:/dev/fdset/{READ}")));
+        let place = match state.about.guests {
+            0 => None,
+            _ => RamPlace::find(&state.file, mib)?,
+        };
+        let Some(place) = place else {
+            self.add(READ, state.file.try_clone()?);
+            return Ok(());
+        };
+        self.add(READ, place.stream(&state.file)?);
+        let file = state.file.try_clone()?;
+        let memory = format!(
+            "memory-backend-file,id={BLOCK},size={},offset={},mem-path={},readonly=on,rom=off",
+            place.len,
+            place.pages,
+            inherited_path(file.as_fd()),
+        );
+        self.options.push(("-object", memory));
+        self.options
+            .push(("-machine", format!("memory-backend={BLOCK}")));
+        self.files.push(file);
+        Ok(())
+    }
+
     fn add(&mut self, set: u32, file: File) {
         let fd = file.as_raw_fd();
         self.options.push(("-add-fd", format!("fd={fd},set={set}")));

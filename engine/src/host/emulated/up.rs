@@ -104,11 +104,11 @@ impl Executor for Emulated {
     }
 
     fn keep(&mut self, progress: &dyn Progress) -> Result<(), InfraError> {
-        let Some(saving) = &self.saving else {
+        let (Some(saving), Some(id)) = (&self.saving, self.names.with_guests.clone()) else {
             return Ok(());
         };
         // What is used once is not worth its room.
-        if !saving.asked_before(&self.names.with_guests) {
+        if !saving.asked_before(&id) {
             return Ok(());
         }
         let idle = self.process.idle(&ToHost::Rest, LOAD_LIMIT);
@@ -121,7 +121,7 @@ impl Executor for Emulated {
             guests,
             ..self.about.clone()
         };
-        if self.save(self.names.with_guests.clone(), about.clone())? {
+        if self.save(id, about.clone())? {
             self.about = about;
         }
         Ok(())

@@ -149,7 +149,7 @@ impl Running {
                 format!("file,id=console,path={console_path},append=on"),
             ),
         ];
-        let child = outer.start(&options, &inherited, errors.into())?;
+        let child = outer.start(&options, &inherited, None, errors.into())?;
         Ok(Self {
             child,
             region,

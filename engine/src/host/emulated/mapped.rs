@@ -1,0 +1,152 @@
+//! A saved state whose RAM is mapped copy-on-write instead of being read.
+//!
+//! QEMU has put the pages of each block of RAM to fixed places of the file, behind a header and a bitmap that says which of them are there
+//! (capability `mapped-ram`; `mapped_ram_setup_ramblock()`, migration/ram.c of QEMU 10.0). To read them is to zero and to fill all
+//! of them, before the machine goes on. So QEMU gets the file as the machine's memory, private to it, and a copy of all
+//! that is around the pages, with an empty bitmap: it reads none, and takes over those that the machine touches.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+/// The block of RAM of a machine of type `pc`, as QEMU calls it.
+pub(super) const BLOCK: &str = "pc.ram";
+/// Bytes of a page in the bitmap.
+const PAGE: u64 = 4096;
+/// Bytes at the start of a file in which the header of the largest block, which is the first, must be.
+const START: usize = 4096;
+/// Most bytes around the pages: state of devices, and small blocks. It is 1.5 MiB.
+const MOST_AROUND: u64 = 256 << 20;
+
+/// Where a state has the pages of [`BLOCK`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RamPlace {
+    bitmap: u64,
+    /// Of the first page; a multiple of a page.
+    pub(super) pages: u64,
+    /// Bytes.
+    pub(super) len: u64,
+}
+
+impl RamPlace {
+    /// That of a machine with so much RAM. `None` if the file is laid out in another way.
+    pub(super) fn find(file: &File, mib: u32) -> io::Result<Option<Self>> {
+        let size = file.metadata()?.len();
+        let mut start = vec![0; START.min(usize::try_from(size).unwrap_or(START))];
+        file.read_exact_at(&mut start, 0)?;
+        let place = Self::in_header(&start, u64::from(mib) << 20);
+        Ok(place.filter(|it| it.end() <= size && size - it.len <= MOST_AROUND))
+    }
+
+    /// A header has the block's name and length, then a version, the size of a page, and the places of the bitmap, which
+    /// is next, and of the pages; big-endian.
+    fn in_header(start: &[u8], len: u64) -> Option<Self> {
+        let mut before = vec![u8::try_from(BLOCK.len()).ok()?];
+        before.extend(BLOCK.as_bytes());
+        before.extend(len.to_be_bytes());
+        before.extend(1_u32.to_be_bytes());
+        before.extend(PAGE.to_be_bytes());
+        let at = { start.windows(before.len()) }.position(|it| it == before)?;
+        let (words, _) = start.get(at + before.len()..)?.as_chunks::<8>();
+        let [bitmap, pages, ..] = words else {
+            return None;
+        };
+        let (bitmap, pages) = (u64::from_be_bytes(*bitmap), u64::from_be_bytes(*pages));
+        let behind = u64::try_from(at + before.len() + 16).ok()?;
+        let room = pages.checked_sub(bitmap)?;
+        let fits = bitmap == behind && room >= len / PAGE / 8 && pages.is_multiple_of(PAGE);
+        (fits && pages.checked_add(len).is_some()).then_some(Self { bitmap, pages, len })
+    }
+
+    const fn end(&self) -> u64 {
+        self.pages + self.len
+    }
+
+    /// All that is around the pages, at the same places, with no page in the bitmap. The file is open for reading only, as
+    /// QEMU wants it.
+    pub(super) fn stream(&self, file: &File) -> io::Result<File> {
+        let stream = File::from(memfd_create("unwindlab-state", MemfdFlags::CLOEXEC)?);
+        let size = file.metadata()?.len();
+        stream.set_len(size)?;
+        for (from, to) in [(0, self.bitmap), (self.end(), size)] {
+            let mut bytes = vec![0; usize::try_from(to - from).map_err(io::Error::other)?];
+            file.read_exact_at(&mut bytes, from)?;
+            stream.write_all_at(&bytes, from)?;
+        }
+        File::open(format!("/proc/self/fd/{}", stream.as_raw_fd()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: u64 = 1 << 20;
+    const PAGES: u64 = 1 << 20;
+
+    /// The start of a state with 1 MiB of RAM, and where its bitmap is.
+    fn header(len: u64, pages: u64) -> (Vec<u8>, u64) {
+        let mut bytes = b"QEVM and so on".to_vec();
+        bytes.push(6);
+        bytes.extend(b"pc.ram");
+        bytes.extend(len.to_be_bytes());
+        bytes.extend(1_u32.to_be_bytes());
+        bytes.extend(PAGE.to_be_bytes());
+        let bitmap = bytes.len() as u64 + 16;
+        bytes.extend(bitmap.to_be_bytes());
+        bytes.extend(pages.to_be_bytes());
+        (bytes, bitmap)
+    }
+
+    #[test]
+    fn what_is_around_the_pages_stays_and_the_bitmap_is_empty() {
+        let (mut start, bitmap) = header(LEN, PAGES);
+        start.extend([0xff; 32]);
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&start, 0).unwrap();
+        file.write_all_at(&[7; 4096], PAGES).unwrap();
+        file.write_all_at(b"devices", PAGES + LEN).unwrap();
+        let place = RamPlace::find(&file, 1).unwrap().unwrap();
+        let expected = RamPlace {
+            bitmap,
+            pages: PAGES,
+            len: LEN,
+        };
+        assert_eq!(place, expected);
+        let stream = place.stream(&file).unwrap();
+        assert!(stream.write_all_at(&[1], 0).is_err(), "for reading only");
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut &stream, &mut bytes).unwrap();
+        let (around, rest) = bytes.split_at(usize::try_from(bitmap).unwrap());
+        assert_eq!(around, &start[..around.len()]);
+        let (empty, devices) = rest.split_at(rest.len() - 7);
+        assert!(empty.iter().all(|byte| *byte == 0));
+        assert_eq!(devices, b"devices");
+    }
+
+    #[test]
+    fn another_layout_has_no_place() {
+        let find = |(bytes, _): (Vec<u8>, u64), size: u64| {
+            let file = tempfile::tempfile().unwrap();
+            file.write_all_at(&bytes, 0).unwrap();
+            file.set_len(size).unwrap();
+            RamPlace::find(&file, 1).unwrap()
+        };
+        let whole = PAGES + LEN;
+        assert!(find(header(LEN, PAGES), whole).is_some());
+        assert_eq!(find(header(LEN, PAGES), whole - 1), None, "too short");
+        assert_eq!(find(header(LEN + 1, PAGES), whole + 1), None, "other RAM");
+        assert_eq!(find(header(LEN, PAGES + 1), whole + 1), None, "no page");
+        assert_eq!(find(header(LEN, 0), whole), None, "before the bitmap");
+        assert_eq!(find(header(LEN, !0xfff), whole), None, "beyond");
+        let around = whole + MOST_AROUND;
+        assert_eq!(find(header(LEN, PAGES), around), None, "too much around");
+        let (mut cut, _) = header(LEN, PAGES);
+        cut.truncate(cut.len() - 1);
+        assert_eq!(find((cut, 0), 100), None);
+        assert_eq!(find((Vec::new(), 0), 0), None);
+    }
+}
