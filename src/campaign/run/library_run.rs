@@ -25,8 +25,8 @@ use unwindlab_engine::plan::{Executor, InfraError, Token, TrialPlan};
 use unwindlab_engine::runner::explore;
 use unwindlab_oracle::trace::{Recording, Trace};
 
-/// Scenarios for which an outer machine is worth it that was saved with guests. Each trial takes longer there, which many of them do not make up for
-/// (docs/specification.md).
+/// Most scenarios for which an outer machine that was saved with guests is worth it: each trial takes longer there (docs/specification.md), and many
+/// cost more than the boots that it saves.
 const FEW: usize = 16;
 
 /// What stands for the KVM host while there is none.
