@@ -124,40 +124,29 @@ fn the_kernel_with_all_fixes_passes_everything() {
     assert!(records > 0, "{}", said(&output));
 }
 
-/// Everything that only a kernel with a proposal can run, on one that has these three, and all fixes:
-/// `tracefs-swap-in-walk` shows F003 every time, and NMIs at random find F001 once in a while.
+/// Everything that only a kernel with a proposal can run, on one that has them all, and all fixes:
+/// `tracefs-swap-in-walk` shows F003 every time, and NMIs at random find F001 once in a while. And each walk of the program's own,
+/// and those of the kernel with the same cookies.
 #[test]
 fn the_proposals_pass_what_is_theirs() {
-    proposals_pass(
-        "proposals",
-        &["sframe-*", "own-stack*", "tracefs-*"],
-        &[
-            "proposal:sframe",
-            "proposal:own-stack",
-            "proposal:tracefs-stack",
-            "fix:all",
-        ],
-    );
-}
-
-/// Each walk of the program's own, and those of the kernel with the same cookies.
-#[test]
-fn the_proposal_asks_a_thread_for_its_stack() {
-    proposals_pass(
-        "user-unwind",
-        &[
-            "user-mode-same-cookie",
-            "user-mode-semantic",
-            "user-mode-dwarf",
-        ],
-        &["proposal:user-unwind"],
-    );
-}
-
-fn proposals_pass(folder: &str, scenarios: &[&str], patches: &[&str]) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = scratch(folder);
+    let folder = scratch("proposals");
     let (json, guests) = (folder.join("results.jsonl"), folder.join("guests"));
+    let scenarios = [
+        "sframe-*",
+        "own-stack*",
+        "tracefs-*",
+        "user-mode-same-cookie",
+        "user-mode-semantic",
+        "user-mode-dwarf",
+    ];
+    let patches = [
+        "proposal:sframe",
+        "proposal:own-stack",
+        "proposal:tracefs-stack",
+        "proposal:user-unwind",
+        "fix:all",
+    ];
     let mut arguments = vec!["run"];
     arguments.extend(scenarios);
     arguments.extend(["--source", "debian", "--json", json.to_str().unwrap()]);

@@ -100,9 +100,9 @@ fn a_patch_that_does_not_apply() -> Fallible<()> {
 
 #[test]
 fn a_tree_that_does_not_build_is_unchanged() -> Fallible<()> {
-    // Gigabytes: gone when the test is.
-    let folder = tempfile::tempdir()?;
-    let tree = folder.path().join("linux");
+    // Not removed behind the test: that may take minutes.
+    let folder = scratch("bad-tree");
+    let tree = folder.join("linux");
     let id = repository(&tree)?;
     let status = Command::new("git")
         .current_dir(&tree)
@@ -114,7 +114,7 @@ fn a_tree_that_does_not_build_is_unchanged() -> Fallible<()> {
     let broken = fs::read_to_string(&file)?.replacen("int main(void)", "int main(viod)", 1);
     fs::write(&file, broken)?;
     let before = state(&tree)?;
-    let cache = folder.path().join("cache");
+    let cache = folder.join("cache");
     let path = tree.display().to_string();
     let output = Command::new(env!("CARGO_BIN_EXE_unwindlab"))
         .env("UNWINDLAB_CACHE", &cache)

@@ -236,12 +236,13 @@ fn missing_injections(plan: &TrialPlan, trace: &Trace) -> Vec<String> {
             .chain(&trace.actions)
             .filter(|it| it.spec as usize == index);
         let made = made.count() as u64;
-        let enough = injection.trigger.may_end_early() && (1..planned).contains(&made);
+        let passes = trace.points.iter().find(|it| it.spec as usize == index);
+        let swept = injection.trigger.may_end_early() && passes.is_some_and(|it| it.swept);
+        let enough = swept && (1..planned).contains(&made);
         // A whole burst follows one that was broken off.
         let repeated = injection.trigger.may_break_off() && made > planned;
         if made != planned && !enough && !repeated {
             let name = &injection.name;
-            let passes = trace.points.iter().find(|it| it.spec as usize == index);
             reasons.push(format!(
                 "point not reached: {name} was made {made} times of {planned}{}",
                 passes.map(passed).unwrap_or_default()

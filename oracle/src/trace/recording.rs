@@ -176,6 +176,9 @@ pub struct Point {
     pub unfinished: u64,
     /// Arrivals that did not count: of other tasks, on other vCPUs, inside an NMI's handler.
     pub others: u64,
+    /// A sweep came to its end: an iteration was over before the next boundary came.
+    #[serde(default)]
+    pub swept: bool,
 }
 
 /// A wait for a page of a thread's stack that the harness made block.

@@ -29,13 +29,17 @@ const PID: u32 = 100;
 
 /// A scenario of two injections, with added lines.
 fn scenario(lines: &str) -> Loaded {
+    injecting("repeat: 2", lines)
+}
+
+fn injecting(how: &str, lines: &str) -> Loaded {
     let text = format!(
         "\
 name: x
 description: For tests.
 workload: {{ kind: syscalls, frames: 3 }}
 inject:
-  - nmi: {{ at: {{ user: root }}, repeat: 2 }}
+  - nmi: {{ at: {{ user: root }}, {how} }}
 {lines}"
     );
     let written = parse("x.yaml", &text).unwrap();
@@ -201,6 +205,14 @@ impl Trial {
             trace: trace(),
             interrupt: Interrupt::default(),
             judging: Duration::MAX,
+        }
+    }
+
+    /// One whose injections are a sweep.
+    pub(crate) fn of_a_sweep() -> Self {
+        Self {
+            loaded: injecting("repeat: 2, sweep: true", ""),
+            ..Self::good("")
         }
     }
 

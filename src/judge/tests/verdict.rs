@@ -8,7 +8,7 @@ use crate::judge::snapshot::SnapshotComparison;
 use crate::scenario::KernelSymbols as _;
 use unwindlab_oracle::invariant::{Evidence, Invariant, Tally};
 use unwindlab_oracle::trace::canonical::canonical;
-use unwindlab_oracle::trace::recording::{TrialEnd, VcpuPlace};
+use unwindlab_oracle::trace::recording::{Point, TrialEnd, VcpuPlace};
 use unwindlab_oracle::trace::{EventKind, SnapshotStyle};
 
 /// Checks the outcome and all reasons.
@@ -169,6 +169,30 @@ fn point_not_reached() {
         Outcome::Fail,
         &["point not reached: injection 1 (nmi) was made 1 times of 2"],
     );
+}
+
+/// A place that is not passed any more ends no sweep: the limit of time does.
+#[test]
+fn a_sweep_that_did_not_come_to_its_end_is_no_pass() {
+    let mut trial = Trial::of_a_sweep();
+    trial.trace.injections.pop();
+    let few = "point not reached: injection 1 (nmi) was made 1 times of 2";
+    gives(&trial, Outcome::Fail, &[few]);
+    let point = |swept| Point {
+        iterations: 1,
+        least: 1,
+        most: 1,
+        swept,
+        ..Point::default()
+    };
+    trial.trace.points = vec![point(false)];
+    let passed = "; its place was passed once in each of 1 iterations";
+    gives(&trial, Outcome::Fail, &[&format!("{few}{passed}")]);
+    trial.trace.points = vec![point(true)];
+    gives(&trial, Outcome::Pass, &[]);
+    trial.trace.injections.clear();
+    let none = "point not reached: injection 1 (nmi) was made 0 times of 2";
+    gives(&trial, Outcome::Fail, &[&format!("{none}{passed}")]);
 }
 
 #[test]

@@ -263,6 +263,7 @@ impl Arrival {
             point.unfinished = point.unfinished.max(armed.hits);
         }
         point.hit = self.plan.hit;
+        point.swept = self.swept;
         point
     }
 }

@@ -203,6 +203,7 @@ fn a_sweep_ends_where_the_iteration_does() {
     arrivals.arm(0, TASK);
     arrivals.disarm(0);
     assert!(!arrivals.complete(), "the place was not reached");
+    assert!(!arrivals.points()[0].swept);
     arrivals.arm(0, TASK);
     assert!(matches!(
         arrivals.at(0x10, TASK, true)[..],
@@ -210,6 +211,7 @@ fn a_sweep_ends_where_the_iteration_does() {
     ));
     arrivals.disarm(0);
     assert!(arrivals.complete());
+    assert!(arrivals.points()[0].swept);
     arrivals.arm(0, TASK);
     assert!(arrivals.addresses().is_empty());
 }
