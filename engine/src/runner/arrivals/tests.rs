@@ -405,6 +405,7 @@ fn passes_are_told() {
         most: 2,
         unfinished: 0,
         others: 3,
+        swept: false,
     };
     assert_eq!(arrivals.points(), [point]);
 }
