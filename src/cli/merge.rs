@@ -80,6 +80,7 @@ fn ran(merged: &MergedRun, files: usize) -> String {
             }
         }
     }
+    text += &table::failures(&merged.results);
     let time = merged.results.iter().map(|it| it.duration).sum();
     text += &format!(
         "{} on {}, merged from {files} files\n",

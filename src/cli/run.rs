@@ -335,6 +335,9 @@ impl<'a> RunPrinter<'a> {
                 false => tap::bail_out(self.format, &reason),
             });
         }
+        if self.format.is_text() {
+            text.push_str(&table::failures(&summary.results));
+        }
         text.push_str(&format!(
             "{comment}{} on {}, KVM host {}\n",
             table::summary(&summary.results, summary.elapsed),

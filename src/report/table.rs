@@ -69,6 +69,34 @@ const fn style(outcome: Outcome) -> Style {
     colour.on_default().bold()
 }
 
+/// Lines of output that a terminal shows at once.
+const SCREEN: usize = 24;
+
+/// A line for each scenario that did not pass, with its first reason, where the lines above it may be out of sight.
+#[must_use]
+pub fn failures(results: &[ScenarioResult]) -> String {
+    if results.len() <= SCREEN {
+        return String::new();
+    }
+    let failed = |it: &&ScenarioResult| {
+        it.outcome.class() != OutcomeClass::Good && it.outcome != Outcome::Skip
+    };
+    let failed = || results.iter().filter(failed);
+    let width = failed().map(|it| it.name.len()).max().unwrap_or(0);
+    failed().fold(String::new(), |mut text, result| {
+        let reason = result.reasons.first().map(|it| printable(it));
+        let style = style(result.outcome);
+        let outcome = result.outcome.name();
+        let _ = writeln!(
+            text,
+            "{style}{outcome:<OUTCOME_WIDTH$}{style:#}  {:<width$}  {}",
+            result.name,
+            reason.unwrap_or_default()
+        );
+        text
+    })
+}
+
 /// The last line: how many scenarios have each outcome, and the time they took.
 #[must_use]
 pub fn summary(results: &[ScenarioResult], elapsed: Duration) -> String {

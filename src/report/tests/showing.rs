@@ -50,6 +50,25 @@ fn summary() {
 }
 
 #[test]
+fn failures_of_a_long_run_are_listed_at_its_end() {
+    let passed = || ScenarioResult::not_run("x", Outcome::Pass, String::new());
+    let failed = |name, outcome| ScenarioResult::not_run(name, outcome, "M1: \u{1b}".to_owned());
+    let mut results = vec![
+        failed("long-name", Outcome::Fail),
+        failed("y", Outcome::Skip),
+        failed("z", Outcome::InfraError),
+    ];
+    // They are in sight.
+    assert_eq!(table::failures(&results), "");
+    results.extend((0..30).map(|_| passed()));
+    assert_eq!(
+        anstream::adapter::strip_str(&table::failures(&results)).to_string(),
+        "fail              long-name  M1: \\u{1b}\n\
+         infra-error       z          M1: \\u{1b}\n"
+    );
+}
+
+#[test]
 fn a_failure_shows_the_events_and_the_instruction() {
     let mut trial = Trial::good("");
     trial.invariants.push(VIOLATED);
