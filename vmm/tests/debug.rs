@@ -11,6 +11,7 @@ guest::tests! {
     a_breakpoint_is_met_once_each_turn
     a_step_is_one_instruction_also_at_breakpoints
     many_steps_stop_early_only_for_a_reason
+    paused_steps_go_on_where_they_were
     a_step_leaves_no_trap_flag_on_the_stack
     stepping_over_an_output_is_one_stop
     the_guests_own_debug_exceptions_are_its_own

@@ -181,7 +181,7 @@ impl Driver {
                 Some(run) => {
                     let event = self.machine.run_here(0, run, wait)?;
                     if event.is_none() {
-                        self.next_run = Some(run);
+                        self.next_run = Some(Run::AsBefore);
                     }
                     event
                 }
@@ -245,7 +245,7 @@ impl Driver {
             Stop::BackAtBreakpoint { .. } => Happening::BackAtBreakpoint { vcpu },
             Stop::Stepped { pc } => Happening::Stepped { vcpu, pc },
             Stop::Paused => {
-                self.resume(vcpu, Run::Continue)?;
+                self.resume(vcpu, Run::AsBefore)?;
                 return Ok(None);
             }
             Stop::StrangeReturn { why, .. } => {
@@ -320,7 +320,7 @@ impl Driver {
         let paused = handle.pause()?;
         let done = what(&mut handle);
         if paused == Pause::Paused {
-            handle.resume(Run::Continue)?;
+            handle.resume(Run::AsBefore)?;
         }
         done
     }
@@ -335,7 +335,7 @@ impl Driver {
         let done = what(self);
         for (index, paused) in (0..).zip(paused) {
             if paused == Pause::Paused {
-                let resumed = self.vcpu(index)?.resume(Run::Continue);
+                let resumed = self.vcpu(index)?.resume(Run::AsBefore);
                 resumed.map_err(DriverError::from)?;
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use unwindlab_oracle::trace::recording::VcpuPlace;
 use unwindlab_vmm::{Run, VcpuHandle};
 
-use super::arrivals::ThreadIteration;
+use super::arrivals::{Anchor, ThreadIteration};
 use super::corruption::CorruptedWords;
 use super::error::TrialError;
 use super::freezer::Freezer;
@@ -24,11 +24,40 @@ pub enum Stepping {
     Lead {
         spec: u32,
         by: ThreadIteration,
+        /// Where to run before the steps.
+        anchor: Option<Anchor>,
         /// How many instructions are left.
         steps: u64,
     },
     /// Past a point of a schedule with so many.
     Pass { of: u32 },
+}
+
+impl Stepping {
+    /// So many instructions on the way of an arrival.
+    pub const fn by_steps(spec: u32, by: ThreadIteration, steps: u64) -> Self {
+        Self::Lead {
+            spec,
+            by,
+            anchor: None,
+            steps,
+        }
+    }
+
+    /// Whether it is on the way of an arrival of this thread.
+    pub fn leads(&self, thread: u32) -> bool {
+        matches!(self, Self::Lead { by, .. } if by.thread == Some(thread))
+    }
+
+    const fn run(self) -> Run {
+        match self {
+            Self::Lead {
+                anchor: Some(Anchor { pc, .. }),
+                ..
+            } => Run::To(pc),
+            Self::Lead { .. } | Self::Pass { .. } => Run::Step,
+        }
+    }
 }
 
 /// Carries actions out, and knows those that last.
@@ -128,10 +157,8 @@ impl Actions {
 
     /// Lets a vCPU go on: by one instruction, where something leads it.
     pub fn resume_as_led(&self, driver: &mut Driver, index: u8) -> Result<(), TrialError> {
-        let run = match self.stepping.contains_key(&index) {
-            true => Run::Step,
-            false => Run::Continue,
-        };
+        let led = self.stepping.get(&index);
+        let run = led.map_or(Run::Continue, |it| it.run());
         Ok(driver.resume(index, run)?)
     }
 }

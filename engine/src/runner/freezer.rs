@@ -52,7 +52,7 @@ impl Freezer {
         let paused = driver.vcpu(vcpu)?.pause()?;
         let place = driver.place(vcpu)?;
         // One that stopped for a reason of its own goes on when that has been dealt with.
-        driver.hold(vcpu, (paused == Pause::Paused).then_some(Run::Continue));
+        driver.hold(vcpu, (paused == Pause::Paused).then_some(Run::AsBefore));
         self.note(vcpu, by, limit, Instant::now());
         Ok(place)
     }

@@ -99,7 +99,7 @@ impl<'p> Injector<'p> {
                 Err(TrialError::Driver(DriverError::Overflow(error))) if error.is_passing() => {}
                 Err(error) => return Err(error),
             }
-            driver.resume(vcpu, Run::Continue)?;
+            driver.resume(vcpu, Run::AsBefore)?;
             self.note_completion(driver);
         }
         Ok(())

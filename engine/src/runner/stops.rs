@@ -36,6 +36,11 @@ impl StoppedVcpu<'_, '_> {
 
     /// Notes what a mark says, and makes the injections that wait for it.
     fn see_mark(&mut self, what: u8, thread: u32) -> Result<(), TrialError> {
+        if matches!(what, mark::ARM | mark::DONE) {
+            // Its iteration is over, and with it the way of its arrival.
+            let stepping = &mut self.injector.actions.stepping;
+            stepping.retain(|_, it| !it.leads(thread));
+        }
         let arrivals = &mut self.injector.triggers.arrivals;
         match what {
             mark::ARM => arrivals.arm(thread, self.driver.current_task(self.vcpu)?),
@@ -108,12 +113,23 @@ impl StoppedVcpu<'_, '_> {
             vcpu,
             task,
             in_nmi,
+            stack_pointer: driver.place(vcpu)?.stack_pointer,
             leads_on: !next.is_empty(),
         };
         for due in injector.triggers.arrivals.hit(&standing) {
             match due {
-                Due::StepFirst { spec, by, steps } => {
-                    let lead = Stepping::Lead { spec, by, steps };
+                Due::StepFirst {
+                    spec,
+                    by,
+                    anchor,
+                    steps,
+                } => {
+                    let lead = Stepping::Lead {
+                        spec,
+                        by,
+                        anchor,
+                        steps,
+                    };
                     if injector.actions.stepping.insert(vcpu, lead).is_some() {
                         return Err(TrialError::TwoLead(vcpu));
                     }
@@ -142,10 +158,24 @@ impl StoppedVcpu<'_, '_> {
             Some(Stepping::Lead {
                 spec,
                 by,
+                anchor: Some(anchor),
+                steps,
+            }) => {
+                if !anchor.is_with(self.driver.place(self.vcpu)?.stack_pointer) {
+                    return self.go_on(Run::Continue);
+                }
+                let arrivals = &mut self.injector.triggers.arrivals;
+                arrivals.came_to_anchor(spec, by);
+                stepping.insert(self.vcpu, Stepping::by_steps(spec, by, steps));
+                self.go_on(Run::Step)
+            }
+            Some(Stepping::Lead {
+                spec,
+                by,
+                anchor: None,
                 steps: steps @ 2..,
             }) => {
-                let steps = steps - 1;
-                stepping.insert(self.vcpu, Stepping::Lead { spec, by, steps });
+                stepping.insert(self.vcpu, Stepping::by_steps(spec, by, steps - 1));
                 self.go_on(Run::Step)
             }
             Some(Stepping::Lead { spec, by, .. }) => {

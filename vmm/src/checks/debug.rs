@@ -18,6 +18,7 @@ super::checks! {
         a_breakpoint_is_met_once_each_turn
         a_step_is_one_instruction_also_at_breakpoints
         many_steps_stop_early_only_for_a_reason
+        paused_steps_go_on_where_they_were
         a_step_leaves_no_trap_flag_on_the_stack
         stepping_over_an_output_is_one_stop
         the_guests_own_debug_exceptions_are_its_own
@@ -265,6 +266,37 @@ fn many_steps_stop_early_only_for_a_reason(_: &Lab) -> Outcome {
     same!(machine.next_event(Duration::from_millis(20)), None);
     same!(vcpu(&mut machine)?.pause()?, Pause::Paused);
     Ok(())
+}
+
+fn paused_steps_go_on_where_they_were(_: &Lab) -> Outcome {
+    const TURN: u32 = 5;
+    let mut machine = machine(1, turns_of_bytes())?;
+    let start = ADDRESS + 0x40;
+    vcpu(&mut machine)?.set_breakpoints(&[start])?;
+    machine.start()?;
+    same!(next_stop(&mut machine)?, Stop::Breakpoint { pc: start });
+    vcpu(&mut machine)?.set_breakpoints(&[])?;
+    // A fast host may be through before it is paused.
+    for turns in (8..20).map(|power| 1 << power) {
+        let before = vcpu(&mut machine)?.regs()?.rbx;
+        resume(&mut machine, Run::Steps((turns * TURN).try_into()?))?;
+        let paused = vcpu(&mut machine)?.pause()?;
+        let soon = vcpu(&mut machine)?.regs()?.rbx.wrapping_sub(before);
+        if paused == Pause::Paused {
+            holds!(soon < u64::from(turns), "paused after all {turns} turns");
+            resume(&mut machine, Run::AsBefore)?;
+        }
+        same!(next_stop(&mut machine)?, Stop::Stepped { pc: start });
+        let after = vcpu(&mut machine)?.regs()?.rbx;
+        same!(after.wrapping_sub(before), u64::from(turns));
+        if paused == Pause::Paused {
+            return Ok(());
+        }
+    }
+    Err(Failure::unexpected(
+        "a million steps at once",
+        "a pause in them",
+    ))
 }
 
 fn a_step_leaves_no_trap_flag_on_the_stack(_: &Lab) -> Outcome {

@@ -142,11 +142,11 @@ impl Vcpus {
         Ok(ran.map(|(index, _)| index).collect())
     }
 
-    /// Resumes these vCPUs.
+    /// Resumes these vCPUs, as they ran.
     pub(crate) fn resume_all(&mut self, stopped: &[u8]) -> Result<(), ResumeError> {
         stopped
             .iter()
-            .try_for_each(|&index| self.resume(index, Run::Continue))
+            .try_for_each(|&index| self.resume(index, Run::AsBefore))
     }
 
     /// Waits for a vCPU to stop by itself; each stop is delivered once.

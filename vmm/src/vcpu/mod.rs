@@ -66,6 +66,8 @@ pub(crate) struct Vcpu {
     pub(crate) run_page: Arc<RunPage>,
     memory: Memory,
     pub(crate) debug: DebugState,
+    /// How it runs, or what is left of that since it was paused.
+    run: Run,
     /// Deadline of a run on the caller's thread.
     pub(crate) until: Option<Instant>,
     /// Its synthetic performance counters, if the machine has them.
@@ -96,6 +98,7 @@ impl Vcpu {
             run_page,
             memory,
             debug: DebugState::default(),
+            run: Run::Continue,
             until: None,
             counters: None,
             watched: Vec::new(),

@@ -28,13 +28,15 @@ pub enum Run {
     /// Until it arrives at this address, with interrupts and NMIs held back. Breakpoints on the
     /// way have no effect.
     To(u64),
+    /// As before it was paused: what is left of a step, of steps, or of the way to an address.
+    AsBefore,
 }
 
 impl Run {
     /// Number of steps; 0 if unlimited.
     fn steps(self) -> u32 {
         match self {
-            Self::Continue => 0,
+            Self::Continue | Self::AsBefore => 0,
             Self::Step | Self::To(_) => 1,
             Self::Steps(count) => count.get(),
         }
@@ -43,13 +45,24 @@ impl Run {
 
 /// Runs the vCPU on the current thread.
 pub(crate) fn run_until_stop(vcpu: &mut Vcpu, run: Run, ports: &Ports) -> Stop {
+    let run = match run {
+        Run::AsBefore => vcpu.run,
+        run => run,
+    };
+    vcpu.run = run;
     let mut steps = run.steps();
     loop {
         if let Err(error) = prepare(vcpu, run) {
             return unhandled("failed to set up breakpoints and steps", error);
         }
         let stop = run_as_set_up(vcpu, ports);
+        if stop == Stop::Paused {
+            return stop;
+        }
         steps = steps.saturating_sub(1);
+        if let Some(left) = NonZeroU32::new(steps) {
+            vcpu.run = Run::Steps(left);
+        }
         match stop {
             // A request to pause may arrive between two steps.
             Stop::Stepped { .. } if steps > 0 && vcpu.must_stop() => return Stop::Paused,
@@ -176,7 +189,7 @@ fn executed(vcpu: &mut Vcpu, ports: &Ports, pc: u64) -> Result<Option<Stop>, err
 
 fn prepare(vcpu: &mut Vcpu, run: Run) -> Result<(), InspectError> {
     let step = match run {
-        Run::Continue => None,
+        Run::Continue | Run::AsBefore => None,
         Run::Step | Run::Steps(_) => Some(step::method(vcpu)?),
         Run::To(address) => Some(StepMethod::Landing(address)),
     };

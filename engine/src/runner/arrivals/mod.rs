@@ -14,11 +14,13 @@
 //! counts arrivals from then on.
 
 mod one;
+mod path;
 mod place;
 
 use std::collections::BTreeMap;
 
 pub use one::Arrival;
+pub use path::Anchor;
 pub use place::{Place, TaskField};
 
 use unwindlab_oracle::trace::recording::Point;
@@ -36,6 +38,8 @@ pub struct Standing {
     pub vcpu: u8,
     /// Its current task.
     pub task: u64,
+    /// Its stack pointer.
+    pub stack_pointer: u64,
     /// In the handler of an NMI.
     pub in_nmi: bool,
     /// Whether it is known where the instruction leads.
@@ -71,7 +75,9 @@ pub enum Due {
         spec: u32,
         /// Whose arrival it is.
         by: ThreadIteration,
-        /// How many instructions to execute so.
+        /// Where to run before that.
+        anchor: Option<Anchor>,
+        /// How many instructions to execute so, from there.
         steps: u64,
     },
 }
@@ -162,8 +168,11 @@ impl Arrivals {
     pub fn hit(&mut self, at: &Standing) -> Vec<Due> {
         let mut due: Vec<Due> = Vec::new();
         let mut leads = None;
+        // What leads to an anchor passes breakpoints by.
+        let waits = |it: &&Arrival| !it.addresses().is_empty() || !it.data().is_empty();
+        let alone = self.list.iter().filter(waits).count() <= 1;
         for arrival in &mut self.list {
-            match arrival.hit(at, leads.is_some()) {
+            match arrival.hit(at, leads.is_some(), alone) {
                 Some(one @ Due::Inject { again: false, .. }) => due.push(one),
                 Some(one) => leads = Some(one),
                 None => {}
@@ -183,6 +192,13 @@ impl Arrivals {
             .find_map(|arrival| arrival.armed_mut(by.thread));
         if let Some(armed) = armed {
             armed.go_on_at(next);
+        }
+    }
+
+    /// The vCPU that was led to the anchor of an arrival is there: it steps on.
+    pub fn came_to_anchor(&mut self, spec: u32, by: ThreadIteration) {
+        for arrival in self.list.iter_mut().filter(|it| it.spec == spec) {
+            arrival.came_to_anchor(by.thread);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::path::Path;
 use super::{Due, Place, Standing, ThreadIteration};
 use crate::plan::{ArrivalPlan, TaskFilter};
 use unwindlab_oracle::trace::recording::Point;
@@ -20,6 +21,8 @@ pub struct Arrival {
     done: u64,
     /// A sweep that has come to the end of what is executed.
     swept: bool,
+    /// Where a sweep has been.
+    path: Path,
     /// TaskFilter thread; `None` for any task.
     armed: BTreeMap<Option<u32>, Armed>,
     point: Point,
@@ -36,6 +39,10 @@ pub(super) struct Armed {
     /// Instruction boundaries to pass without an injection, the place's own included; known when
     /// the place is reached.
     pass: Option<u64>,
+    /// On the way to an anchor, of which it is not known whether the iteration comes by.
+    on_way: bool,
+    /// The boundary that a sweep is to inject at, by its number, and the stack pointer at the place.
+    boundary: (u64, u64),
     /// Where the next injection of this arrival is due; empty until the place was reached.
     next: Vec<u64>,
 }
@@ -50,6 +57,7 @@ impl Armed {
         self.hits = hit.saturating_sub(1);
         self.injected = 0;
         self.pass = None;
+        self.on_way = false;
         self.next.clear();
     }
 
@@ -69,6 +77,7 @@ impl Arrival {
             released: if follows { 0 } else { u64::MAX },
             done: 0,
             swept: false,
+            path: Path::default(),
             armed: BTreeMap::new(),
             point: Point {
                 spec,
@@ -152,11 +161,22 @@ impl Arrival {
 
     /// A thread is out of the iteration that it was armed for. One that never got to the place
     /// counts for nothing, and the next one makes up for it; one that got there, and had not
-    /// passed enough boundaries when it was over, is the end of the sweep.
+    /// passed enough boundaries when it was over, is the end of the sweep. One that did not come by
+    /// its anchor says nothing.
     pub(super) fn leave(&mut self, thread: u32) {
         if let Some(armed) = self.armed.remove(&Some(thread)) {
-            self.swept |= self.plan.sweep && armed.begun();
+            match armed.on_way {
+                true => self.path.go_astray(),
+                false => self.swept |= self.plan.sweep && armed.begun(),
+            }
             self.note_passes(armed.hits);
+        }
+    }
+
+    /// A vCPU came to the anchor of this thread's iteration.
+    pub(super) fn came_to_anchor(&mut self, thread: Option<u32>) {
+        if let Some(armed) = self.armed.get_mut(&thread) {
+            armed.on_way = false;
         }
     }
 
@@ -175,8 +195,8 @@ impl Arrival {
     }
 
     /// What is due for this injection where a vCPU stands; nothing that would lead it on where
-    /// another one already does (`led`).
-    pub(super) fn hit(&mut self, at: &Standing, led: bool) -> Option<Due> {
+    /// another one already does (`led`). `alone`: no other one waits for anything.
+    pub(super) fn hit(&mut self, at: &Standing, led: bool, alone: bool) -> Option<Due> {
         let burst = self.is_burst();
         let here = |armed: &Armed| {
             let at_place = self.is_at(at, armed.task);
@@ -228,11 +248,26 @@ impl Arrival {
         armed.pass = Some(0);
         armed.task = Some(at.task);
         if steps {
+            armed.boundary = (pass, at.stack_pointer);
+            let way = self.path.way_to(pass, at.stack_pointer);
+            // Without an iteration, no mark would end a way that does not come by.
+            let by_anchor = plan.sweep && plan.times == 1 && thread.is_some() && alone;
+            let (anchor, steps) = match way.filter(|_| by_anchor) {
+                Some((anchor, steps)) => (Some(anchor), steps),
+                None => (None, pass.max(1)),
+            };
+            armed.on_way = anchor.is_some();
             return Some(Due::StepFirst {
                 spec: self.spec,
                 by,
-                steps: pass.max(1),
+                anchor,
+                steps,
             });
+        }
+        if plan.sweep {
+            let (boundary, top) = armed.boundary;
+            let depth = top.wrapping_sub(at.stack_pointer);
+            self.path.note(boundary, at.pc, depth);
         }
         armed.injected += 1;
         if !again {
@@ -275,6 +310,8 @@ const fn armed(task: Option<u64>, iteration: Option<u64>) -> Armed {
         hits: 0,
         injected: 0,
         pass: None,
+        on_way: false,
+        boundary: (0, 0),
         next: Vec::new(),
     }
 }

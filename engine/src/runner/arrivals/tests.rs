@@ -7,6 +7,7 @@ use crate::plan::{ArrivalPlan, CodePlace, TaskFilter};
 
 const TASK: u64 = 0xffff_8880_0000_1000;
 const OTHER: u64 = 0xffff_8880_0000_2000;
+const STACK: u64 = 0xffff_c900_0000_3f00;
 
 fn plan() -> ArrivalPlan {
     ArrivalPlan::first(CodePlace::Kernel { address: 0x10 })
@@ -49,6 +50,7 @@ impl Arrivals {
             data: None,
             vcpu: 0,
             task,
+            stack_pointer: STACK,
             in_nmi: false,
             leads_on,
         })
@@ -127,6 +129,7 @@ fn a_burst_steps_over_what_leads_anywhere() {
     let step = Due::StepFirst {
         spec: 0,
         by: by(0, 1),
+        anchor: None,
         steps: 1,
     };
     assert_eq!(arrivals.at(0x10, TASK, false), [step]);
@@ -168,19 +171,24 @@ fn hits_and_iterations_are_counted_from_one() {
 
 #[test]
 fn a_sweep_goes_one_boundary_further_each_time() {
-    let mut arrivals = sweep(3);
-    for iteration in 1..=3 {
+    let mut arrivals = sweep(4);
+    for iteration in 1..=4 {
         arrivals.arm(0, TASK);
-        let mut pc = 0x10;
-        if let steps @ 1.. = iteration - 1 {
+        let pc = 0x10 + 4 * (iteration - 1);
+        let anchor = (iteration > 2).then_some(Anchor {
+            pc: pc - 4,
+            stack_pointer: None,
+        });
+        if iteration > 1 {
             let step = Due::StepFirst {
                 spec: 0,
                 by: by(0, iteration),
-                steps,
+                anchor,
+                steps: 1,
             };
-            assert_eq!(arrivals.at(pc, TASK, true), [step]);
-            pc += 4 * steps;
-            arrivals.go_on_at(0, by(0, 1), vec![pc]);
+            assert_eq!(arrivals.at(0x10, TASK, true), [step]);
+            arrivals.came_to_anchor(0, by(0, iteration));
+            arrivals.go_on_at(0, by(0, iteration), vec![pc]);
         }
         let due = Due::Inject {
             spec: 0,
@@ -190,6 +198,76 @@ fn a_sweep_goes_one_boundary_further_each_time() {
         assert_eq!(arrivals.at(pc, TASK, true), [due]);
     }
     assert!(arrivals.complete());
+}
+
+/// A sweep after two injections, about to go on to the third.
+fn about_to_go_to_the_third() -> (Arrivals, Vec<Due>) {
+    let mut arrivals = sweep(9);
+    for pc in [0x10, 0x14] {
+        arrivals.arm(0, TASK);
+        if pc != 0x10 {
+            arrivals.at(0x10, TASK, true);
+            arrivals.go_on_at(0, by(0, 1), vec![pc]);
+        }
+        arrivals.at(pc, TASK, true);
+    }
+    arrivals.arm(0, TASK);
+    let due = arrivals.at(0x10, TASK, true);
+    (arrivals, due)
+}
+
+#[test]
+fn an_iteration_that_does_not_come_by_ends_no_sweep() {
+    let (mut arrivals, due) = about_to_go_to_the_third();
+    let anchor = |due: &[Due]| match due {
+        [Due::StepFirst { anchor, steps, .. }] => (anchor.map(|it| it.pc), *steps),
+        _ => (None, 0),
+    };
+    assert_eq!(anchor(&due), (Some(0x14), 1));
+    arrivals.disarm(0);
+    assert!(!arrivals.points()[0].swept && !arrivals.complete());
+    // From now on by steps, whose end is that of the sweep.
+    arrivals.arm(0, TASK);
+    assert_eq!(anchor(&arrivals.at(0x10, TASK, true)), (None, 2));
+    arrivals.disarm(0);
+    assert!(arrivals.points()[0].swept && arrivals.complete());
+}
+
+#[test]
+fn the_end_behind_an_anchor_is_the_end() {
+    let (mut arrivals, _) = about_to_go_to_the_third();
+    arrivals.came_to_anchor(0, by(0, 3));
+    arrivals.disarm(0);
+    assert!(arrivals.points()[0].swept);
+}
+
+#[test]
+fn nothing_is_passed_by_that_another_one_waits_for() {
+    let other = ArrivalPlan {
+        repeat: 9,
+        ..plan()
+    };
+    let sweep = ArrivalPlan {
+        sweep: true,
+        ..other.clone()
+    };
+    let mut arrivals = Arrivals::new(vec![
+        Arrival::new(0, Place::Code(0x10), &sweep, false),
+        Arrival::new(1, Place::Code(0x18), &other, false),
+    ]);
+    for pc in [0x10, 0x14, 0x18] {
+        arrivals.arm(0, TASK);
+        if pc != 0x10 {
+            let steps = (pc - 0x10) / 4;
+            let due = arrivals.at(0x10, TASK, true);
+            assert!(
+                matches!(due[..], [Due::StepFirst { anchor: None, steps: it, .. }] if it == steps),
+                "{due:?}"
+            );
+            arrivals.go_on_at(0, by(0, 1), vec![pc]);
+        }
+        arrivals.at(pc, TASK, true);
+    }
 }
 
 #[test]
@@ -258,6 +336,7 @@ fn only_who_and_where_it_says() {
         data: None,
         vcpu,
         task: TASK,
+        stack_pointer: STACK,
         in_nmi,
         leads_on: true,
     };
@@ -289,6 +368,7 @@ fn an_access_counts_on_the_field_of_the_armed_task() {
         data,
         vcpu: 0,
         task,
+        stack_pointer: STACK,
         in_nmi,
         leads_on: true,
     };
