@@ -41,8 +41,10 @@ pub(super) struct Armed {
     pass: Option<u64>,
     /// On the way to an anchor, of which it is not known whether the iteration comes by.
     on_way: bool,
-    /// The boundary that a sweep is to inject at, by its number, and the stack pointer at the place.
-    boundary: (u64, u64),
+    /// The boundary that a sweep is to inject at; the place is 0.
+    boundary: u64,
+    /// The stack pointer at the place.
+    top: u64,
     /// Where the next injection of this arrival is due; empty until the place was reached.
     next: Vec<u64>,
 }
@@ -245,17 +247,16 @@ impl Arrival {
             self.point.others += 1;
             return None;
         }
+        if !armed.begun() {
+            (armed.boundary, armed.top) = (pass, at.stack_pointer);
+        }
         armed.pass = Some(0);
         armed.task = Some(at.task);
         if steps {
-            armed.boundary = (pass, at.stack_pointer);
-            let way = self.path.way_to(pass, at.stack_pointer);
             // Without an iteration, no mark would end a way that does not come by.
-            let by_anchor = plan.sweep && plan.times == 1 && thread.is_some() && alone;
-            let (anchor, steps) = match way.filter(|_| by_anchor) {
-                Some((anchor, steps)) => (Some(anchor), steps),
-                None => (None, pass.max(1)),
-            };
+            let by_anchor = plan.sweep && !burst && thread.is_some() && alone;
+            let way = self.path.way_to(pass, armed.top).filter(|_| by_anchor);
+            let (anchor, steps) = way.map_or((None, pass.max(1)), |(it, steps)| (Some(it), steps));
             armed.on_way = anchor.is_some();
             return Some(Due::StepFirst {
                 spec: self.spec,
@@ -265,9 +266,8 @@ impl Arrival {
             });
         }
         if plan.sweep {
-            let (boundary, top) = armed.boundary;
-            let depth = top.wrapping_sub(at.stack_pointer);
-            self.path.note(boundary, at.pc, depth);
+            let depth = armed.top.wrapping_sub(at.stack_pointer);
+            self.path.note(armed.boundary, at.pc, depth);
         }
         armed.injected += 1;
         if !again {
@@ -311,7 +311,8 @@ const fn armed(task: Option<u64>, iteration: Option<u64>) -> Armed {
         injected: 0,
         pass: None,
         on_way: false,
-        boundary: (0, 0),
+        boundary: 0,
+        top: 0,
         next: Vec::new(),
     }
 }
