@@ -3,13 +3,7 @@
 //! This is the last test of a kernel built from source: proposals change headers that everything includes, so the kernel
 //! after this one would be compiled from nothing.
 
-#![allow(
-    clippy::tests_outside_test_module,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "an integration test is a test module as a whole"
-)]
+#![allow(clippy::tests_outside_test_module, reason = "all of it is a test")]
 
 mod common;
 
