@@ -1,5 +1,7 @@
 //! Running the real command, as a user would.
 
+#![allow(clippy::expect_used, reason = "all of it is for tests")]
+
 #[allow(dead_code, reason = "not every test program needs it")]
 pub mod consumers;
 
