@@ -11,7 +11,6 @@ use crate::campaign::merge::{
     MergeEvent, MergeRequest, MergedGenerated, MergedMutants, MergedPlaces, MergedRun, MergedSweep,
     merge as merge_files,
 };
-use crate::judge::Outcome;
 use crate::judge::outcome::OutcomeClass;
 use crate::report::matrix::MutantRow;
 use crate::report::names::Names;
@@ -74,7 +73,7 @@ fn ran(merged: &MergedRun, files: usize) -> String {
     let mut text = String::new();
     for result in &merged.results {
         text += &format!("{}\n", table::row(result, width));
-        if result.class() != OutcomeClass::Good && result.outcome != Outcome::Skip {
+        if result.went_wrong() {
             for reason in &result.reasons {
                 text += &format!("  {}\n", printable(reason));
             }

@@ -16,9 +16,9 @@ use crate::campaign::part::PartRequest;
 use crate::campaign::run::{self, FailedFast, RunEvent, RunRequest, RunSummary, TrialOptions};
 use crate::host::choice::KvmHost;
 use crate::host::provider::TestKernel;
+use crate::judge::ScenarioResult;
 use crate::judge::flaky::{FlakyIs, exit_code_of};
 use crate::judge::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED, OutcomeClass};
-use crate::judge::{Outcome, ScenarioResult};
 use crate::report::artifacts::Artifacts;
 use crate::report::github::Commands;
 use crate::report::kcidb::Submission;
@@ -355,7 +355,7 @@ impl<'a> RunPrinter<'a> {
         if let Some(hash) = &result.trace_sha256 {
             text.push_str(&format!("  trace sha256 {hash}\n"));
         }
-        if result.class() != OutcomeClass::Good && result.outcome != Outcome::Skip {
+        if result.went_wrong() {
             let names = Names::of(kernel.symbols(), result.trace.as_ref());
             text.push_str(&failure::block(result, names));
             if let (true, Some(trace)) = (self.all_events, &result.trace) {

@@ -139,6 +139,12 @@ impl ScenarioResult {
         }
     }
 
+    /// Whether it is neither good nor skipped: its reasons are shown.
+    #[must_use]
+    pub fn went_wrong(&self) -> bool {
+        self.class() != OutcomeClass::Good && self.outcome != Outcome::Skip
+    }
+
     /// What it counts as for the exit code.
     #[must_use]
     pub fn counted(&self, flaky_is: FlakyIs) -> OutcomeClass {

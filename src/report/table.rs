@@ -78,10 +78,7 @@ pub fn failures(results: &[ScenarioResult]) -> String {
     if results.len() <= SCREEN {
         return String::new();
     }
-    let failed = |it: &&ScenarioResult| {
-        it.outcome.class() != OutcomeClass::Good && it.outcome != Outcome::Skip
-    };
-    let failed = || results.iter().filter(failed);
+    let failed = || results.iter().filter(|it| it.went_wrong());
     let width = failed().map(|it| it.name.len()).max().unwrap_or(0);
     failed().fold(String::new(), |mut text, result| {
         let reason = result.reasons.first().map(|it| printable(it));

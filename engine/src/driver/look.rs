@@ -38,6 +38,11 @@ impl Driver {
         Ok(place(&self.vcpu(index)?)?)
     }
 
+    /// The stack pointer of a stopped vCPU.
+    pub fn stack_pointer(&mut self, index: u8) -> Result<u64, DriverError> {
+        Ok(self.vcpu(index)?.regs()?.rsp)
+    }
+
     /// Where a vCPU stands, which is stopped for the moment of looking.
     pub fn stop_and_look(&mut self, index: u8) -> Result<VcpuPlace, DriverError> {
         self.while_stopped(index, |vcpu| Ok(place(vcpu)?))

@@ -49,7 +49,8 @@ impl Stepping {
         matches!(self, Self::Lead { by, .. } if by.thread == Some(thread))
     }
 
-    const fn run(self) -> Run {
+    /// How a vCPU is to run for it.
+    pub const fn run(self) -> Run {
         match self {
             Self::Lead {
                 anchor: Some(Anchor { pc, .. }),

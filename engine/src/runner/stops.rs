@@ -113,7 +113,7 @@ impl StoppedVcpu<'_, '_> {
             vcpu,
             task,
             in_nmi,
-            stack_pointer: driver.place(vcpu)?.stack_pointer,
+            stack_pointer: driver.stack_pointer(vcpu)?,
             leads_on: !next.is_empty(),
         };
         for due in injector.triggers.arrivals.hit(&standing) {
@@ -161,7 +161,18 @@ impl StoppedVcpu<'_, '_> {
                 anchor: Some(anchor),
                 steps,
             }) => {
-                if !anchor.is_with(self.driver.place(self.vcpu)?.stack_pointer) {
+                if pc != anchor.pc {
+                    // An access that is waited for, on the way.
+                    let lead = Stepping::Lead {
+                        spec,
+                        by,
+                        anchor: Some(anchor),
+                        steps,
+                    };
+                    stepping.insert(self.vcpu, lead);
+                    return self.go_on(lead.run());
+                }
+                if !anchor.is_with(self.driver.stack_pointer(self.vcpu)?) {
                     return self.go_on(Run::Continue);
                 }
                 let arrivals = &mut self.injector.triggers.arrivals;

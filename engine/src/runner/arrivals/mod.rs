@@ -185,21 +185,21 @@ impl Arrivals {
     /// The arrival for which [`Due::Inject`] said `again`, or [`Due::StepFirst`] was said, goes on
     /// at one of `next`.
     pub fn go_on_at(&mut self, spec: u32, by: ThreadIteration, next: Vec<u64>) {
-        let armed = self
-            .list
-            .iter_mut()
-            .filter(|arrival| arrival.spec == spec)
-            .find_map(|arrival| arrival.armed_mut(by.thread));
-        if let Some(armed) = armed {
+        if let Some(armed) = self.armed_mut(spec, by) {
             armed.go_on_at(next);
         }
     }
 
     /// The vCPU that was led to the anchor of an arrival is there: it steps on.
     pub fn came_to_anchor(&mut self, spec: u32, by: ThreadIteration) {
-        for arrival in self.list.iter_mut().filter(|it| it.spec == spec) {
-            arrival.came_to_anchor(by.thread);
+        if let Some(armed) = self.armed_mut(spec, by) {
+            armed.come_to_anchor();
         }
+    }
+
+    fn armed_mut(&mut self, spec: u32, by: ThreadIteration) -> Option<&mut one::Armed> {
+        let mut of_spec = self.list.iter_mut().filter(|it| it.spec == spec);
+        of_spec.find_map(|arrival| arrival.armed_mut(by.thread))
     }
 
     /// What became of each.

@@ -54,6 +54,11 @@ impl Armed {
         self.next = next;
     }
 
+    /// The iteration comes by the anchor.
+    pub(super) fn come_to_anchor(&mut self) {
+        self.on_way = false;
+    }
+
     /// As before the arrival that counts, number `hit`.
     fn begin_again(&mut self, hit: u64) {
         self.hits = hit.saturating_sub(1);
@@ -172,13 +177,6 @@ impl Arrival {
                 false => self.swept |= self.plan.sweep && armed.begun(),
             }
             self.note_passes(armed.hits);
-        }
-    }
-
-    /// A vCPU came to the anchor of this thread's iteration.
-    pub(super) fn came_to_anchor(&mut self, thread: Option<u32>) {
-        if let Some(armed) = self.armed.get_mut(&thread) {
-            armed.on_way = false;
         }
     }
 

@@ -55,15 +55,16 @@ impl Path {
         if self.astray {
             return None;
         }
+        let number = usize::try_from(number).ok()?;
         let is_met_once = |it: &Boundary| self.times.get(&it.pc) == Some(&1);
-        let known = (0..number).zip(&self.boundaries).skip(1);
-        let (at, boundary) = known.filter(|(_, it)| is_met_once(it)).last()?;
+        let known = self.boundaries.iter().enumerate().take(number).skip(1);
+        let (at, boundary) = known.rev().find(|(_, it)| is_met_once(it))?;
         let anchor = Anchor {
             pc: boundary.pc,
             // The kernel's addresses are those of the upper half.
             stack_pointer: (boundary.pc >> 63 == 1).then(|| top.wrapping_sub(boundary.depth)),
         };
-        Some((anchor, number - at))
+        Some((anchor, (number - at) as u64))
     }
 
     /// An iteration did not come by an anchor.
