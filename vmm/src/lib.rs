@@ -60,8 +60,8 @@
 //! The controller can only inspect or change a vCPU that it owns; everything else is an error that
 //! says so. To stop a running vCPU it sets `immediate_exit` in the vCPU's shared page and sends the
 //! thread a signal. A vCPU that stops by itself makes an event, which [`Machine::next_event`]
-//! delivers once; a vCPU with an undelivered event cannot be resumed. [`Machine::run_here`] runs a
-//! vCPU on the controller's own thread instead.
+//! delivers once; a vCPU with an undelivered event cannot be resumed. With [`Machine::run_here`]
+//! the only vCPU of a machine runs on the controller's own thread instead, while that waits for it.
 //!
 //! The threads share three things: guest [`Memory`] (only ever copied from and to), the serial port
 //! (behind a lock), and `immediate_exit` (an atomic).

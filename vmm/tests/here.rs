@@ -5,8 +5,9 @@ mod guest;
 
 guest::tests! {
     it_stops_where_it_would_on_its_own_thread
-    it_is_stopped_when_the_time_is_over
+    it_runs_while_it_is_waited_for
     another_thread_may_run_it
-    one_that_runs_is_refused_and_others_go_on
+    two_vcpus_keep_their_threads
     it_steps_and_meets_breakpoints_as_on_its_own_thread
+    paused_before_it_ran_it_goes_on_as_it_was_to
 }

@@ -93,10 +93,6 @@ pub(crate) struct Driver {
     choice: Choice,
     /// With this vCPU, all others run.
     leader: Option<u8>,
-    /// The only vCPU runs on the thread that waits for it.
-    runs_here: bool,
-    /// How it is to run then.
-    next_run: Option<Run>,
 }
 
 impl Driver {
@@ -118,16 +114,7 @@ impl Driver {
             witness: WitnessState::new(plan.witness.as_ref()),
             choice: Choice::new(plan.choice),
             leader: None,
-            runs_here: false,
-            next_run: None,
         }
-    }
-
-    /// Has a machine with one vCPU run on the thread that waits for it in [`Self::next`], and only
-    /// meanwhile. That saves two switches of threads for each stop.
-    pub fn running_here(mut self) -> Self {
-        self.runs_here = self.machine.vcpu_count() == 1;
-        self
     }
 
     /// Has all vCPUs run whenever this one is resumed; `None`: each runs when it is resumed.
@@ -137,20 +124,12 @@ impl Driver {
 
     /// Starts all vCPUs that stand still and whose stops were seen.
     pub fn start(&mut self) -> Result<(), DriverError> {
-        if self.runs_here {
-            self.next_run = Some(Run::Continue);
-            return Ok(());
-        }
         Ok(self.machine.start()?)
     }
 
     /// Resumes a vCPU. One that is held runs when it is released.
     pub fn resume(&mut self, index: u8, run: Run) -> Result<(), DriverError> {
         if self.held.keep(index, run) {
-            return Ok(());
-        }
-        if self.runs_here {
-            self.next_run = Some(run);
             return Ok(());
         }
         self.vcpu(index)?.resume(run)?;
@@ -177,16 +156,7 @@ impl Driver {
     pub fn next(&mut self, until: Instant) -> Result<Happening, DriverError> {
         loop {
             let wait = until.saturating_duration_since(Instant::now());
-            let event = match self.next_run.take() {
-                Some(run) => {
-                    let event = self.machine.run_here(0, run, wait)?;
-                    if event.is_none() {
-                        self.next_run = Some(Run::AsBefore);
-                    }
-                    event
-                }
-                None => self.machine.next_event(wait),
-            };
+            let event = self.machine.next_event(wait);
             let Some(event) = event else {
                 return Ok(Happening::Nothing);
             };
@@ -219,7 +189,8 @@ impl Driver {
                 }
                 let happening = self.answer(call)?;
                 if happening.is_none() {
-                    self.resume(vcpu, Run::Continue)?;
+                    // One that is led on by steps has made one, uncounted, and goes on so.
+                    self.resume(vcpu, Run::AsBefore)?;
                 }
                 return Ok(happening);
             }
@@ -250,7 +221,7 @@ impl Driver {
             }
             Stop::StrangeReturn { why, .. } => {
                 self.end_witness(&why)?;
-                self.resume(vcpu, Run::Continue)?;
+                self.resume(vcpu, Run::AsBefore)?;
                 return Ok(None);
             }
             other => Happening::Ended(self.ended_by(vcpu, &other)?),

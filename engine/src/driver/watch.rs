@@ -153,7 +153,8 @@ impl Driver {
         let before = moved(self);
         let begin = Instant::now();
         while begin.elapsed() < WATCH {
-            std::thread::sleep(LOOK);
+            // It may run only while it is waited for. What it stops for is not dealt with any more.
+            let _ = self.machine.next_event(LOOK);
             if moved(self) != before {
                 return Ok(TrialEnd::Timeout);
             }

@@ -31,7 +31,7 @@ impl StoppedVcpu<'_, '_> {
         if !self.injector.is_closed() {
             self.see_mark(what, thread)?;
         }
-        self.go_on(Run::Continue)
+        self.behind_access()
     }
 
     /// Notes what a mark says, and makes the injections that wait for it.
@@ -66,10 +66,14 @@ impl StoppedVcpu<'_, '_> {
             self.injector.see(self.driver, event, self.vcpu, nobody)?;
             self.injector.note_completion(self.driver);
         }
+        self.behind_access()
+    }
+
+    /// Goes on behind an access: where something leads the vCPU on, it was the step.
+    fn behind_access(self) -> Result<(), TrialError> {
         if !self.injector.actions.stepping.contains_key(&self.vcpu) {
             return self.go_on(Run::Continue);
         }
-        // The access was the step.
         let pc = self.driver.place(self.vcpu)?.rip;
         self.after_step(pc)
     }

@@ -43,7 +43,7 @@ impl Walk {
         machine: Machine,
         progress: &mut Progress<'_>,
     ) -> Result<(Self, Vec<Step>, u32), SweepError> {
-        let mut driver = Driver::new(&plan.trial, machine).running_here();
+        let mut driver = Driver::new(&plan.trial, machine);
         let start = PathStart::first(&mut driver, plan, progress)?;
         driver.lead(plan.others_run.then_some(start.vcpu));
         let mut walk = Self {
@@ -101,7 +101,7 @@ impl Walk {
         machine.adopt(&start.behind)?;
         let session = start.session.clone();
         let console = machine.console().len();
-        let mut driver = Driver::with_session(&plan.trial, machine, session).running_here();
+        let mut driver = Driver::with_session(&plan.trial, machine, session);
         driver.continue_witness(start.task_pid)?;
         driver.lead(plan.others_run.then_some(start.vcpu));
         Ok(Self {

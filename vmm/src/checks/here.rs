@@ -11,11 +11,12 @@ use crate::{Machine, Pause, ResumeError, Run, Stop};
 super::checks! {
     Machines:
         it_stops_where_it_would_on_its_own_thread
-        it_is_stopped_when_the_time_is_over
+        it_runs_while_it_is_waited_for
         another_thread_may_run_it
-        one_that_runs_is_refused_and_others_go_on;
+        two_vcpus_keep_their_threads;
     KernelCode:
-        it_steps_and_meets_breakpoints_as_on_its_own_thread;
+        it_steps_and_meets_breakpoints_as_on_its_own_thread
+        paused_before_it_ran_it_goes_on_as_it_was_to;
 }
 
 guest!(bells:
@@ -30,65 +31,85 @@ guest!(silent_here:
     "99: jmp 99b"
 );
 
-fn stop(machine: &mut Machine, run: Run) -> Result<Option<Stop>, Failure> {
-    let event = machine.run_here(0, run, PATIENCE)?;
-    Ok(event.map(|event| event.stop))
+/// A machine whose vCPU runs where it is waited for.
+fn here(code: &'static [u8]) -> Result<Machine, Failure> {
+    let mut machine = machine(1, code)?;
+    machine.run_here();
+    Ok(machine)
 }
 
-fn bell(value: u32) -> Option<Stop> {
-    Some(Stop::Port {
+fn stop(machine: &mut Machine, run: Run) -> Result<Stop, Failure> {
+    vcpu(machine)?.resume(run)?;
+    next_stop(machine)
+}
+
+fn bell(value: u32) -> Stop {
+    Stop::Port {
         port: BELL,
         size: 4,
         value,
-    })
+    }
 }
 
 fn it_stops_where_it_would_on_its_own_thread(_: &Lab) -> Outcome {
     let mut machine = machine(1, bells())?;
-    for value in 1..=20 {
+    same!(stop(&mut machine, Run::Continue)?, bell(1));
+    // It can change.
+    machine.run_here();
+    for value in 2..=20 {
         same!(stop(&mut machine, Run::Continue)?, bell(value));
     }
-    // Between the two ways to run it one can change.
-    vcpu(&mut machine)?.resume(Run::Continue)?;
-    same!(Some(next_stop(&mut machine)?), bell(21));
     Ok(())
 }
 
 fn it_steps_and_meets_breakpoints_as_on_its_own_thread(_: &Lab) -> Outcome {
-    let mut machine = machine(1, bells())?;
+    let mut machine = here(bells())?;
     same!(stop(&mut machine, Run::Continue)?, bell(1));
     let pc = ADDRESS + 2;
-    let stepped = |pc| Some(Stop::Stepped { pc });
-    same!(stop(&mut machine, Run::Step)?, stepped(pc));
-    same!(
-        stop(&mut machine, Run::Steps(NonZeroU32::MIN))?,
-        stepped(pc + 2)
-    );
+    same!(stop(&mut machine, Run::Step)?, Stop::Stepped { pc });
+    let behind = Stop::Stepped { pc: pc + 2 };
+    same!(stop(&mut machine, Run::Steps(NonZeroU32::MIN))?, behind);
     same!(stop(&mut machine, Run::Continue)?, bell(2));
     vcpu(&mut machine)?.set_breakpoints(&[pc])?;
-    same!(
-        stop(&mut machine, Run::Continue)?,
-        Some(Stop::Breakpoint { pc })
-    );
+    same!(stop(&mut machine, Run::Continue)?, Stop::Breakpoint { pc });
     Ok(())
 }
 
-fn it_is_stopped_when_the_time_is_over(_: &Lab) -> Outcome {
-    let mut machine = machine(1, silent_here())?;
+fn it_runs_while_it_is_waited_for(_: &Lab) -> Outcome {
+    let mut machine = here(silent_here())?;
     let begin = Instant::now();
     let time = Duration::from_millis(100);
-    same!(machine.run_here(0, Run::Continue, time)?, None);
-    holds!(begin.elapsed() >= time);
+    vcpu(&mut machine)?.resume(Run::Continue)?;
+    // Twice, so that a timer is used again; and no time at all is over at once.
+    same!(machine.next_event(time), None);
+    same!(machine.next_event(time), None);
+    holds!(begin.elapsed() >= 2 * time);
+    same!(machine.next_event(Duration::ZERO), None);
+    same!(vcpu(&mut machine)?.stop(), None);
+    let refused = vcpu(&mut machine)?.resume(Run::Continue);
+    holds!(matches!(refused, Err(ResumeError::NotStopped { vcpu: 0 })));
+    same!(vcpu(&mut machine)?.pause()?, Pause::Paused);
     same!(vcpu(&mut machine)?.stop(), Some(Stop::Paused));
-    // Once more, so that a timer is used again; and no time at all is over at once.
-    same!(machine.run_here(0, Run::Continue, time)?, None);
-    let nothing = machine.run_here(0, Run::Continue, Duration::ZERO);
-    same!(nothing?, None);
+    // It does not run while it stands still.
+    let pc = vcpu(&mut machine)?.regs()?.rip;
+    same!(machine.next_event(Duration::from_millis(1)), None);
+    same!(vcpu(&mut machine)?.regs()?.rip, pc);
+    same!(vcpu(&mut machine)?.pause()?, Pause::WasStopped);
+    Ok(())
+}
+
+fn paused_before_it_ran_it_goes_on_as_it_was_to(_: &Lab) -> Outcome {
+    let mut machine = here(bells())?;
+    same!(stop(&mut machine, Run::Continue)?, bell(1));
+    vcpu(&mut machine)?.resume(Run::Step)?;
+    same!(vcpu(&mut machine)?.pause()?, Pause::Paused);
+    let stepped = Stop::Stepped { pc: ADDRESS + 2 };
+    same!(stop(&mut machine, Run::AsBefore)?, stepped);
     Ok(())
 }
 
 fn another_thread_may_run_it(_: &Lab) -> Outcome {
-    let mut machine = machine(1, bells())?;
+    let mut machine = here(bells())?;
     same!(stop(&mut machine, Run::Continue)?, bell(1));
     let there = thread::scope(|scope| {
         let there = scope.spawn(|| stop(&mut machine, Run::Continue));
@@ -99,11 +120,16 @@ fn another_thread_may_run_it(_: &Lab) -> Outcome {
     Ok(())
 }
 
-fn one_that_runs_is_refused_and_others_go_on(_: &Lab) -> Outcome {
+fn two_vcpus_keep_their_threads(_: &Lab) -> Outcome {
     let mut machine = machine(2, silent_here())?;
-    vcpu(&mut machine)?.resume(Run::Continue)?;
-    let refused = machine.run_here(0, Run::Continue, PATIENCE);
-    holds!(matches!(refused, Err(ResumeError::NotStopped { vcpu: 0 })));
-    same!(vcpu(&mut machine)?.pause()?, Pause::Paused);
+    machine.run_here();
+    let begin = Instant::now();
+    while vcpu(&mut machine)?.regs()?.rip == ADDRESS {
+        holds!(begin.elapsed() < PATIENCE);
+        vcpu(&mut machine)?.resume(Run::Continue)?;
+        // Nobody waits for it.
+        thread::sleep(Duration::from_millis(1));
+        vcpu(&mut machine)?.pause()?;
+    }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::failure::{Failure, Outcome, holds, refusal, same, some};
 use super::lab::{
-    ADDRESS, Lab, PATIENCE, bytes, guest, interrupted, machine, next_stop, resume, vcpu,
+    ADDRESS, Lab, bytes, guest, interrupted, machine, next_stop, resume, vcpu,
     write_interrupt_table,
 };
 use crate::{BreakpointError, Machine, Run, Stop, TrapError};
@@ -186,12 +186,13 @@ fn each_of_eight_places_is_met_once_a_turn(_: &Lab) -> Outcome {
 
 fn on_the_callers_thread_they_are_met_too(_: &Lab) -> Outcome {
     let mut machine = machine(1, turns_of_three_bytes())?;
+    machine.run_here();
     machine.set_breakpoints(&eight(), &[])?;
     for pc in eight().into_iter().cycle().take(24) {
         // Past the arrivals that are nothing new.
         let stop = loop {
-            let event = machine.run_here(0, Run::Continue, PATIENCE)?;
-            match some(event, "a stop")?.stop {
+            resume(&mut machine, Run::Continue)?;
+            match next_stop(&mut machine)? {
                 Stop::BackAtBreakpoint { .. } => {}
                 stop => break stop,
             }
@@ -199,8 +200,8 @@ fn on_the_callers_thread_they_are_met_too(_: &Lab) -> Outcome {
         same!(stop, Stop::Breakpoint { pc });
     }
     machine.set_breakpoints(&[], &[])?;
-    let time = Duration::from_millis(20);
-    same!(machine.run_here(0, Run::Continue, time)?, None);
+    resume(&mut machine, Run::Continue)?;
+    same!(machine.next_event(Duration::from_millis(20)), None);
     Ok(())
 }
 

@@ -31,7 +31,7 @@ impl<'m> VcpuHandle<'m> {
     /// Why it is stopped; `None` if it runs.
     pub fn stop(&self) -> Option<Stop> {
         match &self.machine.vcpus.get(self.index)?.state {
-            State::Running => None,
+            State::Running | State::Due { .. } => None,
             State::Stopped { stop, .. } => Some(stop.clone()),
             State::Dead(reason) => Some(Stop::ThreadDied {
                 reason: reason.clone(),

@@ -52,6 +52,8 @@ pub(crate) struct Vcpus {
     /// Stops that the caller has not seen yet.
     events: VecDeque<VcpuEvent>,
     pub(crate) returns: ExpectedReturns,
+    /// A resumed vCPU runs on the caller's thread while that waits, with these ports.
+    here: Option<Arc<Ports>>,
 }
 
 impl Vcpus {
@@ -67,6 +69,7 @@ impl Vcpus {
             notices,
             events: VecDeque::new(),
             returns: ExpectedReturns::default(),
+            here: None,
         })
     }
 
@@ -106,9 +109,11 @@ impl Vcpus {
         self.slots.iter_mut().filter_map(Slot::stopped_mut)
     }
 
-    /// Resumes a vCPU on its thread.
+    /// Resumes a vCPU on its thread, or where it is waited for.
     pub(crate) fn resume(&mut self, index: u8, run: Run) -> Result<(), ResumeError> {
+        let here = self.here.is_some();
         match self.get_mut(index) {
+            Some(slot) if here => slot.resume_here(run),
             Some(slot) => slot.resume(run),
             None => Err(ResumeError::NotStopped { vcpu: index }),
         }
@@ -121,6 +126,7 @@ impl Vcpus {
         };
         let ran = slot.is_running();
         slot.kick()?;
+        self.hold_due();
         self.wait_stopped(index, ran)
     }
 
@@ -129,6 +135,7 @@ impl Vcpus {
         let ran: Vec<bool> = self.slots.iter().map(Slot::is_running).collect();
         // Kicks all before it waits for the first.
         self.slots.iter().try_for_each(Slot::kick)?;
+        self.hold_due();
         (0..)
             .zip(ran)
             .map(|(index, ran)| self.wait_stopped(index, ran))
@@ -188,9 +195,12 @@ impl Vcpus {
         }
     }
 
-    /// Waits for the message of a thread and takes it. False if none came in time, or all threads
-    /// have ended.
+    /// Waits for the message of a thread and takes it, or runs the vCPU that is due. False if none
+    /// stopped in time, or all threads have ended.
     fn take_within(&mut self, left: Duration) -> bool {
+        if let Some(stopped) = self.run_due(left) {
+            return stopped;
+        }
         let notice = self.notices.recv_timeout(left);
         notice.map(|notice| self.take(notice)).is_ok()
     }
@@ -224,7 +234,7 @@ impl Vcpus {
         let end = Instant::now() + KICK_LIMIT;
         loop {
             match self.get(index).map(|slot| &slot.state) {
-                Some(State::Running) => {}
+                Some(State::Running | State::Due { .. }) => {}
                 Some(State::Dead(reason)) => {
                     return Err(PauseError::Dead {
                         vcpu: index,

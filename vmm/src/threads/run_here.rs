@@ -1,38 +1,54 @@
-//! Runs a vCPU on the caller's thread, which only waits for it anyway: no other thread must be woken
-//! and waited for. On an emulated KVM host that takes three times as long as the vCPU's own run to
-//! the next instruction of interest.
+//! Runs a vCPU on the thread that waits for it, which has nothing else to do: no other thread must be
+//! woken and waited for. On an emulated KVM host that takes three times as long as the vCPU's own run
+//! to the next instruction of interest.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::slot::ResumeError;
 use super::thread::Notice;
 use super::ticks;
-use super::{VcpuEvent, Vcpus};
+use super::{Slot, Vcpus};
 use crate::devices::ports::Ports;
-use crate::vcpu::{Run, run_until_stop};
+use crate::vcpu::{Run, Stop, run_until_stop};
 
 impl Vcpus {
-    /// Runs one vCPU on the calling thread until it stops or the time is over.
-    pub(crate) fn run_here(
-        &mut self,
-        index: u8,
-        run: Run,
-        timeout: Duration,
-        ports: &Ports,
-    ) -> Result<Option<VcpuEvent>, ResumeError> {
-        let refused = |source| ResumeError::Timer {
-            vcpu: index,
-            source,
+    /// From now on the only vCPU runs where it is waited for. One of several keeps its thread.
+    pub(crate) fn run_here(&mut self, ports: &Arc<Ports>) {
+        if self.slots.len() == 1 {
+            self.here = Some(Arc::clone(ports));
+        }
+    }
+
+    /// Runs the vCPU that is due until it stops by itself, or the time is over; then it is due again.
+    /// Whether it stopped; `None` where none is due.
+    pub(super) fn run_due(&mut self, limit: Duration) -> Option<bool> {
+        let ports = self.here.clone()?;
+        let slot = self.slots.iter_mut().find(|it| it.is_due())?;
+        if limit.is_zero() {
+            return Some(false);
+        }
+        let (mut vcpu, run) = slot.take_due()?;
+        let stop = match ticks::start(limit) {
+            Ok(_ticks) => {
+                vcpu.until = Instant::now().checked_add(limit);
+                let stop = run_until_stop(&mut vcpu, run, &ports);
+                vcpu.until = None;
+                stop
+            }
+            Err(error) => Stop::Unhandled {
+                exit: format!("failed to set a timer for its run: {error}"),
+            },
         };
-        let ticks = ticks::start(timeout).map_err(refused)?;
-        let slot = self.get_mut(index);
-        let slot = slot.ok_or(ResumeError::NotStopped { vcpu: index })?;
-        let mut vcpu = slot.take_over()?;
-        vcpu.until = Instant::now().checked_add(timeout);
-        let stop = run_until_stop(&mut vcpu, run, ports);
-        vcpu.until = None;
-        drop(ticks);
+        if stop == Stop::Paused {
+            slot.set_due(vcpu, Run::AsBefore);
+            return Some(false);
+        }
         self.take(Notice::Stopped { vcpu, stop });
-        Ok(self.next_event(Duration::ZERO))
+        Some(true)
+    }
+
+    /// What is due stands still instead, as if paused.
+    pub(super) fn hold_due(&mut self) {
+        self.slots.iter_mut().for_each(Slot::hold_due);
     }
 }

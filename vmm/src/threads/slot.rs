@@ -59,9 +59,6 @@ pub enum ResumeError {
     /// Its thread has ended.
     #[error("the thread of vCPU {vcpu} is gone: {reason}")]
     Dead { vcpu: u8, reason: String },
-    /// The calling thread, which was to run it, has no timer.
-    #[error("failed to set a timer for the run of vCPU {vcpu}: {source}")]
-    Timer { vcpu: u8, source: io::Error },
     /// It is at a planted trap, which cannot be removed or written again.
     #[error("failed to step vCPU {vcpu} over a trap: {source}")]
     Trap { vcpu: u8, source: TrapError },
@@ -91,8 +88,14 @@ pub(crate) enum State {
         seen: bool,
         since: Instant,
     },
-    /// Its thread owns it.
+    /// Its thread owns it, or it runs on the caller's.
     Running,
+    /// It runs on the caller's thread as soon as that waits for it, in this way.
+    Due {
+        vcpu: Box<Vcpu>,
+        run: Run,
+        since: Instant,
+    },
     /// Its thread has ended, for this reason.
     Dead(String),
 }
@@ -148,13 +151,17 @@ impl Slot {
     }
 
     pub(crate) fn is_running(&self) -> bool {
-        matches!(self.state, State::Running)
+        matches!(self.state, State::Running | State::Due { .. })
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        matches!(self.state, State::Due { .. })
     }
 
     /// Makes a running vCPU leave the guest, or not enter it.
     pub(crate) fn kick(&self) -> Result<(), PauseError> {
         match &self.thread {
-            Some(thread) if self.is_running() => {
+            Some(thread) if matches!(self.state, State::Running) => {
                 self.run_page.request();
                 thread
                     .kill(kick::kick_signal())
@@ -183,8 +190,44 @@ impl Slot {
         Ok(())
     }
 
+    /// Has the vCPU run on the caller's thread when that waits for it.
+    pub(super) fn resume_here(&mut self, run: Run) -> Result<(), ResumeError> {
+        let vcpu = self.take_over()?;
+        self.set_due(vcpu, run);
+        Ok(())
+    }
+
+    pub(super) fn set_due(&mut self, vcpu: Box<Vcpu>, run: Run) {
+        let since = Instant::now();
+        self.state = State::Due { vcpu, run, since };
+    }
+
+    /// Takes the vCPU that is due, to run it.
+    pub(super) fn take_due(&mut self) -> Option<(Box<Vcpu>, Run)> {
+        match std::mem::replace(&mut self.state, State::Running) {
+            State::Due { vcpu, run, since } => {
+                tell_of_stop(&vcpu, since);
+                Some((vcpu, run))
+            }
+            other => {
+                self.state = other;
+                None
+            }
+        }
+    }
+
+    /// A vCPU that is due is paused instead: resumed as before, it is due in the same way.
+    pub(super) fn hold_due(&mut self) {
+        if let Some((mut vcpu, run)) = self.take_due() {
+            if run != Run::AsBefore {
+                vcpu.run = run;
+            }
+            self.state = State::stopped(vcpu, Stop::Paused, true);
+        }
+    }
+
     /// Takes the vCPU, to run it.
-    pub(super) fn take_over(&mut self) -> Result<Box<Vcpu>, ResumeError> {
+    fn take_over(&mut self) -> Result<Box<Vcpu>, ResumeError> {
         let vcpu = self.index;
         let refused = match std::mem::replace(&mut self.state, State::Running) {
             State::Stopped {
@@ -193,17 +236,14 @@ impl Slot {
                 since,
                 ..
             } => {
-                if since.elapsed() > LONG_STOP {
-                    // Fails for a guest without kvmclock, which cannot be told.
-                    let _ = owned.fd.kvmclock_ctrl();
-                }
+                tell_of_stop(&owned, since);
                 self.run_page.clear();
                 return Ok(owned);
             }
             refused => refused,
         };
         let error = match &refused {
-            State::Running => ResumeError::NotStopped { vcpu },
+            State::Running | State::Due { .. } => ResumeError::NotStopped { vcpu },
             State::Stopped { stop, .. } => ResumeError::NotSeen {
                 vcpu,
                 stop: stop.clone(),
@@ -215,6 +255,14 @@ impl Slot {
         };
         self.state = refused;
         Err(error)
+    }
+}
+
+/// Tells a guest that its vCPU was stopped for long.
+fn tell_of_stop(vcpu: &Vcpu, since: Instant) {
+    if since.elapsed() > LONG_STOP {
+        // Fails for a guest without kvmclock, which cannot be told.
+        let _ = vcpu.fd.kvmclock_ctrl();
     }
 }
 

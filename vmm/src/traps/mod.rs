@@ -104,11 +104,6 @@ impl Traps {
         self.taken = addresses;
     }
 
-    /// Whether no trap is planted.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.planted.is_empty()
-    }
-
     fn is_planted(&self, address: u64) -> bool {
         self.planted.iter().any(|trap| trap.address == address)
     }

@@ -67,7 +67,7 @@ pub(crate) struct Vcpu {
     memory: Memory,
     pub(crate) debug: DebugState,
     /// How it runs, or what is left of that since it was paused.
-    run: Run,
+    pub(crate) run: Run,
     /// Deadline of a run on the caller's thread.
     pub(crate) until: Option<Instant>,
     /// Its synthetic performance counters, if the machine has them.

@@ -28,7 +28,8 @@ pub enum Run {
     /// Until it arrives at this address, with interrupts and NMIs held back. Breakpoints on the
     /// way have no effect.
     To(u64),
-    /// As before it was paused: what is left of a step, of steps, or of the way to an address.
+    /// As before it was paused: what is left of a step, of steps, or of the way to an address. Behind a
+    /// stop for another reason: one more step, or on the way.
     AsBefore,
 }
 

@@ -153,14 +153,17 @@ impl MachineBuilder {
                 PmuPlan::Host => Pmu::Host,
             },
         };
-        Machine::build(&self.kvm, &config).map_err(|error| match error {
+        let built = Machine::build(&self.kvm, &config);
+        let mut machine = built.map_err(|error| match error {
             BuildError::Pmu(
                 error @ (PmuError::Vendor { .. }
                 | PmuError::NoHostPmu
                 | PmuError::Capability { .. }),
             ) => MachineError::Unsupported(error),
             error => MachineError::Build(error),
-        })
+        })?;
+        machine.run_here();
+        Ok(machine)
     }
 }
 

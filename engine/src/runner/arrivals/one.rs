@@ -251,8 +251,10 @@ impl Arrival {
         armed.pass = Some(0);
         armed.task = Some(at.task);
         if steps {
-            // Without an iteration, no mark would end a way that does not come by.
-            let by_anchor = plan.sweep && !burst && thread.is_some() && alone;
+            // Without an iteration, no mark would end a way that does not come by. What follows another
+            // injection has no later iteration that makes up for one that does not.
+            let follows = self.released != u64::MAX;
+            let by_anchor = plan.sweep && !burst && !follows && thread.is_some() && alone;
             let way = self.path.way_to(pass, armed.top).filter(|_| by_anchor);
             let (anchor, steps) = way.map_or((None, pass.max(1)), |(it, steps)| (Some(it), steps));
             armed.on_way = anchor.is_some();

@@ -200,11 +200,17 @@ fn a_sweep_goes_one_boundary_further_each_time() {
     assert!(arrivals.complete());
 }
 
-/// A sweep after two injections, about to go on to the third.
-fn about_to_go_to_the_third() -> (Arrivals, Vec<Due>) {
-    let mut arrivals = sweep(9);
+/// A sweep after two injections, about to go on to the third. `follows`: each is released by another one.
+fn about_to_go_to_the_third(follows: bool) -> (Arrivals, Vec<Due>) {
+    let plan = ArrivalPlan {
+        repeat: 9,
+        sweep: true,
+        ..plan()
+    };
+    let mut arrivals = Arrivals::new(vec![Arrival::new(0, Place::Code(0x10), &plan, follows)]);
     for pc in [0x10, 0x14] {
         arrivals.arm(0, TASK);
+        arrivals.release(0);
         if pc != 0x10 {
             arrivals.at(0x10, TASK, true);
             arrivals.go_on_at(0, by(0, 1), vec![pc]);
@@ -212,30 +218,41 @@ fn about_to_go_to_the_third() -> (Arrivals, Vec<Due>) {
         arrivals.at(pc, TASK, true);
     }
     arrivals.arm(0, TASK);
+    arrivals.release(0);
     let due = arrivals.at(0x10, TASK, true);
     (arrivals, due)
 }
 
-#[test]
-fn an_iteration_that_does_not_come_by_ends_no_sweep() {
-    let (mut arrivals, due) = about_to_go_to_the_third();
-    let anchor = |due: &[Due]| match due {
+/// Where to run before the steps, and how many are left.
+fn way(due: &[Due]) -> (Option<u64>, u64) {
+    match due {
         [Due::StepFirst { anchor, steps, .. }] => (anchor.map(|it| it.pc), *steps),
         _ => (None, 0),
-    };
-    assert_eq!(anchor(&due), (Some(0x14), 1));
+    }
+}
+
+#[test]
+fn an_iteration_that_does_not_come_by_ends_no_sweep() {
+    let (mut arrivals, due) = about_to_go_to_the_third(false);
+    assert_eq!(way(&due), (Some(0x14), 1));
     arrivals.disarm(0);
     assert!(!arrivals.points()[0].swept && !arrivals.complete());
     // From now on by steps, whose end is that of the sweep.
     arrivals.arm(0, TASK);
-    assert_eq!(anchor(&arrivals.at(0x10, TASK, true)), (None, 2));
+    assert_eq!(way(&arrivals.at(0x10, TASK, true)), (None, 2));
     arrivals.disarm(0);
     assert!(arrivals.points()[0].swept && arrivals.complete());
 }
 
 #[test]
+fn what_no_later_iteration_makes_up_for_goes_by_steps() {
+    let (_, due) = about_to_go_to_the_third(true);
+    assert_eq!(way(&due), (None, 2));
+}
+
+#[test]
 fn the_end_behind_an_anchor_is_the_end() {
-    let (mut arrivals, _) = about_to_go_to_the_third();
+    let (mut arrivals, _) = about_to_go_to_the_third(false);
     arrivals.came_to_anchor(0, by(0, 3));
     arrivals.disarm(0);
     assert!(arrivals.points()[0].swept);
