@@ -39,6 +39,8 @@ pub(super) struct Armed {
     /// Instruction boundaries to pass without an injection, the place's own included; known when
     /// the place is reached.
     pass: Option<u64>,
+    /// It is led on to its boundary.
+    led: bool,
     /// On the way to an anchor, of which it is not known whether the iteration comes by.
     on_way: bool,
     /// The boundary that a sweep is to inject at; the place is 0.
@@ -51,6 +53,7 @@ pub(super) struct Armed {
 
 impl Armed {
     pub(super) fn go_on_at(&mut self, next: Vec<u64>) {
+        self.led = false;
         self.next = next;
     }
 
@@ -64,7 +67,7 @@ impl Armed {
         self.hits = hit.saturating_sub(1);
         self.injected = 0;
         self.pass = None;
-        self.on_way = false;
+        (self.led, self.on_way) = (false, false);
         self.next.clear();
     }
 
@@ -167,14 +170,14 @@ impl Arrival {
     }
 
     /// A thread is out of the iteration that it was armed for. One that never got to the place
-    /// counts for nothing, and the next one makes up for it; one that got there, and had not
-    /// passed enough boundaries when it was over, is the end of the sweep. One that did not come by
-    /// its anchor says nothing.
+    /// counts for nothing, and the next one makes up for it; one that got there, and was still led
+    /// on to its boundary when it was over, is the end of the sweep. One that did not come by
+    /// its anchor says nothing, nor does one whose boundary came in another task.
     pub(super) fn leave(&mut self, thread: u32) {
         if let Some(armed) = self.armed.remove(&Some(thread)) {
             match armed.on_way {
                 true => self.path.go_astray(),
-                false => self.swept |= self.plan.sweep && armed.begun(),
+                false => self.swept |= self.plan.sweep && armed.led,
             }
             self.note_passes(armed.hits);
         }
@@ -202,7 +205,8 @@ impl Arrival {
             let at_place = self.is_at(at, armed.task);
             armed.task.is_none_or(|task| task == at.task)
                 && match armed.next.as_slice() {
-                    [] => at_place,
+                    // On the way to its boundary it may come by the place again.
+                    [] => at_place && !armed.led,
                     // A burst that was broken off passes its place again before its next boundary.
                     next => at.data.is_none() && next.contains(&at.pc) || burst && at_place,
                 }
@@ -257,7 +261,7 @@ impl Arrival {
             let by_anchor = plan.sweep && !burst && !follows && thread.is_some() && alone;
             let way = self.path.way_to(pass, armed.top).filter(|_| by_anchor);
             let (anchor, steps) = way.map_or((None, pass.max(1)), |(it, steps)| (Some(it), steps));
-            armed.on_way = anchor.is_some();
+            (armed.led, armed.on_way) = (true, anchor.is_some());
             return Some(Due::StepFirst {
                 spec: self.spec,
                 by,
@@ -310,6 +314,7 @@ const fn armed(task: Option<u64>, iteration: Option<u64>) -> Armed {
         hits: 0,
         injected: 0,
         pass: None,
+        led: false,
         on_way: false,
         boundary: 0,
         top: 0,

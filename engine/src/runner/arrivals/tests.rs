@@ -251,6 +251,23 @@ fn what_no_later_iteration_makes_up_for_goes_by_steps() {
 }
 
 #[test]
+fn the_way_to_a_boundary_may_come_by_the_place() {
+    let (mut arrivals, _) = about_to_go_to_the_third(true);
+    assert_eq!(arrivals.at(0x10, TASK, true), []);
+    arrivals.go_on_at(0, by(0, 3), vec![0x10]);
+    assert_eq!(arrivals.at(0x10, TASK, true).len(), 1, "its boundary");
+}
+
+#[test]
+fn a_boundary_in_another_task_ends_no_sweep() {
+    let (mut arrivals, _) = about_to_go_to_the_third(true);
+    arrivals.go_on_at(0, by(0, 3), vec![0x18]);
+    assert_eq!(arrivals.at(0x18, OTHER, true), []);
+    arrivals.disarm(0);
+    assert!(!arrivals.points()[0].swept && !arrivals.complete());
+}
+
+#[test]
 fn the_end_behind_an_anchor_is_the_end() {
     let (mut arrivals, _) = about_to_go_to_the_third(false);
     arrivals.came_to_anchor(0, by(0, 3));
