@@ -187,3 +187,42 @@ fn three_parts_of_a_run_are_the_run() {
     let (told, code) = merge(&[&parts[0], &sweep, &parts[2]], &[]);
     assert_eq!(code, Some(2), "{told:?}");
 }
+
+#[test]
+fn two_parts_of_a_soak_are_the_soak() {
+    let folder = scratch("shards-soak");
+    let parts: Vec<PathBuf> = (1..=2)
+        .map(|it| folder.join(format!("part-{it}.jsonl")))
+        .collect();
+    let part = |number: usize| {
+        let shard = format!("{number}/2");
+        let file = parts[number - 1].to_str().unwrap();
+        let soak = [
+            "soak",
+            "--jobs",
+            "1",
+            "--trials",
+            "4",
+            "nmi-in-nmi",
+            "nmi-in-syscall",
+        ];
+        let output = unwindlab(&[&soak, ["--shard", &shard, "--json", file].as_slice()].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        fs::read_to_string(file).unwrap()
+    };
+    let (first, second) = (part(1), part(2));
+    // A head, and a line for each trial.
+    assert_eq!(first.lines().count() + second.lines().count(), 2 + 2 * 4);
+    // What stands in a file is not made again.
+    assert_eq!(part(1), first);
+    let (told, code) = merge(&[&parts[1], &parts[0]], &[]);
+    assert_eq!(code, Some(0), "{told:?}");
+    for name in ["nmi-in-nmi", "nmi-in-syscall"] {
+        let row = told.iter().find(|it| it.contains(name)).unwrap();
+        let words: Vec<&str> = row.split_whitespace().take(4).collect();
+        assert_eq!(words, ["held", name, "4", "0"], "{told:?}");
+    }
+    let (told, code) = merge(&[&parts[0]], &[]);
+    assert_eq!(code, Some(125), "{told:?}");
+    assert!(told.concat().contains("NOT COMPLETE: part 2/2"), "{told:?}");
+}

@@ -8,14 +8,15 @@ use super::error::{CommandError, class_code};
 use super::progress::Spinner;
 use crate::campaign::Context;
 use crate::campaign::merge::{
-    MergeEvent, MergeRequest, MergedGenerated, MergedMutants, MergedPlaces, MergedRun, MergedSweep,
-    merge as merge_files,
+    MergeEvent, MergeRequest, MergedGenerated, MergedMutants, MergedPlaces, MergedRun, MergedSoak,
+    MergedSweep, merge as merge_files,
 };
 use crate::judge::outcome::OutcomeClass;
 use crate::report::matrix::MutantRow;
 use crate::report::names::Names;
 use crate::report::output_file::OutputFile;
 use crate::report::requests::{self, TriedPlaces};
+use crate::report::soak::{BOUND, heading, row, totals};
 use crate::report::sweep::report;
 use crate::report::table;
 use unwindlab_engine::text::printable;
@@ -23,7 +24,7 @@ use unwindlab_engine::text::printable;
 /// `unwindlab merge`.
 #[derive(Debug, Args)]
 pub struct MergeArgs {
-    /// The files of all parts, in any order: of `run --shard` and `mutants --shard` those of --json, of `sweep --shard` those of --resume.
+    /// The files of all parts, in any order: of `run --shard`, `soak --shard` and `mutants --shard` those of --json, of `sweep --shard` those of --resume.
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
     /// Write the results of all parts as one file. Of a sweep, `sweep --resume` without --shard goes on from it
@@ -59,6 +60,7 @@ pub fn merge(
         MergeEvent::Generated(merged) => spinner.print(&generated(merged, args.files.len())),
         MergeEvent::Mutants(merged) => spinner.print(&mutants(merged, args.files.len())),
         MergeEvent::Ran(merged) => spinner.print(&ran(merged, args.files.len())),
+        MergeEvent::Soaked(merged) => spinner.print(&soaked(merged, args.files.len())),
     })?;
     if let (Some(file), Some(json)) = (file, json) {
         file.finish(json?)?;
@@ -87,6 +89,17 @@ fn ran(merged: &MergedRun, files: usize) -> String {
         printable(&merged.release)
     );
     text + &not_complete(&merged.lacks)
+}
+
+/// The report of a soak.
+fn soaked(merged: &MergedSoak, files: usize) -> String {
+    let names = merged.soaked.iter().map(|it| it.name.len());
+    let width = names.max().unwrap_or(0);
+    let rows = merged.soaked.iter().map(|it| row(it, width));
+    let text = rows.fold(heading(width), |all, row| all + &row);
+    let (totals, release) = (totals(&merged.soaked), printable(&merged.release));
+    format!("{text}{totals} on {release}, merged from {files} files\n{BOUND}")
+        + &not_complete(&merged.lacks)
 }
 
 /// The report of places.

@@ -9,14 +9,16 @@ use super::args::{KernelOptions, WitnessOptions};
 use super::error::{CommandError, class_code, show};
 use super::progress::Spinner;
 use crate::campaign::Context;
-use crate::campaign::run::soak::{self, SoakEvent, SoakSummary};
-use crate::campaign::run::{RunRequest, TrialOptions};
+use crate::campaign::part::PartRequest;
+use crate::campaign::run::soak::{self, SoakEvent};
+use crate::campaign::run::{RunRequest, TrialOptions, jobs_of_this_machine};
 use crate::host::choice::KvmHost;
 use crate::judge::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED, OutcomeClass};
 use crate::judge::soak::Soaked;
 use crate::report::artifacts::Artifacts;
 use crate::report::output_file::LineFile;
-use crate::report::soak::{heading, record, row};
+use crate::report::soak::{BOUND, heading, record, row, totals};
+use unwindlab_engine::plan::Shard;
 
 /// `unwindlab soak`.
 #[derive(Debug, Args)]
@@ -41,9 +43,17 @@ pub struct SoakArgs {
     /// Whether returns to user mode are noted.
     #[command(flatten)]
     pub witness: WitnessOptions,
-    /// Write a record for each scenario as JSON Lines.
+    /// How many trials are made at a time, each on a KVM host of its own. Those with several vCPUs are made alone. Without it, as many
+    /// as the machine has CPUs and memory for.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub jobs: Option<u8>,
+    /// Write a record for each scenario as JSON Lines; with --shard a line for each trial, and what stands in the file is not made again.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Make only part I of N parts of the trials. All N parts, on any machines, make the trials that the soak without this makes;
+    /// `unwindlab merge` makes one report of their --json files.
+    #[arg(long, value_name = "I/N", requires = "json")]
+    pub shard: Option<Shard>,
     /// Keep the logs of each scenario's first trial that is not good in this folder [default:
     /// ./unwindlab-out].
     #[arg(long, value_name = "FOLDER")]
@@ -55,22 +65,28 @@ pub struct SoakArgs {
 /// # Errors
 /// [`CommandError`] where nothing was run.
 pub fn soak(args: &SoakArgs, context: Context<'_>, spinner: &Spinner) -> Result<u8, CommandError> {
-    let mut json = args.json.as_deref().map(LineFile::create).transpose()?;
+    let part = { args.shard.zip(args.json.clone()) };
+    let part = part.map(|(shard, file)| PartRequest { shard, file });
+    let records = args.json.as_deref().filter(|_| part.is_none());
+    let mut json = records.map(LineFile::create).transpose()?;
     let request = RunRequest {
         scenarios: args.scenarios.clone(),
         filter: Vec::new(),
         kernel: args.kernel.choice(),
         trials: TrialOptions {
             kvm_host: args.kvm_host,
+            trials: Some(args.trials),
+            jobs: args.jobs.map_or_else(jobs_of_this_machine, usize::from),
             compare_snapshots: true,
             witness: args.witness.choice(),
             ..TrialOptions::default()
         },
         artifacts: Some(Artifacts::open(args.artifacts.as_deref())?),
+        part,
         ..RunRequest::default()
     };
     let mut width = 0;
-    let summary = soak::soak(&request, args.trials, context, &mut |event| match event {
+    let summary = soak::soak(&request, context, &mut |event| match event {
         SoakEvent::Started(names) => {
             width = names.iter().map(String::len).max().unwrap_or(0);
             spinner.print(&heading(width))
@@ -85,46 +101,22 @@ pub fn soak(args: &SoakArgs, context: Context<'_>, spinner: &Spinner) -> Result<
         }
     })?;
     spinner.clear();
-    spinner.print(&last_line(&summary))?;
+    spinner.print(&format!(
+        "{} in {:.1} s on {}, KVM host {}\n{BOUND}",
+        totals(&summary.soaked),
+        summary.elapsed.as_secs_f64(),
+        summary.setting.kernel_release,
+        summary.setting.kvm_host
+    ))?;
     for error in &summary.unkept {
         show(error);
     }
     if let Some(file) = json {
         file.finish()?;
     }
-    Ok(match class(&summary) {
+    Ok(match Soaked::class_of(&summary.soaked) {
         _ if context.interrupt.is_set() => EXIT_INTERRUPTED,
         OutcomeClass::Good if !summary.unkept.is_empty() => EXIT_UNTESTED,
         class => class_code(class),
     })
-}
-
-/// As of a run: a skip beside other scenarios does not count.
-fn class(summary: &SoakSummary) -> OutcomeClass {
-    let run = summary.soaked.iter().filter(|it| it.skipped.is_none());
-    let verdicts = run.map(Soaked::verdict);
-    OutcomeClass::of_all(verdicts)
-}
-
-fn last_line(summary: &SoakSummary) -> String {
-    let SoakSummary {
-        soaked, setting, ..
-    } = summary;
-    let skipped = soaked.iter().filter(|it| it.skipped.is_some()).count();
-    let run = soaked.iter().filter(|it| it.skipped.is_none());
-    let (judged, failed, planned) = run.fold((0, 0, 0), |(judged, failed, planned), it| {
-        (
-            judged + u64::from(it.judged()),
-            failed + u64::from(it.failures()),
-            planned + u64::from(it.planned),
-        )
-    });
-    format!(
-        "{judged} of {planned} trials judged, {failed} failed; {} scenarios, {skipped} skipped, in {:.1} s on {}, KVM host {}\n\
-         <=: bound of the failure rate, if trials are independent\n",
-        soaked.len(),
-        summary.elapsed.as_secs_f64(),
-        setting.kernel_release,
-        setting.kvm_host
-    )
 }

@@ -36,7 +36,8 @@ pub enum Outcome {
 }
 
 /// What an outcome says about the kernel under test.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum OutcomeClass {
     /// The kernel is right, or wrong only in known ways.
     Good,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use statrs::function::beta::beta_reg;
 
 use super::outcome::{Outcome, OutcomeClass};
@@ -9,6 +10,46 @@ use super::result::ScenarioResult;
 
 /// The confidence with which a failure rate is below its bound.
 pub const CONFIDENCE: f64 = 0.95;
+
+/// One trial, as far as it counts here; a line of the file of a part.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct SoakTrial {
+    /// The scenario.
+    pub name: String,
+    outcome: Outcome,
+    class: OutcomeClass,
+    /// The findings that it matched.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    findings: Vec<String>,
+    /// The gravest reason against a pass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    seconds: f64,
+}
+
+impl SoakTrial {
+    /// What counts of a result.
+    #[must_use]
+    pub fn of(result: &ScenarioResult) -> Self {
+        Self {
+            name: result.name.clone(),
+            outcome: result.outcome,
+            class: result.class(),
+            findings: { result.findings().into_iter() }
+                .map(str::to_owned)
+                .collect(),
+            reason: result.reasons.first().cloned(),
+            seconds: result.duration.as_secs_f64(),
+        }
+    }
+
+    /// What it says of the kernel.
+    #[must_use]
+    pub const fn class(&self) -> OutcomeClass {
+        self.class
+    }
+}
 
 /// The trials of one scenario, each judged by itself.
 #[derive(Debug, Clone, Default)]
@@ -23,8 +64,8 @@ pub struct Soaked {
     pub findings: BTreeMap<String, u32>,
     /// Each distinct reason against a good trial, and the first trial that gave it. The first few.
     pub reasons: Vec<(u32, String)>,
-    /// Why there are no trials.
-    pub skipped: Option<String>,
+    /// Why a trial was skipped.
+    skipped: Option<String>,
     /// What all trials took, in seconds.
     pub seconds: f64,
 }
@@ -43,24 +84,33 @@ impl Soaked {
         }
     }
 
-    /// Adds a trial.
-    pub fn add(&mut self, result: &ScenarioResult) {
-        let entry = self.outcomes.entry(result.outcome.name());
-        let class = result.class();
-        entry.or_insert((result.outcome, class, 0)).2 += 1;
-        for finding in result.findings() {
-            *self.findings.entry(finding.to_owned()).or_default() += 1;
-        }
-        self.seconds += result.duration.as_secs_f64();
-        if result.outcome.class() == OutcomeClass::Good {
+    /// Adds the trial of this number. A skip is none.
+    pub fn add(&mut self, number: u32, trial: &SoakTrial) {
+        let reason = trial.reason.as_deref().unwrap_or_default();
+        if trial.outcome == Outcome::Skip {
+            self.skipped = Some(reason.to_owned());
             return;
         }
-        let (name, reason) = (result.outcome.name(), result.reasons.first());
-        let reason = format!("{name}: {}", reason.map_or("", String::as_str));
+        let entry = self.outcomes.entry(trial.outcome.name());
+        entry.or_insert((trial.outcome, trial.class, 0)).2 += 1;
+        for finding in &trial.findings {
+            *self.findings.entry(finding.clone()).or_default() += 1;
+        }
+        self.seconds += trial.seconds;
+        if trial.outcome.class() == OutcomeClass::Good {
+            return;
+        }
+        let reason = format!("{}: {reason}", trial.outcome.name());
         let is_new = self.reasons.iter().all(|(_, it)| *it != reason);
         if is_new && self.reasons.len() < MOST_REASONS {
-            self.reasons.push((self.made(), reason));
+            self.reasons.push((number, reason));
         }
+    }
+
+    /// Why there are no trials.
+    #[must_use]
+    pub fn skip(&self) -> Option<&str> {
+        self.skipped.as_deref().filter(|_| self.made() == 0)
     }
 
     /// Trials made.
@@ -104,6 +154,13 @@ impl Soaked {
         Outcome::ALL.into_iter().filter_map(count).collect()
     }
 
+    /// What those of several scenarios say together. As of a run, a skip beside others does not count.
+    #[must_use]
+    pub fn class_of(all: &[Self]) -> OutcomeClass {
+        let run = all.iter().filter(|it| it.skip().is_none());
+        OutcomeClass::of_all(run.map(Self::verdict))
+    }
+
     /// Good only if each trial that was asked for was made and is good.
     #[must_use]
     pub fn verdict(&self) -> OutcomeClass {
@@ -145,7 +202,8 @@ mod tests {
         let mut soaked = Soaked::new("s", planned);
         for &(outcome, count) in outcomes {
             for _ in 0..count {
-                soaked.add(&ScenarioResult::not_run("s", outcome, "why".to_owned()));
+                let result = ScenarioResult::not_run("s", outcome, "why".to_owned());
+                soaked.add(soaked.made() + 1, &SoakTrial::of(&result));
             }
         }
         soaked

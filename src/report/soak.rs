@@ -25,7 +25,7 @@ pub fn heading(width: usize) -> String {
 /// The row of a scenario, the findings it matched, and below it what was wrong.
 #[must_use]
 pub fn row(soaked: &Soaked, width: usize) -> String {
-    if let Some(reason) = &soaked.skipped {
+    if let Some(reason) = soaked.skip() {
         return format!(
             "{:<8}  {:<width$}  {}\n",
             "skip",
@@ -57,6 +57,27 @@ pub fn row(soaked: &Soaked, width: usize) -> String {
         let _ = writeln!(text, "  trial {number}: {}", printable(reason));
     }
     text
+}
+
+/// What the last column means.
+pub const BOUND: &str = "<=: bound of the failure rate, if trials are independent\n";
+
+/// How many trials of all scenarios were judged, and failed.
+#[must_use]
+pub fn totals(all: &[Soaked]) -> String {
+    let skipped = all.iter().filter(|it| it.skip().is_some()).count();
+    let run = all.iter().filter(|it| it.skip().is_none());
+    let (judged, failed, planned) = run.fold((0, 0, 0), |(judged, failed, planned), it| {
+        (
+            judged + u64::from(it.judged()),
+            failed + u64::from(it.failures()),
+            planned + u64::from(it.planned),
+        )
+    });
+    let scenarios = all.len();
+    format!(
+        "{judged} of {planned} trials judged, {failed} failed; {scenarios} scenarios, {skipped} skipped,"
+    )
 }
 
 #[derive(Serialize)]
@@ -110,7 +131,7 @@ pub fn record(setting: &Setting, soaked: &Soaked) -> Result<String, serde_json::
             .collect(),
         findings: &soaked.findings,
         reasons: &soaked.reasons,
-        skipped: soaked.skipped.as_deref(),
+        skipped: soaked.skip(),
         seconds: soaked.seconds,
     })?;
     text.push('\n');
@@ -120,20 +141,23 @@ pub fn record(setting: &Setting, soaked: &Soaked) -> Result<String, serde_json::
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::judge::soak::SoakTrial;
     use crate::judge::{Outcome, ScenarioResult};
 
     #[test]
     fn rows() {
         let mut held = Soaked::new("a", 2);
         let mut lost = Soaked::new("b", 3);
-        for _ in 0..2 {
-            held.add(&ScenarioResult::not_run("a", Outcome::Pass, String::new()));
-            lost.add(&ScenarioResult::not_run("b", Outcome::Pass, String::new()));
+        let trial = |outcome, why: &str| {
+            SoakTrial::of(&ScenarioResult::not_run("s", outcome, why.to_owned()))
+        };
+        for number in 1..=2 {
+            held.add(number, &trial(Outcome::Pass, ""));
+            lost.add(number, &trial(Outcome::Pass, ""));
         }
-        let why = "no word\u{202e}".to_owned();
-        lost.add(&ScenarioResult::not_run("b", Outcome::InfraError, why));
-        let mut none = Soaked::new("c", 3);
-        none.skipped = Some("no client".to_owned());
+        lost.add(3, &trial(Outcome::InfraError, "no word\u{202e}"));
+        let mut none = Soaked::new("c", 1);
+        none.add(1, &trial(Outcome::Skip, "no client"));
         let text: String = [held, lost, none].iter().map(|it| row(it, 4)).collect();
         assert_eq!(
             text,

@@ -5,6 +5,7 @@ mod mutants;
 mod parts;
 mod requests;
 mod run;
+mod soak;
 mod sweep;
 
 use std::io;
@@ -21,6 +22,7 @@ use super::part;
 use super::requests::PlacesSummary;
 use crate::judge::ScenarioResult;
 use crate::judge::outcome::OutcomeClass;
+use crate::judge::soak::Soaked;
 use crate::judge::sweep_record::SweepRecord;
 use crate::report::matrix::Matrix;
 use crate::report::mutation::MutationScore;
@@ -83,6 +85,19 @@ pub struct MergedRun {
     pub class: OutcomeClass,
 }
 
+/// The parts of a soak together.
+#[derive(Debug)]
+pub struct MergedSoak {
+    /// The scenarios, in the order of the library, with the trials that are there.
+    pub soaked: Vec<Soaked>,
+    /// `uname -r` of the kernel.
+    pub release: String,
+    /// Why it is not whole, in lines; nothing if it is.
+    pub lacks: Vec<String>,
+    /// What it says of the kernel.
+    pub class: OutcomeClass,
+}
+
 /// The parts of the mutants together.
 #[derive(Debug)]
 pub struct MergedMutants {
@@ -130,6 +145,8 @@ pub enum MergeEvent<'a> {
     Swept(&'a MergedSweep<'a>),
     /// The parts are of a run.
     Ran(&'a MergedRun),
+    /// The parts are of a soak.
+    Soaked(&'a MergedSoak),
     /// The parts are of the mutants.
     Mutants(&'a MergedMutants),
     /// The parts are of generated mutants.
@@ -247,6 +264,11 @@ fn of_units(
         part::PartOf::Generated => {
             let merged = generated::merged(&parts, lacks);
             tell(MergeEvent::Generated(&merged))?;
+            Ok(merged.class)
+        }
+        part::PartOf::Soak => {
+            let merged = soak::merged(&parts, lacks);
+            tell(MergeEvent::Soaked(&merged))?;
             Ok(merged.class)
         }
         part::PartOf::Run => {

@@ -85,6 +85,8 @@ impl Units {
 pub enum PartOf {
     /// `run`.
     Run,
+    /// `soak`.
+    Soak,
     /// `mutants`.
     Mutants,
     /// `mutants --generate`.
@@ -204,7 +206,7 @@ impl PartHead {
         }
         let choice = || {
             Some(match self.command {
-                PartOf::Run | PartOf::Requests => "choice of scenarios".to_owned(),
+                PartOf::Run | PartOf::Soak | PartOf::Requests => "choice of scenarios".to_owned(),
                 PartOf::Mutants | PartOf::Generated => "choice of mutants or scenarios".to_owned(),
             })
         };
@@ -215,7 +217,7 @@ impl PartHead {
         let (one, other) = { pairs }.find(|(one, other)| one != other)?;
         match (one.name == other.name, self.command) {
             (false, _) => choice(),
-            (true, PartOf::Run | PartOf::Requests) => {
+            (true, PartOf::Run | PartOf::Soak | PartOf::Requests) => {
                 Some(format!("scenario or number of trials: {}", one.name))
             }
             (true, PartOf::Mutants | PartOf::Generated) => Some(format!("patch: {}", one.name)),

@@ -1,9 +1,10 @@
 //! The scenarios of a library, one after the other on one KVM host, or [side by side](super::side_by_side) on several.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::tally::{Tally, TrialIdentity};
@@ -21,7 +22,7 @@ use crate::report::names::Names;
 use crate::report::perf_data::PerfDataFolder;
 use crate::report::trace_events::TraceFolder;
 use crate::scenario::Loaded;
-use unwindlab_engine::plan::{Executor, InfraError, Token, TrialPlan};
+use unwindlab_engine::plan::{Executor, InfraError, TrialPlan};
 use unwindlab_engine::runner::explore;
 use unwindlab_oracle::trace::{Recording, Trace};
 
@@ -41,6 +42,10 @@ pub(in crate::campaign) struct LibraryRun<'a> {
     pub(super) perf_data: Option<PerfDataFolder>,
     /// Where trace events are written, if they are.
     pub(super) trace_json: Option<TraceFolder>,
+    /// Of many trials of each scenario: those whose first trial that is not good was met, and has its logs.
+    first_met: Option<Arc<Mutex<BTreeSet<String>>>>,
+    /// Whether the last trial's logs are kept.
+    has_logs: bool,
     /// Whether the KVM host is kept, with its guests, for the next command, and may be one that was.
     keeps_host: bool,
     kernel: &'a dyn TestKernel,
@@ -67,6 +72,8 @@ impl<'a> LibraryRun<'a> {
             kept,
             perf_data: None,
             trace_json: None,
+            first_met: None,
+            has_logs: false,
             keeps_host: true,
             kernel,
             context,
@@ -75,6 +82,30 @@ impl<'a> LibraryRun<'a> {
             results: Vec::new(),
             failed_fast: None,
             unkept: Vec::new(),
+        }
+    }
+
+    /// The same for very many trials: results are not kept, and logs only of the first of each scenario that is not good.
+    pub(super) fn of_bulk(self) -> Self {
+        Self {
+            first_met: Some(Arc::default()),
+            ..self
+        }
+    }
+
+    /// Whether a trial's logs are kept. Of very many, each scenario has one.
+    fn keeps_logs_of(&self, result: &ScenarioResult) -> bool {
+        let Some(met) = &self.first_met else {
+            return true;
+        };
+        let mut met = met.lock().unwrap_or_else(PoisonError::into_inner);
+        result.outcome.class() != OutcomeClass::Good && met.insert(result.name.clone())
+    }
+
+    /// Takes a result that was told.
+    pub(super) fn push(&mut self, result: ScenarioResult) {
+        if self.first_met.is_none() {
+            self.results.push(result);
         }
     }
 
@@ -124,7 +155,7 @@ impl<'a> LibraryRun<'a> {
                 name: result.name.clone(),
                 not_run: units.len() - number - 1,
             });
-            self.results.push(result);
+            self.push(result);
             if is_over {
                 break;
             }
@@ -176,6 +207,8 @@ impl<'a> LibraryRun<'a> {
             kept: self.kept.clone(),
             perf_data: self.perf_data.clone(),
             trace_json: self.trace_json.clone(),
+            first_met: self.first_met.clone(),
+            has_logs: false,
             keeps_host: self.keeps_host,
             kernel: self.kernel,
             context: self.context,
@@ -248,40 +281,15 @@ impl<'a> LibraryRun<'a> {
         Ok(Some(result))
     }
 
-    /// Makes one trial of a scenario, whatever came of those before, as the `number`th on its boot. Returns
-    /// nothing if the user interrupts it.
-    pub(super) fn run_trial(
-        &mut self,
-        executor: &mut Option<Box<dyn Executor>>,
-        loaded: &Loaded,
-        trial: &TrialPlan,
-        number: u32,
-    ) -> Result<Option<ScenarioResult>, CampaignError> {
-        let trial = self.with_program(trial);
-        let token = trial.explore.as_ref().map(|explore| Token {
-            seed: explore.seed,
-            trial: number,
-        });
-        let tally = Tally::new(&trial, Some(1), token);
-        let (mut result, identity) = self.run_trials(executor, loaded, &trial, tally)?;
-        if self.context.interrupt.is_set() {
-            return Ok(None);
-        }
-        let identity = TrialIdentity {
-            trials: token.is_none().then_some(number),
-            ..identity
-        };
-        self.keep_replay(identity, loaded, &mut result);
-        Ok(Some(result))
-    }
-
     fn keep_replay(
         &mut self,
         identity: TrialIdentity,
         loaded: &Loaded,
         result: &mut ScenarioResult,
     ) {
-        let Some(kept) = &self.kept else { return };
+        let Some(kept) = self.kept.as_ref().filter(|_| self.has_logs) else {
+            return;
+        };
         let trial = ReplayRun {
             seed: self.options.seed,
             trials: identity.trials,
@@ -384,7 +392,8 @@ impl<'a> LibraryRun<'a> {
         if let Some(why) = &recording.restarted {
             result = result.started_twice(why);
         }
-        if let Some(kept) = &self.kept
+        self.has_logs = self.keeps_logs_of(&result);
+        if let Some(kept) = self.kept.as_ref().filter(|_| self.has_logs)
             && let Err(error) = kept.artifacts.keep(&mut result, &recording)
         {
             self.unkept.push(error.into());

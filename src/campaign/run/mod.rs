@@ -21,7 +21,7 @@ pub(super) use self::unit::RunUnit;
 use super::Context;
 use super::error::CampaignError;
 use super::kernel::KernelChoice;
-use super::part::PartRequest;
+use super::part::{PartRequest, Units};
 use super::replay_file::KeptTrials;
 use crate::host::choice::KvmHost;
 use crate::host::provider::TestKernel;
@@ -145,8 +145,9 @@ pub fn run(
         kernel, library, ..
     } = &prepared;
     let part = request.part.as_ref();
-    let part = part.map(|part| RunPart::open(part, request, &prepared));
+    let part = part.map(|part| RunPart::of_run(part, &request.trials, &prepared));
     let mut part = part.transpose()?;
+    let before = part.as_ref().map(RunPart::results).transpose()?;
     tell(RunEvent::Started { scenarios: library })?;
     let kept = Prepared::kept(request);
     let perf_data = { request.perf_data.as_deref() }.map(PerfDataFolder::open);
@@ -181,7 +182,7 @@ pub fn run(
         return Err(error);
     }
     ran?;
-    let mut results = part.map(|it| it.before).unwrap_or_default();
+    let mut results = before.unwrap_or_default();
     results.append(&mut run.results);
     let summary = RunSummary {
         setting: prepared.setting(&run.host),
@@ -229,6 +230,19 @@ impl Prepared {
         scenarios
             .map(|(loaded, plan)| RunUnit::whole(loaded, plan))
             .collect()
+    }
+
+    /// These units of the scenarios, in the same order.
+    fn units_of(&self, units: &[Units]) -> Vec<RunUnit<'_>> {
+        let scenarios = self.library.iter().zip(&self.trials).zip(units);
+        let units = scenarios.flat_map(|((loaded, plan), units)| {
+            units.each().map(move |unit| RunUnit {
+                loaded,
+                plan,
+                trial: unit.trial,
+            })
+        });
+        units.collect()
     }
 
     fn kept(request: &RunRequest) -> Option<KeptTrials<'_>> {

@@ -210,7 +210,7 @@ impl LibraryRun<'_> {
         if let Some(unit) = unit {
             finished(unit, &result, &self.host)?;
         }
-        self.results.push(result);
+        self.push(result);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::SkipReason;
+use crate::campaign::part::Unit;
 use crate::judge::ScenarioResult;
 use crate::scenario::Loaded;
 use unwindlab_engine::plan::TrialPlan;
@@ -17,6 +18,14 @@ pub(in crate::campaign) struct RunUnit<'l> {
 }
 
 impl<'l> RunUnit<'l> {
+    /// By what a file of a part calls it.
+    pub(super) fn name(&self) -> Unit {
+        Unit {
+            name: self.loaded.scenario.name.to_string(),
+            trial: self.trial,
+        }
+    }
+
     /// Whether nothing else may run meanwhile: beside others its vCPUs would wait for each other longer than on any real machine.
     pub(in crate::campaign) fn runs_alone(&self) -> bool {
         self.plan.as_ref().is_ok_and(|plan| plan.vcpus > 1)

@@ -4,6 +4,7 @@ mod generated;
 mod mutants;
 mod requests;
 mod run;
+mod soak;
 mod sweep;
 
 use std::fs;
@@ -18,6 +19,7 @@ use crate::campaign::requests::PlacesSummary;
 use crate::campaign::testing::{FakeProvider, Quiet, analysis};
 use crate::judge::ScenarioResult;
 use crate::judge::outcome::OutcomeClass;
+use crate::judge::soak::Soaked;
 use crate::judge::sweep_record::SweepRecord;
 use crate::report::matrix::Matrix;
 use crate::report::mutation::MutationScore;
@@ -27,6 +29,7 @@ enum Told {
     Swept(Box<SweepRecord>, Vec<String>),
     /// With all lines as one file.
     Ran(Vec<ScenarioResult>, Vec<String>, String),
+    Soaked(Vec<Soaked>, Vec<String>),
     Mutants(Matrix, Vec<String>),
     Generated(MutationScore, Vec<String>),
     /// With how many places one part alone saw.
@@ -67,6 +70,9 @@ fn merged_files(files: &[String]) -> Result<(OutcomeClass, Told), CampaignError>
                 let summary = Box::new(merged.summary.clone());
                 let lacks = merged.lacks.clone();
                 told = Some(Told::Places(summary, merged.seen_once, lacks));
+            }
+            MergeEvent::Soaked(merged) => {
+                told = Some(Told::Soaked(merged.soaked.clone(), merged.lacks.clone()));
             }
             MergeEvent::Ran(merged) => {
                 let (results, lacks) = (merged.results.clone(), merged.lacks.clone());
