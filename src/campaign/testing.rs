@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use unwindlab_guest_kernel::build::generate::{Generated, MUTANT, REACHED};
 use unwindlab_guest_kernel::{BuildError, BuildSpec, Verified};
 
+use super::Context;
 use super::analysis::Analysis;
 use crate::host::choice::KvmHost;
 use crate::host::kernel_request::KernelRequest;
@@ -119,12 +120,24 @@ pub(crate) struct FakeProvider {
     pub(crate) generated: Generated,
     /// The kernels that were forgotten.
     pub(crate) forgotten: Mutex<Vec<String>>,
+    analysis: Analysis,
     pub(crate) interrupt: Interrupt,
     /// Interrupts the user's way, in the middle of this trial, or before this message of a sweep.
     pub(crate) interrupt_in: Option<usize>,
 }
 
 impl FakeProvider {
+    /// What commands run with.
+    pub(crate) fn context(&self) -> Context<'_> {
+        Context {
+            provider: self,
+            analysis: &self.analysis,
+            progress: &Quiet,
+            interrupt: &self.interrupt,
+            fresh: true,
+        }
+    }
+
     pub(crate) fn new(recorded: impl IntoIterator<Item = Recorded>) -> Self {
         Self {
             has_feature: true,
@@ -137,6 +150,7 @@ impl FakeProvider {
             builds: false,
             generated: Generated::default(),
             forgotten: Mutex::default(),
+            analysis: analysis(),
             interrupt: Interrupt::default(),
             interrupt_in: None,
         }

@@ -9,7 +9,7 @@ use unwindlab_oracle::trace::Recording;
 use unwindlab_oracle::trace::recording::TrialEnd;
 
 use super::*;
-use crate::campaign::testing::{FakeProvider, Quiet, Recorded, analysis, ended, folder};
+use crate::campaign::testing::{FakeProvider, Recorded, ended, folder};
 use crate::report::mutation::MutationFate;
 use crate::report::mutation::{Control, Kill, Survival};
 
@@ -68,13 +68,7 @@ fn tested(
         part,
         ..GeneratedRequest::default()
     };
-    let context = Context {
-        fresh: true,
-        provider,
-        analysis: &analysis(),
-        progress: &Quiet,
-        interrupt: &provider.interrupt,
-    };
+    let context = provider.context();
     let mut told = Vec::new();
     let results = mutants(&request, context, &mut |event| {
         if let GeneratedEvent::Result(record) = event {

@@ -1,7 +1,7 @@
 //! Places tried without a machine: a request in, events and a summary out.
 
 use super::*;
-use crate::campaign::testing::{FakeProvider, Quiet, Recorded, analysis, died, ended, folder};
+use crate::campaign::testing::{FakeProvider, Recorded, died, ended, folder};
 use unwindlab_abi::SurveyedPlace;
 use unwindlab_oracle::trace::Recording;
 use unwindlab_oracle::trace::recording::TrialEnd;
@@ -48,13 +48,7 @@ fn interrupted(
     change(&mut request);
     let mut provider = FakeProvider::new(recorded);
     provider.interrupt_in = during;
-    let context = Context {
-        fresh: true,
-        provider: &provider,
-        analysis: &analysis(),
-        progress: &Quiet,
-        interrupt: &provider.interrupt,
-    };
+    let context = provider.context();
     let mut events = Vec::new();
     let summary = requests(&request, context, &mut |event| {
         events.push(match event {

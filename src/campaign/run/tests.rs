@@ -6,13 +6,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::{
     FailedFast, RunEvent, RunRequest, RunSummary, TrialOptions, in_time, resolve_all, run,
 };
-use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::kernel::KernelChoice;
 use crate::campaign::replay_file::{ReplayFile, ReplayTrial};
-use crate::campaign::testing::{
-    FakeKernel, FakeProvider, Quiet, Recorded, analysis, died, ended, folder,
-};
+use crate::campaign::testing::{FakeKernel, FakeProvider, Recorded, died, ended, folder};
 use crate::judge::Outcome;
 use crate::judge::flaky::{FlakyIs, exit_code_of};
 use crate::judge::outcome::OutcomeClass;
@@ -27,13 +24,7 @@ fn ran(
     provider: &FakeProvider,
 ) -> (Result<RunSummary, CampaignError>, Vec<String>) {
     let mut events = Vec::new();
-    let context = Context {
-        fresh: true,
-        provider,
-        analysis: &analysis(),
-        progress: &Quiet,
-        interrupt: &provider.interrupt,
-    };
+    let context = provider.context();
     let summary = run(request, context, &mut |event| {
         events.push(match event {
             RunEvent::Started { scenarios } => format!("started {}", scenarios.len()),
@@ -194,13 +185,7 @@ fn a_receiver_that_fails_ends_the_run() {
         ..RunRequest::default()
     };
     let provider = FakeProvider::new([ended(TrialEnd::Completed)]);
-    let context = Context {
-        fresh: true,
-        provider: &provider,
-        analysis: &analysis(),
-        progress: &Quiet,
-        interrupt: &provider.interrupt,
-    };
+    let context = provider.context();
     let error = run(&request, context, &mut |event| match event {
         RunEvent::Finished { .. } => Err(io::ErrorKind::StorageFull.into()),
         _ => Ok(()),
@@ -227,13 +212,7 @@ fn a_soak_makes_all_trials_whatever_comes_of_them() {
         died(),
         ended(TrialEnd::Completed),
     ]);
-    let context = Context {
-        fresh: true,
-        provider: &provider,
-        analysis: &analysis(),
-        progress: &Quiet,
-        interrupt: &provider.interrupt,
-    };
+    let context = provider.context();
     let summary = super::soak::soak(&request, context, &mut |_| Ok(())).unwrap();
     let [soaked] = summary.soaked.as_slice() else {
         panic!("{:?}", summary.soaked)

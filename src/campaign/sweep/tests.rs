@@ -10,9 +10,8 @@ use super::{
     PathOrigin, PathRequest, PointChoice, SweepEvent, SweepOptions, SweepRequest, SweepSummary,
     SweptPath, sweep,
 };
-use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
-use crate::campaign::testing::{FakeProvider, Quiet, analysis};
+use crate::campaign::testing::FakeProvider;
 use crate::judge::outcome::OutcomeClass;
 use unwindlab_engine::plan::sweep::{Boundary, Effort, Message, Point, Reach, Step, SweptTrial};
 use unwindlab_oracle::trace::Recording;
@@ -98,13 +97,7 @@ fn interrupted(
     let mut provider = FakeProvider::new([]);
     provider.messages = messages.into_iter().collect();
     provider.interrupt_in = before;
-    let context = Context {
-        fresh: true,
-        provider: &provider,
-        analysis: &analysis(),
-        progress: &Quiet,
-        interrupt: &provider.interrupt,
-    };
+    let context = provider.context();
     let mut events = Vec::new();
     let summary = sweep(request, context, &mut |event| {
         events.push(match event {

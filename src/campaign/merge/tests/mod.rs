@@ -13,10 +13,9 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 use super::{MergeEvent, MergeRequest, merge};
-use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::requests::PlacesSummary;
-use crate::campaign::testing::{FakeProvider, Quiet, analysis};
+use crate::campaign::testing::FakeProvider;
 use crate::judge::ScenarioResult;
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::soak::Soaked;
@@ -45,13 +44,7 @@ fn merged_files(files: &[String]) -> Result<(OutcomeClass, Told), CampaignError>
         fs::write(&paths[number], text).unwrap();
     }
     let provider = FakeProvider::new([]);
-    let context = Context {
-        provider: &provider,
-        analysis: &analysis(),
-        progress: &Quiet,
-        interrupt: &provider.interrupt,
-        fresh: false,
-    };
+    let context = provider.context();
     let (mut told, mut joined) = (None, String::new());
     let class = merge(&MergeRequest { files: paths }, context, &mut |event| {
         match event {

@@ -6,12 +6,11 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::{Told, merged_files};
-use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::kernel::KernelChoice;
 use crate::campaign::mutants::{MutantTest, MutantsRequest, mutants};
 use crate::campaign::part::PartRequest;
-use crate::campaign::testing::{FakeProvider, Quiet, analysis, ended, folder};
+use crate::campaign::testing::{FakeProvider, ended, folder};
 use crate::judge::outcome::OutcomeClass;
 use crate::report::matrix::{Fate, Matrix};
 use unwindlab_engine::plan::Shard;
@@ -32,13 +31,7 @@ fn made(
 ) -> Result<Matrix, CampaignError> {
     let mut provider = FakeProvider::new((0..passes).map(|_| ended(TrialEnd::Completed)));
     provider.builds = true;
-    let context = Context {
-        fresh: true,
-        provider: &provider,
-        analysis: &analysis(),
-        progress: &Quiet,
-        interrupt: &provider.interrupt,
-    };
+    let context = provider.context();
     let request = MutantsRequest {
         only: names(),
         test: MutantTest::Scenarios(vec![scenarios.to_owned()]),

@@ -7,11 +7,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{Told, merged_files};
-use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::part::PartRequest;
 use crate::campaign::requests::{PlacesRequest, PlacesSummary, requests};
-use crate::campaign::testing::{FakeProvider, Quiet, Recorded, analysis, ended, folder};
+use crate::campaign::testing::{FakeProvider, Recorded, ended, folder};
 use crate::judge::outcome::OutcomeClass;
 use unwindlab_abi::SurveyedPlace;
 use unwindlab_engine::plan::Shard;
@@ -50,13 +49,7 @@ fn made(
     let none = || surveyed(&[]);
     let surveys = [surveyed(functions), none(), surveyed(functions), none()];
     let provider = FakeProvider::new(surveys.into_iter().chain((0..trials).map(|_| refused())));
-    let context = Context {
-        fresh: true,
-        provider: &provider,
-        analysis: &analysis(),
-        progress: &Quiet,
-        interrupt: &provider.interrupt,
-    };
+    let context = provider.context();
     let request = PlacesRequest {
         scenario: scenarios.join("a.yaml"),
         part: Some(PartRequest {

@@ -6,11 +6,10 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::{Told, merged_files};
-use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::part::PartRequest;
 use crate::campaign::run::{RunRequest, RunSummary, TrialOptions, run};
-use crate::campaign::testing::{FakeProvider, Quiet, Recorded, analysis, ended, folder};
+use crate::campaign::testing::{FakeProvider, Recorded, ended, folder};
 use crate::judge::flaky::{FlakyIs, exit_code_of};
 use crate::judge::outcome::{OutcomeClass, class_code};
 use crate::judge::{Outcome, ScenarioResult};
@@ -44,13 +43,7 @@ fn request(scenarios: &Path, part: (Shard, &Path), trials: Option<u32>) -> RunRe
 }
 
 fn ran(request: &RunRequest, provider: &FakeProvider) -> Result<RunSummary, CampaignError> {
-    let context = Context {
-        fresh: true,
-        provider,
-        analysis: &analysis(),
-        progress: &Quiet,
-        interrupt: &provider.interrupt,
-    };
+    let context = provider.context();
     run(request, context, &mut |_| Ok(()))
 }
 

@@ -6,12 +6,11 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::{Told, merged_files};
-use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
 use crate::campaign::part::PartRequest;
 use crate::campaign::run::soak::{SoakSummary, soak};
 use crate::campaign::run::{RunRequest, TrialOptions};
-use crate::campaign::testing::{FakeProvider, Quiet, Recorded, analysis, died, ended, folder};
+use crate::campaign::testing::{FakeProvider, Recorded, died, ended, folder};
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::soak::Soaked;
 use unwindlab_engine::plan::Shard;
@@ -46,13 +45,7 @@ fn made(
         }),
         ..RunRequest::default()
     };
-    let context = Context {
-        fresh: true,
-        provider,
-        analysis: &analysis(),
-        progress: &Quiet,
-        interrupt: &provider.interrupt,
-    };
+    let context = provider.context();
     soak(&request, context, &mut |_| Ok(()))
 }
 
