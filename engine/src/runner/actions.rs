@@ -1,10 +1,10 @@
 //! What is done to the machine: one function an action, each confirmed before it counts.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use unwindlab_oracle::trace::recording::VcpuPlace;
-use unwindlab_vmm::{Run, VcpuHandle};
+use unwindlab_vmm::{Pause, Run, VcpuHandle};
 
 use super::arrivals::{Anchor, ThreadIteration};
 use super::corruption::CorruptedWords;
@@ -14,6 +14,8 @@ use super::triggers::DueInjection;
 use crate::driver::{Driver, DriverError, place};
 use crate::plan::{ActionPlan, PokePlan};
 
+/// How long a vCPU is led on by a single step, or to an anchor. What takes longer waits for an interrupt, which is held back.
+const MOST_LED: Duration = Duration::from_secs(1);
 /// How late a tick is after an NMI in user mode: longer than an iteration of a workload takes.
 const TICK_LATE: Duration = Duration::from_millis(100);
 
@@ -28,6 +30,8 @@ pub enum Stepping {
         anchor: Option<Anchor>,
         /// How many instructions are left.
         steps: u64,
+        /// When this step, or the way to the anchor, began.
+        since: Instant,
     },
     /// Past a point of a schedule with so many.
     Pass { of: u32 },
@@ -35,12 +39,18 @@ pub enum Stepping {
 
 impl Stepping {
     /// So many instructions on the way of an arrival.
-    pub const fn by_steps(spec: u32, by: ThreadIteration, steps: u64) -> Self {
+    pub fn by_steps(spec: u32, by: ThreadIteration, steps: u64) -> Self {
+        Self::lead(spec, by, None, steps)
+    }
+
+    /// So many instructions on the way of an arrival, from an anchor on if there is one.
+    pub fn lead(spec: u32, by: ThreadIteration, anchor: Option<Anchor>, steps: u64) -> Self {
         Self::Lead {
             spec,
             by,
-            anchor: None,
+            anchor,
             steps,
+            since: Instant::now(),
         }
     }
 
@@ -154,6 +164,32 @@ impl Actions {
             }
         }
         Ok(())
+    }
+
+    /// Lets vCPUs go on freely that have been led on for `least`; without it, for longer than any way takes. Returns whose
+    /// arrivals they were.
+    pub fn let_go(
+        &mut self,
+        driver: &mut Driver,
+        least: Option<Duration>,
+    ) -> Result<Vec<(u32, ThreadIteration)>, TrialError> {
+        let least = least.unwrap_or(MOST_LED);
+        let late = self.stepping.iter().filter_map(|(&vcpu, it)| match *it {
+            Stepping::Lead {
+                spec, by, since, ..
+            } => (since.elapsed() >= least).then_some((vcpu, (spec, by))),
+            Stepping::Pass { .. } => None,
+        });
+        let mut lost = Vec::new();
+        for (vcpu, arrival) in late.collect::<Vec<_>>() {
+            // What it stopped for by itself is dealt with.
+            if driver.vcpu(vcpu)?.pause().map_err(DriverError::from)? == Pause::Paused {
+                self.stepping.remove(&vcpu);
+                driver.resume(vcpu, Run::Continue)?;
+                lost.push(arrival);
+            }
+        }
+        Ok(lost)
     }
 
     /// Lets a vCPU go on: by one instruction, where something leads it.

@@ -280,6 +280,14 @@ impl<'p> Injector<'p> {
         self.close(driver)
     }
 
+    /// Lets those go on freely that have been led on for too long.
+    pub fn let_go_late(&mut self, driver: &mut Driver) -> Result<(), TrialError> {
+        for (spec, by) in self.actions.let_go(driver, None)? {
+            self.triggers.arrivals.lose_way(spec, by);
+        }
+        Ok(())
+    }
+
     /// From now on nothing is injected, everything may run, and the workload is to end.
     pub fn close(&mut self, driver: &mut Driver) -> Result<(), TrialError> {
         if !self.closed {
@@ -289,6 +297,7 @@ impl<'p> Injector<'p> {
             shared.stop_workload(driver.machine.memory())?;
         }
         self.refresh_breakpoints(driver)?;
+        self.actions.let_go(driver, Some(Duration::ZERO))?;
         Ok(self.actions.freezer.thaw_all(driver)?)
     }
 }

@@ -128,12 +128,7 @@ impl StoppedVcpu<'_, '_> {
                     anchor,
                     steps,
                 } => {
-                    let lead = Stepping::Lead {
-                        spec,
-                        by,
-                        anchor,
-                        steps,
-                    };
+                    let lead = Stepping::lead(spec, by, anchor, steps);
                     if injector.actions.stepping.insert(vcpu, lead).is_some() {
                         return Err(TrialError::TwoLead(vcpu));
                     }
@@ -151,28 +146,29 @@ impl StoppedVcpu<'_, '_> {
 
     /// It is back at a place where it stopped before: it goes on as it was to go on then.
     pub fn again(self) -> Result<(), TrialError> {
+        if self.injector.is_closed() {
+            return self.go_on(Run::Continue);
+        }
         self.injector.actions.resume_as_led(self.driver, self.vcpu)
     }
 
     /// It executed an instruction: on the way of a burst or a sweep, which goes on here, or past a
     /// point of a schedule.
     pub fn after_step(self, pc: u64) -> Result<(), TrialError> {
+        let is_closed = self.injector.is_closed();
         let stepping = &mut self.injector.actions.stepping;
-        match stepping.remove(&self.vcpu) {
-            Some(Stepping::Lead {
-                spec,
-                by,
-                anchor: Some(anchor),
-                steps,
-            }) => {
+        match stepping.remove(&self.vcpu).filter(|_| !is_closed) {
+            Some(
+                lead @ Stepping::Lead {
+                    spec,
+                    by,
+                    anchor: Some(anchor),
+                    steps,
+                    ..
+                },
+            ) => {
                 if pc != anchor.pc {
-                    // An access that is waited for, on the way.
-                    let lead = Stepping::Lead {
-                        spec,
-                        by,
-                        anchor: Some(anchor),
-                        steps,
-                    };
+                    // An access, on the way.
                     stepping.insert(self.vcpu, lead);
                     return self.go_on(lead.run());
                 }
@@ -189,6 +185,7 @@ impl StoppedVcpu<'_, '_> {
                 by,
                 anchor: None,
                 steps: steps @ 2..,
+                ..
             }) => {
                 stepping.insert(self.vcpu, Stepping::by_steps(spec, by, steps - 1));
                 self.go_on(Run::Step)

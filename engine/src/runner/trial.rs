@@ -211,6 +211,7 @@ impl<'p> Trial<'p> {
             self.injector.close(&mut self.driver)?;
         }
         self.injector.thaw_late(&mut self.driver)?;
+        self.injector.let_go_late(&mut self.driver)?;
         if self.clock.run_over() {
             self.end = Some(self.driver.out_of_time()?);
         }

@@ -197,6 +197,13 @@ impl Arrivals {
         }
     }
 
+    /// The arrival that was led on was let go before it came to its boundary.
+    pub fn lose_way(&mut self, spec: u32, by: ThreadIteration) {
+        for arrival in self.list.iter_mut().filter(|it| it.spec == spec) {
+            arrival.lose_way(by.thread);
+        }
+    }
+
     fn armed_mut(&mut self, spec: u32, by: ThreadIteration) -> Option<&mut one::Armed> {
         let mut of_spec = self.list.iter_mut().filter(|it| it.spec == spec);
         of_spec.find_map(|arrival| arrival.armed_mut(by.thread))

@@ -39,10 +39,7 @@ pub(super) struct Armed {
     /// Instruction boundaries to pass without an injection, the place's own included; known when
     /// the place is reached.
     pass: Option<u64>,
-    /// It is led on to its boundary.
-    led: bool,
-    /// On the way to an anchor, of which it is not known whether the iteration comes by.
-    on_way: bool,
+    way: Way,
     /// The boundary that a sweep is to inject at; the place is 0.
     boundary: u64,
     /// The stack pointer at the place.
@@ -51,15 +48,28 @@ pub(super) struct Armed {
     next: Vec<u64>,
 }
 
+/// How it comes to its boundary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// It is not on its way, or there.
+    None,
+    /// It runs to an anchor, of which it is not known whether the iteration comes by.
+    ToAnchor,
+    /// It steps.
+    BySteps,
+    /// It was let go before: the iteration says nothing any more.
+    Lost,
+}
+
 impl Armed {
     pub(super) fn go_on_at(&mut self, next: Vec<u64>) {
-        self.led = false;
+        self.way = Way::None;
         self.next = next;
     }
 
     /// The iteration comes by the anchor.
     pub(super) fn come_to_anchor(&mut self) {
-        self.on_way = false;
+        self.way = Way::BySteps;
     }
 
     /// As before the arrival that counts, number `hit`.
@@ -67,7 +77,7 @@ impl Armed {
         self.hits = hit.saturating_sub(1);
         self.injected = 0;
         self.pass = None;
-        (self.led, self.on_way) = (false, false);
+        self.way = Way::None;
         self.next.clear();
     }
 
@@ -172,14 +182,25 @@ impl Arrival {
     /// A thread is out of the iteration that it was armed for. One that never got to the place
     /// counts for nothing, and the next one makes up for it; one that got there, and was still led
     /// on to its boundary when it was over, is the end of the sweep. One that did not come by
-    /// its anchor says nothing, nor does one whose boundary came in another task.
+    /// its anchor says nothing, nor does one whose boundary came in another task, or that was let go.
     pub(super) fn leave(&mut self, thread: u32) {
         if let Some(armed) = self.armed.remove(&Some(thread)) {
-            match armed.on_way {
-                true => self.path.go_astray(),
-                false => self.swept |= self.plan.sweep && armed.led,
+            match armed.way {
+                Way::ToAnchor => self.path.go_astray(),
+                Way::BySteps => self.swept |= self.plan.sweep,
+                Way::None | Way::Lost => {}
             }
             self.note_passes(armed.hits);
+        }
+    }
+
+    /// It is led on no longer, before it came to its boundary.
+    pub(super) fn lose_way(&mut self, thread: Option<u32>) {
+        if let Some(armed) = self.armed.get_mut(&thread) {
+            if armed.way == Way::ToAnchor {
+                self.path.go_astray();
+            }
+            armed.way = Way::Lost;
         }
     }
 
@@ -206,7 +227,7 @@ impl Arrival {
             armed.task.is_none_or(|task| task == at.task)
                 && match armed.next.as_slice() {
                     // On the way to its boundary it may come by the place again.
-                    [] => at_place && !armed.led,
+                    [] => at_place && armed.way == Way::None,
                     // A burst that was broken off passes its place again before its next boundary.
                     next => at.data.is_none() && next.contains(&at.pc) || burst && at_place,
                 }
@@ -261,7 +282,10 @@ impl Arrival {
             let by_anchor = plan.sweep && !burst && !follows && thread.is_some() && alone;
             let way = self.path.way_to(pass, armed.top).filter(|_| by_anchor);
             let (anchor, steps) = way.map_or((None, pass.max(1)), |(it, steps)| (Some(it), steps));
-            (armed.led, armed.on_way) = (true, anchor.is_some());
+            armed.way = match anchor {
+                Some(_) => Way::ToAnchor,
+                None => Way::BySteps,
+            };
             return Some(Due::StepFirst {
                 spec: self.spec,
                 by,
@@ -314,8 +338,7 @@ const fn armed(task: Option<u64>, iteration: Option<u64>) -> Armed {
         hits: 0,
         injected: 0,
         pass: None,
-        led: false,
-        on_way: false,
+        way: Way::None,
         boundary: 0,
         top: 0,
         next: Vec::new(),

@@ -251,6 +251,22 @@ fn what_no_later_iteration_makes_up_for_goes_by_steps() {
 }
 
 #[test]
+fn one_that_was_let_go_says_nothing() {
+    for follows in [false, true] {
+        let (mut arrivals, due) = about_to_go_to_the_third(follows);
+        arrivals.lose_way(0, by(0, 3));
+        assert_eq!(arrivals.at(0x10, TASK, true), [], "the place itself");
+        arrivals.disarm(0);
+        assert!(!arrivals.points()[0].swept && !arrivals.complete());
+        // A way to an anchor is not gone again.
+        assert_eq!(way(&due).0.is_some(), !follows);
+        arrivals.arm(0, TASK);
+        arrivals.release(0);
+        assert_eq!(way(&arrivals.at(0x10, TASK, true)), (None, 2));
+    }
+}
+
+#[test]
 fn the_way_to_a_boundary_may_come_by_the_place() {
     let (mut arrivals, _) = about_to_go_to_the_third(true);
     assert_eq!(arrivals.at(0x10, TASK, true), []);
