@@ -202,6 +202,11 @@ impl Arrival {
             }
             armed.way = Way::Lost;
         }
+        // No mark ends an iteration of any task: it begins again.
+        if thread.is_none() {
+            self.armed.remove(&None);
+            self.open_to_all();
+        }
     }
 
     fn note_passes(&mut self, hits: u64) {

@@ -469,6 +469,21 @@ fn any_task_counts_without_iterations() {
 }
 
 #[test]
+fn of_any_task_one_that_was_let_go_begins_again() {
+    let mut arrivals = of(&ArrivalPlan {
+        by: TaskFilter::Any,
+        times: 2,
+        ..plan()
+    });
+    for _ in 0..2 {
+        let due = arrivals.at(0x10, TASK, false);
+        assert!(matches!(due[..], [Due::StepFirst { .. }]), "{due:?}");
+        arrivals.lose_way(0, ThreadIteration::default());
+    }
+    assert!(!arrivals.complete());
+}
+
+#[test]
 fn what_follows_counts_from_the_release_once_each() {
     let follower = ArrivalPlan {
         repeat: 2,
