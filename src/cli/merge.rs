@@ -8,11 +8,13 @@ use super::error::{CommandError, class_code};
 use super::progress::Spinner;
 use crate::campaign::Context;
 use crate::campaign::merge::{
-    MergeEvent, MergeRequest, MergedGenerated, MergedMutants, MergedPlaces, MergedRun, MergedSoak,
-    MergedSweep, merge as merge_files,
+    MergeEvent, MergeRequest, Merged, MergedSweep, SeenPlaces, merge as merge_files,
 };
+use crate::judge::ScenarioResult;
 use crate::judge::outcome::OutcomeClass;
-use crate::report::matrix::MutantRow;
+use crate::judge::soak::Soaked;
+use crate::report::matrix::{Matrix, MutantRow};
+use crate::report::mutation::MutationScore;
 use crate::report::names::Names;
 use crate::report::output_file::OutputFile;
 use crate::report::requests::{self, TriedPlaces};
@@ -69,11 +71,11 @@ pub fn merge(
 }
 
 /// The report of a run.
-fn ran(merged: &MergedRun, files: usize) -> String {
-    let widths = merged.results.iter().map(|it| it.name.len());
+fn ran(merged: &Merged<Vec<ScenarioResult>>, files: usize) -> String {
+    let widths = merged.whole.iter().map(|it| it.name.len());
     let width = widths.max().unwrap_or(0);
     let mut text = String::new();
-    for result in &merged.results {
+    for result in &merged.whole {
         text += &format!("{}\n", table::row(result, width));
         if result.went_wrong() {
             for reason in &result.reasons {
@@ -81,47 +83,47 @@ fn ran(merged: &MergedRun, files: usize) -> String {
             }
         }
     }
-    text += &table::failures(&merged.results);
-    let time = merged.results.iter().map(|it| it.duration).sum();
+    text += &table::failures(&merged.whole);
+    let time = merged.whole.iter().map(|it| it.duration).sum();
     text += &format!(
         "{} on {}, merged from {files} files\n",
-        table::summary(&merged.results, time),
+        table::summary(&merged.whole, time),
         printable(&merged.release)
     );
     text + &not_complete(&merged.lacks)
 }
 
 /// The report of a soak.
-fn soaked(merged: &MergedSoak, files: usize) -> String {
-    let names = merged.soaked.iter().map(|it| it.name.len());
+fn soaked(merged: &Merged<Vec<Soaked>>, files: usize) -> String {
+    let names = merged.whole.iter().map(|it| it.name.len());
     let width = names.max().unwrap_or(0);
-    let rows = merged.soaked.iter().map(|it| row(it, width));
+    let rows = merged.whole.iter().map(|it| row(it, width));
     let text = rows.fold(heading(width), |all, row| all + &row);
-    let (totals, release) = (totals(&merged.soaked), printable(&merged.release));
+    let (totals, release) = (totals(&merged.whole), printable(&merged.release));
     format!("{text}{totals} on {release}, merged from {files} files\n{BOUND}")
         + &not_complete(&merged.lacks)
 }
 
 /// The report of places.
-fn places(merged: &MergedPlaces, files: usize) -> String {
-    let summary = &merged.summary;
+fn places(merged: &Merged<SeenPlaces>, files: usize) -> String {
+    let SeenPlaces { summary, seen_once } = &merged.whole;
     let tried = TriedPlaces {
         verdicts: &summary.verdicts,
         found: summary.found,
         elapsed: summary.elapsed,
     };
-    let release = printable(&summary.release);
+    let release = printable(&merged.release);
     let mut text = requests::report(&tried);
     text += &format!("on {release}, merged from {files} files\n");
-    if merged.seen_once > 0 {
-        text += &format!("{} places were seen by one part only\n", merged.seen_once);
+    if *seen_once > 0 {
+        text += &format!("{seen_once} places were seen by one part only\n");
     }
     text + &not_complete(&merged.lacks)
 }
 
 /// The report of generated mutants.
-fn generated(merged: &MergedGenerated, files: usize) -> String {
-    let score = &merged.score;
+fn generated(merged: &Merged<MutationScore>, files: usize) -> String {
+    let score = &merged.whole;
     let release = printable(&merged.release);
     format!(
         "{}\n{}\n{}\non {release}, merged from {files} files\n",
@@ -132,8 +134,8 @@ fn generated(merged: &MergedGenerated, files: usize) -> String {
 }
 
 /// The report of the mutants.
-fn mutants(merged: &MergedMutants, files: usize) -> String {
-    let matrix = &merged.matrix;
+fn mutants(merged: &Merged<Matrix>, files: usize) -> String {
+    let matrix = &merged.whole;
     let lines = matrix.rows.iter().map(MutantRow::line);
     let lines = lines.fold(String::new(), |all, line| all + &line + "\n");
     let (table, summary) = (matrix.table(), matrix.summary());

@@ -189,7 +189,7 @@ impl Driver {
                 }
                 let happening = self.answer(call)?;
                 if happening.is_none() {
-                    // One that is led on by steps has made one, uncounted, and goes on so.
+                    // A vCPU that steps has made a step that nobody counts, and steps on.
                     self.resume(vcpu, Run::AsBefore)?;
                 }
                 return Ok(happening);

@@ -15,7 +15,7 @@ use crate::driver::{Driver, DriverError, place};
 use crate::plan::{ActionPlan, PokePlan};
 
 /// How long a vCPU is led on by a single step, or to an anchor. What takes longer waits for an interrupt, which is held back.
-const MOST_LED: Duration = Duration::from_secs(1);
+pub const MOST_LED: Duration = Duration::from_secs(1);
 /// How late a tick is after an NMI in user mode: longer than an iteration of a workload takes.
 const TICK_LATE: Duration = Duration::from_millis(100);
 
@@ -166,14 +166,12 @@ impl Actions {
         Ok(())
     }
 
-    /// Lets vCPUs go on freely that have been led on for `least`; without it, for longer than any way takes. Returns whose
-    /// arrivals they were.
+    /// Lets vCPUs go on freely that have been led on for so long. Returns whose arrivals they were.
     pub fn let_go(
         &mut self,
         driver: &mut Driver,
-        least: Option<Duration>,
+        least: Duration,
     ) -> Result<Vec<(u32, ThreadIteration)>, TrialError> {
-        let least = least.unwrap_or(MOST_LED);
         let late = self.stepping.iter().filter_map(|(&vcpu, it)| match *it {
             Stepping::Lead {
                 spec, by, since, ..

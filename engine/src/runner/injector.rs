@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use unwindlab_oracle::trace::recording::{Injection, VcpuPlace};
 use unwindlab_vmm::{AccessKind, InjectError, Machine, Pause, Run, Watched};
 
-use super::actions::Actions;
+use super::actions::{Actions, MOST_LED};
 use super::arrivals::ThreadIteration;
 use super::books::Books;
 use super::error::TrialError;
@@ -282,7 +282,7 @@ impl<'p> Injector<'p> {
 
     /// Lets those go on freely that have been led on for too long.
     pub fn let_go_late(&mut self, driver: &mut Driver) -> Result<(), TrialError> {
-        for (spec, by) in self.actions.let_go(driver, None)? {
+        for (spec, by) in self.actions.let_go(driver, MOST_LED)? {
             self.triggers.arrivals.lose_way(spec, by);
         }
         Ok(())
@@ -297,7 +297,7 @@ impl<'p> Injector<'p> {
             shared.stop_workload(driver.machine.memory())?;
         }
         self.refresh_breakpoints(driver)?;
-        self.actions.let_go(driver, Some(Duration::ZERO))?;
+        self.actions.let_go(driver, Duration::ZERO)?;
         Ok(self.actions.freezer.thaw_all(driver)?)
     }
 }

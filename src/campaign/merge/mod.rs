@@ -72,69 +72,41 @@ pub struct MergedSweep<'a> {
     pub class: OutcomeClass,
 }
 
-/// The parts of a run together.
+/// The parts of a command together.
 #[derive(Debug)]
-pub struct MergedRun {
-    /// The results, in the order of the run, as far as they are there.
-    pub results: Vec<ScenarioResult>,
+pub struct Merged<T> {
+    /// What they come to, in the order of the command, as far as it is there.
+    pub whole: T,
     /// `uname -r` of the kernel.
     pub release: String,
     /// Why it is not whole, in lines; nothing if it is.
     pub lacks: Vec<String>,
-    /// What it says of the kernel.
+    /// What it says of the kernel, or of the tests. What lacks something is not good.
     pub class: OutcomeClass,
 }
 
-/// The parts of a soak together.
-#[derive(Debug)]
-pub struct MergedSoak {
-    /// The scenarios, in the order of the library, with the trials that are there.
-    pub soaked: Vec<Soaked>,
-    /// `uname -r` of the kernel.
-    pub release: String,
-    /// Why it is not whole, in lines; nothing if it is.
-    pub lacks: Vec<String>,
-    /// What it says of the kernel.
-    pub class: OutcomeClass,
+impl<T> Merged<T> {
+    /// What says `class` where it lacks nothing.
+    fn new(whole: T, class: OutcomeClass, parts: &Parts<'_>, lacks: Vec<String>) -> Self {
+        Self {
+            whole,
+            release: parts.head.release.clone(),
+            class: match class {
+                OutcomeClass::Good if !lacks.is_empty() => OutcomeClass::Untested,
+                class => class,
+            },
+            lacks,
+        }
+    }
 }
 
-/// The parts of the mutants together.
+/// The places that the parts of a sweep saw.
 #[derive(Debug)]
-pub struct MergedMutants {
-    /// The kill matrix, as far as it is there.
-    pub matrix: Matrix,
-    /// `uname -r` of the kernel without a mutant.
-    pub release: String,
-    /// Why it is not whole, in lines; nothing if it is.
-    pub lacks: Vec<String>,
-    /// What it says of the tests.
-    pub class: OutcomeClass,
-}
-
-/// The parts of the generated mutants together.
-#[derive(Debug)]
-pub struct MergedGenerated {
-    /// The score, as far as it is there.
-    pub score: MutationScore,
-    /// `uname -r` of the kernel without a mutant.
-    pub release: String,
-    /// Why it is not whole, in lines; nothing if it is.
-    pub lacks: Vec<String>,
-    /// What it says of the tests.
-    pub class: OutcomeClass,
-}
-
-/// The parts of a sweep of places together.
-#[derive(Debug)]
-pub struct MergedPlaces {
+pub struct SeenPlaces {
     /// The places, as far as they are there.
     pub summary: PlacesSummary,
     /// How many of them the survey of one part alone saw.
     pub seen_once: usize,
-    /// Why it is not whole, in lines; nothing if it is.
-    pub lacks: Vec<String>,
-    /// What it says of the kernel.
-    pub class: OutcomeClass,
 }
 
 /// What is told.
@@ -144,15 +116,15 @@ pub enum MergeEvent<'a> {
     /// The parts are of a sweep.
     Swept(&'a MergedSweep<'a>),
     /// The parts are of a run.
-    Ran(&'a MergedRun),
+    Ran(&'a Merged<Vec<ScenarioResult>>),
     /// The parts are of a soak.
-    Soaked(&'a MergedSoak),
+    Soaked(&'a Merged<Vec<Soaked>>),
     /// The parts are of the mutants.
-    Mutants(&'a MergedMutants),
+    Mutants(&'a Merged<Matrix>),
     /// The parts are of generated mutants.
-    Generated(&'a MergedGenerated),
+    Generated(&'a Merged<MutationScore>),
     /// The parts are of places.
-    Places(&'a MergedPlaces),
+    Places(&'a Merged<SeenPlaces>),
     /// All lines that count, as one file.
     Lines(&'a str),
 }

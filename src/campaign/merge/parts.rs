@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::path::PathBuf;
 
+use serde::de::DeserializeOwned;
+
 use super::MergeError;
 use crate::campaign::part::{Known, PartHead, PartOf, Unit, UnitLine, Units};
 use unwindlab_engine::plan::Shard;
@@ -121,6 +123,25 @@ impl<'l> Parts<'l> {
             parts.unread.push(format!("{place}: {why}"));
         }
         Some(parts)
+    }
+
+    /// What stands in the lines of a unit. Of a line that is none, or `another` thing's, `lacks` says so.
+    pub(super) fn read<T: DeserializeOwned>(
+        &self,
+        unit: &Unit,
+        is_its: impl Fn(&T) -> bool,
+        another: &str,
+        lacks: &mut Vec<String>,
+    ) -> Vec<T> {
+        let mut records = Vec::new();
+        for line in self.lines.get(unit).into_iter().flatten() {
+            match serde_json::from_str::<T>(line) {
+                Ok(read) if is_its(&read) => records.push(read),
+                Ok(_) => lacks.push(format!("{unit}: {another}")),
+                Err(error) => lacks.push(format!("{unit}: {error}")),
+            }
+        }
+        records
     }
 
     /// What is missing, in a line for each part.

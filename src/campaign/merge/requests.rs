@@ -3,25 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::MergedPlaces;
 use super::parts::{Lines, Parts};
+use super::{Merged, SeenPlaces};
 use crate::campaign::part::Units;
 use crate::campaign::requests::PlacesSummary;
-use crate::judge::outcome::OutcomeClass;
 use crate::judge::requests::{Fate, PlaceRecord, RequestVerdicts};
 
 /// All places that any survey saw. Of two trials of one place the worse counts.
-pub(super) fn merged(lines: &Lines, parts: &Parts<'_>, mut lacks: Vec<String>) -> MergedPlaces {
+pub(super) fn merged(
+    lines: &Lines,
+    parts: &Parts<'_>,
+    mut lacks: Vec<String>,
+) -> Merged<SeenPlaces> {
     let mut verdicts = RequestVerdicts::default();
     for unit in parts.units.iter().flat_map(Units::each) {
-        let mut records: Vec<PlaceRecord> = Vec::new();
-        for line in parts.lines.get(&unit).into_iter().flatten() {
-            match serde_json::from_str::<PlaceRecord>(line) {
-                Ok(read) if read.verdict.place.to_string() == unit.name => records.push(read),
-                Ok(_) => lacks.push(format!("{unit}: the trial of another place")),
-                Err(error) => lacks.push(format!("{unit}: {error}")),
-            }
-        }
+        let is_its = |it: &PlaceRecord| it.verdict.place.to_string() == unit.name;
+        let records = parts.read(&unit, is_its, "the trial of another place", &mut lacks);
         let badness = |it: &PlaceRecord| match it.verdict.fate {
             Fate::Failed => 4,
             Fate::Untested(_) => 3,
@@ -41,16 +38,12 @@ pub(super) fn merged(lines: &Lines, parts: &Parts<'_>, mut lacks: Vec<String>) -
         release: parts.head.release.clone(),
         kvm_host: String::new(),
     };
-    let class = match summary.class() {
-        OutcomeClass::Good if !lacks.is_empty() => OutcomeClass::Untested,
-        class => class,
-    };
-    MergedPlaces {
+    let class = summary.class();
+    let places = SeenPlaces {
         summary,
         seen_once: seen_once(lines),
-        lacks,
-        class,
-    }
+    };
+    Merged::new(places, class, parts, lacks)
 }
 
 /// How many places one part alone saw, where there are several.

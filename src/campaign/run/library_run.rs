@@ -129,7 +129,7 @@ impl<'a> LibraryRun<'a> {
         let units = library.iter().zip(trials);
         let units = units.map(|(loaded, plan)| RunUnit::whole(loaded, plan));
         let units: Vec<RunUnit<'_>> = units.collect();
-        self.run_units(&units, &mut |_, result, host| finished(result, host))
+        self.run_units(&units, &mut |_, result, host| Ok(finished(result, host)?))
     }
 
     /// Runs these scenarios and trials, as [`run_all`](Self::run_all).

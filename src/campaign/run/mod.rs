@@ -159,29 +159,23 @@ pub fn run(
     run.trace_json = trace_json;
     let all = prepared.units();
     let units = part.as_ref().map_or(all, |part| part.left(&prepared));
-    let (mut done, mut unwritten) = (0, None);
+    let mut done = 0;
     context.progress.overall(done, units.len());
-    let ran = run.run_units(&units, &mut |unit, result, host| {
+    run.run_units(&units, &mut |unit, result, host| {
         done += 1;
         context.progress.overall(done, units.len());
         let setting = prepared.setting(host);
         if let Some(part) = &mut part {
-            part.take(unit, &setting, result).map_err(|error| {
-                unwritten = Some(error);
-                io::Error::from(io::ErrorKind::Other)
-            })?;
+            part.take(unit, &setting, result)?;
         }
         tell(RunEvent::Finished {
             result,
             trial: unit.trial,
             kernel: kernel.as_ref(),
             setting: &setting,
-        })
-    });
-    if let Some(error) = unwritten {
-        return Err(error);
-    }
-    ran?;
+        })?;
+        Ok(())
+    })?;
     let mut results = before.unwrap_or_default();
     results.append(&mut run.results);
     let summary = RunSummary {

@@ -46,13 +46,13 @@ impl RunPart {
         Self::open(part, PartOf::Run, options, (prepared, units))
     }
 
-    /// Opens the file of a part of a soak. What cannot be run is one unit.
+    /// Opens the file of a part of a soak, of which all parts have these units.
     pub(super) fn of_soak(
         part: &PartRequest,
         options: &TrialOptions,
         prepared: &Prepared,
+        units: Vec<Units>,
     ) -> Result<Self, CampaignError> {
-        let units = soak_units(prepared, options.trials);
         Self::open(part, PartOf::Soak, options, (prepared, units))
     }
 
@@ -126,7 +126,7 @@ impl RunPart {
     }
 }
 
-/// So many trials of each scenario, each a unit.
+/// So many trials of each scenario, each a unit. What cannot be run is one.
 pub(super) fn soak_units(prepared: &Prepared, trials: Option<u32>) -> Vec<Units> {
     units_of(prepared, |plan| plan.and(trials))
 }

@@ -48,7 +48,7 @@ pub fn soak(
     let prepared = Prepared::new(request, context)?;
     let all = soak_units(&prepared, request.trials.trials);
     let part = request.part.as_ref();
-    let part = part.map(|part| RunPart::of_soak(part, &request.trials, &prepared));
+    let part = part.map(|part| RunPart::of_soak(part, &request.trials, &prepared, all.clone()));
     let mut part = part.transpose()?;
     let mut soaks = match &part {
         Some(part) => Soaks::of(&all, part.own()),
@@ -68,28 +68,23 @@ pub fn soak(
     for soaked in soaks.complete() {
         tell(SoakEvent::Soaked(&prepared.setting(&run.host), soaked))?;
     }
-    let every = prepared.units_of(&all);
-    let units = part.as_ref().map_or(every, |part| part.left(&prepared));
-    let (mut done, mut unwritten) = (0, None);
-    let ran = run.run_units(&units, &mut |unit, result, host| {
+    let units = match &part {
+        Some(part) => part.left(&prepared),
+        None => prepared.units_of(&all),
+    };
+    let mut done = 0;
+    run.run_units(&units, &mut |unit, result, host| {
         done += 1;
         context.progress.overall(done, units.len());
         let trial = SoakTrial::of(result);
         if let Some(part) = &mut part {
-            part.write(unit, &trial).map_err(|error| {
-                unwritten = Some(error);
-                io::Error::from(io::ErrorKind::Other)
-            })?;
+            part.write(unit, &trial)?;
         }
-        match soaks.add(&unit.name(), &trial) {
-            Some(soaked) => tell(SoakEvent::Soaked(&prepared.setting(host), soaked)),
-            None => Ok(()),
+        if let Some(soaked) = soaks.add(&unit.name(), &trial) {
+            tell(SoakEvent::Soaked(&prepared.setting(host), soaked))?;
         }
-    });
-    if let Some(error) = unwritten {
-        return Err(error);
-    }
-    ran?;
+        Ok(())
+    })?;
     let setting = prepared.setting(&run.host);
     for soaked in soaks.broken_off() {
         tell(SoakEvent::Soaked(&setting, soaked))?;

@@ -1,8 +1,7 @@
 //! What is run by itself.
 
-use std::io;
-
 use super::SkipReason;
+use crate::campaign::error::CampaignError;
 use crate::campaign::part::Unit;
 use crate::judge::ScenarioResult;
 use crate::scenario::Loaded;
@@ -46,4 +45,4 @@ impl<'l> RunUnit<'l> {
 
 /// Who is told what came of a unit, and on which KVM host.
 pub(super) type UnitFinished<'f> =
-    dyn FnMut(&RunUnit<'_>, &ScenarioResult, &str) -> io::Result<()> + 'f;
+    dyn FnMut(&RunUnit<'_>, &ScenarioResult, &str) -> Result<(), CampaignError> + 'f;

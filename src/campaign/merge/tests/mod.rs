@@ -54,21 +54,21 @@ fn merged_files(files: &[String]) -> Result<(OutcomeClass, Told), CampaignError>
             }
             MergeEvent::Lines(lines) => lines.clone_into(&mut joined),
             MergeEvent::Mutants(merged) => {
-                told = Some(Told::Mutants(merged.matrix.clone(), merged.lacks.clone()));
+                told = Some(Told::Mutants(merged.whole.clone(), merged.lacks.clone()));
             }
             MergeEvent::Generated(merged) => {
-                told = Some(Told::Generated(merged.score.clone(), merged.lacks.clone()));
+                told = Some(Told::Generated(merged.whole.clone(), merged.lacks.clone()));
             }
             MergeEvent::Places(merged) => {
-                let summary = Box::new(merged.summary.clone());
+                let summary = Box::new(merged.whole.summary.clone());
                 let lacks = merged.lacks.clone();
-                told = Some(Told::Places(summary, merged.seen_once, lacks));
+                told = Some(Told::Places(summary, merged.whole.seen_once, lacks));
             }
             MergeEvent::Soaked(merged) => {
-                told = Some(Told::Soaked(merged.soaked.clone(), merged.lacks.clone()));
+                told = Some(Told::Soaked(merged.whole.clone(), merged.lacks.clone()));
             }
             MergeEvent::Ran(merged) => {
-                let (results, lacks) = (merged.results.clone(), merged.lacks.clone());
+                let (results, lacks) = (merged.whole.clone(), merged.lacks.clone());
                 told = Some(Told::Ran(results, lacks, joined.clone()));
             }
         }
