@@ -49,7 +49,7 @@ fn the_library_passes_as_in_its_snapshots() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
 
-    // The emulated KVM host dies now and then (docs/specification.md, "Stability"), which says
+    // The emulated KVM host dies now and then (docs/stability.md), which says
     // nothing about the kernel: such a scenario runs once more, and this is shown. No other
     // outcome does.
     let mut code = output.status.code();

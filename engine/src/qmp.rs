@@ -133,7 +133,8 @@ impl Qmp {
             let state = self.ask("query-migrate", &json!({}))?;
             let text = |key| state.get(key).and_then(Value::as_str);
             match text("status") {
-                Some("completed") => return Ok(()),
+                // It is `completed` a little before the machine may go on: `cont` is refused until then (qmp_cont(), monitor/qmp-cmds.c).
+                Some("completed") if !self.is_finishing()? => return Ok(()),
                 Some("failed" | "cancelled") => {
                     let reason = text("error-desc").unwrap_or("failed");
                     return Err(QmpError::refused(MIGRATION, reason));
@@ -143,6 +144,12 @@ impl Qmp {
             }
         }
         Err(QmpError::Slow(MIGRATION))
+    }
+
+    /// Whether QEMU's run state is still that of a migration.
+    fn is_finishing(&mut self) -> Result<bool, QmpError> {
+        let state = self.ask("query-status", &json!({}))?;
+        Ok(state.get("status").and_then(Value::as_str) == Some("finish-migrate"))
     }
 
     /// Has a stopped machine run again.
@@ -225,6 +232,20 @@ mod tests {
         let lines = [GREETING, DONE, event, r#"{"return": ""}"#];
         let mut qmp = Qmp::open(monitor(&lines)).unwrap();
         assert_eq!(qmp.human("loadvm ready").unwrap(), "");
+    }
+
+    #[test]
+    fn a_state_is_written_once_the_machine_may_go_on() {
+        let completed = r#"{"return": {"status": "completed"}}"#;
+        let finishing = r#"{"return": {"status": "finish-migrate"}}"#;
+        let over = r#"{"return": {"status": "postmigrate"}}"#;
+        let next = r#"{"return": "what is asked next"}"#;
+        let lines = [
+            GREETING, DONE, DONE, completed, finishing, completed, over, next,
+        ];
+        let mut qmp = Qmp::open(monitor(&lines)).unwrap();
+        qmp.save_to(1, &Interrupt::default()).unwrap();
+        assert_eq!(qmp.human("info status").unwrap(), "what is asked next");
     }
 
     #[test]

@@ -80,6 +80,16 @@ impl Room {
         let path = self.scratch.path().join(FILE);
         File::create(&path).at(&path)
     }
+
+    /// The file as it is by now, for reading and writing.
+    ///
+    /// # Errors
+    /// [`CacheError`].
+    pub fn written(&self) -> Result<File, CacheError> {
+        let path = self.scratch.path().join(FILE);
+        let file = File::options().read(true).write(true).open(&path);
+        file.at(&path)
+    }
 }
 
 impl SavedMachines {
@@ -148,19 +158,25 @@ impl SavedMachines {
         Ok(before)
     }
 
-    /// Room for a state, unless the file system has too little.
+    /// Whether there is room for a state.
     ///
     /// # Errors
-    /// [`CacheError`].
-    pub fn room(&self) -> Result<Option<Room>, CacheError> {
+    /// [`CacheError::LittleSpace`] if not.
+    pub fn has_room(&self) -> Result<(), CacheError> {
         let root = self.cache.root();
         let system = rustix::fs::statvfs(root).map_err(std::io::Error::from);
         let system = system.at(root)?;
-        if system.f_bavail.saturating_mul(system.f_frsize) < ROOM {
-            return Ok(None);
-        }
+        enough(root, system.f_bavail.saturating_mul(system.f_frsize))
+    }
+
+    /// Room for a state.
+    ///
+    /// # Errors
+    /// [`CacheError`], as [`Self::has_room`] among others.
+    pub fn room(&self) -> Result<Room, CacheError> {
+        self.has_room()?;
         let scratch = self.cache.scratch()?;
-        Ok(Some(Room { scratch }))
+        Ok(Room { scratch })
     }
 
     /// Keeps what was written, in place of an earlier state of this name, and removes others as far as the limit wants it. One
@@ -245,6 +261,18 @@ impl SavedMachines {
     }
 }
 
+/// Whether so many bytes are enough for a state.
+fn enough(folder: &Path, left: u64) -> Result<(), CacheError> {
+    if left >= ROOM {
+        return Ok(());
+    }
+    Err(CacheError::LittleSpace {
+        folder: folder.to_path_buf(),
+        left: left >> 20,
+        wanted: ROOM >> 20,
+    })
+}
+
 /// Bytes that a file takes: its holes take none.
 fn taken(metadata: &fs::Metadata) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
@@ -273,7 +301,7 @@ mod tests {
 
     /// Keeps a state of `data` bytes behind a hole of a GiB.
     fn keep(machines: &SavedMachines, id: &str, data: usize) {
-        let room = machines.room().unwrap().expect("there is room");
+        let room = machines.room().unwrap();
         let mut file = room.file().unwrap();
         file.seek(SeekFrom::Start(1 << 30)).unwrap();
         file.write_all(&vec![7; data]).unwrap();
@@ -296,6 +324,15 @@ mod tests {
         file.write_all_at(&[1], 4096).unwrap();
         assert!(!machines.is_whole(&found).unwrap());
         assert!(machines.find("a").unwrap().is_none());
+    }
+
+    #[test]
+    fn a_file_system_that_is_short_of_room_gets_none() {
+        let folder = Path::new("/cache");
+        enough(folder, ROOM).unwrap();
+        let error = enough(folder, ROOM - 1).unwrap_err().to_string();
+        let expected = "/cache has 8191 MiB left, and a saved machine wants 8192 MiB: ";
+        assert!(error.starts_with(expected), "{error}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use unwindlab_guest_kernel as kernels;
 use unwindlab_guest_kernel::confine::{self, Policy};
-use unwindlab_guest_kernel::{Cache, KernelSpec};
+use unwindlab_guest_kernel::{Cache, KernelSpec, SavedMachines};
 
 use super::choice::{HostChoice, KvmHost, choose};
 
@@ -62,8 +62,17 @@ pub fn report(cache: &Cache) -> String {
     lines.push(line("kernel", &stock));
     lines.push(line("builds", &confined()));
     lines.push(line("VMM", &vmm(emulated)));
-    lines.push(line("cache", &cache.root().display().to_string()));
+    lines.push(line("cache", &cache_and_room(cache)));
     lines.concat()
+}
+
+/// Where the cache is, and whether an outer machine can be saved there.
+fn cache_and_room(cache: &Cache) -> String {
+    let root = cache.root().display();
+    match SavedMachines::new(cache.clone()).has_room() {
+        Ok(()) => root.to_string(),
+        Err(error) => format!("{root}; no outer machine is saved: {error}"),
+    }
 }
 
 /// How what touches the guests' memory is confined.

@@ -133,7 +133,7 @@ impl HostProcess {
             Ok(FromHost::Idle { guests }) => Ok(guests),
             Ok(_) => Err(HostError::StartedOver),
             Err(ChannelError::Interrupted) => Err(HostError::Interrupted),
-            Err(error) => Err(HostError::Boot(error)),
+            Err(error) => Err(HostError::Lost(error)),
         }
     }
 

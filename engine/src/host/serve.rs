@@ -13,11 +13,11 @@ use crate::plan::measurement::NotMeasured;
 
 /// What is special about the place where orders are carried out.
 pub(super) trait Place {
-    /// Prepares for an order, and stays as long as it is carried out.
+    /// Prepares for an order.
     ///
     /// # Errors
     /// Why it cannot be.
-    fn prepare(&self, order: &ToHost) -> anyhow::Result<Box<dyn Send>>;
+    fn prepare(&self, order: &ToHost) -> anyhow::Result<()>;
 
     /// Keeps the image of a kernel under test, which is so many bytes of `image`; its path.
     ///
@@ -71,7 +71,7 @@ fn carry_out(
     port: &mut (impl Read + Write),
     place: &dyn Place,
 ) -> anyhow::Result<()> {
-    let prepared = place.prepare(&order)?;
+    place.prepare(&order)?;
     let last = match order {
         ToHost::Run(plan) | ToHost::RunInTurns { plan, .. } => trial(&plan, native, port)?,
         ToHost::Sweep(plan) => {
@@ -106,7 +106,6 @@ fn carry_out(
             native.idle()
         }
     };
-    drop(prepared);
     Ok(channel::send(port, &last)?)
 }
 

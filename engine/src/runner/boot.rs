@@ -87,12 +87,13 @@ impl Booted {
             let reason = error.to_string();
             return (trial.close(TrialEnd::Infra { reason }).0, None);
         }
-        let (recording, machine) = trial.run(self.hello, tell);
+        let (recording, mut machine) = trial.run(self.hello, tell);
         let lost = matches!(
             recording.end,
             TrialEnd::Infra { .. } | TrialEnd::Silent { .. }
         );
-        let usable = !lost;
+        // Only the vCPU that told of the end has stopped. Another one may spin, and would take a CPU from all trials that follow.
+        let usable = !lost && machine.pause_all().is_ok();
         let again = usable.then_some(Self { machine, ..self });
         (recording, again)
     }

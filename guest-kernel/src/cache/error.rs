@@ -18,6 +18,16 @@ pub enum CacheError {
     /// The device is full.
     #[error("no space left for {}: free some, or point {CACHE_VARIABLE} elsewhere", .0.display())]
     NoSpace(PathBuf),
+    /// What is left is kept for others. It is not enough for a saved machine.
+    #[error(
+        "{} has {left} MiB left, and a saved machine wants {wanted} MiB: free some, or point {CACHE_VARIABLE} elsewhere",
+        folder.display()
+    )]
+    LittleSpace {
+        folder: PathBuf,
+        left: u64,
+        wanted: u64,
+    },
     /// Not ours to read or write.
     #[error(
         "no permission for {}: make it yours, or point {CACHE_VARIABLE} to a folder that is",

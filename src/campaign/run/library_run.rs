@@ -26,10 +26,6 @@ use unwindlab_engine::plan::{Executor, InfraError, TrialPlan};
 use unwindlab_engine::runner::explore;
 use unwindlab_oracle::trace::{Recording, Trace};
 
-/// Most scenarios for which an outer machine that was saved with guests is worth it: each trial takes longer there (docs/specification.md), and many
-/// cost more than the boots that it saves.
-const FEW: usize = 16;
-
 /// What stands for the KVM host while there is none.
 pub(super) const NO_HOST: &str = "none";
 
@@ -139,7 +135,6 @@ impl<'a> LibraryRun<'a> {
         finished: &mut UnitFinished<'_>,
     ) -> Result<(), CampaignError> {
         let mut executor = None;
-        self.keeps_host &= units.len() <= FEW;
         self.get_tools(units.iter().map(|it| it.plan));
         if self.options.jobs > 1 && !self.options.fail_fast && units.len() > 1 {
             return self.side_by_side(units, finished);

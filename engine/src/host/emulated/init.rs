@@ -3,6 +3,7 @@
 //! It makes /dev/kvm available, tells the command so, and carries out orders until the channel
 //! closes.
 
+use std::cell::RefCell;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -46,13 +47,12 @@ fn serve() -> anyhow::Result<()> {
     mount_kernel_filesystems()?;
     first_cpu::leave()?;
     if let Some(mut mailbox) = emulated_intel::inside()? {
-        return serve::serve(
-            prepare_kvm(),
-            &mut mailbox,
-            &OuterMachine { in_qemu: false },
-        );
+        return serve::serve(prepare_kvm(), &mut mailbox, &OuterMachine::default());
     }
-    let machine = OuterMachine { in_qemu: true };
+    let machine = OuterMachine {
+        in_qemu: true,
+        exits: RefCell::default(),
+    };
     match Inside::open()? {
         Some(mut region) => serve::serve(prepare_kvm(), &mut region, &machine),
         None => serve::serve(prepare_kvm(), &mut open_port()?, &machine),
@@ -60,24 +60,28 @@ fn serve() -> anyhow::Result<()> {
 }
 
 /// The outer machine as the place of orders.
+#[derive(Default)]
 struct OuterMachine {
     in_qemu: bool,
+    /// Stays from one order to the next: to begin it patches the kernel's text.
+    exits: RefCell<Option<ExitAfterInterrupt>>,
 }
 
 impl Place for OuterMachine {
-    fn prepare(&self, order: &ToHost) -> anyhow::Result<Box<dyn Send>> {
-        // What is measured is the host as it is. Not only counted time makes QEMU leave its CPU loop: so
-        // does what one of its CPUs asks of another.
-        let exits: Box<dyn Send> = match order {
-            ToHost::Bench(_) => Box::new(()),
-            // Only QEMU delivers an interrupt twice.
-            _ if !self.in_qemu => Box::new(()),
-            _ => Box::new(ExitAfterInterrupt::begin()?),
-        };
+    fn prepare(&self, order: &ToHost) -> anyhow::Result<()> {
+        let mut exits = self.exits.borrow_mut();
+        match order {
+            // What is measured is the host as it is.
+            ToHost::Bench(_) => *exits = None,
+            // Not only counted time makes QEMU leave its CPU loop: so does what one of its CPUs asks of another. Only QEMU delivers an
+            // interrupt twice.
+            _ if self.in_qemu && exits.is_none() => *exits = Some(ExitAfterInterrupt::begin()?),
+            _ => {}
+        }
         if let ToHost::RunInTurns { plan, seed } = order {
             take_turns(*seed, plan.vcpus)?;
         }
-        Ok(exits)
+        Ok(())
     }
 
     fn keep_kernel(&self, hash: &str, bytes: u64, image: &mut dyn Read) -> anyhow::Result<PathBuf> {

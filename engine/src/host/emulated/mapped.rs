@@ -4,13 +4,17 @@
 //! (capability `mapped-ram`; `mapped_ram_setup_ramblock()`, migration/ram.c of QEMU 10.0). To read them is to zero and to fill all
 //! of them, before the machine goes on. So QEMU gets the file as the machine's memory, private to it, and a copy of all
 //! that is around the pages, with an empty bitmap: it reads none, and takes over those that the machine touches.
+//!
+//! QEMU writes pages while the machine still runs, and those that changed meanwhile once more. One that is zero by then is only taken out of the bitmap:
+//! its place keeps what it was (`save_zero_page()`, migration/ram.c of QEMU 10.0). So a state is [cleared](clear_absent_pages) of such
+//! pages before it is kept.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 
 use super::qemu::inherited_path;
 
@@ -63,6 +67,26 @@ impl RamPlace {
         (fits && pages.checked_add(len).is_some()).then_some(Self { bitmap, pages, len })
     }
 
+    /// The places in the file of pages that are not in the bitmap: first byte and length of each row of them.
+    fn absent(&self, bitmap: &[u8]) -> Vec<(u64, u64)> {
+        let mut rows: Vec<(u64, u64)> = Vec::new();
+        for number in 0..self.len / PAGE {
+            let byte = usize::try_from(number / 8)
+                .ok()
+                .and_then(|it| bitmap.get(it));
+            // An unsigned long's lowest bit is its first page's (include/qemu/bitmap.h), on a little-endian machine that of the first byte.
+            if byte.is_some_and(|byte| byte >> (number % 8) & 1 == 1) {
+                continue;
+            }
+            let place = self.pages + number * PAGE;
+            match rows.last_mut() {
+                Some((first, len)) if *first + *len == place => *len += PAGE,
+                _ => rows.push((place, PAGE)),
+            }
+        }
+        rows
+    }
+
     const fn end(&self) -> u64 {
         self.pages + self.len
     }
@@ -80,6 +104,22 @@ impl RamPlace {
         }
         File::open(inherited_path(stream.as_fd()))
     }
+}
+
+/// Makes holes of the pages of a state that its bitmap does not have, so that they are zero when the file is mapped, too. A
+/// state that is laid out in another way is not mapped.
+pub(super) fn clear_absent_pages(file: &File, mib: u32) -> io::Result<()> {
+    let Some(place) = RamPlace::find(file, mib)? else {
+        return Ok(());
+    };
+    let bytes = usize::try_from(place.len / PAGE / 8).map_err(io::Error::other)?;
+    let mut bitmap = vec![0; bytes];
+    file.read_exact_at(&mut bitmap, place.bitmap)?;
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    for (first, len) in place.absent(&bitmap) {
+        fallocate(file, hole, first, len)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -127,6 +167,37 @@ mod tests {
         let (empty, devices) = rest.split_at(rest.len() - 7);
         assert!(empty.iter().all(|byte| *byte == 0));
         assert_eq!(devices, b"devices");
+    }
+
+    /// QEMU has written all pages, and found some of them to be zero later.
+    #[test]
+    fn a_page_that_is_not_in_the_bitmap_is_zero() {
+        let (mut start, bitmap) = header(LEN, PAGES);
+        let present = |page: u64| !(3..=9).contains(&page) && page != 255;
+        let mut bits = [0_u8; 32];
+        for page in (0..256).filter(|page| present(*page)) {
+            bits[usize::try_from(page / 8).unwrap()] |= 1 << (page % 8);
+        }
+        start.extend(bits);
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&start, 0).unwrap();
+        file.write_all_at(&vec![7; usize::try_from(LEN).unwrap()], PAGES)
+            .unwrap();
+        file.write_all_at(b"devices", PAGES + LEN).unwrap();
+        let place = RamPlace::find(&file, 1).unwrap().unwrap();
+        let rows = [(PAGES + 3 * PAGE, 7 * PAGE), (PAGES + 255 * PAGE, PAGE)];
+        assert_eq!((place.bitmap, place.absent(&bits)), (bitmap, rows.to_vec()));
+
+        clear_absent_pages(&file, 1).unwrap();
+        for page in 0..256 {
+            let mut bytes = [0; 4096];
+            file.read_exact_at(&mut bytes, PAGES + page * PAGE).unwrap();
+            assert_eq!(bytes, [7 * u8::from(present(page)); 4096], "page {page}");
+        }
+        let mut around = vec![0; start.len()];
+        file.read_exact_at(&mut around, 0).unwrap();
+        assert_eq!(around, start);
+        assert_eq!(file.metadata().unwrap().len(), PAGES + LEN + 7);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::initramfs::Initramfs;
 /// TCG's TSC, KVM has no master clock, and the guest's perf timestamps of two CPUs disagree.
 /// The rest only saves boot time.
 pub(in crate::host) const CMDLINE: &str = "console=ttyS0 loglevel=4 tsc=reliable clocksource=tsc nokaslr \
-    mitigations=off random.trust_cpu=on nowatchdog nmi_watchdog=0 audit=0 apparmor=0 selinux=0 \
+    mitigations=off random.trust_cpu=on nowatchdog nmi_watchdog=0 audit=0 lsm= hardened_usercopy=off init_on_alloc=0 \
     rcupdate.rcu_expedited=1 no_timer_check panic=-1 cryptomgr.notests";
 
 /// What an outer machine is made of.

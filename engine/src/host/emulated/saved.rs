@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use unwindlab_guest_kernel::{AboutMachine, CacheError, Room, SavedMachine, SavedMachines};
 
 use super::Names;
-use super::mapped::{BLOCK, RamPlace};
+use super::mapped::{BLOCK, RamPlace, clear_absent_pages};
 use super::qemu::{OuterMachine, inherited_path};
 use crate::interrupt::Interrupt;
 use crate::qmp::{Qmp, QmpError};
@@ -34,9 +34,15 @@ pub(super) enum SaveError {
     /// The cache could not take it.
     #[error(transparent)]
     Cache(#[from] CacheError),
-    /// There is no room, or it was saved too often.
-    #[error("no room for a saved machine")]
-    NoRoom,
+    /// Its file cannot be cleared of pages that are zero.
+    #[error("no hole can be made in its file: {0}")]
+    Clear(#[source] io::Error),
+    /// There is no room for it.
+    #[error(transparent)]
+    NoRoom(CacheError),
+    /// It was saved as often as one command may.
+    #[error("it was saved {} times", Saving::STATES)]
+    Often,
 }
 
 /// What a machine can be saved with.
@@ -47,9 +53,13 @@ pub(super) struct Saving {
     monitor: Monitor,
     /// Where states can be written, with QEMU's set of each.
     rooms: Vec<(u32, Room)>,
+    /// Why there are no more of them, until it is told.
+    no_room: Option<CacheError>,
     interrupt: Interrupt,
     /// Keeps what was written.
-    keeping: Option<JoinHandle<Result<(), CacheError>>>,
+    keeping: Option<JoinHandle<Result<(), SaveError>>>,
+    /// RAM of the machine.
+    memory_mib: u32,
 }
 
 #[derive(Debug)]
@@ -88,32 +98,50 @@ impl Saving {
             inherited.go_on_from(from, outer.memory_mib)?;
         }
         let mut rooms = Vec::new();
+        let mut no_room = None;
         for set in WRITE..WRITE + Self::STATES {
-            let Some(room) = machines.room().map_err(io::Error::other)? else {
-                break;
-            };
-            inherited.add(set, room.file().map_err(io::Error::other)?);
-            rooms.push((set, room));
+            match machines.room().and_then(|room| Ok((room.file()?, room))) {
+                Ok((file, room)) => {
+                    inherited.add(set, file);
+                    rooms.push((set, room));
+                }
+                Err(error) => {
+                    no_room = Some(error);
+                    break;
+                }
+            }
         }
         let saving = Self {
             machines: machines.clone(),
             monitor: Monitor::Unused(monitor),
             rooms,
+            no_room,
             interrupt: interrupt.clone(),
             keeping: None,
+            memory_mib: outer.memory_mib,
         };
         Ok((saving, inherited))
     }
 
     /// Writes the machine's state, which stops it, and has it kept in the background. The machine stays stopped.
     pub(super) fn save(&mut self, id: String, about: AboutMachine) -> Result<(), SaveError> {
-        let (set, room) = self.rooms.pop().ok_or(SaveError::NoRoom)?;
+        let (set, room) = self.room()?;
         let interrupt = self.interrupt.clone();
         self.monitor()?.save_to(set, &interrupt)?;
         self.wait()?;
-        let machines = self.machines.clone();
-        self.keeping = Some(thread::spawn(move || machines.keep(&id, room, about)));
+        let (machines, mib) = (self.machines.clone(), self.memory_mib);
+        self.keeping = Some(thread::spawn(move || {
+            clear_absent_pages(&room.written()?, mib).map_err(SaveError::Clear)?;
+            Ok(machines.keep(&id, room, about)?)
+        }));
         Ok(())
+    }
+
+    fn room(&mut self) -> Result<(u32, Room), SaveError> {
+        self.rooms.pop().ok_or_else(|| match self.no_room.take() {
+            Some(reason) => SaveError::NoRoom(reason),
+            None => SaveError::Often,
+        })
     }
 
     /// Whether the state of this name was asked for before.
@@ -135,7 +163,7 @@ impl Saving {
     }
 
     /// Waits until what was written is kept, unless the user wants to stop: what is not kept then is removed another time.
-    pub(super) fn wait(&mut self) -> Result<(), CacheError> {
+    pub(super) fn wait(&mut self) -> Result<(), SaveError> {
         if self.interrupt.is_set() {
             return Ok(());
         }

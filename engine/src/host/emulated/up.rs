@@ -1,5 +1,8 @@
 //! An emulated host that is up: it carries out orders, and can be saved between them.
 
+use std::fmt::Display;
+use std::sync::Once;
+
 use unwindlab_guest_kernel::AboutMachine;
 use unwindlab_oracle::trace::Recording;
 
@@ -12,6 +15,17 @@ use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
 use crate::plan::self_test::SelfTestMessage;
 use crate::plan::sweep::{Message, SweepPlan};
 use crate::plan::{Executor, InfraError, Progress, TrialPlan};
+use crate::qmp::QmpError;
+
+/// Says why the next command starts no faster. Once: the outer machines of a command share one cache.
+fn not_saved(error: &dyn Display) {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        tracing::warn!(
+            "the outer machine is not saved, so the next command starts no faster: {error}"
+        );
+    });
+}
 
 /// An emulated host that is up.
 #[derive(Debug)]
@@ -44,19 +58,17 @@ impl Emulated {
             return Ok(false);
         };
         let saved = saving.save(id, about);
+        let was_stopped = !matches!(saved, Err(SaveError::NoRoom(_) | SaveError::Often));
         // One that was stopped and does not go on is lost.
-        if !matches!(saved, Err(SaveError::NoRoom))
-            && let Err(error) = saving.go_on()
-        {
+        if was_stopped && let Err(error) = saving.go_on() {
             return Err(self.process.failed(&HostError::Monitor(error)));
         }
         match saved {
-            Ok(()) => Ok(true),
-            Err(error) => {
-                tracing::debug!("the outer machine is not saved: {error}");
-                Ok(false)
-            }
+            Ok(()) => return Ok(true),
+            Err(SaveError::Often | SaveError::Qemu(QmpError::Interrupted)) => {}
+            Err(error) => not_saved(&error),
         }
+        Ok(false)
     }
 }
 
@@ -111,8 +123,16 @@ impl Executor for Emulated {
         if !saving.asked_before(&id) {
             return Ok(());
         }
-        let idle = self.process.idle(&ToHost::Rest, LOAD_LIMIT);
-        let guests = idle.map_err(|error| self.process.failed(&error))?;
+        let guests = match self.process.idle(&ToHost::Rest, LOAD_LIMIT) {
+            Ok(guests) => guests,
+            Err(error) => {
+                // What it went on from would bring the next command to the same end.
+                if !matches!(error, HostError::Interrupted) {
+                    self.distrust();
+                }
+                return Err(self.process.failed(&error));
+            }
+        };
         if guests <= self.about.guests {
             return Ok(());
         }
@@ -131,7 +151,7 @@ impl Executor for Emulated {
 impl Drop for Emulated {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.saving.as_mut().map(Saving::wait) {
-            tracing::debug!("the outer machine is not saved: {error}");
+            not_saved(&error);
         }
     }
 }
