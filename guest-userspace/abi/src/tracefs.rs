@@ -9,6 +9,11 @@ pub const OPTION: &str = "userstack_deferred";
 pub const REQUEST_EVENT: &str = "user_stack_request";
 /// The event that has the stack.
 pub const STACK_EVENT: &str = "user_stack_deferred";
+/// The event of what is written to `trace_marker`.
+pub const MARKER_EVENT: &str = "print";
+/// What the agent writes there each time that it has cleared the option, before it sets it again. The kernel has
+/// cancelled the instance's client by then, so all that it was called for is in front of this.
+pub const CLEARED: &str = "userstack_deferred was cleared";
 /// Most instances in a plan.
 pub const MAX_INSTANCES: usize = 16;
 /// Most bytes of one [`TracefsPart`].

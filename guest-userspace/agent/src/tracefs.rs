@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::thread::sched_setaffinity;
 use unwindlab_abi::tracefs::{
-    ChurnKind, OPTION, PART_BYTES, REQUEST_EVENT, STACK_EVENT, SUB_BUFFER, TracefsChurn,
-    TracefsFormat, TracefsInstance, TracefsPart, TracefsPlan, sub_buffers,
+    CLEARED, ChurnKind, MARKER_EVENT, OPTION, PART_BYTES, REQUEST_EVENT, STACK_EVENT, SUB_BUFFER,
+    TracefsChurn, TracefsFormat, TracefsInstance, TracefsPart, TracefsPlan, sub_buffers,
 };
 
 pub use mapped::Mapped;
@@ -151,7 +152,7 @@ impl Tracefs {
             let event = event.to_owned();
             Ok(TracefsFormat { event, text })
         };
-        [REQUEST_EVENT, STACK_EVENT]
+        [REQUEST_EVENT, STACK_EVENT, MARKER_EVENT]
             .into_iter()
             .map(format)
             .collect()
@@ -262,6 +263,20 @@ impl Instance {
         self.set(&format!("options/{OPTION}"), value)
     }
 
+    /// Clears the option, and says so in the buffer.
+    fn cancel(&self) -> Result<(), TracefsError> {
+        self.ask(false)?;
+        match self.set("trace_marker", CLEARED) {
+            // The buffer is full (`write_marker_to_buffer`, kernel/trace/trace.c): the host sees that by itself.
+            Err(TracefsError::File { source, .. })
+                if source.raw_os_error() == Some(Errno::BADF.raw_os_error()) =>
+            {
+                Ok(())
+            }
+            written => written,
+        }
+    }
+
     fn set(&self, file: &str, value: &str) -> Result<(), TracefsError> {
         let file = self.folder.join(file);
         fs::write(&file, value).map_err(failed(&file))
@@ -331,10 +346,10 @@ fn run_churn(
         if let Some(instance) = instances.get_mut(turn % count) {
             match churn.what {
                 ChurnKind::Option => {
-                    instance.ask(false)?;
+                    instance.cancel()?;
                     instance.ask(true)?;
                 }
-                ChurnKind::Swap => instance.ask(false)?,
+                ChurnKind::Swap => instance.cancel()?,
                 ChurnKind::Remove => instance.replace(cpus, kept)?,
             }
         }

@@ -52,6 +52,14 @@ impl Tally {
         *self.undecided.entry(why).or_default() += 1;
     }
 
+    /// What seemed right may be wrong all the same, for this reason.
+    pub(super) fn doubt(&mut self, why: &'static str) {
+        let things = std::mem::take(&mut self.evidence);
+        if things > 0 {
+            *self.undecided.entry(why).or_default() += things;
+        }
+    }
+
     /// Something was left out for a reason that the trace proves.
     pub fn excuse(&mut self, why: String) {
         self.notes.push(why);

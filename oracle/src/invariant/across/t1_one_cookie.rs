@@ -1,7 +1,9 @@
 //! T1: one entry has one cookie, whichever client asks.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Answer, Evidence, Facts, Relation, Request, Together, before};
+use crate::invariant::evidence::{
+    Answer, Evidence, Facts, INSTANCE, Relation, Request, Together, before,
+};
 use crate::trace::Trace;
 
 /// T1. Two requests in a row of a task, of two clients, that are proved to be of one entry carry one cookie. That
@@ -63,12 +65,12 @@ fn is_between(facts: &Facts<'_>, first: &Request<'_>, second: &Request<'_>) -> b
         })
 }
 
-/// The client of a request: its spec. All specs of perf are one client.
+/// The client of a request: its instance, however often it was registered. All specs of perf are one client.
 fn client(trace: &Trace, request: &Request<'_>) -> Option<String> {
     let open = trace.session.get(request.event.event?)?;
     let specs = trace.tracing.as_ref()?;
     let spec = specs.events.get(usize::try_from(open.spec).ok()?)?;
-    spec.name.starts_with("tracefs ").then(|| spec.name.clone())
+    spec.name.starts_with(INSTANCE).then(|| spec.name.clone())
 }
 
 fn name(trace: &Trace, request: &Request<'_>) -> String {

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::invariant::testkit::Kit;
 use crate::invariant::testkit::entry_text::EntryText;
 use crate::invariant::testkit::model_kernel::{Bug, Model};
 use crate::invariant::testkit::tracefs::mirrored;
+use crate::invariant::testkit::{Kit, check};
 use crate::invariant::{Check, EntryCode, Evidence, INVARIANTS};
 use crate::trace::Trace;
 use crate::trace::tracefs::{TracefsEvent, TracefsKind};
@@ -262,6 +262,53 @@ fn what_an_instance_lacks_or_has_twice_is_noticed() {
     assert!(falls(&twice, "M2"), "{twice:#?}");
     let unasked = change(|events| events.retain(|it| !of_a(it, false)));
     assert!(falls(&unasked, "C7"), "{unasked:#?}");
+}
+
+/// A second answer in the same entry is right where the instance was registered anew in between, and wrong elsewhere.
+#[test]
+fn each_registration_of_an_instance_is_answered_once() {
+    // The second answer of instance a, and where its option was cleared: so many ns behind its first.
+    let judged = |cleared: Option<u64>, lost: u64| {
+        let mut trace = mirrored(two_entries());
+        let tracefs = trace.tracefs.as_mut().unwrap();
+        tracefs.clients[0].cancels = cleared.is_some();
+        tracefs.clients[0].lost = lost;
+        let first = tracefs.events.iter().find(|it| of_a(it, true)).unwrap();
+        let at = |by: u64, kind: TracefsKind| TracefsEvent {
+            position: first.position + 1000,
+            time: first.time + by,
+            kind,
+            ..first.clone()
+        };
+        let again = at(4, first.kind.clone());
+        let cleared = cleared.map(|by| at(by, TracefsKind::Cleared));
+        tracefs.events.extend(cleared.into_iter().chain([again]));
+        check("M2", &trace)
+    };
+    let Check::Holds { evidence, .. } = judged(Some(2), 0) else {
+        panic!("{:?}", judged(Some(2), 0));
+    };
+    // One of perf and one of instance b for each entry, and a's own three.
+    assert_eq!(evidence, 7);
+    for elsewhere in [None, Some(0), Some(5)] {
+        assert!(matches!(judged(elsewhere, 0), Check::Violated(_)));
+    }
+    // The note may be what was lost. Where there can be none, it was not.
+    assert!(!matches!(judged(Some(5), 1), Check::Violated(_)));
+    assert!(matches!(judged(None, 1), Check::Violated(_)));
+}
+
+#[test]
+fn a_second_answer_may_be_what_an_instance_lost() {
+    let evidence = |lost| {
+        let mut trace = mirrored(two_entries());
+        trace.tracefs.as_mut().unwrap().clients[0].lost = lost;
+        match check("M2", &trace) {
+            Check::Holds { evidence, .. } => evidence,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((evidence(0), evidence(1)), (6, 4));
 }
 
 #[test]

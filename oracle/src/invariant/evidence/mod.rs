@@ -59,6 +59,7 @@ pub(super) use role::{
 pub(super) use stacks::{at_leaf, difference, expected, flaw};
 pub(super) use syscalls::Syscalls;
 pub(super) use tasks::Task;
+pub(crate) use views::INSTANCE;
 use views::View;
 
 use crate::trace::canonical::KernelResolver;

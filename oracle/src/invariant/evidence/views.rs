@@ -18,6 +18,9 @@ use crate::trace::model::{CONTEXT_USER, CONTEXT_USER_DEFERRED, CallchainDeferred
 use crate::trace::tracefs::{TracefsEvent, TracefsKind};
 use crate::trace::{Event, EventKind, Trace};
 
+/// How the name of an event begins that stands for a client of tracefs.
+pub(crate) const INSTANCE: &str = "instance ";
+
 /// A trace as one client sees it.
 #[derive(Debug)]
 pub(crate) struct View {
@@ -27,6 +30,8 @@ pub(crate) struct View {
     pub trace: Trace,
     /// What it asked for need not come.
     pub cancels: bool,
+    /// It is registered anew in the same buffer: after each [`TracefsKind::Cleared`] it is another client.
+    pub replaced: bool,
     /// Some of what it wrote is lost.
     pub loses: bool,
 }
@@ -38,9 +43,10 @@ pub(crate) fn of_each(trace: &Trace) -> Vec<View> {
     };
     let places = Places::new(trace);
     let view = |(number, client): (usize, &crate::trace::tracefs::TracefsClient)| View {
-        name: format!("instance {}", client.name),
+        name: format!("{INSTANCE}{}", client.name),
         trace: seen_by(trace, &places, Some(number)),
         cancels: client.cancels,
+        replaced: client.cancels && !client.ends_early,
         loses: client.lost > 0,
     };
     tracefs.clients.iter().enumerate().map(view).collect()
@@ -53,6 +59,10 @@ pub(crate) fn of_all(trace: &Trace) -> Option<View> {
         name: "all clients".to_owned(),
         trace: seen_by(trace, &Places::new(trace), None),
         cancels: tracefs.clients.iter().any(|it| it.cancels),
+        replaced: tracefs
+            .clients
+            .iter()
+            .any(|it| it.cancels && !it.ends_early),
         loses: tracefs.clients.iter().any(|it| it.lost > 0),
     })
 }
@@ -93,13 +103,17 @@ fn seen_by(trace: &Trace, places: &Places<'_>, only: Option<usize>) -> Trace {
         view.events.retain(|it| it.deferred_chain().is_none());
         view.events.iter_mut().for_each(forget_cookie);
     }
-    let mut session = BTreeMap::new();
+    let registrations = Registrations::new(trace);
+    let (mut specs, mut session) = (BTreeMap::new(), BTreeMap::new());
     let tracefs = trace.tracefs.iter().flat_map(|it| &it.events);
     for event in tracefs.filter(|it| only.is_none_or(|only| it.client == only)) {
         let ring = ring(trace, event.client, event.cpu);
+        let spec = *specs
+            .entry((event.client, registrations.of(event)))
+            .or_insert_with(|| spec(&mut view, trace, event.client));
         let open = *session
-            .entry((event.client, event.cpu))
-            .or_insert_with(|| open(&mut view, event.client, event.cpu, ring));
+            .entry((spec, event.cpu))
+            .or_insert_with(|| open(&mut view, spec, event.cpu, ring));
         view.events.extend(places.record(event, ring, open));
     }
     view.events
@@ -110,23 +124,26 @@ fn seen_by(trace: &Trace, places: &Places<'_>, only: Option<usize>) -> Trace {
     view
 }
 
-/// Opens an event as the client's on a CPU; its place in the session.
-fn open(view: &mut Trace, client: usize, cpu: u32, ring: u32) -> usize {
-    let name = format!("tracefs {client}");
+/// An event of perf that stands for a registration of a client; its place in the plan.
+fn spec(view: &mut Trace, trace: &Trace, client: usize) -> usize {
+    let mut clients = trace.tracefs.iter().flat_map(|it| &it.clients);
+    let name = clients.nth(client).map_or("?", |it| &it.name);
+
     let tracing = view.tracing.get_or_insert_with(|| unwindlab_abi::Tracing {
         ring_pages: 1,
         events: Vec::new(),
     });
-    let known = tracing.events.iter().position(|it| it.name == name);
-    let spec = known.unwrap_or_else(|| {
-        tracing.events.push(EventSpec {
-            defer_callchain: true,
-            defer_output: true,
-            task: true,
-            ..EventSpec::blank(&name, EventSource::Dummy)
-        });
-        tracing.events.len() - 1
+    tracing.events.push(EventSpec {
+        defer_callchain: true,
+        defer_output: true,
+        task: true,
+        ..EventSpec::blank(&format!("{INSTANCE}{name}"), EventSource::Dummy)
     });
+    tracing.events.len() - 1
+}
+
+/// Opens such an event on a CPU; its place in the session.
+fn open(view: &mut Trace, spec: usize, cpu: u32, ring: u32) -> usize {
     view.session.push(EventAnnounce {
         spec: u32::try_from(spec).unwrap_or(u32::MAX),
         cpu,
@@ -134,6 +151,32 @@ fn open(view: &mut Trace, client: usize, cpu: u32, ring: u32) -> usize {
         ring,
     });
     view.session.len() - 1
+}
+
+/// When each client was registered anew.
+#[derive(Debug)]
+struct Registrations(BTreeMap<usize, Vec<u64>>);
+
+impl Registrations {
+    fn new(trace: &Trace) -> Self {
+        let mut cleared: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+        for event in trace.tracefs.iter().flat_map(|it| &it.events) {
+            if event.kind == TracefsKind::Cleared {
+                cleared.entry(event.client).or_default().push(event.time);
+            }
+        }
+        for times in cleared.values_mut() {
+            times.sort_unstable();
+        }
+        Self(cleared)
+    }
+
+    /// How often its client had been cancelled. The cancellation awaits callbacks (`unwind_deferred_cancel()`,
+    /// kernel/unwind/deferred.c, 7.3), so what the client was called for before has an earlier time than the note.
+    fn of(&self, event: &TracefsEvent) -> usize {
+        let times = self.0.get(&event.client).map_or(&[][..], Vec::as_slice);
+        times.partition_point(|&it| it <= event.time)
+    }
 }
 
 /// Cuts a chain before the marker of a deferred one.
@@ -204,7 +247,7 @@ impl<'t> Places<'t> {
                         .collect(),
                 })
             }
-            TracefsKind::Other { .. } => return None,
+            TracefsKind::Cleared | TracefsKind::Other { .. } => return None,
         };
         let neighbour = self.neighbour(event);
         Some(Event {

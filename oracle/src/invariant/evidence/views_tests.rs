@@ -163,7 +163,7 @@ fn t1_another_cookie_before_the_answer() {
     };
     assert_eq!(
         list[0].message,
-        "task 1001 got cookie 0x300000001 from perf, and 0x500000001 from tracefs 0 before the first was answered"
+        "task 1001 got cookie 0x300000001 from perf, and 0x500000001 from instance a before the first was answered"
     );
     // What another task was answered ends nothing.
     assert_eq!(judged("T1", &of(1002)), (0, 1, false));

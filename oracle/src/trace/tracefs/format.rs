@@ -45,6 +45,12 @@ impl Format {
         Some(u64::from_le_bytes(word))
     }
 
+    /// All from the offset of a field on: text that is as long as the event.
+    pub fn rest<'e>(&self, event: &'e [u8], field: &str) -> Option<&'e [u8]> {
+        let &(offset, _) = self.fields.get(field)?;
+        event.get(offset..)
+    }
+
     /// So many words from the offset of a field on: an array that is as long as the event says.
     pub fn words(&self, event: &[u8], field: &str, count: usize) -> Option<Vec<u64>> {
         let &(offset, _) = self.fields.get(field)?;

@@ -13,7 +13,7 @@ mod tests;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use unwindlab_abi::tracefs::{REQUEST_EVENT, STACK_EVENT, SUB_BUFFER};
+use unwindlab_abi::tracefs::{CLEARED, MARKER_EVENT, REQUEST_EVENT, STACK_EVENT, SUB_BUFFER};
 
 use format::Format;
 pub use log::{TracefsHeld, TracefsLog, TracefsPages};
@@ -79,6 +79,8 @@ pub enum TracefsKind {
         /// Those that had room.
         frames: Vec<u64>,
     },
+    /// Its option has been cleared and not set again: the client is cancelled, and what it asked for before was written before this.
+    Cleared,
     /// Any other event.
     Other {
         /// The ID of its type.
@@ -98,7 +100,8 @@ pub fn decode(log: &TracefsLog) -> (TracefsTrace, Vec<String>) {
         let found = log.formats.iter().find(|(name, _)| name == event);
         found.and_then(|(_, text)| Format::parse(text))
     };
-    let (Some(request), Some(stack)) = (format(REQUEST_EVENT), format(STACK_EVENT)) else {
+    let formats = [REQUEST_EVENT, STACK_EVENT, MARKER_EVENT].map(format);
+    let [Some(request), Some(stack), Some(marker)] = formats else {
         if !log.held.pages.is_empty() {
             complaints.add("tracefs: no usable format files".to_owned());
         }
@@ -121,7 +124,7 @@ pub fn decode(log: &TracefsLog) -> (TracefsTrace, Vec<String>) {
                 complaints.add(format!("{}: {wrong}", who()));
             }
             for raw in events {
-                match event(&raw, &request, &stack) {
+                match event(&raw, [&request, &stack, &marker]) {
                     Some((tid, kind)) => trace.events.push(TracefsEvent {
                         client,
                         cpu: pages.cpu,
@@ -140,7 +143,7 @@ pub fn decode(log: &TracefsLog) -> (TracefsTrace, Vec<String>) {
 }
 
 /// The task of an event, and what it says; `None` where it has no room for what its type has.
-fn event(raw: &RawEvent<'_>, request: &Format, stack: &Format) -> Option<(u32, TracefsKind)> {
+fn event(raw: &RawEvent<'_>, [request, stack, marker]: [&Format; 3]) -> Option<(u32, TracefsKind)> {
     let id = u16::try_from(request.value(raw.data, "common_type")?).ok()?;
     let tid = u32::try_from(request.value(raw.data, "common_pid")? & 0xffff_ffff).ok()?;
     let kind = if id == request.id {
@@ -154,6 +157,12 @@ fn event(raw: &RawEvent<'_>, request: &Format, stack: &Format) -> Option<(u32, T
             nr: stack.value(raw.data, "nr")?,
             frames: stack.words(raw.data, "caller", size)?,
         }
+    } else if id == marker.id
+        && marker
+            .rest(raw.data, "buf")?
+            .starts_with(CLEARED.as_bytes())
+    {
+        TracefsKind::Cleared
     } else {
         TracefsKind::Other { id }
     };

@@ -30,7 +30,12 @@ fn log() -> TracefsLog {
 \tfield:unsigned int size;\toffset:20;\tsize:4;\tsigned:0;
 \tfield:unsigned long caller[8];\toffset:24;\tsize:64;\tsigned:0;
 ";
-    for (event, id, more) in [(REQUEST_EVENT, 20, ""), (STACK_EVENT, 21, more)] {
+    let text = "\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:0;\n";
+    for (event, id, more) in [
+        (REQUEST_EVENT, 20, ""),
+        (STACK_EVENT, 21, more),
+        (MARKER_EVENT, 22, text),
+    ] {
         assert!(log.add_format(TracefsFormat {
             event: event.into(),
             text: format!("name: {event}\nID: {id}\n{COMMON}{more}\nprint fmt: \"\"\n"),
@@ -116,6 +121,22 @@ fn events_have_their_times_tasks_and_values() {
     assert_eq!(stack.time, 1003 + (1 << 27) + 5 + 1 + 3);
     let (cookie, nr) = (9, 30);
     assert_eq!(stack.kind, TracefsKind::Stack { cookie, nr, frames });
+}
+
+#[test]
+fn only_the_agents_text_says_that_the_option_was_cleared() {
+    let marker = |text: &str| {
+        let mut body = body(22, 5, &[0]);
+        body.extend(text.as_bytes());
+        body.resize(body.len().next_multiple_of(4), 0);
+        event(1, &body)
+    };
+    let texts = [format!("{CLEARED}\n"), "hello\n".to_owned(), String::new()];
+    let (trace, complaints) = decoded(page(1000, &texts.map(|it| marker(&it))));
+    assert!(complaints.is_empty(), "{complaints:?}");
+    let kinds: Vec<_> = trace.events.into_iter().map(|it| it.kind).collect();
+    let other = TracefsKind::Other { id: 22 };
+    assert_eq!(kinds, [TracefsKind::Cleared, other.clone(), other]);
 }
 
 #[test]
