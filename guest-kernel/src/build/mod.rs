@@ -90,7 +90,7 @@ const RECIPE: &str = "1";
 
 /// Builds the kernel, unless the cache has it.
 ///
-/// Other processes that build from the same source wait for each other.
+/// Processes that build from the same source wait for each other. One whose kernel is in the cache does not wait for a build.
 ///
 /// # Errors
 /// [`BuildError`]; the user's tree is unchanged whatever happens.
@@ -108,13 +108,12 @@ pub fn build(
     let fragments = embedded::with_built_in(&spec.fragments, client == Client::Added);
 
     let note = identity(&tree, &fragments)?;
-    if let Some(known) = cache.note::<String>(&note)?
-        && let Some(image) = kernel::find(&known.fact, cache)?
-    {
-        let image = KernelImage {
-            origin: origin(spec),
-            ..image
-        };
+    if let Some(image) = known(&note, spec, cache)? {
+        return Ok(Built { image, client });
+    }
+    let workspace = workspace.for_building(cache, progress)?;
+    // Another process may have built it while we waited.
+    if let Some(image) = known(&note, spec, cache)? {
         return Ok(Built { image, client });
     }
     tools::need_compiler()?;
@@ -124,6 +123,18 @@ pub fn build(
     let image = enter(&vmlinux, spec, &workspace.folders().src(), cache, progress)?;
     cache.set_note(&note, &image.id)?;
     Ok(Built { image, client })
+}
+
+/// The kernel that this note names, if the cache has it.
+fn known(note: &str, spec: &BuildSpec, cache: &Cache) -> Result<Option<KernelImage>, BuildError> {
+    let Some(known) = cache.note::<String>(note)? else {
+        return Ok(None);
+    };
+    let image = kernel::find(&known.fact, cache)?;
+    Ok(image.map(|image| KernelImage {
+        origin: origin(spec),
+        ..image
+    }))
 }
 
 /// The name of the note that says which kernel was made from these inputs.

@@ -222,6 +222,7 @@ mod tests {
         let source = Source::Tree(folder.to_path_buf());
         let workspace = Workspace::open(&source, cache, &Silent).unwrap();
         let tree = tree::of(&source, &workspace, cache, &Silent).unwrap();
+        let workspace = workspace.for_building(cache, &Silent).unwrap();
         (workspace, tree)
     }
 

@@ -28,12 +28,13 @@ use super::{BuildError, Source};
 use crate::cache::{At, Cache, CacheError, Lock, hex};
 use crate::progress::Progress;
 
-/// The workspace of a source. Other processes wait until it is dropped.
+/// The workspace of a source. Others that want to make trees in it wait until it is dropped, or until it is
+/// [for building](Self::for_building).
 #[derive(Debug)]
 pub(super) struct Workspace {
     folders: Folders,
     git: Git,
-    _lock: Lock,
+    lock: Lock,
 }
 
 /// The paths in a workspace.
@@ -93,9 +94,14 @@ impl Folders {
 /// Prefix of the names of folders with objects.
 pub(super) const OBJ: &str = "obj-";
 
-/// The lock of the workspace with this name.
+/// The lock of what lies in `src` of the workspace with this name.
 pub(super) fn lock_key(name: &str) -> String {
     format!("build-{name}")
+}
+
+/// The lock of what makes trees in it, `patch.index` and `scan.index`. A build takes minutes, and one whose kernel is in the cache need not wait for it.
+fn trees_key(name: &str) -> String {
+    format!("trees-{name}")
 }
 
 /// The file with the path of the user's folder.
@@ -113,7 +119,9 @@ fn forget_the_gone(cache: &Cache) -> Result<(), BuildError> {
             continue;
         };
         // If another process still builds in it, the next call removes it.
-        if let Some(_lock) = cache.try_lock(&lock_key(name))? {
+        if let Some(_trees) = cache.try_lock(&trees_key(name))?
+            && let Some(_src) = cache.try_lock(&lock_key(name))?
+        {
             fs::remove_dir_all(root).at(root)?;
         }
     }
@@ -128,7 +136,7 @@ impl Workspace {
         progress: &dyn Progress,
     ) -> Result<Self, BuildError> {
         let name = source.workspace()?;
-        let lock = cache.lock(&lock_key(&name), progress)?;
+        let lock = cache.lock(&trees_key(&name), progress)?;
         let folders = Folders::of(cache, &name);
         let root = folders.root();
         fs::create_dir_all(root).at(root)?;
@@ -138,11 +146,17 @@ impl Workspace {
         }
         forget_the_gone(cache)?;
         let git = Git::open(root.join("git"))?.with_objects_of(source.objects()?);
-        Ok(Self {
-            folders,
-            git,
-            _lock: lock,
-        })
+        Ok(Self { folders, git, lock })
+    }
+
+    /// The workspace for what reads and writes `src`, once no other process builds in it. Others may make trees meanwhile.
+    pub fn for_building(self, cache: &Cache, progress: &dyn Progress) -> Result<Self, BuildError> {
+        let Self { folders, git, lock } = self;
+        // Before the wait, which is long: what asks for trees meanwhile may find its kernel.
+        drop(lock);
+        let name = folders.name().unwrap_or_default();
+        let lock = cache.lock(&lock_key(name), progress)?;
+        Ok(Self { folders, git, lock })
     }
 
     pub fn git(&self) -> &Git {
@@ -250,5 +264,25 @@ mod tests {
         fs::remove_dir(goes).unwrap();
         open(new);
         assert_eq!(roots.map(|root| root.exists()), [true, false]);
+    }
+
+    /// A kernel that is known is found while another one is compiled.
+    #[test]
+    fn trees_are_made_while_another_process_builds() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(Some(folder.path().join("cache"))).unwrap();
+        let source = Source::Tree(folder.path().to_path_buf());
+        let open = || Workspace::open(&source, &cache, &Silent).unwrap();
+        let builds = open().for_building(&cache, &Silent).unwrap();
+        let name = builds.folders().name().unwrap().to_owned();
+        let free = |key: String| cache.try_lock(&key).unwrap().is_some();
+        let waits = || [lock_key(&name), trees_key(&name)].map(|key| !free(key));
+        assert_eq!(waits(), [true, false]);
+        let trees = open();
+        assert_eq!(waits(), [true, true]);
+        drop(builds);
+        assert_eq!(waits(), [false, true]);
+        drop(trees.for_building(&cache, &Silent).unwrap());
+        assert_eq!(waits(), [false, false]);
     }
 }

@@ -29,7 +29,8 @@ use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::thread;
+use std::time::{Duration, SystemTime};
 
 use crate::progress::Progress;
 pub(crate) use entries::Entry;
@@ -39,6 +40,9 @@ pub use error::CacheError;
 
 /// Names the cache folder; an empty value counts as unset.
 pub const CACHE_VARIABLE: &str = "UNWINDLAB_CACHE";
+
+/// How often a lock that another process holds is tried.
+const POLL: Duration = Duration::from_millis(50);
 
 /// The cache folder of this user.
 #[derive(Debug, Clone)]
@@ -138,21 +142,26 @@ impl Cache {
         }
     }
 
-    /// Takes the lock `key`; reports when it has to wait for another process.
+    /// Takes the lock `key`; reports when it has to wait for another process. [`CacheError::Stopped`] where `progress` says so meanwhile.
     pub(crate) fn lock(&self, key: &str, progress: &dyn Progress) -> Result<Lock, CacheError> {
-        let (file, path) = self.lock_file(key)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                progress.step(&format!(
-                    "waiting for another unwindlab that holds {}",
-                    path.display()
-                ));
-                file.lock().at(&path)?;
-            }
-            Err(TryLockError::Error(error)) => return Err(CacheError::new(&path, error)),
+        if let Some(lock) = self.try_lock(key)? {
+            return Ok(lock);
         }
-        Ok(Lock(file))
+        let path = self.root.join("locks").join(key);
+        progress.step(&format!(
+            "waiting for another unwindlab that holds {}",
+            path.display()
+        ));
+        // `flock` itself is not ended by a signal: it goes on behind the handler (SA_RESTART, signal(7)).
+        loop {
+            if progress.stopped() {
+                return Err(CacheError::Stopped);
+            }
+            thread::sleep(POLL);
+            if let Some(lock) = self.try_lock(key)? {
+                return Ok(lock);
+            }
+        }
     }
 
     /// Takes the lock `key`, unless another process holds it.

@@ -234,6 +234,25 @@ fn a_second_run_waits_and_says_so() {
     });
 }
 
+#[test]
+fn a_wait_for_a_lock_ends_when_the_user_wants_to_stop() {
+    struct Stopped;
+    impl Progress for Stopped {
+        fn step(&self, _what: &str) {}
+        fn bytes(&self, _done: u64, _total: u64) {}
+        fn stopped(&self) -> bool {
+            true
+        }
+    }
+    let (_folder, cache) = cache();
+    // A lock that is free needs no wait.
+    let held = cache.lock("key", &Stopped).unwrap();
+    let stopped = cache.lock("key", &Stopped);
+    assert!(matches!(stopped, Err(CacheError::Stopped)), "{stopped:?}");
+    drop(held);
+    cache.lock("key", &Stopped).unwrap();
+}
+
 /// What the second process of the tests below does; does nothing in an ordinary run.
 #[test]
 fn second_process() {
