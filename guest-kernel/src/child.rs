@@ -86,19 +86,8 @@ pub fn wait(child: &mut Child, progress: &dyn Progress) -> io::Result<ExitStatus
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::progress::Stopped;
     use std::process::Stdio;
-
-    struct Stopped;
-
-    impl Progress for Stopped {
-        fn step(&self, _what: &str) {}
-
-        fn bytes(&self, _done: u64, _total: u64) {}
-
-        fn stopped(&self) -> bool {
-            true
-        }
-    }
 
     #[test]
     fn a_child_ends_when_the_work_is_stopped() {

@@ -29,3 +29,18 @@ impl Progress for Silent {
 
     fn bytes(&self, _done: u64, _total: u64) {}
 }
+
+/// Wants all work to end.
+#[cfg(test)]
+pub(crate) struct Stopped;
+
+#[cfg(test)]
+impl Progress for Stopped {
+    fn step(&self, _what: &str) {}
+
+    fn bytes(&self, _done: u64, _total: u64) {}
+
+    fn stopped(&self) -> bool {
+        true
+    }
+}

@@ -14,6 +14,7 @@ use super::digests::Digests;
 use super::entries::MANIFEST;
 use super::*;
 use crate::Silent;
+use crate::progress::Stopped;
 
 /// Set for a second process: its cache.
 const PLACE: &str = "UNWINDLAB_TEST_PLACE";
@@ -236,14 +237,6 @@ fn a_second_run_waits_and_says_so() {
 
 #[test]
 fn a_wait_for_a_lock_ends_when_the_user_wants_to_stop() {
-    struct Stopped;
-    impl Progress for Stopped {
-        fn step(&self, _what: &str) {}
-        fn bytes(&self, _done: u64, _total: u64) {}
-        fn stopped(&self) -> bool {
-            true
-        }
-    }
     let (_folder, cache) = cache();
     // A lock that is free needs no wait.
     let held = cache.lock("key", &Stopped).unwrap();
