@@ -15,7 +15,7 @@ use unwindlab_abi::plan::{EventSource, EventSpec};
 
 use super::returns::Returns;
 use crate::trace::model::{CONTEXT_USER, CONTEXT_USER_DEFERRED, CallchainDeferred, Sample};
-use crate::trace::tracefs::{TracefsEvent, TracefsKind};
+use crate::trace::tracefs::{TracefsClient, TracefsEvent, TracefsKind};
 use crate::trace::{Event, EventKind, Trace};
 
 /// How the name of an event begins that stands for a client of tracefs.
@@ -42,11 +42,11 @@ pub(crate) fn of_each(trace: &Trace) -> Vec<View> {
         return Vec::new();
     };
     let places = Places::new(trace);
-    let view = |(number, client): (usize, &crate::trace::tracefs::TracefsClient)| View {
+    let view = |(number, client): (usize, &TracefsClient)| View {
         name: format!("{INSTANCE}{}", client.name),
         trace: seen_by(trace, &places, Some(number)),
         cancels: client.cancels,
-        replaced: client.cancels && !client.ends_early,
+        replaced: client.registers_anew(),
         loses: client.lost > 0,
     };
     tracefs.clients.iter().enumerate().map(view).collect()
@@ -59,10 +59,7 @@ pub(crate) fn of_all(trace: &Trace) -> Option<View> {
         name: "all clients".to_owned(),
         trace: seen_by(trace, &Places::new(trace), None),
         cancels: tracefs.clients.iter().any(|it| it.cancels),
-        replaced: tracefs
-            .clients
-            .iter()
-            .any(|it| it.cancels && !it.ends_early),
+        replaced: tracefs.clients.iter().any(TracefsClient::registers_anew),
         loses: tracefs.clients.iter().any(|it| it.lost > 0),
     })
 }
@@ -103,13 +100,12 @@ fn seen_by(trace: &Trace, places: &Places<'_>, only: Option<usize>) -> Trace {
         view.events.retain(|it| it.deferred_chain().is_none());
         view.events.iter_mut().for_each(forget_cookie);
     }
-    let registrations = Registrations::new(trace);
     let (mut specs, mut session) = (BTreeMap::new(), BTreeMap::new());
     let tracefs = trace.tracefs.iter().flat_map(|it| &it.events);
     for event in tracefs.filter(|it| only.is_none_or(|only| it.client == only)) {
         let ring = ring(trace, event.client, event.cpu);
         let spec = *specs
-            .entry((event.client, registrations.of(event)))
+            .entry((event.client, places.registrations.of(event)))
             .or_insert_with(|| spec(&mut view, trace, event.client));
         let open = *session
             .entry((spec, event.cpu))
@@ -193,6 +189,7 @@ fn forget_cookie(event: &mut Event) {
 #[derive(Debug)]
 struct Places<'t> {
     returns: Returns<'t>,
+    registrations: Registrations,
     of: BTreeMap<u32, Vec<&'t Event>>,
     pids: BTreeMap<u32, u32>,
 }
@@ -215,6 +212,7 @@ impl<'t> Places<'t> {
         }
         Self {
             returns: Returns::new(trace),
+            registrations: Registrations::new(trace),
             of,
             pids,
         }

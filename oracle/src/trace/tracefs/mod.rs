@@ -45,6 +45,13 @@ pub struct TracefsClient {
     pub ends_early: bool,
 }
 
+impl TracefsClient {
+    /// Whether it is registered anew in the same buffer after each [`TracefsKind::Cleared`].
+    pub(crate) const fn registers_anew(&self) -> bool {
+        self.cancels && !self.ends_early
+    }
+}
+
 /// One event of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TracefsEvent {
