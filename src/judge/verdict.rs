@@ -74,7 +74,8 @@ impl Judge<'_> {
             TrialEnd::Timeout => (
                 Outcome::Timeout,
                 format!(
-                    "still running after {} ms; see the scenario's `timeout`",
+                    "still running {} ms after its last injection, or after four times that in all; see the \
+                     scenario's `timeout`",
                     case.plan.limits.run_ms
                 ),
             ),

@@ -20,6 +20,8 @@ pub struct Books {
     first_progress: Vec<u64>,
     /// The same when all injections were made, or the trial was wound up.
     last_progress: Vec<u64>,
+    /// When the last injection was made.
+    last_made: Option<Instant>,
     /// When all injections were made.
     completed: Option<Instant>,
 }
@@ -33,6 +35,11 @@ impl Books {
     /// How many injections were made.
     pub fn total(&self) -> u64 {
         self.made.values().sum()
+    }
+
+    /// When the last injection was made, if any.
+    pub fn last_made(&self) -> Option<Instant> {
+        self.last_made
     }
 
     /// When all injections were made, if they are.
@@ -50,6 +57,7 @@ impl Books {
     /// Writes an injection down that was made.
     pub fn note(&mut self, recording: &mut Recording, action: ActionPlan, injection: Injection) {
         *self.made.entry(injection.spec).or_default() += 1;
+        self.last_made = Some(Instant::now());
         let list = match action {
             // An overflow is an NMI too.
             ActionPlan::Nmi | ActionPlan::PmuOverflow => &mut recording.injections,

@@ -4,9 +4,12 @@ use std::time::{Duration, Instant};
 
 use crate::plan::TrialPlan;
 
-/// Share of the run limit after which a trial whose points are not all reached is wound up, so
-/// that it still ends in order and can say which ones.
+/// Share of the run limit after which a trial in which no injection was made any more is wound up,
+/// so that it still ends in order and can say which ones are missing.
 const WIND_UP: f64 = 0.7;
+/// A trial in which injections go on being made may take so many run limits: how fast they come is
+/// the machine's doing.
+const MOST_LIMITS: u32 = 4;
 
 /// How long a trial has taken, and may take.
 #[derive(Debug)]
@@ -17,6 +20,8 @@ pub struct Clock {
     started: Instant,
     /// When the agent said Ready.
     running_since: Option<Instant>,
+    /// The same, or when the last injection was made.
+    came_on: Option<Instant>,
 }
 
 impl Clock {
@@ -28,6 +33,7 @@ impl Clock {
             settle: Duration::from_millis(plan.settle_ms),
             started: Instant::now(),
             running_since: None,
+            came_on: None,
         }
     }
 
@@ -39,6 +45,12 @@ impl Clock {
     /// The agent says Ready.
     pub fn run(&mut self, now: Instant) {
         self.running_since = Some(now);
+        self.came_on = Some(now);
+    }
+
+    /// The last injection was made `at` that time.
+    pub fn come_on(&mut self, at: Option<Instant>) {
+        self.came_on = self.came_on.max(at);
     }
 
     /// Whether the agent has said Ready.
@@ -59,15 +71,51 @@ impl Clock {
     /// Whether the workload has run long enough; `injected`: when all injections were made.
     pub fn is_enough(&self, injected: Option<Instant>) -> bool {
         injected.is_some_and(|at| at.elapsed() > self.settle)
-            || self.runs_longer_than(self.run_limit.mul_f64(WIND_UP))
+            || longer_than(self.came_on, self.run_limit.mul_f64(WIND_UP))
     }
 
     /// Whether the trial is beyond its run limit.
     pub fn run_over(&self) -> bool {
-        self.runs_longer_than(self.run_limit)
+        let most = self.run_limit.saturating_mul(MOST_LIMITS);
+        longer_than(self.came_on, self.run_limit) || longer_than(self.running_since, most)
+    }
+}
+
+fn longer_than(since: Option<Instant>, limit: Duration) -> bool {
+    since.is_some_and(|at| at.elapsed() > limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A clock of a trial that began so many ms ago and may take a second.
+    fn after(ms: u64) -> Clock {
+        let began = Instant::now().checked_sub(Duration::from_millis(ms));
+        Clock {
+            boot_limit: Duration::ZERO,
+            run_limit: Duration::from_secs(1),
+            settle: Duration::ZERO,
+            started: Instant::now(),
+            running_since: began,
+            came_on: began,
+        }
     }
 
-    fn runs_longer_than(&self, limit: Duration) -> bool {
-        self.running_since.is_some_and(|at| at.elapsed() > limit)
+    #[test]
+    fn a_trial_without_injections_is_wound_up_and_then_given_up() {
+        let states = [600, 800, 1100].map(after);
+        let said = states.map(|it| (it.is_enough(None), it.run_over()));
+        assert_eq!(said, [(false, false), (true, false), (true, true)]);
+    }
+
+    #[test]
+    fn injections_that_go_on_being_made_lengthen_a_trial_up_to_four_times() {
+        for (ms, over) in [(1100, false), (3900, false), (4100, true)] {
+            let mut clock = after(ms);
+            clock.come_on(Some(Instant::now()));
+            clock.come_on(None);
+            assert_eq!((clock.is_enough(None), clock.run_over()), (false, over));
+        }
     }
 }

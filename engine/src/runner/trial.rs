@@ -206,6 +206,7 @@ impl<'p> Trial<'p> {
             }
             return Ok(());
         }
+        self.clock.come_on(self.injector.books.last_made());
         let completed = self.injector.books.completed();
         if !self.injector.is_closed() && self.clock.is_enough(completed) {
             self.injector.close(&mut self.driver)?;

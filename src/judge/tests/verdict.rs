@@ -359,7 +359,8 @@ fn other_ends() {
         (
             TrialEnd::Timeout,
             Outcome::Timeout,
-            "still running after 20000 ms; see the scenario's `timeout`",
+            "still running 20000 ms after its last injection, or after four times that in all; see the \
+             scenario's `timeout`",
         ),
         (
             TrialEnd::BootError {
