@@ -246,11 +246,12 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     if let Some(lab) = &lab {
         lab.start(workload.tids())?;
     }
-    // Injections and the workload leave this thread little of a CPU. Behind them, the changes began when most of the injections had been made.
+    // Injections and the workload leave this thread little of a CPU. Behind them, the changes began when most of the
+    // injections had been made.
+    let disturbed = lab.as_mut().map_or(Ok(()), Lab::disturb);
     let churned = tracefs.as_mut().map_or(Ok(()), Tracefs::disturb);
     expect_ok(link, "Ready", &AgentMessage::Ready)?;
     workload.release();
-    let disturbed = lab.as_mut().map_or(Ok(()), Lab::disturb);
     // Asleep until the last thread has ended.
     let ended = workload.join();
     let surveyed = survey.as_ref().map_or(Ok(()), Survey::stop);

@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::thread::sched_setaffinity;
 use unwindlab_abi::tracefs::{
-    CLEARED, ChurnKind, MARKER_EVENT, OPTION, PART_BYTES, REQUEST_EVENT, STACK_EVENT, SUB_BUFFER,
+    CLEARED, CLEARS, ChurnKind, MARKER_EVENT, OPTION, PART_BYTES, REQUEST_EVENT, STACK_EVENT, SUB_BUFFER,
     TracefsChurn, TracefsFormat, TracefsInstance, TracefsPart, TracefsPlan, sub_buffers,
 };
 
@@ -263,10 +263,16 @@ impl Instance {
         self.set(&format!("options/{OPTION}"), value)
     }
 
-    /// Clears the option, and says so in the buffer.
+    /// Clears the option, and says so in the buffer, before and after.
     fn cancel(&self) -> Result<(), TracefsError> {
+        self.say(CLEARS)?;
         self.ask(false)?;
-        match self.set("trace_marker", CLEARED) {
+        self.say(CLEARED)
+    }
+
+    /// Writes a text into the buffer.
+    fn say(&self, text: &str) -> Result<(), TracefsError> {
+        match self.set("trace_marker", text) {
             // The buffer is full (`write_marker_to_buffer`, kernel/trace/trace.c): the host sees that by itself.
             Err(TracefsError::File { source, .. })
                 if source.raw_os_error() == Some(Errno::BADF.raw_os_error()) =>

@@ -330,11 +330,78 @@ fn a_cookie_that_an_instance_may_have_been_given_first_has_no_order() {
 }
 
 #[test]
-fn what_is_cancelled_need_not_be_answered() {
+fn what_an_instance_that_was_removed_has_asked_for_need_not_come() {
     let mut trace = mirrored(two_entries());
     let tracefs = trace.tracefs.as_mut().unwrap();
     tracefs.clients[0].cancels = true;
+    tracefs.clients[0].ends_early = true;
     tracefs.events.retain(|it| !of_a(it, true));
     let (fallen, _) = judge(&trace);
     assert!(!falls(&fallen, "M1"), "{fallen:#?}");
+}
+
+/// Instance a is cancelled from `clears` to `cleared`, so many ns behind its first request, which is not answered.
+fn unanswered(clears: Option<u64>, cleared: Option<u64>) -> Check {
+    let mut trace = mirrored(two_entries());
+    let tracefs = trace.tracefs.as_mut().unwrap();
+    tracefs.clients[0].cancels = true;
+    let first = tracefs.events.iter().position(|it| of_a(it, true)).unwrap();
+    tracefs.events.remove(first);
+    let asked = tracefs.events.iter().find(|it| of_a(it, false)).unwrap();
+    let note = |by: u64, kind: TracefsKind| TracefsEvent {
+        position: asked.position + 1000,
+        time: asked.time + by,
+        tid: 7,
+        kind,
+        ..asked.clone()
+    };
+    let notes = [
+        clears.map(|by| note(by, TracefsKind::Clears)),
+        cleared.map(|by| note(by, TracefsKind::Cleared)),
+    ];
+    tracefs.events.extend(notes.into_iter().flatten());
+    check("M1", &trace)
+}
+
+#[test]
+fn what_was_asked_for_in_an_entry_that_was_over_before_a_cancellation_must_come() {
+    let violated = |it| matches!(it, Check::Violated(_));
+    // Never cancelled, or long after the other entry.
+    assert!(violated(unanswered(None, None)));
+    assert!(violated(unanswered(Some(100_000), Some(100_001))));
+    // At once, without an end, without a known begin.
+    for (clears, cleared) in [(Some(1), Some(2)), (Some(1), None), (None, Some(100_000))] {
+        let check = unanswered(clears, cleared);
+        let Check::Holds { undecided, .. } = check else {
+            panic!("{check:?}");
+        };
+        assert!(undecided > 0, "{check:?}");
+    }
+}
+
+/// The answer of one registration is none for the next one, though the cookie is the same.
+#[test]
+fn each_registration_of_an_instance_needs_its_own_answer() {
+    let judged = |cleared: bool| {
+        let mut trace = mirrored(two_entries());
+        let tracefs = trace.tracefs.as_mut().unwrap();
+        tracefs.clients[0].cancels = true;
+        let first = tracefs.events.iter().find(|it| of_a(it, true)).unwrap();
+        let cookie = match first.kind {
+            TracefsKind::Stack { cookie, .. } => cookie,
+            _ => unreachable!(),
+        };
+        let at = |by: u64, kind: TracefsKind| TracefsEvent {
+            position: first.position + 1000,
+            time: first.time + by,
+            kind,
+            ..first.clone()
+        };
+        let notes = [at(1, TracefsKind::Clears), at(2, TracefsKind::Cleared)];
+        let again = at(3, TracefsKind::Request { cookie });
+        let notes = notes.into_iter().filter(|_| cleared);
+        tracefs.events.extend(notes.chain([again]));
+        matches!(check("M1", &trace), Check::Violated(_))
+    };
+    assert!(judged(true) && !judged(false));
 }

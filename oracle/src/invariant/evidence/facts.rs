@@ -33,7 +33,7 @@ pub(crate) struct Answer<'t> {
 }
 
 /// Everything that carries one cookie, in trace order.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Exchange<'t> {
     pub requests: Vec<Request<'t>>,
     pub answers: Vec<Answer<'t>>,

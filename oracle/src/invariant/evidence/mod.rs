@@ -38,8 +38,9 @@ pub(super) mod views;
 #[cfg(test)]
 mod views_tests;
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) use beside::Beside;
 pub(super) use contexts::{context_limit, has_no_room, is_cut};
@@ -77,6 +78,8 @@ pub struct Evidence<'t> {
     given: OnceCell<Option<BTreeSet<u64>>>,
     views: OnceCell<Vec<View>>,
     all_clients: OnceCell<Option<View>>,
+    /// Of a client that is registered anew again and again: [`View::cancelled`].
+    cancelled: Option<&'t BTreeMap<u32, u64>>,
 }
 
 impl<'t> Evidence<'t> {
@@ -93,6 +96,7 @@ impl<'t> Evidence<'t> {
             given: OnceCell::new(),
             views: OnceCell::new(),
             all_clients: OnceCell::new(),
+            cancelled: None,
         }
     }
 
@@ -175,8 +179,47 @@ impl<'t> Evidence<'t> {
         Evidence {
             names: self.names,
             code: self.code,
+            cancelled: view.replaced.then_some(&view.cancelled),
             ..Evidence::new(&view.trace)
         }
+    }
+
+    /// An exchange, cut up by the registration of the client where it was registered anew: each has its own answer.
+    pub(super) fn by_registration<'e>(
+        &self,
+        exchange: &'e Exchange<'t>,
+    ) -> Vec<Cow<'e, Exchange<'t>>> {
+        if self.cancelled.is_none() {
+            return vec![Cow::Borrowed(exchange)];
+        }
+        let mut parts: BTreeMap<Option<u32>, Exchange<'t>> = BTreeMap::new();
+        for request in &exchange.requests {
+            let part = parts.entry(self.spec(request.event)).or_default();
+            part.requests.push(*request);
+        }
+        for answer in &exchange.answers {
+            let part = parts.entry(self.spec(answer.event)).or_default();
+            part.answers.push(*answer);
+        }
+        parts.into_values().map(Cow::Owned).collect()
+    }
+
+    /// Whether the client of a request may have been cancelled before the request's entry was over.
+    pub(super) fn may_be_cancelled(&self, request: &Request<'t>) -> bool {
+        let from = { self.spec(request.event) }.and_then(|spec| self.cancelled?.get(&spec));
+        let Some(&from) = from else {
+            return false;
+        };
+        let facts = self.facts();
+        let later = request.task.map(|task| facts.after(task, request.event));
+        let over = { later.into_iter().flatten() }
+            .take_while(|it| it.time.is_none_or(|time| time < from))
+            .any(|it| facts.separated(request.event, it).is_some());
+        !over
+    }
+
+    fn spec(&self, event: &Event) -> Option<u32> {
+        Some(self.trace.session.get(event.event?)?.spec)
     }
 
     /// What the lab client's log proves; `None` for a trial without one.

@@ -32,6 +32,8 @@ pub(crate) struct View {
     pub cancels: bool,
     /// It is registered anew in the same buffer: after each [`TracefsKind::Cleared`] it is another client.
     pub replaced: bool,
+    /// By the event of the plan that stands for a registration: from which time on it may be cancelled.
+    pub cancelled: BTreeMap<u32, u64>,
     /// Some of what it wrote is lost.
     pub loses: bool,
 }
@@ -42,12 +44,16 @@ pub(crate) fn of_each(trace: &Trace) -> Vec<View> {
         return Vec::new();
     };
     let places = Places::new(trace);
-    let view = |(number, client): (usize, &TracefsClient)| View {
-        name: format!("{INSTANCE}{}", client.name),
-        trace: seen_by(trace, &places, Some(number)),
-        cancels: client.cancels,
-        replaced: client.registers_anew(),
-        loses: client.lost > 0,
+    let view = |(number, client): (usize, &TracefsClient)| {
+        let (seen, cancelled) = seen_by(trace, &places, Some(number));
+        View {
+            name: format!("{INSTANCE}{}", client.name),
+            trace: seen,
+            cancels: client.cancels,
+            replaced: client.registers_anew(),
+            cancelled,
+            loses: client.lost > 0,
+        }
     };
     tracefs.clients.iter().enumerate().map(view).collect()
 }
@@ -55,9 +61,11 @@ pub(crate) fn of_each(trace: &Trace) -> Vec<View> {
 /// One view of all clients: perf keeps its cookies. Empty without tracefs.
 pub(crate) fn of_all(trace: &Trace) -> Option<View> {
     let tracefs = trace.tracefs.as_ref()?;
+    let (seen, cancelled) = seen_by(trace, &Places::new(trace), None);
     Some(View {
         name: "all clients".to_owned(),
-        trace: seen_by(trace, &Places::new(trace), None),
+        trace: seen,
+        cancelled,
         cancels: tracefs.clients.iter().any(|it| it.cancels),
         replaced: tracefs.clients.iter().any(TracefsClient::registers_anew),
         loses: tracefs.clients.iter().any(|it| it.lost > 0),
@@ -90,7 +98,12 @@ pub(crate) fn ring(trace: &Trace, client: usize, cpu: u32) -> u32 {
     first.saturating_add(at).saturating_add(cpu)
 }
 
-fn seen_by(trace: &Trace, places: &Places<'_>, only: Option<usize>) -> Trace {
+/// What one client sees, or all together; and from when on each registration may be cancelled.
+fn seen_by(
+    trace: &Trace,
+    places: &Places<'_>,
+    only: Option<usize>,
+) -> (Trace, BTreeMap<u32, u64>) {
     let mut view = Trace {
         tracefs: None,
         lab: None,
@@ -101,12 +114,17 @@ fn seen_by(trace: &Trace, places: &Places<'_>, only: Option<usize>) -> Trace {
         view.events.iter_mut().for_each(forget_cookie);
     }
     let (mut specs, mut session) = (BTreeMap::new(), BTreeMap::new());
+    let mut cancelled = BTreeMap::new();
     let tracefs = trace.tracefs.iter().flat_map(|it| &it.events);
     for event in tracefs.filter(|it| only.is_none_or(|only| it.client == only)) {
         let ring = ring(trace, event.client, event.cpu);
-        let spec = *specs
-            .entry((event.client, places.registrations.of(event)))
-            .or_insert_with(|| spec(&mut view, trace, event.client));
+        let number = places.registrations.of(event);
+        let spec = *specs.entry((event.client, number)).or_insert_with(|| {
+            let spec = spec(&mut view, trace, event.client);
+            let from = places.registrations.cancelled_from(event.client, number);
+            cancelled.extend(from.and_then(|from| Some((u32::try_from(spec).ok()?, from))));
+            spec
+        });
         let open = *session
             .entry((spec, event.cpu))
             .or_insert_with(|| open(&mut view, spec, event.cpu, ring));
@@ -117,7 +135,7 @@ fn seen_by(trace: &Trace, places: &Places<'_>, only: Option<usize>) -> Trace {
     for (index, event) in view.events.iter_mut().enumerate() {
         event.index = index;
     }
-    view
+    (view, cancelled)
 }
 
 /// An event of perf that stands for a registration of a client; its place in the plan.
@@ -149,30 +167,53 @@ fn open(view: &mut Trace, spec: usize, cpu: u32, ring: u32) -> usize {
     view.session.len() - 1
 }
 
-/// When each client was registered anew.
+/// When each registration of each client was cancelled: from then on at the earliest, and by then.
 #[derive(Debug)]
-struct Registrations(BTreeMap<usize, Vec<u64>>);
+struct Registrations(BTreeMap<usize, Vec<(u64, u64)>>);
 
 impl Registrations {
     fn new(trace: &Trace) -> Self {
-        let mut cleared: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+        let mut notes: BTreeMap<usize, Vec<(u64, bool)>> = BTreeMap::new();
         for event in trace.tracefs.iter().flat_map(|it| &it.events) {
-            if event.kind == TracefsKind::Cleared {
-                cleared.entry(event.client).or_default().push(event.time);
-            }
+            let is_over = match event.kind {
+                TracefsKind::Clears => false,
+                TracefsKind::Cleared => true,
+                _ => continue,
+            };
+            let list = notes.entry(event.client).or_default();
+            list.push((event.time, is_over));
         }
-        for times in cleared.values_mut() {
-            times.sort_unstable();
-        }
-        Self(cleared)
+        let of = |(client, list)| (client, cancellations(list));
+        Self(notes.into_iter().map(of).collect())
     }
 
     /// How often its client had been cancelled. The cancellation awaits callbacks (`unwind_deferred_cancel()`,
     /// kernel/unwind/deferred.c, 7.3), so what the client was called for before has an earlier time than the note.
     fn of(&self, event: &TracefsEvent) -> usize {
         let times = self.0.get(&event.client).map_or(&[][..], Vec::as_slice);
-        times.partition_point(|&it| it <= event.time)
+        times.partition_point(|&(_, by)| by <= event.time)
     }
+
+    /// From which time on this registration of a client may be cancelled; `None` if it stays to the end.
+    fn cancelled_from(&self, client: usize, number: usize) -> Option<u64> {
+        let &(from, _) = self.0.get(&client)?.get(number)?;
+        Some(from)
+    }
+}
+
+/// From notes of the begin and the end of each cancellation, in any order. One whose begin is not known may begin at once.
+fn cancellations(mut notes: Vec<(u64, bool)>) -> Vec<(u64, u64)> {
+    notes.sort_unstable();
+    let mut begun = None;
+    let mut list = Vec::new();
+    for (time, is_over) in notes {
+        match is_over {
+            false => begun = begun.or(Some(time)),
+            true => list.push((begun.take().unwrap_or(0), time)),
+        }
+    }
+    list.extend(begun.map(|from| (from, u64::MAX)));
+    list
 }
 
 /// Cuts a chain before the marker of a deferred one.
@@ -245,7 +286,7 @@ impl<'t> Places<'t> {
                         .collect(),
                 })
             }
-            TracefsKind::Cleared | TracefsKind::Other { .. } => return None,
+            TracefsKind::Clears | TracefsKind::Cleared | TracefsKind::Other { .. } => return None,
         };
         let neighbour = self.neighbour(event);
         Some(Event {

@@ -11,15 +11,22 @@ use crate::invariant::evidence::{Answer, Evidence, Exchange, Facts, Relation, Re
 /// that answers in another one has a return to user mode between the two. Where every D(c) is
 /// proved to be of another entry, that is a violation; the rest is undecided.
 ///
+/// A client that is cancelled and registered anew is another one each time. Where it may have been cancelled before the
+/// entry of an unanswered request was over, that is undecided.
+///
 /// Excuses: XA, XC and XD, as `Facts::unanswered` proves them. Without an event that receives
 /// record 22 nothing can be judged.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
     let received = receivers(trace).next().is_some();
-    for (cookie, exchange) in facts.cookies().filter(|_| received) {
+    let exchanges = facts.cookies().filter(|_| received);
+    let parts = exchanges.flat_map(|(cookie, all)| {
+        { evidence.by_registration(all).into_iter() }.map(move |part| (cookie, part))
+    });
+    for (cookie, exchange) in parts {
         if exchange.answers.is_empty() {
-            missing(facts, tally, cookie, exchange);
+            missing(evidence, tally, cookie, &exchange);
         } else {
             for request in &exchange.requests {
                 elsewhere(facts, tally, request, &exchange.answers);
@@ -31,7 +38,13 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     }
 }
 
-fn missing(facts: &Facts<'_>, tally: &mut Tally, cookie: u64, exchange: &Exchange<'_>) {
+fn missing<'t>(
+    evidence: &Evidence<'t>,
+    tally: &mut Tally,
+    cookie: u64,
+    exchange: &Exchange<'t>,
+) {
+    let facts = evidence.facts();
     let (Some(first), Some(last)) = (exchange.requests.first(), exchange.requests.last()) else {
         return;
     };
@@ -42,6 +55,9 @@ fn missing(facts: &Facts<'_>, tally: &mut Tally, cookie: u64, exchange: &Exchang
     }
     if let Some(why) = facts.answer_may_be_elsewhere(last) {
         return tally.undecided(why);
+    }
+    if evidence.may_be_cancelled(last) {
+        return tally.undecided("the client may have been cancelled before the entry was over");
     }
     let message = format!(
         "no record 22 for cookie {cookie:#x} of task {} ({} samples)",

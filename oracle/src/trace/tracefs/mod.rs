@@ -13,7 +13,7 @@ mod tests;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use unwindlab_abi::tracefs::{CLEARED, MARKER_EVENT, REQUEST_EVENT, STACK_EVENT, SUB_BUFFER};
+use unwindlab_abi::tracefs::{CLEARED, CLEARS, MARKER_EVENT, REQUEST_EVENT, STACK_EVENT, SUB_BUFFER};
 
 use format::Format;
 pub use log::{TracefsHeld, TracefsLog, TracefsPages};
@@ -86,6 +86,8 @@ pub enum TracefsKind {
         /// Those that had room.
         frames: Vec<u64>,
     },
+    /// Its option is about to be cleared: from here on the client may be cancelled.
+    Clears,
     /// Its option has been cleared and not set again: the client is cancelled, and what it asked for before was written before this.
     Cleared,
     /// Any other event.
@@ -164,16 +166,22 @@ fn event(raw: &RawEvent<'_>, [request, stack, marker]: [&Format; 3]) -> Option<(
             nr: stack.value(raw.data, "nr")?,
             frames: stack.words(raw.data, "caller", size)?,
         }
-    } else if id == marker.id
-        && marker
-            .rest(raw.data, "buf")?
-            .starts_with(CLEARED.as_bytes())
-    {
-        TracefsKind::Cleared
+    } else if id == marker.id {
+        note(marker.rest(raw.data, "buf")?).unwrap_or(TracefsKind::Other { id })
     } else {
         TracefsKind::Other { id }
     };
     Some((tid, kind))
+}
+
+/// What a text says that the agent has written.
+fn note(text: &[u8]) -> Option<TracefsKind> {
+    let notes = [
+        (CLEARS, TracefsKind::Clears),
+        (CLEARED, TracefsKind::Cleared),
+    ];
+    let mut notes = notes.into_iter();
+    notes.find_map(|(says, kind)| text.starts_with(says.as_bytes()).then_some(kind))
 }
 
 /// What could not be decoded, in words.

@@ -124,19 +124,28 @@ fn events_have_their_times_tasks_and_values() {
 }
 
 #[test]
-fn only_the_agents_text_says_that_the_option_was_cleared() {
+fn only_the_agents_texts_say_that_the_option_was_cleared() {
     let marker = |text: &str| {
         let mut body = body(22, 5, &[0]);
         body.extend(text.as_bytes());
         body.resize(body.len().next_multiple_of(4), 0);
         event(1, &body)
     };
-    let texts = [format!("{CLEARED}\n"), "hello\n".to_owned(), String::new()];
+    let [clears, cleared] = [CLEARS, CLEARED].map(|it| format!("{it}\n"));
+    let texts = [clears, cleared, "hello\n".to_owned(), String::new()];
     let (trace, complaints) = decoded(page(1000, &texts.map(|it| marker(&it))));
     assert!(complaints.is_empty(), "{complaints:?}");
     let kinds: Vec<_> = trace.events.into_iter().map(|it| it.kind).collect();
     let other = TracefsKind::Other { id: 22 };
-    assert_eq!(kinds, [TracefsKind::Cleared, other.clone(), other]);
+    assert_eq!(
+        kinds,
+        [
+            TracefsKind::Clears,
+            TracefsKind::Cleared,
+            other.clone(),
+            other
+        ]
+    );
 }
 
 #[test]
