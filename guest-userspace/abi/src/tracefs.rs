@@ -11,9 +11,9 @@ pub const REQUEST_EVENT: &str = "user_stack_request";
 pub const STACK_EVENT: &str = "user_stack_deferred";
 /// The event of what is written to `trace_marker`.
 pub const MARKER_EVENT: &str = "print";
-/// What the agent writes there each time that it is about to clear the option: from here on the kernel may cancel the
-/// instance's client.
-pub const CLEARS: &str = "userstack_deferred is being cleared";
+/// What the agent writes there before it clears the option, and before it ends the tracing: what is answered later need
+/// not come.
+pub const MAY_END: &str = "userstack_deferred may end";
 /// What the agent writes there each time that it has cleared the option, before it sets it again. The kernel has
 /// cancelled the instance's client by then, so all that it was called for is in front of this.
 pub const CLEARED: &str = "userstack_deferred was cleared";

@@ -16,8 +16,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::thread::sched_setaffinity;
 use unwindlab_abi::tracefs::{
-    CLEARED, CLEARS, ChurnKind, MARKER_EVENT, OPTION, PART_BYTES, REQUEST_EVENT, STACK_EVENT, SUB_BUFFER,
-    TracefsChurn, TracefsFormat, TracefsInstance, TracefsPart, TracefsPlan, sub_buffers,
+    CLEARED, ChurnKind, MARKER_EVENT, MAY_END, OPTION, PART_BYTES, REQUEST_EVENT, STACK_EVENT,
+    SUB_BUFFER, TracefsChurn, TracefsFormat, TracefsInstance, TracefsPart, TracefsPlan,
+    sub_buffers,
 };
 
 pub use mapped::Mapped;
@@ -249,11 +250,13 @@ impl Instance {
         Ok(())
     }
 
-    /// Ends it. The events go first: what the agent's own calls here have asked for is still to be written.
+    /// Ends it. The events go first: what the agent's own calls here have asked for is still to be written. What other tasks
+    /// have asked for may not be.
     fn stop(&self) -> Result<(), TracefsError> {
         for (system, name) in &self.plan.events {
             self.set(&format!("events/{system}/{name}/enable"), "0")?;
         }
+        self.say(MAY_END)?;
         self.set("tracing_on", "0")
     }
 
@@ -265,7 +268,7 @@ impl Instance {
 
     /// Clears the option, and says so in the buffer, before and after.
     fn cancel(&self) -> Result<(), TracefsError> {
-        self.say(CLEARS)?;
+        self.say(MAY_END)?;
         self.ask(false)?;
         self.say(CLEARED)
     }

@@ -356,7 +356,7 @@ fn unanswered(clears: Option<u64>, cleared: Option<u64>) -> Check {
         ..asked.clone()
     };
     let notes = [
-        clears.map(|by| note(by, TracefsKind::Clears)),
+        clears.map(|by| note(by, TracefsKind::MayEnd)),
         cleared.map(|by| note(by, TracefsKind::Cleared)),
     ];
     tracefs.events.extend(notes.into_iter().flatten());
@@ -397,7 +397,7 @@ fn each_registration_of_an_instance_needs_its_own_answer() {
             kind,
             ..first.clone()
         };
-        let notes = [at(1, TracefsKind::Clears), at(2, TracefsKind::Cleared)];
+        let notes = [at(1, TracefsKind::MayEnd), at(2, TracefsKind::Cleared)];
         let again = at(3, TracefsKind::Request { cookie });
         let notes = notes.into_iter().filter(|_| cleared);
         tracefs.events.extend(notes.chain([again]));

@@ -78,7 +78,7 @@ pub struct Evidence<'t> {
     given: OnceCell<Option<BTreeSet<u64>>>,
     views: OnceCell<Vec<View>>,
     all_clients: OnceCell<Option<View>>,
-    /// Of a client that is registered anew again and again: [`View::cancelled`].
+    /// Of a client of tracefs: [`View::cancelled`].
     cancelled: Option<&'t BTreeMap<u32, u64>>,
 }
 
@@ -179,12 +179,12 @@ impl<'t> Evidence<'t> {
         Evidence {
             names: self.names,
             code: self.code,
-            cancelled: view.replaced.then_some(&view.cancelled),
+            cancelled: Some(&view.cancelled),
             ..Evidence::new(&view.trace)
         }
     }
 
-    /// An exchange, cut up by the registration of the client where it was registered anew: each has its own answer.
+    /// An exchange, cut up by the registrations of a client of tracefs: each has its own answer.
     pub(super) fn by_registration<'e>(
         &self,
         exchange: &'e Exchange<'t>,
@@ -204,7 +204,8 @@ impl<'t> Evidence<'t> {
         parts.into_values().map(Cow::Owned).collect()
     }
 
-    /// Whether the client of a request may have been cancelled before the request's entry was over.
+    /// Whether the client of a request may have been cancelled, or its tracing may have ended, before the request's entry was
+    /// over.
     pub(super) fn may_be_cancelled(&self, request: &Request<'t>) -> bool {
         let from = { self.spec(request.event) }.and_then(|spec| self.cancelled?.get(&spec));
         let Some(&from) = from else {

@@ -32,7 +32,7 @@ pub(crate) struct View {
     pub cancels: bool,
     /// It is registered anew in the same buffer: after each [`TracefsKind::Cleared`] it is another client.
     pub replaced: bool,
-    /// By the event of the plan that stands for a registration: from which time on it may be cancelled.
+    /// By the event of the plan that stands for a registration: from which time on it may be cancelled, or its tracing over.
     pub cancelled: BTreeMap<u32, u64>,
     /// Some of what it wrote is lost.
     pub loses: bool,
@@ -98,12 +98,8 @@ pub(crate) fn ring(trace: &Trace, client: usize, cpu: u32) -> u32 {
     first.saturating_add(at).saturating_add(cpu)
 }
 
-/// What one client sees, or all together; and from when on each registration may be cancelled.
-fn seen_by(
-    trace: &Trace,
-    places: &Places<'_>,
-    only: Option<usize>,
-) -> (Trace, BTreeMap<u32, u64>) {
+/// What one client sees, or all together; and [`View::cancelled`].
+fn seen_by(trace: &Trace, places: &Places<'_>, only: Option<usize>) -> (Trace, BTreeMap<u32, u64>) {
     let mut view = Trace {
         tracefs: None,
         lab: None,
@@ -167,7 +163,7 @@ fn open(view: &mut Trace, spec: usize, cpu: u32, ring: u32) -> usize {
     view.session.len() - 1
 }
 
-/// When each registration of each client was cancelled: from then on at the earliest, and by then.
+/// When each registration of each client ended: from then on at the earliest, and by then.
 #[derive(Debug)]
 struct Registrations(BTreeMap<usize, Vec<(u64, u64)>>);
 
@@ -176,7 +172,7 @@ impl Registrations {
         let mut notes: BTreeMap<usize, Vec<(u64, bool)>> = BTreeMap::new();
         for event in trace.tracefs.iter().flat_map(|it| &it.events) {
             let is_over = match event.kind {
-                TracefsKind::Clears => false,
+                TracefsKind::MayEnd => false,
                 TracefsKind::Cleared => true,
                 _ => continue,
             };
@@ -194,7 +190,7 @@ impl Registrations {
         times.partition_point(|&(_, by)| by <= event.time)
     }
 
-    /// From which time on this registration of a client may be cancelled; `None` if it stays to the end.
+    /// From which time on this registration of a client may be over; `None` where nothing ends it.
     fn cancelled_from(&self, client: usize, number: usize) -> Option<u64> {
         let &(from, _) = self.0.get(&client)?.get(number)?;
         Some(from)
@@ -286,7 +282,7 @@ impl<'t> Places<'t> {
                         .collect(),
                 })
             }
-            TracefsKind::Clears | TracefsKind::Cleared | TracefsKind::Other { .. } => return None,
+            TracefsKind::MayEnd | TracefsKind::Cleared | TracefsKind::Other { .. } => return None,
         };
         let neighbour = self.neighbour(event);
         Some(Event {

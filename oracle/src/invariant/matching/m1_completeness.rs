@@ -11,8 +11,8 @@ use crate::invariant::evidence::{Answer, Evidence, Exchange, Facts, Relation, Re
 /// that answers in another one has a return to user mode between the two. Where every D(c) is
 /// proved to be of another entry, that is a violation; the rest is undecided.
 ///
-/// A client that is cancelled and registered anew is another one each time. Where it may have been cancelled before the
-/// entry of an unanswered request was over, that is undecided.
+/// An instance of tracefs that is cancelled and registered anew is another client each time. Where it may have been cancelled,
+/// or its tracing may have ended, before the entry of an unanswered request was over, that is undecided.
 ///
 /// Excuses: XA, XC and XD, as `Facts::unanswered` proves them. Without an event that receives
 /// record 22 nothing can be judged.
@@ -38,12 +38,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     }
 }
 
-fn missing<'t>(
-    evidence: &Evidence<'t>,
-    tally: &mut Tally,
-    cookie: u64,
-    exchange: &Exchange<'t>,
-) {
+fn missing<'t>(evidence: &Evidence<'t>, tally: &mut Tally, cookie: u64, exchange: &Exchange<'t>) {
     let facts = evidence.facts();
     let (Some(first), Some(last)) = (exchange.requests.first(), exchange.requests.last()) else {
         return;
@@ -57,7 +52,9 @@ fn missing<'t>(
         return tally.undecided(why);
     }
     if evidence.may_be_cancelled(last) {
-        return tally.undecided("the client may have been cancelled before the entry was over");
+        return tally.undecided(
+            "the instance may have been cancelled, or its tracing ended, before the entry was over",
+        );
     }
     let message = format!(
         "no record 22 for cookie {cookie:#x} of task {} ({} samples)",

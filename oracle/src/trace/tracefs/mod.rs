@@ -13,7 +13,9 @@ mod tests;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use unwindlab_abi::tracefs::{CLEARED, CLEARS, MARKER_EVENT, REQUEST_EVENT, STACK_EVENT, SUB_BUFFER};
+use unwindlab_abi::tracefs::{
+    CLEARED, MARKER_EVENT, MAY_END, REQUEST_EVENT, STACK_EVENT, SUB_BUFFER,
+};
 
 use format::Format;
 pub use log::{TracefsHeld, TracefsLog, TracefsPages};
@@ -86,8 +88,8 @@ pub enum TracefsKind {
         /// Those that had room.
         frames: Vec<u64>,
     },
-    /// Its option is about to be cleared: from here on the client may be cancelled.
-    Clears,
+    /// Its option is about to be cleared, or its tracing to end: from here on no answer need come.
+    MayEnd,
     /// Its option has been cleared and not set again: the client is cancelled, and what it asked for before was written before this.
     Cleared,
     /// Any other event.
@@ -177,7 +179,7 @@ fn event(raw: &RawEvent<'_>, [request, stack, marker]: [&Format; 3]) -> Option<(
 /// What a text says that the agent has written.
 fn note(text: &[u8]) -> Option<TracefsKind> {
     let notes = [
-        (CLEARS, TracefsKind::Clears),
+        (MAY_END, TracefsKind::MayEnd),
         (CLEARED, TracefsKind::Cleared),
     ];
     let mut notes = notes.into_iter();

@@ -131,7 +131,7 @@ fn only_the_agents_texts_say_that_the_option_was_cleared() {
         body.resize(body.len().next_multiple_of(4), 0);
         event(1, &body)
     };
-    let [clears, cleared] = [CLEARS, CLEARED].map(|it| format!("{it}\n"));
+    let [clears, cleared] = [MAY_END, CLEARED].map(|it| format!("{it}\n"));
     let texts = [clears, cleared, "hello\n".to_owned(), String::new()];
     let (trace, complaints) = decoded(page(1000, &texts.map(|it| marker(&it))));
     assert!(complaints.is_empty(), "{complaints:?}");
@@ -140,7 +140,7 @@ fn only_the_agents_texts_say_that_the_option_was_cleared() {
     assert_eq!(
         kinds,
         [
-            TracefsKind::Clears,
+            TracefsKind::MayEnd,
             TracefsKind::Cleared,
             other.clone(),
             other
