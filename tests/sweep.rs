@@ -92,14 +92,14 @@ fn a_mutant_is_told_without_a_scenario_of_its_own() {
         "--source",
         "debian",
         "--patch",
-        "mutant:irqs-off-not-queued",
+        "mutant:nmi-without-self-ipi",
         "--no-request",
     ]);
     let told = said(&output);
     println!("{told}");
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("FAIL  "), "{told}");
-    assert!(told.contains("M1 violated"), "{told}");
+    assert!(told.contains("P4 violated"), "{told}");
 }
 
 /// The number right before these words.
