@@ -88,6 +88,12 @@ pub(crate) fn user_mode(data: &[u8]) {
 /// Buffers of instances of tracefs: which way, another format file, then the sub-buffers in guest memory, or what an agent
 /// sends of them.
 pub(crate) fn tracefs(data: &[u8]) {
+    let recording = with_tracefs(data);
+    let _ = recording.tracefs.as_ref().map(instances::decode);
+    recordings::judge(&recording);
+}
+
+fn with_tracefs(data: &[u8]) -> Recording {
     let mut input = Input(data);
     let kind = input.u8();
     let text = input.piece();
@@ -127,11 +133,10 @@ pub(crate) fn tracefs(data: &[u8]) {
             }
         }
     }
-    let _ = instances::decode(&log);
-    recordings::judge(&Recording {
+    Recording {
         tracefs: Some(log),
         ..base
-    });
+    }
 }
 
 /// What the distribution's perf prints.
@@ -145,4 +150,28 @@ pub(crate) fn perf_script(data: &[u8]) {
         perf_script: Some(text.into_owned()),
         ..like(Base::Perf)
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use unwindlab_oracle::trace::tracefs::TracefsKind;
+
+    /// Where a format file is missing, nothing is decoded, and nothing is fuzzed.
+    #[test]
+    fn the_corpus_of_tracefs_has_each_kind_of_event() {
+        for seed in [
+            &include_bytes!("../corpus/tracefs/tracefs-basic")[..],
+            include_bytes!("../corpus/tracefs/tracefs-basic-sent"),
+        ] {
+            let log = with_tracefs(seed).tracefs.unwrap_or_default();
+            let (trace, complaints) = instances::decode(&log);
+            assert!(complaints.is_empty(), "{complaints:?}");
+            let has = |kind: fn(&TracefsKind) -> bool| trace.events.iter().any(|it| kind(&it.kind));
+            assert!(has(|it| matches!(it, TracefsKind::Request { .. })));
+            assert!(has(|it| matches!(it, TracefsKind::Stack { .. })));
+            assert!(has(|it| *it == TracefsKind::MayEnd));
+            assert!(has(|it| *it == TracefsKind::Cleared));
+        }
+    }
 }
