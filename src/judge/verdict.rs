@@ -74,9 +74,9 @@ impl Judge<'_> {
             TrialEnd::Timeout => (
                 Outcome::Timeout,
                 format!(
-                    "still running {} ms after its last injection, or after four times that in all; see the \
-                     scenario's `timeout`",
-                    case.plan.limits.run_ms
+                    "still running: its `timeout` is over, {} ms from the last place that it came to, or {} ms in all",
+                    case.plan.limits.run_ms,
+                    case.plan.limits.run_ms_in_all()
                 ),
             ),
         };

@@ -63,8 +63,9 @@ pub struct Scenario {
     /// (default 50 ms).
     #[serde(default = "default_settle")]
     pub settle: At<Time>,
-    /// When to give up on the workload (default 20 s). A scenario that is cut short is a `timeout`
-    /// or a `hang`, never a pass.
+    /// When to give up on the workload (default 20 s): so long after the guest last came to the place of
+    /// an injection, and after four times that in all. A scenario that is cut short is a `timeout` or a `hang`,
+    /// never a pass.
     #[serde(default = "default_timeout")]
     pub timeout: At<Time>,
     /// Expected numbers, checked besides the invariants.

@@ -101,8 +101,16 @@ pub enum PmuPlan {
 pub struct Limits {
     /// From the start of the machine to the agent's `Ready`.
     pub boot_ms: u64,
-    /// From `Ready` to the end.
+    /// From `Ready`, or the last injection for which the guest came to its place, to the end.
     pub run_ms: u64,
+}
+
+impl Limits {
+    /// From `Ready` to the end, however often the guest comes to a place: how fast it does is the machine's doing.
+    #[must_use]
+    pub const fn run_ms_in_all(&self) -> u64 {
+        self.run_ms.saturating_mul(4)
+    }
 }
 
 /// Addresses and per-CPU offsets from the kernel's symbol table.
@@ -351,6 +359,12 @@ impl TriggerPlan {
     #[must_use]
     pub const fn may_break_off(&self) -> bool {
         matches!(self, Self::Arrival(ArrivalPlan { times: 2.., .. }))
+    }
+
+    /// Whether the guest has to come to a place, or do something: time alone does not make it due.
+    #[must_use]
+    pub const fn waits_for_the_guest(&self) -> bool {
+        matches!(self, Self::Arrival(_) | Self::Event { .. })
     }
 
     /// How many injections it makes; an upper limit if it may end early.

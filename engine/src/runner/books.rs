@@ -20,8 +20,8 @@ pub struct Books {
     first_progress: Vec<u64>,
     /// The same when all injections were made, or the trial was wound up.
     last_progress: Vec<u64>,
-    /// When the last injection was made.
-    last_made: Option<Instant>,
+    /// When the last injection was made for which the guest had to come to its place.
+    last_reached: Option<Instant>,
     /// When all injections were made.
     completed: Option<Instant>,
 }
@@ -37,9 +37,14 @@ impl Books {
         self.made.values().sum()
     }
 
-    /// When the last injection was made, if any.
-    pub fn last_made(&self) -> Option<Instant> {
-        self.last_made
+    /// The guest has come to the place of an injection that was made.
+    pub fn reach(&mut self) {
+        self.last_reached = Some(Instant::now());
+    }
+
+    /// When it last did, if ever.
+    pub fn last_reached(&self) -> Option<Instant> {
+        self.last_reached
     }
 
     /// When all injections were made, if they are.
@@ -57,7 +62,6 @@ impl Books {
     /// Writes an injection down that was made.
     pub fn note(&mut self, recording: &mut Recording, action: ActionPlan, injection: Injection) {
         *self.made.entry(injection.spec).or_default() += 1;
-        self.last_made = Some(Instant::now());
         let list = match action {
             // An overflow is an NMI too.
             ActionPlan::Nmi | ActionPlan::PmuOverflow => &mut recording.injections,

@@ -4,24 +4,20 @@ use std::time::{Duration, Instant};
 
 use crate::plan::TrialPlan;
 
-/// Share of the run limit after which a trial in which no injection was made any more is wound up,
-/// so that it still ends in order and can say which ones are missing.
+/// Share of the run limit after which a trial in which the guest comes to no place of an injection any more is wound
+/// up, so that it still ends in order and can say which ones are missing.
 const WIND_UP: f64 = 0.7;
-/// A trial in which injections go on being made may take so many run limits: how fast they come is
-/// the machine's doing.
-const MOST_LIMITS: u32 = 4;
 
 /// How long a trial has taken, and may take.
 #[derive(Debug)]
 pub struct Clock {
     boot_limit: Duration,
     run_limit: Duration,
+    run_limit_in_all: Duration,
     settle: Duration,
     started: Instant,
     /// When the agent said Ready.
     running_since: Option<Instant>,
-    /// The same, or when the last injection was made.
-    came_on: Option<Instant>,
 }
 
 impl Clock {
@@ -30,10 +26,10 @@ impl Clock {
         Self {
             boot_limit: Duration::from_millis(plan.limits.boot_ms),
             run_limit: Duration::from_millis(plan.limits.run_ms),
+            run_limit_in_all: Duration::from_millis(plan.limits.run_ms_in_all()),
             settle: Duration::from_millis(plan.settle_ms),
             started: Instant::now(),
             running_since: None,
-            came_on: None,
         }
     }
 
@@ -45,12 +41,6 @@ impl Clock {
     /// The agent says Ready.
     pub fn run(&mut self, now: Instant) {
         self.running_since = Some(now);
-        self.came_on = Some(now);
-    }
-
-    /// The last injection was made `at` that time.
-    pub fn come_on(&mut self, at: Option<Instant>) {
-        self.came_on = self.came_on.max(at);
     }
 
     /// Whether the agent has said Ready.
@@ -68,16 +58,20 @@ impl Clock {
         (self.started.elapsed() > self.boot_limit).then_some(self.boot_limit)
     }
 
-    /// Whether the workload has run long enough; `injected`: when all injections were made.
-    pub fn is_enough(&self, injected: Option<Instant>) -> bool {
+    /// Whether the workload has run long enough; `injected`: when all injections were made; `reached`: when the guest
+    /// last came to the place of one.
+    pub fn is_enough(&self, injected: Option<Instant>, reached: Option<Instant>) -> bool {
         injected.is_some_and(|at| at.elapsed() > self.settle)
-            || longer_than(self.came_on, self.run_limit.mul_f64(WIND_UP))
+            || longer_than(
+                self.running_since.max(reached),
+                self.run_limit.mul_f64(WIND_UP),
+            )
     }
 
     /// Whether the trial is beyond its run limit.
-    pub fn run_over(&self) -> bool {
-        let most = self.run_limit.saturating_mul(MOST_LIMITS);
-        longer_than(self.came_on, self.run_limit) || longer_than(self.running_since, most)
+    pub fn run_over(&self, reached: Option<Instant>) -> bool {
+        longer_than(self.running_since.max(reached), self.run_limit)
+            || longer_than(self.running_since, self.run_limit_in_all)
     }
 }
 
@@ -95,27 +89,26 @@ mod tests {
         Clock {
             boot_limit: Duration::ZERO,
             run_limit: Duration::from_secs(1),
+            run_limit_in_all: Duration::from_secs(4),
             settle: Duration::ZERO,
             started: Instant::now(),
             running_since: began,
-            came_on: began,
         }
     }
 
     #[test]
     fn a_trial_without_injections_is_wound_up_and_then_given_up() {
         let states = [600, 800, 1100].map(after);
-        let said = states.map(|it| (it.is_enough(None), it.run_over()));
+        let said = states.map(|it| (it.is_enough(None, None), it.run_over(None)));
         assert_eq!(said, [(false, false), (true, false), (true, true)]);
     }
 
     #[test]
     fn injections_that_go_on_being_made_lengthen_a_trial_up_to_four_times() {
         for (ms, over) in [(1100, false), (3900, false), (4100, true)] {
-            let mut clock = after(ms);
-            clock.come_on(Some(Instant::now()));
-            clock.come_on(None);
-            assert_eq!((clock.is_enough(None), clock.run_over()), (false, over));
+            let (clock, now) = (after(ms), Some(Instant::now()));
+            let said = (clock.is_enough(None, now), clock.run_over(now));
+            assert_eq!(said, (false, over));
         }
     }
 }

@@ -221,6 +221,9 @@ impl<'p> Injector<'p> {
         };
         let recording = &mut driver.session.recording;
         self.books.note(recording, plan.action, injection);
+        if plan.trigger.waits_for_the_guest() {
+            self.books.reach();
+        }
     }
 
     /// Something was made or released: sees whether that was all, and stops at what is due next.

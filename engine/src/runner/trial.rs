@@ -206,14 +206,14 @@ impl<'p> Trial<'p> {
             }
             return Ok(());
         }
-        self.clock.come_on(self.injector.books.last_made());
-        let completed = self.injector.books.completed();
-        if !self.injector.is_closed() && self.clock.is_enough(completed) {
+        let books = &self.injector.books;
+        let (completed, reached) = (books.completed(), books.last_reached());
+        if !self.injector.is_closed() && self.clock.is_enough(completed, reached) {
             self.injector.close(&mut self.driver)?;
         }
         self.injector.thaw_late(&mut self.driver)?;
         self.injector.let_go_late(&mut self.driver)?;
-        if self.clock.run_over() {
+        if self.clock.run_over(reached) {
             self.end = Some(self.driver.out_of_time()?);
         }
         Ok(())

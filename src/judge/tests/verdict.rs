@@ -359,8 +359,7 @@ fn other_ends() {
         (
             TrialEnd::Timeout,
             Outcome::Timeout,
-            "still running 20000 ms after its last injection, or after four times that in all; see the \
-             scenario's `timeout`",
+            "still running: its `timeout` is over, 20000 ms from the last place that it came to, or 80000 ms in all",
         ),
         (
             TrialEnd::BootError {
