@@ -50,8 +50,7 @@ fn a_window_of_three_instructions_is_found_on_the_stock_kernel() {
         .lines()
         .skip_while(|line| !line.contains("the path around point"));
     assert_eq!(path.nth(3).map(|line| &line[..4]), Some("  > "), "{shown}");
-    // As tests/reproducers.rs builds it.
-    let mended = unwindlab(&["replay", file, "--source", "debian", "--patch", "fix:all"]);
+    let mended = unwindlab(&["replay", file, "--source", "debian", "--patch", "fix:F001"]);
     assert!(mended.status.success(), "{}", said(&mended));
     assert!(said(&mended).contains("passes at"), "{}", said(&mended));
 }

@@ -118,9 +118,10 @@ type JudgeLog = fn(&Lab<'_>, &mut Tally);
 const OF_CLIENTS: &[&str] = &[
     "C1", "C2", "C3", "C4", "C7", "M1", "M2", "M3", "M4", "S1", "S2", "S3", "S4", "D1", "X1", "X4",
 ];
-/// Those of them that need each answer to have been written, where nothing says when the client was cancelled; and where
-/// notes say it.
-const OF_ALL_ANSWERS: [&[&str]; 2] = [&["M1", "X1"], &["X1"]];
+/// Those of them that need each answer to have been written.
+const OF_ALL_ANSWERS: &[&str] = &["M1", "X1"];
+/// Those of these that heed the notes of when a client was cancelled.
+const HEEDS_NOTES: &[&str] = &["M1"];
 /// Those of them that need each request to have been written.
 const OF_ALL_REQUESTS: &[&str] = &["C7", "M1", "M3", "X1"];
 
@@ -198,12 +199,8 @@ impl Invariant {
         };
         let beside = OnceCell::new();
         for view in evidence.views() {
-            let [unless_noted, in_any_case] = OF_ALL_ANSWERS;
-            let of_all_answers = match view.replaced {
-                true => in_any_case,
-                false => unless_noted,
-            };
-            if (view.cancels && of_all_answers.contains(&self.id))
+            let heeds_cancellation = view.replaced && HEEDS_NOTES.contains(&self.id);
+            if (view.cancels && OF_ALL_ANSWERS.contains(&self.id) && !heeds_cancellation)
                 || (view.loses && OF_ALL_REQUESTS.contains(&self.id))
                 // The second one may be another registration's, and the note of that lost.
                 || (view.loses && view.replaced && OF_NO_SECOND.contains(&self.id))

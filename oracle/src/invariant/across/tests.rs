@@ -340,8 +340,8 @@ fn what_an_instance_that_was_removed_has_asked_for_need_not_come() {
     assert!(!falls(&fallen, "M1"), "{fallen:#?}");
 }
 
-/// Instance a is cancelled from `clears` to `cleared`, so many ns behind its first request, which is not answered.
-fn unanswered(clears: Option<u64>, cleared: Option<u64>) -> Check {
+/// Instance a is cancelled from `may_end` to `cleared`, so many ns behind its first request, which is not answered.
+fn unanswered(may_end: Option<u64>, cleared: Option<u64>) -> Check {
     let mut trace = mirrored(two_entries());
     let tracefs = trace.tracefs.as_mut().unwrap();
     tracefs.clients[0].cancels = true;
@@ -356,7 +356,7 @@ fn unanswered(clears: Option<u64>, cleared: Option<u64>) -> Check {
         ..asked.clone()
     };
     let notes = [
-        clears.map(|by| note(by, TracefsKind::MayEnd)),
+        may_end.map(|by| note(by, TracefsKind::MayEnd)),
         cleared.map(|by| note(by, TracefsKind::Cleared)),
     ];
     tracefs.events.extend(notes.into_iter().flatten());
@@ -370,8 +370,8 @@ fn what_was_asked_for_in_an_entry_that_was_over_before_a_cancellation_must_come(
     assert!(violated(unanswered(None, None)));
     assert!(violated(unanswered(Some(100_000), Some(100_001))));
     // At once, without an end, without a known begin.
-    for (clears, cleared) in [(Some(1), Some(2)), (Some(1), None), (None, Some(100_000))] {
-        let check = unanswered(clears, cleared);
+    for (may_end, cleared) in [(Some(1), Some(2)), (Some(1), None), (None, Some(100_000))] {
+        let check = unanswered(may_end, cleared);
         let Check::Holds { undecided, .. } = check else {
             panic!("{check:?}");
         };

@@ -55,7 +55,7 @@ use names::KernelNames;
 pub(super) use order::before;
 pub(super) use role::{
     Role, announced_spec, asks_of_cpu, asks_of_process, has_side_band_bit, kernel_limit, receivers,
-    role, spec, spec_role,
+    role, spec, spec_number, spec_role,
 };
 pub(super) use stacks::{at_leaf, difference, expected, flaw};
 pub(super) use syscalls::Syscalls;
@@ -194,11 +194,15 @@ impl<'t> Evidence<'t> {
         }
         let mut parts: BTreeMap<Option<u32>, Exchange<'t>> = BTreeMap::new();
         for request in &exchange.requests {
-            let part = parts.entry(self.spec(request.event)).or_default();
+            let part = parts
+                .entry(spec_number(self.trace, request.event))
+                .or_default();
             part.requests.push(*request);
         }
         for answer in &exchange.answers {
-            let part = parts.entry(self.spec(answer.event)).or_default();
+            let part = parts
+                .entry(spec_number(self.trace, answer.event))
+                .or_default();
             part.answers.push(*answer);
         }
         parts.into_values().map(Cow::Owned).collect()
@@ -207,7 +211,8 @@ impl<'t> Evidence<'t> {
     /// Whether the client of a request may have been cancelled, or its tracing may have ended, before the request's entry was
     /// over.
     pub(super) fn may_be_cancelled(&self, request: &Request<'t>) -> bool {
-        let from = { self.spec(request.event) }.and_then(|spec| self.cancelled?.get(&spec));
+        let from =
+            spec_number(self.trace, request.event).and_then(|spec| self.cancelled?.get(&spec));
         let Some(&from) = from else {
             return false;
         };
@@ -217,10 +222,6 @@ impl<'t> Evidence<'t> {
             .take_while(|it| it.time.is_none_or(|time| time < from))
             .any(|it| facts.separated(request.event, it).is_some());
         !over
-    }
-
-    fn spec(&self, event: &Event) -> Option<u32> {
-        Some(self.trace.session.get(event.event?)?.spec)
     }
 
     /// What the lab client's log proves; `None` for a trial without one.

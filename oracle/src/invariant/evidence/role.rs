@@ -22,6 +22,11 @@ pub(crate) enum Role {
     Other,
 }
 
+/// The number of the spec that the event which wrote a record was opened with: the same on every CPU.
+pub(crate) fn spec_number(trace: &Trace, event: &Event) -> Option<u32> {
+    Some(trace.session.get(event.event?)?.spec)
+}
+
 /// The spec that the event which wrote a record was opened with.
 pub(crate) fn spec<'t>(trace: &'t Trace, event: &Event) -> Option<&'t EventSpec> {
     announced_spec(trace, trace.session.get(event.event?)?)

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::role::{Role, role};
+use super::role::{Role, role, spec_number};
 use crate::trace::{Event, EventKind, Trace};
 
 /// One life of a tid.
@@ -163,7 +163,7 @@ impl Tasks {
 }
 
 fn mark_of(trace: &Trace, event: &Event) -> Option<(u32, Mark)> {
-    let by = || Some(trace.session.get(event.event?)?.spec);
+    let by = || spec_number(trace, event);
     match &event.kind {
         EventKind::Fork { tid, .. } => Some((*tid, Mark::Forked(by()))),
         EventKind::Exit { tid, .. } => Some((*tid, Mark::Exited(by()))),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::Evidence;
+use crate::invariant::evidence::{Evidence, spec_number};
 
 /// M2. No event writes two D of one cookie. Two events that receive record 22 and share a ring
 /// write one each into it, so the event counts, not the ring; where the record does not name its
@@ -18,9 +18,8 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         let mut of: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for answer in &exchange.answers {
             let event = answer.event;
-            let spec = event.event.and_then(|at| trace.session.get(at));
-            let key = match spec {
-                Some(open) => (Some(open.spec), None),
+            let key = match spec_number(trace, event) {
+                Some(spec) => (Some(spec), None),
                 None => (None, Some(event.ring)),
             };
             of.entry(key).or_default().push(answer);

@@ -131,8 +131,8 @@ fn only_the_agents_texts_say_that_the_option_was_cleared() {
         body.resize(body.len().next_multiple_of(4), 0);
         event(1, &body)
     };
-    let [clears, cleared] = [MAY_END, CLEARED].map(|it| format!("{it}\n"));
-    let texts = [clears, cleared, "hello\n".to_owned(), String::new()];
+    let [may_end, cleared] = [MAY_END, CLEARED].map(|it| format!("{it}\n"));
+    let texts = [may_end, cleared, "hello\n".to_owned(), String::new()];
     let (trace, complaints) = decoded(page(1000, &texts.map(|it| marker(&it))));
     assert!(complaints.is_empty(), "{complaints:?}");
     let kinds: Vec<_> = trace.events.into_iter().map(|it| it.kind).collect();
