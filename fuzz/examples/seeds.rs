@@ -111,6 +111,10 @@ fn cut(mut it: Recording) -> Recording {
     it.injections.truncate(6);
     it.program.stacks.truncate(6);
     if let Some(witness) = &mut it.witness {
+        // Most returns are of tasks that wrote nothing.
+        witness
+            .returns
+            .dedup_by(|it, before| it.heads == before.heads);
         witness.returns.truncate(6);
     }
     it.survey.truncate(6);

@@ -9,6 +9,7 @@
 //!
 //! [`Machine::watch_returns`]: unwindlab_vmm::Machine::watch_returns
 
+use unwindlab_oracle::trace::tracefs::Position;
 use unwindlab_oracle::trace::witness::{UserReturn, Witness, Written};
 use unwindlab_vmm::{ReturnNote, ReturnWatch};
 
@@ -56,6 +57,7 @@ impl Driver {
             sites: plan.sites,
             current: self.symbols.current_task,
             words,
+            filled: self.session.tracefs_words(),
             most: usize::try_from(plan.most).unwrap_or(usize::MAX),
         });
         match watched {
@@ -87,8 +89,11 @@ impl Driver {
         let (rings, log) = self.session.head_words();
         let memory = self.machine.memory();
         let load = |at: u64| memory.load_u64(at).unwrap_or(0);
+        let buffers = self.session.tracefs_positions(memory);
+        let buffers = buffers.iter().map(Position::offset);
+        let heads = rings.into_iter().map(load).chain(buffers);
         Written {
-            heads: self.session.forwards(rings.into_iter().map(load)),
+            heads: self.session.forwards(heads),
             log: log.map_or(0, load),
         }
     }
@@ -246,10 +251,12 @@ fn places(task: &[u8], tid: Option<u32>, tgid: u32) -> Vec<u64> {
 fn user_return(note: &ReturnNote, rings: usize) -> Option<Option<UserReturn>> {
     let words = note.words.iter().copied();
     let tid = note.field?;
+    let buffers = note.filled.iter();
+    let buffers = buffers.map(|(number, word)| Position::at(*number, *word).offset());
     Some((!note.interrupted).then(|| UserReturn {
         vcpu: u32::from(note.vcpu),
         tid,
-        heads: words.clone().take(rings).collect(),
+        heads: words.clone().take(rings).chain(buffers).collect(),
         log: { words }.nth(rings).unwrap_or(0),
         rip: note.rip,
     }))
@@ -277,6 +284,7 @@ mod tests {
             interrupted: false,
             rip: 0x40,
             words: vec![8, 16, 3],
+            filled: Vec::new(),
         };
         let (heads, log) = (vec![8, 16], 3);
         let noted = UserReturn {

@@ -54,6 +54,7 @@ use serde::{Deserialize, Serialize};
 
 use evidence::Beside;
 use evidence::lab::Lab;
+use evidence::views::View;
 
 /// What an invariant says of a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -118,13 +119,10 @@ type JudgeLog = fn(&Lab<'_>, &mut Tally);
 const OF_CLIENTS: &[&str] = &[
     "C1", "C2", "C3", "C4", "C7", "M1", "M2", "M3", "M4", "S1", "S2", "S3", "S4", "D1", "X1", "X4",
 ];
-/// Those of them that need each answer to have been written.
+/// Those of them that need each answer to have been written, or to know from when on that need not be so.
 const OF_ALL_ANSWERS: &[&str] = &["M1", "X1"];
-/// Those of these that heed the notes of when a client was cancelled.
-const HEEDS_NOTES: &[&str] = &["M1"];
 /// Those of them that need each request to have been written.
-const OF_ALL_REQUESTS: &[&str] = &["C7", "M1", "M3", "X1"];
-
+const OF_ALL_REQUESTS: &[&str] = &["C7", "M3"];
 /// Those of them of which the evidence is that no second answer was written.
 const OF_NO_SECOND: &[&str] = &["M2"];
 
@@ -199,15 +197,12 @@ impl Invariant {
         };
         let beside = OnceCell::new();
         for view in evidence.views() {
-            let heeds_cancellation = view.replaced && HEEDS_NOTES.contains(&self.id);
-            if (view.cancels && OF_ALL_ANSWERS.contains(&self.id) && !heeds_cancellation)
-                || (view.loses && OF_ALL_REQUESTS.contains(&self.id))
-                // The second one may be another registration's, and the note of that lost.
-                || (view.loses && view.replaced && OF_NO_SECOND.contains(&self.id))
-            {
+            let mut own = Tally::new(self.id, self.lacking);
+            if let Some(why) = self.cannot_judge(view) {
+                own.excuse(why.to_owned());
+                tally.absorb(&view.name, own, |_| Vec::new());
                 continue;
             }
-            let mut own = Tally::new(self.id, self.lacking);
             judge(&evidence.of_view(view), &mut own);
             if view.loses && OF_NO_SECOND.contains(&self.id) {
                 own.doubt("events of an instance were lost");
@@ -217,6 +212,21 @@ impl Invariant {
                 beside.of(view, violation)
             });
         }
+    }
+
+    /// Why what a client of tracefs wrote is no evidence of this.
+    fn cannot_judge(&self, view: &View) -> Option<&'static str> {
+        let needs = |list: &[&str]| list.contains(&self.id);
+        if needs(OF_ALL_ANSWERS) && view.cancels && !view.replaced {
+            return Some("not judged: what a client that is removed asked for need not come");
+        }
+        if needs(OF_ALL_ANSWERS) && view.loses && !view.loses_late {
+            return Some("not judged: it lost events, nobody knows when");
+        }
+        // The second one may be another registration's, and the note of that lost.
+        let of_no_second = needs(OF_NO_SECOND) && view.replaced;
+        let needs_all = needs(OF_ALL_REQUESTS) || of_no_second;
+        (view.loses && needs_all).then_some("not judged: it lost events")
     }
 
     /// Judges a trace.

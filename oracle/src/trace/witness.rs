@@ -9,7 +9,7 @@
 //!
 //! The VMM itself executes each instruction by which the kernel returns to user mode. Just before,
 //! with the vCPU stopped at that instruction, it reads which task is current there, the
-//! `data_head` of every ring, and the head of the lab client's log. Nothing happens on that vCPU
+//! `data_head` of every ring, how far each mapped buffer of tracefs is written, and the head of the lab client's log. Nothing happens on that vCPU
 //! between the reading and the first user instruction, or the interrupt that comes in its place.
 //!
 //! A return with an interrupt or NMI pending that is taken before the first user instruction is left
@@ -36,6 +36,10 @@
 //! - *In the lab client's log*: a slot is reserved by one atomic addition to the head, by the
 //!   task, or by an NMI or interrupt on its CPU, which is over by then. So T's slots below the head
 //!   are those that T reserved before, all of them finished.
+//! - *In a buffer of tracefs*: as in a ring. `ring_buffer_lock_reserve()` disables preemption, and the outermost writer on
+//!   that CPU brings the words of committed bytes up to the last event (`rb_end_commit()`, `rb_set_commit_to_write()`,
+//!   kernel/trace/ring_buffer.c, 7.3). Nobody reads the buffer and it does not overwrite, so that its sub-buffers fill in
+//!   their order.
 //!
 //! So a record of T that ends at or below the head was written before the return, and any other
 //! one after it. Of records of other tasks only one direction holds: what ends at or below the
@@ -52,7 +56,8 @@ use super::model::Event;
 /// How much had been written at some moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Written {
-    /// `data_head` of every ring, in the order of [`Trace::rings`](super::Trace::rings).
+    /// `data_head` of every ring, in the order of [`Trace::rings`](super::Trace::rings); behind them how far each mapped
+    /// buffer of tracefs was written, as [`Position::offset`](super::tracefs::Position::offset) says.
     pub heads: Vec<u64>,
     /// Slots of the lab client's log that were reserved; 0 without a log.
     pub log: u64,
@@ -65,7 +70,7 @@ pub struct UserReturn {
     pub vcpu: u32,
     /// The task.
     pub tid: u32,
-    /// `data_head` of every ring, in the order of [`Trace::rings`](super::Trace::rings).
+    /// As [`Written::heads`].
     pub heads: Vec<u64>,
     /// Slots of the lab client's log that were reserved; 0 without a log.
     pub log: u64,

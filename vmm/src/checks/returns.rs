@@ -90,6 +90,7 @@ fn watched() -> Result<Machine, Failure> {
         sites: vec![UPPER_HALF + ADDRESS + 0x80],
         current: 0,
         words: Vec::new(),
+        filled: Vec::new(),
         most: 10,
     })?;
     Ok(machine)

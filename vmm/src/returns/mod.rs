@@ -54,6 +54,8 @@ pub struct ReturnWatch {
     pub current: u64,
     /// Guest-physical addresses of words to read, which are 8-byte aligned.
     pub words: Vec<u64>,
+    /// Lists of such words, of which the guest makes one after the other nonzero.
+    pub filled: Vec<Vec<u64>>,
     /// Most returns to note. None is noted after so many.
     pub most: usize,
 }
@@ -73,12 +75,16 @@ pub struct ReturnNote {
     pub rip: u64,
     /// The words; 0 for one that is not in RAM.
     pub words: Vec<u64>,
+    /// Number and value of the last word of each list that is not 0; number 0 and value 0 where all are.
+    pub filled: Vec<(usize, u64)>,
 }
 
 /// The notes so far.
 #[derive(Debug, Default)]
 struct Notebook {
     notes: Vec<ReturnNote>,
+    /// The last word of each list that was not 0, so that a note reads few of them.
+    last: Vec<usize>,
     /// A return was not noted.
     is_full: bool,
 }
@@ -209,6 +215,11 @@ impl Returns {
         // With the lock held: a later note never has an older word.
         let words = self.watch.words.iter();
         let words = words.map(|at| memory.load_u64(*at).unwrap_or(0)).collect();
+        let lists = &self.watch.filled;
+        notebook.last.resize(lists.len(), 0);
+        let last = lists.iter().zip(&mut notebook.last);
+        let filled = last.map(|(list, last)| last_filled(memory, list, last));
+        let filled = filled.collect();
         notebook.notes.push(ReturnNote {
             vcpu,
             current,
@@ -216,9 +227,26 @@ impl Returns {
             interrupted,
             rip,
             words,
+            filled,
         });
         Ok(())
     }
+}
+
+/// Number and value of the last word of a list that is not 0. The search begins at where it ended before, which may be too
+/// far: memory is put back meanwhile.
+fn last_filled(memory: &Memory, list: &[u64], last: &mut usize) -> (usize, u64) {
+    let value = |at: usize| {
+        let address = list.get(at);
+        address.map_or(0, |address| memory.load_u64(*address).unwrap_or(0))
+    };
+    while *last > 0 && value(*last) == 0 {
+        *last -= 1;
+    }
+    while value(*last + 1) != 0 {
+        *last += 1;
+    }
+    (*last, value(*last))
 }
 
 /// After `iret` a vCPU takes NMIs.
@@ -265,4 +293,30 @@ fn read(memory: &Memory, sregs: &kvm_sregs, address: u64, into: &mut [u8]) -> Op
         Translation::Nowhere | Translation::OtherPaging => None,
     });
     memory.read(found.next()?, into).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_word_that_is_not_0_is_found_again_where_memory_was_put_back() {
+        let memory = Memory::new(4).unwrap();
+        let list = [0x1000, 0x2000, 0x3000];
+        let mut last = 0;
+        let mut found = |changes: &[(u64, u64)]| {
+            for &(at, value) in changes {
+                memory.store_u64(at, value).unwrap();
+            }
+            last_filled(&memory, &list, &mut last)
+        };
+        assert_eq!(found(&[]), (0, 0));
+        assert_eq!(found(&[(0x1000, 7)]), (0, 7));
+        assert_eq!(found(&[(0x2000, 8), (0x3000, 9)]), (2, 9));
+        assert_eq!(found(&[(0x3000, 10)]), (2, 10));
+        assert_eq!(found(&[(0x3000, 0), (0x2000, 0)]), (0, 7));
+        assert_eq!(found(&[(0x1000, 0)]), (0, 0));
+        assert_eq!(last_filled(&memory, &[], &mut 3), (0, 0));
+        assert_eq!(last_filled(&memory, &[u64::MAX], &mut 0), (0, 0));
+    }
 }

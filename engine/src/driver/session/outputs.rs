@@ -35,16 +35,15 @@ impl AgentSession {
         }
     }
 
-    /// The heads of all rings, in streams that count up.
+    /// The heads of all rings, in streams that count up. Whatever is behind them stays as it is.
     pub fn forwards(&self, heads: impl IntoIterator<Item = u64>) -> Vec<u64> {
-        let rings = self.recording.rings.iter();
-        let heads = rings.zip(heads);
+        let mut heads: Vec<u64> = heads.into_iter().collect();
+        for (ring, head) in self.recording.rings.iter().zip(&mut heads) {
+            if ring.backward {
+                *head = head.wrapping_neg();
+            }
+        }
         heads
-            .map(|(ring, head)| match ring.backward {
-                true => head.wrapping_neg(),
-                false => head,
-            })
-            .collect()
     }
 
     /// What is new behind the cursor in the rings as far as they were drained, and in the lab
@@ -89,6 +88,11 @@ impl AgentSession {
         if let (Some(log), Some(held)) = (&mut self.recording.tracefs, held) {
             log.held = held;
         }
+    }
+
+    /// Guest-physical addresses of the words that say how far each sub-buffer of each mapped buffer of tracefs is written.
+    pub fn tracefs_words(&self) -> Vec<Vec<u64>> {
+        self.tracefs.iter().map(Position::words).collect()
     }
 
     /// How far each mapped buffer of tracefs is written.

@@ -340,6 +340,42 @@ fn what_an_instance_that_was_removed_has_asked_for_need_not_come() {
     assert!(!falls(&fallen, "M1"), "{fallen:#?}");
 }
 
+/// What instance a has asked for first is not answered, and its buffer may be full from so many ns behind that on, or nobody knows when.
+fn unanswered_and_lost(full: Option<u64>) -> Check {
+    let mut trace = mirrored(two_entries());
+    let tracefs = trace.tracefs.as_mut().unwrap();
+    let first = tracefs.events.iter().position(|it| of_a(it, true)).unwrap();
+    tracefs.events.remove(first);
+    let asked = tracefs.events.iter().find(|it| of_a(it, false)).unwrap();
+    let from = full.map(|by| asked.time + by);
+    tracefs.clients[0].lost = u64::MAX;
+    tracefs.clients[0].full_from = from;
+    check("M1", &trace)
+}
+
+#[test]
+fn what_was_asked_for_before_a_buffer_was_full_must_come() {
+    let long_after = unanswered_and_lost(Some(100_000));
+    assert!(matches!(long_after, Check::Violated(_)), "{long_after:?}");
+    let mut undecided_of = Vec::new();
+    for full in [Some(1), None] {
+        let check = unanswered_and_lost(full);
+        let Check::Holds {
+            undecided, excused, ..
+        } = check
+        else {
+            panic!("{check:?}");
+        };
+        undecided_of.push(undecided);
+        let is_told = excused
+            .iter()
+            .any(|it| it.starts_with("instance a: not judged"));
+        assert_eq!(is_told, full.is_none(), "{excused:?}");
+    }
+    // The one that may have been lost, and the two behind it, whose entries are not known.
+    assert_eq!(undecided_of[0], undecided_of[1] + 3);
+}
+
 /// Instance a is cancelled from `may_end` to `cleared`, so many ns behind its first request, which is not answered.
 fn unanswered(may_end: Option<u64>, cleared: Option<u64>) -> Check {
     let mut trace = mirrored(two_entries());

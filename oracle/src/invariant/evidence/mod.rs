@@ -174,12 +174,13 @@ impl<'t> Evidence<'t> {
         self.all_clients.get_or_init(view).as_ref()
     }
 
-    /// What a view proves.
+    /// What a view proves. The lab client's log says there what that client asked of a task, and is not judged again.
     pub(super) fn of_view<'v>(&'v self, view: &'v View) -> Evidence<'v> {
         Evidence {
             names: self.names,
             code: self.code,
             cancelled: Some(&view.cancelled),
+            lab: OnceCell::from(None),
             ..Evidence::new(&view.trace)
         }
     }
@@ -208,8 +209,12 @@ impl<'t> Evidence<'t> {
         parts.into_values().map(Cow::Owned).collect()
     }
 
-    /// Whether the client of a request may have been cancelled, or its tracing may have ended, before the request's entry was
-    /// over.
+    /// What [`Self::may_be_cancelled`] says, in words.
+    pub(super) const MAY_BE_CANCELLED: &'static str = "the instance may have been cancelled, its tracing ended, or its buffer \
+                                                       full, before the entry was over";
+
+    /// Whether the client of a request may have been cancelled, its tracing may have ended, or its buffer may have been full,
+    /// before the request's entry was over.
     pub(super) fn may_be_cancelled(&self, request: &Request<'t>) -> bool {
         let from =
             spec_number(self.trace, request.event).and_then(|spec| self.cancelled?.get(&spec));

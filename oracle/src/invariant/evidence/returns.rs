@@ -17,8 +17,8 @@ impl<'t> Returns<'t> {
     pub fn new(trace: &'t Trace) -> Self {
         let rings = trace.rings.len();
         let of_all = |it: &&Witness| {
-            let looked = |heads: &Vec<u64>| heads.len() == rings;
-            looked(&it.begin.heads) && it.returns.iter().all(|one| looked(&one.heads))
+            let looked = it.begin.heads.len();
+            looked >= rings && it.returns.iter().all(|one| one.heads.len() == looked)
         };
         let witness = trace.witness.as_ref().filter(of_all);
         let mut returns = Self {
@@ -29,6 +29,13 @@ impl<'t> Returns<'t> {
             returns.of.entry(one.tid).or_default().push(one);
         }
         returns
+    }
+
+    /// The place of a buffer of tracefs among all that the witness looked at; `None` where it did not look at it.
+    pub fn buffer(&self, rings: usize, buffer: usize) -> Option<usize> {
+        let at = rings.checked_add(buffer)?;
+        let looked = self.witness?.begin.heads.len();
+        (at < looked).then_some(at)
     }
 
     /// How many noted returns of its task lie before a record. `None` where one may be missing

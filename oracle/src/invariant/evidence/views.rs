@@ -4,9 +4,10 @@
 //! In such a trace a request of the client is a sample with its cookie, and a stack is a record 22. perf's
 //! own samples stay, without their cookies, and so do its other records: they say what tasks did.
 //!
-//! The witness notes how much of each ring was written at a return to user mode, and knows nothing of
-//! tracefs. But perf's records of the same task do: what lies between two of them with no return in between
-//! has none before it either. So such an event is placed where the later one of them is.
+//! The witness notes how much of each mapped buffer of tracefs was written at a return to user mode, as it does of each ring of
+//! perf ([`Written::heads`](crate::trace::witness::Written::heads)), so such a buffer is one more ring there. It knows nothing of the
+//! others. But perf's records of the same task do: what lies between two of them with no return in between
+//! has none before it either. So an event of another buffer is placed where the later one of them is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,10 +33,13 @@ pub(crate) struct View {
     pub cancels: bool,
     /// It is registered anew in the same buffer: after each [`TracefsKind::Cleared`] it is another client.
     pub replaced: bool,
-    /// By the event of the plan that stands for a registration: from which time on it may be cancelled, or its tracing over.
+    /// By the event of the plan that stands for a registration: from which time on it may be cancelled, its tracing over, or
+    /// its buffer full.
     pub cancelled: BTreeMap<u32, u64>,
     /// Some of what it wrote is lost.
     pub loses: bool,
+    /// It lost nothing before the times in [`Self::cancelled`].
+    pub loses_late: bool,
 }
 
 /// A view for each client of tracefs.
@@ -53,6 +57,7 @@ pub(crate) fn of_each(trace: &Trace) -> Vec<View> {
             replaced: client.registers_anew(),
             cancelled,
             loses: client.lost > 0,
+            loses_late: client.full_from.is_some(),
         }
     };
     tracefs.clients.iter().enumerate().map(view).collect()
@@ -69,6 +74,7 @@ pub(crate) fn of_all(trace: &Trace) -> Option<View> {
         cancels: tracefs.clients.iter().any(|it| it.cancels),
         replaced: tracefs.clients.iter().any(TracefsClient::registers_anew),
         loses: tracefs.clients.iter().any(|it| it.lost > 0),
+        loses_late: false,
     })
 }
 
@@ -102,7 +108,6 @@ pub(crate) fn ring(trace: &Trace, client: usize, cpu: u32) -> u32 {
 fn seen_by(trace: &Trace, places: &Places<'_>, only: Option<usize>) -> (Trace, BTreeMap<u32, u64>) {
     let mut view = Trace {
         tracefs: None,
-        lab: None,
         ..trace.clone()
     };
     if only.is_some() {
@@ -118,6 +123,9 @@ fn seen_by(trace: &Trace, places: &Places<'_>, only: Option<usize>) -> (Trace, B
         let spec = *specs.entry((event.client, number)).or_insert_with(|| {
             let spec = spec(&mut view, trace, event.client);
             let from = places.registrations.cancelled_from(event.client, number);
+            let clients = trace.tracefs.iter().flat_map(|it| &it.clients);
+            let full = { clients }.nth(event.client).and_then(|it| it.full_from);
+            let from = from.into_iter().chain(full).min();
             cancelled.extend(from.and_then(|from| Some((u32::try_from(spec).ok()?, from))));
             spec
         });
@@ -225,6 +233,7 @@ fn forget_cookie(event: &mut Event) {
 /// perf's records of each task, by time.
 #[derive(Debug)]
 struct Places<'t> {
+    rings: usize,
     returns: Returns<'t>,
     registrations: Registrations,
     of: BTreeMap<u32, Vec<&'t Event>>,
@@ -248,6 +257,7 @@ impl<'t> Places<'t> {
             list.sort_by_key(|it| it.time);
         }
         Self {
+            rings: trace.rings.len(),
             returns: Returns::new(trace),
             registrations: Registrations::new(trace),
             of,
@@ -264,6 +274,18 @@ impl<'t> Places<'t> {
         let (earlier, later) = (list.get(from.checked_sub(1)?)?, list.get(after)?);
         let [i, j] = [earlier, later].map(|it| self.returns.before(it));
         (i.is_some() && i == j).then_some(*later)
+    }
+
+    /// Where an event is, for the witness: among all that it looked at, its first byte there, and how many.
+    fn place(&self, event: &TracefsEvent) -> (usize, u64, u16) {
+        if let Some(at) = self.returns.buffer(self.rings, event.buffer) {
+            return (at, event.start, event.size);
+        }
+        match self.neighbour(event) {
+            Some(it) => (it.ring_index, it.start, it.size),
+            // Nowhere where the witness looked.
+            None => (usize::MAX, 0, 0),
+        }
     }
 
     /// The record that perf would have written.
@@ -284,21 +306,20 @@ impl<'t> Places<'t> {
             }
             TracefsKind::MayEnd | TracefsKind::Cleared | TracefsKind::Other { .. } => return None,
         };
-        let neighbour = self.neighbour(event);
+        let (ring_index, start, size) = self.place(event);
         Some(Event {
             index: 0,
             ring,
             cpu: event.cpu,
-            // A ring that no note of the witness has.
-            ring_index: neighbour.map_or(usize::MAX, |it| it.ring_index),
+            ring_index,
             position: event.position,
-            start: neighbour.map_or(0, |it| it.start),
+            start,
             time: Some(event.time),
             event: Some(open),
             pid: self.pids.get(&event.tid).copied(),
             tid: Some(event.tid),
             misc: 0,
-            size: neighbour.map_or(0, |it| it.size),
+            size,
             kind,
         })
     }

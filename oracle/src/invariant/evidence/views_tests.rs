@@ -30,6 +30,9 @@ fn with_a(kit: &Kit, written: &[(usize, u64, TracefsKind)]) -> Trace {
         cpu: trace.events[*behind].cpu,
         // It says nothing of perf's rings.
         position: 1000,
+        buffer: usize::MAX,
+        start: 0,
+        size: 0,
         time: trace.events[*behind].time.unwrap() + by,
         tid: 1001,
         kind: kind.clone(),
@@ -167,4 +170,32 @@ fn t1_another_cookie_before_the_answer() {
     );
     // What another task was answered ends nothing.
     assert_eq!(judged("T1", &of(1002)), (0, 1, false));
+}
+
+/// A buffer that the witness looked at is one more ring.
+#[test]
+fn a_buffer_that_was_looked_at_shows_itself_what_came_before_a_return() {
+    let of = |returns: &[u64]| {
+        let mut kit = Kit::new(1);
+        kit.witness();
+        let first = kit.kernel_only(0, 1001);
+        for _ in returns {
+            kit.returns(0, 1001);
+        }
+        let mut trace = with_a(&kit, &[(first, 1, request(C)), (first, 2, stack(C))]);
+        let events = &mut trace.tracefs.as_mut().unwrap().events;
+        for (event, start) in events.iter_mut().zip([0, 16]) {
+            (event.buffer, event.start, event.size) = (0, start, 16);
+        }
+        let witness = trace.witness.as_mut().unwrap();
+        witness.begin.heads.push(0);
+        for (one, written) in witness.returns.iter_mut().zip(returns) {
+            one.heads.push(*written);
+        }
+        judged("M1", &trace)
+    };
+    assert_eq!(of(&[32]), (1, 0, false));
+    // What is asked for behind the exit work is answered behind one return.
+    assert_eq!(of(&[16, 32]), (0, 1, false));
+    assert_eq!(of(&[16, 16, 32]), (0, 0, true));
 }

@@ -12,7 +12,8 @@ use crate::invariant::evidence::{Answer, Evidence, Exchange, Facts, Relation, Re
 /// proved to be of another entry, that is a violation; the rest is undecided.
 ///
 /// An instance of tracefs that is cancelled and registered anew is another client each time. Where it may have been cancelled,
-/// or its tracing may have ended, before the entry of an unanswered request was over, that is undecided.
+/// its tracing may have ended, or its buffer may have been full, before the entry of an unanswered request was over, that is
+/// undecided.
 ///
 /// Excuses: XA, XC and XD, as `Facts::unanswered` proves them. Without an event that receives
 /// record 22 nothing can be judged.
@@ -52,9 +53,7 @@ fn missing<'t>(evidence: &Evidence<'t>, tally: &mut Tally, cookie: u64, exchange
         return tally.undecided(why);
     }
     if evidence.may_be_cancelled(last) {
-        return tally.undecided(
-            "the instance may have been cancelled, or its tracing ended, before the entry was over",
-        );
+        return tally.undecided(Evidence::MAY_BE_CANCELLED);
     }
     let message = format!(
         "no record 22 for cookie {cookie:#x} of task {} ({} samples)",

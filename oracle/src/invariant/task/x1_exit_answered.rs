@@ -1,7 +1,7 @@
 //! X1: an entry that ends in exit is answered before the mm goes, with a real stack.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Answer, Evidence, Facts, before, flaw};
+use crate::invariant::evidence::{Answer, Evidence, Exchange, Request, before, flaw};
 
 /// Functions that do not return: who is in one leaves no more for user mode (kernel/exit.c, 7.2).
 const NO_RETURN: [&str; 6] = [
@@ -22,6 +22,9 @@ const NO_RETURN: [&str; 6] = [
 /// which `perf_event_exit_task` writes just before; a kernel may answer before it.) Each must have
 /// at least the user instruction pointer. Judges the last cookie of a task that exited too: it must
 /// have a D, unless data was lost (XA).
+///
+/// An instance of tracefs that is cancelled and registered anew is another client each time. Where its last request may have been
+/// made too late for an answer, as of M1, that is undecided.
 ///
 /// Evidence is such a D that shows a whole stack which is known by construction: a walk without the
 /// task's mm cannot show it. Other frames may be made up, and are undecided. Any other D before the
@@ -57,7 +60,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         let instruction = asked.and_then(|r| facts.instruction(r.event));
         tally.violated(message, events, instruction);
     }
-    unanswered(facts, tally);
+    unanswered(evidence, tally);
 }
 
 /// Whether a request that this answers was made in a function that does not return.
@@ -73,13 +76,14 @@ fn asked_in_exit(evidence: &Evidence<'_>, answer: &Answer<'_>) -> bool {
 }
 
 /// The last request of every task that exited.
-fn unanswered(facts: &Facts<'_>, tally: &mut Tally) {
+fn unanswered(evidence: &Evidence<'_>, tally: &mut Tally) {
+    let facts = evidence.facts();
     for (task, requests) in facts.by_task() {
         let Some(request) = requests.last() else {
             continue;
         };
-        let answered = facts.exchanges.get(&request.cookie);
-        let answered = answered.is_some_and(|x| !x.answers.is_empty());
+        let exchange = facts.exchanges.get(&request.cookie);
+        let answered = exchange.is_some_and(|it| is_answered(evidence, it, request));
         let Some(exit) = facts.tasks.exit(task) else {
             continue;
         };
@@ -94,6 +98,10 @@ fn unanswered(facts: &Facts<'_>, tally: &mut Tally) {
             tally.undecided(why);
             continue;
         }
+        if evidence.may_be_cancelled(request) {
+            tally.undecided(Evidence::MAY_BE_CANCELLED);
+            continue;
+        }
         let message = format!(
             "task {} exited without an answer to its last cookie {:#x}",
             task.tid, request.cookie
@@ -101,6 +109,17 @@ fn unanswered(facts: &Facts<'_>, tally: &mut Tally) {
         let instruction = facts.instruction(request.event);
         tally.violated(message, [request.event.index, exit], instruction);
     }
+}
+
+/// Whether the client of a request has an answer.
+fn is_answered<'t>(
+    evidence: &Evidence<'t>,
+    exchange: &Exchange<'t>,
+    request: &Request<'t>,
+) -> bool {
+    let parts = evidence.by_registration(exchange);
+    let is_it = |it: &Request<'t>| it.event.index == request.event.index;
+    { parts.iter() }.any(|part| !part.answers.is_empty() && part.requests.iter().any(is_it))
 }
 
 #[cfg(test)]

@@ -47,9 +47,15 @@ pub struct TracefsPages {
     pub cpu: u32,
     /// Sub-buffer after sub-buffer.
     pub bytes: Vec<u8>,
+    /// Number of the first one.
+    #[serde(default)]
+    pub first: usize,
     /// Bytes of events at the start of the first one that were there before.
     #[serde(default)]
     pub skip: usize,
+    /// There is no empty one behind them: what was written later was dropped.
+    #[serde(default)]
+    pub is_full: bool,
 }
 
 impl TracefsLog {
@@ -107,7 +113,9 @@ impl TracefsLog {
                     life,
                     cpu,
                     bytes,
+                    first: 0,
                     skip: 0,
+                    is_full: false,
                 });
                 held.pages.len() <= MAX_INSTANCES * MAX_LIVES.min(MAX_CPUS * 64)
             }
@@ -148,6 +156,7 @@ impl TracefsLog {
                 // It is told behind the sub-buffers: a guest that hangs sends none.
                 lost: lost.unwrap_or(u64::MAX),
                 cancels: self.plan.churn.is_some(),
+                full_from: None,
                 ends_early: { self.plan.churn }.is_some_and(|it| it.what == ChurnKind::Remove),
             }
         };

@@ -20,6 +20,31 @@ pub struct Position {
 }
 
 impl Position {
+    /// Where the last sub-buffer that holds something is the one of this number (the first one where none does), and
+    /// this is its word of committed bytes.
+    #[must_use]
+    pub fn at(number: usize, committed: u64) -> Self {
+        Self {
+            full: number,
+            bytes: page::committed(committed),
+        }
+    }
+
+    /// The same in one number: a sub-buffer counts as [`SUB_BUFFER`] bytes.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        page::offset(self.full, self.bytes)
+    }
+
+    /// Guest-physical addresses of the words that say how many bytes of each sub-buffer are committed.
+    #[must_use]
+    pub fn words(buffer: &TracefsBuffer) -> Vec<u64> {
+        let pages = buffer.pages.iter();
+        pages
+            .map(|page| page.saturating_add(page::COMMITTED))
+            .collect()
+    }
+
     /// How far a buffer is written now.
     ///
     /// # Errors
@@ -30,15 +55,11 @@ impl Position {
     ) -> Result<Self, NotGuestMemory> {
         let mut position = Self::default();
         for (number, &page) in buffer.pages.iter().enumerate() {
-            match page::committed(memory.load(page + page::COMMITTED)?) {
-                0 => break,
-                bytes => {
-                    position = Self {
-                        full: number,
-                        bytes,
-                    }
-                }
+            let next = Self::at(number, memory.load(page + page::COMMITTED)?);
+            if next.bytes == 0 {
+                break;
             }
+            position = next;
         }
         Ok(position)
     }
@@ -66,7 +87,9 @@ impl TracefsHeld {
                 life: 0,
                 cpu: buffer.cpu,
                 bytes,
+                first: from.full,
                 skip: from.bytes,
+                is_full: !has_room,
             });
             // Nobody knows how many.
             let lost = if has_room { 0 } else { u64::MAX };

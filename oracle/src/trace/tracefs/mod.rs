@@ -41,6 +41,8 @@ pub struct TracefsClient {
     pub name: String,
     /// Events that it could not write, or that were not read. [`u64::MAX`] where nobody knows: it was not read to its end.
     pub lost: u64,
+    /// From which time on it may have lost events, of all its buffers; `None` where it lost none, or where that is not known.
+    pub full_from: Option<u64>,
     /// Its option was cleared, or it was removed, while the workload ran: what it asked for need not come.
     pub cancels: bool,
     /// It was removed while the workload ran: what it wrote last was not read.
@@ -63,6 +65,15 @@ pub struct TracefsEvent {
     pub cpu: u32,
     /// Position among the events of this client and CPU.
     pub position: usize,
+    /// The buffer, of all that were read.
+    #[serde(default)]
+    pub buffer: usize,
+    /// Where it begins in its buffer, counted as [`Position::offset`] is.
+    #[serde(default)]
+    pub start: u64,
+    /// Its bytes there.
+    #[serde(default)]
+    pub size: u16,
     /// Nanoseconds of perf's clock.
     pub time: u64,
     /// The task that was current.
@@ -118,28 +129,34 @@ pub fn decode(log: &TracefsLog) -> (TracefsTrace, Vec<String>) {
         }
         return (trace, complaints.finish());
     };
-    for pages in &log.held.pages {
+    for (buffer, pages) in log.held.pages.iter().enumerate() {
         let Some(client) = log.client(pages.instance, pages.life) else {
             complaints.add(format!("tracefs: instance {} is not known", pages.instance));
             continue;
         };
         let mut position = 0;
+        let mut last = 0;
         let who = || format!("instance {}, CPU {}", pages.instance, pages.cpu);
         if pages.bytes.len() % SUB_BUFFER != 0 {
             complaints.add(format!("{}: a sub-buffer is cut", who()));
         }
         let skips = std::iter::once(pages.skip).chain(std::iter::repeat(0));
-        for (page, skip) in pages.bytes.chunks_exact(SUB_BUFFER).zip(skips) {
+        let numbered = { pages.bytes.chunks_exact(SUB_BUFFER) }.zip(pages.first..);
+        for ((page, number), skip) in numbered.zip(skips) {
             let (events, wrong) = page::events(page, skip);
             if let Some(wrong) = wrong {
                 complaints.add(format!("{}: {wrong}", who()));
             }
             for raw in events {
+                last = raw.time;
                 match event(&raw, [&request, &stack, &marker]) {
                     Some((tid, kind)) => trace.events.push(TracefsEvent {
                         client,
                         cpu: pages.cpu,
                         position,
+                        buffer,
+                        start: page::offset(number, raw.start),
+                        size: u16::try_from(raw.size).unwrap_or(u16::MAX),
                         time: raw.time,
                         tid,
                         kind,
@@ -148,6 +165,10 @@ pub fn decode(log: &TracefsLog) -> (TracefsTrace, Vec<String>) {
                 }
                 position += 1;
             }
+        }
+        if let Some(client) = trace.clients.get_mut(client).filter(|_| pages.is_full) {
+            // Whatever is dropped comes behind the last event that was not.
+            client.full_from = Some(client.full_from.map_or(last, |it| it.min(last)));
         }
     }
     (trace, complaints.finish())

@@ -4,6 +4,8 @@
 //! A sub-buffer begins with its time and the number of bytes that are committed. Each event has a word:
 //! five bits of type or length, 27 bits of time since the one before.
 
+use unwindlab_abi::tracefs::SUB_BUFFER;
+
 /// Time, and committed bytes.
 const HEADER: usize = 16;
 /// The bits of the commit word that are a number of bytes; above them are flags for lost events.
@@ -16,6 +18,12 @@ const STAMP_BITS: u32 = 59;
 
 /// Offset of the word that says how much is committed.
 pub(super) const COMMITTED: u64 = 8;
+
+/// The place in a buffer of a place behind the header of its sub-buffer of this number.
+pub(super) fn offset(sub_buffer: usize, at: usize) -> u64 {
+    let offset = sub_buffer.saturating_mul(SUB_BUFFER).saturating_add(at);
+    u64::try_from(offset).unwrap_or(u64::MAX)
+}
 
 /// The bytes of events that the word at [`COMMITTED`] tells.
 pub(super) fn committed(word: u64) -> usize {
@@ -32,6 +40,10 @@ pub(super) fn is_empty(page: &[u8]) -> bool {
 pub(super) struct RawEvent<'p> {
     /// Nanoseconds.
     pub time: u64,
+    /// Where it begins behind the header of its sub-buffer.
+    pub start: usize,
+    /// Its bytes there.
+    pub size: usize,
     /// What it holds.
     pub data: &'p [u8],
 }
@@ -107,7 +119,13 @@ fn one<'p>(data: &'p [u8], at: usize, time: &mut u64) -> Option<(Option<RawEvent
             };
             let held = data.get(start..next)?;
             let time = *time;
-            Some((Some(RawEvent { time, data: held }), next))
+            let event = RawEvent {
+                time,
+                start: at,
+                size: next.checked_sub(at)?,
+                data: held,
+            };
+            Some((Some(event), next))
         }
     }
 }

@@ -7,6 +7,7 @@ use unwindlab_abi::tracefs::{
 
 use super::*;
 use crate::trace::flat_memory::Flat;
+use crate::trace::ring::GuestRead;
 
 const COMMON: &str = "format:
 \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
@@ -285,6 +286,13 @@ fn mapped(sub_buffers: &[Vec<u8>]) -> (Flat, TracefsBuffer) {
     (Flat(sub_buffers.concat()), buffer)
 }
 
+/// From when on a buffer may have lost events.
+fn full_from((memory, buffer): &(Flat, TracefsBuffer)) -> Option<u64> {
+    let mut log = log();
+    log.held = TracefsHeld::read(memory, std::slice::from_ref(buffer), &[]).unwrap();
+    decode(&log).0.clients[0].full_from
+}
+
 /// The times of events behind a position, and how many were lost.
 fn behind((memory, buffer): &(Flat, TracefsBuffer), position: Position) -> (Vec<u64>, u64) {
     let mut log = log();
@@ -314,6 +322,30 @@ fn a_mapped_buffer_is_read_from_where_it_was_before() {
     assert_eq!(behind(&now, is), (vec![], 0));
 }
 
+/// The witness compares how far a buffer was written with where an event is.
+#[test]
+fn an_event_has_a_place_in_its_buffer_as_a_position_has() {
+    let request = || event(1, &body(20, 5, &[9]));
+    let sub_buffers = [vec![request(); 2], vec![request(); 3], Vec::new()];
+    let (memory, buffer) = mapped(&sub_buffers.map(|it| page(100, &it)));
+    let log = |behind: &[Position]| TracefsLog {
+        held: TracefsHeld::read(&memory, std::slice::from_ref(&buffer), behind).unwrap(),
+        ..log()
+    };
+    let places = |behind: &[Position]| {
+        let events = decode(&log(behind)).0.events.into_iter();
+        events.map(|it| (it.start, it.size)).collect::<Vec<_>>()
+    };
+    let all = [(0, 20), (20, 20), (4096, 20), (4116, 20), (4136, 20)];
+    assert_eq!(places(&[]), all);
+    assert_eq!(places(&[Position::at(1, 20)]), all[3..]);
+    let words = Position::words(&buffer);
+    let word = |at: usize| memory.load(words[at]).unwrap();
+    let now = Position::of(&memory, &buffer).unwrap();
+    assert_eq!((now, word(2)), (Position::at(1, word(1)), 1 << 31));
+    assert_eq!(now.offset(), 4156);
+}
+
 /// A kernel that has no room drops events without a trace of it in the sub-buffers.
 #[test]
 fn of_a_full_buffer_nobody_knows_what_was_lost() {
@@ -323,6 +355,12 @@ fn of_a_full_buffer_nobody_knows_what_was_lost() {
         behind(&full, Position::default()),
         (vec![101, 101], u64::MAX)
     );
+    assert_eq!(full_from(&full), Some(101));
+    let with_room = mapped(&[
+        page(100, &[event(1, &body(20, 5, &[9]))]),
+        vec![0; SUB_BUFFER],
+    ]);
+    assert_eq!(full_from(&with_room), None);
     let mut log = log();
     let outside = TracefsBuffer {
         pages: vec![7 * SUB_BUFFER as u64],
