@@ -27,7 +27,7 @@ pub struct TrialPlan {
     /// Injections, in the order of the scenario.
     pub injections: Vec<InjectionPlan>,
     /// Milliseconds, by the KVM host's clock, from the last injection (or from the start if there
-    /// is none) until the workload is told to stop.
+    /// is none) until the workload is told to stop. Up to ten times as many where no thread of it comes on.
     pub settle_ms: u64,
     /// When to give up.
     pub limits: Limits,

@@ -26,6 +26,9 @@ pub struct Books {
     completed: Option<Instant>,
 }
 
+/// Iterations of a thread that end no sooner than one that began behind the last injection.
+const ITERATIONS: u64 = 2;
+
 impl Books {
     /// How often an injection was made.
     pub fn made(&self, spec: u32) -> u64 {
@@ -94,6 +97,14 @@ impl Books {
             self.completed = Some(Instant::now());
             self.last_progress = driver.progress();
         }
+    }
+
+    /// Whether a thread of the workload has made so many iterations since all injections were made, or there is none.
+    pub fn goes_on(&self, driver: &Driver) -> bool {
+        let now = driver.progress();
+        let then = self.last_progress.iter().copied();
+        let mut both = now.iter().zip(then.chain(std::iter::repeat(0)));
+        now.is_empty() || both.any(|(now, then)| now.saturating_sub(then) >= ITERATIONS)
     }
 
     /// Nothing is injected any more.

@@ -7,6 +7,8 @@ use crate::plan::TrialPlan;
 /// Share of the run limit after which a trial in which the guest comes to no place of an injection any more is wound
 /// up, so that it still ends in order and can say which ones are missing.
 const WIND_UP: f64 = 0.7;
+/// How often the settle time at most that a workload gets which does not come on.
+const SETTLES: u32 = 10;
 
 /// How long a trial has taken, and may take.
 #[derive(Debug)]
@@ -59,9 +61,15 @@ impl Clock {
     }
 
     /// Whether the workload has run long enough; `injected`: when all injections were made; `reached`: when the guest
-    /// last came to the place of one.
-    pub fn is_enough(&self, injected: Option<Instant>, reached: Option<Instant>) -> bool {
-        injected.is_some_and(|at| at.elapsed() > self.settle)
+    /// last came to the place of one; `goes_on`: whether the workload has come on since all were made.
+    pub fn is_enough(
+        &self,
+        injected: Option<Instant>,
+        reached: Option<Instant>,
+        goes_on: impl FnOnce() -> bool,
+    ) -> bool {
+        let settled = || goes_on() || longer_than(injected, self.settle.saturating_mul(SETTLES));
+        (longer_than(injected, self.settle) && settled())
             || longer_than(
                 self.running_since.max(reached),
                 self.run_limit.mul_f64(WIND_UP),
@@ -97,9 +105,26 @@ mod tests {
     }
 
     #[test]
+    fn a_workload_that_does_not_come_on_gets_ten_times_the_settle_time() {
+        let clock = Clock {
+            settle: Duration::from_millis(10),
+            ..after(0)
+        };
+        for (ms, going, standing) in [(5, false, false), (50, true, false), (150, true, true)] {
+            let injected = Instant::now().checked_sub(Duration::from_millis(ms));
+            let is_enough = |goes_on: bool| clock.is_enough(injected, None, || goes_on);
+            assert_eq!(
+                (is_enough(true), is_enough(false)),
+                (going, standing),
+                "{ms} ms"
+            );
+        }
+    }
+
+    #[test]
     fn a_trial_without_injections_is_wound_up_and_then_given_up() {
         let states = [600, 800, 1100].map(after);
-        let said = states.map(|it| (it.is_enough(None, None), it.run_over(None)));
+        let said = states.map(|it| (it.is_enough(None, None, || true), it.run_over(None)));
         assert_eq!(said, [(false, false), (true, false), (true, true)]);
     }
 
@@ -107,7 +132,7 @@ mod tests {
     fn injections_that_go_on_being_made_lengthen_a_trial_up_to_four_times() {
         for (ms, over) in [(1100, false), (3900, false), (4100, true)] {
             let (clock, now) = (after(ms), Some(Instant::now()));
-            let said = (clock.is_enough(None, now), clock.run_over(now));
+            let said = (clock.is_enough(None, now, || true), clock.run_over(now));
             assert_eq!(said, (false, over));
         }
     }

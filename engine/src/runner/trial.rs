@@ -208,7 +208,8 @@ impl<'p> Trial<'p> {
         }
         let books = &self.injector.books;
         let (completed, reached) = (books.completed(), books.last_reached());
-        if !self.injector.is_closed() && self.clock.is_enough(completed, reached) {
+        let goes_on = || books.goes_on(&self.driver);
+        if !self.injector.is_closed() && self.clock.is_enough(completed, reached, goes_on) {
             self.injector.close(&mut self.driver)?;
         }
         self.injector.thaw_late(&mut self.driver)?;
