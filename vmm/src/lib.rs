@@ -115,7 +115,7 @@ mod vcpu;
 mod x86;
 
 pub use boot::{BootError, Kernel, KernelError, LINUX_CMDLINE, ParamsError};
-pub use checkpoint::{Checkpoint, CheckpointError, Restored};
+pub use checkpoint::{Checkpoint, CheckpointError, Restored, host_tsc};
 pub use debug::{DataAccess, DataBreakpoint, TrapError};
 pub use devices::serial::{CONSOLE_LIMIT, Console};
 pub use inject::{InjectError, NmiReceipt, NmiState};

@@ -63,6 +63,10 @@ pub enum FromHost {
         version: String,
         /// `uname -r` of the kernel that it runs on.
         release: String,
+        /// The rate of the time-stamp counter by its clock.
+        tsc_khz: u64,
+        /// The rate that it takes its APIC timers for, where it says so.
+        apic_hz: Option<u64>,
     },
     /// It cannot be a KVM host. Nothing follows.
     Unfit {
@@ -83,6 +87,8 @@ pub enum FromHost {
     Idle {
         /// Guests that wait for their next trial.
         guests: u32,
+        /// As of `Hello`.
+        tsc_khz: u64,
     },
 }
 

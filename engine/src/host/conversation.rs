@@ -58,6 +58,18 @@ pub enum HostError {
         /// Why.
         source: io::Error,
     },
+    /// Its clock is not that of this machine.
+    #[error("the outer machine's clock runs {times:.2} times as fast as it should")]
+    Clock {
+        /// How many times.
+        times: f64,
+    },
+    /// It takes its timers for others than they are.
+    #[error("the outer kernel takes its timers for {times:.2} times as fast as they are")]
+    Timers {
+        /// How many times.
+        times: f64,
+    },
     /// It was stopped, to be saved, and does not go on.
     #[error("the outer machine was saved and does not go on: {0}")]
     Monitor(#[source] QmpError),
@@ -164,6 +176,8 @@ mod tests {
         let hello = FromHost::Hello {
             version: String::new(),
             release: String::new(),
+            tsc_khz: 0,
+            apic_hz: None,
         };
         assert_eq!(reason(vec![hello]), "the KVM host started over");
         assert_eq!(

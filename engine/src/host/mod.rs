@@ -2,7 +2,7 @@
 //! [`emulated_intel`] in one in Bochs.
 //!
 //! Each is a [`process`] that touches guests so that the command does not. The command's side: `conversation` is an order and its answers,
-//! `console` what the process prints. The process's side: `serve`, with `outbox` and `self_test`. Both speak the language of [`channel`].
+//! `console` what the process prints. The process's side: `serve`, with `outbox` and `self_test`. Both measure their clock (`timekeeping`). Both speak the language of [`channel`].
 
 pub mod channel;
 mod closure;
@@ -16,6 +16,7 @@ pub mod perf_tool;
 pub mod process;
 mod self_test;
 mod serve;
+mod timekeeping;
 
 use crate::plan::TrialProgress;
 

@@ -62,6 +62,14 @@ pub struct HostProcess {
     pub(super) deaths: usize,
 }
 
+/// What a host says first: [`FromHost::Hello`].
+#[derive(Debug)]
+pub(super) struct Greeting {
+    pub release: String,
+    pub tsc_khz: u64,
+    pub apic_hz: Option<u64>,
+}
+
 impl HostProcess {
     /// Of a child that has the other ends of these.
     pub(super) fn new(
@@ -87,12 +95,19 @@ impl HostProcess {
         self
     }
 
-    /// Waits for its first message; `uname -r` of its kernel.
-    pub(super) fn hello(&mut self, limit: Duration) -> Result<String, HostError> {
+    /// Waits for its first message.
+    pub(super) fn hello(&mut self, limit: Duration) -> Result<Greeting, HostError> {
         match self.receive(limit) {
-            Ok(FromHost::Hello { version, release }) if version == env!("CARGO_PKG_VERSION") => {
-                Ok(release)
-            }
+            Ok(FromHost::Hello {
+                version,
+                release,
+                tsc_khz,
+                apic_hz,
+            }) if version == env!("CARGO_PKG_VERSION") => Ok(Greeting {
+                release,
+                tsc_khz,
+                apic_hz,
+            }),
             Ok(FromHost::Unfit { reason }) => Err(HostError::Unfit(reason)),
             Ok(_) => Err(HostError::OtherProgram),
             Err(ChannelError::Interrupted) => Err(HostError::Interrupted),
@@ -126,11 +141,15 @@ impl HostProcess {
         }
     }
 
-    /// Has it say that it waits for orders; how many guests wait in it.
-    pub(super) fn idle(&mut self, order: &ToHost, limit: Duration) -> Result<u32, HostError> {
+    /// Has it say that it waits for orders; how many guests wait in it, and the rate of the time-stamp counter by its clock.
+    pub(super) fn idle(
+        &mut self,
+        order: &ToHost,
+        limit: Duration,
+    ) -> Result<(u32, u64), HostError> {
         self.give(order)?;
         match self.receive(limit) {
-            Ok(FromHost::Idle { guests }) => Ok(guests),
+            Ok(FromHost::Idle { guests, tsc_khz }) => Ok((guests, tsc_khz)),
             Ok(_) => Err(HostError::StartedOver),
             Err(ChannelError::Interrupted) => Err(HostError::Interrupted),
             Err(error) => Err(HostError::Lost(error)),

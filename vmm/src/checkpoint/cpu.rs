@@ -171,7 +171,8 @@ fn forget_translations(fd: &VcpuFd, wanted: &kvm_sregs) -> Result<(), Checkpoint
 }
 
 /// The host's time-stamp counter.
-pub(crate) fn host_tsc() -> u64 {
+#[must_use]
+pub fn host_tsc() -> u64 {
     // SAFETY: every x86-64 CPU has the instruction, and Linux allows it by default.
     unsafe { _rdtsc() }
 }

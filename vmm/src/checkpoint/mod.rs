@@ -25,7 +25,8 @@ use crate::threads::PauseError;
 use crate::vcpu::InspectError;
 
 pub(crate) use chips::{Chips, advance_clock, nanoseconds};
-pub(crate) use cpu::{CpuState, host_tsc};
+pub(crate) use cpu::CpuState;
+pub use cpu::host_tsc;
 pub(crate) use planted::Planted;
 pub(crate) use ram::{Pages, Ram};
 

@@ -25,13 +25,14 @@ use std::time::Duration;
 
 use unwindlab_guest_kernel::{AboutMachine, SavedMachine, SavedMachines};
 
-use self::qemu::{OuterMachine, inherited_path};
+use self::qemu::{CMDLINE, OuterMachine, inherited_path};
 use self::saved::Saving;
 use self::starts::StartError;
 pub use self::up::Emulated;
 use super::channel::ToHost;
 use super::conversation::HostError;
 use super::process::HostProcess;
+use super::timekeeping;
 use crate::interrupt::Interrupt;
 use crate::plan::{InfraError, Progress};
 
@@ -160,10 +161,28 @@ fn boot(outer: &OuterMachine, interrupt: &Interrupt) -> Result<(Emulated, String
         };
         StartError::Failed(error.with_console(String::new()))
     })?;
-    match host.process.hello(BOOT_LIMIT) {
+    let up = host.process.hello(BOOT_LIMIT);
+    let up = up.and_then(|it| {
+        keeps_time(it.tsc_khz)?;
+        match it.apic_hz.and_then(timekeeping::apic_is_off) {
+            Some(times) => Err(HostError::Timers { times }),
+            None => Ok(it.release),
+        }
+    });
+    match up {
         Ok(release) => Ok((host, release)),
-        Err(error @ HostError::Boot(_)) => Err(StartError::Died(host.process.failed(&error))),
+        Err(error @ (HostError::Boot(_) | HostError::Clock { .. } | HostError::Timers { .. })) => {
+            Err(StartError::Died(host.process.failed(&error)))
+        }
         Err(error) => Err(StartError::Failed(host.process.failed(&error))),
+    }
+}
+
+/// Whether an outer machine's clock is as fast as ours, by what each takes the same counter for.
+fn keeps_time(tsc_khz: u64) -> Result<(), HostError> {
+    match timekeeping::runs_away(tsc_khz) {
+        Some(times) => Err(HostError::Clock { times }),
+        None => Ok(()),
     }
 }
 
@@ -191,7 +210,8 @@ fn load(
         Ok(true) => host
             .process
             .idle(&ToHost::Ping, LOAD_LIMIT)
-            .map(|_| Some(host)),
+            .and_then(|(_, khz)| keeps_time(khz))
+            .map(|()| Some(host)),
         Ok(false) => Ok(None),
         Err(error) => Err(cannot(io::Error::other(error))),
     }
@@ -217,7 +237,9 @@ fn spawn(
     let (stream, channel_end) = UnixStream::pair()?;
     let (console, console_end) = UnixStream::pair()?;
     let (channel_fd, console_fd) = (channel_end.as_raw_fd(), console_end.as_raw_fd());
+    let cmdline = format!("{CMDLINE} tsc_early_khz={}", timekeeping::khz());
     let mut options = vec![
+        ("-append", cmdline),
         ("-accel", "tcg,thread=multi,tb-size=512".to_owned()),
         ("-device", "virtio-serial-pci".to_owned()),
         (

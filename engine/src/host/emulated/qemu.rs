@@ -15,6 +15,7 @@ use super::initramfs::Initramfs;
 
 /// The outer machine's command line. `tsc=reliable`: without it the outer kernel does not trust
 /// TCG's TSC, KVM has no master clock, and the guest's perf timestamps of two CPUs disagree.
+/// A machine whose time is not counted is told the rate of its counter, too (`tsc_early_khz`, [`timekeeping`](crate::host::timekeeping)).
 /// The rest only saves boot time.
 pub(in crate::host) const CMDLINE: &str = "console=ttyS0 loglevel=4 tsc=reliable clocksource=tsc nokaslr \
     mitigations=off random.trust_cpu=on nowatchdog nmi_watchdog=0 audit=0 lsm= hardened_usercopy=off init_on_alloc=0 \
@@ -80,6 +81,7 @@ impl OuterMachine {
             hash.update(part.as_encoded_bytes());
             hash.update([0]);
         }
+        hash.update(CMDLINE);
         hash.update(self.qemu.version.as_bytes());
         hash.update(self.cpus.to_le_bytes());
         let name = hash.finalize();
@@ -90,7 +92,7 @@ impl OuterMachine {
             .collect())
     }
 
-    /// Its console is the chardev `console`, which the other options have to define.
+    /// Its console is the chardev `console`, which the other options have to define, as they have its command line.
     fn common_arguments(&self) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = [
             "-nodefaults",
@@ -104,8 +106,6 @@ impl OuterMachine {
             "EPYC,+svm,+npt",
             "-serial",
             "chardev:console",
-            "-append",
-            CMDLINE,
         ]
         .map(OsString::from)
         .to_vec();

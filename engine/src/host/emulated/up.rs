@@ -124,7 +124,7 @@ impl Executor for Emulated {
             return Ok(());
         }
         let guests = match self.process.idle(&ToHost::Rest, LOAD_LIMIT) {
-            Ok(guests) => guests,
+            Ok((guests, _)) => guests,
             Err(error) => {
                 // What it went on from would bring the next command to the same end.
                 if !matches!(error, HostError::Interrupted) {

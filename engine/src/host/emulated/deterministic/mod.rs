@@ -22,7 +22,7 @@ use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 use unwindlab_oracle::trace::Recording;
 
 use self::region::Outside;
-use super::qemu::{OuterMachine, inherited_path};
+use super::qemu::{CMDLINE, OuterMachine, inherited_path};
 use crate::host::channel::{self, ChannelError, FromHost, ToHost};
 use crate::host::conversation::{Answer, HostError, trial_answer, until_last};
 use crate::interrupt::Interrupt;
@@ -130,6 +130,7 @@ impl Running {
         ];
         let [initrd_path, region_path, console_path] = inherited.map(inherited_path);
         let options = [
+            ("-append", CMDLINE.to_owned()),
             ("-accel", "tcg,thread=single,tb-size=512".to_owned()),
             ("-icount", ICOUNT.to_owned()),
             ("-rtc", CLOCK.to_owned()),

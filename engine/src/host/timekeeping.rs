@@ -1,0 +1,134 @@
+//! What a kernel takes its clocks for.
+//!
+//! QEMU's TCG gives a guest the time-stamp counter (TSC) of the CPU that it runs on (`cpu_get_ticks()`, system/cpu-timers.c), and each CPU an APIC timer that
+//! counts nanoseconds (hw/intc/apic.c). Linux measures the rates of both once, in its boot, against other timers that QEMU emulates
+//! (`determine_cpu_tsc_frequencies()`, arch/x86/kernel/tsc.c; `calibrate_APIC_clock()`, arch/x86/kernel/apic/apic.c). A machine that gets little of its CPUs
+//! meanwhile comes to wrong ones, and its time is wrong for as long as it runs. The outer machine's clock is what limits of trials are measured by.
+
+use std::sync::OnceLock;
+
+use rustix::time::{ClockId, clock_gettime};
+use unwindlab_vmm::host_tsc;
+
+/// How long the counter is watched, in nanoseconds.
+const WATCHED: u64 = 5_000_000;
+/// How often a pair of clock and counter is read, of which the closest counts.
+const TRIES: usize = 10;
+
+/// Thousands of counts a second, by this system's clock, measured once.
+pub fn khz() -> u64 {
+    static KHZ: OnceLock<u64> = OnceLock::new();
+    *KHZ.get_or_init(measured)
+}
+
+/// The same, measured now.
+pub fn measured() -> u64 {
+    let (began, from) = pair();
+    while nanos().saturating_sub(began) < WATCHED {}
+    let (ended, to) = pair();
+    let nanos = ended.saturating_sub(began).max(1);
+    let counts = u128::from(to.saturating_sub(from)) * 1_000_000;
+    u64::try_from(counts / u128::from(nanos)).unwrap_or(u64::MAX)
+}
+
+/// Nanoseconds of the clock, and the counter at that time.
+fn pair() -> (u64, u64) {
+    let tries = (0..TRIES).map(|_| {
+        let before = nanos();
+        let count = host_tsc();
+        let after = nanos();
+        (after.saturating_sub(before), (before, count))
+    });
+    tries.min().map_or((0, 0), |(_, pair)| pair)
+}
+
+/// Hundredths of a per cent that an APIC timer may be off: one that was measured against few ticks of another timer is.
+const APIC_MAY_BE_OFF: u64 = 500;
+/// The rate of an APIC timer in QEMU, as Linux sets its divider (`APIC_DIVISOR`).
+const APIC_HZ: u64 = 1_000_000_000 / 16;
+
+/// The rate that this kernel takes its APIC timers for, a second, of all CPUs the one that is off most; `None` where it does not say.
+pub fn apic_hz() -> Option<u64> {
+    apic_hz_in(&std::fs::read_to_string("/proc/timer_list").ok()?)
+}
+
+/// The same by the text of `/proc/timer_list` (`print_tickdevice()`, kernel/time/timer_list.c).
+fn apic_hz_in(text: &str) -> Option<u64> {
+    let devices = text.split("Clock Event Device:").skip(1);
+    let apics = devices.filter(|it| it.trim_start().starts_with("lapic"));
+    let rates = apics.filter_map(|device| {
+        let value = |key: &str| {
+            let line = device.lines().find_map(|it| it.trim().strip_prefix(key));
+            line?.trim().parse::<u64>().ok()
+        };
+        let (mult, shift) = (value("mult:")?, value("shift:")?);
+        let hz = (u128::from(mult) * 1_000_000_000).checked_shr(u32::try_from(shift).ok()?)?;
+        u64::try_from(hz).ok()
+    });
+    rates.max_by_key(|hz| hz.abs_diff(APIC_HZ))
+}
+
+/// How many times too fast a kernel in QEMU takes its APIC timers for that says so of them, unless that is right.
+pub fn apic_is_off(hz: u64) -> Option<f64> {
+    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    let times = hz as f64 / APIC_HZ as f64;
+    (hz.abs_diff(APIC_HZ) > APIC_HZ / 10_000 * APIC_MAY_BE_OFF).then_some(times)
+}
+
+/// The clock that nobody corrects.
+fn nanos() -> u64 {
+    let now = clock_gettime(ClockId::MonotonicRaw);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000) + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+/// How many times as fast as this system's clock another one runs that takes the counter for one of so many kHz, unless it is the same
+/// within a hundredth.
+pub fn runs_away(others_khz: u64) -> Option<f64> {
+    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    let times = khz() as f64 / others_khz.max(1) as f64;
+    (!(0.99..=1.01).contains(&times)).then_some(times)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_counter_has_the_same_rate_twice_and_another_one_runs_away() {
+        assert_eq!(runs_away(measured()), None);
+        assert_eq!(runs_away(khz()), None);
+        let times = runs_away(khz() / 4).unwrap();
+        assert!((3.9..4.1).contains(&times), "{times}");
+        assert!(runs_away(khz() * 2).is_some_and(|times| times < 0.6));
+        assert!(runs_away(0).is_some());
+    }
+
+    #[test]
+    fn the_rate_of_the_worst_apic_timer_counts() {
+        let device = |name: &str, mult: u64| {
+            format!(
+                "Tick Device: mode:     1\nClock Event Device: {name}\n max_delta_ns:   21474836\n mult:           {mult}\n shift:          32\n"
+            )
+        };
+        let list = |mults: [u64; 2]| {
+            let apics = mults.map(|mult| device("lapic", mult));
+            [device("hpet", 429_496_730), apics.concat()].concat()
+        };
+        let right = list([268_435_456, 268_435_456]);
+        assert_eq!(apic_hz_in(&right), Some(62_500_000));
+        let one_is_off = list([268_435_456, 272_888_263]);
+        let hz = apic_hz_in(&one_is_off).unwrap();
+        assert_eq!((hz, apic_is_off(hz)), (63_536_749, None));
+        // What was counted between ticks that came all at once.
+        let hz = apic_hz_in(&list([45_741, 268_435_456])).unwrap();
+        assert!(apic_is_off(hz).is_some_and(|times| times < 0.01));
+        for nothing in [
+            "",
+            "Clock Event Device: lapic\n mult: x\n",
+            &device("hpet", 7),
+        ] {
+            assert_eq!(apic_hz_in(nothing), None, "{nothing}");
+        }
+    }
+}
