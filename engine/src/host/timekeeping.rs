@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 use unwindlab_vmm::host_tsc;
 
 /// How long the counter is watched, in nanoseconds.
-const WATCHED: u64 = 5_000_000;
+const WATCHED: u64 = 2_000_000;
 /// How often a pair of clock and counter is read, of which the closest counts.
 const TRIES: usize = 10;
 
