@@ -74,13 +74,7 @@ fn main() {
         let mut wire = Vec::new();
         use unwindlab_engine::host::channel::{FromHost, send};
         let (version, release) = ("0.1.0".to_owned(), small.release.clone());
-        let hello = FromHost::Hello {
-            version,
-            release,
-            tsc_khz: 2_500_000,
-            apic_hz: Some(62_500_000),
-        };
-        send(&mut wire, &hello).unwrap();
+        send(&mut wire, &FromHost::Hello { version, release }).unwrap();
         send(&mut wire, &FromHost::Recording(Box::new(small))).unwrap();
         write("channel", &name, &wire);
     }

@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use super::timekeeping::Timekeeping;
 use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
 use crate::plan::self_test::SelfTestMessage;
 use crate::plan::sweep::{Message, SweepPlan};
@@ -63,10 +64,6 @@ pub enum FromHost {
         version: String,
         /// `uname -r` of the kernel that it runs on.
         release: String,
-        /// The rate of the time-stamp counter by its clock.
-        tsc_khz: u64,
-        /// The rate that it takes its APIC timers for, where it says so.
-        apic_hz: Option<u64>,
     },
     /// It cannot be a KVM host. Nothing follows.
     Unfit {
@@ -87,8 +84,8 @@ pub enum FromHost {
     Idle {
         /// Guests that wait for their next trial.
         guests: u32,
-        /// As of `Hello`.
-        tsc_khz: u64,
+        /// What it takes its clocks for.
+        timekeeping: Timekeeping,
     },
 }
 

@@ -176,8 +176,6 @@ mod tests {
         let hello = FromHost::Hello {
             version: String::new(),
             release: String::new(),
-            tsc_khz: 0,
-            apic_hz: None,
         };
         assert_eq!(reason(vec![hello]), "the KVM host started over");
         assert_eq!(

@@ -2,7 +2,8 @@
 //! [`emulated_intel`] in one in Bochs.
 //!
 //! Each is a [`process`] that touches guests so that the command does not. The command's side: `conversation` is an order and its answers,
-//! `console` what the process prints. The process's side: `serve`, with `outbox` and `self_test`. Both measure their clock (`timekeeping`). Both speak the language of [`channel`].
+//! `console` what the process prints. The process's side: `serve`, with `outbox` and `self_test`. Both speak the language of [`channel`], and measure
+//! their clocks (`timekeeping`).
 
 pub mod channel;
 mod closure;

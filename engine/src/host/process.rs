@@ -15,6 +15,7 @@ use unwindlab_oracle::trace::Recording;
 use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::console::{self, HostConsole};
 use super::conversation::{Answer, HostError, out_of_turn, trial_answer, until_last};
+use super::timekeeping::Timekeeping;
 use crate::interrupt::Interrupt;
 use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
 use crate::plan::self_test::SelfTestMessage;
@@ -62,14 +63,6 @@ pub struct HostProcess {
     pub(super) deaths: usize,
 }
 
-/// What a host says first: [`FromHost::Hello`].
-#[derive(Debug)]
-pub(super) struct Greeting {
-    pub release: String,
-    pub tsc_khz: u64,
-    pub apic_hz: Option<u64>,
-}
-
 impl HostProcess {
     /// Of a child that has the other ends of these.
     pub(super) fn new(
@@ -95,19 +88,12 @@ impl HostProcess {
         self
     }
 
-    /// Waits for its first message.
-    pub(super) fn hello(&mut self, limit: Duration) -> Result<Greeting, HostError> {
+    /// Waits for its first message; `uname -r` of its kernel.
+    pub(super) fn hello(&mut self, limit: Duration) -> Result<String, HostError> {
         match self.receive(limit) {
-            Ok(FromHost::Hello {
-                version,
-                release,
-                tsc_khz,
-                apic_hz,
-            }) if version == env!("CARGO_PKG_VERSION") => Ok(Greeting {
-                release,
-                tsc_khz,
-                apic_hz,
-            }),
+            Ok(FromHost::Hello { version, release }) if version == env!("CARGO_PKG_VERSION") => {
+                Ok(release)
+            }
             Ok(FromHost::Unfit { reason }) => Err(HostError::Unfit(reason)),
             Ok(_) => Err(HostError::OtherProgram),
             Err(ChannelError::Interrupted) => Err(HostError::Interrupted),
@@ -141,15 +127,18 @@ impl HostProcess {
         }
     }
 
-    /// Has it say that it waits for orders; how many guests wait in it, and the rate of the time-stamp counter by its clock.
+    /// Has it say that it waits for orders; how many guests wait in it, and what it takes its clocks for.
     pub(super) fn idle(
         &mut self,
         order: &ToHost,
         limit: Duration,
-    ) -> Result<(u32, u64), HostError> {
+    ) -> Result<(u32, Timekeeping), HostError> {
         self.give(order)?;
         match self.receive(limit) {
-            Ok(FromHost::Idle { guests, tsc_khz }) => Ok((guests, tsc_khz)),
+            Ok(FromHost::Idle {
+                guests,
+                timekeeping,
+            }) => Ok((guests, timekeeping)),
             Ok(_) => Err(HostError::StartedOver),
             Err(ChannelError::Interrupted) => Err(HostError::Interrupted),
             Err(error) => Err(HostError::Lost(error)),

@@ -8,7 +8,6 @@ use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::native::Native;
 use super::outbox::Outbox;
 use super::self_test;
-use super::timekeeping;
 use crate::plan::TrialPlan;
 use crate::plan::measurement::NotMeasured;
 
@@ -54,8 +53,6 @@ pub(super) fn serve(
     let hello = FromHost::Hello {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         release: release.release().to_string_lossy().into_owned(),
-        tsc_khz: timekeeping::measured(),
-        apic_hz: timekeeping::apic_hz(),
     };
     channel::send(port, &hello)?;
     loop {

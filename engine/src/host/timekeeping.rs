@@ -8,12 +8,49 @@
 use std::sync::OnceLock;
 
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 use unwindlab_vmm::host_tsc;
 
 /// How long the counter is watched, in nanoseconds.
 const WATCHED: u64 = 2_000_000;
 /// How often a pair of clock and counter is read, of which the closest counts.
 const TRIES: usize = 10;
+
+/// The rates that a kernel takes its clocks for.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Timekeeping {
+    /// Thousands of counts a second of the time-stamp counter.
+    tsc_khz: u64,
+    /// Counts a second of the APIC timers, of all CPUs those that are off most; `None` where it does not say.
+    apic_hz: Option<u64>,
+}
+
+impl Timekeeping {
+    /// Of the kernel that runs this program.
+    pub fn of_this_kernel() -> Self {
+        let timers = std::fs::read_to_string("/proc/timer_list");
+        Self {
+            tsc_khz: measured(),
+            apic_hz: timers.ok().and_then(|text| apic_hz(&text)),
+        }
+    }
+
+    /// How many times as fast as this system's clock the kernel's runs, which has the same counter, unless it is the same within two
+    /// hundredths: Linux refines a rate by up to one (`tsc_refine_calibration_work()`, arch/x86/kernel/tsc.c).
+    pub fn clock_is_off(&self) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "a rate")]
+        let times = khz() as f64 / self.tsc_khz.max(1) as f64;
+        (!(0.98..=1.02).contains(&times)).then_some(times)
+    }
+
+    /// How many times too fast a kernel in QEMU takes its APIC timers for, unless that is right within a twentieth: one that was
+    /// measured against few ticks of another timer is no closer.
+    pub fn timers_are_off(&self) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "a rate")]
+        let times = self.apic_hz? as f64 / APIC_HZ as f64;
+        (!(0.95..=1.05).contains(&times)).then_some(times)
+    }
+}
 
 /// Thousands of counts a second, by this system's clock, measured once.
 pub fn khz() -> u64 {
@@ -22,7 +59,7 @@ pub fn khz() -> u64 {
 }
 
 /// The same, measured now.
-pub fn measured() -> u64 {
+fn measured() -> u64 {
     let (began, from) = pair();
     while nanos().saturating_sub(began) < WATCHED {}
     let (ended, to) = pair();
@@ -42,18 +79,11 @@ fn pair() -> (u64, u64) {
     tries.min().map_or((0, 0), |(_, pair)| pair)
 }
 
-/// Hundredths of a per cent that an APIC timer may be off: one that was measured against few ticks of another timer is.
-const APIC_MAY_BE_OFF: u64 = 500;
 /// The rate of an APIC timer in QEMU, as Linux sets its divider (`APIC_DIVISOR`).
 const APIC_HZ: u64 = 1_000_000_000 / 16;
 
-/// The rate that this kernel takes its APIC timers for, a second, of all CPUs the one that is off most; `None` where it does not say.
-pub fn apic_hz() -> Option<u64> {
-    apic_hz_in(&std::fs::read_to_string("/proc/timer_list").ok()?)
-}
-
-/// The same by the text of `/proc/timer_list` (`print_tickdevice()`, kernel/time/timer_list.c).
-fn apic_hz_in(text: &str) -> Option<u64> {
+/// [`Timekeeping::apic_hz`] by the text of `/proc/timer_list` (`print_tickdevice()`, kernel/time/timer_list.c).
+fn apic_hz(text: &str) -> Option<u64> {
     let devices = text.split("Clock Event Device:").skip(1);
     let apics = devices.filter(|it| it.trim_start().starts_with("lapic"));
     let rates = apics.filter_map(|device| {
@@ -68,26 +98,11 @@ fn apic_hz_in(text: &str) -> Option<u64> {
     rates.max_by_key(|hz| hz.abs_diff(APIC_HZ))
 }
 
-/// How many times too fast a kernel in QEMU takes its APIC timers for that says so of them, unless that is right.
-pub fn apic_is_off(hz: u64) -> Option<f64> {
-    #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    let times = hz as f64 / APIC_HZ as f64;
-    (hz.abs_diff(APIC_HZ) > APIC_HZ / 10_000 * APIC_MAY_BE_OFF).then_some(times)
-}
-
 /// The clock that nobody corrects.
 fn nanos() -> u64 {
     let now = clock_gettime(ClockId::MonotonicRaw);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000) + u64::try_from(now.tv_nsec).unwrap_or(0)
-}
-
-/// How many times as fast as this system's clock another one runs that takes the counter for one of so many kHz, unless it is the same
-/// within two hundredths: Linux refines a rate by up to one (`tsc_refine_calibration_work()`, arch/x86/kernel/tsc.c).
-pub fn runs_away(others_khz: u64) -> Option<f64> {
-    #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    let times = khz() as f64 / others_khz.max(1) as f64;
-    (!(0.98..=1.02).contains(&times)).then_some(times)
 }
 
 #[cfg(test)]
@@ -96,12 +111,16 @@ mod tests {
 
     #[test]
     fn the_same_counter_has_the_same_rate_twice_and_another_one_runs_away() {
-        assert_eq!(runs_away(measured()), None);
-        assert_eq!(runs_away(khz()), None);
-        let times = runs_away(khz() / 4).unwrap();
+        let is_off = |tsc_khz| {
+            let apic_hz = None;
+            Timekeeping { tsc_khz, apic_hz }.clock_is_off()
+        };
+        assert_eq!(Timekeeping::of_this_kernel().clock_is_off(), None);
+        assert_eq!(is_off(khz()), None);
+        let times = is_off(khz() / 4).unwrap();
         assert!((3.9..4.1).contains(&times), "{times}");
-        assert!(runs_away(khz() * 2).is_some_and(|times| times < 0.6));
-        assert!(runs_away(0).is_some());
+        assert!(is_off(khz() * 2).is_some_and(|times| times < 0.6));
+        assert!(is_off(0).is_some());
     }
 
     #[test]
@@ -115,20 +134,24 @@ mod tests {
             let apics = mults.map(|mult| device("lapic", mult));
             [device("hpet", 429_496_730), apics.concat()].concat()
         };
+        let are_off = |hz| {
+            let (tsc_khz, apic_hz) = (0, Some(hz));
+            Timekeeping { tsc_khz, apic_hz }.timers_are_off()
+        };
         let right = list([268_435_456, 268_435_456]);
-        assert_eq!(apic_hz_in(&right), Some(62_500_000));
+        assert_eq!(apic_hz(&right), Some(62_500_000));
         let one_is_off = list([268_435_456, 272_888_263]);
-        let hz = apic_hz_in(&one_is_off).unwrap();
-        assert_eq!((hz, apic_is_off(hz)), (63_536_749, None));
+        let hz = apic_hz(&one_is_off).unwrap();
+        assert_eq!((hz, are_off(hz)), (63_536_749, None));
         // What was counted between ticks that came all at once.
-        let hz = apic_hz_in(&list([45_741, 268_435_456])).unwrap();
-        assert!(apic_is_off(hz).is_some_and(|times| times < 0.01));
+        let hz = apic_hz(&list([45_741, 268_435_456])).unwrap();
+        assert!(are_off(hz).is_some_and(|times| times < 0.01));
         for nothing in [
             "",
             "Clock Event Device: lapic\n mult: x\n",
             &device("hpet", 7),
         ] {
-            assert_eq!(apic_hz_in(nothing), None, "{nothing}");
+            assert_eq!(apic_hz(nothing), None, "{nothing}");
         }
     }
 }

@@ -161,13 +161,9 @@ fn boot(outer: &OuterMachine, interrupt: &Interrupt) -> Result<(Emulated, String
         };
         StartError::Failed(error.with_console(String::new()))
     })?;
-    let up = host.process.hello(BOOT_LIMIT);
-    let up = up.and_then(|it| {
-        keeps_time(it.tsc_khz)?;
-        match it.apic_hz.and_then(timekeeping::apic_is_off) {
-            Some(times) => Err(HostError::Timers { times }),
-            None => Ok(it.release),
-        }
+    let up = host.process.hello(BOOT_LIMIT).and_then(|release| {
+        keeps_time(&mut host.process)?;
+        Ok(release)
     });
     match up {
         Ok(release) => Ok((host, release)),
@@ -178,10 +174,14 @@ fn boot(outer: &OuterMachine, interrupt: &Interrupt) -> Result<(Emulated, String
     }
 }
 
-/// Whether an outer machine's clock is as fast as ours, by what each takes the same counter for.
-fn keeps_time(tsc_khz: u64) -> Result<(), HostError> {
-    match timekeeping::runs_away(tsc_khz) {
-        Some(times) => Err(HostError::Clock { times }),
+/// Whether an outer machine waits for orders, and takes its clocks for what they are.
+fn keeps_time(process: &mut HostProcess) -> Result<(), HostError> {
+    let (_, timekeeping) = process.idle(&ToHost::Ping, LOAD_LIMIT)?;
+    if let Some(times) = timekeeping.clock_is_off() {
+        return Err(HostError::Clock { times });
+    }
+    match timekeeping.timers_are_off() {
+        Some(times) => Err(HostError::Timers { times }),
         None => Ok(()),
     }
 }
@@ -207,11 +207,7 @@ fn load(
     host.about = saved.about.clone();
     // QEMU reads it meanwhile. What is damaged, or does not come up, ends with `host`.
     match machines.is_whole(&saved) {
-        Ok(true) => host
-            .process
-            .idle(&ToHost::Ping, LOAD_LIMIT)
-            .and_then(|(_, khz)| keeps_time(khz))
-            .map(|()| Some(host)),
+        Ok(true) => keeps_time(&mut host.process).map(|()| Some(host)),
         Ok(false) => Ok(None),
         Err(error) => Err(cannot(io::Error::other(error))),
     }

@@ -23,7 +23,7 @@ use self::ata::Ata;
 use self::mailbox::Inside;
 use super::conversation::HostError;
 use super::emulated::initramfs::Initramfs;
-use super::process::{Greeting, HostProcess, Limits};
+use super::process::{HostProcess, Limits};
 use crate::interrupt::Interrupt;
 use crate::plan::{InfraError, Progress};
 
@@ -75,7 +75,7 @@ pub fn start(
         HostError::Start { what, source }.with_console(String::new())
     })?;
     match host.hello(BOOT_LIMIT) {
-        Ok(Greeting { release, .. }) => {
+        Ok(release) => {
             let bochs = &outer.bochs.version;
             host.description =
                 format!("emulated-intel (Bochs {bochs}, outer kernel {release}; {why})");

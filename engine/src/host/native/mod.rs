@@ -15,7 +15,7 @@ pub use self::builder::MachineBuilder;
 use self::builder::{MachineError, cmdline};
 use self::idle_machines::IdleMachines;
 use crate::host::channel::FromHost;
-use crate::host::timekeeping;
+use crate::host::timekeeping::Timekeeping;
 use crate::measured::qemu::Peer;
 use crate::measured::{VmmBench, VmmError};
 use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
@@ -77,7 +77,7 @@ impl Native {
     pub fn idle(&self) -> FromHost {
         FromHost::Idle {
             guests: self.idle.count(),
-            tsc_khz: timekeeping::measured(),
+            timekeeping: Timekeeping::of_this_kernel(),
         }
     }
 

@@ -40,9 +40,8 @@ impl Position {
     #[must_use]
     pub fn words(buffer: &TracefsBuffer) -> Vec<u64> {
         let pages = buffer.pages.iter();
-        pages
-            .map(|page| page.saturating_add(page::COMMITTED))
-            .collect()
+        let words = pages.map(|page| page.saturating_add(page::COMMITTED));
+        words.collect()
     }
 
     /// How far a buffer is written now.
@@ -54,8 +53,8 @@ impl Position {
         buffer: &TracefsBuffer,
     ) -> Result<Self, NotGuestMemory> {
         let mut position = Self::default();
-        for (number, &page) in buffer.pages.iter().enumerate() {
-            let next = Self::at(number, memory.load(page + page::COMMITTED)?);
+        for (number, word) in Self::words(buffer).into_iter().enumerate() {
+            let next = Self::at(number, memory.load(word)?);
             if next.bytes == 0 {
                 break;
             }
