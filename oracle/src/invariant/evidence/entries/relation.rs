@@ -64,7 +64,8 @@ impl<'t> Facts<'t> {
                 false => self.no_user_code(one, other),
             };
         }
-        let (first, second) = match before(other, one) || returns[0] > returns[1] {
+        let returned = returns[0].zip(returns[1]).is_some_and(|(i, j)| i > j);
+        let (first, second) = match before(other, one) || returned {
             true => (other, one),
             false => (one, other),
         };
