@@ -17,6 +17,12 @@ pub const MAY_END: &str = "userstack_deferred may end";
 /// What the agent writes there each time that it has cleared the option, before it sets it again. The kernel has
 /// cancelled the instance's client by then, so all that it was called for is in front of this.
 pub const CLEARED: &str = "userstack_deferred was cleared";
+/// The system of the events that are written once in each system call, by its task.
+pub const SYSCALLS: &str = "raw_syscalls";
+/// The one that is written before the system call.
+pub const SYSCALL_ENTER: &str = "sys_enter";
+/// The one that is written between the system call and the exit work.
+pub const SYSCALL_EXIT: &str = "sys_exit";
 /// Most instances in a plan.
 pub const MAX_INSTANCES: usize = 16;
 /// Most bytes of one [`TracefsPart`].
@@ -82,11 +88,11 @@ pub enum ChurnKind {
     Remove,
 }
 
-/// The `format` file of an event of the system `ftrace`.
+/// The `format` file of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TracefsFormat {
-    /// The event.
+    /// The event; with its system in front (`raw_syscalls:sys_enter`) where that is not `ftrace`.
     pub event: String,
     /// The file.
     pub text: String,

@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use rustix::thread::sched_setaffinity;
 use unwindlab_abi::tracefs::{
     CLEARED, ChurnKind, MARKER_EVENT, MAY_END, OPTION, PART_BYTES, REQUEST_EVENT, STACK_EVENT,
-    SUB_BUFFER, TracefsChurn, TracefsFormat, TracefsInstance, TracefsPart, TracefsPlan,
-    sub_buffers,
+    SUB_BUFFER, SYSCALL_ENTER, SYSCALL_EXIT, SYSCALLS, TracefsChurn, TracefsFormat,
+    TracefsInstance, TracefsPart, TracefsPlan, sub_buffers,
 };
 
 pub use mapped::Mapped;
@@ -142,21 +142,30 @@ impl Tracefs {
         })
     }
 
-    /// How the events are laid out that are the unwinder's.
+    /// How the events are laid out that are the unwinder's, and those of system calls.
     ///
     /// # Errors
     /// [`TracefsError::File`].
     pub fn formats(&self) -> Result<Vec<TracefsFormat>, TracefsError> {
-        let format = |event: &str| {
-            let file = self.root.join("events/ftrace").join(event).join("format");
+        let format = |system: &str, name: &str, event: String| {
+            let file = self.root.join("events").join(system);
+            let file = file.join(name).join("format");
             let text = fs::read_to_string(&file).map_err(failed(&file))?;
-            let event = event.to_owned();
             Ok(TracefsFormat { event, text })
         };
-        [REQUEST_EVENT, STACK_EVENT, MARKER_EVENT]
-            .into_iter()
-            .map(format)
-            .collect()
+        let own = [REQUEST_EVENT, STACK_EVENT, MARKER_EVENT].into_iter();
+        let own = own.map(|name| format("ftrace", name, name.to_owned()));
+        let of_calls = [SYSCALL_ENTER, SYSCALL_EXIT].into_iter();
+        let of_calls = of_calls.filter(|&name| self.traces(SYSCALLS, name));
+        let of_calls = of_calls.map(|name| format(SYSCALLS, name, format!("{SYSCALLS}:{name}")));
+        own.chain(of_calls).collect()
+    }
+
+    /// Whether an instance traces an event.
+    fn traces(&self, system: &str, name: &str) -> bool {
+        let instances = self.state.iter().flat_map(|it| &it.instances);
+        let mut events = instances.flat_map(|it| &it.plan.events);
+        events.any(|it| it.0 == system && it.1 == name)
     }
 
     /// The buffers that the host reads.

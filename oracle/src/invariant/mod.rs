@@ -119,10 +119,10 @@ type JudgeLog = fn(&Lab<'_>, &mut Tally);
 const OF_CLIENTS: &[&str] = &[
     "C1", "C2", "C3", "C4", "C7", "M1", "M2", "M3", "M4", "S1", "S2", "S3", "S4", "D1", "X1", "X4",
 ];
-/// Those of them that need each answer to have been written, or to know from when on that need not be so.
+/// Those of them that need each answer to have been written.
 const OF_ALL_ANSWERS: &[&str] = &["M1", "X1"];
-/// Those of them that need each request to have been written.
-const OF_ALL_REQUESTS: &[&str] = &["C7", "M3"];
+/// Those of them that need each answer, or each request, to have been written, or to know from when on that need not be so.
+const OF_ALL_WRITTEN: &[&str] = &["C7", "M1", "M3", "X1"];
 /// Those of them of which the evidence is that no second answer was written.
 const OF_NO_SECOND: &[&str] = &["M2"];
 
@@ -220,13 +220,12 @@ impl Invariant {
         if needs(OF_ALL_ANSWERS) && view.cancels && !view.replaced {
             return Some("not judged: what a client that is removed asked for need not come");
         }
-        if needs(OF_ALL_ANSWERS) && view.loses && !view.loses_late {
+        if needs(OF_ALL_WRITTEN) && view.loses && view.full_from.is_none() {
             return Some("not judged: it lost events, nobody knows when");
         }
         // The second one may be another registration's, and the note of that lost.
         let of_no_second = needs(OF_NO_SECOND) && view.replaced;
-        let needs_all = needs(OF_ALL_REQUESTS) || of_no_second;
-        (view.loses && needs_all).then_some("not judged: it lost events")
+        (view.loses && of_no_second).then_some("not judged: it lost events")
     }
 
     /// Judges a trace.

@@ -8,7 +8,7 @@ use unwindlab_abi::plan::Tracing;
 
 use super::lab::LabTrace;
 use super::recording::{Block, Injection, Point, ThreadProgress};
-use super::tracefs::TracefsTrace;
+use super::tracefs::{Asker, TracefsTrace};
 use super::user_mode::UserModeTrace;
 use super::witness::Witness;
 
@@ -258,6 +258,9 @@ pub struct Sample {
     /// What `PERF_SAMPLE_STACK_USER` copied of the user stack, from the stack pointer on.
     #[serde(default)]
     pub stack_user: Option<Vec<u8>>,
+    /// perf's own samples have none: by which event a client of tracefs has made the request that this stands for.
+    #[serde(default)]
+    pub asker: Option<Asker>,
 }
 
 impl Sample {

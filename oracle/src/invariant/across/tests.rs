@@ -106,6 +106,7 @@ fn t1_another_cookie_than_perfs() {
         let first = events.iter_mut().find(|it| of_a(it, false)).unwrap();
         first.kind = TracefsKind::Request {
             cookie: C + (8 << 32),
+            asker: None,
         };
     });
     assert!(fallen.iter().any(|it| it.0 == "T1"), "{fallen:#?}");
@@ -177,6 +178,7 @@ fn t1_another_cookie_where_answers_are_lost() {
         let at = tracefs.events.iter().position(|it| of_a(it, false));
         tracefs.events[at.unwrap()].kind = TracefsKind::Request {
             cookie: C + (8 << 32),
+            asker: None,
         };
         tracefs.events.retain(|it| !of_a(it, true) || lost == 0);
         let (fallen, _) = judge(&trace);
@@ -198,6 +200,7 @@ fn t1_another_cookie_in_one_system_call() {
     let tracefs = wrong.tracefs.as_mut().unwrap();
     tracefs.events[0].kind = TracefsKind::Request {
         cookie: C + (8 << 32),
+        asker: None,
     };
     let (fallen, _) = judge(&wrong);
     assert!(fallen.iter().any(|it| it.0 == "T1"), "{fallen:#?}");
@@ -376,6 +379,66 @@ fn what_was_asked_for_before_a_buffer_was_full_must_come() {
     assert_eq!(undecided_of[0], undecided_of[1] + 3);
 }
 
+#[test]
+fn an_answer_of_another_entry_may_have_followed_one_that_was_lost() {
+    let with = |full: Option<u64>| {
+        let mut trace = mirrored(two_entries());
+        let tracefs = trace.tracefs.as_mut().unwrap();
+        let first = tracefs.events.iter().position(|it| of_a(it, true)).unwrap();
+        tracefs.events.remove(first);
+        let asked = tracefs
+            .events
+            .iter()
+            .find(|it| of_a(it, false))
+            .unwrap()
+            .time;
+        for event in tracefs.events.iter_mut().filter(|it| it.client == 0) {
+            if let TracefsKind::Request { cookie, .. } | TracefsKind::Stack { cookie, .. } =
+                &mut event.kind
+            {
+                *cookie = C;
+            }
+        }
+        tracefs.clients[0].lost = u64::MAX;
+        tracefs.clients[0].full_from = full.map(|by| asked + by);
+        check("M1", &trace)
+    };
+    let long_after = with(Some(100_000));
+    assert!(matches!(long_after, Check::Violated(_)), "{long_after:?}");
+    let at_once = with(Some(1));
+    assert!(!matches!(at_once, Check::Violated(_)), "{at_once:?}");
+}
+
+#[test]
+fn what_was_answered_before_a_buffer_was_full_must_have_been_asked_for() {
+    let mut trace = mirrored(two_entries());
+    let tracefs = trace.tracefs.as_mut().unwrap();
+    let asked = tracefs
+        .events
+        .iter()
+        .position(|it| of_a(it, false))
+        .unwrap();
+    tracefs.events.remove(asked);
+    let answered = tracefs
+        .events
+        .iter()
+        .find(|it| of_a(it, true))
+        .unwrap()
+        .time;
+    tracefs.clients[0].lost = u64::MAX;
+    for id in ["C7", "M3"] {
+        for (full, violated) in [
+            (Some(answered), true),
+            (Some(answered - 1), false),
+            (None, false),
+        ] {
+            trace.tracefs.as_mut().unwrap().clients[0].full_from = full;
+            let check = check(id, &trace);
+            assert_eq!(matches!(check, Check::Violated(_)), violated, "{check:?}");
+        }
+    }
+}
+
 /// Instance a is cancelled from `may_end` to `cleared`, so many ns behind its first request, which is not answered.
 fn unanswered(may_end: Option<u64>, cleared: Option<u64>) -> Check {
     let mut trace = mirrored(two_entries());
@@ -434,7 +497,13 @@ fn each_registration_of_an_instance_needs_its_own_answer() {
             ..first.clone()
         };
         let notes = [at(1, TracefsKind::MayEnd), at(2, TracefsKind::Cleared)];
-        let again = at(3, TracefsKind::Request { cookie });
+        let again = at(
+            3,
+            TracefsKind::Request {
+                cookie,
+                asker: None,
+            },
+        );
         let notes = notes.into_iter().filter(|_| cleared);
         tracefs.events.extend(notes.chain([again]));
         matches!(check("M1", &trace), Check::Violated(_))

@@ -22,6 +22,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 tally.excuse(format!("cookie {cookie:#x}: {why}"));
                 continue;
             }
+            if let Some(why) = evidence.lost_before(answer.event) {
+                tally.undecided(why);
+                continue;
+            }
             if facts.may_be_of_a_cut_chain(answer) {
                 tally.undecided("the limit of contexts may have cut the cookie of its sample off");
                 continue;

@@ -70,7 +70,9 @@ impl<'t> Beside<'t> {
 /// Whether a record of perf says what an event of an instance says.
 fn is_like(event: &TracefsEvent, perf: &Event) -> bool {
     match &event.kind {
-        TracefsKind::Request { cookie } => perf.deferred_sample().is_some_and(|it| it.1 == *cookie),
+        TracefsKind::Request { cookie, .. } => {
+            perf.deferred_sample().is_some_and(|it| it.1 == *cookie)
+        }
         TracefsKind::Stack {
             cookie: 0, frames, ..
         } => {

@@ -80,6 +80,8 @@ pub struct Evidence<'t> {
     all_clients: OnceCell<Option<View>>,
     /// Of a client of tracefs: [`View::cancelled`].
     cancelled: Option<&'t BTreeMap<u32, u64>>,
+    /// The same: [`View::full_from`].
+    full_from: Option<u64>,
 }
 
 impl<'t> Evidence<'t> {
@@ -97,6 +99,7 @@ impl<'t> Evidence<'t> {
             views: OnceCell::new(),
             all_clients: OnceCell::new(),
             cancelled: None,
+            full_from: None,
         }
     }
 
@@ -180,6 +183,7 @@ impl<'t> Evidence<'t> {
             names: self.names,
             code: self.code,
             cancelled: Some(&view.cancelled),
+            full_from: view.full_from,
             lab: OnceCell::from(None),
             ..Evidence::new(&view.trace)
         }
@@ -227,6 +231,16 @@ impl<'t> Evidence<'t> {
             .take_while(|it| it.time.is_none_or(|time| time < from))
             .any(|it| facts.separated(request.event, it).is_some());
         !over
+    }
+
+    /// Why what a client of tracefs has written before a record may be lost.
+    pub(super) fn lost_before(&self, event: &Event) -> Option<&'static str> {
+        let is_behind = self
+            .full_from
+            .zip(event.time)
+            .is_some_and(|(from, at)| at > from);
+        is_behind
+            .then_some("the instance's buffer was full before, so that the request may be lost")
     }
 
     /// What the lab client's log proves; `None` for a trial without one.

@@ -38,8 +38,8 @@ pub(crate) struct View {
     pub cancelled: BTreeMap<u32, u64>,
     /// Some of what it wrote is lost.
     pub loses: bool,
-    /// It lost nothing before the times in [`Self::cancelled`].
-    pub loses_late: bool,
+    /// From which time on it may have lost some; `None` where that is not known.
+    pub full_from: Option<u64>,
 }
 
 /// A view for each client of tracefs.
@@ -57,7 +57,7 @@ pub(crate) fn of_each(trace: &Trace) -> Vec<View> {
             replaced: client.registers_anew(),
             cancelled,
             loses: client.lost > 0,
-            loses_late: client.full_from.is_some(),
+            full_from: client.full_from,
         }
     };
     tracefs.clients.iter().enumerate().map(view).collect()
@@ -74,7 +74,7 @@ pub(crate) fn of_all(trace: &Trace) -> Option<View> {
         cancels: tracefs.clients.iter().any(|it| it.cancels),
         replaced: tracefs.clients.iter().any(TracefsClient::registers_anew),
         loses: tracefs.clients.iter().any(|it| it.lost > 0),
-        loses_late: false,
+        full_from: None,
     })
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn given(trace: &Trace) -> Option<BTreeSet<u64>> {
     }
     let events = trace.tracefs.iter().flat_map(|it| &it.events);
     let cookie = |event: &TracefsEvent| match event.kind {
-        TracefsKind::Request { cookie } => Some(cookie),
+        TracefsKind::Request { cookie, .. } => Some(cookie),
         _ => None,
     };
     Some(events.filter_map(cookie).collect())
@@ -291,8 +291,9 @@ impl<'t> Places<'t> {
     /// The record that perf would have written.
     fn record(&self, event: &TracefsEvent, ring: u32, open: usize) -> Option<Event> {
         let kind = match &event.kind {
-            TracefsKind::Request { cookie } => EventKind::Sample(Sample {
+            TracefsKind::Request { cookie, asker } => EventKind::Sample(Sample {
                 chain: Some(vec![CONTEXT_USER_DEFERRED, *cookie]),
+                asker: *asker,
                 ..Sample::default()
             }),
             TracefsKind::Stack { cookie, frames, .. } => {

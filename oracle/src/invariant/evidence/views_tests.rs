@@ -5,13 +5,16 @@ use crate::invariant::testkit::entry_text::{Far, Via, outer};
 use crate::invariant::testkit::{Kit, NMI_FRAMES, SOMEWHERE, check};
 use crate::trace::Trace;
 use crate::trace::model::CONTEXT_KERNEL;
-use crate::trace::tracefs::{TracefsClient, TracefsEvent, TracefsKind, TracefsTrace};
+use crate::trace::tracefs::{Asker, TracefsClient, TracefsEvent, TracefsKind, TracefsTrace};
 
 const C: u64 = 3 << 32 | 1;
 const OTHER: u64 = 5 << 32 | 1;
 
 const fn request(cookie: u64) -> TracefsKind {
-    TracefsKind::Request { cookie }
+    TracefsKind::Request {
+        cookie,
+        asker: None,
+    }
 }
 
 fn stack(cookie: u64) -> TracefsKind {
@@ -175,14 +178,20 @@ fn t1_another_cookie_before_the_answer() {
 /// A buffer that the witness looked at is one more ring.
 #[test]
 fn a_buffer_that_was_looked_at_shows_itself_what_came_before_a_return() {
-    let of = |returns: &[u64]| {
+    let of = |asker: Option<Asker>, returns: &[u64]| {
         let mut kit = Kit::new(1);
         kit.witness();
         let first = kit.kernel_only(0, 1001);
         for _ in returns {
             kit.returns(0, 1001);
         }
-        let mut trace = with_a(&kit, &[(first, 1, request(C)), (first, 2, stack(C))]);
+        let mut trace = with_a(
+            &kit,
+            &[
+                (first, 1, TracefsKind::Request { cookie: C, asker }),
+                (first, 2, stack(C)),
+            ],
+        );
         let events = &mut trace.tracefs.as_mut().unwrap().events;
         for (event, start) in events.iter_mut().zip([0, 16]) {
             (event.buffer, event.start, event.size) = (0, start, 16);
@@ -194,8 +203,13 @@ fn a_buffer_that_was_looked_at_shows_itself_what_came_before_a_return() {
         }
         judged("M1", &trace)
     };
-    assert_eq!(of(&[32]), (1, 0, false));
+    assert_eq!(of(None, &[32]), (1, 0, false));
     // What is asked for behind the exit work is answered behind one return.
-    assert_eq!(of(&[16, 32]), (0, 1, false));
-    assert_eq!(of(&[16, 16, 32]), (0, 0, true));
+    assert_eq!(of(None, &[16, 32]), (0, 1, false));
+    assert_eq!(of(None, &[16, 16, 32]), (0, 0, true));
+    // Events of system calls come before it.
+    for asker in [Asker::SyscallEnter, Asker::SyscallExit] {
+        assert_eq!(of(Some(asker), &[32]), (1, 0, false));
+        assert_eq!(of(Some(asker), &[16, 32]), (0, 0, true));
+    }
 }

@@ -12,8 +12,8 @@ use crate::invariant::evidence::{Answer, Evidence, Exchange, Facts, Relation, Re
 /// proved to be of another entry, that is a violation; the rest is undecided.
 ///
 /// An instance of tracefs that is cancelled and registered anew is another client each time. Where it may have been cancelled,
-/// its tracing may have ended, or its buffer may have been full, before the entry of an unanswered request was over, that is
-/// undecided.
+/// its tracing may have ended, or its buffer may have been full, before the entry of a request was over that has no answer
+/// of its own, that is undecided.
 ///
 /// Excuses: XA, XC and XD, as `Facts::unanswered` proves them. Without an event that receives
 /// record 22 nothing can be judged.
@@ -30,7 +30,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             missing(evidence, tally, cookie, &exchange);
         } else {
             for request in &exchange.requests {
-                elsewhere(facts, tally, request, &exchange.answers);
+                elsewhere(evidence, tally, request, &exchange.answers);
             }
         }
     }
@@ -74,11 +74,12 @@ fn exit_behind(facts: &Facts<'_>, request: &Request<'_>) -> Option<usize> {
 }
 
 fn elsewhere<'t>(
-    facts: &Facts<'t>,
+    evidence: &Evidence<'t>,
     tally: &mut Tally,
     request: &Request<'t>,
     answers: &[Answer<'t>],
 ) {
+    let facts = evidence.facts();
     let mut proof = None;
     let mut undecided = None;
     for answer in answers {
@@ -93,6 +94,10 @@ fn elsewhere<'t>(
         return tally.undecided(why);
     }
     let Some((answer, apart)) = proof else { return };
+    // Its own may not have been written, and the cookie kept for another entry.
+    if evidence.may_be_cancelled(request) {
+        return tally.undecided(Evidence::MAY_BE_CANCELLED);
+    }
     let message = format!(
         "cookie {:#x} was answered in another entry than it was requested in: {}",
         request.cookie, apart.why

@@ -15,7 +15,10 @@ pub fn mirrored(mut trace: Trace) -> Trace {
     };
     for event in &trace.events {
         let kind = match (event.deferred_sample(), event.deferred_chain()) {
-            (Some((_, cookie)), _) => TracefsKind::Request { cookie },
+            (Some((_, cookie)), _) => TracefsKind::Request {
+                cookie,
+                asker: None,
+            },
             (_, Some(chain)) => TracefsKind::Stack {
                 cookie: chain.cookie,
                 nr: chain.frames().len() as u64,

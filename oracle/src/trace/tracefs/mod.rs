@@ -14,7 +14,8 @@ mod tests;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use unwindlab_abi::tracefs::{
-    CLEARED, MARKER_EVENT, MAY_END, REQUEST_EVENT, STACK_EVENT, SUB_BUFFER,
+    CLEARED, MARKER_EVENT, MAY_END, REQUEST_EVENT, STACK_EVENT, SUB_BUFFER, SYSCALL_ENTER,
+    SYSCALL_EXIT, SYSCALLS,
 };
 
 use format::Format;
@@ -89,6 +90,10 @@ pub enum TracefsKind {
     Request {
         /// What it got.
         cookie: u64,
+        /// That event, if it is one of a system call. Those are written by the task itself, so a request that follows one
+        /// in the buffer is its own: whatever asked in an interrupt has an event of its own in between.
+        #[serde(default)]
+        asker: Option<Asker>,
     },
     /// The stack.
     Stack {
@@ -110,6 +115,15 @@ pub enum TracefsKind {
     },
 }
 
+/// An event that is written once in each system call, by its task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Asker {
+    /// `raw_syscalls:sys_enter`, before the system call.
+    SyscallEnter,
+    /// `raw_syscalls:sys_exit`, between the system call and the exit work.
+    SyscallExit,
+}
+
 /// Decodes the sub-buffers, and says what could not be decoded.
 #[must_use]
 pub fn decode(log: &TracefsLog) -> (TracefsTrace, Vec<String>) {
@@ -118,12 +132,7 @@ pub fn decode(log: &TracefsLog) -> (TracefsTrace, Vec<String>) {
         clients: log.clients(),
         events: Vec::new(),
     };
-    let format = |event: &str| {
-        let found = log.formats.iter().find(|(name, _)| name == event);
-        found.and_then(|(_, text)| Format::parse(text))
-    };
-    let formats = [REQUEST_EVENT, STACK_EVENT, MARKER_EVENT].map(format);
-    let [Some(request), Some(stack), Some(marker)] = formats else {
+    let Some(formats) = Formats::of(log) else {
         if !log.held.pages.is_empty() {
             complaints.add("tracefs: no usable format files".to_owned());
         }
@@ -147,9 +156,10 @@ pub fn decode(log: &TracefsLog) -> (TracefsTrace, Vec<String>) {
             if let Some(wrong) = wrong {
                 complaints.add(format!("{}: {wrong}", who()));
             }
+            let mut asker = None;
             for raw in events {
                 last = raw.time;
-                match event(&raw, [&request, &stack, &marker]) {
+                match formats.event(&raw, &mut asker) {
                     Some((tid, kind)) => trace.events.push(TracefsEvent {
                         client,
                         cpu: pages.cpu,
@@ -174,27 +184,67 @@ pub fn decode(log: &TracefsLog) -> (TracefsTrace, Vec<String>) {
     (trace, complaints.finish())
 }
 
-/// The task of an event, and what it says; `None` where it has no room for what its type has.
-fn event(raw: &RawEvent<'_>, [request, stack, marker]: [&Format; 3]) -> Option<(u32, TracefsKind)> {
-    let id = u16::try_from(request.value(raw.data, "common_type")?).ok()?;
-    let tid = u32::try_from(request.value(raw.data, "common_pid")? & 0xffff_ffff).ok()?;
-    let kind = if id == request.id {
-        TracefsKind::Request {
-            cookie: request.value(raw.data, "cookie")?,
-        }
-    } else if id == stack.id {
-        let size = usize::try_from(stack.value(raw.data, "size")?).ok()?;
-        TracefsKind::Stack {
-            cookie: stack.value(raw.data, "cookie")?,
-            nr: stack.value(raw.data, "nr")?,
-            frames: stack.words(raw.data, "caller", size)?,
-        }
-    } else if id == marker.id {
-        note(marker.rest(raw.data, "buf")?).unwrap_or(TracefsKind::Other { id })
-    } else {
-        TracefsKind::Other { id }
-    };
-    Some((tid, kind))
+/// What the format files say.
+struct Formats {
+    request: Format,
+    stack: Format,
+    marker: Format,
+    /// The IDs of those that are traced.
+    askers: Vec<(u16, Asker)>,
+}
+
+impl Formats {
+    fn of(log: &TracefsLog) -> Option<Self> {
+        let format = |event: &str| {
+            let found = log.formats.iter().find(|(name, _)| name == event);
+            found.and_then(|(_, text)| Format::parse(text))
+        };
+        let askers = [
+            (SYSCALL_ENTER, Asker::SyscallEnter),
+            (SYSCALL_EXIT, Asker::SyscallExit),
+        ];
+        let asker = |(name, asker)| Some((format(&format!("{SYSCALLS}:{name}"))?.id, asker));
+        Some(Self {
+            request: format(REQUEST_EVENT)?,
+            stack: format(STACK_EVENT)?,
+            marker: format(MARKER_EVENT)?,
+            askers: askers.into_iter().filter_map(asker).collect(),
+        })
+    }
+
+    /// The task of an event, and what it says; `None` where it has no room for what its type has. `asker` is who may
+    /// ask next: a task, and its event of a system call.
+    fn event(
+        &self,
+        raw: &RawEvent<'_>,
+        asker: &mut Option<(u32, Asker)>,
+    ) -> Option<(u32, TracefsKind)> {
+        let may_ask = asker.take();
+        let id = u16::try_from(self.request.value(raw.data, "common_type")?).ok()?;
+        let tid = u32::try_from(self.request.value(raw.data, "common_pid")? & 0xffff_ffff).ok()?;
+        let kind = if id == self.request.id {
+            TracefsKind::Request {
+                cookie: self.request.value(raw.data, "cookie")?,
+                asker: may_ask.filter(|it| it.0 == tid).map(|it| it.1),
+            }
+        } else if id == self.stack.id {
+            let size = usize::try_from(self.stack.value(raw.data, "size")?).ok()?;
+            // A wrong kernel may write it between the two.
+            *asker = may_ask;
+            TracefsKind::Stack {
+                cookie: self.stack.value(raw.data, "cookie")?,
+                nr: self.stack.value(raw.data, "nr")?,
+                frames: self.stack.words(raw.data, "caller", size)?,
+            }
+        } else if id == self.marker.id {
+            note(self.marker.rest(raw.data, "buf")?).unwrap_or(TracefsKind::Other { id })
+        } else {
+            let known = self.askers.iter().find(|it| it.0 == id);
+            *asker = known.map(|it| (tid, it.1));
+            TracefsKind::Other { id }
+        };
+        Some((tid, kind))
+    }
 }
 
 /// What a text says that the agent has written.

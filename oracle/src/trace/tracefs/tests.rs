@@ -36,6 +36,8 @@ fn log() -> TracefsLog {
         (REQUEST_EVENT, 20, ""),
         (STACK_EVENT, 21, more),
         (MARKER_EVENT, 22, text),
+        ("raw_syscalls:sys_enter", 30, ""),
+        ("raw_syscalls:sys_exit", 31, ""),
     ] {
         assert!(log.add_format(TracefsFormat {
             event: event.into(),
@@ -118,10 +120,51 @@ fn events_have_their_times_tasks_and_values() {
         (1001, &TracefsKind::Other { id: 77 })
     );
     assert_eq!((request.time, request.tid, request.cpu), (1003, 5, 1));
-    assert_eq!(request.kind, TracefsKind::Request { cookie: 9 });
+    assert_eq!(
+        request.kind,
+        TracefsKind::Request {
+            cookie: 9,
+            asker: None
+        }
+    );
     assert_eq!(stack.time, 1003 + (1 << 27) + 5 + 1 + 3);
     let (cookie, nr) = (9, 30);
     assert_eq!(stack.kind, TracefsKind::Stack { cookie, nr, frames });
+}
+
+#[test]
+fn a_request_is_of_the_event_of_a_system_call_that_it_follows() {
+    let [enter, exit, nmi] = [30, 31, 77].map(|id| event(1, &body(id, 5, &[0])));
+    let asks = event(1, &body(20, 5, &[9]));
+    let stack = event(1, &body(21, 5, &[9, 0]));
+    let of_another = event(1, &body(20, 6, &[9]));
+    let askers = |pages: &[&[&Vec<u8>]]| {
+        let pages = pages.iter().map(|events| {
+            let events: Vec<_> = events.iter().copied().cloned().collect();
+            page(1000, &events)
+        });
+        let (trace, complaints) = decoded(pages.flatten().collect());
+        assert!(complaints.is_empty(), "{complaints:?}");
+        let kinds = trace.events.into_iter().map(|it| it.kind);
+        let asker = |it| match it {
+            TracefsKind::Request { asker, .. } => Some(asker),
+            _ => None,
+        };
+        kinds.filter_map(asker).collect::<Vec<_>>()
+    };
+    let [of_enter, of_exit] = [Some(Asker::SyscallEnter), Some(Asker::SyscallExit)];
+    assert_eq!(
+        askers(&[&[&enter, &asks, &exit, &asks]]),
+        [of_enter, of_exit]
+    );
+    // An answer makes no request.
+    assert_eq!(askers(&[&[&enter, &stack, &asks]]), [of_enter]);
+    // The NMI's comes first; then it may be of either.
+    assert_eq!(askers(&[&[&enter, &nmi, &asks, &asks]]), [None, None]);
+    assert_eq!(askers(&[&[&enter, &asks, &asks]]), [of_enter, None]);
+    assert_eq!(askers(&[&[&enter, &of_another, &asks]]), [None, None]);
+    // What came between two sub-buffers may be lost.
+    assert_eq!(askers(&[&[&enter], &[&asks]]), [None]);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 use super::code::{Code, EntryCode};
 use crate::invariant::evidence::facts::Facts;
 use crate::invariant::evidence::role::{Role, kernel_limit, role, spec};
+use crate::trace::tracefs::Asker;
 use crate::trace::{Event, EventKind};
 use unwindlab_abi::plan::EventSource;
 
@@ -74,6 +75,11 @@ impl<'t> Facts<'t> {
         let EventKind::Sample(sample) = &event.kind else {
             return Origin::Unknown;
         };
+        match sample.asker {
+            Some(Asker::SyscallEnter) => return Origin::SystemCall(Phase::Before),
+            Some(Asker::SyscallExit) => return Origin::SystemCall(Phase::After),
+            None => {}
+        }
         let (Some(spec), Some(_)) = (spec(self.trace, event), &sample.chain) else {
             return Origin::Unknown;
         };

@@ -81,6 +81,7 @@ fn translate(theirs: Theirs) -> (SampleId, EventKind) {
                 regs_user: None,
                 user_abi: 0,
                 stack_user: None,
+                asker: None,
             });
             (sample_id(Some(&sample.record_id)), kind)
         }

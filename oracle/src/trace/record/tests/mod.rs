@@ -80,6 +80,7 @@ proptest! {
             regs_user: None,
             user_abi: 0,
             stack_user: None,
+            asker: None,
             chain: has(CALLCHAIN).then_some(chain.clone()),
         });
         let bytes = encoder::sample(bits, &ids, &chain, &raw);
