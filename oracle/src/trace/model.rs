@@ -259,7 +259,7 @@ pub struct Sample {
     #[serde(default)]
     pub stack_user: Option<Vec<u8>>,
     /// perf's own samples have none: by which event a client of tracefs has made the request that this stands for.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asker: Option<Asker>,
 }
 
