@@ -9,6 +9,7 @@ use super::injections::Matching;
 use super::losses::Losses;
 use super::order::{NESTING, before};
 use super::returns::Returns;
+use super::sampled;
 use super::syscalls::Syscalls;
 use super::tasks::{Task, Tasks};
 use crate::trace::model::{CallchainDeferred, Sample};
@@ -88,8 +89,8 @@ pub(crate) struct Facts<'t> {
     pub kept_back: BTreeMap<Task, BTreeSet<usize>>,
     /// By tid, in order: when that was.
     pub kept_back_at: BTreeMap<u32, Vec<u64>>,
-    /// By cookie: the first user instruction that an NMI of its requests hit, and the index of its
-    /// sample. Derived once, because an endless entry has very many requests and answers.
+    /// By cookie: the first user instruction that an NMI of its requests hit, or that a sample of them shows, and the
+    /// index of the sample. Derived once, because an endless entry has very many requests and answers.
     entry_ips: BTreeMap<u64, (u64, usize)>,
     /// By process: comm records of exec, in trace order.
     execs: BTreeMap<u32, Vec<&'t Event>>,
@@ -210,7 +211,8 @@ impl<'t> Facts<'t> {
         }
         let exchange = self.exchanges.entry(request.cookie).or_default();
         exchange.requests.push(request);
-        if let Some(ip) = self.user_ip(request.event) {
+        let sampled = || sampled::user_instruction(self.trace, request.event);
+        if let Some(ip) = self.user_ip(request.event).or_else(sampled) {
             let found = (ip, request.event.index);
             self.entry_ips.entry(request.cookie).or_insert(found);
         }
@@ -233,7 +235,7 @@ impl<'t> Facts<'t> {
     }
 
     /// The user instruction at which the entry of these requests was made, from the injections
-    /// that hit user mode, with the index of the sample that shows it.
+    /// that hit user mode and from samples that show it, with the index of the sample.
     pub fn entry_ip(&self, exchange: &Exchange<'t>) -> Option<(u64, usize)> {
         let cookie = exchange.requests.first()?.cookie;
         self.entry_ips.get(&cookie).copied()

@@ -30,6 +30,7 @@ mod recorded;
 mod replaced;
 mod returns;
 mod role;
+mod sampled;
 mod stacks;
 mod syscalls;
 mod tasks;

@@ -5,17 +5,18 @@ use unwindlab_abi::message::ExpectedStack;
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Answer, Evidence, Facts, Origin, Request, Syscalls, flaw};
 
-/// S1. Three things are known of the D of workload threads:
+/// S1. Four things are known of the D of workload threads:
 ///
 /// * By construction: where frame 0 lies at the thread's leaf, the whole chain is known, and the D
 ///   must equal it frame by frame, cut to 510.
 /// * By injection: where an NMI into user mode raised an S of the same cookie, frame 0 is the
 ///   interrupted instruction.
+/// * By sample: an S of the same cookie may show that instruction itself (`evidence/sampled.rs`).
 /// * By system call: where an S of the same cookie lies between `sys_enter` and `sys_exit`, and
 ///   frame 0 is at the leaf, frame 0 is the instruction after the leaf's `syscall`. The number that
 ///   `sys_enter` shows tells it from the other system calls of the leaf.
 ///
-/// Evidence is a D at the leaf of which frame 0 is known in one of the last two ways: the callers
+/// Evidence is a D at the leaf of which frame 0 is known in one of the last three ways: the callers
 /// are always the same, so a stack kept from an earlier entry differs in frame 0 alone. For that,
 /// the kernel chain of the S says as well as markers that it was made in a system call. It is none
 /// if the S was made in a system call that gives the task other registers: the D then shows another
@@ -90,9 +91,8 @@ fn wrong(facts: &Facts<'_>, answer: &Answer<'_>) -> Option<(String, Option<usize
     if let Some((ip, sample)) = interrupted
         && frame0 != Some(ip)
     {
-        let message = format!(
-            "frame 0 of cookie {cookie:#x} is {shown}, but its NMI hit user mode at {ip:#x}"
-        );
+        let message =
+            format!("frame 0 of cookie {cookie:#x} is {shown}, but its entry was made at {ip:#x}");
         return Some((message, Some(sample)));
     }
     let stacks = facts.stacks_at_leaf(answer);

@@ -8,7 +8,7 @@ use crate::invariant::evidence::{Answer, Evidence, Facts, Task, expected};
 /// S2. The unwinder keeps the frames of an entry in a cache of the task, which must not outlive the
 /// entry. Two D must differ where their stacks are known to differ:
 ///
-/// * two consecutive D of one task whose NMIs hit user mode at different instructions: frame 0
+/// * two consecutive D of one task whose entries are known to be made at different user instructions: frame 0
 ///   differs;
 /// * two consecutive D in a ring, of workload threads whose stacks differ by construction within
 ///   510 frames.

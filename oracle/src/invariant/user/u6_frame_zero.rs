@@ -9,7 +9,7 @@ const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1
 
 /// U6. Every D has a frame 0, and it is an address at which user mode can be: `unwind_user_start`
 /// takes it from the user registers (kernel/unwind/user.c, 7.2). Where the instruction itself is
-/// known (an NMI into user mode), frame 0 is that instruction. A D is empty only where the task has
+/// known (an NMI into user mode, or a sample that shows it), frame 0 is that instruction. A D is empty only where the task has
 /// no mm any more (X1) or the kernel has no memory for the cache (`unwind_user_faultable`); neither
 /// is right.
 ///

@@ -7,6 +7,7 @@
 use super::code::{Code, EntryCode};
 use crate::invariant::evidence::facts::Facts;
 use crate::invariant::evidence::role::{Role, kernel_limit, role, spec};
+use crate::invariant::evidence::sampled::is_syscall_enter;
 use crate::trace::tracefs::Asker;
 use crate::trace::{Event, EventKind};
 use unwindlab_abi::plan::EventSource;
@@ -86,11 +87,14 @@ impl<'t> Facts<'t> {
         let chain = sample.kernel_chain();
         if chain.is_empty() {
             // perf leaves the kernel part out where the registers are of user mode.
-            return match spec.source {
+            return match &spec.source {
                 EventSource::Hardware(_) => Origin::UserNmi,
                 // The handler of the exception, or the exit work that it asked for, fires it.
                 EventSource::Software(_) | EventSource::Breakpoint { .. } => {
                     Origin::Interrupt(Phase::Body)
+                }
+                EventSource::Tracepoint { system, name } if is_syscall_enter(system, name) => {
+                    Origin::SystemCall(Phase::Before)
                 }
                 _ => Origin::Unknown,
             };

@@ -20,6 +20,12 @@ fn a_sample_without_a_kernel_part_is_of_what_fired_in_user_mode() {
     };
     assert_eq!(of(EventSource::Hardware(0)), Origin::UserNmi);
     assert_eq!(of(EventSource::Software(2)), Origin::Interrupt(Phase::Body));
+    let before = Origin::SystemCall(Phase::Before);
+    assert_eq!(of(tracepoint("syscalls", "sys_enter_getppid")), before);
+    assert_eq!(
+        of(tracepoint("syscalls", "sys_exit_getppid")),
+        Origin::Unknown
+    );
     assert_eq!(of(tracepoint("sched", "sched_switch")), Origin::Unknown);
 }
 
