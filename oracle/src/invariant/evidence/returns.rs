@@ -78,6 +78,11 @@ impl<'t> Returns<'t> {
         list.get(self.before(event)?).copied()
     }
 
+    /// The user instruction to which its task went with that return.
+    pub fn to(&self, event: &Event) -> Option<u64> {
+        self.next(event).map(|it| it.rip).filter(|&rip| rip != 0)
+    }
+
     /// Whether a return of its task was noted after a record.
     pub fn is_followed(&self, event: &Event) -> bool {
         let list = event.tid.and_then(|tid| self.of.get(&tid));

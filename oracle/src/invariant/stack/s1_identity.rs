@@ -3,9 +3,11 @@
 use unwindlab_abi::message::ExpectedStack;
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Answer, Evidence, Facts, Origin, Request, Syscalls, flaw};
+use crate::invariant::evidence::{
+    Answer, Evidence, Facts, Origin, Relation, Request, Syscalls, flaw,
+};
 
-/// S1. Four things are known of the D of workload threads:
+/// S1. Five things are known of the D of workload threads:
 ///
 /// * By construction: where frame 0 lies at the thread's leaf, the whole chain is known, and the D
 ///   must equal it frame by frame, cut to 510.
@@ -16,7 +18,10 @@ use crate::invariant::evidence::{Answer, Evidence, Facts, Origin, Request, Sysca
 ///   frame 0 is at the leaf, frame 0 is the instruction after the leaf's `syscall`. The number that
 ///   `sys_enter` shows tells it from the other system calls of the leaf.
 ///
-/// Evidence is a D at the leaf of which frame 0 is known in one of the last three ways: the callers
+/// * By return: where the S and the D are of one entry, and the task then returned to frame 0, the witness has seen the
+///   instruction. It may return elsewhere, to the handler of a signal for one, so another one is no violation.
+///
+/// Evidence is a D at the leaf of which frame 0 is known in one of the last four ways: the callers
 /// are always the same, so a stack kept from an earlier entry differs in frame 0 alone. For that,
 /// the kernel chain of the S says as well as markers that it was made in a system call. It is none
 /// if the S was made in a system call that gives the task other registers: the D then shows another
@@ -45,7 +50,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             tally.violated(message, events, instruction);
         } else if facts.stacks_at_leaf(answer).is_empty() {
             elsewhere += 1;
-        } else if frame0_is_known(evidence, answer) {
+        } else if frame0_is_known(evidence, answer) || returned_there(facts, answer) {
             tally.holds();
         } else {
             tally.undecided("where in its leaf the thread was is not known");
@@ -73,6 +78,20 @@ fn frame0_is_known(evidence: &Evidence<'_>, answer: &Answer<'_>) -> bool {
                 .requests
                 .iter()
                 .any(|it| evidence.registers_replaced(it.event))
+}
+
+/// Whether the entry ended at frame 0.
+fn returned_there(facts: &Facts<'_>, answer: &Answer<'_>) -> bool {
+    let to = facts.returns.to(answer.event);
+    let exchange = facts.exchanges.get(&answer.chain.cookie);
+    // One is enough, and an endless entry has very many.
+    let request = exchange.and_then(|it| it.requests.first());
+    to.is_some()
+        && to == answer.chain.ips.first().copied()
+        && request.is_some_and(|it| {
+            let relation = facts.relation(it.event, answer.event);
+            matches!(relation, Relation::Same(_))
+        })
 }
 
 fn in_system_call(facts: &Facts<'_>, request: &Request<'_>) -> bool {
@@ -205,6 +224,33 @@ mod tests {
         kit.nmi_in(0, 1001, C + (2 << 32), kernel(SOMEWHERE), &body);
         kit.deferred(0, 1001, C + (2 << 32), &chain(0x1080));
         assert_eq!(holds("S1", &kit).0, 1);
+    }
+
+    #[test]
+    fn the_return_of_the_entry_shows_where_frame_0_must_be() {
+        // Returns that are noted before the answer, and where the one behind it goes.
+        let judged = |before: usize, to: u64| {
+            let mut kit = Kit::new(1);
+            kit.witness();
+            kit.thread(0, 1001);
+            let body = outer(Via::Fault, Far::Body);
+            kit.nmi_in(0, 1001, C, kernel(SOMEWHERE), &body);
+            for _ in 0..before {
+                kit.returns_to(0, 1001, 0x1000);
+            }
+            kit.deferred(0, 1001, C, &chain(0x1004));
+            kit.returns_to(0, 1001, to);
+            match check("S1", &kit.trace()) {
+                Check::Holds { evidence, .. } => (evidence, 0),
+                Check::NotExercised { undecided, .. } => (0, undecided),
+                Check::Violated(list) => panic!("{list:?}"),
+            }
+        };
+        assert_eq!(judged(0, 0x1004), (1, 0));
+        // A signal's handler, or an older stack.
+        assert_eq!(judged(0, 0x1008), (0, 1));
+        // It is not the entry of the request that ends there.
+        assert_eq!(judged(1, 0x1004), (0, 1));
     }
 
     #[test]

@@ -15,8 +15,8 @@ const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1
 ///
 /// Evidence is a D whose frame 0 is the instruction that an NMI into user mode is known to have
 /// interrupted, or the instruction pointer among the user registers that a sample of its request
-/// holds: perf takes them from the task by other code. Any other user address may be a wrong one,
-/// so it is undecided. So is one that differs from those registers, because a system call may have
+/// holds: perf takes them from the task by other code; or the one to which the witness saw the task return next. Any other user address may be a wrong one,
+/// so it is undecided. So is one that differs from those registers or from that return, because a system call may have
 /// changed them (`rt_sigreturn`, `execve`); U7 judges that in user mode.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
@@ -36,7 +36,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 tally.holds();
                 continue;
             }
-            (Some(&ip), None) if exchange.is_some_and(|it| shown(evidence, it, ip)) => {
+            (Some(&ip), None)
+                if exchange.is_some_and(|it| shown(evidence, it, ip))
+                    || facts.returns.to(answer.event) == Some(ip) =>
+            {
                 tally.holds();
                 continue;
             }
@@ -108,6 +111,20 @@ mod tests {
         kit.nmi(0, 1001, C);
         kit.deferred(0, 1001, C, &[0x7fff_ffff_f000]);
         assert!(not_exercised("U6", &kit).contains("1 undecided"));
+    }
+
+    #[test]
+    fn the_instruction_to_which_the_task_returns_next_exercises_it() {
+        let kit = |to: u64| {
+            let mut kit = Kit::new(1);
+            kit.witness();
+            kit.nmi(0, 1001, C);
+            kit.deferred(0, 1001, C, &[0x1004]);
+            kit.returns_to(0, 1001, to);
+            kit
+        };
+        assert_eq!(holds("U6", &kit(0x1004)).0, 1);
+        assert!(not_exercised("U6", &kit(0x1008)).contains("1 undecided"));
     }
 
     #[test]
