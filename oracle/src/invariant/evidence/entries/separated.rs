@@ -31,6 +31,8 @@ pub(crate) enum Why {
     Left,
     /// The first record came before a `sys_exit`; the second is of no system call.
     Elsewhere,
+    /// The second record is in a system call, and the witness noted a return before it.
+    Called,
     /// Returns to user mode that the witness noted.
     Returned {
         times: usize,
@@ -60,6 +62,9 @@ impl std::fmt::Display for Why {
             Self::Entered => out.write_str("the task began another system call in between"),
             Self::Left => out.write_str("the task ended another system call in between"),
             Self::Elsewhere => out.write_str("the task ended its system call in between"),
+            Self::Called => {
+                out.write_str("the task returned to user mode and made a system call in between")
+            }
             Self::Returned { times: 1 } => {
                 out.write_str("the task returned to user mode in between")
             }
@@ -103,7 +108,8 @@ impl<'t> Facts<'t> {
     /// Two NMIs that hit user mode at different instructions count: between them the task executed
     /// at least the first of the two, or an entry of its own (the self-IPI's) has ended and changed
     /// the instruction pointer. So does a walk between them that began at another user instruction
-    /// than the second hit.
+    /// than the second hit. And so does a return to user mode, if the second is in a system call: that takes an
+    /// instruction.
     pub fn user_code_between(&self, first: &Event, second: &Event) -> Option<Separation> {
         let task = self.one_task(first, second)?;
         if let Some(proof) = self.passed_markers(task, first, second) {
@@ -111,6 +117,10 @@ impl<'t> Facts<'t> {
         }
         if let Some(proof) = self.left_with_answer(task, first, second) {
             return Some(proof);
+        }
+        if self.called(first, second) {
+            let (why, events) = (Why::Called, Vec::new());
+            return Some(Separation { why, events });
         }
         let (a, b) = (self.injection(first)?, self.injection(second)?);
         let why = match (a.thread, a.iteration, b.thread, b.iteration) {
@@ -218,6 +228,13 @@ impl<'t> Facts<'t> {
         event.deferred_chain().is_none()
             && self.origin(event).may_be_late()
             && self.syscalls.around(self.trace, task, event).is_none()
+    }
+
+    /// Whether a return lies between the two, and the second in a system call.
+    fn called(&self, first: &Event, second: &Event) -> bool {
+        let [i, j] = [first, second].map(|it| self.returns.before(it));
+        let returned = i.zip(j).is_some_and(|(i, j)| i < j);
+        returned && matches!(self.origin(second), Origin::SystemCall(_))
     }
 
     /// The proof by an answer between the two, written on the way to the user instruction that is

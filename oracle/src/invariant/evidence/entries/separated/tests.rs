@@ -1,7 +1,9 @@
 //! What separates two records, and what does not.
 
 use super::*;
-use crate::invariant::testkit::{Kit, kernel, user};
+use crate::invariant::EntryCode;
+use crate::invariant::testkit::entry_text::{EntryText, Far, Via, outer};
+use crate::invariant::testkit::{Kit, SOMEWHERE, kernel, user};
 use crate::trace::Trace;
 
 const C: u64 = 3 << 32 | 1;
@@ -157,4 +159,28 @@ fn returns_prove_nothing_where_nmis_in_user_mode_leave_no_samples() {
     assert!(!separated(&[unseen, lossy]));
     assert!(!separated(&[unseen, corrupt]));
     assert!(!separated(&[unseen, closed]));
+}
+
+/// A kernel's chain says in which kind of entry the second one is: a system call takes a user instruction.
+#[test]
+fn a_return_and_a_system_call_behind_it_prove_user_code() {
+    let proof = |returns: bool, via: Via| {
+        let mut kit = Kit::new(1);
+        kit.witness();
+        let first = kit.nmi(0, 1001, C);
+        if returns {
+            kit.returns(0, 1001);
+        }
+        let second = kit.nmi_in(0, 1001, C, kernel(SOMEWHERE), &outer(via, Far::Body));
+        let trace = kit.trace();
+        let code = EntryCode::new(EntryText);
+        let facts = Facts::new(&trace, Some(&code));
+        let [first, second] = [first, second].map(|at| &trace.events[at]);
+        let between = facts.user_code_between(first, second);
+        between.map(|it| it.why)
+    };
+    assert_eq!(proof(true, Via::Syscall), Some(Why::Called));
+    assert_eq!(proof(false, Via::Syscall), None);
+    // It may have come before the first user instruction.
+    assert_eq!(proof(true, Via::Fault), None);
 }
