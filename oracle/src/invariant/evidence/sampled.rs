@@ -50,8 +50,7 @@ pub(super) fn is_syscall_enter(system: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::invariant::Check;
-    use crate::invariant::testkit::{Kit, check, tracepoint};
+    use crate::invariant::testkit::{self, Kit, tracepoint};
     use crate::trace::model::{CONTEXT_USER_DEFERRED, MISC_KERNEL};
 
     const C: u64 = 3 << 32 | 1;
@@ -73,15 +72,7 @@ mod tests {
         if let EventKind::Sample(sample) = &mut trace.events[asked].kind {
             sample.ip = Some(AT);
         }
-        match check(id, &trace) {
-            Check::Holds {
-                evidence,
-                undecided,
-                ..
-            } => (evidence, undecided, false),
-            Check::NotExercised { undecided, .. } => (0, undecided, false),
-            Check::Violated(_) => (0, 0, true),
-        }
+        testkit::judged(id, &trace)
     }
 
     #[test]

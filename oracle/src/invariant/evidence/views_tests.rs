@@ -2,7 +2,7 @@
 
 use crate::invariant::Check;
 use crate::invariant::testkit::entry_text::{Far, Via, outer};
-use crate::invariant::testkit::{Kit, NMI_FRAMES, SOMEWHERE, check};
+use crate::invariant::testkit::{Kit, NMI_FRAMES, SOMEWHERE, check, judged};
 use crate::trace::Trace;
 use crate::trace::model::CONTEXT_KERNEL;
 use crate::trace::tracefs::{Asker, TracefsClient, TracefsEvent, TracefsKind, TracefsTrace};
@@ -48,19 +48,6 @@ fn with_a(kit: &Kit, written: &[(usize, u64, TracefsKind)]) -> Trace {
     let clients = vec![a];
     trace.tracefs = Some(TracefsTrace { clients, events });
     trace
-}
-
-/// Pieces of evidence, undecided things, and whether it is violated.
-fn judged(id: &str, trace: &Trace) -> (usize, usize, bool) {
-    match check(id, trace) {
-        Check::Holds {
-            evidence,
-            undecided,
-            ..
-        } => (evidence, undecided, false),
-        Check::NotExercised { undecided, .. } => (0, undecided, false),
-        Check::Violated(_) => (0, 0, true),
-    }
 }
 
 #[test]

@@ -141,8 +141,8 @@ fn wrong(facts: &Facts<'_>, answer: &Answer<'_>) -> Option<(String, Option<usize
 #[cfg(test)]
 mod tests {
     use crate::invariant::Check;
-    use crate::invariant::testkit::check;
     use crate::invariant::testkit::entry_text::{Far, Via, outer};
+    use crate::invariant::testkit::{self, check};
     use crate::invariant::testkit::{
         Kit, SOMEWHERE, check_in, holds, kernel, not_exercised, undecided, user, violations,
     };
@@ -240,17 +240,13 @@ mod tests {
             }
             kit.deferred(0, 1001, C, &chain(0x1004));
             kit.returns_to(0, 1001, to);
-            match check("S1", &kit.trace()) {
-                Check::Holds { evidence, .. } => (evidence, 0),
-                Check::NotExercised { undecided, .. } => (0, undecided),
-                Check::Violated(list) => panic!("{list:?}"),
-            }
+            testkit::judged("S1", &kit.trace())
         };
-        assert_eq!(judged(0, 0x1004), (1, 0));
+        assert_eq!(judged(0, 0x1004), (1, 0, false));
         // A signal's handler, or an older stack.
-        assert_eq!(judged(0, 0x1008), (0, 1));
+        assert_eq!(judged(0, 0x1008), (0, 1, false));
         // It is not the entry of the request that ends there.
-        assert_eq!(judged(1, 0x1004), (0, 1));
+        assert_eq!(judged(1, 0x1004), (0, 1, false));
     }
 
     #[test]

@@ -27,6 +27,19 @@ pub fn check(id: &str, trace: &Trace) -> Check {
     row(id).check(&Evidence::new(trace).knowing(&code))
 }
 
+/// Pieces of evidence, undecided things, and whether it is violated.
+pub fn judged(id: &str, trace: &Trace) -> (usize, usize, bool) {
+    match check(id, trace) {
+        Check::Holds {
+            evidence,
+            undecided,
+            ..
+        } => (evidence, undecided, false),
+        Check::NotExercised { undecided, .. } => (0, undecided, false),
+        Check::Violated(_) => (0, 0, true),
+    }
+}
+
 /// What the invariant with this id says of a trace whose kernel addresses are all in one function.
 #[track_caller]
 pub fn check_in(id: &str, trace: &Trace, function: &str) -> Check {
