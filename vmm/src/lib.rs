@@ -120,7 +120,7 @@ pub use debug::{DataAccess, DataBreakpoint, TrapError};
 pub use devices::serial::{CONSOLE_LIMIT, Console};
 pub use inject::{InjectError, NmiReceipt, NmiState};
 pub use kvm::cpuid::on_tcg;
-pub use kvm::vm::VmError;
+pub use kvm::vm::{StillVm, VmError};
 pub use kvm::{OpenKvmError, open_kvm};
 pub use kvm_bindings::{kvm_regs as Regs, kvm_sregs as Sregs};
 pub use kvm_ioctls::Kvm;

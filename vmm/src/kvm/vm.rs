@@ -1,7 +1,7 @@
 //! The VM: memory slots, interrupt controllers, timer.
 
 use kvm_bindings::{KVM_PIT_SPEAKER_DUMMY, kvm_pit_config, kvm_userspace_memory_region};
-use kvm_ioctls::{Kvm, VmFd};
+use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 use vmm_sys_util::errno;
 
 use crate::memory::Memory;
@@ -39,6 +39,32 @@ pub(crate) fn create(kvm: &Kvm, memory: &Memory) -> Result<VmFd, VmError> {
     vm.create_pit2(timer).map_err(failed("create the timer"))?;
     set_memory(&vm, memory, 0).map_err(failed("take the guest's memory"))?;
     Ok(vm)
+}
+
+/// A VM with one vCPU that never runs. Its local APIC is disabled by software, as after a reset.
+///
+/// While such a vCPU exists, KVM need not patch its own code when the others enable theirs: the static key
+/// `apic_sw_disabled` stays set (arch/x86/kvm/lapic.c, 6.12), and so does `preempt_notifier_key` (virt/kvm/kvm_main.c).
+#[derive(Debug)]
+#[expect(dead_code, reason = "it only has to exist")]
+pub struct StillVm {
+    vcpu: VcpuFd,
+    vm: VmFd,
+}
+
+impl StillVm {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// [`VmError`].
+    pub fn new(kvm: &Kvm) -> Result<Self, VmError> {
+        let failed = |step| move |source| VmError { step, source };
+        let vm = kvm.create_vm().map_err(failed("create a VM"))?;
+        vm.create_irq_chip()
+            .map_err(failed("create the interrupt controllers"))?;
+        let vcpu = vm.create_vcpu(0).map_err(failed("create a vCPU"))?;
+        Ok(Self { vcpu, vm })
+    }
 }
 
 /// Makes `memory` the VM's RAM, or changes its flags (`KVM_MEM_*`) if it is already.

@@ -47,15 +47,15 @@ fn serve() -> anyhow::Result<()> {
     mount_kernel_filesystems()?;
     first_cpu::leave()?;
     if let Some(mut mailbox) = emulated_intel::inside()? {
-        return serve::serve(prepare_kvm(), &mut mailbox, &OuterMachine::default());
+        return serve::serve(prepare_kvm(false), &mut mailbox, &OuterMachine::default());
     }
     let machine = OuterMachine {
         in_qemu: true,
         exits: RefCell::default(),
     };
     match Inside::open()? {
-        Some(mut region) => serve::serve(prepare_kvm(), &mut region, &machine),
-        None => serve::serve(prepare_kvm(), &mut open_port()?, &machine),
+        Some(mut region) => serve::serve(prepare_kvm(true), &mut region, &machine),
+        None => serve::serve(prepare_kvm(true), &mut open_port()?, &machine),
     }
 }
 
@@ -120,7 +120,7 @@ fn open_port() -> std::io::Result<File> {
     }
 }
 
-fn prepare_kvm() -> anyhow::Result<Native> {
+fn prepare_kvm(in_qemu: bool) -> anyhow::Result<Native> {
     // Guest RAM in huge pages: some 50 page faults a boot instead of tens of thousands. An outer
     // kernel without this switch is only slower.
     let _ = fs::write(
@@ -146,7 +146,12 @@ fn prepare_kvm() -> anyhow::Result<Native> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         other => Some(other?),
     };
-    let builder = MachineBuilder::new(unwindlab_vmm::open_kvm()?, kernels, perf_tool)?;
+    let kvm = unwindlab_vmm::open_kvm()?;
+    if in_qemu {
+        // Its TCG can lose what Linux patches while another CPU executes it. The machine ends with this process.
+        std::mem::forget(unwindlab_vmm::StillVm::new(&kvm)?);
+    }
+    let builder = MachineBuilder::new(kvm, kernels, perf_tool)?;
     let peer = Path::new(PEER);
     Ok(Native::new(builder, peer.exists().then_some(peer)))
 }
