@@ -44,7 +44,8 @@ pub(crate) fn create(kvm: &Kvm, memory: &Memory) -> Result<VmFd, VmError> {
 /// A VM with one vCPU that never runs. Its local APIC is disabled by software, as after a reset.
 ///
 /// While such a vCPU exists, KVM need not patch its own code when the others enable theirs: the static key
-/// `apic_sw_disabled` stays set (arch/x86/kvm/lapic.c, 6.12), and so does `preempt_notifier_key` (virt/kvm/kvm_main.c).
+/// `apic_sw_disabled` stays set (arch/x86/kvm/lapic.c, 6.12), and so does `preempt_notifier_key`, as
+/// long as there is a VM (kernel/sched/core.c).
 #[derive(Debug)]
 #[expect(dead_code, reason = "it only has to exist")]
 pub struct StillVm {

@@ -98,8 +98,8 @@ fn stands_from(facts: &Facts<'_>, progress: &ThreadProgress) -> Option<usize> {
 
 fn hit_user_mode(facts: &Facts<'_>, answer: &Answer<'_>) -> bool {
     let exchange = facts.exchanges.get(&answer.chain.cookie);
-    let (_, at) = exchange.and_then(|it| facts.entry_ip(it)).unzip();
-    let sample = at.and_then(|at| facts.trace.events.get(at));
+    let entry = exchange.and_then(|it| facts.entry_ip(it));
+    let sample = entry.and_then(|(_, at)| facts.trace.events.get(at));
     sample.is_some_and(|it| facts.user_ip(it).is_some())
 }
 

@@ -79,10 +79,8 @@ pub struct Evidence<'t> {
     given: OnceCell<Option<BTreeSet<u64>>>,
     views: OnceCell<Vec<View>>,
     all_clients: OnceCell<Option<View>>,
-    /// Of a client of tracefs: [`View::cancelled`].
-    cancelled: Option<&'t BTreeMap<u32, u64>>,
-    /// The same: [`View::full_from`].
-    full_from: Option<u64>,
+    /// Of a client of tracefs: what it sees.
+    view: Option<&'t View>,
 }
 
 impl<'t> Evidence<'t> {
@@ -99,8 +97,7 @@ impl<'t> Evidence<'t> {
             given: OnceCell::new(),
             views: OnceCell::new(),
             all_clients: OnceCell::new(),
-            cancelled: None,
-            full_from: None,
+            view: None,
         }
     }
 
@@ -183,8 +180,7 @@ impl<'t> Evidence<'t> {
         Evidence {
             names: self.names,
             code: self.code,
-            cancelled: Some(&view.cancelled),
-            full_from: view.full_from,
+            view: Some(view),
             lab: OnceCell::from(None),
             ..Evidence::new(&view.trace)
         }
@@ -195,7 +191,7 @@ impl<'t> Evidence<'t> {
         &self,
         exchange: &'e Exchange<'t>,
     ) -> Vec<Cow<'e, Exchange<'t>>> {
-        if self.cancelled.is_none() {
+        if self.view.is_none() {
             return vec![Cow::Borrowed(exchange)];
         }
         let mut parts: BTreeMap<Option<u32>, Exchange<'t>> = BTreeMap::new();
@@ -222,7 +218,7 @@ impl<'t> Evidence<'t> {
     /// before the request's entry was over.
     pub(super) fn may_be_cancelled(&self, request: &Request<'t>) -> bool {
         let from =
-            spec_number(self.trace, request.event).and_then(|spec| self.cancelled?.get(&spec));
+            spec_number(self.trace, request.event).and_then(|spec| self.view?.cancelled.get(&spec));
         let Some(&from) = from else {
             return false;
         };
@@ -236,8 +232,8 @@ impl<'t> Evidence<'t> {
 
     /// Why what a client of tracefs has written before a record may be lost.
     pub(super) fn lost_before(&self, event: &Event) -> Option<&'static str> {
-        let is_behind = self
-            .full_from
+        let full_from = self.view.and_then(|it| it.full_from);
+        let is_behind = full_from
             .zip(event.time)
             .is_some_and(|(from, at)| at > from);
         is_behind

@@ -1,10 +1,11 @@
 //! The user instruction that a sample shows by itself.
 //!
-//! The registers of these events are the user registers with which the task entered the kernel: perf takes the instruction
-//! pointer from them, and the unwinder takes frame 0 from the task by other code.
+//! perf's clocks, where they hit user mode, and the tracepoints at the entry of system calls sample the user registers with
+//! which the task entered the kernel. perf takes the instruction pointer from them; the unwinder takes frame 0 by other code.
 
 use unwindlab_abi::plan::{EventSource, EventSpec};
 
+use super::replaced::replaces_registers;
 use super::role::spec;
 use crate::trace::model::{MISC_CPUMODE, MISC_USER};
 use crate::trace::{Event, EventKind, Trace};
@@ -15,12 +16,6 @@ const CLOCKS: [u64; 2] = [0, 1];
 /// The system of tracepoints at the entry of system calls, with the registers of the call (`perf_syscall_enter()`,
 /// kernel/trace/trace_syscalls.c, 7.3).
 const SYSCALLS: &str = "syscalls";
-/// System calls from which a task comes back with other registers, as that system names them.
-const REPLACING: [&str; 3] = [
-    "sys_enter_rt_sigreturn",
-    "sys_enter_execve",
-    "sys_enter_execveat",
-];
 
 /// The instruction to which the task of a sample returns, where the event shows it.
 pub(super) fn user_instruction(trace: &Trace, event: &Event) -> Option<u64> {
@@ -36,7 +31,7 @@ fn shows_user_registers(spec: &EventSpec) -> bool {
     match &spec.source {
         EventSource::Software(number) => CLOCKS.contains(number),
         EventSource::Tracepoint { system, name } => {
-            is_syscall_enter(system, name) && !REPLACING.contains(&name.as_str())
+            is_syscall_enter(system, name) && !replaces_registers(name)
         }
         _ => false,
     }

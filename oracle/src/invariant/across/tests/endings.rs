@@ -59,14 +59,26 @@ fn what_an_instance_that_was_removed_has_asked_for_need_not_come() {
     assert!(!falls(&fallen, "M1"), "{fallen:#?}");
 }
 
+/// Two entries, of which the first stack (or request) of instance a is not there.
+fn without_first(stack: bool) -> Trace {
+    let mut trace = mirrored(two_entries());
+    let events = &mut trace.tracefs.as_mut().unwrap().events;
+    let first = events.iter().position(|it| of_a(it, stack)).unwrap();
+    events.remove(first);
+    trace
+}
+
+/// The time of the first stack (or request) of instance a.
+fn first_time(trace: &Trace, stack: bool) -> u64 {
+    let mut events = trace.tracefs.iter().flat_map(|it| &it.events);
+    events.find(|it| of_a(it, stack)).unwrap().time
+}
+
 /// What instance a has asked for first is not answered, and its buffer may be full from so many ns behind that on, or nobody knows when.
 fn unanswered_and_lost(full: Option<u64>) -> Check {
-    let mut trace = mirrored(two_entries());
+    let mut trace = without_first(true);
+    let from = full.map(|by| first_time(&trace, false) + by);
     let tracefs = trace.tracefs.as_mut().unwrap();
-    let first = tracefs.events.iter().position(|it| of_a(it, true)).unwrap();
-    tracefs.events.remove(first);
-    let asked = tracefs.events.iter().find(|it| of_a(it, false)).unwrap();
-    let from = full.map(|by| asked.time + by);
     tracefs.clients[0].lost = u64::MAX;
     tracefs.clients[0].full_from = from;
     check("M1", &trace)
@@ -98,16 +110,9 @@ fn what_was_asked_for_before_a_buffer_was_full_must_come() {
 #[test]
 fn an_answer_of_another_entry_may_have_followed_one_that_was_lost() {
     let with = |full: Option<u64>| {
-        let mut trace = mirrored(two_entries());
+        let mut trace = without_first(true);
+        let asked = first_time(&trace, false);
         let tracefs = trace.tracefs.as_mut().unwrap();
-        let first = tracefs.events.iter().position(|it| of_a(it, true)).unwrap();
-        tracefs.events.remove(first);
-        let asked = tracefs
-            .events
-            .iter()
-            .find(|it| of_a(it, false))
-            .unwrap()
-            .time;
         for event in tracefs.events.iter_mut().filter(|it| it.client == 0) {
             if let TracefsKind::Request { cookie, .. } | TracefsKind::Stack { cookie, .. } =
                 &mut event.kind
@@ -127,20 +132,9 @@ fn an_answer_of_another_entry_may_have_followed_one_that_was_lost() {
 
 #[test]
 fn what_was_answered_before_a_buffer_was_full_must_have_been_asked_for() {
-    let mut trace = mirrored(two_entries());
+    let mut trace = without_first(false);
+    let answered = first_time(&trace, true);
     let tracefs = trace.tracefs.as_mut().unwrap();
-    let asked = tracefs
-        .events
-        .iter()
-        .position(|it| of_a(it, false))
-        .unwrap();
-    tracefs.events.remove(asked);
-    let answered = tracefs
-        .events
-        .iter()
-        .find(|it| of_a(it, true))
-        .unwrap()
-        .time;
     tracefs.clients[0].lost = u64::MAX;
     for id in ["C7", "M3"] {
         for (full, violated) in [
@@ -157,11 +151,9 @@ fn what_was_answered_before_a_buffer_was_full_must_have_been_asked_for() {
 
 /// Instance a is cancelled from `may_end` to `cleared`, so many ns behind its first request, which is not answered.
 fn unanswered(may_end: Option<u64>, cleared: Option<u64>) -> Check {
-    let mut trace = mirrored(two_entries());
+    let mut trace = without_first(true);
     let tracefs = trace.tracefs.as_mut().unwrap();
     tracefs.clients[0].cancels = true;
-    let first = tracefs.events.iter().position(|it| of_a(it, true)).unwrap();
-    tracefs.events.remove(first);
     let asked = tracefs.events.iter().find(|it| of_a(it, false)).unwrap();
     let note = |by: u64, kind: TracefsKind| TracefsEvent {
         position: asked.position + 1000,
