@@ -296,9 +296,9 @@ pub enum SframeSection {
 /// Rounds of the counting loop in one iteration of [`WorkloadKind::Spin`]: enough to outweigh the
 /// two marks of an iteration, few enough to show progress.
 pub const SPIN_ROUNDS: u32 = 16_384;
-/// `getppid` calls in one iteration of [`WorkloadKind::Syscalls`], enough to outweigh the two
-/// marks.
-pub const SYSCALLS_BATCH: u32 = 64;
+/// `getppid` calls in one iteration of [`WorkloadKind::Syscalls`]: some that nothing was done to behind one that an
+/// injection met, and no more, since each ends in an exit of the witness.
+pub const SYSCALLS_BATCH: u32 = 8;
 
 /// The system calls at the symbols `*_call`, one in each leaf (numbers of 64-bit x86): `read`,
 /// `fork`, `vfork`, `execve`, `exit`, `getppid`, `io_uring_enter`, `clone3`. What a leaf calls besides,

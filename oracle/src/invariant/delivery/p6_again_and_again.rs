@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use unwindlab_abi::plan::SYSCALLS_BATCH;
-
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Answer, Evidence, Facts};
 use crate::trace::Event;
 use crate::trace::recording::ThreadProgress;
 
 /// Unwinds of a thread after which user mode must have got on. An iteration of a workload makes
-/// [`SYSCALLS_BATCH`] system calls at most; in each, several interrupts may come before the next
+/// [`SYSCALLS_BATCH`] system calls at most, a small part of these; in each, several interrupts may come before the next
 /// user instruction.
-const UNWINDS: usize = 4 * SYSCALLS_BATCH as usize;
+///
+/// [`SYSCALLS_BATCH`]: unwindlab_abi::plan::SYSCALLS_BATCH
+const UNWINDS: usize = 256;
 
 /// P6. Over 256 unwinds of a workload thread in a row, user mode retires an instruction. It did, if
 /// two of them show different instructions as frame 0, or if a proof of user mode lies between the
