@@ -211,8 +211,7 @@ impl<'t> Facts<'t> {
         }
         let exchange = self.exchanges.entry(request.cookie).or_default();
         exchange.requests.push(request);
-        let sampled = || sampled::user_instruction(self.trace, request.event);
-        if let Some(ip) = self.user_ip(request.event).or_else(sampled) {
+        if let Some(ip) = self.came_from(request.event) {
             let found = (ip, request.event.index);
             self.entry_ips.entry(request.cookie).or_insert(found);
         }
@@ -291,6 +290,12 @@ impl<'t> Facts<'t> {
     pub fn user_ip(&self, event: &Event) -> Option<u64> {
         let injection = self.injection(event)?;
         (injection.cpl == 3).then_some(injection.rip)
+    }
+
+    /// The user instruction from which the task came to the kernel, where the NMI of `event` or the record itself shows it.
+    pub(super) fn came_from(&self, event: &Event) -> Option<u64> {
+        let sampled = || sampled::user_instruction(self.trace, event);
+        self.user_ip(event).or_else(sampled)
     }
 
     /// The exchanges of real cookies. 0 is no cookie (C4 reports it), so records that carry it

@@ -105,10 +105,11 @@ impl<'t> Facts<'t> {
     /// The proof that a user instruction of their task retired between two records, which must be in
     /// this order.
     ///
-    /// Two NMIs that hit user mode at different instructions count: between them the task executed
-    /// at least the first of the two, or an entry of its own (the self-IPI's) has ended and changed
-    /// the instruction pointer. So does a walk between them that began at another user instruction
-    /// than the second hit. And so does a return to user mode, if the second is in a system call: that takes an
+    /// Two entries from different user instructions count: between them the task executed
+    /// at least the first of the two, or the first entry (or that of an NMI's self-IPI) has ended and changed
+    /// the instruction pointer. An injection in user mode shows the instruction, and so do
+    /// some samples ([`Self::came_from`]). So does a walk between them that began at another user instruction
+    /// than the second came from. And so does a return to user mode, if the second is in a system call: that takes an
     /// instruction.
     pub fn user_code_between(&self, first: &Event, second: &Event) -> Option<Separation> {
         let task = self.one_task(first, second)?;
@@ -122,21 +123,27 @@ impl<'t> Facts<'t> {
             let (why, events) = (Why::Called, Vec::new());
             return Some(Separation { why, events });
         }
-        let (a, b) = (self.injection(first)?, self.injection(second)?);
-        let why = match (a.thread, a.iteration, b.thread, b.iteration) {
-            (Some(s), Some(i), Some(t), Some(j)) if s == t && i != j => Why::Iterations {
-                first: i,
-                second: j,
-                thread: t,
-            },
-            _ if a.cpl == 3 && b.cpl == 3 && a.rip != b.rip => Why::UserMode {
-                from: a.rip,
-                to: b.rip,
-            },
-            _ => return None,
-        };
+        let why = { self.iterations(first, second) }.or_else(|| {
+            let (from, to) = (self.came_from(first)?, self.came_from(second)?);
+            (from != to).then_some(Why::UserMode { from, to })
+        })?;
         let events = Vec::new();
         Some(Separation { why, events })
+    }
+
+    /// The iterations of one thread in which two injections were made, if they are not the same.
+    fn iterations(&self, first: &Event, second: &Event) -> Option<Why> {
+        let [a, b] = [first, second].map(|it| self.injection(it));
+        let (a, b) = (a?, b?);
+        let (first, second) = (a.iteration?, b.iteration?);
+        let thread = a
+            .thread
+            .filter(|&it| Some(it) == b.thread && first != second)?;
+        Some(Why::Iterations {
+            first,
+            second,
+            thread,
+        })
     }
 
     /// The task of both, if it is one and the first record is the earlier one.
@@ -238,9 +245,9 @@ impl<'t> Facts<'t> {
     }
 
     /// The proof by an answer between the two, written on the way to the user instruction that is
-    /// its frame 0, if the second hit user mode at another one.
+    /// its frame 0, if the second came from another one.
     fn left_with_answer(&self, task: Task, first: &Event, second: &Event) -> Option<Separation> {
-        let b = self.injection(second).filter(|b| b.cpl == 3)?;
+        let to = self.came_from(second)?;
         let answers = self.answers_of(task);
         let from = answers.partition_point(|it| it.event.index <= first.index);
         let mut later = answers.get(from..)?.iter();
@@ -250,11 +257,8 @@ impl<'t> Facts<'t> {
             .filter(|it| before(first, it.event))
             .filter(|it| before(it.event, second))
             .find_map(|it| Some((it, *it.chain.ips.first()?)))?;
-        (frame0 != b.rip).then(|| Separation {
-            why: Why::Walk {
-                from: frame0,
-                to: b.rip,
-            },
+        (frame0 != to).then(|| Separation {
+            why: Why::Walk { from: frame0, to },
             events: vec![answer.event.index],
         })
     }

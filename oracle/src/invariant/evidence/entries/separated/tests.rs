@@ -4,7 +4,9 @@ use super::*;
 use crate::invariant::EntryCode;
 use crate::invariant::testkit::entry_text::{EntryText, Far, Via, outer};
 use crate::invariant::testkit::{Kit, SOMEWHERE, kernel, user};
-use crate::trace::Trace;
+use crate::trace::model::{CONTEXT_USER_DEFERRED, MISC_KERNEL, MISC_USER};
+use crate::trace::{EventKind, Trace};
+use unwindlab_abi::plan::EventSource;
 
 const C: u64 = 3 << 32 | 1;
 
@@ -66,6 +68,31 @@ fn a_walk_and_another_user_instruction_separate() {
         let facts = Facts::new(&trace, None);
         let proof = facts.separated(&trace.events[first], &trace.events[second]);
         assert_eq!(proof.is_some(), is_proof, "{proof:?}");
+    }
+}
+
+#[test]
+fn samples_from_different_user_instructions_separate() {
+    const AT: u64 = 0x1000;
+    for (ip, misc, is_proof) in [
+        (AT + 4, MISC_USER, true),
+        (AT, MISC_USER, false),
+        (AT + 4, MISC_KERNEL, false),
+    ] {
+        let mut kit = Kit::new(1);
+        kit.spec("nmi", |spec| spec.source = EventSource::Software(0));
+        let [first, second] =
+            [C, C].map(|cookie| kit.sample(0, 1001, 1, vec![CONTEXT_USER_DEFERRED, cookie]));
+        let mut trace = kit.trace();
+        for (at, ip, misc) in [(first, AT, MISC_USER), (second, ip, misc)] {
+            trace.events[at].misc = misc;
+            if let EventKind::Sample(sample) = &mut trace.events[at].kind {
+                sample.ip = Some(ip);
+            }
+        }
+        let facts = Facts::new(&trace, None);
+        let between = facts.user_code_between(&trace.events[first], &trace.events[second]);
+        assert_eq!(between.is_some(), is_proof, "{between:?}");
     }
 }
 
