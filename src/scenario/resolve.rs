@@ -257,6 +257,7 @@ pub fn resolve(
     if complaints.say(NO_TYPES) {
         return Err(UnsupportedKernel::Types.into());
     }
+    let leaves_records = guest.leaves_records();
     Ok(complaints.into_result(TrialPlan {
         scenario: String::clone(&scenario.name),
         kernel: kernel.to_owned(),
@@ -286,7 +287,7 @@ pub fn resolve(
         // A program may use the debug registers that the witness takes.
         witness: match *scenario.workload.kind {
             WorkloadKind::Program => None,
-            _ => user_returns::plan(scenario.witness, symbols),
+            _ => user_returns::plan(scenario.witness, leaves_records, symbols),
         },
         choice: None,
     })?)

@@ -27,12 +27,16 @@ const MOST_BY_DEFAULT: u32 = 20_000;
 const MOST: u32 = 1 << 20;
 
 /// The plan of a scenario that says `wanted`; none where the witness is off, or the kernel does not
-/// say where its entry text is.
-pub(super) fn plan(wanted: Option<bool>, symbols: &dyn KernelSymbols) -> Option<WitnessPlan> {
+/// say where its entry text is. Where a trial leaves no records, a note would tell nothing.
+pub(super) fn plan(
+    wanted: Option<bool>,
+    leaves_records: bool,
+    symbols: &dyn KernelSymbols,
+) -> Option<WitnessPlan> {
     let most = match wanted {
-        Some(false) => return None,
         Some(true) => MOST,
-        None => MOST_BY_DEFAULT,
+        None if leaves_records => MOST_BY_DEFAULT,
+        None | Some(false) => return None,
     };
     let sites = sites(symbols);
     (!sites.is_empty()).then_some(WitnessPlan {
@@ -147,10 +151,11 @@ mod tests {
             ],
         };
         assert_eq!(sites(&entries), [BASE, BASE + 4, BASE + 14]);
-        let off = plan(Some(false), &entries);
-        assert_eq!(off, None);
-        let wanted = plan(Some(true), &entries).map(|it| it.most);
-        assert!(wanted > plan(None, &entries).map(|it| it.most));
+        let most = |wanted, records| plan(wanted, records, &entries).map(|it| it.most);
+        assert_eq!(most(Some(false), true), None);
+        assert_eq!(most(None, true), Some(MOST_BY_DEFAULT));
+        assert_eq!(most(None, false), None);
+        assert_eq!(most(Some(true), false), Some(MOST));
     }
 
     #[test]
@@ -159,6 +164,6 @@ mod tests {
             code: &[],
             labels: &[],
         };
-        assert_eq!(plan(None, &nothing), None);
+        assert_eq!(plan(Some(true), true, &nothing), None);
     }
 }

@@ -176,6 +176,16 @@ pub struct EventSpec {
 }
 
 impl GuestPlan {
+    /// Whether the trial leaves records besides those of the distribution's perf, which are not read from outside of the guest.
+    #[must_use]
+    pub const fn leaves_records(&self) -> bool {
+        !self.tracing.events.is_empty()
+            || self.lab.is_some()
+            || self.tracefs.is_some()
+            || self.user_mode.is_some()
+            || self.bpf.is_some()
+    }
+
     /// Nothing but these events, and threads that spin.
     #[must_use]
     pub fn spinning(tracing: Tracing, threads: u32) -> Self {
