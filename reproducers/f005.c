@@ -122,11 +122,11 @@ static unsigned int called(struct unwindlab_control *log, uint64_t at, unsigned 
 		close(slow[i]);
 	tell(UNWINDLAB_STOP, NULL, "UNWINDLAB_STOP");
 
-	/* A client that has little room for what follows makes no request. */
-	if (log->head >= log->slots / 8 * 7)
-		errx(2, "the log is full");
-	for (uint64_t i = 0; i < log->head; i++)
+	for (uint64_t i = 0; i < log->head && i < log->slots; i++)
 		wrong += slots[i].kind == UNWINDLAB_K_CALLBACK && slots[i].client == SILENT;
+	/* A client that has little room for what follows makes no request: what was not seen was not tried. */
+	if (!wrong && log->head >= log->slots / 8 * 7)
+		errx(2, "the log is full");
 	/* It is begun anew. */
 	log->head = 0;
 	return wrong;
