@@ -211,15 +211,21 @@ pub(crate) fn is_due(fd: &VcpuFd, rflags: u64) -> Result<bool, errno::Error> {
 fn is_deliverable(state: &kvm_lapic_state) -> bool {
     let class = |vector: u8| vector >> 4;
     let task = state.regs.get(TPR).map_or(0, |it| it.cast_unsigned());
-    let serviced = highest(state, ISR).unwrap_or(0);
-    highest(state, IRR).is_some_and(|it| class(it) > class(task).max(class(serviced)))
+    highest(state, IRR).is_some_and(|requested| {
+        let serviced = highest(state, ISR).unwrap_or(0);
+        class(requested) > class(task).max(class(serviced))
+    })
 }
 
-/// The highest vector whose bit is set in eight registers.
+/// The highest vector whose bit is set in eight registers, of 32 bits, 16 bytes apart.
 fn highest(state: &kvm_lapic_state, registers: usize) -> Option<u8> {
-    (0..=u8::MAX)
-        .rev()
-        .find(|vector| is_set(state, registers, *vector))
+    (0..8_u8).rev().find_map(|register| {
+        let at = registers + usize::from(register) * 16;
+        let bytes = state.regs.get(at..)?.first_chunk::<4>()?;
+        let bits = u32::from_le_bytes(bytes.map(i8::cast_unsigned));
+        let bit = u8::try_from(bits.checked_ilog2()?).ok()?;
+        Some(register * 32 + bit)
+    })
 }
 
 fn is_requested(state: &kvm_lapic_state, vector: u8) -> bool {
@@ -277,6 +283,24 @@ mod tests {
         state.regs[0x273] = 1 << 5;
         assert!(is_requested(&state, 0xfd));
         assert!(!is_requested(&state, 0xfc) && !is_requested(&state, 0x1d));
+    }
+
+    #[test]
+    fn the_highest_vector_is_found() {
+        let mut state = kvm_lapic_state::default();
+        assert_eq!(highest(&state, IRR), None);
+        // Register 0, bit 0, and in turn one above the other; bytes between the registers do not count.
+        for (byte, bit, vector) in [
+            (0, 0, 0x00),
+            (0x11, 1, 0x29),
+            (0x70, 0, 0xe0),
+            (0x73, 7, 0xff),
+        ] {
+            state.regs[IRR + byte] |= (1_u8 << bit).cast_signed();
+            state.regs[IRR + 0x74] = -1;
+            assert_eq!(highest(&state, IRR), Some(vector));
+        }
+        assert_eq!(highest(&state, ISR), None);
     }
 
     #[test]

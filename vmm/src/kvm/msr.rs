@@ -55,6 +55,18 @@ pub(crate) fn get(fd: &VcpuFd, index: u32) -> Result<Option<u64>, errno::Error> 
     })
 }
 
+/// Values of MSRs, by one call; `None` if the vCPU lacks one of them.
+pub(crate) fn get_all<const N: usize>(
+    fd: &VcpuFd,
+    indices: [u32; N],
+) -> Result<Option<[u64; N]>, errno::Error> {
+    let entries = indices.map(|index| entry(index, 0));
+    let mut msrs = Msrs::from_entries(&entries).map_err(|_| errno::Error::new(libc::EINVAL))?;
+    let had = fd.get_msrs(&mut msrs)?;
+    let found = msrs.as_slice().first_chunk::<N>().filter(|_| had == N);
+    Ok(found.map(|them| them.map(|it| it.data)))
+}
+
 /// Sets an MSR. False if the vCPU lacks it, or KVM refuses the value.
 pub(crate) fn set(fd: &VcpuFd, index: u32, data: u64) -> Result<bool, errno::Error> {
     Ok(fd.set_msrs(&one(entry(index, data))?)? == 1)

@@ -27,6 +27,7 @@ use crate::inject;
 use crate::kvm::msr;
 use crate::kvm::sregs::settable;
 use crate::memory::{Memory, Translation, translate};
+use crate::x86::PAGE;
 use execute::{IRET_FRAME, IretFrame, Landed, ReturnKind, StrangeReturn};
 
 pub use planted::PlantError;
@@ -140,7 +141,10 @@ impl Returns {
             return Ok(Executed::NotOurs);
         };
         let sregs = fd.get_sregs()?;
-        let landed = match self.landing(fd, memory, kind, &regs, &sregs)? {
+        // A vCPU in long mode has both.
+        let [star, kernel_gs] =
+            { msr::get_all(fd, [MSR_STAR, MSR_KERNEL_GS_BASE])? }.unwrap_or_default();
+        let landed = match self.landing(fd, memory, kind, &regs, &sregs, star)? {
             Ok(landed) => landed,
             Err(strange) => return Ok(Executed::No(strange)),
         };
@@ -149,7 +153,11 @@ impl Returns {
         }
         if landed.user {
             let interrupted = inject::is_due(fd, landed.regs.rflags)?;
-            self.note(fd, vcpu, memory, &sregs, interrupted, landed.regs.rip)?;
+            let gs = match sregs.gs.base >> 63 {
+                1 => sregs.gs.base,
+                _ => kernel_gs,
+            };
+            self.note(vcpu, memory, &sregs, gs, interrupted, landed.regs.rip);
         }
         if let Some(sregs) = landed.sregs {
             fd.set_sregs(&settable(sregs))?;
@@ -173,11 +181,11 @@ impl Returns {
         kind: ReturnKind,
         regs: &kvm_regs,
         sregs: &kvm_sregs,
+        star: u64,
     ) -> Result<Result<Landed, StrangeReturn>, errno::Error> {
         if sregs.cr4 & CR4_CET != 0 && msr::get(fd, MSR_U_CET)?.is_some_and(|it| it & 1 != 0) {
             return Ok(Err(StrangeReturn::ShadowStack));
         }
-        let star = msr::get(fd, MSR_STAR)?.unwrap_or(0);
         Ok(match kind {
             ReturnKind::Sysret64 => execute::sysret(regs, sregs, star, true),
             ReturnKind::Sysret32 => execute::sysret(regs, sregs, star, false),
@@ -188,19 +196,16 @@ impl Returns {
         })
     }
 
+    /// Notes a return to `rip`. `gs` is the kernel's GS base.
     fn note(
         &self,
-        fd: &VcpuFd,
         vcpu: u8,
         memory: &Memory,
         sregs: &kvm_sregs,
+        gs: u64,
         interrupted: bool,
         rip: u64,
-    ) -> Result<(), errno::Error> {
-        let gs = match sregs.gs.base >> 63 {
-            1 => sregs.gs.base,
-            _ => msr::get(fd, MSR_KERNEL_GS_BASE)?.unwrap_or(0),
-        };
+    ) {
         let word = |address| kernel_word(memory, sregs, address);
         let current = word(gs.wrapping_add(self.watch.current)).unwrap_or(0);
         let field = match self.field.load(Ordering::Acquire) {
@@ -210,7 +215,7 @@ impl Returns {
         let mut notebook = self.notebook();
         if notebook.is_full || notebook.notes.len() >= self.watch.most {
             notebook.is_full = true;
-            return Ok(());
+            return;
         }
         // With the lock held: a later note never has an older word.
         let words = self.watch.words.iter();
@@ -229,7 +234,6 @@ impl Returns {
             words,
             filled,
         });
-        Ok(())
     }
 }
 
@@ -262,6 +266,15 @@ fn unmask_nmis(fd: &VcpuFd) -> Result<(), errno::Error> {
 /// The frame of an `iret` on the stack.
 fn frame(memory: &Memory, sregs: &kvm_sregs, rsp: u64) -> Option<IretFrame> {
     let mut words = [0; IRET_FRAME];
+    let mut bytes = [0; 8 * IRET_FRAME];
+    if rsp % PAGE <= PAGE - bytes.len() as u64 {
+        read(memory, sregs, rsp, &mut bytes)?;
+        let (found, _) = bytes.as_chunks();
+        for (word, bytes) in words.iter_mut().zip(found) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        return Some(IretFrame::of(words));
+    }
     for (at, word) in (rsp..).step_by(8).zip(&mut words) {
         *word = kernel_word(memory, sregs, at)?;
     }
@@ -287,12 +300,14 @@ fn read(memory: &Memory, sregs: &kvm_sregs, address: u64, into: &mut [u8]) -> Op
         cr3: sregs.cr3 & !PTI_USER_TABLES,
         ..*sregs
     };
-    let found = [sregs, &kernels].map(|sregs| translate(memory, sregs, address));
-    let mut found = found.into_iter().filter_map(|it| match it {
-        Translation::To(physical) => Some(physical),
-        Translation::Nowhere | Translation::OtherPaging => None,
-    });
-    memory.read(found.next()?, into).ok()
+    let found =
+        [sregs, &kernels]
+            .into_iter()
+            .find_map(|sregs| match translate(memory, sregs, address) {
+                Translation::To(physical) => Some(physical),
+                Translation::Nowhere | Translation::OtherPaging => None,
+            });
+    memory.read(found?, into).ok()
 }
 
 #[cfg(test)]
