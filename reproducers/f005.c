@@ -102,33 +102,42 @@ static unsigned int cancel_often(void)
 	return times;
 }
 
-/* How often the silent client is called while it is cancelled, with these addresses of the function slow. */
-static unsigned int called(struct unwindlab_control *log, uint64_t at, unsigned int *cancelled)
+/* The clients begin, with an empty log. It is what patches the kernel, so it is done seldom. */
+static void begin(struct unwindlab_control *log, struct unwindlab_slot *slots)
 {
 	struct unwindlab_config config = { .ask[UNWINDLAB_AT_SYS_ENTER] = {
 		.clients = 1 << ASKS, .contexts = 1 << UNWINDLAB_TASK, .count = 1 } };
-	struct unwindlab_slot *slots = (struct unwindlab_slot *)((char *)log + 4096);
-	unsigned int asks = ASKS, target = tid, wrong = 0;
-	int slow[4];
+	unsigned int asks = ASKS, target = tid;
 
+	memset(slots, 0, (log->head < log->slots ? log->head : log->slots) * sizeof(*slots));
+	log->head = 0;
 	tell(UNWINDLAB_REGISTER, &asks, "UNWINDLAB_REGISTER");
 	tell(UNWINDLAB_CONFIG, &config, "UNWINDLAB_CONFIG");
 	tell(UNWINDLAB_TARGET, &target, "UNWINDLAB_TARGET");
 	tell(UNWINDLAB_START, NULL, "UNWINDLAB_START");
+}
+
+/* Cancels with these addresses of the function slow. */
+static unsigned int cancel_at(uint64_t at)
+{
+	unsigned int times;
+	int slow[4];
+
 	for (int i = 0; i < 4; i++)
 		slow[i] = breakpoint(at + i);
-	*cancelled += cancel_often();
+	times = cancel_often();
 	for (int i = 0; i < 4; i++)
 		close(slow[i]);
-	tell(UNWINDLAB_STOP, NULL, "UNWINDLAB_STOP");
+	return times;
+}
 
-	for (uint64_t i = 0; i < log->head && i < log->slots; i++)
-		wrong += slots[i].kind == UNWINDLAB_K_CALLBACK && slots[i].client == SILENT;
-	/* A client that has little room for what follows makes no request: what was not seen was not tried. */
-	if (!wrong && log->head >= log->slots / 8 * 7)
-		errx(2, "the log is full");
-	/* It is begun anew. */
-	log->head = 0;
+/* How often the silent client was called, by the slots from *seen on that are written to their end. */
+static unsigned int called(struct unwindlab_control *log, struct unwindlab_slot *slots, uint64_t *seen)
+{
+	unsigned int wrong = 0;
+
+	for (; *seen < log->slots && __atomic_load_n(&slots[*seen].commit, __ATOMIC_ACQUIRE) == *seen + 1; ++*seen)
+		wrong += slots[*seen].kind == UNWINDLAB_K_CALLBACK && slots[*seen].client == SILENT;
 	return wrong;
 }
 
@@ -136,7 +145,8 @@ int main(void)
 {
 	unsigned int pages = LOG_PAGES, cancelled = 0, wrong = 0;
 	struct unwindlab_control *log;
-	uint64_t function, at;
+	uint64_t function, at, seen = 0;
+	struct unwindlab_slot *slots;
 	pthread_t thread;
 
 	if (getpid() == 1) {		/* the only program of a machine that is made for it */
@@ -155,14 +165,29 @@ int main(void)
 	log = mmap(NULL, (1ULL + LOG_PAGES) * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, client, 0);
 	if (log == MAP_FAILED)
 		err(2, "mmap of the log");
+	slots = (struct unwindlab_slot *)((char *)log + 4096);
 	if (pthread_create(&thread, NULL, calls, NULL))
 		errx(2, "no thread");
 	while (!tid)
 		usleep(1000);
 	function = address_of("process_unwind_deferred");
 
-	for (at = 0; at < LONGEST && !wrong; at += 4)
-		wrong = called(log, function + at, &cancelled);
+	begin(log, slots);
+	for (at = 0; at < LONGEST && !wrong; at += 4) {
+		if (log->head >= log->slots / 2) {
+			tell(UNWINDLAB_STOP, NULL, "UNWINDLAB_STOP");
+			wrong = called(log, slots, &seen);
+			begin(log, slots);
+			seen = 0;
+		}
+		cancelled += cancel_at(function + at);
+		wrong += called(log, slots, &seen);
+		/* A client that has little room for what follows makes no request: what was not seen was not tried. */
+		if (!wrong && log->head >= log->slots / 8 * 7)
+			errx(2, "the log is full");
+	}
+	tell(UNWINDLAB_STOP, NULL, "UNWINDLAB_STOP");
+	wrong += called(log, slots, &seen);
 	stop = 1;
 
 	printf("F005: %s: a client that made no request is called %u times in %u cancellations, up to +%#lx\n",
