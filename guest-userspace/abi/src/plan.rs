@@ -306,8 +306,8 @@ pub enum SframeSection {
 /// Rounds of the counting loop in one iteration of [`WorkloadKind::Spin`]: enough to outweigh the
 /// two marks of an iteration, few enough to show progress.
 pub const SPIN_ROUNDS: u32 = 16_384;
-/// `getppid` calls in one iteration of [`WorkloadKind::Syscalls`]: some that nothing was done to behind one that an
-/// injection met, and no more, since each ends in an exit of the witness.
+/// `getppid` calls in one iteration of [`WorkloadKind::Syscalls`]. An injection meets one of them; a few more follow, to
+/// which nothing is done. More would cost time: the witness leaves the guest at the end of each.
 pub const SYSCALLS_BATCH: u32 = 8;
 
 /// The system calls at the symbols `*_call`, one in each leaf (numbers of 64-bit x86): `read`,

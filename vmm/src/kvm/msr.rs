@@ -42,17 +42,13 @@ const fn entry(index: u32, data: u64) -> kvm_msr_entry {
     }
 }
 
-fn one(entry: kvm_msr_entry) -> Result<Msrs, errno::Error> {
-    Msrs::from_entries(&[entry]).map_err(|_| errno::Error::new(libc::EINVAL))
+fn list(entries: &[kvm_msr_entry]) -> Result<Msrs, errno::Error> {
+    Msrs::from_entries(entries).map_err(|_| errno::Error::new(libc::EINVAL))
 }
 
 /// Value of an MSR; `None` if the vCPU lacks it.
 pub(crate) fn get(fd: &VcpuFd, index: u32) -> Result<Option<u64>, errno::Error> {
-    let mut msrs = one(entry(index, 0))?;
-    Ok(match fd.get_msrs(&mut msrs)? {
-        1 => msrs.as_slice().first().map(|it| it.data),
-        _ => None,
-    })
+    Ok(get_all(fd, [index])?.map(|[value]| value))
 }
 
 /// Values of MSRs, by one call; `None` if the vCPU lacks one of them.
@@ -60,8 +56,7 @@ pub(crate) fn get_all<const N: usize>(
     fd: &VcpuFd,
     indices: [u32; N],
 ) -> Result<Option<[u64; N]>, errno::Error> {
-    let entries = indices.map(|index| entry(index, 0));
-    let mut msrs = Msrs::from_entries(&entries).map_err(|_| errno::Error::new(libc::EINVAL))?;
+    let mut msrs = list(&indices.map(|index| entry(index, 0)))?;
     let had = fd.get_msrs(&mut msrs)?;
     let found = msrs.as_slice().first_chunk::<N>().filter(|_| had == N);
     Ok(found.map(|them| them.map(|it| it.data)))
@@ -69,7 +64,7 @@ pub(crate) fn get_all<const N: usize>(
 
 /// Sets an MSR. False if the vCPU lacks it, or KVM refuses the value.
 pub(crate) fn set(fd: &VcpuFd, index: u32, data: u64) -> Result<bool, errno::Error> {
-    Ok(fd.set_msrs(&one(entry(index, data))?)? == 1)
+    Ok(fd.set_msrs(&list(&[entry(index, data)])?)? == 1)
 }
 
 /// The guest's time stamp counter.

@@ -27,7 +27,6 @@ use crate::inject;
 use crate::kvm::msr;
 use crate::kvm::sregs::settable;
 use crate::memory::{Memory, Translation, translate};
-use crate::x86::PAGE;
 use execute::{IRET_FRAME, IretFrame, Landed, ReturnKind, StrangeReturn};
 
 pub use planted::PlantError;
@@ -266,15 +265,6 @@ fn unmask_nmis(fd: &VcpuFd) -> Result<(), errno::Error> {
 /// The frame of an `iret` on the stack.
 fn frame(memory: &Memory, sregs: &kvm_sregs, rsp: u64) -> Option<IretFrame> {
     let mut words = [0; IRET_FRAME];
-    let mut bytes = [0; 8 * IRET_FRAME];
-    if rsp % PAGE <= PAGE - bytes.len() as u64 {
-        read(memory, sregs, rsp, &mut bytes)?;
-        let (found, _) = bytes.as_chunks();
-        for (word, bytes) in words.iter_mut().zip(found) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        return Some(IretFrame::of(words));
-    }
     for (at, word) in (rsp..).step_by(8).zip(&mut words) {
         *word = kernel_word(memory, sregs, at)?;
     }

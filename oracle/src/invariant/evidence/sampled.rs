@@ -63,10 +63,7 @@ mod tests {
         let chain: Vec<u64> = std::iter::once(frame0).chain(CALLERS).collect();
         kit.deferred(0, 1001, C, &chain);
         let mut trace = kit.trace();
-        trace.events[asked].misc = misc;
-        if let EventKind::Sample(sample) = &mut trace.events[asked].kind {
-            sample.ip = Some(AT);
-        }
+        testkit::sampled_at(&mut trace.events[asked], misc, AT);
         testkit::judged(id, &trace)
     }
 

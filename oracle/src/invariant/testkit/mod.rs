@@ -17,7 +17,7 @@ pub use kit::*;
 
 use super::evidence::EntryCode;
 use super::{Check, Evidence, INVARIANTS, Invariant, Violation};
-use crate::trace::Trace;
+use crate::trace::{Event, EventKind, Trace};
 use entry_text::EntryText;
 
 /// What the invariant with this id says of a trace.
@@ -37,6 +37,14 @@ pub fn judged(id: &str, trace: &Trace) -> (usize, usize, bool) {
         } => (evidence, undecided, false),
         Check::NotExercised { undecided, .. } => (0, undecided, false),
         Check::Violated(_) => (0, 0, true),
+    }
+}
+
+/// Has a sample be of this mode (`MISC_USER`, `MISC_KERNEL`) and instruction.
+pub fn sampled_at(event: &mut Event, misc: u16, ip: u64) {
+    event.misc = misc;
+    if let EventKind::Sample(sample) = &mut event.kind {
+        sample.ip = Some(ip);
     }
 }
 

@@ -3,9 +3,9 @@
 use super::*;
 use crate::invariant::EntryCode;
 use crate::invariant::testkit::entry_text::{EntryText, Far, Via, outer};
-use crate::invariant::testkit::{Kit, SOMEWHERE, kernel, user};
+use crate::invariant::testkit::{self, Kit, SOMEWHERE, kernel, user};
+use crate::trace::Trace;
 use crate::trace::model::{CONTEXT_USER_DEFERRED, MISC_KERNEL, MISC_USER};
-use crate::trace::{EventKind, Trace};
 use unwindlab_abi::plan::EventSource;
 
 const C: u64 = 3 << 32 | 1;
@@ -84,12 +84,8 @@ fn samples_from_different_user_instructions_separate() {
         let [first, second] =
             [C, C].map(|cookie| kit.sample(0, 1001, 1, vec![CONTEXT_USER_DEFERRED, cookie]));
         let mut trace = kit.trace();
-        for (at, ip, misc) in [(first, AT, MISC_USER), (second, ip, misc)] {
-            trace.events[at].misc = misc;
-            if let EventKind::Sample(sample) = &mut trace.events[at].kind {
-                sample.ip = Some(ip);
-            }
-        }
+        testkit::sampled_at(&mut trace.events[first], MISC_USER, AT);
+        testkit::sampled_at(&mut trace.events[second], misc, ip);
         let facts = Facts::new(&trace, None);
         let between = facts.user_code_between(&trace.events[first], &trace.events[second]);
         assert_eq!(between.is_some(), is_proof, "{between:?}");
