@@ -37,6 +37,7 @@
 #define LOG_PAGES 8192			/* of the clients' log, behind a control page */
 #define LONGEST 0x180			/* bytes of the function */
 
+static const char *const SYSTEMS[][2] = { { "/dev", "devtmpfs" }, { "/sys", "sysfs" }, { "/proc", "proc" } };
 static int client;
 static atomic_int tid, stop;
 
@@ -90,18 +91,6 @@ static int breakpoint(uint64_t address)
 	return fd;
 }
 
-/* Registers and cancels the client that makes no request. */
-static unsigned int cancel_often(void)
-{
-	unsigned int silent = SILENT, times = 0;
-
-	for (; times < TIMES; times++) {
-		tell(UNWINDLAB_REGISTER, &silent, "UNWINDLAB_REGISTER");
-		tell(UNWINDLAB_CANCEL, &silent, "UNWINDLAB_CANCEL");
-	}
-	return times;
-}
-
 /* The clients begin, with an empty log. It is what patches the kernel, so it is done seldom. */
 static void begin(struct unwindlab_control *log, struct unwindlab_slot *slots)
 {
@@ -117,15 +106,18 @@ static void begin(struct unwindlab_control *log, struct unwindlab_slot *slots)
 	tell(UNWINDLAB_START, NULL, "UNWINDLAB_START");
 }
 
-/* Cancels with these addresses of the function slow. */
+/* Registers and cancels the client that makes no request, with four addresses of the function slow. */
 static unsigned int cancel_at(uint64_t at)
 {
-	unsigned int times;
+	unsigned int silent = SILENT, times;
 	int slow[4];
 
 	for (int i = 0; i < 4; i++)
 		slow[i] = breakpoint(at + i);
-	times = cancel_often();
+	for (times = 0; times < TIMES; times++) {
+		tell(UNWINDLAB_REGISTER, &silent, "UNWINDLAB_REGISTER");
+		tell(UNWINDLAB_CANCEL, &silent, "UNWINDLAB_CANCEL");
+	}
 	for (int i = 0; i < 4; i++)
 		close(slow[i]);
 	return times;
@@ -141,6 +133,18 @@ static unsigned int called(struct unwindlab_control *log, struct unwindlab_slot 
 	return wrong;
 }
 
+/* The clients stop: how often the silent client was called up to there. */
+static unsigned int end(struct unwindlab_control *log, struct unwindlab_slot *slots, uint64_t *seen)
+{
+	unsigned int wrong;
+
+	tell(UNWINDLAB_STOP, NULL, "UNWINDLAB_STOP");
+	wrong = called(log, slots, seen);
+	if (!wrong && *seen < log->head)
+		errx(2, "the log is full, or a record of it was never finished");
+	return wrong;
+}
+
 int main(void)
 {
 	unsigned int pages = LOG_PAGES, cancelled = 0, wrong = 0;
@@ -149,13 +153,9 @@ int main(void)
 	struct unwindlab_slot *slots;
 	pthread_t thread;
 
-	if (getpid() == 1) {		/* the only program of a machine that is made for it */
-		mkdir("/dev", 0755);
-		mount("dev", "/dev", "devtmpfs", 0, NULL);
-		mkdir("/sys", 0755);
-		mount("sysfs", "/sys", "sysfs", 0, NULL);
-		mkdir("/proc", 0555);
-		mount("proc", "/proc", "proc", 0, NULL);
+	for (int i = 0; getpid() == 1 && i < 3; i++) {	/* the only program of a machine that is made for it */
+		mkdir(SYSTEMS[i][0], 0755);
+		mount(SYSTEMS[i][1], SYSTEMS[i][0], SYSTEMS[i][1], 0, NULL);
 	}
 	client = open("/dev/unwindlab", O_RDWR | O_CLOEXEC);
 	if (client < 0)
@@ -175,8 +175,7 @@ int main(void)
 	begin(log, slots);
 	for (at = 0; at < LONGEST && !wrong; at += 4) {
 		if (log->head >= log->slots / 2) {
-			tell(UNWINDLAB_STOP, NULL, "UNWINDLAB_STOP");
-			wrong = called(log, slots, &seen);
+			wrong = end(log, slots, &seen);
 			begin(log, slots);
 			seen = 0;
 		}
@@ -186,8 +185,7 @@ int main(void)
 		if (!wrong && log->head >= log->slots / 8 * 7)
 			errx(2, "the log is full");
 	}
-	tell(UNWINDLAB_STOP, NULL, "UNWINDLAB_STOP");
-	wrong += called(log, slots, &seen);
+	wrong += end(log, slots, &seen);
 	stop = 1;
 
 	printf("F005: %s: a client that made no request is called %u times in %u cancellations, up to +%#lx\n",
