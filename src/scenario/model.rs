@@ -60,11 +60,10 @@ pub struct Scenario {
     /// Run the scenario many times and stop vCPUs at random.
     pub explore: Option<At<Explore>>,
     /// How long the workload runs on after the last injection, or after its start if there is none
-    /// (default 50 ms).
-    #[serde(default = "default_settle")]
-    pub settle: At<Time>,
+    /// (default: until the `iterations` are made; 50 ms if none are written).
+    pub settle: Option<At<Time>>,
     /// When to give up on the workload (default 20 s): so long after the guest last came to the place of
-    /// an injection, and after four times that in all. A scenario that is cut short is a `timeout` or a `hang`,
+    /// an injection, or ended one of its `iterations`, and after four times that in all. A scenario that is cut short is a `timeout` or a `hang`,
     /// never a pass.
     #[serde(default = "default_timeout")]
     pub timeout: At<Time>,
@@ -208,7 +207,7 @@ pub struct Workload {
     #[schemars(range(min = 1, max = 255))]
     pub threads: At<u32>,
     /// Iterations of each thread; 0 (default): until all injections are made and the settle time is
-    /// over.
+    /// over. Fewer if a settle time is written and over before.
     #[serde(default)]
     pub iterations: At<u64>,
     /// End the chain of thread i with an invalid frame pointer, number i modulo 6 of: 0, the
@@ -377,10 +376,6 @@ pub struct Expect {
     pub overruns: Option<At<Count>>,
     /// Results of threads that are none of the workload's.
     pub strangers: Option<At<Count>>,
-}
-
-const fn default_settle() -> At<Time> {
-    At::unwritten(Time::from_micros(50_000))
 }
 
 const fn default_timeout() -> At<Time> {

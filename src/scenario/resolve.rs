@@ -28,6 +28,8 @@ use unwindlab_engine::plan::{
     TriggerPlan,
 };
 
+/// How long a workload without an end of its own runs on.
+const SETTLE_MS: u64 = 50;
 /// From the start of the machine to the agent's `Ready`. A stock kernel takes 3 s on the emulated
 /// host beside two other machines.
 const BOOT_LIMIT_MS: u64 = 60_000;
@@ -267,7 +269,7 @@ pub fn resolve(
         pmu,
         guest,
         injections,
-        settle_ms: scenario.settle.millis_ceil(),
+        settle_ms: settle_ms(scenario),
         limits: Limits {
             boot_ms: BOOT_LIMIT_MS,
             run_ms: scenario.timeout.millis_ceil(),
@@ -313,6 +315,16 @@ fn pmu(written: Pmu, symbols: &dyn KernelSymbols) -> Result<PmuPlan, Unsupported
             sites if sites.is_empty() => Err(UnsupportedKernel::Rdpmc),
             rdpmc => Ok(PmuPlan::Synthetic { rdpmc }),
         },
+    }
+}
+
+/// Milliseconds that the workload runs on; none: it ends by itself.
+fn settle_ms(scenario: &Scenario) -> Option<u64> {
+    let workload = &scenario.workload;
+    let ends_by_itself = *workload.iterations > 0 || workload.kind.ends_by_itself();
+    match &scenario.settle {
+        Some(settle) => Some(settle.millis_ceil()),
+        None => (!ends_by_itself).then_some(SETTLE_MS),
     }
 }
 

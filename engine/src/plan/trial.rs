@@ -28,7 +28,8 @@ pub struct TrialPlan {
     pub injections: Vec<InjectionPlan>,
     /// Milliseconds, by the KVM host's clock, from the last injection (or from the start if there
     /// is none) until the workload is told to stop. Up to ten times as many where no thread of it comes on.
-    pub settle_ms: u64,
+    /// None: the workload ends by itself.
+    pub settle_ms: Option<u64>,
     /// When to give up.
     pub limits: Limits,
     /// Kernel addresses that the executor needs for every scenario.

@@ -20,8 +20,11 @@ pub struct Books {
     first_progress: Vec<u64>,
     /// The same when all injections were made, or the trial was wound up.
     last_progress: Vec<u64>,
-    /// When the last injection was made for which the guest had to come to its place.
+    /// When the last injection was made for which the guest had to come to its place, or a thread was seen to have ended
+    /// one more of the iterations that it is to make.
     last_reached: Option<Instant>,
+    /// How many of those were ended then, by all threads.
+    iterations: u64,
     /// When all injections were made.
     completed: Option<Instant>,
 }
@@ -45,7 +48,18 @@ impl Books {
         self.last_reached = Some(Instant::now());
     }
 
-    /// When it last did, if ever.
+    /// The threads have made so many iterations, of those that they are to make.
+    pub fn iterate(&mut self, iterations: &[u64]) {
+        let sum = iterations
+            .iter()
+            .fold(0, |sum: u64, it| sum.saturating_add(*it));
+        if sum > self.iterations {
+            self.iterations = sum;
+            self.reach();
+        }
+    }
+
+    /// When it last did, or ended an iteration, if ever.
     pub fn last_reached(&self) -> Option<Instant> {
         self.last_reached
     }
@@ -160,6 +174,19 @@ mod tests {
         assert_eq!(completions, [false, false, false, true, true, false, true]);
         assert!(books.completes(&[2], 2) && !books.completes(&[], 2));
         assert_eq!(books.total(), 7);
+    }
+
+    #[test]
+    fn an_iteration_is_a_place_that_was_reached() {
+        let mut books = Books::default();
+        let mut reached = Vec::new();
+        // The last of them are the words of a guest that scribbles over them.
+        for iterations in [[0, 0], [0, 1], [0, 1], [1, 0], [u64::MAX, 1], [0, 0]] {
+            let before = books.last_reached();
+            books.iterate(&iterations);
+            reached.push(books.last_reached() != before);
+        }
+        assert_eq!(reached, [false, true, false, false, true, false]);
     }
 
     #[test]

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::plan::TrialPlan;
 
-/// Share of the run limit after which a trial in which the guest comes to no place of an injection any more is wound
-/// up, so that it still ends in order and can say which ones are missing.
-const WIND_UP: f64 = 0.7;
+/// Share of the run limit that is left for the end of a trial that is wound up, so that it still ends in order and can
+/// say which injections are missing.
+const FOR_ITS_END: f64 = 0.3;
 /// How often the settle time at most that a workload gets which does not come on.
 const SETTLES: u32 = 10;
 
@@ -16,7 +16,8 @@ pub struct Clock {
     boot_limit: Duration,
     run_limit: Duration,
     run_limit_in_all: Duration,
-    settle: Duration,
+    /// None: the workload ends by itself.
+    settle: Option<Duration>,
     started: Instant,
     /// When the agent said Ready.
     running_since: Option<Instant>,
@@ -29,7 +30,7 @@ impl Clock {
             boot_limit: Duration::from_millis(plan.limits.boot_ms),
             run_limit: Duration::from_millis(plan.limits.run_ms),
             run_limit_in_all: Duration::from_millis(plan.limits.run_ms_in_all()),
-            settle: Duration::from_millis(plan.settle_ms),
+            settle: plan.settle_ms.map(Duration::from_millis),
             started: Instant::now(),
             running_since: None,
         }
@@ -61,25 +62,32 @@ impl Clock {
     }
 
     /// Whether the workload has run long enough; `injected`: when all injections were made; `reached`: when the guest
-    /// last came to the place of one; `goes_on`: whether the workload has come on since all were made.
+    /// last came on ([`Books::last_reached`](super::books::Books::last_reached)); `goes_on`: whether the workload has
+    /// come on since all were made.
     pub fn is_enough(
         &self,
         injected: Option<Instant>,
         reached: Option<Instant>,
         goes_on: impl FnOnce() -> bool,
     ) -> bool {
-        let settled = || goes_on() || longer_than(injected, self.settle.saturating_mul(SETTLES));
-        (longer_than(injected, self.settle) && settled())
-            || longer_than(
-                self.running_since.max(reached),
-                self.run_limit.mul_f64(WIND_UP),
-            )
+        let is_settled = self.settle.is_some_and(|settle| {
+            longer_than(injected, settle)
+                && (goes_on() || longer_than(injected, settle.saturating_mul(SETTLES)))
+        });
+        let for_its_end = self.run_limit.mul_f64(FOR_ITS_END);
+        is_settled || self.longer_than_less(reached, for_its_end)
     }
 
     /// Whether the trial is beyond its run limit.
     pub fn run_over(&self, reached: Option<Instant>) -> bool {
-        longer_than(self.running_since.max(reached), self.run_limit)
-            || longer_than(self.running_since, self.run_limit_in_all)
+        self.longer_than_less(reached, Duration::ZERO)
+    }
+
+    /// Whether the trial has but so much left of a limit.
+    fn longer_than_less(&self, reached: Option<Instant>, left: Duration) -> bool {
+        let less = |limit: Duration| limit.saturating_sub(left);
+        longer_than(self.running_since.max(reached), less(self.run_limit))
+            || longer_than(self.running_since, less(self.run_limit_in_all))
     }
 }
 
@@ -98,7 +106,7 @@ mod tests {
             boot_limit: Duration::ZERO,
             run_limit: Duration::from_secs(1),
             run_limit_in_all: Duration::from_secs(4),
-            settle: Duration::ZERO,
+            settle: Some(Duration::ZERO),
             started: Instant::now(),
             running_since: began,
         }
@@ -107,7 +115,7 @@ mod tests {
     #[test]
     fn a_workload_that_does_not_come_on_gets_ten_times_the_settle_time() {
         let clock = Clock {
-            settle: Duration::from_millis(10),
+            settle: Some(Duration::from_millis(10)),
             ..after(0)
         };
         for (ms, going, standing) in [(5, false, false), (50, true, false), (150, true, true)] {
@@ -129,11 +137,26 @@ mod tests {
     }
 
     #[test]
-    fn injections_that_go_on_being_made_lengthen_a_trial_up_to_four_times() {
-        for (ms, over) in [(1100, false), (3900, false), (4100, true)] {
+    fn a_guest_that_comes_on_lengthens_a_trial_up_to_four_times() {
+        for (ms, is_enough, is_over) in [
+            (1100, false, false),
+            (3600, false, false),
+            (3800, true, false),
+            (4100, true, true),
+        ] {
             let (clock, now) = (after(ms), Some(Instant::now()));
             let said = (clock.is_enough(None, now, || true), clock.run_over(now));
-            assert_eq!(said, (false, over));
+            assert_eq!(said, (is_enough, is_over), "{ms} ms");
         }
+    }
+
+    #[test]
+    fn a_workload_that_ends_by_itself_is_not_told_to() {
+        let clock = Clock {
+            settle: None,
+            ..after(600)
+        };
+        let injected = Instant::now().checked_sub(Duration::from_millis(600));
+        assert!(!clock.is_enough(injected, None, || true));
     }
 }

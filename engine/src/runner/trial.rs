@@ -26,6 +26,8 @@ pub struct Trial<'p> {
     clock: Clock,
     /// How many injections are planned.
     planned: u64,
+    /// Whether it is planned how many iterations threads make.
+    counts_iterations: bool,
     /// The agent's first call, which is not answered yet.
     hello: Option<Call>,
     end: Option<TrialEnd>,
@@ -39,6 +41,7 @@ impl<'p> Trial<'p> {
             injector: Injector::new(&plan.injections),
             clock: Clock::start(plan),
             planned: plan.injections.iter().map(|i| i.trigger.injections()).sum(),
+            counts_iterations: plan.guest.workload.iterations > 0,
             hello: None,
             end: None,
         }
@@ -205,6 +208,9 @@ impl<'p> Trial<'p> {
                 self.end = Some(self.driver.no_boot(limit)?);
             }
             return Ok(());
+        }
+        if self.counts_iterations {
+            self.injector.books.iterate(&self.driver.progress());
         }
         let books = &self.injector.books;
         let (completed, reached) = (books.completed(), books.last_reached());

@@ -25,7 +25,7 @@ pub fn plan(vcpus: u8) -> TrialPlan {
             1,
         ),
         injections: Vec::new(),
-        settle_ms: 0,
+        settle_ms: Some(0),
         limits: Limits {
             boot_ms: 300,
             run_ms: 300,

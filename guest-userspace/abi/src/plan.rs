@@ -615,6 +615,15 @@ impl WorkloadKind {
         )
     }
 
+    /// Whether it ends by itself even where no number of iterations is given.
+    #[must_use]
+    pub const fn ends_by_itself(self) -> bool {
+        matches!(
+            self,
+            Self::SframeHostile | Self::SframeLives | Self::Program
+        )
+    }
+
     /// The name in YAML and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -10,12 +10,11 @@ const FILE: &str = "setups.yaml";
 const NAME: &str = "setups";
 
 /// One thread, so that its stays in the kernel follow one another; the iterations and the events
-/// are the set-up's. The workload ends by itself, long before the settle time.
+/// are the set-up's. The workload ends by itself.
 const TEXT: &str = "
 name: setups
 description: One set-up of perf.
 workload: { kind: perf-calls, frames: 13, iterations: 6 }
-settle: 10 s
 perf:
   events:
     - { name: reference, event: dummy, task: true, defer-output: true }

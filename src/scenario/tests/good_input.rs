@@ -15,10 +15,29 @@ fn plan(text: &str) -> Result<TrialPlan, ResolveError> {
 }
 
 #[test]
+fn a_workload_that_ends_by_itself_has_a_settle_time_only_where_one_is_written() {
+    let spins = "kind: spin\n  frames: 3";
+    for (workload, written, settles) in [
+        (spins, "", Some(50)),
+        ("kind: spin\n  frames: 3\n  iterations: 0", "", Some(50)),
+        ("kind: spin\n  frames: 3\n  iterations: 1", "", None),
+        (
+            "kind: spin\n  frames: 3\n  iterations: 1",
+            "settle: 60 ms\n",
+            Some(60),
+        ),
+        ("kind: program\n  frames: 3\n  program: f001", "", None),
+    ] {
+        let text = MINIMAL.replace(spins, workload) + written;
+        assert_eq!(plan(&text).unwrap().settle_ms, settles, "{text}");
+    }
+}
+
+#[test]
 fn defaults() {
     let plan = plan(MINIMAL).unwrap();
     assert_eq!((plan.vcpus, plan.memory_mib), (1, 256));
-    assert_eq!((plan.settle_ms, plan.limits.run_ms), (50, 20_000));
+    assert_eq!((plan.settle_ms, plan.limits.run_ms), (Some(50), 20_000));
     assert_eq!(plan.symbols.current_task, 0x1000);
     assert_eq!(plan.guest.workload.kind, WorkloadKind::Spin);
     assert_eq!(plan.guest.workload.threads, 1);
