@@ -79,7 +79,7 @@ pub enum SessionError {
     #[error("cannot start the helper: {0}")]
     Helper(std::io::Error),
     /// The kernel log cannot be read.
-    #[error("cannot read /dev/kmsg: {0}")]
+    #[error("cannot read the kernel log: {0}")]
     KernelLog(std::io::Error),
     /// The kernel's memory use is not known.
     #[error("cannot read the kernel's memory use: {0}")]
