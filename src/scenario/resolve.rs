@@ -22,11 +22,11 @@ use super::model::{Pmu, Scenario};
 use super::perf_tool;
 use super::tracefs;
 use super::user_returns;
-use unwindlab_engine::plan::TrialPlan;
 use unwindlab_engine::plan::{
     ActionPlan, ArrivalPlan, InjectionPlan, KernelAddresses, Limits, PmuPlan, TaskFilter,
     TriggerPlan,
 };
+use unwindlab_engine::plan::{Settle, TrialPlan};
 
 /// How long a workload without an end of its own runs on.
 const SETTLE_MS: u64 = 50;
@@ -269,7 +269,7 @@ pub fn resolve(
         pmu,
         guest,
         injections,
-        settle_ms: settle_ms(scenario),
+        settle: settle(scenario),
         limits: Limits {
             boot_ms: BOOT_LIMIT_MS,
             run_ms: scenario.timeout.millis_ceil(),
@@ -318,13 +318,22 @@ fn pmu(written: Pmu, symbols: &dyn KernelSymbols) -> Result<PmuPlan, Unsupported
     }
 }
 
-/// Milliseconds that the workload runs on; none: it ends by itself.
-fn settle_ms(scenario: &Scenario) -> Option<u64> {
+/// How long the workload runs on.
+fn settle(scenario: &Scenario) -> Settle {
     let workload = &scenario.workload;
-    let ends_by_itself = *workload.iterations > 0 || workload.kind.ends_by_itself();
+    // What others than perf do may take its time, beside the workload or behind it.
+    let others = scenario.lab.is_some()
+        || scenario.user_mode.is_some()
+        || scenario.bpf.is_some()
+        || scenario.tracefs.is_some()
+        || scenario.perf_tool.is_some()
+        || scenario.schedule.is_some()
+        || scenario.explore.is_some();
     match &scenario.settle {
-        Some(settle) => Some(settle.millis_ceil()),
-        None => (!ends_by_itself).then_some(SETTLE_MS),
+        Some(settle) => Settle::Ms(settle.millis_ceil()),
+        None if *workload.iterations > 0 || workload.kind.ends_by_itself() => Settle::ItEnds,
+        None if others || scenario.inject.is_empty() => Settle::Ms(SETTLE_MS),
+        None => Settle::Iterations { most_ms: SETTLE_MS },
     }
 }
 

@@ -20,6 +20,6 @@ pub use shard::Shard;
 pub use token::Token;
 pub use trial::{
     ActionPlan, ArrivalPlan, ChoicePlan, CodePlace, Corruption, EventPlan, ExplorePlan,
-    InjectionPlan, KernelAddresses, Limits, PmuPlan, PokePlan, TaskFilter, TrialPlan, TriggerPlan,
-    WitnessPlan,
+    InjectionPlan, KernelAddresses, Limits, PmuPlan, PokePlan, Settle, TaskFilter, TrialPlan,
+    TriggerPlan, WitnessPlan,
 };

@@ -26,10 +26,8 @@ pub struct TrialPlan {
     pub guest: GuestPlan,
     /// Injections, in the order of the scenario.
     pub injections: Vec<InjectionPlan>,
-    /// Milliseconds, by the KVM host's clock, from the last injection (or from the start if there
-    /// is none) until the workload is told to stop. Up to ten times as many where no thread of it comes on.
-    /// None: the workload ends by itself.
-    pub settle_ms: Option<u64>,
+    /// How long the workload runs on.
+    pub settle: Settle,
     /// When to give up.
     pub limits: Limits,
     /// Kernel addresses that the executor needs for every scenario.
@@ -42,6 +40,20 @@ pub struct TrialPlan {
     /// Which mutant the kernel is to be, if it has many.
     #[serde(default)]
     pub choice: Option<ChoicePlan>,
+}
+
+/// How long a workload runs on behind the last injection, or its start if there is none, until it is told to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Settle {
+    /// It is not told to: it ends by itself.
+    ItEnds,
+    /// So many milliseconds by the KVM host's clock, up to ten times as many where no thread of it comes on.
+    Ms(u64),
+    /// Until each thread of it has come on; so many milliseconds at most where one of them has.
+    Iterations {
+        /// Milliseconds.
+        most_ms: u64,
+    },
 }
 
 /// Which mutant a kernel that has many is to be, and where it notes what it executes. Both are variables of the kernel.

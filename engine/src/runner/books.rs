@@ -29,6 +29,15 @@ pub struct Books {
     completed: Option<Instant>,
 }
 
+/// Which threads of a workload have made [`ITERATIONS`] iterations since all injections were made.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Going {
+    /// One of them, or there is none.
+    pub one: bool,
+    /// All of them.
+    pub all: bool,
+}
+
 /// Iterations of a thread that end no sooner than one that began behind the last injection.
 const ITERATIONS: u64 = 2;
 
@@ -113,12 +122,20 @@ impl Books {
         }
     }
 
-    /// Whether a thread of the workload has made so many iterations since all injections were made, or there is none.
-    pub fn goes_on(&self, driver: &Driver) -> bool {
-        let now = driver.progress();
+    /// How far the workload has come since all injections were made.
+    pub fn going(&self, driver: &Driver) -> Going {
+        self.going_to(&driver.progress())
+    }
+
+    fn going_to(&self, now: &[u64]) -> Going {
         let then = self.last_progress.iter().copied();
-        let mut both = now.iter().zip(then.chain(std::iter::repeat(0)));
-        now.is_empty() || both.any(|(now, then)| now.saturating_sub(then) >= ITERATIONS)
+        let both = now.iter().zip(then.chain(std::iter::repeat(0)));
+        let mut going = both.map(|(now, then)| now.saturating_sub(then) >= ITERATIONS);
+        let one = now.is_empty() || going.clone().any(|it| it);
+        Going {
+            one,
+            all: going.all(|it| it),
+        }
     }
 
     /// Nothing is injected any more.
@@ -187,6 +204,24 @@ mod tests {
             reached.push(books.last_reached() != before);
         }
         assert_eq!(reached, [false, true, false, false, true, false]);
+    }
+
+    #[test]
+    fn threads_come_on_by_two_iterations() {
+        let books = Books {
+            last_progress: vec![5, 8],
+            ..Books::default()
+        };
+        let going = |now: &[u64]| {
+            let going = books.going_to(now);
+            (going.one, going.all)
+        };
+        assert_eq!(going(&[]), (true, true));
+        assert_eq!(going(&[6, 9]), (false, false));
+        assert_eq!(going(&[7, 9]), (true, false));
+        assert_eq!(going(&[7, 10]), (true, true));
+        // Scribbled over.
+        assert_eq!(going(&[0, u64::MAX, 1]), (true, false));
     }
 
     #[test]

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use crate::plan::TrialPlan;
+use super::books::Going;
+use crate::plan::{Settle, TrialPlan};
 
 /// Share of the run limit that is left for the end of a trial that is wound up, so that it still ends in order and can
 /// say which injections are missing.
 const FOR_ITS_END: f64 = 0.3;
 /// How often the settle time at most that a workload gets which does not come on.
-const SETTLES: u32 = 10;
+const SETTLES: u64 = 10;
 
 /// How long a trial has taken, and may take.
 #[derive(Debug)]
@@ -16,8 +17,7 @@ pub struct Clock {
     boot_limit: Duration,
     run_limit: Duration,
     run_limit_in_all: Duration,
-    /// None: the workload ends by itself.
-    settle: Option<Duration>,
+    settle: Settle,
     started: Instant,
     /// When the agent said Ready.
     running_since: Option<Instant>,
@@ -30,7 +30,7 @@ impl Clock {
             boot_limit: Duration::from_millis(plan.limits.boot_ms),
             run_limit: Duration::from_millis(plan.limits.run_ms),
             run_limit_in_all: Duration::from_millis(plan.limits.run_ms_in_all()),
-            settle: plan.settle_ms.map(Duration::from_millis),
+            settle: plan.settle,
             started: Instant::now(),
             running_since: None,
         }
@@ -62,18 +62,26 @@ impl Clock {
     }
 
     /// Whether the workload has run long enough; `injected`: when all injections were made; `reached`: when the guest
-    /// last came on ([`Books::last_reached`](super::books::Books::last_reached)); `goes_on`: whether the workload has
-    /// come on since all were made.
+    /// last came on ([`Books::last_reached`](super::books::Books::last_reached)); `going`: how far the workload has come
+    /// since all were made.
     pub fn is_enough(
         &self,
         injected: Option<Instant>,
         reached: Option<Instant>,
-        goes_on: impl FnOnce() -> bool,
+        going: impl FnOnce() -> Going,
     ) -> bool {
-        let is_settled = self.settle.is_some_and(|settle| {
-            longer_than(injected, settle)
-                && (goes_on() || longer_than(injected, settle.saturating_mul(SETTLES)))
-        });
+        let ran = |ms: u64, times: u64| {
+            longer_than(injected, Duration::from_millis(ms.saturating_mul(times)))
+        };
+        let is_settled = match self.settle {
+            Settle::ItEnds => false,
+            Settle::Ms(ms) => ran(ms, 1) && (ran(ms, SETTLES) || going().one),
+            Settle::Iterations { .. } if injected.is_none() => false,
+            Settle::Iterations { most_ms } => {
+                let going = going();
+                going.all || ran(most_ms, SETTLES) || (ran(most_ms, 1) && going.one)
+            }
+        };
         let for_its_end = self.run_limit.mul_f64(FOR_ITS_END);
         is_settled || self.longer_than_less(reached, for_its_end)
     }
@@ -106,7 +114,7 @@ mod tests {
             boot_limit: Duration::ZERO,
             run_limit: Duration::from_secs(1),
             run_limit_in_all: Duration::from_secs(4),
-            settle: Some(Duration::ZERO),
+            settle: Settle::Ms(0),
             started: Instant::now(),
             running_since: began,
         }
@@ -115,12 +123,12 @@ mod tests {
     #[test]
     fn a_workload_that_does_not_come_on_gets_ten_times_the_settle_time() {
         let clock = Clock {
-            settle: Some(Duration::from_millis(10)),
+            settle: Settle::Ms(10),
             ..after(0)
         };
         for (ms, going, standing) in [(5, false, false), (50, true, false), (150, true, true)] {
             let injected = Instant::now().checked_sub(Duration::from_millis(ms));
-            let is_enough = |goes_on: bool| clock.is_enough(injected, None, || goes_on);
+            let is_enough = |one| clock.is_enough(injected, None, || Going { one, all: one });
             assert_eq!(
                 (is_enough(true), is_enough(false)),
                 (going, standing),
@@ -132,7 +140,7 @@ mod tests {
     #[test]
     fn a_trial_without_injections_is_wound_up_and_then_given_up() {
         let states = [600, 800, 1100].map(after);
-        let said = states.map(|it| (it.is_enough(None, None, || true), it.run_over(None)));
+        let said = states.map(|it| (it.is_enough(None, None, Going::default), it.run_over(None)));
         assert_eq!(said, [(false, false), (true, false), (true, true)]);
     }
 
@@ -145,7 +153,10 @@ mod tests {
             (4100, true, true),
         ] {
             let (clock, now) = (after(ms), Some(Instant::now()));
-            let said = (clock.is_enough(None, now, || true), clock.run_over(now));
+            let said = (
+                clock.is_enough(None, now, Going::default),
+                clock.run_over(now),
+            );
             assert_eq!(said, (is_enough, is_over), "{ms} ms");
         }
     }
@@ -153,10 +164,37 @@ mod tests {
     #[test]
     fn a_workload_that_ends_by_itself_is_not_told_to() {
         let clock = Clock {
-            settle: None,
+            settle: Settle::ItEnds,
             ..after(600)
         };
         let injected = Instant::now().checked_sub(Duration::from_millis(600));
-        assert!(!clock.is_enough(injected, None, || true));
+        let going = Going {
+            one: true,
+            all: true,
+        };
+        assert!(!clock.is_enough(injected, None, || going));
+    }
+
+    #[test]
+    fn a_workload_that_has_come_on_is_enough_at_once() {
+        let clock = Clock {
+            settle: Settle::Iterations { most_ms: 10 },
+            ..after(0)
+        };
+        let [none, one, all] =
+            [(false, false), (true, false), (true, true)].map(|(one, all)| Going { one, all });
+        for (ms, enough) in [
+            (0, [false, false, true]),
+            (50, [false, true, true]),
+            (150, [true; 3]),
+        ] {
+            let injected = Instant::now().checked_sub(Duration::from_millis(ms));
+            let said = [none, one, all].map(|going| clock.is_enough(injected, None, || going));
+            assert_eq!(said, enough, "{ms} ms");
+        }
+        assert!(
+            !clock.is_enough(None, None, || all),
+            "before the last injection"
+        );
     }
 }

@@ -14,6 +14,8 @@ use crate::plan::{Stage, TrialPlan, TrialProgress};
 
 /// How often rings are read and the guest is looked at while nothing else happens.
 const TICK: Duration = Duration::from_millis(20);
+/// The same where all injections are made, which is a matter of some iterations then.
+const LAST_TICK: Duration = Duration::from_millis(2);
 /// The same where an injection waits for what is in the rings.
 const QUICK_TICK: Duration = Duration::from_millis(1);
 /// How often progress is told.
@@ -135,8 +137,10 @@ impl<'p> Trial<'p> {
     }
 
     fn tick_length(&self) -> Duration {
+        let is_last = self.injector.books.completed().is_some() && !self.injector.is_closed();
         match self.injector.triggers.sightings.reads_rings() {
             true => QUICK_TICK,
+            false if is_last => LAST_TICK,
             false => TICK,
         }
     }
@@ -214,8 +218,8 @@ impl<'p> Trial<'p> {
         }
         let books = &self.injector.books;
         let (completed, reached) = (books.completed(), books.last_reached());
-        let goes_on = || books.goes_on(&self.driver);
-        if !self.injector.is_closed() && self.clock.is_enough(completed, reached, goes_on) {
+        let going = || books.going(&self.driver);
+        if !self.injector.is_closed() && self.clock.is_enough(completed, reached, going) {
             self.injector.close(&mut self.driver)?;
         }
         self.injector.thaw_late(&mut self.driver)?;

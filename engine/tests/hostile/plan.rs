@@ -1,7 +1,7 @@
 //! What the hostile guest is started for.
 
 use unwindlab_abi::plan::{EventSource, EventSpec, GuestPlan, Tracing};
-use unwindlab_engine::plan::{KernelAddresses, Limits, PmuPlan, TrialPlan};
+use unwindlab_engine::plan::{KernelAddresses, Limits, PmuPlan, Settle, TrialPlan};
 
 use super::guest;
 
@@ -25,7 +25,7 @@ pub fn plan(vcpus: u8) -> TrialPlan {
             1,
         ),
         injections: Vec::new(),
-        settle_ms: Some(0),
+        settle: Settle::Ms(0),
         limits: Limits {
             boot_ms: 300,
             run_ms: 300,

@@ -7,7 +7,8 @@ use crate::scenario::library::Library;
 use crate::scenario::{ResolveError, UnsupportedKernel, resolve};
 use unwindlab_engine::plan::TrialPlan;
 use unwindlab_engine::plan::{
-    ActionPlan, ArrivalPlan, CodePlace, EventPlan, PmuPlan, PokePlan, TaskFilter, TriggerPlan,
+    ActionPlan, ArrivalPlan, CodePlace, EventPlan, PmuPlan, PokePlan, Settle, TaskFilter,
+    TriggerPlan,
 };
 
 fn plan(text: &str) -> Result<TrialPlan, ResolveError> {
@@ -15,29 +16,33 @@ fn plan(text: &str) -> Result<TrialPlan, ResolveError> {
 }
 
 #[test]
-fn a_workload_that_ends_by_itself_has_a_settle_time_only_where_one_is_written() {
-    let spins = "kind: spin\n  frames: 3";
-    for (workload, written, settles) in [
-        (spins, "", Some(50)),
-        ("kind: spin\n  frames: 3\n  iterations: 0", "", Some(50)),
-        ("kind: spin\n  frames: 3\n  iterations: 1", "", None),
-        (
-            "kind: spin\n  frames: 3\n  iterations: 1",
-            "settle: 60 ms\n",
-            Some(60),
-        ),
-        ("kind: program\n  frames: 3\n  program: f001", "", None),
+fn a_workload_runs_on_as_long_as_it_needs_to() {
+    let kind = "kind: spin\n  frames: 3";
+    let injects = "inject: [{ nmi: { every: 1 ms, count: 1 } }]\n";
+    for (workload, more, settles) in [
+        ("", "", Settle::Ms(50)),
+        ("iterations: 0", "", Settle::Ms(50)),
+        ("iterations: 1", "", Settle::ItEnds),
+        ("iterations: 1", "settle: 60 ms\n", Settle::Ms(60)),
+        ("iterations: 1", injects, Settle::ItEnds),
+        ("", injects, Settle::Iterations { most_ms: 50 }),
     ] {
-        let text = MINIMAL.replace(spins, workload) + written;
-        assert_eq!(plan(&text).unwrap().settle_ms, settles, "{text}");
+        let text = MINIMAL.replace(kind, &format!("{kind}\n  {workload}")) + more;
+        assert_eq!(plan(&text).unwrap().settle, settles, "{text}");
     }
+    let others = format!(
+        "{MINIMAL}{injects}tracefs: {{ instances: [{{ name: a, events: [nmi:nmi_handler] }}] }}\n"
+    );
+    assert_eq!(plan(&others).unwrap().settle, Settle::Ms(50));
+    let program = MINIMAL.replace(kind, "kind: program\n  frames: 3\n  program: f001");
+    assert_eq!(plan(&program).unwrap().settle, Settle::ItEnds);
 }
 
 #[test]
 fn defaults() {
     let plan = plan(MINIMAL).unwrap();
     assert_eq!((plan.vcpus, plan.memory_mib), (1, 256));
-    assert_eq!((plan.settle_ms, plan.limits.run_ms), (Some(50), 20_000));
+    assert_eq!((plan.settle, plan.limits.run_ms), (Settle::Ms(50), 20_000));
     assert_eq!(plan.symbols.current_task, 0x1000);
     assert_eq!(plan.guest.workload.kind, WorkloadKind::Spin);
     assert_eq!(plan.guest.workload.threads, 1);
