@@ -2,7 +2,8 @@
 //!
 //! A scenario with one vCPU keeps one CPU busy, so several run at a time. One with more vCPUs runs alone: beside others its vCPUs would wait
 //! for each other longer than on any real machine. All of those run on the first worker's host, so that no other makes their
-//! machines too, and several in a row, because each time the others have to come to an end first. Results are told in the order of the library.
+//! machines too, and several in a row, because each time the others have to come to an end first. So do the few of a kind of machine that
+//! hardly any other has, beside others: the first worker's host is the one that is kept. Results are told in the order of the library.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,6 +15,7 @@ use super::library_run::NO_HOST;
 use super::unit::{RunUnit, UnitFinished};
 use crate::campaign::error::CampaignError;
 use crate::judge::ScenarioResult;
+use unwindlab_engine::runner::boot::MachineKind;
 
 /// Most scenarios at a time, unless the user wants more.
 const MOST: u64 = 4;
@@ -40,6 +42,9 @@ fn jobs_for(cpus: u64, memory: &str) -> u64 {
     cpus.min(hosts).clamp(1, MOST)
 }
 
+/// So many scenarios or more of a kind of machine are worth one on each host.
+const FEW: usize = 8;
+
 /// A scenario that is over.
 struct Done {
     number: usize,
@@ -62,14 +67,29 @@ enum Turn {
     Taken,
     /// Has one vCPU, or is not run at all.
     Beside,
+    /// Has one vCPU, and a kind of machine that few have: the first worker's.
+    Rare,
     /// Runs while nothing else does.
     Alone,
 }
 
 impl Turns {
     fn of(units: &[RunUnit<'_>]) -> Self {
+        let mut kinds: Vec<(MachineKind, usize)> = Vec::new();
+        for kind in units.iter().filter_map(RunUnit::kind) {
+            match kinds.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, times)) => *times += 1,
+                None => kinds.push((kind, 1)),
+            }
+        }
+        let most = kinds.iter().map(|(_, times)| *times).max().unwrap_or(0);
+        let is_rare = |kind: MachineKind| {
+            let mut same = kinds.iter().filter(|(known, _)| *known == kind);
+            same.any(|(_, times)| *times < FEW && *times < most)
+        };
         let turn = |unit: &RunUnit<'_>| match unit.runs_alone() {
             true => Turn::Alone,
+            false if unit.kind().is_some_and(is_rare) => Turn::Rare,
             false => Turn::Beside,
         };
         Self {
@@ -83,11 +103,13 @@ impl Turns {
     }
 
     /// The next for a worker. The first worker takes those that run beside others until one that runs alone is far behind, and then, while
-    /// it `is_alone`, all of those up to there. The others take those that run beside others.
+    /// it `is_alone`, all of those up to there. The others take those that run beside others and are of no rare kind.
     fn next(&self, is_first: bool, is_alone: bool) -> Option<(usize, Turn)> {
         let mut left = self.left();
         let next = |wanted: Turn| left.iter().position(|it| *it == wanted);
-        let (beside, alone) = (next(Turn::Beside), next(Turn::Alone).filter(|_| is_first));
+        let of_first = |wanted: Turn| next(wanted).filter(|_| is_first);
+        let (rare, alone) = (of_first(Turn::Rare), of_first(Turn::Alone));
+        let beside = next(Turn::Beside).into_iter().chain(rare).min();
         let number = match (beside, alone) {
             (Some(beside), Some(alone)) if is_alone && alone < beside => alone,
             (Some(beside), Some(alone)) if beside >= alone + WINDOW => alone,
@@ -256,6 +278,13 @@ mod tests {
         });
         let expected = (2..WINDOW).chain([0, 1, WINDOW, WINDOW + 1, WINDOW + 3, WINDOW + 2]);
         assert!(numbers.eq(expected));
+        let rare = || turns(vec![Turn::Rare, Turn::Beside, Turn::Beside]);
+        let of_all = |workers: [bool; 3]| {
+            let rare = rare();
+            workers.map(|is_first| rare.next(is_first, false).map(|(number, _)| number))
+        };
+        assert_eq!(of_all([true; 3]), [Some(0), Some(1), Some(2)]);
+        assert_eq!(of_all([false; 3]), [Some(1), Some(2), None]);
         let turns = Turns::of(&[]);
         turns.stop();
         assert_eq!(turns.next(true, false).map(|(number, _)| number), None);

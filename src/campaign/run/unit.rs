@@ -6,6 +6,7 @@ use crate::campaign::part::Unit;
 use crate::judge::ScenarioResult;
 use crate::scenario::Loaded;
 use unwindlab_engine::plan::TrialPlan;
+use unwindlab_engine::runner::boot::MachineKind;
 
 /// What is run by itself: a scenario, or one of its trials.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +29,11 @@ impl<'l> RunUnit<'l> {
     /// Whether nothing else may run meanwhile: beside others its vCPUs would wait for each other longer than on any real machine.
     pub(in crate::campaign) fn runs_alone(&self) -> bool {
         self.plan.as_ref().is_ok_and(|plan| plan.vcpus > 1)
+    }
+
+    /// The kind of its machine; none where it is not run.
+    pub(super) fn kind(&self) -> Option<MachineKind> {
+        self.plan.as_ref().ok().map(MachineKind::of)
     }
 
     /// A scenario as a whole.

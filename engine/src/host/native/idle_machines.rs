@@ -2,8 +2,8 @@
 
 use crate::runner::boot::{Booted, MachineKind};
 
-/// MiB that they may take: all kinds of the library, which are eight machines of the usual size, and two thirds of what an outer machine has.
-const LIMIT_MIB: u32 = 4096;
+/// MiB that they may take: all kinds of the library, which are ten machines of the usual size, and five sixths of what an outer machine has.
+const LIMIT_MIB: u32 = 5120;
 
 /// In the order in which they were used, the latest at the end.
 #[derive(Debug, Default)]
