@@ -61,6 +61,22 @@ fn a_guest_that_hangs_is_reported_as_such() {
 }
 
 #[test]
+fn a_log_that_lost_its_beginning_says_nothing_of_what_the_kernel_reported() {
+    let (outcome, code, told) = outcome_of(&["tests/scenarios/log-lost.yaml"], "log-lost");
+    assert_eq!((outcome.as_str(), code), ("fail", Some(1)), "{told}");
+    assert!(
+        told.contains("undecided: the kernel's log has a gap"),
+        "{told}"
+    );
+    let log = concat!(env!("CARGO_TARGET_TMPDIR"), "/log-lost/log-lost/kernel.log");
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(
+        log.starts_with("(lines lost") && !log.contains("Linux version"),
+        "{log}"
+    );
+}
+
+#[test]
 fn a_kernel_without_the_feature_is_skipped() {
     let arguments = ["scenarios/nmi-in-syscall.yaml", "--kernel", "stock:6.12"];
     let (outcome, code, told) = outcome_of(&arguments, "skips");

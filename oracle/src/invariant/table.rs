@@ -490,7 +490,7 @@ pub static INVARIANTS: &[Invariant] = &[
     Invariant::new(
         "W0",
         "no warning, bug, stall or sanitizer report in the kernel log",
-        "no log",
+        "no line of a log that is whole",
         world::w0_console::judge,
     ),
     Invariant::new(
