@@ -100,10 +100,19 @@ impl Contents {
                 Err(error) => return Ok(damage(name, format!("cannot be read: {error}"))),
             }
         }
+        let mut paths = Vec::new();
+        each(dir, Path::new(""), &mut |_, path, kind| {
+            paths.extend(matches!(kind, Kind::File).then(|| path.to_path_buf()));
+            Ok(())
+        })?;
+        let read = digests.of_all(paths)?;
         let mut left = self.sha256.clone();
         let mut found = None;
         each(dir, Path::new(""), &mut |name, path, kind| {
-            let digest = digest(path, kind, digests)?;
+            let digest = match read.get(path) {
+                Some(digest) => Some(digest.clone()),
+                None => digest(path, kind, digests)?,
+            };
             let known = left.remove(name);
             let what = match (&digest, &known) {
                 _ if found.is_some() || matches!(kind, Kind::Folder) || digest == known => None,

@@ -8,10 +8,15 @@
 //! A clock of the kernel's is coarse (`current_time()`, fs/inode.c): a file that was changed within [`SETTLED`] may be changed
 //! again with the same ctime, so its digest is not remembered.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
 use std::io;
+use std::num::NonZero;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +30,8 @@ const NOTE: &str = "digests";
 const MOST: usize = 512;
 /// How long a file must have been left alone.
 const SETTLED: Duration = Duration::from_secs(2);
+/// Most files that are read at a time.
+const MOST_READERS: usize = 4;
 /// Names the boot of the system (random(4)).
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -101,11 +108,57 @@ impl Digests {
     /// The SHA-256 of a file. That of a file with holes is of its length, and of those of its blocks that are not zero, with their
     /// places.
     pub(super) fn of(&mut self, path: &Path) -> Result<String, CacheError> {
+        let read = self.find_or_read(path)?;
+        Ok(self.learn(read))
+    }
+
+    /// The same of many files, which are read side by side, the largest first.
+    pub(super) fn of_all(
+        &mut self,
+        mut paths: Vec<PathBuf>,
+    ) -> Result<BTreeMap<PathBuf, String>, CacheError> {
+        paths.sort_by_key(|path| Reverse(fs::metadata(path).map_or(0, |it| it.len())));
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let next = || paths.get(next.fetch_add(1, Ordering::Relaxed));
+            std::iter::from_fn(next)
+                .map(|path| Ok((path.clone(), self.find_or_read(path)?)))
+                .collect()
+        };
+        let workers = thread::available_parallelism()
+            .map_or(1, NonZero::get)
+            .min(MOST_READERS);
+        let read: Vec<Result<Vec<(PathBuf, Read)>, CacheError>> = thread::scope(|scope| {
+            let others: Vec<_> = (1..workers).map(|_| scope.spawn(work)).collect();
+            let own = work();
+            // What a thread had taken that panicked is missing.
+            others
+                .into_iter()
+                .filter_map(|it| it.join().ok())
+                .chain([own])
+                .collect()
+        });
+        let mut digests = BTreeMap::new();
+        for (path, read) in read
+            .into_iter()
+            .collect::<Result<Vec<_>, _>>()?
+            .into_iter()
+            .flatten()
+        {
+            digests.insert(path, self.learn(read));
+        }
+        Ok(digests)
+    }
+
+    fn find_or_read(&self, path: &Path) -> Result<Read, CacheError> {
         let mut file = File::open(path).at(path)?;
         let before = file.metadata().at(path)?;
         let stamp = Stamp::of(&before);
         if let Some((_, digest)) = self.known.iter().find(|(known, _)| *known == stamp) {
-            return Ok(digest.clone());
+            return Ok(Read {
+                digest: digest.clone(),
+                new: None,
+            });
         }
         let mut hash = Sha256::new();
         let digest = if is_sparse(&before) {
@@ -117,12 +170,28 @@ impl Digests {
         };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let is_same = Stamp::of(&file.metadata().at(path)?) == stamp;
-        if !self.boot.is_empty() && is_same && stamp.is_settled(now.unwrap_or_default()) {
-            self.known.push((stamp, digest.clone()));
+        let is_lasting = is_same && stamp.is_settled(now.unwrap_or_default());
+        Ok(Read {
+            digest,
+            new: is_lasting.then_some(stamp),
+        })
+    }
+
+    /// The digest of a file, which is known from now on if it may be.
+    fn learn(&mut self, read: Read) -> String {
+        if let Some(stamp) = read.new.filter(|_| !self.boot.is_empty()) {
+            self.known.push((stamp, read.digest.clone()));
             self.is_new = true;
         }
-        Ok(digest)
+        read.digest
     }
+}
+
+/// A file that was read, or is known.
+struct Read {
+    digest: String,
+    /// What it is known by from now on, if it is new and may be.
+    new: Option<Stamp>,
 }
 
 /// Whether a file has holes, which take no room and are not read.
@@ -204,6 +273,25 @@ mod tests {
         note.boot = "another".to_owned();
         cache.set_note(NOTE, &note).unwrap();
         assert_ne!(cache.digest(&path).unwrap(), "lie");
+    }
+
+    #[test]
+    fn files_that_are_read_side_by_side_have_the_digests_of_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths: Vec<_> = (0..9_u8)
+            .map(|n| folder.path().join(n.to_string()))
+            .collect();
+        for (length, path) in paths.iter().enumerate() {
+            fs::write(path, vec![b'x'; length]).unwrap();
+        }
+        let mut digests = Digests::none();
+        let all = digests.of_all(paths.clone()).unwrap();
+        let each = paths
+            .iter()
+            .map(|path| (path.clone(), digests.of(path).unwrap()));
+        assert!(each.eq(all));
+        let gone = folder.path().join("gone");
+        assert!(digests.of_all([paths, vec![gone]].concat()).is_err());
     }
 
     #[test]

@@ -158,6 +158,8 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let plan = hello(link, &cpus)?;
     // First, so that a kernel without the feature is recognized as such.
     perf::probe(&plan.tracing)?;
+    // From here on, since the kernel warns of the next. What prints may be a thread that looks at the level later.
+    let quiet = QuietConsole::new()?;
     system::unleash_perf()?;
     system::set_sysctls(&plan.sysctls)?;
     let sigtrap = { plan.user_mode.as_ref() }.is_some_and(|it| it.ask == Asker::Sigtrap);
@@ -229,7 +231,6 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let interrupts_before = interrupts_before.map_err(SessionError::Interrupts)?;
     let helper = plan.commands.then(|| start_helper(&workload, &cpus));
     let helper = helper.transpose().map_err(SessionError::Helper)?;
-    let quiet = QuietConsole::new()?;
     let survey = plan.survey.map(|survey| {
         let tids = workload.tids();
         Survey::begin(survey, tids, Path::new(system::TRACEFS))

@@ -197,11 +197,7 @@ pub fn unleash_perf() -> Result<(), SystemError> {
     // In this order: the rate cannot be written once the limit is off
     // (`perf_event_max_sample_rate_handler` in kernel/events/core.c).
     sysctl("kernel/perf_event_max_sample_rate", "1000000000")?;
-    {
-        // The kernel warns of it.
-        let _quiet = QuietConsole::new()?;
-        sysctl("kernel/perf_cpu_time_max_percent", "0")?;
-    }
+    sysctl("kernel/perf_cpu_time_max_percent", "0")?;
     // Its NMIs are not those of the scenario.
     sysctl_if_there("kernel/nmi_watchdog", "0")
 }
