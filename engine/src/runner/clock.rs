@@ -83,19 +83,19 @@ impl Clock {
             }
         };
         let for_its_end = self.run_limit.mul_f64(FOR_ITS_END);
-        is_settled || self.longer_than_less(reached, for_its_end)
+        is_settled || self.nears_a_limit(reached, for_its_end)
     }
 
     /// Whether the trial is beyond its run limit.
     pub fn run_over(&self, reached: Option<Instant>) -> bool {
-        self.longer_than_less(reached, Duration::ZERO)
+        self.nears_a_limit(reached, Duration::ZERO)
     }
 
-    /// Whether the trial has but so much left of a limit.
-    fn longer_than_less(&self, reached: Option<Instant>, left: Duration) -> bool {
-        let less = |limit: Duration| limit.saturating_sub(left);
-        longer_than(self.running_since.max(reached), less(self.run_limit))
-            || longer_than(self.running_since, less(self.run_limit_in_all))
+    /// Whether the trial has no more than this left of one of its limits.
+    fn nears_a_limit(&self, reached: Option<Instant>, left: Duration) -> bool {
+        let but = |limit: Duration| limit.saturating_sub(left);
+        longer_than(self.running_since.max(reached), but(self.run_limit))
+            || longer_than(self.running_since, but(self.run_limit_in_all))
     }
 }
 

@@ -254,7 +254,7 @@ pub enum TrialEnd {
         /// The line that says so.
         line: String,
     },
-    /// The guest died without a word, on a KVM host that may have done it.
+    /// The guest died without a word, or of an `int3` that its kernel had taken away, on a KVM host that may have done it.
     Silent {
         /// How.
         line: String,

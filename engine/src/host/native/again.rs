@@ -1,4 +1,4 @@
-//! Guests that die without a word. On an emulated KVM host it may be the host's doing, and is tried again, once, on a
+//! Guests that die without a word, or as none does by itself. On an emulated KVM host it may be the host's doing, and is tried again, once, on a
 //! fresh machine: what comes again is the kernel's.
 
 use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
@@ -16,9 +16,12 @@ pub(super) fn settle(first: Recording, again: Recording) -> Recording {
     };
     let line = line.clone();
     match &again.end {
-        TrialEnd::Silent { line: same } => Recording {
+        TrialEnd::Silent { line: second } => Recording {
             end: TrialEnd::Panic {
-                line: format!("{same}; as on another machine before"),
+                line: match *second == line {
+                    true => format!("{line}; as on another machine before"),
+                    false => format!("{second}; on another machine before: {line}"),
+                },
             },
             ..again
         },
@@ -106,6 +109,19 @@ mod tests {
             };
             assert_eq!(line, "triple fault; as on another machine before");
         }
+    }
+
+    #[test]
+    fn what_comes_in_another_way_is_told_with_both() {
+        let int3 = TrialEnd::Silent {
+            line: "Oops: int3: 0000 [#1]".to_owned(),
+        };
+        let settled = settle(ended("7.3", int3), ended("7.3", silent()));
+        let TrialEnd::Panic { line } = settled.end else {
+            panic!("{:?}", settled.end);
+        };
+        let both = "triple fault; on another machine before: Oops: int3: 0000 [#1]";
+        assert_eq!(line, both);
     }
 
     #[test]
