@@ -1,5 +1,6 @@
 //! What scenarios become.
 
+use unwindlab_abi::lab;
 use unwindlab_abi::plan::{EventSource, WorkloadKind};
 
 use super::{INVARIANTS, Kernel, MINIMAL, load};
@@ -30,10 +31,13 @@ fn a_workload_runs_on_as_long_as_it_needs_to() {
         let text = MINIMAL.replace(kind, &format!("{kind}\n  {workload}")) + more;
         assert_eq!(plan(&text).unwrap().settle, settles, "{text}");
     }
-    let others = format!(
-        "{MINIMAL}{injects}tracefs: {{ instances: [{{ name: a, events: [nmi:nmi_handler] }}] }}\n"
-    );
-    assert_eq!(plan(&others).unwrap().settle, Settle::Ms(50));
+    let mut kernel = Kernel::new();
+    kernel
+        .0
+        .insert(lab::SYMBOL, vec![(0xffff_ffff_8500_0000, 8)]);
+    let others = format!("{MINIMAL}{injects}lab: {{ clients: 1, ask: [{{ at: sys-enter }}] }}\n");
+    let others = resolve("x.yaml", &load(&others).unwrap(), &kernel, "hash");
+    assert_eq!(others.unwrap().settle, Settle::Ms(50));
     let program = MINIMAL.replace(kind, "kind: program\n  frames: 3\n  program: f001");
     assert_eq!(plan(&program).unwrap().settle, Settle::ItEnds);
 }
