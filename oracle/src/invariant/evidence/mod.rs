@@ -12,6 +12,7 @@
 //!   user stacks, kernel entries, missing answers and chains that were cut; [`recorded`]: what perf alone does not show
 //! - [`lab`]: what the log of the kernel's lab client proves
 //! - [`names`]: the kernel's symbols, where they are known
+//! - `pairs`: how many pairs of requests and answers are compared
 //! - `handed_over`: samples of events that a task switch may have given to the next task
 //! - [`views`]: the trace as each client of tracefs sees it; [`beside`]: which record of perf says the same
 
@@ -26,6 +27,7 @@ pub(super) mod lab;
 mod losses;
 mod names;
 mod order;
+mod pairs;
 mod recorded;
 mod replaced;
 mod returns;
@@ -54,6 +56,7 @@ use lab::Lab;
 pub(super) use losses::loses;
 use names::KernelNames;
 pub(super) use order::before;
+pub(super) use pairs::Pairs;
 pub(super) use role::{
     Role, announced_spec, asks_of_cpu, asks_of_process, has_side_band_bit, kernel_limit, receivers,
     role, spec, spec_number, spec_role,

@@ -1,7 +1,9 @@
 //! M1: every request is answered in its entry.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Answer, Evidence, Exchange, Facts, Relation, Request, receivers};
+use crate::invariant::evidence::{
+    Answer, Evidence, Exchange, Facts, Pairs, Relation, Request, receivers,
+};
 
 /// M1. Every S(c) has a D(c), in whatever ring, and of its own entry. A late S (after its D) is
 /// answered too: the callback ran earlier in its entry and does not run again (`unwind_completed`,
@@ -20,6 +22,7 @@ use crate::invariant::evidence::{Answer, Evidence, Exchange, Facts, Relation, Re
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
+    let mut pairs = Pairs::of(trace);
     let received = receivers(trace).next().is_some();
     let exchanges = facts.cookies().filter(|_| received);
     let parts = exchanges.flat_map(|(cookie, all)| {
@@ -30,7 +33,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             missing(evidence, tally, cookie, &exchange);
         } else {
             for request in &exchange.requests {
-                elsewhere(evidence, tally, request, &exchange.answers);
+                elsewhere(evidence, tally, request, &exchange.answers, &mut pairs);
             }
         }
     }
@@ -78,11 +81,24 @@ fn elsewhere<'t>(
     tally: &mut Tally,
     request: &Request<'t>,
     answers: &[Answer<'t>],
+    pairs: &mut Pairs,
 ) {
     let facts = evidence.facts();
+    let is_own = |it: &Answer<'_>| {
+        let relation = facts.relation(request.event, it.event);
+        matches!(relation, Relation::Same(_))
+    };
+    // Most likely the next one.
+    let next = answers.partition_point(|it| it.event.index < request.event.index);
+    if answers.get(next).is_some_and(is_own) {
+        return tally.holds();
+    }
     let mut proof = None;
     let mut undecided = None;
     for answer in answers {
+        if !pairs.take() {
+            return tally.undecided(Pairs::TOO_MANY);
+        }
         match facts.relation(request.event, answer.event) {
             Relation::Same(_) => return tally.holds(),
             Relation::Different(apart) => proof = Some((answer, apart)),

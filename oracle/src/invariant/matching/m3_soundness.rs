@@ -1,18 +1,19 @@
 //! M3: every answer answers a request of its own entry.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, Relation, Request, spec};
+use crate::invariant::evidence::{Evidence, Pairs, Relation, Request, spec};
 
 /// M3. For every D(c) there is an S(c) of an event that defers, in the entry of the D. Evidence is
 /// one that is proved to be of that entry ([`Relation::Same`]): on a kernel that answers what was
 /// asked for elsewhere there is none, unless the task asks again with the same cookie where it is
 /// answered. So a D with an S(c) of another entry beside one of its own is undecided (M1 judges the
-/// former). Where all are proved to be of other entries, or there is none
+/// former), and one with more of them than are compared. Where all are proved to be of other entries, or there is none
 /// at all, that is a violation; the rest is undecided. A lost S(c) excuses (XA), as for C7, which
 /// asks for the cookie alone, and so does a cookie that the limit of contexts may have cut off.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
+    let mut pairs = Pairs::of(trace);
     for (&cookie, exchange) in &facts.exchanges {
         for answer in &exchange.answers {
             let asked =
@@ -20,13 +21,22 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             let mut requests = exchange.requests.iter().filter(asked).peekable();
             let nobody = requests.peek().is_none();
             let (mut own, mut other, mut unknown) = (false, None, None);
+            let mut all = true;
             for request in requests {
+                all = pairs.take();
+                if !all {
+                    break;
+                }
                 match facts.relation(request.event, answer.event) {
                     Relation::Same(_) => own = true,
                     Relation::Different(proof) => other = Some(proof.why),
                     Relation::Helped => unknown = Some(Relation::HELPED),
                     Relation::Unknown => unknown = unknown.or(Some(Relation::UNDECIDED)),
                 }
+            }
+            if !all {
+                tally.undecided(Pairs::TOO_MANY);
+                continue;
             }
             match (own, other.is_some(), unknown) {
                 (true, false, _) => tally.holds(),
