@@ -13,14 +13,20 @@ use crate::invariant::evidence::{Evidence, Request};
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     for (cookie, exchange) in facts.cookies() {
+        let ids = |e: &crate::trace::Event| (e.pid, e.tid);
+        let unknown = |r: &Request<'_>| r.event.pid.is_none() || r.event.tid.is_none();
+        let is_unknown = exchange.requests.iter().any(unknown);
+        // The first, and the first with other ids: an endless entry has very many.
+        let first = exchange.requests.first();
+        let mut differing = exchange.requests.iter();
+        let second =
+            differing.find(|r| first.is_some_and(|first| ids(r.event) != ids(first.event)));
         for answer in &exchange.answers {
-            let ids = |e: &crate::trace::Event| (e.pid, e.tid);
-            let (known, mut others) = (ids(answer.event), exchange.requests.iter());
+            let (known, mut others) = (ids(answer.event), first.into_iter().chain(second));
             if known.0.is_none() || known.1.is_none() || exchange.requests.is_empty() {
                 continue;
             }
-            let unknown = |r: &Request<'_>| r.event.pid.is_none() || r.event.tid.is_none();
-            if exchange.requests.iter().any(unknown) {
+            if is_unknown {
                 tally.undecided("a request without pid and tid");
                 continue;
             }

@@ -1,7 +1,7 @@
 //! M5: the answer comes after the first request, in its entry, and so do the requests after it.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, Relation, Request, before};
+use crate::invariant::evidence::{Evidence, Pairs, Relation, Request, before};
 
 /// M5. D(c) is later than the first S(c) and of its entry. An S(c) after it is late. That is legal
 /// only in the same entry. Late samples are counted, because perf's own tool cannot merge a sample
@@ -16,6 +16,7 @@ use crate::invariant::evidence::{Evidence, Relation, Request, before};
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     let mut late = 0;
+    let mut pairs = Pairs::of(evidence.trace());
     for (cookie, exchange) in facts.cookies() {
         for answer in &exchange.answers {
             let after = |r: &&Request<'_>| before(answer.event, r.event);
@@ -55,7 +56,15 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                     Relation::Unknown => tally.undecided(Relation::UNDECIDED),
                 },
             }
-            for request in exchange.requests.iter().filter(after) {
+            let next = exchange
+                .requests
+                .partition_point(|r| r.event.index < answer.event.index);
+            let behind = exchange.requests.iter().skip(next);
+            for request in behind.filter(after) {
+                if !pairs.take() {
+                    tally.undecided(Pairs::TOO_MANY);
+                    break;
+                }
                 late += 1;
                 let apart = match facts.relation(answer.event, request.event) {
                     Relation::Different(apart) => apart,
