@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Actions of syslog(2): the size of the kernel's buffer, and all that it holds.
@@ -46,10 +47,18 @@ fn syslog(action: i32, into: &mut [u8]) -> io::Result<usize> {
     usize::try_from(done).map_err(|_| io::Error::last_os_error())
 }
 
-/// The sequence number of the first record that the kernel still holds.
+/// The sequence number of the first record that the kernel still holds; none where it was overwritten meanwhile, or there is none.
 fn first_record(kmsg: &Path) -> io::Result<Option<u64>> {
+    let mut options = File::options();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
     let mut record = vec![0; RECORD_BYTES];
-    let len = File::open(kmsg)?.read(&mut record)?;
+    let len = match options.open(kmsg)?.read(&mut record) {
+        Ok(len) => len,
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EPIPE | libc::EAGAIN) => return Ok(None),
+            _ => return Err(error),
+        },
+    };
     let record = record.get(..len).unwrap_or_default();
     Ok(sequence(&String::from_utf8_lossy(record)))
 }
