@@ -62,14 +62,17 @@ mod tests {
     fn what_is_not_compared_is_not_decided() {
         for times in [10, MANY] {
             let trace = one_entry(times).trace();
-            let [completeness, soundness] = ["M1", "M3"].map(|id| match check(id, &trace) {
-                Check::Holds { undecided, .. } => undecided,
-                other => panic!("{id}, {times}: {other:?}"),
-            });
+            let [completeness, soundness, later] =
+                ["M1", "M3", "M5"].map(|id| match check(id, &trace) {
+                    Check::Holds { undecided, .. } => undecided,
+                    other => panic!("{id}, {times}: {other:?}"),
+                });
             // The next answer is each request's own.
             assert_eq!(completeness, 0, "{times}");
             // Whether the cookie of an answer was asked for in another entry, too.
             assert_eq!(soundness > 0, times == MANY, "{times}: {soundness}");
+            // Whether a request behind it is of its entry.
+            assert_eq!(later > 0, times == MANY, "{times}: {later}");
         }
     }
 }

@@ -56,14 +56,13 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                     Relation::Unknown => tally.undecided(Relation::UNDECIDED),
                 },
             }
-            let next = exchange
-                .requests
-                .partition_point(|r| r.event.index < answer.event.index);
-            let behind = exchange.requests.iter().skip(next);
-            for request in behind.filter(after) {
+            for request in &exchange.requests {
                 if !pairs.take() {
                     tally.undecided(Pairs::TOO_MANY);
                     break;
+                }
+                if !after(&request) {
+                    continue;
                 }
                 late += 1;
                 let apart = match facts.relation(answer.event, request.event) {
@@ -97,7 +96,9 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
 #[cfg(test)]
 mod tests {
     use crate::invariant::Check;
-    use crate::invariant::testkit::{Kit, check, holds, not_exercised, undecided, violations};
+    use crate::invariant::testkit::{
+        Kit, check, holds, judged, not_exercised, undecided, violations,
+    };
 
     const C: u64 = 3 << 32 | 1;
 
@@ -111,6 +112,21 @@ mod tests {
         let (evidence, notes) = holds("M5", &kit);
         assert_eq!(evidence, 2);
         assert_eq!(notes, ["1 late samples (after their record 22)"]);
+    }
+
+    #[test]
+    fn a_late_sample_may_stand_before_its_answer() {
+        let mut kit = Kit::new(2);
+        kit.witness();
+        let first = kit.nmi(0, 1001, C);
+        let late = kit.nmi(0, 1001, C);
+        let answer = kit.deferred(1, 1001, C, &[0x40]);
+        let mut trace = kit.trace();
+        // A record that nests in the writing of another has its place behind it, and an earlier time.
+        for (at, time) in [(first, 10), (late, 50), (answer, 45)] {
+            trace.events[at].time = Some(time);
+        }
+        assert_eq!(judged("M5", &trace), (2, 0, false));
     }
 
     #[test]
