@@ -60,8 +60,8 @@ pub struct Scenario {
     /// Run the scenario many times and stop vCPUs at random.
     pub explore: Option<At<Explore>>,
     /// How long the workload runs on after the last injection, or after its start if there is none
-    /// (default: until the `iterations` are made; if none are written, 50 ms, or until each thread has made two, where
-    /// something is injected and only perf traces).
+    /// (default: until the `iterations` are made; if none are written, 50 ms, or shorter where each thread has made two
+    /// iterations behind the last injection and only perf traces).
     pub settle: Option<At<Time>>,
     /// When to give up on the workload (default 20 s): so long after the guest last came to the place of
     /// an injection, or ended one of its `iterations`, and after four times that in all. A scenario that is cut short is a `timeout` or a `hang`,

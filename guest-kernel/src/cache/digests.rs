@@ -117,7 +117,7 @@ impl Digests {
         &mut self,
         mut paths: Vec<PathBuf>,
     ) -> Result<BTreeMap<PathBuf, String>, CacheError> {
-        paths.sort_by_key(|path| Reverse(fs::metadata(path).map_or(0, |it| it.len())));
+        paths.sort_by_cached_key(|path| Reverse(fs::metadata(path).map_or(0, |it| it.len())));
         let next = AtomicUsize::new(0);
         let work = || {
             let next = || paths.get(next.fetch_add(1, Ordering::Relaxed));
@@ -127,7 +127,8 @@ impl Digests {
         };
         let workers = thread::available_parallelism()
             .map_or(1, NonZero::get)
-            .min(MOST_READERS);
+            .min(MOST_READERS)
+            .min(paths.len());
         let read: Vec<Result<Vec<(PathBuf, Read)>, CacheError>> = thread::scope(|scope| {
             let others: Vec<_> = (1..workers).map(|_| scope.spawn(work)).collect();
             let own = work();

@@ -84,8 +84,10 @@ impl Turns {
         }
         let most = kinds.iter().map(|(_, times)| *times).max().unwrap_or(0);
         let is_rare = |kind: MachineKind| {
-            let mut same = kinds.iter().filter(|(known, _)| *known == kind);
-            same.any(|(_, times)| *times < FEW && *times < most)
+            let few = |times: usize| times < FEW && times < most;
+            kinds
+                .iter()
+                .any(|(known, times)| *known == kind && few(*times))
         };
         let turn = |unit: &RunUnit<'_>| match unit.runs_alone() {
             true => Turn::Alone,
