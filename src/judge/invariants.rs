@@ -1,13 +1,14 @@
 //! All invariants on one trace, and the findings that violations match.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::MatchFinding;
 use super::result::{InvariantCheck, JudgedViolation};
 use crate::scenario::KernelSymbols;
 use unwindlab_engine::interrupt::Interrupt;
-use unwindlab_oracle::invariant::{Check, Evidence, Invariant};
+use unwindlab_oracle::invariant::{Check, Evidence, GoOn, Invariant};
 
 /// Judges trials; the same for every scenario of a run.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]
@@ -25,8 +26,8 @@ pub struct Judge<'a> {
     pub limit: JudgeLimit<'a>,
 }
 
-/// When judging ends early. It is looked at before each invariant, and before each violation is compared
-/// with the findings.
+/// When judging ends early. It is looked at within each invariant, and before each violation is compared with the
+/// findings.
 #[derive(Debug, Clone, Copy)]
 pub struct JudgeLimit<'a> {
     /// Set when the user wants to stop.
@@ -48,7 +49,13 @@ impl<'a> JudgeLimit<'a> {
         }
     }
 
-    /// Why judging ends before an invariant, if it does.
+    /// Says whether to go on.
+    fn go_on(&self, begin: Instant) -> GoOn {
+        let (interrupt, time) = (self.interrupt.clone(), self.time);
+        Rc::new(move || !interrupt.is_set() && begin.elapsed() < time)
+    }
+
+    /// Why judging ends at an invariant, if it does.
     fn ends(&self, begin: Instant, evidence: &Evidence<'_>, id: &str) -> Option<String> {
         let why = self.reached(begin)?;
         let records = evidence.trace().events.len();
@@ -86,6 +93,7 @@ impl Judge<'_> {
     /// Asks the invariants that are `chosen`, in their order, until the limit is reached.
     pub(super) fn check(&self, evidence: &Evidence<'_>, chosen: impl Fn(&str) -> bool) -> Checked {
         let begin = Instant::now();
+        let go_on = self.limit.go_on(begin);
         let mut checked = Checked::default();
         for invariant in self.invariants.iter().filter(|it| chosen(it.id)) {
             if checked.cut.is_none() {
@@ -94,7 +102,16 @@ impl Judge<'_> {
             if checked.cut.is_some() {
                 break;
             }
-            let check = invariant.check(evidence);
+            let check = match invariant.check_while(evidence, &go_on) {
+                Ok(check) => check,
+                Err(violations) => {
+                    checked.cut = self.limit.ends(begin, evidence, invariant.id);
+                    if violations.is_empty() {
+                        break;
+                    }
+                    Check::Violated(violations)
+                }
+            };
             if let Check::Violated(_) = &check {
                 self.compare(&check, begin, evidence, &mut checked);
             }
@@ -120,10 +137,11 @@ impl Judge<'_> {
         for (number, violation) in violations.iter().enumerate() {
             // The first is always told: it makes the trial a failure.
             if number > 0 {
-                checked.cut = self.limit.ends(begin, evidence, &violation.invariant);
-            }
-            if checked.cut.is_some() {
-                return;
+                let ends = || self.limit.ends(begin, evidence, &violation.invariant);
+                checked.cut = checked.cut.take().or_else(ends);
+                if checked.cut.is_some() {
+                    return;
+                }
             }
             let finding = self.findings.matching(violation, evidence, self.symbols);
             if finding.is_none() {

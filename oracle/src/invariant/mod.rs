@@ -16,6 +16,7 @@
 //!   `user/` (U), `sframe/` (F), `program/` and `user_mode/` (N), `client/` (R), `world/` (W): the invariants by theme. `lab_log.rs` in them judges
 //!   the log of the kernel's lab client.
 //! - `evidence/`: what a trace proves, derived once for all of them
+//! - `limit`: judging that ends early
 //! - [`finding`]: whether a violation is a kernel bug that is understood
 
 mod abi;
@@ -25,6 +26,7 @@ mod cookie;
 mod delivery;
 mod evidence;
 pub mod finding;
+mod limit;
 mod matching;
 mod own_stack;
 mod program;
@@ -41,6 +43,7 @@ mod world;
 
 pub use delivery::p3_user_mode::progress;
 pub use evidence::{EntryCode, Evidence, KernelText};
+pub use limit::GoOn;
 pub use program::OwnStacks;
 pub use sframe::Shown;
 pub use table::INVARIANTS;
@@ -232,18 +235,40 @@ impl Invariant {
     #[must_use]
     pub fn check(&self, evidence: &Evidence<'_>) -> Check {
         let mut tally = Tally::new(self.id, self.lacking);
+        self.fill(evidence, &mut tally);
+        tally.finish()
+    }
+
+    /// The same, as long as `go_on` says so.
+    ///
+    /// # Errors
+    /// Where that was not until its end: what was found violated up to there. The rest of the trace is not judged.
+    pub fn check_while(
+        &self,
+        evidence: &Evidence<'_>,
+        go_on: &GoOn,
+    ) -> Result<Check, Vec<Violation>> {
+        let mut tally = Tally::new(self.id, self.lacking);
+        let whole = limit::attempt(go_on, || self.fill(evidence, &mut tally));
+        match (whole, tally.finish()) {
+            (true, check) => Ok(check),
+            (false, Check::Violated(violations)) => Err(violations),
+            (false, _) => Err(Vec::new()),
+        }
+    }
+
+    fn fill(&self, evidence: &Evidence<'_>, tally: &mut Tally) {
         if self.of_injections {
             let why = evidence.facts().matching.why_none(evidence.trace());
             tally.lacks(format!("{} ({why})", self.lacking));
         }
         if let Some(judge) = self.judge {
-            judge(evidence, &mut tally);
+            judge(evidence, tally);
         }
-        self.judge_views(evidence, &mut tally);
+        self.judge_views(evidence, tally);
         if let (Some(judge), Some(lab)) = (self.judge_log, evidence.lab()) {
-            judge(lab, &mut tally);
+            judge(lab, tally);
         }
-        tally.finish()
     }
 }
 
@@ -262,6 +287,27 @@ mod tests {
             let exercised = !matches!(check, Check::NotExercised { .. });
             assert!(!exercised, "{}: {check:?}", invariant.id);
         }
+    }
+
+    #[test]
+    fn what_was_found_before_the_end_stays_found() {
+        fn endless(_: &Evidence<'_>, tally: &mut Tally) {
+            loop {
+                tally.holds();
+            }
+        }
+        let found: Judge = |evidence, tally| {
+            tally.violated("two cookies".to_owned(), [], None);
+            endless(evidence, tally);
+        };
+        let trace = Trace::default();
+        let ended = |judge| {
+            let stop: GoOn = std::rc::Rc::new(|| false);
+            let invariant = Invariant::new("V1", "never ends", "nothing", judge);
+            let ended = invariant.check_while(&Evidence::new(&trace), &stop);
+            ended.unwrap_err().len()
+        };
+        assert_eq!([endless, found].map(ended), [0, 1]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::limit::step;
 use super::{Check, Violation};
 
 /// Evidence, excuses and violations of one invariant, and what it could not decide.
@@ -43,12 +44,14 @@ impl Tally {
 
     /// So many more things were checked and found right.
     pub fn holds_on(&mut self, things: usize) {
+        step();
         self.evidence += things;
     }
 
     /// One more thing was looked at that a kernel which violates the invariant could show too.
     /// `why` says what would decide it.
     pub fn undecided(&mut self, why: &'static str) {
+        step();
         *self.undecided.entry(why).or_default() += 1;
     }
 
@@ -62,6 +65,7 @@ impl Tally {
 
     /// Something was left out for a reason that the trace proves.
     pub fn excuse(&mut self, why: String) {
+        step();
         self.notes.push(why);
     }
 

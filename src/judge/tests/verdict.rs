@@ -93,6 +93,35 @@ fn judging_has_a_time_limit() {
     gives(&trial, Outcome::InfraError, &[&shown]);
 }
 
+/// Finds a violation and goes on for ever.
+fn endless(_: &Evidence<'_>, tally: &mut Tally) {
+    tally.violated("two cookies".to_owned(), [], None);
+    loop {
+        tally.holds();
+    }
+}
+
+#[test]
+fn judging_ends_within_an_invariant() {
+    let mut trial = Trial::good("");
+    trial.judging = Duration::from_millis(1);
+    let endless = Invariant::new("V1", "never ends", "nothing", endless);
+    trial.invariants = vec![endless, HOLDS];
+    let result = trial.judged();
+    assert_eq!(result.outcome, Outcome::Fail, "{:?}", result.reasons);
+    let [cut, found] = &result.reasons[..] else {
+        panic!("{:?}", result.reasons);
+    };
+    assert!(
+        cut.contains("records ended at V1: it took more than 0 s"),
+        "{cut}"
+    );
+    assert_eq!(found, "V1 violated: two cookies");
+    // A finding says nothing of what was not judged.
+    trial.finding = "two cookies";
+    assert_eq!(trial.judged().outcome, Outcome::InfraError);
+}
+
 #[test]
 fn judging_can_be_interrupted() {
     let trial = Trial::good("");

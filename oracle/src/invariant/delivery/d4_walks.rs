@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use unwindlab_abi::plan::EventSource;
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Answer, Evidence, Task, announced_spec, before, spec};
+use crate::invariant::evidence::{
+    self, Answer, Evidence, NESTING, Task, announced_spec, before, spec,
+};
 use crate::trace::{Event, EventKind, Trace};
 
 /// The walk itself: `unwind_user_faultable` calls it where the cache has no frames
@@ -62,9 +64,11 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             if later.chain.ips.is_empty() {
                 continue;
             }
-            let between = walks
-                .iter()
-                .filter(|walk| before(earlier.event, walk) && before(walk, later.event));
+            let end = later.event.index.saturating_add(NESTING);
+            let behind = evidence::later(walks, earlier.event, |it| it);
+            let between = behind
+                .take_while(|walk| walk.index <= end)
+                .filter(|walk| before(walk, later.event));
             let between: Vec<usize> = between.map(|walk| walk.index).collect();
             if between.len() == 1 {
                 tally.holds();

@@ -1,7 +1,7 @@
 //! P4: a request from an NMI in user mode is answered before the next user instruction.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, Relation, before};
+use crate::invariant::evidence::{Evidence, Relation};
 
 /// P4. Such an NMI returns without exit work. A self-IPI is pending when it returns and brings the
 /// task into the kernel before another user instruction (`TWA_NMI_CURRENT`, kernel/task_work.c; the
@@ -24,8 +24,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             let Some(ip) = facts.user_ip(request.event) else {
                 continue;
             };
-            let mut answers = exchange.answers.iter();
-            let Some(answer) = answers.find(|a| before(request.event, a.event)) else {
+            let Some(answer) = exchange.answer_after(request.event) else {
                 continue;
             };
             let frame0 = answer.chain.ips.first().copied();

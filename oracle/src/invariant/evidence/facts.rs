@@ -7,7 +7,7 @@ use super::contexts::CutChains;
 use super::entries::EntryCode;
 use super::injections::Matching;
 use super::losses::Losses;
-use super::order::{NESTING, before};
+use super::order::{NESTING, before, later};
 use super::returns::Returns;
 use super::sampled;
 use super::syscalls::Syscalls;
@@ -43,6 +43,11 @@ pub(crate) struct Exchange<'t> {
 }
 
 impl<'t> Exchange<'t> {
+    /// The first answer that is certainly later than a request.
+    pub fn answer_after(&self, request: &Event) -> Option<&Answer<'t>> {
+        later(&self.answers, request, |it| it.event).next()
+    }
+
     /// The first request, if it is certain which one that is: every other one is later for sure, or
     /// in the same ring.
     pub fn birth(&self) -> Option<Request<'t>> {
@@ -83,10 +88,10 @@ pub(crate) struct Facts<'t> {
     pub code: Option<&'t EntryCode<'t>>,
     /// Every NMI that hit user mode left a sample.
     pub nmis_are_sampled: bool,
-    /// By task: the returns to user mode, by number, that may be those of NMIs that hit user mode.
-    pub user_nmis: BTreeMap<Task, BTreeSet<usize>>,
-    /// The same: those before which another client asked behind the exit work.
+    /// By task: the returns to user mode, by number, before which another client asked behind the exit work.
     pub kept_back: BTreeMap<Task, BTreeSet<usize>>,
+    /// The same of all that may be without exit work, in order: these, and those of NMIs that hit user mode.
+    pub free: BTreeMap<Task, Vec<usize>>,
     /// By tid, in order: when that was.
     pub kept_back_at: BTreeMap<u32, Vec<u64>>,
     /// By cookie: the first user instruction that an NMI of its requests hit, or that a sample of them shows, and the
@@ -119,8 +124,8 @@ impl<'t> Facts<'t> {
             returns: Returns::new(trace),
             code,
             nmis_are_sampled: false,
-            user_nmis: BTreeMap::new(),
             kept_back: BTreeMap::new(),
+            free: BTreeMap::new(),
             kept_back_at: BTreeMap::new(),
             entry_ips: BTreeMap::new(),
             execs: BTreeMap::new(),
@@ -156,6 +161,13 @@ impl<'t> Facts<'t> {
                 self.kept_back.entry(task).or_default().insert(number);
             }
         }
+        for (&task, numbers) in &self.kept_back {
+            self.free.entry(task).or_default().extend(numbers);
+        }
+        for list in self.free.values_mut() {
+            list.sort_unstable();
+            list.dedup();
+        }
         let lists = self.kept_back_at.values_mut();
         lists.for_each(|list| list.sort_unstable());
     }
@@ -171,7 +183,7 @@ impl<'t> Facts<'t> {
                 if let Some(task) = task.filter(|_| self.may_be_user_nmi(event))
                     && let Some(number) = self.returns.before(event)
                 {
-                    self.user_nmis.entry(task).or_default().insert(number);
+                    self.free.entry(task).or_default().push(number);
                 }
                 let Some(cookie) = sample.cookie() else {
                     return;
@@ -253,14 +265,7 @@ impl<'t> Facts<'t> {
     /// The records of `task` that are certainly later than `event`, in trace order.
     pub fn after(&self, task: Task, event: &'t Event) -> impl Iterator<Item = &'t Event> {
         let list = self.records.get(&task).map_or(&[][..], Vec::as_slice);
-        // Where one record was written in the middle of another, their times and their
-        // positions disagree: start a little early and let `before` decide.
-        let from = list.partition_point(|e| e.index <= event.index);
-        list.get(from.saturating_sub(NESTING)..)
-            .unwrap_or_default()
-            .iter()
-            .copied()
-            .filter(|later| before(event, later))
+        later(list, event, |it| it).copied()
     }
 
     /// The injection that raised the NMI in which `event` was written.
@@ -316,7 +321,7 @@ impl<'t> Facts<'t> {
         let Some(execs) = pid.and_then(|pid| self.execs.get(&pid)).filter(|_| leader) else {
             return false;
         };
-        // As in `after`. Records without a time have no place among those of other rings.
+        // As in [`later`]. Records without a time have no place among those of other rings.
         let ends = [Some(&first), Some(&second), execs.first()];
         let timed = ends.iter().flatten().all(|it| it.time.is_some());
         let [from, to] = match timed {

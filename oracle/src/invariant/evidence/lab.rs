@@ -28,6 +28,7 @@ use unwindlab_abi::lab::LabContext;
 use super::facts::Facts;
 use super::returns::Returns;
 use super::stacks::at_leaf;
+use crate::invariant::limit::step;
 use crate::trace::Trace;
 use crate::trace::lab::{LabClient, LabEvent, LabKind, LabTrace};
 
@@ -152,6 +153,7 @@ impl<'t> Lab<'t> {
 
     /// Whether no user instruction is known to have retired between two records of a stay, in order.
     pub fn together(&self, one: &LabEvent, other: &LabEvent, stay: &Stay<'t>) -> bool {
+        step();
         let [i, j] = [one, other].map(|it| self.returns.before_slot(it));
         let counted = one.entry == other.entry && stay.contains(one);
         counted || i.is_some() && i == j
@@ -265,6 +267,7 @@ fn stays<'t>(log: &'t LabTrace, samples: &BTreeMap<u32, Vec<u64>>) -> Vec<Stay<'
 /// client's mark "leaving", with interrupts off: an NMI hits them, and a hook may be at one. A hard
 /// interrupt hits nothing there.
 pub(super) fn is_late(request: &LabEvent) -> bool {
+    step();
     let may_be_there = matches!(request.context, LabContext::Nmi | LabContext::Task);
     request.flags.leaving || may_be_there && request.flags.irqs_off
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::order::NESTING;
+use crate::invariant::limit::step;
 use crate::trace::{Event, EventKind, Trace};
 
 /// A stretch of time in which a ring lost records.
@@ -93,6 +94,7 @@ impl Losses {
     /// A loss in any ring between two times. With unknown times, or a ring that could not be read,
     /// anything may have been lost.
     pub fn between(&self, from: Option<u64>, to: Option<u64>) -> Option<String> {
+        step();
         if self.corrupt {
             return Some("XA a ring could not be read to its end".into());
         }

@@ -55,7 +55,7 @@ pub(super) use facts::{Answer, Exchange, Facts, Request};
 use lab::Lab;
 pub(super) use losses::loses;
 use names::KernelNames;
-pub(super) use order::before;
+pub(super) use order::{NESTING, before, earlier, later};
 pub(super) use pairs::Pairs;
 pub(super) use role::{
     Role, announced_spec, asks_of_cpu, asks_of_process, has_side_band_bit, kernel_limit, receivers,

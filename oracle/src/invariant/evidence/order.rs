@@ -1,5 +1,6 @@
 //! Which of two records came first.
 
+use crate::invariant::limit::step;
 use crate::trace::Event;
 
 /// An NMI, an interrupt and a soft interrupt can nest in the writing of one record. So the order of
@@ -11,10 +12,36 @@ pub(crate) const NESTING: usize = 4;
 /// Within a ring the position decides: space is reserved in order, even by an NMI that interrupts
 /// the writing of another record. Between rings the clock decides, and a tie decides nothing.
 pub(crate) fn before(first: &Event, second: &Event) -> bool {
+    step();
     if first.ring == second.ring {
         return first.position < second.position;
     }
     matches!((first.time, second.time), (Some(a), Some(b)) if a < b)
+}
+
+/// Of a list in trace order, those that are certainly later than a record, in order. Where one record was written in the
+/// middle of another, their times and their positions disagree: it starts a little early and lets [`before`] decide.
+pub(crate) fn later<'l, T>(
+    list: &'l [T],
+    than: &Event,
+    of: impl Fn(&T) -> &Event,
+) -> impl Iterator<Item = &'l T> {
+    let from = list.partition_point(|it| of(it).index <= than.index);
+    let near = list.get(from.saturating_sub(NESTING)..).unwrap_or_default();
+    near.iter().filter(move |it| before(than, of(it)))
+}
+
+/// The same of those that are certainly earlier, the last one first.
+pub(crate) fn earlier<'l, T>(
+    list: &'l [T],
+    than: &Event,
+    of: impl Fn(&T) -> &Event,
+) -> impl Iterator<Item = &'l T> {
+    let to = list.partition_point(|it| of(it).index < than.index);
+    let near = list
+        .get(..to.saturating_add(NESTING).min(list.len()))
+        .unwrap_or_default();
+    near.iter().rev().filter(move |it| before(of(it), than))
 }
 
 #[cfg(test)]
@@ -39,5 +66,11 @@ mod tests {
         assert!(before(a, b) && !before(b, a));
         assert!(before(b, c) && !before(c, b));
         assert!(!before(a, c) && !before(c, a));
+        let all = |list: Vec<&Event>| list.iter().map(|it| it.index).collect::<Vec<_>>();
+        let list = &trace.events;
+        assert_eq!(all(later(list, a, |it| it).collect()), [1]);
+        assert_eq!(all(later(list, b, |it| it).collect()), [2]);
+        assert_eq!(all(earlier(list, b, |it| it).collect()), [0]);
+        assert_eq!(all(earlier(list, c, |it| it).collect()), [1]);
     }
 }

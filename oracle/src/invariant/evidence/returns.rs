@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::invariant::limit::step;
 use crate::trace::witness::{RecordAt, UserReturn, Witness};
 use crate::trace::{Event, LabEvent, Trace};
 
@@ -41,6 +42,7 @@ impl<'t> Returns<'t> {
     /// How many noted returns of its task lie before a record. `None` where one may be missing
     /// before it. A task's returns show more and more of each ring, so a search finds it.
     pub fn before(&self, event: &Event) -> Option<usize> {
+        step();
         let witness = self.witness?;
         let record = RecordAt::of(event);
         let ring = event.ring_index;
@@ -61,6 +63,7 @@ impl<'t> Returns<'t> {
     /// How many noted returns of its task lie before a record of the lab client's log. `None` where
     /// one may be missing before it.
     pub fn before_slot(&self, event: &LabEvent) -> Option<usize> {
+        step();
         let witness = self.witness?;
         let record = RecordAt::of_lab(event);
         let noted = witness.complete || witness.returns.last()?.comes_after(record)?;

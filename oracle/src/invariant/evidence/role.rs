@@ -5,6 +5,7 @@ use unwindlab_abi::attr::flag;
 use unwindlab_abi::message::EventAnnounce;
 use unwindlab_abi::plan::{EventSource, EventSpec};
 
+use crate::invariant::limit::step;
 use crate::trace::{Event, EventKind, Trace};
 
 /// What a perf event of the session is for.
@@ -29,6 +30,7 @@ pub(crate) fn spec_number(trace: &Trace, event: &Event) -> Option<u32> {
 
 /// The spec that the event which wrote a record was opened with.
 pub(crate) fn spec<'t>(trace: &'t Trace, event: &Event) -> Option<&'t EventSpec> {
+    step();
     announced_spec(trace, trace.session.get(event.event?)?)
 }
 

@@ -4,6 +4,7 @@ use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce};
 
 use super::Evidence;
 use super::facts::{Answer, Facts};
+use crate::invariant::limit::step;
 use crate::trace::Event;
 use crate::trace::model::MAX_DEFERRED_FRAMES;
 
@@ -64,6 +65,7 @@ impl<'t> Facts<'t> {
     /// process, or of the one that forked it, that make a new thread or process every iteration
     /// and so announce no tid.
     pub fn threads(&self, event: &Event) -> Vec<&'t ThreadAnnounce> {
+        step();
         let (Some(pid), Some(tid)) = (event.pid, event.tid) else {
             return Vec::new();
         };

@@ -6,6 +6,7 @@ use super::losses::Losses;
 use super::order::{NESTING, before};
 use super::role::{Role, role};
 use super::tasks::{Task, Tasks};
+use crate::invariant::limit::step;
 use crate::trace::model::Sample;
 use crate::trace::{Event, EventKind, Trace};
 use unwindlab_abi::plan::LEAF_CALLS;
@@ -75,6 +76,7 @@ impl Syscalls {
 
     /// The system call in which a record of `task` was certainly written.
     pub fn around(&self, trace: &Trace, task: Task, event: &Event) -> Option<Bracket> {
+        step();
         let list = self.brackets.get(&task)?;
         let next = list.partition_point(|b| b.enter < event.index);
         // The record may nest in the writing of the marker and be just before it in time.

@@ -1,7 +1,7 @@
 //! M5: the answer comes after the first request, in its entry, and so do the requests after it.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, Pairs, Relation, Request, before};
+use crate::invariant::evidence::{Answer, Evidence, Exchange, Pairs, Relation, Request, before};
 
 /// M5. D(c) is later than the first S(c) and of its entry. An S(c) after it is late. That is legal
 /// only in the same entry. Late samples are counted, because perf's own tool cannot merge a sample
@@ -17,30 +17,31 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     let mut late = 0;
     let mut pairs = Pairs::of(evidence.trace());
+    let mut compared = Pairs::of(evidence.trace());
     for (cookie, exchange) in facts.cookies() {
         for answer in &exchange.answers {
-            let after = |r: &&Request<'_>| before(answer.event, r.event);
             let Some(first) = exchange.requests.first() else {
                 continue;
             };
-            if exchange.requests.iter().all(|r| after(&r)) {
-                if let Some(why) = facts.losses.between(None, answer.event.time) {
-                    tally.excuse(format!("cookie {cookie:#x}: {why}"));
+            match asked(exchange, answer, &mut compared) {
+                Asked::Later => {
+                    if let Some(why) = facts.losses.between(None, answer.event.time) {
+                        tally.excuse(format!("cookie {cookie:#x}: {why}"));
+                        continue;
+                    }
+                    if let Some(why) = facts.others_may_ask() {
+                        tally.undecided(why);
+                        continue;
+                    }
+                    let message =
+                        format!("cookie {cookie:#x} was answered before it was requested");
+                    let events = [answer.event.index, first.event.index];
+                    tally.violated(message, events, facts.instruction(first.event));
                     continue;
                 }
-                if let Some(why) = facts.others_may_ask() {
-                    tally.undecided(why);
-                    continue;
-                }
-                let message = format!("cookie {cookie:#x} was answered before it was requested");
-                let events = [answer.event.index, first.event.index];
-                tally.violated(message, events, facts.instruction(first.event));
-                continue;
-            }
-            let mut earlier = exchange.requests.iter();
-            match earlier.find(|r| before(r.event, answer.event)) {
-                None => tally.undecided("no clock tells which came first"),
-                Some(r) => match facts.relation(r.event, answer.event) {
+                Asked::Open => tally.undecided("no clock tells which came first"),
+                Asked::TooMany => tally.undecided(Pairs::TOO_MANY),
+                Asked::Before(r) => match facts.relation(r.event, answer.event) {
                     Relation::Same(_) => tally.holds(),
                     Relation::Different(apart) => {
                         let message = format!(
@@ -61,7 +62,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                     tally.undecided(Pairs::TOO_MANY);
                     break;
                 }
-                if !after(&request) {
+                if !before(answer.event, request.event) {
                     continue;
                 }
                 late += 1;
@@ -91,6 +92,36 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         }
     }
     tally.note(late, "late samples (after their record 22)");
+}
+
+/// When an answer was asked for.
+enum Asked<'e, 't> {
+    /// This is the first request that is certainly earlier.
+    Before(&'e Request<'t>),
+    /// Each request is certainly later.
+    Later,
+    Open,
+    TooMany,
+}
+
+fn asked<'e, 't>(
+    exchange: &'e Exchange<'t>,
+    answer: &Answer<'t>,
+    pairs: &mut Pairs,
+) -> Asked<'e, 't> {
+    let mut found = Asked::Later;
+    for request in &exchange.requests {
+        if !pairs.take() {
+            return Asked::TooMany;
+        }
+        if before(request.event, answer.event) {
+            return Asked::Before(request);
+        }
+        if !before(answer.event, request.event) {
+            found = Asked::Open;
+        }
+    }
+    found
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! S1: an answer shows the user stack at the time of the entry.
 
+use std::collections::BTreeMap;
+
 use unwindlab_abi::message::ExpectedStack;
 
 use crate::invariant::Tally;
 use crate::invariant::evidence::{
-    Answer, Evidence, Facts, Origin, Relation, Request, Syscalls, flaw,
+    Answer, Evidence, Exchange, Facts, Origin, Relation, Request, Syscalls, Task, flaw,
 };
 
 /// S1. Five things are known of the D of workload threads:
@@ -33,24 +35,25 @@ use crate::invariant::evidence::{
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
+    let mut asked = Asked::default();
     let mut elsewhere = 0;
     for answer in &facts.answers {
         if facts.threads(answer.event).is_empty() {
             continue;
         }
-        if let Some((message, sample)) = wrong(facts, answer) {
-            let asked = sample.and_then(|at| trace.events.get(at));
-            let asked = asked.or_else(|| {
+        if let Some((message, sample)) = wrong(facts, answer, &mut asked) {
+            let shown_by = sample.and_then(|at| trace.events.get(at));
+            let shown_by = shown_by.or_else(|| {
                 let exchange = facts.exchanges.get(&answer.chain.cookie)?;
                 Some(exchange.requests.last()?.event)
             });
-            let events = { asked.iter() }.map(|it| it.index);
+            let events = { shown_by.iter() }.map(|it| it.index);
             let events = events.chain([answer.event.index]);
-            let instruction = asked.and_then(|event| facts.instruction(event));
+            let instruction = shown_by.and_then(|event| facts.instruction(event));
             tally.violated(message, events, instruction);
         } else if facts.stacks_at_leaf(answer).is_empty() {
             elsewhere += 1;
-        } else if frame0_is_known(evidence, answer) || returned_there(facts, answer) {
+        } else if frame0_is_known(evidence, answer, &mut asked) || returned_there(facts, answer) {
             tally.holds();
         } else {
             tally.undecided("where in its leaf the thread was is not known");
@@ -62,8 +65,45 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     );
 }
 
+/// What the requests of a cookie show of each of its answers. Derived once, because an endless entry has very many of both.
+#[derive(Default)]
+struct Asked {
+    /// Whether some request was made in a system call, and none in one that replaces the user registers.
+    in_system_call: BTreeMap<u64, bool>,
+    /// By task: the first request in a system call of the leaf.
+    in_leaf: BTreeMap<(u64, Task), Option<usize>>,
+}
+
+impl Asked {
+    fn in_system_call(&mut self, evidence: &Evidence<'_>, exchange: &Exchange<'_>) -> bool {
+        let Some(first) = exchange.requests.first() else {
+            return false;
+        };
+        let known = self.in_system_call.entry(first.cookie);
+        *known.or_insert_with(|| {
+            let facts = evidence.facts();
+            let mut requests = exchange.requests.iter();
+            requests.clone().any(|it| in_system_call(facts, it))
+                && !requests.any(|it| evidence.registers_replaced(it.event))
+        })
+    }
+
+    fn in_leaf(&mut self, facts: &Facts<'_>, exchange: &Exchange<'_>, task: Task) -> Option<usize> {
+        let first = exchange.requests.first()?;
+        let known = self.in_leaf.entry((first.cookie, task));
+        *known.or_insert_with(|| {
+            let mut requests = exchange.requests.iter().filter(|it| it.task == Some(task));
+            let found = requests.find(|it| {
+                let around = facts.syscalls.around(facts.trace, task, it.event);
+                around.is_some_and(|it| Syscalls::is_of_leaf(facts.trace, it))
+            });
+            Some(found?.event.index)
+        })
+    }
+}
+
 /// Whether frame 0, which is not wrong, is known from something else than the D.
-fn frame0_is_known(evidence: &Evidence<'_>, answer: &Answer<'_>) -> bool {
+fn frame0_is_known(evidence: &Evidence<'_>, answer: &Answer<'_>, asked: &mut Asked) -> bool {
     let facts = evidence.facts();
     let Some(exchange) = facts.exchanges.get(&answer.chain.cookie) else {
         return false;
@@ -71,13 +111,7 @@ fn frame0_is_known(evidence: &Evidence<'_>, answer: &Answer<'_>) -> bool {
     let frame0 = answer.chain.ips.first();
     let returns = facts.stacks_at_leaf(answer);
     let returns = returns.iter().any(|it| Some(&it.syscall_return) == frame0);
-    facts.entry_ip(exchange).is_some()
-        || returns
-            && { exchange.requests.iter() }.any(|it| in_system_call(facts, it))
-            && !exchange
-                .requests
-                .iter()
-                .any(|it| evidence.registers_replaced(it.event))
+    facts.entry_ip(exchange).is_some() || returns && asked.in_system_call(evidence, exchange)
 }
 
 /// Whether the entry ended at frame 0.
@@ -101,7 +135,11 @@ fn in_system_call(facts: &Facts<'_>, request: &Request<'_>) -> bool {
 }
 
 /// What is wrong with the chain, and the sample that shows it.
-fn wrong(facts: &Facts<'_>, answer: &Answer<'_>) -> Option<(String, Option<usize>)> {
+fn wrong(
+    facts: &Facts<'_>,
+    answer: &Answer<'_>,
+    asked: &mut Asked,
+) -> Option<(String, Option<usize>)> {
     let cookie = answer.chain.cookie;
     let frame0 = answer.chain.ips.first().copied();
     let shown = frame0.map_or_else(|| "missing".into(), |ip| format!("{ip:#x}"));
@@ -126,16 +164,11 @@ fn wrong(facts: &Facts<'_>, answer: &Answer<'_>) -> Option<(String, Option<usize
     if returns_to == 0 || returns_to == frame0 {
         return None;
     }
-    let task = answer.task?;
-    let in_syscall = exchange?.requests.iter().find(|r| {
-        let around = facts.syscalls.around(facts.trace, task, r.event);
-        let is_of_leaf = |it| Syscalls::is_of_leaf(facts.trace, it);
-        r.task == Some(task) && around.is_some_and(is_of_leaf)
-    })?;
+    let in_syscall = asked.in_leaf(facts, exchange?, answer.task?)?;
     let message = format!(
         "frame 0 of cookie {cookie:#x} is {shown}, but its system call returns to {returns_to:#x}"
     );
-    Some((message, Some(in_syscall.event.index)))
+    Some((message, Some(in_syscall)))
 }
 
 #[cfg(test)]

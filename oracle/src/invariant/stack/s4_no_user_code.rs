@@ -1,7 +1,7 @@
 //! S4: no user instruction of the task retires between a request and its answer.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Answer, Evidence, Relation, before};
+use crate::invariant::evidence::{Evidence, Relation};
 
 /// S4. For an S(c) and the first D(c) after it, either of these proves that one did:
 ///
@@ -16,8 +16,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     for (cookie, exchange) in facts.cookies() {
         for request in &exchange.requests {
-            let later = |a: &&Answer<'_>| before(request.event, a.event);
-            let Some(answer) = exchange.answers.iter().find(later) else {
+            let Some(answer) = exchange.answer_after(request.event) else {
                 continue;
             };
             let mut events = vec![request.event.index, answer.event.index];

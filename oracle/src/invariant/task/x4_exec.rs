@@ -3,7 +3,7 @@
 use unwindlab_abi::plan::{EventSource, EventSpec};
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, Request, before, spec};
+use crate::invariant::evidence::{Evidence, Request, earlier, later, spec};
 use crate::trace::{EventKind, Trace};
 
 /// X4. A task that calls exec stays in its entry: only the way to user mode resets the cookie
@@ -27,9 +27,9 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         let Some(task) = facts.tasks.of(event) else {
             continue;
         };
-        let mut requests = facts.requests_of(task).iter();
-        let first = requests.clone().rfind(|r| before(r.event, event));
-        let second = requests.find(|r| before(event, r.event));
+        let requests = facts.requests_of(task);
+        let first = earlier(requests, event, |it| it.event).next();
+        let second = later(requests, event, |it| it.event).next();
         let (Some(first), Some(second)) = (first, second) else {
             continue;
         };

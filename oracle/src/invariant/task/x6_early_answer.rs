@@ -50,8 +50,7 @@ fn judge_thread(facts: &Facts<'_>, thread: &ThreadAnnounce, tally: &mut Tally) {
             if !of_entry {
                 continue;
             }
-            let again =
-                answers(facts, request.cookie).find(|answer| before(request.event, answer.event));
+            let again = answer(facts, request);
             let what = if request.cookie != first.cookie {
                 format!("it carries {:#x}", request.cookie)
             } else if again.is_some() {
@@ -93,9 +92,9 @@ fn iterations<'f, 't>(
     found
 }
 
-fn answers<'f, 't>(facts: &'f Facts<'t>, cookie: u64) -> impl Iterator<Item = &'f Answer<'t>> {
-    let exchange = facts.exchanges.get(&cookie);
-    exchange.into_iter().flat_map(|exchange| &exchange.answers)
+fn answer<'f, 't>(facts: &'f Facts<'t>, request: &Request<'_>) -> Option<&'f Answer<'t>> {
+    let exchange = facts.exchanges.get(&request.cookie)?;
+    exchange.answer_after(request.event)
 }
 
 /// The first answer to a request, if it shows that that was made in the system call.
@@ -104,8 +103,7 @@ fn early_answer<'f, 't>(
     thread: &ThreadAnnounce,
     request: &Request<'t>,
 ) -> Option<&'f Answer<'t>> {
-    let first =
-        answers(facts, request.cookie).find(|answer| before(request.event, answer.event))?;
+    let first = answer(facts, request)?;
     let frame0 = first.chain.ips.first()?;
     (*frame0 == thread.stack.syscall_return).then_some(first)
 }

@@ -3,11 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::entry_text::EntryText;
+use unwindlab_abi::plan::EventSource;
+
+use super::entry_text::{EntryText, Far, Via, outer};
 use super::lab::{LabKit, client};
-use super::{Kit, kernel, user};
-use crate::invariant::{EntryCode, Evidence, INVARIANTS};
-use crate::trace::Trace;
+use super::{Kit, kernel, spec, user};
+use crate::invariant::{EntryCode, Evidence, INVARIANTS, KernelText, limit};
+use crate::trace::model::Sample;
+use crate::trace::{EventKind, Trace};
 
 const RIP: u64 = 0xffff_ffff_8100_1234;
 /// Frame 0 of the answers, and the frames of the announced stack.
@@ -20,6 +23,18 @@ const SHAPES: &[(&str, Shape)] = &[
     ("one task, an entry each", |n| tasks(n, 1)),
     ("100 tasks", |n| tasks(n, 100)),
     ("one entry without end", one_entry),
+    ("a system call, asked and answered", |n| {
+        asked_and_answered(n, Via::Syscall)
+    }),
+    ("one cookie for all entries", one_cookie),
+    (
+        "one cookie, answered before it is asked for",
+        answered_before,
+    ),
+    ("walks of the stack", walks),
+    ("an interrupt, asked and answered", |n| {
+        asked_and_answered(n, Via::Tick)
+    }),
     ("no answers", no_answers),
     ("answers only", answers_only),
     ("a loss before each", losses),
@@ -66,6 +81,66 @@ fn one_entry(n: usize) -> Trace {
     }
     kit.sys_exit(0, 1001);
     kit.deferred(0, 1001, cookie(0), &STACK);
+    kit.trace()
+}
+
+/// As on a kernel of which the task work asks again, and no entry ends.
+fn asked_and_answered(n: usize, via: Via) -> Trace {
+    let mut kit = Kit::new(2);
+    kit.witness();
+    kit.thread(0, 1001);
+    for at in 0..n {
+        let cpu = u32::from(at % 2 == 1);
+        kit.nmi_in(cpu, 1001, cookie(0), kernel(RIP), &outer(via, Far::Work));
+        kit.deferred(0, 1001, cookie(0), &STACK);
+    }
+    kit.trace()
+}
+
+fn one_cookie(n: usize) -> Trace {
+    let mut kit = Kit::new(2);
+    kit.witness();
+    kit.thread(0, 1001);
+    for at in 0..n {
+        let hit = match at % 2 {
+            0 => user(0x1004 + (at as u64 % 8)),
+            _ => kernel(RIP).iteration(0, at as u64 / 4),
+        };
+        kit.inject(0, 1001, cookie(0), hit);
+        kit.deferred(0, 1001, cookie(0), &STACK);
+        kit.returns_to(0, 1001, 0x1080);
+    }
+    kit.trace()
+}
+
+/// The walks of a task, each probed, and an answer behind each.
+fn walks(n: usize) -> Trace {
+    let mut kit = Kit::new(2);
+    kit.thread(0, 1001);
+    let source = EventSource::Kprobe {
+        function: "unwind_user".into(),
+        offset: 0,
+        at_return: false,
+        optimized: false,
+    };
+    let probe = kit.open(spec("walks", source));
+    for at in 0..n {
+        kit.nmi(0, 1001, cookie(at));
+        kit.push(0, 1001, probe, EventKind::Sample(Sample::default()));
+        kit.deferred(0, 1001, cookie(at), &STACK);
+    }
+    kit.trace()
+}
+
+fn answered_before(n: usize) -> Trace {
+    let mut kit = Kit::new(2);
+    kit.thread(0, 1001);
+    for _ in 0..n {
+        kit.deferred(0, 1001, cookie(0), &STACK);
+    }
+    for _ in 0..n {
+        kit.nmi(0, 1001, cookie(0));
+    }
     kit.trace()
 }
 
@@ -150,6 +225,7 @@ fn execs(n: usize) -> Trace {
     kit.thread(0, 1001);
     for at in 0..n {
         kit.nmi(0, 1001, cookie(at));
+        kit.nmi(0, 1000, cookie(at));
         kit.exec(0, 1000);
         kit.deferred(0, 1000, cookie(at), &STACK);
     }
@@ -200,16 +276,13 @@ fn lab_one_stay(n: usize) -> Trace {
     kit.trace()
 }
 
-/// How long each thing takes that judging derives or checks.
-fn times(trace: &Trace) -> Vec<(&'static str, Duration)> {
+/// What each thing costs that judging derives or checks.
+fn costs<T>(trace: &Trace, cost: impl Fn(&dyn Fn()) -> T) -> Vec<(&'static str, T)> {
     let code = EntryCode::new(EntryText);
-    let evidence = Evidence::new(trace).knowing(&code);
-    let mut times = Vec::new();
-    let mut time = |name, what: &dyn Fn()| {
-        let begin = Instant::now();
-        what();
-        times.push((name, begin.elapsed()));
-    };
+    let resolve = |address| EntryText.symbol(address);
+    let evidence = Evidence::new(trace).named(&resolve).knowing(&code);
+    let mut costs = Vec::new();
+    let mut time = |name, what: &dyn Fn()| costs.push((name, cost(what)));
     time("facts", &|| _ = evidence.facts());
     time("one entry", &|| _ = evidence.one_entry());
     time("lab", &|| _ = evidence.lab());
@@ -218,7 +291,38 @@ fn times(trace: &Trace) -> Vec<(&'static str, Duration)> {
     for invariant in INVARIANTS {
         time(invariant.id, &|| _ = invariant.check(&evidence));
     }
-    times
+    costs
+}
+
+/// How long each takes.
+fn times(trace: &Trace) -> Vec<(&'static str, Duration)> {
+    costs(trace, |what| {
+        let begin = Instant::now();
+        what();
+        begin.elapsed()
+    })
+}
+
+/// How many steps each takes.
+fn steps(trace: &Trace) -> Vec<(&'static str, u64)> {
+    costs(trace, |what| limit::steps(what))
+}
+
+/// A square takes 16 times as many steps for four times the records.
+#[test]
+fn judging_takes_steps_in_proportion_to_the_trace() {
+    // What is less than this may be a budget for whatever trace.
+    const FEW: u64 = 8_000_000;
+    let mut found = Vec::new();
+    for &(name, shape) in SHAPES {
+        let (small, large) = (steps(&shape(2_000)), steps(&shape(8_000)));
+        for ((id, small), (_, large)) in small.into_iter().zip(large) {
+            if large > FEW.max(small * 6) {
+                found.push(format!("{name}: {id}: {small}, then {large}"));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
 }
 
 /// The things that take far more than their share of the larger trace: 192 times as long for one that is

@@ -1,6 +1,8 @@
 //! U6: frame 0 is always the user instruction pointer.
 
 use super::registers::registers;
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, Exchange};
 
@@ -20,6 +22,13 @@ const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1
 /// changed them (`rt_sigreturn`, `execve`); U7 judges that in user mode.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
+    // Derived once for each cookie, because an endless entry has very many requests and answers.
+    let mut sampled: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+    let mut is_sampled = |exchange: &Exchange<'_>, cookie, ip| {
+        let known = sampled.entry(cookie);
+        let ips = known.or_insert_with(|| sampled_in(evidence, exchange));
+        ips.contains(&ip)
+    };
     for answer in &facts.answers {
         let cookie = answer.chain.cookie;
         let exchange = facts.exchanges.get(&cookie);
@@ -37,7 +46,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 continue;
             }
             (Some(&ip), None)
-                if exchange.is_some_and(|it| shown(evidence, it, ip))
+                if exchange.is_some_and(|it| is_sampled(it, cookie, ip))
                     || facts.returns.to(answer.event) == Some(ip) =>
             {
                 tally.holds();
@@ -57,10 +66,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     }
 }
 
-/// Whether a request of this exchange sampled this user instruction.
-fn shown(evidence: &Evidence<'_>, exchange: &Exchange<'_>, ip: u64) -> bool {
-    let mut requests = exchange.requests.iter();
-    requests.any(|request| registers(evidence, request.event).is_some_and(|at| at.ip == ip))
+/// The user instructions that the requests of this exchange sampled.
+fn sampled_in(evidence: &Evidence<'_>, exchange: &Exchange<'_>) -> BTreeSet<u64> {
+    let sampled = { exchange.requests.iter() }.filter_map(|it| registers(evidence, it.event));
+    sampled.map(|it| it.ip).collect()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use super::code::{Code, EntryCode};
 use crate::invariant::evidence::facts::Facts;
 use crate::invariant::evidence::role::{Role, kernel_limit, role, spec};
 use crate::invariant::evidence::sampled::is_syscall_enter;
+use crate::invariant::limit::step;
 use crate::trace::tracefs::Asker;
 use crate::trace::{Event, EventKind};
 use unwindlab_abi::plan::EventSource;
@@ -73,6 +74,7 @@ impl Origin {
 impl<'t> Facts<'t> {
     /// Where a sample was made. Nothing is known of other records.
     pub fn origin(&self, event: &Event) -> Origin {
+        step();
         let EventKind::Sample(sample) = &event.kind else {
             return Origin::Unknown;
         };

@@ -1,16 +1,11 @@
 //! The proof that a task left the kernel between two of its records: what the first asked for was
 //! due before, and the second begins anew.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::Origin;
 use crate::invariant::evidence::facts::{Facts, Request};
 use crate::invariant::evidence::order::before;
 use crate::invariant::evidence::tasks::Task;
 use crate::trace::Event;
-
-/// Returns to user mode that are looked at one by one.
-const MOST_FREE: usize = 4096;
 
 /// Why two records of a task are known to be of different entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -213,21 +208,15 @@ impl<'t> Facts<'t> {
     pub fn free_returns(&self, task: Task, first: &Event, second: &Event) -> Option<usize> {
         let [i, j] = [first, second].map(|it| self.returns.before(it));
         let (i, j) = (i?, j?);
-        let is_of = |list: &BTreeMap<Task, BTreeSet<usize>>, number: usize| {
-            list.get(&task).is_some_and(|list| list.contains(&number))
-        };
-        let is_free = |&number: &usize| {
-            is_of(&self.kept_back, number)
-                || match number == i {
-                    true => self.may_be_late(task, first),
-                    false => is_of(&self.user_nmis, number),
-                }
-        };
-        // More of them in a row than these do not occur.
-        let free = (i..j.min(i.saturating_add(MOST_FREE)))
-            .filter(is_free)
-            .count();
-        self.nmis_are_sampled.then_some(free)
+        if j <= i {
+            return self.nmis_are_sampled.then_some(0);
+        }
+        let kept_back = self.kept_back.get(&task);
+        let own = kept_back.is_some_and(|list| list.contains(&i)) || self.may_be_late(task, first);
+        let list = self.free.get(&task).map_or(&[][..], Vec::as_slice);
+        let [from, to] = [i.saturating_add(1), j].map(|end| list.partition_point(|&it| it < end));
+        let others = to.saturating_sub(from);
+        self.nmis_are_sampled.then_some(usize::from(own) + others)
     }
 
     /// Whether a record may have been made where its own entry does not answer it any more.
