@@ -11,12 +11,14 @@
 //! | | 8, 16 | addresses of the descriptors and of the `printk_info`s |
 //! | | 24 | ID of the newest descriptor; each message has the next one |
 //! | | 48, 56 | `u32` binary logarithm of the text's size, and its address |
-//! | `prb_desc` (24) | 8 | where the text's block begins, in bytes ever written; odd: no text |
+//! | `prb_desc` (24) | 0 | the ID of its message, and its state in the upper two bits |
+//! | | 8 | where the text's block begins, in bytes ever written; 1: the text was lost, 3: an empty line |
 //! | | 16 | where the next one does |
 //! | block | 0 | the descriptor's ID; the text follows |
 //! | `printk_info` | 0, 8 | sequence number, time in ns |
 //! | | 16, 19 | `u16` length of the text, level in the upper three bits |
 
+use unwindlab_abi::LOG_GAP;
 use unwindlab_vmm::Memory;
 
 use super::error::SweepError;
@@ -29,6 +31,13 @@ const INFO_SIZES: [u64; 2] = [88, 112];
 const DESC_SIZE: u64 = 24;
 /// The most messages of one trial that are read: the newest.
 const MAX_MESSAGES: u64 = 512;
+/// The bits of an ID (`DESC_ID_MASK`). The first ID is near the end of their range, so that they wrap early.
+const ID_MASK: u64 = u64::MAX >> 2;
+/// States of a descriptor (`enum desc_state`) in which its message can be read.
+const COMMITTED: u64 = 1;
+const FINALIZED: u64 = 2;
+/// What stands in the place of a text's block (`EMPTY_LINE_LPOS`).
+const EMPTY_LINE: u64 = 3;
 const PAGE: u64 = 4096;
 
 /// The ring as it stood.
@@ -93,7 +102,7 @@ impl Printed {
     }
 
     /// What was printed since, a line each as dmesg prints it: `<level>[seconds] text`. The vCPU
-    /// must stand in the kernel. What cannot be read is left out.
+    /// must stand in the kernel. In front of them stands [`LOG_GAP`] if one of them cannot be read.
     pub(super) fn since(&self, driver: &mut Driver, index: u8) -> Result<String, SweepError> {
         let ring = Ring::read(driver.machine.memory(), self.at);
         let Some(ring) = ring.filter(|ring| ring.head != self.ring.head) else {
@@ -101,19 +110,23 @@ impl Printed {
         };
         let vcpu = driver.vcpu(index)?;
         let read = |address: u64, into: &mut [u8]| vcpu.read_virt(address, into).ok();
-        Ok(ring.since(self.ring.head, &read))
+        let (mut text, is_whole) = ring.since(self.ring.head, &read);
+        if !is_whole {
+            text.insert_str(0, LOG_GAP);
+        }
+        Ok(text)
     }
 }
 
 /// Fills a buffer from an address of the kernel on.
 type ReadVirt<'a> = &'a dyn Fn(u64, &mut [u8]) -> Option<()>;
 
-/// All messages of the ring at a guest-physical address.
+/// The newest messages of the ring at a guest-physical address, as far as they can be read.
 #[must_use]
 pub fn printed(memory: &Memory, at: u64, read: ReadVirt<'_>) -> String {
     let ring = Ring::read(memory, at);
-    let ring = ring.map(|ring| ring.since(0, read));
-    ring.unwrap_or_default()
+    let text = ring.map(|ring| ring.since(0, read).0);
+    text.unwrap_or_default()
 }
 
 fn word(read: ReadVirt<'_>, address: u64) -> Option<u64> {
@@ -123,16 +136,23 @@ fn word(read: ReadVirt<'_>, address: u64) -> Option<u64> {
 }
 
 impl Ring {
-    /// The messages behind the one with this ID.
-    fn since(&self, last: u64, read: ReadVirt<'_>) -> String {
-        let new = self.head.wrapping_sub(last);
-        let new = new.min(self.count).min(MAX_MESSAGES);
-        let ids = (0..new).rev().map(|back| self.head.wrapping_sub(back));
-        let text = info_size(read, self).map(|size| {
-            let lines = ids.filter_map(|id| message(read, self, id, size));
-            lines.collect::<String>()
-        });
-        text.unwrap_or_default()
+    /// The messages behind the one with this ID, and whether these are all.
+    fn since(&self, last: u64, read: ReadVirt<'_>) -> (String, bool) {
+        let new = self.head.wrapping_sub(last) & ID_MASK;
+        let most = new.min(self.count).min(MAX_MESSAGES);
+        let mut is_whole = most == new;
+        let Some(size) = info_size(read, self) else {
+            return (String::new(), false);
+        };
+        let mut text = String::new();
+        for back in (0..most).rev() {
+            let id = self.head.wrapping_sub(back) & ID_MASK;
+            match message(read, self, id, size) {
+                Some(line) => text.push_str(&line),
+                None => is_whole = false,
+            }
+        }
+        (text, is_whole)
     }
 }
 
@@ -151,18 +171,26 @@ fn info(ring: &Ring, id: u64, size: u64) -> u64 {
         .wrapping_add((id % ring.count).wrapping_mul(size))
 }
 
+/// A message; nothing where it was overwritten, is still being written, or had no room.
 fn message(virt: ReadVirt<'_>, ring: &Ring, id: u64, size: u64) -> Option<String> {
     let read = |address: u64| word(virt, address);
     let desc = ring.descs.wrapping_add((id % ring.count) * DESC_SIZE);
+    let state = read(desc)?;
+    if state & ID_MASK != id || ![COMMITTED, FINALIZED].contains(&(state >> 62)) {
+        return None;
+    }
     let (begin, next) = (read(desc.wrapping_add(8))?, read(desc.wrapping_add(16))?);
     if begin % 2 != 0 {
-        return None;
+        return (begin == EMPTY_LINE).then(String::new);
     }
     // A block that would be cut by the end of the buffer lies at its start.
     let wraps = begin / ring.size != next.wrapping_sub(1) / ring.size;
     let block = ring
         .text
         .wrapping_add(if wraps { 0 } else { begin % ring.size });
+    if read(block)? != id {
+        return None;
+    }
     let info = info(ring, id, size);
     let time = read(info.wrapping_add(8))?;
     let [low, high, _, flags, ..] = read(info.wrapping_add(16))?.to_le_bytes();
@@ -171,4 +199,117 @@ fn message(virt: ReadVirt<'_>, ring: &Ring, id: u64, size: u64) -> Option<String
     let (level, seconds, rest) = (flags >> 5, time / 1_000_000_000, time / 1000 % 1_000_000);
     let text = String::from_utf8_lossy(&text);
     Some(format!("<{level}>[{seconds:5}.{rest:06}] {text}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DESCS: u64 = 0x1000;
+    const INFOS: u64 = 0x2000;
+    const TEXT: u64 = 0x3000;
+    const COUNT: u64 = 8;
+    const SIZE: u64 = 1024;
+    /// The one before the first message (`DESC0_ID`).
+    const FIRST: u64 = ID_MASK - COUNT;
+
+    /// The memory of a kernel that has printed these messages.
+    struct Kernel {
+        bytes: Vec<u8>,
+        head: u64,
+        next: u64,
+    }
+
+    impl Kernel {
+        fn new() -> Self {
+            let bytes = vec![0; 0x4000];
+            let (head, next) = (FIRST, 0);
+            Self { bytes, head, next }
+        }
+
+        fn put(&mut self, address: u64, value: &[u8]) {
+            let at = usize::try_from(address).unwrap();
+            self.bytes[at..at + value.len()].copy_from_slice(value);
+        }
+
+        fn word(&mut self, address: u64, value: u64) {
+            self.put(address, &value.to_le_bytes());
+        }
+
+        fn print(&mut self, text: &str) {
+            self.head = (self.head + 1) & ID_MASK;
+            let (slot, block) = (self.head % COUNT, 64);
+            let desc = DESCS + slot * DESC_SIZE;
+            self.word(desc, FINALIZED << 62 | self.head);
+            self.word(desc + 8, self.next);
+            self.word(desc + 16, self.next + block);
+            self.word(TEXT + self.next % SIZE, self.head);
+            self.put(TEXT + self.next % SIZE + 8, text.as_bytes());
+            self.next += block;
+            let info = INFOS + slot * INFO_SIZES[0];
+            self.word(info, self.head.wrapping_sub(FIRST) & ID_MASK);
+            self.word(info + 8, 2_000_001_000);
+            self.word(info + 16, text.len() as u64 | 4 << 29);
+        }
+
+        fn since(&self, last: u64) -> (String, bool) {
+            let ring = Ring {
+                descs: DESCS,
+                infos: INFOS,
+                head: self.head,
+                count: COUNT,
+                text: TEXT,
+                size: SIZE,
+            };
+            ring.since(last, &|address, into| {
+                let at = usize::try_from(address).ok()?;
+                into.copy_from_slice(self.bytes.get(at..at.checked_add(into.len())?)?);
+                Some(())
+            })
+        }
+    }
+
+    fn lines(numbers: std::ops::RangeInclusive<u64>) -> String {
+        let line = |number| format!("<4>[    2.000001] message {number}\n");
+        numbers.map(line).collect()
+    }
+
+    #[test]
+    fn all_messages_are_there_until_one_is_overwritten() {
+        let mut kernel = Kernel::new();
+        (1..=2).for_each(|number| kernel.print(&format!("message {number}")));
+        let begun = kernel.head;
+        // The IDs wrap among them.
+        (3..=2 + COUNT).for_each(|number| kernel.print(&format!("message {number}")));
+        assert_eq!(kernel.since(begun), (lines(3..=2 + COUNT), true));
+        kernel.print("message 11");
+        assert_eq!(kernel.since(begun), (lines(4..=11), false));
+    }
+
+    #[test]
+    fn a_message_that_cannot_be_read_is_missing() {
+        let last = FIRST + 3;
+        let desc = DESCS + last % COUNT * DESC_SIZE;
+        let spoil = |address, value, expected| {
+            let mut kernel = Kernel::new();
+            (1..=4).for_each(|number| kernel.print(&format!("message {number}")));
+            assert_eq!(kernel.since(FIRST), (lines(1..=4), true));
+            kernel.word(address, value);
+            let without = format!("{}{}", lines(1..=2), lines(4..=4));
+            assert_eq!(
+                kernel.since(FIRST),
+                (without, expected),
+                "{address:#x} {value:#x}"
+            );
+        };
+        // Of another message, still being written, free again.
+        spoil(desc, FINALIZED << 62 | (last - COUNT), false);
+        spoil(desc, last, false);
+        spoil(desc, 3 << 62 | last, false);
+        // It had no room; an empty line has no text that could be lost.
+        spoil(desc + 8, 1, false);
+        spoil(desc + 8, EMPTY_LINE, true);
+        // Its text was overwritten.
+        spoil(TEXT + 2 * 64, last + 1, false);
+    }
 }

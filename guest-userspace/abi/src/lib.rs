@@ -49,6 +49,9 @@ pub const EXIT_AT_ONCE: &std::ffi::CStr = c"--exit-at-once";
 /// the chain without frame pointers once, with the bytes of a section where that was, and exits.
 pub const EXIT_AFTER_CHAIN: &std::ffi::CStr = c"--exit-after-chain";
 
+/// The line in front of a kernel log of which lines are missing, so that nothing follows from what it does not say.
+pub const LOG_GAP: &str = "(lines lost: the kernel's log was full, or not read to its end)\n";
+
 /// Version in [`AgentMessage::Hello`]; raised with every change to the messages.
 pub const ABI_VERSION: u32 = 22;
 

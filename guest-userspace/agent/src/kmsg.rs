@@ -5,6 +5,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use unwindlab_abi::LOG_GAP;
+
 /// Actions of syslog(2): the size of the kernel's buffer, and all that it holds.
 const SIZE_BUFFER: i32 = 10;
 const READ_ALL: i32 = 3;
@@ -16,8 +18,6 @@ const BYTES_A_BYTE: usize = 4;
 /// Longest record of `/dev/kmsg` (`PRINTK_MESSAGE_MAX` is 2048 in Linux 7.2 and 8 KiB in older
 /// versions).
 const RECORD_BYTES: usize = 8192;
-/// What is written in front of a log of which lines are missing; the oracle knows it (`w0_console`).
-const GAP: &str = "(lines lost: the kernel's log was full)\n";
 
 /// Reads the whole log that the kernel still holds, as lines `<priority>[seconds.micros] text`, and in front of them a line
 /// that says so if some were lost. By one system call, and not by one for each of some 300 records: each ends in an exit of
@@ -35,7 +35,7 @@ pub fn read(kmsg: &Path) -> io::Result<String> {
     let is_whole = !is_cut && first_record(kmsg)? == Some(0);
     let mut log = String::from_utf8_lossy(&text).into_owned();
     if !is_whole {
-        log.insert_str(0, GAP);
+        log.insert_str(0, LOG_GAP);
     }
     Ok(log)
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use unwindlab_abi::LOG_GAP;
+
 use crate::invariant::evidence::Evidence;
 use crate::invariant::evidence::lab::Lab;
 use crate::invariant::{Tally, Violation};
@@ -50,8 +52,6 @@ const CALL_TRACE: &str = "Call Trace:";
 const BACKTRACE: &str = "NMI backtrace for cpu";
 /// Lines within which the parts of a report follow each other.
 const REACH: usize = 80;
-/// What the agent writes where lines are missing (guest-userspace/agent/src/kmsg.rs).
-const GAP: &str = "(lines lost";
 /// What a violation puts before the line.
 const SAYS: &str = "the kernel says: ";
 
@@ -69,14 +69,13 @@ const SAYS: &str = "the kernel says: ";
 /// kernel/unwind/deferred.c, 7.3).
 ///
 /// Evidence is a line of a log without gaps: had the kernel reported something, the line were in
-/// it. The agent notes where the kernel's ring had overwritten lines before they were read; then
-/// each line is undecided.
+/// it. [`LOG_GAP`] stands where lines were lost before they were read; then each line is undecided.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let mut seen = BTreeSet::new();
     let mut explained: Option<usize> = None;
     let mut mistake_of_client = false;
-    let gap = trace.log.iter().any(|line| line.starts_with(GAP));
+    let gap = trace.log.iter().any(|line| line == LOG_GAP.trim_end());
     for (number, line) in trace.log.iter().enumerate() {
         let text = message(line);
         if text.is_empty() {
@@ -292,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_log_with_a_gap_does_not_exercise_it() {
-        let kit = log(&["[    1.0] fine", "(lines lost: the kernel's log was full)"]);
+        let kit = log(&["[    1.0] fine", unwindlab_abi::LOG_GAP.trim_end()]);
         assert!(not_exercised("W0", &kit).contains("2 undecided"));
     }
 
