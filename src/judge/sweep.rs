@@ -9,6 +9,7 @@ use super::sweep_record::{
 };
 use super::{Judge, Outcome, ScenarioResult};
 use serde::{Deserialize, Serialize};
+use unwindlab_abi::LOG_GAP;
 use unwindlab_engine::plan::Shard;
 use unwindlab_engine::plan::sweep::{Boundary, Point, Step, SweptTrial, boundaries};
 use unwindlab_oracle::invariant::{Check, EntryCode, Evidence};
@@ -324,6 +325,7 @@ impl<'a> Verdicts<'a> {
             symptom.fell.insert((CORRUPT.to_owned(), None));
             messages.push(format!("{CORRUPT}: {why}"));
         }
+        let cut = cut.or_else(|| log_lost(&trace));
         let cut = cut.filter(|_| died.is_none() && symptom.is_known());
         if let Some(why) = cut {
             self.unjudged.push((point, why));
@@ -401,6 +403,13 @@ impl<'a> Verdicts<'a> {
         }
         failure.points.insert(point);
     }
+}
+
+/// Why a trial in which nothing fell is no pass, if lines of the kernel's log are missing.
+fn log_lost(trace: &Trace) -> Option<String> {
+    let is_cut = { trace.log.iter() }.any(|line| line == LOG_GAP.trim_end());
+    is_cut
+        .then(|| "lines of the kernel's log were lost, and a warning may be among them".to_owned())
 }
 
 /// What stands in the place of an invariant where a ring cannot be read.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{HOLDS, Kernel, Known, VIOLATED};
 use crate::judge::sweep::Verdicts;
 use crate::judge::{Judge, JudgeLimit};
+use unwindlab_abi::LOG_GAP;
 use unwindlab_engine::interrupt::Interrupt;
 use unwindlab_engine::plan::sweep::{Boundary, Point, SweptTrial};
 use unwindlab_oracle::invariant::Invariant;
@@ -84,6 +85,23 @@ fn a_point_whose_trial_is_not_judged_to_its_end_is_not_tried() {
         tally.violated("two cookies".to_owned(), [], None);
     });
     assert_eq!(counted(&[slow, HOLDS], "two cookies", limit), [0, 0, 0, 1]);
+}
+
+#[test]
+fn a_log_of_which_lines_are_missing_is_no_pass() {
+    let counted = |kernel_log: &str, invariants: &[Invariant]| {
+        let kernel_log = kernel_log.to_owned();
+        let trial = SweptTrial {
+            kernel_log,
+            ..trial(None)
+        };
+        counts(trial, invariants, "none", Duration::MAX)
+    };
+    let cut = format!("{LOG_GAP}<6>[    1.000000] fine\n");
+    assert_eq!(counted("<6>[    1.000000] fine\n", &[HOLDS]), [1, 1, 0, 0]);
+    assert_eq!(counted(&cut, &[HOLDS]), [0, 0, 0, 1]);
+    // What was found stays found.
+    assert_eq!(counted(&cut, &[VIOLATED]), [1, 0, 1, 0]);
 }
 
 #[test]
