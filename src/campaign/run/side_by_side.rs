@@ -105,8 +105,7 @@ impl Turns {
     }
 
     /// The next for a worker. The first worker takes those that run beside others until one that runs alone is far behind, and then, while
-    /// it `is_alone`, all of those up to there. The others take those that run beside others and are of no rare kind. Those of a rare kind
-    /// come before the others, or the first worker would still have one (`perf-tool` takes seconds) when nothing is left for the rest.
+    /// it `is_alone`, all of those up to there. The others take those that run beside others and are of no rare kind.
     fn next(&self, is_first: bool, is_alone: bool) -> Option<(usize, Turn)> {
         let mut left = self.left();
         let next = |wanted: Turn| left.iter().position(|it| *it == wanted);
@@ -116,8 +115,7 @@ impl Turns {
         let number = match (beside, alone) {
             (Some(beside), Some(alone)) if is_alone && alone < beside => alone,
             (Some(beside), Some(alone)) if beside >= alone + WINDOW => alone,
-            (Some(beside), _) => rare.filter(|it| *it < beside + WINDOW).unwrap_or(beside),
-            (None, alone) => alone?,
+            (beside, alone) => beside.or(alone)?,
         };
         let turn = std::mem::replace(left.get_mut(number)?, Turn::Taken);
         Some((number, turn))
@@ -289,13 +287,6 @@ mod tests {
         };
         assert_eq!(of_all([true; 3]), [Some(0), Some(1), Some(2)]);
         assert_eq!(of_all([false; 3]), [Some(1), Some(2), None]);
-        // Before those that anyone takes, but not before more than may wait to be told.
-        for (behind, first) in [(WINDOW - 1, WINDOW - 1), (WINDOW, 0)] {
-            let mut left = vec![Turn::Beside; behind];
-            left.push(Turn::Rare);
-            let taken = turns(left).next(true, false);
-            assert_eq!(taken.map(|(number, _)| number), Some(first));
-        }
         let turns = Turns::of(&[]);
         turns.stop();
         assert_eq!(turns.next(true, false).map(|(number, _)| number), None);
