@@ -72,5 +72,13 @@ mod tests {
         assert_eq!(all(later(list, b, |it| it).collect()), [2]);
         assert_eq!(all(earlier(list, b, |it| it).collect()), [0]);
         assert_eq!(all(earlier(list, c, |it| it).collect()), [1]);
+        // In the order of their times the one that nests comes first.
+        trace.events.swap(0, 1);
+        for (index, event) in trace.events.iter_mut().enumerate() {
+            event.index = index;
+        }
+        let list = &trace.events;
+        assert_eq!(all(later(list, &list[1], |it| it).collect()), [0]);
+        assert_eq!(all(earlier(list, &list[0], |it| it).collect()), [1]);
     }
 }

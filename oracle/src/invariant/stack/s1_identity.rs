@@ -344,6 +344,21 @@ mod tests {
         }
     }
 
+    /// Which cookie another task got is not judged here.
+    #[test]
+    fn a_request_of_another_task_is_in_no_system_call_of_this_one() {
+        for (tid, wrong) in [(1001, true), (1002, false)] {
+            let mut kit = Kit::new(2);
+            kit.thread(0, 1001);
+            kit.sys_enter(0, 1001);
+            kit.nmi(1, tid, C);
+            kit.sys_exit(0, 1001);
+            kit.deferred(0, 1001, C, &chain(0x1084));
+            let fell = matches!(check("S1", &kit.trace()), Check::Violated(_));
+            assert_eq!(fell, wrong, "{tid}");
+        }
+    }
+
     #[test]
     fn other_tasks_and_places_do_not_exercise_it() {
         let mut kit = Kit::new(1);
