@@ -9,7 +9,6 @@ use super::sweep_record::{
 };
 use super::{Judge, Outcome, ScenarioResult};
 use serde::{Deserialize, Serialize};
-use unwindlab_abi::LOG_GAP;
 use unwindlab_engine::plan::Shard;
 use unwindlab_engine::plan::sweep::{Boundary, Point, Step, SweptTrial, boundaries};
 use unwindlab_oracle::invariant::{Check, EntryCode, Evidence};
@@ -407,9 +406,8 @@ impl<'a> Verdicts<'a> {
 
 /// Why a trial in which nothing fell is no pass, if lines of the kernel's log are missing.
 fn log_lost(trace: &Trace) -> Option<String> {
-    let is_cut = { trace.log.iter() }.any(|line| line == LOG_GAP.trim_end());
-    is_cut
-        .then(|| "lines of the kernel's log were lost, and a warning may be among them".to_owned())
+    let why = || "lines of the kernel's log were lost, and a warning may be among them".to_owned();
+    trace.log_has_gap().then(why)
 }
 
 /// What stands in the place of an invariant where a ring cannot be read.

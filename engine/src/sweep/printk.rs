@@ -174,7 +174,9 @@ fn info(ring: &Ring, id: u64, size: u64) -> u64 {
 /// A message; nothing where it was overwritten, is still being written, or had no room.
 fn message(virt: ReadVirt<'_>, ring: &Ring, id: u64, size: u64) -> Option<String> {
     let read = |address: u64| word(virt, address);
-    let desc = ring.descs.wrapping_add((id % ring.count) * DESC_SIZE);
+    let desc = ring
+        .descs
+        .wrapping_add((id % ring.count).wrapping_mul(DESC_SIZE));
     let state = read(desc)?;
     if state & ID_MASK != id || ![COMMITTED, FINALIZED].contains(&(state >> 62)) {
         return None;

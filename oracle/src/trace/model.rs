@@ -2,9 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use unwindlab_abi::Observation;
 use unwindlab_abi::message::{EventAnnounce, Program, RingAnnounce, ThreadAnnounce, UserSymbol};
 use unwindlab_abi::plan::Tracing;
+use unwindlab_abi::{LOG_GAP, Observation};
 
 use super::lab::LabTrace;
 use super::recording::{Block, Injection, Point, ThreadProgress};
@@ -97,6 +97,14 @@ pub struct Trace {
     /// Of a recording of perf's own: what is not known of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Recorded>,
+}
+
+impl Trace {
+    /// Whether lines of the kernel log are missing, so that nothing follows from what it does not say.
+    #[must_use]
+    pub fn log_has_gap(&self) -> bool {
+        self.log.iter().any(|line| line == LOG_GAP.trim_end())
+    }
 }
 
 /// What is known of a machine that only perf watched. Others may have asked for user stacks there, before the

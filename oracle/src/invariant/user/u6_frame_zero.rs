@@ -1,8 +1,8 @@
 //! U6: frame 0 is always the user instruction pointer.
 
-use super::registers::registers;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::registers::registers;
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, Exchange};
 

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use unwindlab_abi::LOG_GAP;
-
 use crate::invariant::evidence::Evidence;
 use crate::invariant::evidence::lab::Lab;
 use crate::invariant::{Tally, Violation};
@@ -69,13 +67,13 @@ const SAYS: &str = "the kernel says: ";
 /// kernel/unwind/deferred.c, 7.3).
 ///
 /// Evidence is a line of a log without gaps: had the kernel reported something, the line were in
-/// it. [`LOG_GAP`] stands where lines were lost before they were read; then each line is undecided.
+/// it. Where lines were lost before they were read, each line is undecided.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let mut seen = BTreeSet::new();
     let mut explained: Option<usize> = None;
     let mut mistake_of_client = false;
-    let gap = trace.log.iter().any(|line| line == LOG_GAP.trim_end());
+    let gap = trace.log_has_gap();
     for (number, line) in trace.log.iter().enumerate() {
         let text = message(line);
         if text.is_empty() {
