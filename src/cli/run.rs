@@ -86,8 +86,8 @@ pub struct RunArgs {
         help_heading = "Failures"
     )]
     pub retries: u32,
-    /// How many scenarios are run at a time, each on a KVM host of its own. Those with several vCPUs run alone. Without it, as many as
-    /// the machine has CPUs and memory for.
+    /// How many scenarios are run at a time, each on a KVM host of its own. Without it, as many as the machine has CPUs
+    /// and memory for.
     #[arg(
         long,
         value_name = "N",

@@ -66,7 +66,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Tries a set-up. Those with several vCPUs run alone, as scenarios do.
+    /// Tries a set-up. Those with several vCPUs run alone.
     fn setup(
         &mut self,
         matrix: &Matrix<'_>,

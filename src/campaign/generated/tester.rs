@@ -296,7 +296,7 @@ impl<'t> Bench<'t> {
         }
         let unit = RunUnit::whole(loaded, &trial);
         let gate = &self.tester.gate;
-        let (_beside, _alone) = match unit.runs_alone() {
+        let (_beside, _alone) = match unit.has_several_vcpus() {
             true => (None, gate.write().ok()),
             false => (gate.read().ok(), None),
         };

@@ -1,13 +1,12 @@
 //! Scenarios side by side, each worker with a KVM host of its own.
 //!
-//! A scenario with one vCPU keeps one CPU busy, so several run at a time. One with more vCPUs runs alone: beside others its vCPUs would wait
-//! for each other longer than on any real machine. All of those run on the first worker's host, so that no other makes their
-//! machines too, and several in a row, because each time the others have to come to an end first. So do the few of a kind of machine that
-//! hardly any other has, beside others: the first worker's host is the one that is kept. Results are told in the order of the library.
+//! A scenario with two vCPUs keeps little more than one CPU busy, as one with a single vCPU does, so each counts the same. The first worker
+//! prefers those with several vCPUs, so that hardly any other host makes their machines too, and the few of a kind of machine that hardly any other
+//! has: its host is the one that is kept. Results are told in the order of the library, and no worker runs far ahead of that.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::LibraryRun;
@@ -21,9 +20,6 @@ use unwindlab_engine::runner::boot::MachineKind;
 const MOST: u64 = 4;
 /// KiB of memory that a KVM host may come to take; most take a third of it.
 const HOST_KIB: u64 = 4 << 20;
-
-/// Among how many scenarios those that run alone are put behind the others: as many may wait to be told.
-const WINDOW: usize = 32;
 
 /// How many scenarios this machine has CPUs and free memory for at a time, at least 1.
 #[must_use]
@@ -42,6 +38,9 @@ fn jobs_for(cpus: u64, memory: &str) -> u64 {
     cpus.min(hosts).clamp(1, MOST)
 }
 
+/// Among how many scenarios a worker looks for one that it prefers: as many may wait to be told.
+const WINDOW: usize = 32;
+
 /// So many scenarios or more of a kind of machine are worth one on each host.
 const FEW: usize = 8;
 
@@ -58,19 +57,15 @@ struct Done {
 struct Turns {
     /// By number; none once no more are to be run.
     left: Mutex<Vec<Turn>>,
-    /// Held by all for reading while a scenario runs, or by one for writing.
-    gate: RwLock<()>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Taken,
-    /// Has one vCPU, or is not run at all.
-    Beside,
-    /// Has one vCPU, and a kind of machine that few have: the first worker's.
-    Rare,
-    /// Runs while nothing else does.
-    Alone,
+    /// For the others rather than the first worker. Some are not run at all.
+    Others,
+    /// For the first worker: has several vCPUs, or a kind of machine that few have.
+    First,
 }
 
 impl Turns {
@@ -89,14 +84,14 @@ impl Turns {
                 .iter()
                 .any(|(known, times)| *known == kind && few(*times))
         };
-        let turn = |unit: &RunUnit<'_>| match unit.runs_alone() {
-            true => Turn::Alone,
-            false if unit.kind().is_some_and(is_rare) => Turn::Rare,
-            false => Turn::Beside,
+        let turn = |unit: &RunUnit<'_>| match unit.has_several_vcpus()
+            || unit.kind().is_some_and(is_rare)
+        {
+            true => Turn::First,
+            false => Turn::Others,
         };
         Self {
             left: Mutex::new(units.iter().map(turn).collect()),
-            gate: RwLock::new(()),
         }
     }
 
@@ -104,21 +99,18 @@ impl Turns {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next for a worker. The first worker takes those that run beside others until one that runs alone is far behind, and then, while
-    /// it `is_alone`, all of those up to there. The others take those that run beside others and are of no rare kind.
-    fn next(&self, is_first: bool, is_alone: bool) -> Option<(usize, Turn)> {
+    /// The next for a worker: what it prefers, or else whatever comes first.
+    fn next(&self, is_first: bool) -> Option<usize> {
         let mut left = self.left();
-        let next = |wanted: Turn| left.iter().position(|it| *it == wanted);
-        let of_first = |wanted: Turn| next(wanted).filter(|_| is_first);
-        let (rare, alone) = (of_first(Turn::Rare), of_first(Turn::Alone));
-        let beside = next(Turn::Beside).into_iter().chain(rare).min();
-        let number = match (beside, alone) {
-            (Some(beside), Some(alone)) if is_alone && alone < beside => alone,
-            (Some(beside), Some(alone)) if beside >= alone + WINDOW => alone,
-            (beside, alone) => beside.or(alone)?,
+        let preferred = match is_first {
+            true => Turn::First,
+            false => Turn::Others,
         };
-        let turn = std::mem::replace(left.get_mut(number)?, Turn::Taken);
-        Some((number, turn))
+        let lowest = left.iter().position(|it| *it != Turn::Taken)?;
+        let mut near = left.iter().skip(lowest).take(WINDOW);
+        let number = lowest + near.position(|it| *it == preferred).unwrap_or(0);
+        *left.get_mut(number)? = Turn::Taken;
+        Some(number)
     }
 
     fn stop(&self) {
@@ -157,24 +149,11 @@ impl LibraryRun<'_> {
         send: &Sender<Done>,
     ) {
         let mut executor = None;
-        let mut alone = None;
-        while let Some((number, turn)) = turns.next(is_first, alone.is_some()) {
+        while let Some(number) = turns.next(is_first) {
             let Some(unit) = units.get(number) else {
                 break;
             };
-            let beside = match turn {
-                Turn::Alone => {
-                    // It is still alone behind another one.
-                    alone = alone.or_else(|| turns.gate.write().ok());
-                    None
-                }
-                _ => {
-                    alone = None;
-                    turns.gate.read().ok()
-                }
-            };
             let result = self.run_or_skip(&mut executor, *unit);
-            drop(beside);
             let is_over = !matches!(result, Ok(Some(_)));
             let done = Done {
                 number,
@@ -187,7 +166,6 @@ impl LibraryRun<'_> {
                 break;
             }
         }
-        drop(alone);
         if is_first {
             self.keep(executor);
         }
@@ -254,41 +232,24 @@ mod tests {
     }
 
     #[test]
-    fn those_that_run_alone_are_the_first_workers_and_come_behind_the_next_few() {
+    fn a_worker_takes_what_it_prefers_among_the_next_few() {
         let turns = |left| Turns {
             left: Mutex::new(left),
-            gate: RwLock::new(()),
         };
-        let four = turns(vec![Turn::Alone, Turn::Beside, Turn::Alone, Turn::Beside]);
-        let number = |is_first| four.next(is_first, false).map(|(number, _)| number);
-        assert_eq!(number(false), Some(1));
-        assert_eq!(number(true), Some(3));
-        assert_eq!(number(false), None);
-        assert_eq!(number(true), Some(0));
-        assert_eq!(number(true), Some(2));
-        assert_eq!(number(true), None);
-        let mut left = vec![Turn::Beside; WINDOW + 4];
-        for alone in [0, 1, WINDOW + 2] {
-            left[alone] = Turn::Alone;
-        }
-        let many = turns(left);
-        let mut is_alone = false;
-        let numbers = std::iter::from_fn(|| {
-            let (number, turn) = many.next(true, is_alone)?;
-            is_alone = turn == Turn::Alone;
-            Some(number)
-        });
-        let expected = (2..WINDOW).chain([0, 1, WINDOW, WINDOW + 1, WINDOW + 3, WINDOW + 2]);
-        assert!(numbers.eq(expected));
-        let rare = || turns(vec![Turn::Rare, Turn::Beside, Turn::Beside]);
-        let of_all = |workers: [bool; 3]| {
-            let rare = rare();
-            workers.map(|is_first| rare.next(is_first, false).map(|(number, _)| number))
+        let taken = |turns: &Turns, is_first| {
+            let taken: Vec<usize> = std::iter::from_fn(|| turns.next(is_first)).collect();
+            taken
         };
-        assert_eq!(of_all([true; 3]), [Some(0), Some(1), Some(2)]);
-        assert_eq!(of_all([false; 3]), [Some(1), Some(2), None]);
-        let turns = Turns::of(&[]);
-        turns.stop();
-        assert_eq!(turns.next(true, false).map(|(number, _)| number), None);
+        let four = || turns(vec![Turn::Others, Turn::First, Turn::Others, Turn::First]);
+        assert_eq!(taken(&four(), true), [1, 3, 0, 2]);
+        assert_eq!(taken(&four(), false), [0, 2, 1, 3]);
+        let stopped = four();
+        stopped.stop();
+        assert!(taken(&stopped, true).is_empty());
+        let mut left = vec![Turn::Others; WINDOW + 2];
+        left[WINDOW] = Turn::First;
+        let far = turns(left);
+        let numbers = [true, true, true].map(|is_first| far.next(is_first));
+        assert_eq!(numbers, [Some(0), Some(WINDOW), Some(1)]);
     }
 }

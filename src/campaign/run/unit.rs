@@ -26,8 +26,8 @@ impl<'l> RunUnit<'l> {
         }
     }
 
-    /// Whether nothing else may run meanwhile: beside others its vCPUs would wait for each other longer than on any real machine.
-    pub(in crate::campaign) fn runs_alone(&self) -> bool {
+    /// Whether its machine has several vCPUs.
+    pub(in crate::campaign) fn has_several_vcpus(&self) -> bool {
         self.plan.as_ref().is_ok_and(|plan| plan.vcpus > 1)
     }
 
