@@ -289,6 +289,12 @@ impl<'a> Verdicts<'a> {
         user.or_else(|| self.judge.symbols.resolve(address))
     }
 
+    /// Whether a trial's messages of the kernel are read: its symbols tell where they are.
+    #[must_use]
+    pub fn reads_messages(&self) -> bool {
+        self.judge.symbols.message_ring().is_some()
+    }
+
     /// Notes how a trial ended that is made once more.
     pub fn retried(&mut self, point: Point, end: TrialEnd, console: String) {
         match end {

@@ -199,6 +199,11 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
     out.push_str(&not_steady(verdicts, names));
     let exercised: Vec<&str> = verdicts.exercised.keys().copied().collect();
     let _ = writeln!(out, "exercised: {}", exercised.join(" "));
+    if !verdicts.reads_messages() {
+        out.push_str(
+            "W0 was not checked: the kernel's symbols do not tell where its messages are (prb)\n",
+        );
+    }
     if let Some(effort) = summary.effort {
         let _ = writeln!(
             out,

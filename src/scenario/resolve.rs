@@ -53,6 +53,13 @@ pub trait SourceLines {
 pub trait KernelSymbols {
     /// Addresses of all symbols of this name, in order. Static functions may share a name.
     fn addresses(&self, name: &str) -> Vec<u64>;
+    /// Where the pointer to the ring of the kernel's messages is (`prb`, kernel/printk/printk.c).
+    fn message_ring(&self) -> Option<u64> {
+        match self.addresses("prb").as_slice() {
+            [only] => Some(*only),
+            _ => None,
+        }
+    }
     /// Bytes from the symbol to the one after it.
     fn size(&self, name: &str) -> Option<u64>;
     /// Similar names, best first.
@@ -276,10 +283,7 @@ pub fn resolve(
         },
         symbols: KernelAddresses {
             current_task,
-            printk: match symbols.addresses("prb").as_slice() {
-                [only] => Some(*only),
-                _ => None,
-            },
+            printk: symbols.message_ring(),
             sysenter: match symbols.addresses("entry_SYSENTER_compat").as_slice() {
                 [only] if *scenario.workload.kind == WorkloadKind::CompatSysenter => Some(*only),
                 _ => None,

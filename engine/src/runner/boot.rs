@@ -27,6 +27,12 @@ impl MachineKind {
         }
     }
 
+    /// Whether a machine has several vCPUs.
+    #[must_use]
+    pub const fn has_several_vcpus(&self) -> bool {
+        self.machine.vcpus > 1
+    }
+
     /// MiB of this process's memory that a machine takes: the guest's RAM and its checkpoint.
     #[must_use]
     pub const fn weight_mib(&self) -> u32 {

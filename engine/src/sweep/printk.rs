@@ -29,7 +29,7 @@ const HEAD: usize = 88;
 /// Sizes that a `printk_info` has, without and with CONFIG_PRINTK_EXECUTION_CTX.
 const INFO_SIZES: [u64; 2] = [88, 112];
 const DESC_SIZE: u64 = 24;
-/// The most messages of one trial that are read: the newest.
+/// The most messages that are read.
 const MAX_MESSAGES: u64 = 512;
 /// The bits of an ID (`DESC_ID_MASK`). The first ID is near the end of their range, so that they wrap early.
 const ID_MASK: u64 = u64::MAX >> 2;
@@ -110,7 +110,7 @@ impl Printed {
         };
         let vcpu = driver.vcpu(index)?;
         let read = |address: u64, into: &mut [u8]| vcpu.read_virt(address, into).ok();
-        let (mut text, is_whole) = ring.since(self.ring.head, &read);
+        let (mut text, is_whole) = ring.since(self.ring.head, MAX_MESSAGES, &read);
         if !is_whole {
             text.insert_str(0, LOG_GAP);
         }
@@ -125,7 +125,11 @@ type ReadVirt<'a> = &'a dyn Fn(u64, &mut [u8]) -> Option<()>;
 #[must_use]
 pub fn printed(memory: &Memory, at: u64, read: ReadVirt<'_>) -> String {
     let ring = Ring::read(memory, at);
-    let text = ring.map(|ring| ring.since(0, read).0);
+    let text = ring.map(|ring| {
+        let newest = MAX_MESSAGES.min(ring.count);
+        let behind = ring.head.wrapping_sub(newest);
+        ring.since(behind, newest, read).0
+    });
     text.unwrap_or_default()
 }
 
@@ -136,16 +140,17 @@ fn word(read: ReadVirt<'_>, address: u64) -> Option<u64> {
 }
 
 impl Ring {
-    /// The messages behind the one with this ID, and whether these are all.
-    fn since(&self, last: u64, read: ReadVirt<'_>) -> (String, bool) {
+    /// The first `most` messages behind the one with this ID that are still there, and whether these are all: what a
+    /// kernel says first tells most.
+    fn since(&self, last: u64, most: u64, read: ReadVirt<'_>) -> (String, bool) {
         let new = self.head.wrapping_sub(last) & ID_MASK;
-        let most = new.min(self.count).min(MAX_MESSAGES);
-        let mut is_whole = most == new;
+        let kept = new.min(self.count);
+        let mut is_whole = kept == new && kept <= most;
         let Some(size) = info_size(read, self) else {
             return (String::new(), false);
         };
         let mut text = String::new();
-        for back in (0..most).rev() {
+        for back in (kept.saturating_sub(most)..kept).rev() {
             let id = self.head.wrapping_sub(back) & ID_MASK;
             match message(read, self, id, size) {
                 Some(line) => text.push_str(&line),
@@ -255,6 +260,10 @@ mod tests {
         }
 
         fn since(&self, last: u64) -> (String, bool) {
+            self.first_since(last, COUNT)
+        }
+
+        fn first_since(&self, last: u64, most: u64) -> (String, bool) {
             let ring = Ring {
                 descs: DESCS,
                 infos: INFOS,
@@ -263,7 +272,7 @@ mod tests {
                 text: TEXT,
                 size: SIZE,
             };
-            ring.since(last, &|address, into| {
+            ring.since(last, most, &|address, into| {
                 let at = usize::try_from(address).ok()?;
                 into.copy_from_slice(self.bytes.get(at..at.checked_add(into.len())?)?);
                 Some(())
@@ -286,6 +295,11 @@ mod tests {
         assert_eq!(kernel.since(begun), (lines(3..=2 + COUNT), true));
         kernel.print("message 11");
         assert_eq!(kernel.since(begun), (lines(4..=11), false));
+        assert_eq!(kernel.first_since(begun, 3), (lines(4..=6), false));
+        assert_eq!(
+            kernel.first_since(kernel.head - 3, 3),
+            (lines(9..=11), true)
+        );
     }
 
     #[test]

@@ -64,34 +64,39 @@ enum Turn {
     Taken,
     /// For the others rather than the first worker. Some are not run at all.
     Others,
-    /// For the first worker: has several vCPUs, or a kind of machine that few have.
+    /// For the first worker: has several vCPUs or a kind of machine that few have, or is the first of its kind.
     First,
 }
 
 impl Turns {
     fn of(units: &[RunUnit<'_>]) -> Self {
-        let mut kinds: Vec<(MachineKind, usize)> = Vec::new();
-        for kind in units.iter().filter_map(RunUnit::kind) {
+        let mut kinds: Vec<(MachineKind, Vec<usize>)> = Vec::new();
+        for (number, unit) in units.iter().enumerate() {
+            let Some(kind) = unit.kind() else {
+                continue;
+            };
             match kinds.iter_mut().find(|(known, _)| *known == kind) {
-                Some((_, times)) => *times += 1,
-                None => kinds.push((kind, 1)),
+                Some((_, of_kind)) => of_kind.push(number),
+                None => kinds.push((kind, vec![number])),
             }
         }
-        let most = kinds.iter().map(|(_, times)| *times).max().unwrap_or(0);
-        let is_rare = |kind: MachineKind| {
-            let few = |times: usize| times < FEW && times < most;
-            kinds
-                .iter()
-                .any(|(known, times)| *known == kind && few(*times))
-        };
-        let turn = |unit: &RunUnit<'_>| match unit.has_several_vcpus()
-            || unit.kind().is_some_and(is_rare)
-        {
-            true => Turn::First,
-            false => Turn::Others,
-        };
+        let most = kinds.iter().map(|(_, of_kind)| of_kind.len()).max();
+        let mut left = vec![Turn::Others; units.len()];
+        for (kind, of_kind) in kinds {
+            let few = of_kind.len() < FEW && Some(of_kind.len()) < most;
+            let of_first = match few || kind.has_several_vcpus() {
+                true => of_kind.len(),
+                // What is kept then has a machine of each kind.
+                false => 1,
+            };
+            for &number in of_kind.iter().take(of_first) {
+                if let Some(turn) = left.get_mut(number) {
+                    *turn = Turn::First;
+                }
+            }
+        }
         Self {
-            left: Mutex::new(units.iter().map(turn).collect()),
+            left: Mutex::new(left),
         }
     }
 
