@@ -70,33 +70,9 @@ enum Turn {
 
 impl Turns {
     fn of(units: &[RunUnit<'_>]) -> Self {
-        let mut kinds: Vec<(MachineKind, Vec<usize>)> = Vec::new();
-        for (number, unit) in units.iter().enumerate() {
-            let Some(kind) = unit.kind() else {
-                continue;
-            };
-            match kinds.iter_mut().find(|(known, _)| *known == kind) {
-                Some((_, of_kind)) => of_kind.push(number),
-                None => kinds.push((kind, vec![number])),
-            }
-        }
-        let most = kinds.iter().map(|(_, of_kind)| of_kind.len()).max();
-        let mut left = vec![Turn::Others; units.len()];
-        for (kind, of_kind) in kinds {
-            let few = of_kind.len() < FEW && Some(of_kind.len()) < most;
-            let of_first = match few || kind.has_several_vcpus() {
-                true => of_kind.len(),
-                // What is kept then has a machine of each kind.
-                false => 1,
-            };
-            for &number in of_kind.iter().take(of_first) {
-                if let Some(turn) = left.get_mut(number) {
-                    *turn = Turn::First;
-                }
-            }
-        }
+        let kinds: Vec<Option<MachineKind>> = units.iter().map(RunUnit::kind).collect();
         Self {
-            left: Mutex::new(left),
+            left: Mutex::new(preferred(&kinds, MachineKind::has_several_vcpus)),
         }
     }
 
@@ -121,6 +97,36 @@ impl Turns {
     fn stop(&self) {
         self.left().clear();
     }
+}
+
+/// Who prefers which scenario, by the kinds of their machines; one that is not run has none.
+fn preferred<K: PartialEq>(kinds: &[Option<K>], has_several_vcpus: fn(&K) -> bool) -> Vec<Turn> {
+    let mut by_kind: Vec<(&K, Vec<usize>)> = Vec::new();
+    for (number, kind) in kinds.iter().enumerate() {
+        let Some(kind) = kind else {
+            continue;
+        };
+        match by_kind.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, numbers)) => numbers.push(number),
+            None => by_kind.push((kind, vec![number])),
+        }
+    }
+    let most = by_kind.iter().map(|(_, numbers)| numbers.len()).max();
+    let mut turns = vec![Turn::Others; kinds.len()];
+    for (kind, numbers) in by_kind {
+        let few = numbers.len() < FEW && Some(numbers.len()) < most;
+        let of_first = match few || has_several_vcpus(kind) {
+            true => numbers.len(),
+            // What is kept then has a machine of each kind.
+            false => 1,
+        };
+        for number in numbers.into_iter().take(of_first) {
+            if let Some(turn) = turns.get_mut(number) {
+                *turn = Turn::First;
+            }
+        }
+    }
+    turns
 }
 
 impl LibraryRun<'_> {
@@ -234,6 +240,25 @@ mod tests {
         assert_eq!(jobs_for(4, &memory(9)), 2);
         assert_eq!(jobs_for(4, &memory(1)), 1);
         assert_eq!(jobs_for(4, ""), 1);
+    }
+
+    #[test]
+    fn the_first_worker_has_several_vcpus_rare_kinds_and_one_of_each() {
+        let mut kinds = vec![Some(1); FEW + 1];
+        kinds.extend([Some(2); FEW]);
+        kinds.extend([None, Some(3), Some(3)]);
+        let of_first: Vec<usize> = preferred(&kinds, |it| *it == 2)
+            .iter()
+            .enumerate()
+            .filter_map(|(number, turn)| (*turn == Turn::First).then_some(number))
+            .collect();
+        let several = FEW + 1..2 * FEW + 1;
+        let expected = [0]
+            .into_iter()
+            .chain(several)
+            .chain([2 * FEW + 2, 2 * FEW + 3]);
+        assert_eq!(of_first, expected.collect::<Vec<_>>());
+        assert!(preferred(&[Some(1), Some(1)], |_| false) == [Turn::First, Turn::Others]);
     }
 
     #[test]
