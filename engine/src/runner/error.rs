@@ -36,9 +36,6 @@ pub enum TrialError {
     /// The command words are not in guest memory.
     #[error("injection {}: the guest's command words cannot be used", .0 + 1)]
     NoCommand(u32),
-    /// The helper did not answer.
-    #[error("injection {}: the guest's helper did not carry it out in time", .0 + 1)]
-    NoAnswer(u32),
     /// The helper could not do it; the source is what the guest's kernel said.
     #[error("injection {}: the guest's helper could not carry it out: {source}", .spec + 1)]
     Command { spec: u32, source: std::io::Error },

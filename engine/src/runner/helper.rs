@@ -1,7 +1,6 @@
 //! What the agent's helper does to workload threads: one command at a time, made when it says so.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
 use unwindlab_abi::Command;
 use unwindlab_oracle::trace::recording::VcpuPlace;
@@ -10,9 +9,6 @@ use super::blocks;
 use super::error::TrialError;
 use super::triggers::DueInjection;
 use crate::driver::Driver;
-
-/// How long the helper may take, which looks for commands every 200 us of the guest's time.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// A command that is given or waits to be.
 #[derive(Debug)]
@@ -28,8 +24,7 @@ struct PendingCommand {
 #[derive(Debug, Default)]
 pub struct Helper {
     waiting: VecDeque<PendingCommand>,
-    /// With when it was given.
-    under_way: Option<(PendingCommand, Instant)>,
+    under_way: Option<PendingCommand>,
     /// The number of the last command.
     number: u64,
 }
@@ -42,7 +37,7 @@ impl Helper {
 
     /// The injection whose command is under way.
     pub fn under_way(&self) -> Option<u32> {
-        self.under_way.as_ref().map(|(given, _)| given.due.spec)
+        self.under_way.as_ref().map(|given| given.due.spec)
     }
 
     /// Gives a command, or has it wait for those before it. `thread`: the one that it is for, if
@@ -82,7 +77,7 @@ impl Helper {
         shared
             .give_command(memory, self.number, words)
             .map_err(|_| TrialError::NoCommand(next.due.spec))?;
-        self.under_way = Some((next, Instant::now()));
+        self.under_way = Some(next);
         Ok(())
     }
 
@@ -91,7 +86,7 @@ impl Helper {
         &mut self,
         driver: &Driver,
     ) -> Result<Option<(DueInjection, VcpuPlace)>, TrialError> {
-        let Some((given, _)) = self.under_way.take() else {
+        let Some(given) = self.under_way.take() else {
             return Ok(None);
         };
         let spec = given.due.spec;
@@ -106,15 +101,5 @@ impl Helper {
             });
         }
         Ok(Some((given.due, given.place)))
-    }
-
-    /// Fails where the helper does not answer: it cannot be waited for.
-    pub fn check(&self) -> Result<(), TrialError> {
-        match &self.under_way {
-            Some((given, since)) if since.elapsed() > ANSWER_LIMIT => {
-                Err(TrialError::NoAnswer(given.due.spec))
-            }
-            _ => Ok(()),
-        }
     }
 }

@@ -251,11 +251,6 @@ impl<'p> Injector<'p> {
         Ok(driver.break_at_all(&arrivals.addresses(), &arrivals.data())?)
     }
 
-    /// Fails where the helper does not answer.
-    pub fn check_helper(&self) -> Result<(), TrialError> {
-        self.helper.check()
-    }
-
     /// Lets frozen vCPUs go on whose time is over. One that was to be thawed in time closes the
     /// injector, or fails the trial where the helper waits for it.
     pub fn thaw_late(&mut self, driver: &mut Driver) -> Result<(), TrialError> {

@@ -197,7 +197,6 @@ impl<'p> Trial<'p> {
 
     fn tick(&mut self) -> Result<(), TrialError> {
         self.injector.look(&mut self.driver)?;
-        self.injector.check_helper()?;
         self.driver.check_witness()?;
         if let Some(end) = self.driver.panicked() {
             self.end = Some(end);
