@@ -2,7 +2,7 @@
 //!
 //! A scenario with two vCPUs keeps little more than one CPU busy, as one with a single vCPU does, so each counts the same. The first worker
 //! prefers those with several vCPUs, so that hardly any other host makes their machines too, and the few of a kind of machine that hardly any other
-//! has: its host is the one that is kept. Results are told in the order of the library, and no worker runs far ahead of that.
+//! has: its host is the one that is kept. Results are told in the order of the library, and no worker looks far ahead of that.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
