@@ -207,9 +207,7 @@ pub enum ResolveError {
 fn sysctls(scenario: &Scenario) -> Vec<(String, String)> {
     let contexts = scenario.perf.max_contexts.as_ref();
     let contexts = contexts.map(|it| ("perf_event_max_contexts_per_stack", **it));
-    // perf reads all symbols of the kernel, three times, where it may. Nothing is needed of them.
-    let restrict = scenario.perf_tool.as_ref().map(|_| ("kptr_restrict", 2));
-    let all = contexts.into_iter().chain(restrict);
+    let all = contexts.into_iter();
     all.map(|(name, value)| (name.to_owned(), value.to_string()))
         .collect()
 }
