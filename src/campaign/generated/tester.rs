@@ -296,7 +296,8 @@ impl<'t> Bench<'t> {
         }
         let unit = RunUnit::whole(loaded, &trial);
         let gate = &self.tester.gate;
-        let (_beside, _alone) = match unit.has_several_vcpus() {
+        let runs_alone = unit.kind().is_some_and(|it| it.has_several_vcpus());
+        let (_beside, _alone) = match runs_alone {
             true => (None, gate.write().ok()),
             false => (gate.read().ok(), None),
         };

@@ -2,7 +2,8 @@
 //!
 //! A scenario with two vCPUs keeps little more than one CPU busy, as one with a single vCPU does, so each counts the same. The first worker
 //! prefers those with several vCPUs, so that hardly any other host makes their machines too, and the few of a kind of machine that hardly any other
-//! has: its host is the one that is kept. Results are told in the order of the library, and no worker looks far ahead of that.
+//! has: its host is the one that is kept. Results are told in the order of the library. A worker looks for what it prefers among the next few only,
+//! so that few results wait for those before them.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -38,7 +39,7 @@ fn jobs_for(cpus: u64, memory: &str) -> u64 {
     cpus.min(hosts).clamp(1, MOST)
 }
 
-/// Among how many scenarios a worker looks for one that it prefers: as many may wait to be told.
+/// Among how many of the scenarios that are left a worker looks for one that it prefers.
 const WINDOW: usize = 32;
 
 /// So many scenarios or more of a kind of machine are worth one on each host.
@@ -70,9 +71,9 @@ enum Turn {
 
 impl Turns {
     fn of(units: &[RunUnit<'_>]) -> Self {
-        let kinds: Vec<Option<MachineKind>> = units.iter().map(RunUnit::kind).collect();
+        let kinds = units.iter().map(RunUnit::kind);
         Self {
-            left: Mutex::new(preferred(&kinds, MachineKind::has_several_vcpus)),
+            left: Mutex::new(preferred(kinds, MachineKind::has_several_vcpus)),
         }
     }
 
@@ -100,9 +101,14 @@ impl Turns {
 }
 
 /// Who prefers which scenario, by the kinds of their machines; one that is not run has none.
-fn preferred<K: PartialEq>(kinds: &[Option<K>], has_several_vcpus: fn(&K) -> bool) -> Vec<Turn> {
-    let mut by_kind: Vec<(&K, Vec<usize>)> = Vec::new();
-    for (number, kind) in kinds.iter().enumerate() {
+fn preferred<K: PartialEq>(
+    kinds: impl Iterator<Item = Option<K>>,
+    has_several_vcpus: fn(&K) -> bool,
+) -> Vec<Turn> {
+    let mut turns = Vec::new();
+    let mut by_kind: Vec<(K, Vec<usize>)> = Vec::new();
+    for (number, kind) in kinds.enumerate() {
+        turns.push(Turn::Others);
         let Some(kind) = kind else {
             continue;
         };
@@ -112,10 +118,9 @@ fn preferred<K: PartialEq>(kinds: &[Option<K>], has_several_vcpus: fn(&K) -> boo
         }
     }
     let most = by_kind.iter().map(|(_, numbers)| numbers.len()).max();
-    let mut turns = vec![Turn::Others; kinds.len()];
     for (kind, numbers) in by_kind {
         let few = numbers.len() < FEW && Some(numbers.len()) < most;
-        let of_first = match few || has_several_vcpus(kind) {
+        let of_first = match few || has_several_vcpus(&kind) {
             true => numbers.len(),
             // What is kept then has a machine of each kind.
             false => 1,
@@ -247,7 +252,7 @@ mod tests {
         let mut kinds = vec![Some(1); FEW + 1];
         kinds.extend([Some(2); FEW]);
         kinds.extend([None, Some(3), Some(3)]);
-        let of_first: Vec<usize> = preferred(&kinds, |it| *it == 2)
+        let of_first: Vec<usize> = preferred(kinds.into_iter(), |it| *it == 2)
             .iter()
             .enumerate()
             .filter_map(|(number, turn)| (*turn == Turn::First).then_some(number))
@@ -258,7 +263,7 @@ mod tests {
             .chain(several)
             .chain([2 * FEW + 2, 2 * FEW + 3]);
         assert_eq!(of_first, expected.collect::<Vec<_>>());
-        assert!(preferred(&[Some(1), Some(1)], |_| false) == [Turn::First, Turn::Others]);
+        assert!(preferred([Some(1); 2].into_iter(), |_| false) == [Turn::First, Turn::Others]);
     }
 
     #[test]

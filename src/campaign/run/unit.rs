@@ -26,13 +26,8 @@ impl<'l> RunUnit<'l> {
         }
     }
 
-    /// Whether its machine has several vCPUs.
-    pub(in crate::campaign) fn has_several_vcpus(&self) -> bool {
-        self.plan.as_ref().is_ok_and(|plan| plan.vcpus > 1)
-    }
-
     /// The kind of its machine; none where it is not run.
-    pub(super) fn kind(&self) -> Option<MachineKind> {
+    pub(in crate::campaign) fn kind(&self) -> Option<MachineKind> {
         self.plan.as_ref().ok().map(MachineKind::of)
     }
 
