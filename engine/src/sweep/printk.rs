@@ -40,15 +40,20 @@ const FINALIZED: u64 = 2;
 const EMPTY_LINE: u64 = 3;
 const PAGE: u64 = 4096;
 
-/// The ring as it stood.
+/// How far the ring was written; nothing where it cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Printed {
-    /// Its guest-physical address, which lies in one page.
-    at: u64,
-    ring: Ring,
+pub(super) struct Printed(Option<Newest>);
+
+/// The newest message that a ring had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Newest {
+    /// The ring's guest-physical address, which lies in one page.
+    ring: u64,
+    /// The message's ID.
+    message: u64,
 }
 
-/// Its sizes, places and newest message.
+/// A ring's sizes, places and newest message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ring {
     descs: u64,
@@ -95,22 +100,26 @@ impl Printed {
         let at = vcpu.translate(ring)?;
         let at = at.filter(|at| at % PAGE + HEAD as u64 <= PAGE);
         let memory = driver.machine.memory();
-        Ok(at.and_then(|at| {
-            let ring = Ring::read(memory, at)?;
-            Some(Self { at, ring })
-        }))
+        Ok(Some(Self(at.and_then(|ring| {
+            let message = Ring::read(memory, ring)?.head;
+            Some(Newest { ring, message })
+        }))))
     }
 
     /// What was printed since, a line each as dmesg prints it: `<level>[seconds] text`. The vCPU
     /// must stand in the kernel. In front of them stands [`LOG_GAP`] if one of them cannot be read.
     pub(super) fn since(&self, driver: &mut Driver, index: u8) -> Result<String, SweepError> {
-        let ring = Ring::read(driver.machine.memory(), self.at);
-        let Some(ring) = ring.filter(|ring| ring.head != self.ring.head) else {
-            return Ok(String::new());
+        let memory = driver.machine.memory();
+        let now = { self.0 }.and_then(|then| Some((then.message, Ring::read(memory, then.ring)?)));
+        let Some((last, ring)) = now else {
+            return Ok(LOG_GAP.to_owned());
         };
+        if ring.head == last {
+            return Ok(String::new());
+        }
         let vcpu = driver.vcpu(index)?;
         let read = |address: u64, into: &mut [u8]| vcpu.read_virt(address, into).ok();
-        let (mut text, is_whole) = ring.since(self.ring.head, MAX_MESSAGES, &read);
+        let (mut text, is_whole) = ring.since(last, MAX_MESSAGES, &read);
         if !is_whole {
             text.insert_str(0, LOG_GAP);
         }
@@ -126,9 +135,8 @@ type ReadVirt<'a> = &'a dyn Fn(u64, &mut [u8]) -> Option<()>;
 pub fn printed(memory: &Memory, at: u64, read: ReadVirt<'_>) -> String {
     let ring = Ring::read(memory, at);
     let text = ring.map(|ring| {
-        let newest = MAX_MESSAGES.min(ring.count);
-        let behind = ring.head.wrapping_sub(newest);
-        ring.since(behind, newest, read).0
+        let before = ring.head.wrapping_sub(MAX_MESSAGES);
+        ring.since(before, MAX_MESSAGES, read).0
     });
     text.unwrap_or_default()
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use unwindlab_abi::{LOG_GAP, mark};
+use unwindlab_abi::mark;
 use unwindlab_oracle::trace::recording::{Injection, TrialEnd};
 use unwindlab_vmm::{Checkpoint, Run};
 
@@ -311,7 +311,6 @@ impl Worker<'_> {
         let witness = driver.end_trial_witness();
         let kernel_log = match &start.printed {
             Some(printed) => printed.since(driver, start.vcpu)?,
-            None if self.plan.trial.symbols.printk.is_some() => LOG_GAP.to_owned(),
             None => String::new(),
         };
         let console = driver.machine.console().since(self.walk.console);
