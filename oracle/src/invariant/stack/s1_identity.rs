@@ -312,16 +312,26 @@ mod tests {
         assert_eq!(found[0].instruction, Some(0x1004));
     }
 
+    /// The system call of the leaf.
+    const GETPPID: u64 = 110;
+
+    /// Thread 1001's system call on CPU 0, an NMI's request meanwhile on a CPU in a task, and what the thread is
+    /// told for it.
+    fn answered_in_system_call(number: u64, (cpu, tid): (u32, u32), frame0: u64) -> Kit {
+        let mut kit = Kit::new(2);
+        kit.thread(0, 1001);
+        kit.sys_enter_of(0, 1001, number);
+        kit.nmi(cpu, tid, C);
+        kit.sys_exit(0, 1001);
+        kit.deferred(0, 1001, C, &chain(frame0));
+        kit
+    }
+
     #[test]
     fn another_system_call_of_the_leaf_returns_elsewhere() {
         const MADVISE: u64 = 28;
-        for (number, wrong) in [(MADVISE, false), (110, true)] {
-            let mut kit = Kit::new(1);
-            kit.thread(0, 1001);
-            kit.sys_enter_of(0, 1001, number);
-            kit.nmi(0, 1001, C);
-            kit.sys_exit(0, 1001);
-            kit.deferred(0, 1001, C, &chain(0x1084));
+        for (number, wrong) in [(MADVISE, false), (GETPPID, true)] {
+            let kit = answered_in_system_call(number, (0, 1001), 0x1084);
             let fell = matches!(check("S1", &kit.trace()), Check::Violated(_));
             assert_eq!(fell, wrong, "{number}");
         }
@@ -330,12 +340,7 @@ mod tests {
     #[test]
     fn frame_0_is_where_the_system_call_returns() {
         for (frame0, right) in [(0x1080, true), (0x1084, false)] {
-            let mut kit = Kit::new(1);
-            kit.thread(0, 1001);
-            kit.sys_enter(0, 1001);
-            kit.nmi(0, 1001, C);
-            kit.sys_exit(0, 1001);
-            kit.deferred(0, 1001, C, &chain(frame0));
+            let kit = answered_in_system_call(GETPPID, (0, 1001), frame0);
             if right {
                 holds("S1", &kit);
             } else {
@@ -348,12 +353,7 @@ mod tests {
     #[test]
     fn a_request_of_another_task_is_in_no_system_call_of_this_one() {
         for (tid, wrong) in [(1001, true), (1002, false)] {
-            let mut kit = Kit::new(2);
-            kit.thread(0, 1001);
-            kit.sys_enter(0, 1001);
-            kit.nmi(1, tid, C);
-            kit.sys_exit(0, 1001);
-            kit.deferred(0, 1001, C, &chain(0x1084));
+            let kit = answered_in_system_call(GETPPID, (1, tid), 0x1084);
             let fell = matches!(check("S1", &kit.trace()), Check::Violated(_));
             assert_eq!(fell, wrong, "{tid}");
         }

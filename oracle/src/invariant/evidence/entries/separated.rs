@@ -208,12 +208,9 @@ impl<'t> Facts<'t> {
     pub fn free_returns(&self, task: Task, first: &Event, second: &Event) -> Option<usize> {
         let [i, j] = [first, second].map(|it| self.returns.before(it));
         let (i, j) = (i?, j?);
-        let kept_back = |number| {
-            self.kept_back
-                .get(&task)
-                .is_some_and(|it| it.contains(number))
-        };
-        let own = i < j && (kept_back(&i) || self.may_be_late(task, first));
+        let kept_back = self.kept_back.get(&task);
+        let kept_back = kept_back.is_some_and(|list| list.contains(&i));
+        let own = i < j && (kept_back || self.may_be_late(task, first));
         let list = self.free.get(&task).map_or(&[][..], Vec::as_slice);
         let [from, to] = [i.saturating_add(1), j].map(|end| list.partition_point(|&it| it < end));
         let others = to.saturating_sub(from);
