@@ -12,6 +12,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
@@ -58,11 +59,36 @@ fn a_window_of_three_instructions_is_found_on_the_stock_kernel() {
 #[test]
 fn the_window_is_the_same_finding_in_a_process_of_the_workload() {
     let sweep = ["sweep", "entry-exec", "--static"];
-    let output = unwindlab(&[sweep.as_slice(), &["--function", "do_syscall_64"]].concat());
+    let function = ["--function", "do_syscall_64", "--all"];
+    let output = unwindlab(&[sweep.as_slice(), &function].concat());
     let told = said(&output);
     assert!(output.status.success(), "{told}");
     let known = "expected-failure  C4 (F001) C7 (F001) M3 (F001)  at 3 of the points";
     assert!(told.contains(known), "{told}");
+}
+
+/// The places at which a sweep's finding is, from its report.
+fn places(told: &str) -> BTreeSet<&str> {
+    let mut lines = told
+        .lines()
+        .skip_while(|line| !line.starts_with("expected-failure  "));
+    let at = lines.find_map(|line| line.strip_prefix("  at "));
+    at.expect("places").split(' ').collect()
+}
+
+#[test]
+fn boundaries_that_the_next_one_stands_for_are_left_out() {
+    let function = ["sweep", "nmi-in-syscall", "--function", "do_syscall_64"];
+    let some = unwindlab(&function);
+    let every = unwindlab(&[function.as_slice(), &["--all"]].concat());
+    let (some, every) = (said(&some), said(&every));
+    println!("{some}{every}");
+    assert!(!some.contains("FAIL") && !every.contains("FAIL"));
+    let (few, all) = (places(&some), places(&every));
+    assert!(few.len() < all.len() && few.is_subset(&all), "{few:?}");
+    let more = number_before(&some, " more boundaries have the next one tried");
+    assert!(!every.contains(" more boundaries have"), "{every}");
+    assert_eq!(tried(&some) + more, tried(&every));
 }
 
 #[test]

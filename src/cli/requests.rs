@@ -31,6 +31,7 @@ pub(super) fn places(
         only: args.functions.clone(),
         nmi: args.nmi,
         once: args.once,
+        each: args.all,
         jobs: args.jobs,
         budget: args.budget.map(Duration::from_secs),
         part: args.resume.clone().map(|file| PartRequest {

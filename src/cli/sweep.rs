@@ -76,8 +76,10 @@ pub struct SweepArgs {
     /// NMIs that leave the machine in the same state are tried once for all.
     #[arg(long, requires = "scenario", help_heading = "Points")]
     pub pairs: bool,
-    /// With --pairs, try every pair, even where two first NMIs leave the machine in the same state.
-    #[arg(long, requires = "pairs", help_heading = "Points")]
+    /// Try every instruction, also before one that reads and writes registers only: an NMI there does
+    /// what one behind it does. With --pairs, every pair, even where two first NMIs leave the machine
+    /// in the same state.
+    #[arg(long, help_heading = "Points")]
     pub all: bool,
     /// Try each instruction only the first time that the path executes it.
     #[arg(long = "static", help_heading = "Points")]
@@ -215,6 +217,7 @@ fn set(args: &SweepArgs, context: Context<'_>, spinner: &Spinner) -> Result<u8, 
         jobs: args.jobs,
         budget: args.budget.map(Duration::from_secs),
         once: args.once,
+        each: args.all,
         witness: args.witness.choice(),
     };
     let (mut tried, mut elapsed, mut rows) = (0, Duration::ZERO, 0);
@@ -276,6 +279,7 @@ fn request(args: &SweepArgs, scenario: &Path) -> SweepRequest {
         [] => PointChoice::In {
             functions: args.functions.clone(),
             once: args.once,
+            each: args.all,
         },
         points => PointChoice::Numbered(points.to_vec()),
     };

@@ -10,7 +10,7 @@ use super::sweep_record::{
 use super::{Judge, Outcome, ScenarioResult};
 use serde::{Deserialize, Serialize};
 use unwindlab_engine::plan::Shard;
-use unwindlab_engine::plan::sweep::{Boundary, Point, Step, SweptTrial, boundaries};
+use unwindlab_engine::plan::sweep::{Boundary, Point, Step, SweptTrial, boundaries, covered};
 use unwindlab_oracle::invariant::{Check, EntryCode, Evidence};
 use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
 use unwindlab_oracle::trace::{LabLog, Trace};
@@ -192,6 +192,12 @@ impl<'a> Verdicts<'a> {
         self.tried.iter().map(|point| point.number).collect()
     }
 
+    /// The same, and those for which one of them stands.
+    #[must_use]
+    pub fn covered(&self) -> BTreeSet<u32> {
+        covered(&self.path, self.numbers())
+    }
+
     /// Adds what an earlier sweep found. Its points get their numbers in this path; points that are
     /// not on this path keep their old numbers.
     pub fn resume(&mut self, record: SweepRecord) {
@@ -258,7 +264,7 @@ impl<'a> Verdicts<'a> {
 
     fn recorded_path(&self, choice: &SweepChoice, release: &str) -> RecordedPath {
         let boundaries = boundaries(&self.path);
-        let chosen = choice.points.of(&boundaries).into_iter();
+        let chosen = choice.points.of(&self.path).into_iter();
         let failed = self.failures.values().flat_map(|it| &it.points);
         let failed = failed.flat_map(|it| [Some(it.at), it.then.map(|then| then.at)]);
         let unmade = self.missed.iter().map(|it| it.at);
@@ -272,6 +278,9 @@ impl<'a> Verdicts<'a> {
         RecordedPath {
             release: release.to_owned(),
             instructions: self.path.iter().map(|it| it.rip).collect(),
+            local: { (0..).zip(&self.path) }
+                .filter_map(|(number, it)| it.local.then_some(number))
+                .collect(),
             chosen: chosen
                 .filter_map(|it| boundaries.get(it as usize).copied())
                 .collect(),

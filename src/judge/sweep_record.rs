@@ -11,7 +11,7 @@ use unwindlab_engine::plan::Shard;
 use unwindlab_engine::plan::sweep::{Boundary, Point, Points, Tried};
 
 /// Version of the file format; raised with each change.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// An unfinished sweep, as a file (JSON).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +64,8 @@ pub struct RecordedPath {
     pub release: String,
     /// The instruction of each boundary.
     pub instructions: Vec<u64>,
+    /// Numbers of the boundaries whose instruction is [local](unwindlab_engine::plan::sweep::Step::local).
+    pub local: BTreeSet<u32>,
     /// The boundaries to try in all parts together.
     pub chosen: Vec<Boundary>,
     /// Names of the code of path and failures, by where it begins.
@@ -203,7 +205,7 @@ impl SweepChoice {
             (self.program != other.program, "build of unwindlab"),
             (
                 self.points != other.points,
-                "choice of --function or --static",
+                "choice of --function, --static or --all",
             ),
             (
                 self.second != other.second,
@@ -299,6 +301,7 @@ mod tests {
             path: RecordedPath {
                 release: "7.3".to_owned(),
                 instructions: vec![0xffff_ffff_8100_0000],
+                local: [0].into(),
                 chosen: vec![point.at],
                 names: [(0xffff_ffff_8000_0000, "f".to_owned())].into(),
             },

@@ -113,6 +113,7 @@ mod tests {
             task: 1,
             user,
             reach: Reach::Stepped,
+            local: false,
             clock: None,
         }
     }

@@ -101,6 +101,7 @@ mod tests {
             task: 1,
             user: false,
             reach: Reach::Stepped,
+            local: false,
             clock: None,
         };
         let path = [step(0), step(1), step(1), step(3), step(9)];

@@ -112,7 +112,7 @@ pub fn what(symptom: &SweepSymptom) -> String {
 /// A table of the functions on the path: instructions, how many of them were tried, executions.
 fn coverage(verdicts: &Verdicts<'_>, names: Names<'_>) -> String {
     let mut functions: BTreeMap<String, (BTreeSet<u64>, BTreeSet<u64>, usize)> = BTreeMap::new();
-    let numbers = verdicts.numbers();
+    let numbers = verdicts.covered();
     for (point, step) in (0_u32..).zip(verdicts.path()) {
         if step.user {
             continue;
@@ -187,6 +187,14 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
     );
     if verdicts.before > 0 {
         let _ = writeln!(out, "{} of them in earlier sweeps", verdicts.before);
+    }
+    let stood_for = verdicts.covered().len() - verdicts.numbers().len();
+    if stood_for > 0 && verdicts.pairs.is_none() {
+        let _ = writeln!(
+            out,
+            "{stood_for} more boundaries have the next one tried in their place, since what is executed between \
+             them reads and writes registers only (--all tries them, too)",
+        );
     }
     if let Some(pairs) = &verdicts.pairs {
         let _ = writeln!(

@@ -92,6 +92,7 @@ fn path() -> Vec<Step> {
         task: 1,
         user: false,
         reach: Reach::Stepped,
+        local: false,
         clock: None,
     };
     (0..LENGTH).map(step).collect()

@@ -33,6 +33,7 @@ impl Followed {
             task: driver.current_task(self.vcpu)?,
             user: place.cpl == 3,
             reach,
+            local: false,
             clock: None,
         })
     }

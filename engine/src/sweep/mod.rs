@@ -20,6 +20,7 @@ mod entry;
 mod error;
 mod follow;
 mod guest;
+mod local;
 mod pairs;
 mod passing;
 pub mod printk;

@@ -13,7 +13,7 @@ use super::progress::Progress;
 use super::track::{STRIDE, Track};
 use super::trial::{Approach, TRIES};
 use super::worker::{Nmis, Worker};
-use crate::plan::sweep::{Boundary, Message, Pairs, Point, Reach, SecondNmi, boundaries};
+use crate::plan::sweep::{Boundary, Message, Pairs, Point, Reach, SecondNmi, Step, boundaries};
 
 /// The instruction `sti`.
 const STI: u8 = 0xfb;
@@ -24,7 +24,7 @@ impl Worker<'_> {
     /// All pairs, together with the other machines.
     pub(super) fn pairs(&mut self, pairs: &Pairs) -> Result<(), SweepError> {
         let mut track = self.whole();
-        let wanted = self.plan.points.of(&self.common.boundaries);
+        let wanted = self.plan.points.of(self.common.path.iter());
         let mut firsts = Vec::new();
         for number in wanted {
             if self.may_be_first(&track, number)? {
@@ -120,8 +120,9 @@ impl Worker<'_> {
     fn near_ones(&self, track: &Track, number: u32, pairs: &Pairs) -> Vec<(u32, Boundary, Nmis)> {
         let next = track.after(number);
         let steps = [Some(number), next].into_iter().flatten();
-        let path = boundaries(steps.filter_map(|it| track.step(it)));
-        let wanted = pairs.points.of(&path);
+        let steps: Vec<&Step> = steps.filter_map(|it| track.step(it)).collect();
+        let path = boundaries(steps.iter().copied());
+        let wanted = pairs.points.of(steps);
         let all = [Some(Nmis::Two), next.map(Nmis::AndAt)];
         (0..)
             .zip(path)
@@ -157,8 +158,9 @@ impl Worker<'_> {
         let Some(mut changed) = changed else {
             return self.miss(Point::single(number, at));
         };
-        let path = boundaries([first].into_iter().chain(changed.path.iter()));
-        let seconds = pairs.points.of(&path);
+        let steps = || [first].into_iter().chain(changed.path.iter());
+        let path = boundaries(steps());
+        let seconds = pairs.points.of(steps());
         if !self.tell(Message::Changed {
             trials: seconds.len() as u64,
             pairs: self.stands_for(track, number, &changed, pairs),
@@ -255,8 +257,8 @@ impl Worker<'_> {
         let all = [number].into_iter().chain(alike);
         all.map(|first| {
             let before = (first..=number).filter_map(|it| track.step(it));
-            let path = boundaries(before.chain(changed.path.iter()));
-            pairs.points.of(&path).len() as u64
+            let path = before.chain(changed.path.iter());
+            pairs.points.with_alike(path).len() as u64
         })
         .sum()
     }

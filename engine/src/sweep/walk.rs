@@ -1,6 +1,6 @@
 //! From the beginning of a path, step by step, to its end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::Instant;
 
@@ -9,6 +9,7 @@ use unwindlab_vmm::{Machine, Run};
 use super::error::{NoPath, Phase, SweepError};
 use super::follow::{Followed, unmarked};
 use super::guest::LEG;
+use super::local;
 use super::progress::Progress;
 use super::start::PathStart;
 use super::user::waiting;
@@ -140,6 +141,7 @@ impl Walk {
         let mut path = vec![followed.here(&mut self.driver, Reach::Stepped)?];
         let mut legs = Legs::default();
         let mut plain = BTreeSet::new();
+        let mut locals = BTreeMap::new();
         while let Some(&last) = path.last() {
             // With an interrupt that waits, the task enters the kernel again before its next
             // instruction.
@@ -154,9 +156,14 @@ impl Walk {
                 false => followed.next(&mut self.driver, last)?,
             };
             let is_over = legs.in_user_mode > 0 && legs.arrivals >= plan.arrivals;
-            let Some(next) = next.filter(|next| !is_over || next.user) else {
+            let Some(mut next) = next.filter(|next| !is_over || next.user) else {
                 break;
             };
+            if !next.user {
+                let vcpu = self.driver.vcpu(self.start.vcpu)?;
+                let known = locals.entry(next.rip);
+                next.local = *known.or_insert_with(|| local::at(&vcpu, next.rip));
+            }
             path.push(next);
             progress.step()?;
             if path.len() > plan.longest as usize {

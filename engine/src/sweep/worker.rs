@@ -76,7 +76,7 @@ impl<'p> Worker<'p> {
     /// Stretches of [`STRIDE`] boundaries go to whoever is free.
     fn singles(&mut self) -> Result<(), SweepError> {
         let mut track = self.whole();
-        let points = self.plan.own(&self.common.boundaries);
+        let points = self.plan.own(&self.common.path);
         while let Some(stretch) = self.common.singles.take(STRIDE, track.len()) {
             for &number in points.iter().filter(|it| stretch.contains(*it)) {
                 let Some(&at) = self.common.boundaries.get(number as usize) else {

@@ -142,6 +142,7 @@ mod tests {
             task: 1,
             user,
             reach: Reach::Stepped,
+            local: false,
             clock: None,
         };
         // NMI, the place, the rest of the kernel, an interrupt that waits, its handler, the signal's, the kernel, back.

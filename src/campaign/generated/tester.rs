@@ -390,6 +390,7 @@ impl<'t> Bench<'t> {
             jobs: 2,
             budget: None,
             once: true,
+            each: false,
             witness: None,
         };
         let mut request = sweep.request(&set, Some(time));
@@ -397,6 +398,7 @@ impl<'t> Bench<'t> {
         request.points = PointChoice::In {
             functions: functions.to_vec(),
             once: true,
+            each: false,
         };
         let context = self.tester.context;
         let host = &mut self.sweep_host;

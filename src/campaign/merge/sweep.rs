@@ -285,14 +285,15 @@ fn sums(counts: impl Iterator<Item = BTreeMap<String, u32>>) -> BTreeMap<String,
 }
 
 fn steps(path: &RecordedPath) -> Vec<Step> {
-    let step = |rip: &u64| Step {
+    let step = |(number, rip): (u32, &u64)| Step {
         rip: *rip,
         task: 0,
         user: *rip < KERNEL,
         reach: Reach::default(),
+        local: path.local.contains(&number),
         clock: None,
     };
-    path.instructions.iter().map(step).collect()
+    (0..).zip(&path.instructions).map(step).collect()
 }
 
 /// The report of a merged record, which lacks this.

@@ -43,6 +43,8 @@ pub struct PlacesRequest {
     pub nmi: bool,
     /// In those sweeps, try each instruction only the first time that it is executed.
     pub once: bool,
+    /// In those sweeps, also try the boundaries for which the next one stands.
+    pub each: bool,
     /// Machines that work side by side in those sweeps.
     pub jobs: u32,
     /// The time for trials, if it is limited.

@@ -103,6 +103,7 @@ fn one(
         points: PointChoice::In {
             functions: Vec::new(),
             once: request.once,
+            each: request.each,
         },
         options: SweepOptions {
             jobs: request.jobs.max(1),

@@ -11,7 +11,7 @@ use crate::host::provider::TestKernel;
 use crate::judge::sweep::{PairCounts, RecordOf, Verdicts};
 use crate::judge::sweep_record::{SweepChoice, SweepIdentity, SweepRecord};
 use crate::report::output_file::OutputFile;
-use unwindlab_engine::plan::sweep::{Effort, Message, Step, SweepPlan, SweptTrial, boundaries};
+use unwindlab_engine::plan::sweep::{Effort, Message, Step, SweepPlan, SweptTrial};
 use unwindlab_oracle::trace::recording::Recording;
 
 /// Time between two writings of the file for a later sweep.
@@ -135,7 +135,7 @@ impl<'a, 't> Collector<'a, 't> {
     }
 
     fn begin(&mut self, common: Recording, path: Vec<Step>) {
-        self.chosen = self.plan.own(&boundaries(&path)).len();
+        self.chosen = self.plan.own(&path).len();
         let judge = self.context.judge(self.kernel.symbols(), false);
         let mut verdicts = Verdicts::new(judge, common, path);
         if let Some(record) = self.resume.as_mut().and_then(|resume| resume.record.take()) {

@@ -187,16 +187,22 @@ fn points(
 ) -> Result<(Points, Points), SweepRequestError> {
     let symbols = kernel.symbols();
     Ok(match &request.points {
-        PointChoice::In { functions, once } => {
+        PointChoice::In {
+            functions,
+            once,
+            each,
+        } => {
             let mut ranges = Vec::new();
             for name in functions {
                 ranges.extend(code_of(name, symbols)?);
             }
-            let chosen = Points::In {
-                functions: (!ranges.is_empty()).then_some(ranges),
+            let chosen = |each| Points::In {
+                functions: (!ranges.is_empty()).then(|| ranges.clone()),
                 once: *once,
+                each,
             };
-            (chosen.clone(), chosen)
+            // Of pairs, first NMIs are compared by what they leave behind.
+            (chosen(*each || request.pairs.is_some()), chosen(*each))
         }
         PointChoice::Numbered(points) => {
             let seconds: Vec<u32> = points.iter().filter_map(|point| point.second).collect();
@@ -207,6 +213,7 @@ fn points(
                 true => Points::In {
                     functions: None,
                     once: false,
+                    each: true,
                 },
                 false => Points::These(seconds),
             };
@@ -243,6 +250,7 @@ fn replayed(
         false => Points::In {
             functions: Some(code),
             once: false,
+            each: true,
         },
     })
 }

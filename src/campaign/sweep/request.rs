@@ -108,6 +108,8 @@ pub enum PointChoice {
         functions: Vec<String>,
         /// Each instruction only the first time that it is executed.
         once: bool,
+        /// Also those for which the next one stands.
+        each: bool,
     },
     /// These points.
     Numbered(Vec<PointNumber>),
@@ -211,6 +213,7 @@ impl Default for PointChoice {
         Self::In {
             functions: Vec::new(),
             once: false,
+            each: false,
         }
     }
 }

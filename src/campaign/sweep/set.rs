@@ -49,6 +49,8 @@ pub struct SetRequest {
     pub budget: Option<Duration>,
     /// Each instruction of each path only the first time that it is executed.
     pub once: bool,
+    /// Also the boundaries for which the next one stands.
+    pub each: bool,
     /// Whether returns to user mode are noted; `None`: as each scenario says.
     pub witness: Option<bool>,
 }
@@ -114,6 +116,7 @@ impl SetSweep {
             points: PointChoice::In {
                 functions: Vec::new(),
                 once: self.once || of.once,
+                each: of.each,
             },
             options: SweepOptions {
                 jobs: of.jobs,

@@ -44,6 +44,7 @@ fn path() -> Message {
         task: 1,
         user: false,
         reach: Reach::Stepped,
+        local: false,
         clock: None,
     };
     Message::Path {
@@ -266,6 +267,7 @@ fn a_wrong_request_is_known_before_a_host_is_started() {
     let nowhere = PointChoice::In {
         functions: vec!["nowhere".to_owned()],
         once: false,
+        each: false,
     };
     for (request, words) in [
         (of(folder.path().to_owned()), "a sweep is of one scenario"),

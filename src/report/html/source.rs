@@ -37,7 +37,7 @@ pub(super) fn files(
     let Some(lines) = lines else {
         return Vec::new();
     };
-    let covered = by_line(verdicts.path(), &verdicts.numbers(), lines);
+    let covered = by_line(verdicts.path(), &verdicts.covered(), lines);
     let files = covered.iter().map(|file| shown(file, failing, lines));
     files.collect()
 }

@@ -59,6 +59,8 @@ struct Page<'a> {
     path: Path,
     /// Trials of each boundary, as runs: how many trials, how many boundaries.
     trials: Vec<(u32, u32)>,
+    /// Boundaries that were not tried and for which the next one stands.
+    alike: BTreeSet<u32>,
     failures: Vec<Shown<'a>>,
     /// Numbers of boundaries that were to be tried and were not, or whose trials do not agree or are not decided.
     missed: Vec<u32>,
@@ -129,6 +131,7 @@ impl SweepReport {
             }),
             path: Path::of(verdicts.path(), names),
             trials: runs(verdicts.path().len(), &verdicts.tried),
+            alike: &verdicts.covered() - &verdicts.numbers(),
             failures: failures
                 .map(|(symptom, it)| self.shown(symptom, it))
                 .collect(),

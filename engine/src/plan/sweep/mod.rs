@@ -12,7 +12,7 @@ use super::{Shard, TrialPlan};
 
 pub use beginning::{Beginning, Made};
 pub use message::{Effort, Message, SweptTrial};
-pub use points::{Boundary, Point, Points, Reach, SecondNmi, Step, Tried, boundaries};
+pub use points::{Boundary, Point, Points, Reach, SecondNmi, Step, Tried, boundaries, covered};
 
 /// A sweep with everything resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,9 +65,10 @@ impl SweepPlan {
 
     /// Numbers of the boundaries of a path that this part tries; of pairs, those for the first NMI.
     #[must_use]
-    pub fn own(&self, path: &[Boundary]) -> Vec<u32> {
+    pub fn own(&self, path: &[Step]) -> Vec<u32> {
+        let all = boundaries(path);
         let mut numbers = self.points.of(path);
-        numbers.retain(|number| self.is_own(path, *number));
+        numbers.retain(|number| self.is_own(&all, *number));
         numbers
     }
 

@@ -18,6 +18,10 @@ pub struct Step {
     /// How the CPU comes here from the boundary before.
     #[serde(default)]
     pub reach: Reach,
+    /// Whether the next instruction is the kernel's, and reads and writes general registers and arithmetic
+    /// flags only: an NMI before it does what one behind it does.
+    #[serde(default)]
+    pub local: bool,
     /// The time stamp that the instruction before read, if it read one. Who tries the path again has
     /// it read the same.
     #[serde(skip)]
@@ -135,6 +139,8 @@ pub enum Points {
         functions: Option<Vec<Range<u64>>>,
         /// Only the first boundary at each address.
         once: bool,
+        /// Also those for which the next one stands ([`Step::local`]).
+        each: bool,
     },
     /// One boundary: the n-th time that the path comes to one of these addresses.
     At {
@@ -150,11 +156,26 @@ pub enum Points {
 impl Points {
     /// Numbers of the boundaries to try.
     #[must_use]
-    pub fn of(&self, path: &[Boundary]) -> Vec<u32> {
+    pub fn of<'a>(&self, path: impl IntoIterator<Item = &'a Step>) -> Vec<u32> {
+        let path: Vec<&Step> = path.into_iter().collect();
+        let mut chosen = self.with_alike(path.iter().copied());
+        if let Self::In { each: false, .. } = self {
+            let all: BTreeSet<u32> = chosen.iter().copied().collect();
+            let stands = |number: u32| all.contains(&number) && is_like_next(&path, number - 1);
+            chosen.retain(|number| !stands(number + 1));
+        }
+        chosen
+    }
+
+    /// The same with those for which others stand.
+    #[must_use]
+    pub fn with_alike<'a>(&self, path: impl IntoIterator<Item = &'a Step>) -> Vec<u32> {
         let mut seen = BTreeSet::new();
         let mut times = 0;
         let mut is_chosen = |number: u32, rip: u64| match self {
-            Self::In { functions, once } => {
+            Self::In {
+                functions, once, ..
+            } => {
                 let within = |ranges: &Vec<Range<u64>>| ranges.iter().any(|it| it.contains(&rip));
                 functions.as_ref().is_none_or(within) && (!once || seen.insert(rip))
             }
@@ -169,8 +190,100 @@ impl Points {
         };
         (0..)
             .zip(path)
-            .filter(|(number, boundary)| is_chosen(*number, boundary.rip))
+            .filter(|(number, step)| is_chosen(*number, step.rip))
             .map(|(number, _)| number)
             .collect()
+    }
+}
+
+/// Whether an NMI at this boundary of a path does what one at the next boundary does.
+fn is_like_next(path: &[&Step], number: u32) -> bool {
+    let number = number as usize;
+    match (path.get(number), path.get(number + 1)) {
+        (Some(this), Some(next)) => this.local && !next.user && next.reach == Reach::Stepped,
+        _ => false,
+    }
+}
+
+/// Numbers of the boundaries that were tried, and of those for which one of them stands.
+#[must_use]
+pub fn covered(path: &[Step], tried: BTreeSet<u32>) -> BTreeSet<u32> {
+    let path: Vec<&Step> = path.iter().collect();
+    let mut covered = tried;
+    let last = covered.last().copied().unwrap_or_default();
+    for number in (0..last).rev() {
+        if covered.contains(&(number + 1)) && is_like_next(&path, number) {
+            covered.insert(number);
+        }
+    }
+    covered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EACH: Points = Points::In {
+        functions: None,
+        once: false,
+        each: true,
+    };
+
+    fn all_but_alike() -> Points {
+        Points::In {
+            functions: None,
+            once: false,
+            each: false,
+        }
+    }
+
+    fn path(local: &[bool]) -> Vec<Step> {
+        let step = |(number, local): (u64, &bool)| Step {
+            rip: 0x1000 + number,
+            task: 1,
+            user: false,
+            reach: Reach::Stepped,
+            local: *local,
+            clock: None,
+        };
+        (0..).zip(local).map(step).collect()
+    }
+
+    #[test]
+    fn the_last_of_a_run_stands_for_all_of_it() {
+        let path = path(&[true, true, false, true, false, false]);
+        assert_eq!(all_but_alike().of(&path), [2, 4, 5]);
+        assert_eq!(EACH.of(&path), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(all_but_alike().with_alike(&path), EACH.of(&path));
+        let covered = covered(&path, [2, 5].into());
+        assert_eq!(covered, [0, 1, 2, 5].into(), "4 was not tried");
+    }
+
+    #[test]
+    fn one_that_is_not_chosen_or_not_stepped_to_stands_for_none() {
+        let mut path = path(&[true; 6]);
+        path[2].reach = Reach::Returned;
+        path[4].user = true;
+        assert_eq!(all_but_alike().of(&path), [1, 3, 5]);
+        let only = Points::In {
+            functions: Some(vec![0x1000..0x1001, 0x1004..0x1005]),
+            once: false,
+            each: false,
+        };
+        assert_eq!(only.of(&path), [0, 4]);
+        assert_eq!(Points::These(vec![0, 1]).of(&path), [0, 1], "as named");
+    }
+
+    #[test]
+    fn of_each_instruction_the_first_time_counts() {
+        let mut path = path(&[true, false, true, false]);
+        path[2].rip = path[0].rip;
+        path[3].rip = path[1].rip;
+        let once = Points::In {
+            functions: None,
+            once: true,
+            each: false,
+        };
+        assert_eq!(once.of(&path), [1]);
     }
 }

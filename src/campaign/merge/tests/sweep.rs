@@ -57,6 +57,7 @@ pub(super) fn part(number: u32, of: u32) -> SweepRecord {
             points: Points::In {
                 functions: None,
                 once: false,
+                each: false,
             },
             second: None,
             witness: None,
@@ -64,6 +65,7 @@ pub(super) fn part(number: u32, of: u32) -> SweepRecord {
         path: RecordedPath {
             release: "7.3".to_owned(),
             instructions: all.clone().map(|it| it.rip).collect(),
+            local: [].into(),
             chosen: all.collect(),
             names: [(1 << 63, "f".to_owned())].into(),
         },

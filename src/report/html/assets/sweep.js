@@ -10,6 +10,8 @@ for (const failure of data.failures) {
 }
 const missed = new Set(data.missed), unsteady = new Set(data.unsteady);
 const classes = Array.from(steps, (_, at) => bad[at] ? "bad" : known[at] ? "known" : missed.has(at) || unsteady.has(at) ? "untested" : tried[at] ? "good" : "none");
+/* Where the next boundary stands for one, its class is the next one's. */
+for (const at of data.alike.toReversed()) if (classes[at] === "none") classes[at] = classes[at + 1];
 const NAMES = { bad: "✗ fails", known: "≈ finding", untested: "? not steady, or not reached", good: "✓ passes", none: "· not tried" };
 const SHORT = { bad: "✗", known: "≈", untested: "?", good: "✓", none: "·" };
 
@@ -112,7 +114,7 @@ function failureCard(failure, index) {
       failure.first && failure.first[1].map((it) => card(it, failure.known || it.finding !== null))));
 }
 
-const summary = `${data.tried.toLocaleString("en")} trials at ${count(classes.filter((it) => it !== "none").length, "point")} of a path of ${number.toLocaleString("en")} boundaries: ` +
+const summary = `${data.tried.toLocaleString("en")} trials at ${count(tried.filter((it) => it).length, "point")} of a path of ${number.toLocaleString("en")} boundaries${data.alike.length ? `, which stand for ${data.alike.length.toLocaleString("en")} more` : ""}: ` +
   `${data.passed} passed, ${count(data.failures.length, "distinct failure")}; ${data.seconds.toFixed(1)} s${data.cut ? `; ${data.cut}` : ""}`;
 const legend_ = el("p", { class: "row dim" }, RANK.toReversed().map((kind) => el("span", {}, el("span", { class: `swatch sw-${kind}` }), ` ${NAMES[kind]} ${classes.filter((it) => it === kind).length}`)));
 const found = groups();
