@@ -9,7 +9,7 @@ use unwindlab_vmm::Run;
 
 use super::clock;
 use super::error::{NoPath, Phase, SweepError};
-use super::guest::{LEG, THREAD, stands};
+use super::guest::{LEG, THREAD, stands, without_ticks};
 use super::user;
 use crate::driver::{Driver, Happening};
 use crate::plan::sweep::{Reach, Step};
@@ -70,7 +70,10 @@ impl Followed {
     /// Lets others run until the task stands at the instruction at which it was found to be no
     /// longer current: behind the write to `current_task` in `__switch_to()`, where each task comes
     /// by on its way out and on its way back. False where it does not come back.
+    /// A tick that waits by then, since single steps take long, would run others that do not run when the
+    /// same way is gone again.
     pub(super) fn come_back(self, driver: &mut Driver, rip: u64) -> Result<bool, SweepError> {
+        without_ticks(driver)?;
         driver.break_at(&[rip])?;
         driver.start()?;
         let until = Instant::now() + AWAY;

@@ -8,7 +8,7 @@ use unwindlab_vmm::{Checkpoint, Run};
 
 use super::error::{Phase, SweepError};
 use crate::driver::{Driver, Happening};
-use crate::plan::sweep::SweepPlan;
+use crate::plan::sweep::{Made, SweepPlan};
 
 /// The workload thread whose path is swept.
 pub(super) const THREAD: u32 = 0;
@@ -95,13 +95,31 @@ pub(super) fn checkpoint(driver: &mut Driver) -> Result<Checkpoint, SweepError> 
     Ok(driver.machine.checkpoint()?)
 }
 
-/// Makes the ticks of a guest that stands still late, for what is done with it next. A trial takes
-/// about as long as it is from one tick to the next: each would have one or two, which take a third
-/// of its time and would mask a missing self-IPI. What waits for a timer waits so much longer.
-pub(super) fn without_ticks(driver: &mut Driver) -> Result<(), SweepError> {
+/// The same of a guest in which the interrupt of this vector was just made, which may be a tick's.
+pub(super) fn checkpoint_behind(driver: &mut Driver, made: Made) -> Result<Checkpoint, SweepError> {
+    if !made.is_tick() {
+        return checkpoint(driver);
+    }
     driver.machine.pause_all()?;
     driver.machine.postpone_timers(TICKS_LATE)?;
+    Ok(driver.machine.checkpoint()?)
+}
+
+/// Makes the ticks of a guest that stands still late, for what is done with it next. A trial takes
+/// about as long as it is from one tick to the next: each would have one or two, which take a third
+/// of its time and would mask a missing self-IPI. What waits for a timer waits so much longer. One
+/// that waits already, since single steps hold interrupts back, comes as late.
+pub(super) fn without_ticks(driver: &mut Driver) -> Result<(), SweepError> {
+    driver.machine.pause_all()?;
+    for vcpu in 0..driver.machine.vcpu_count() {
+        without_tick(driver, vcpu)?;
+    }
     Ok(())
+}
+
+/// The same of a vCPU that stands still.
+pub(super) fn without_tick(driver: &mut Driver, vcpu: u8) -> Result<(), SweepError> {
+    Ok(driver.vcpu(vcpu)?.take_back_timer(TICKS_LATE)?)
 }
 
 /// The stack of an NMI whose handler is about to begin with this stack pointer.

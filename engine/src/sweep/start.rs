@@ -15,7 +15,7 @@ use unwindlab_abi::mark;
 use super::entry::before_entry;
 use super::error::{Phase, SweepError};
 use super::follow::Followed;
-use super::guest::{Injected, LEG, THREAD, checkpoint, nmi, nmi_stack, pass, without_ticks};
+use super::guest::{Injected, LEG, THREAD, checkpoint_behind, nmi, nmi_stack, pass, without_ticks};
 use super::printk::Printed;
 use super::progress::Progress;
 use super::user::gate;
@@ -215,7 +215,7 @@ impl PathStart {
             made,
             iteration: number,
             printed: Printed::of(driver, vcpu, plan.trial.symbols.printk)?,
-            behind: checkpoint(driver)?,
+            behind: checkpoint_behind(driver, plan.made)?,
             console,
             session: driver.session.clone(),
             rings: outputs.rings,

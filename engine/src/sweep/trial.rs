@@ -8,7 +8,7 @@ use unwindlab_vmm::{Checkpoint, Run};
 
 use super::engine::FromWorker;
 use super::error::{Phase, SweepError};
-use super::guest::{Injected, THREAD, checkpoint, nmi, pass};
+use super::guest::{Injected, THREAD, checkpoint, nmi, pass, without_tick};
 use super::passing::{Passing, Passings};
 use super::track::{PathCheckpoint, STRIDE, Track};
 use super::tries::Tries;
@@ -149,7 +149,11 @@ impl Worker<'_> {
             Some(rip) if how == Approach::Breakpoint => {
                 let way = track.path.get(from.at as usize..=point as usize);
                 match way.and_then(|way| hits(way, rip)) {
-                    Some(hits) => self.walk.run_to_hit(rip, hits),
+                    Some(hits) => {
+                        // A breakpoint that was passed unnoticed would be met in another entry.
+                        let left = track.step(track.user_mode).filter(|it| it.user);
+                        self.walk.run_to_hit(rip, hits, left.map(|it| it.rip))
+                    }
                     None => self.walk.along(track.steps(from.at, point)),
                 }
             }
@@ -274,6 +278,9 @@ impl Worker<'_> {
         let spec = u32::try_from(self.plan.trial.injections.len()).unwrap_or(u32::MAX);
         let start = &self.walk.start;
         let of = Injected::of(self.plan, start.iteration);
+        if !self.plan.made.is_tick() {
+            without_tick(&mut self.walk.driver, start.vcpu)?;
+        }
         let made = nmi(&mut self.walk.driver, start.vcpu, spec, of)?;
         let rsp = self.walk.driver.vcpu(start.vcpu)?.regs()?.rsp;
         Ok(Injection {

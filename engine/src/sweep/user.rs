@@ -8,6 +8,7 @@ use unwindlab_vmm::VcpuHandle;
 
 use super::error::SweepError;
 use crate::driver::{Driver, word};
+use crate::plan::sweep::TICK;
 
 /// Targets of `syscall` in 64-bit and in 32-bit code, and of `sysenter`.
 const MSR_LSTAR: u32 = 0xc000_0082;
@@ -17,8 +18,6 @@ const MSR_SYSENTER_EIP: u32 = 0x176;
 const LONGEST: usize = 15;
 const TRAP_FLAG: u64 = 1 << 8;
 const INTERRUPT_FLAG: u64 = 1 << 9;
-/// `LOCAL_TIMER_VECTOR` (arch/x86/include/asm/irq_vectors.h).
-const TICK: u8 = 0xec;
 /// Vectors of exceptions.
 const DEBUG: u8 = 1;
 const BREAKPOINT: u8 = 3;

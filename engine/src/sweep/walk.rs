@@ -221,10 +221,16 @@ impl Walk {
         Ok(false)
     }
 
-    /// Goes on to an instruction, and so many times in all; whether it came there.
-    pub(super) fn run_to_hit(&mut self, rip: u64, hits: usize) -> Result<bool, SweepError> {
+    /// Goes on to an instruction, and so many times in all; whether it came there, and not to this other one
+    /// before.
+    pub(super) fn run_to_hit(
+        &mut self,
+        rip: u64,
+        hits: usize,
+        not: Option<u64>,
+    ) -> Result<bool, SweepError> {
         for _ in 0..hits {
-            if !self.run_to(rip)? {
+            if !self.run_to_one_of(&[Some(rip), not])? || self.rip()? != rip {
                 return Ok(false);
             }
         }
@@ -234,7 +240,12 @@ impl Walk {
     /// Goes on to an instruction, as the path's task; whether it came there. (An interrupt on the
     /// way may return to it past the breakpoint: TCG pushes RF with one.)
     pub(super) fn run_to(&mut self, rip: u64) -> Result<bool, SweepError> {
-        self.driver.break_at(&[rip])?;
+        self.run_to_one_of(&[Some(rip), None])
+    }
+
+    fn run_to_one_of(&mut self, places: &[Option<u64>; 2]) -> Result<bool, SweepError> {
+        let places: Vec<u64> = places.iter().copied().flatten().collect();
+        self.driver.break_at(&places)?;
         self.driver.resume(self.start.vcpu, Run::Continue)?;
         let until = Instant::now() + LEG;
         loop {
@@ -246,7 +257,10 @@ impl Walk {
                 }
                 Happening::Breakpoint { .. } => return Ok(true),
                 Happening::Mark { .. } => return Ok(false),
-                other => return self.stray(other, Phase::To(rip)),
+                other => {
+                    let rip = places.first().copied().unwrap_or_default();
+                    return self.stray(other, Phase::To(rip));
+                }
             }
         }
     }

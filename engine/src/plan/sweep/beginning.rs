@@ -43,7 +43,16 @@ pub enum Made {
     },
 }
 
+/// `LOCAL_TIMER_VECTOR` (arch/x86/include/asm/irq_vectors.h).
+pub const TICK: u8 = 0xec;
+
 impl Made {
+    /// Whether it is the interrupt of a tick.
+    #[must_use]
+    pub const fn is_tick(self) -> bool {
+        matches!(self, Self::Irq { vector: TICK })
+    }
+
     /// Whether it is an interrupt.
     #[must_use]
     pub const fn is_irq(self) -> bool {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Shard, TrialPlan};
 
-pub use beginning::{Beginning, Made};
+pub use beginning::{Beginning, Made, TICK};
 pub use message::{Effort, Message, SweptTrial};
 pub use points::{Boundary, Point, Points, Reach, SecondNmi, Step, Tried, boundaries, covered};
 
