@@ -37,9 +37,26 @@ const PERF_CTR_EXT_NB: u32 = 1 << 24;
 /// ... and of the third-level cache.
 const PERF_CTR_EXT_LLC: u32 = 1 << 28;
 
-/// The leaves that KVM supports.
+/// Leaf of what a guest of KVM may use (Documentation/virt/kvm/x86/cpuid.rst).
+const KVM_FEATURES: u32 = 0x4000_0001;
+/// Its EAX: the guest is told of pages that the host has to fetch (`KVM_FEATURE_ASYNC_PF`, `..._VMEXIT`,
+/// `..._INT`).
+const ASYNC_PF: u32 = 1 << 4 | 1 << 10 | 1 << 14;
+
+/// The leaves that KVM supports, without asynchronous page faults: where a vCPU's MSRs are written back, KVM tells
+/// the guest that all pages are there, by an interrupt that nobody made
+/// (`kvm_pv_enable_async_pf`, arch/x86/kvm/x86.c).
 pub(crate) fn supported(kvm: &Kvm) -> Result<CpuId, errno::Error> {
-    kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
+    let mut supported = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
+    hide_async_faults(&mut supported);
+    Ok(supported)
+}
+
+fn hide_async_faults(supported: &mut CpuId) {
+    let leaves = supported.as_mut_slice().iter_mut();
+    for leaf in leaves.filter(|leaf| leaf.function == KVM_FEATURES) {
+        leaf.eax &= !ASYNC_PF;
+    }
 }
 
 /// Removes everything that announces performance counters: Intel's leaves and what goes with them,
@@ -231,6 +248,15 @@ mod tests {
             eax,
             ..Default::default()
         }
+    }
+
+    #[test]
+    fn asynchronous_faults_are_hidden_and_nothing_else() {
+        let leaves = [leaf(KVM_FEATURES, u32::MAX), leaf(1, u32::MAX)];
+        let mut table = CpuId::from_entries(&leaves).unwrap();
+        hide_async_faults(&mut table);
+        let told: Vec<u32> = table.as_slice().iter().map(|it| it.eax).collect();
+        assert_eq!(told, [0xffff_bbef, u32::MAX]);
     }
 
     #[test]
