@@ -127,6 +127,32 @@ fn a_mutant_is_told_without_a_scenario_of_its_own() {
     assert!(told.contains("P4 violated"), "{told}");
 }
 
+/// KVM made an interrupt in all machines but the first, which hid this mutant.
+#[test]
+fn each_machine_of_a_sweep_tells_a_missing_self_ipi() {
+    let sweep = [
+        "sweep",
+        "nmi-in-syscall",
+        "--all",
+        "--function",
+        "do_syscall_64",
+        "--source",
+        "debian",
+        "--patch",
+        "mutant:nmi-without-self-ipi",
+    ];
+    let failing = |jobs| {
+        let output = unwindlab(&[sweep.as_slice(), &["--jobs", jobs]].concat());
+        let told = said(&output);
+        println!("{told}");
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        number_before(&told, " of the points, first do_syscall_64+")
+    };
+    let one = failing("1");
+    assert!(one > 24, "more than a machine takes at a time");
+    assert_eq!(failing("2"), one);
+}
+
 /// The number right before these words.
 fn number_before(told: &str, words: &str) -> u64 {
     let line = told.lines().find(|line| line.contains(words));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::names::Names;
 use crate::judge::sweep::{Failure, SweepSymptom, Unsteady, Verdicts};
-use unwindlab_engine::plan::sweep::{Effort, Point};
+use unwindlab_engine::plan::sweep::{Effort, Point, TICKS_LATE};
 use unwindlab_engine::text::printable;
 use unwindlab_oracle::trace::recording::TrialEnd;
 
@@ -213,37 +213,56 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
         );
     }
     if let Some(effort) = summary.effort {
+        out.push_str(&cost(effort));
+    }
+    out
+}
+
+/// What the trials cost on the KVM host.
+fn cost(effort: &Effort) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{} checkpoints on the path, {} us each, median; {} ways led elsewhere than the path",
+        effort.checkpoints_us.len(),
+        quantile(&effort.checkpoints_us, 0.5),
+        effort.strayed,
+    );
+    if effort.left > 0 {
         let _ = writeln!(
             out,
-            "{} checkpoints on the path, {} us each, median; {} ways led elsewhere than the path",
-            effort.checkpoints_us.len(),
-            quantile(&effort.checkpoints_us, 0.5),
-            effort.strayed,
+            "recorded {} times: the path led through another task, or could not be taken again",
+            effort.left + 1
         );
-        if effort.left > 0 {
-            let _ = writeln!(
-                out,
-                "recorded {} times: the path led through another task, or could not be taken again",
-                effort.left + 1
-            );
-        }
+    }
+    let _ = writeln!(
+        out,
+        "restore: {} us median, {} us at the 99th percentile; {} of {} pages examined were copied, \
+         median",
+        quantile(&effort.restores_us, 0.5),
+        quantile(&effort.restores_us, 0.99),
+        quantile(&effort.copied, 0.5),
+        quantile(&effort.looked_at, 0.5),
+    );
+    let _ = writeln!(
+        out,
+        "medians of a trial: {} us of single steps, {} us from the NMI to the end ({} us at the 99th \
+         percentile), {} us of reading",
+        quantile(&effort.steps_us, 0.5),
+        quantile(&effort.runs_us, 0.5),
+        quantile(&effort.runs_us, 0.99),
+        quantile(&effort.tells_us, 0.5),
+    );
+    let late = TICKS_LATE.as_micros();
+    let ticked = { effort.runs_us.iter() }
+        .filter(|run| u128::from(**run) > late)
+        .count();
+    if ticked > 0 {
         let _ = writeln!(
             out,
-            "restore: {} us median, {} us at the 99th percentile; {} of {} pages examined were copied, \
-             median",
-            quantile(&effort.restores_us, 0.5),
-            quantile(&effort.restores_us, 0.99),
-            quantile(&effort.copied, 0.5),
-            quantile(&effort.looked_at, 0.5),
-        );
-        let _ = writeln!(
-            out,
-            "medians of a trial: {} us of single steps, {} us from the NMI to the end ({} us at the 99th \
-             percentile), {} us of reading",
-            quantile(&effort.steps_us, 0.5),
-            quantile(&effort.runs_us, 0.5),
-            quantile(&effort.runs_us, 0.99),
-            quantile(&effort.tells_us, 0.5),
+            "{ticked} trials took more than {} ms: ticks came in them, which can hide that a self-IPI is \
+             missing",
+            TICKS_LATE.as_millis(),
         );
     }
     out

@@ -8,7 +8,7 @@ use unwindlab_vmm::{Checkpoint, Run};
 
 use super::error::{Phase, SweepError};
 use crate::driver::{Driver, Happening};
-use crate::plan::sweep::{Made, SweepPlan};
+use crate::plan::sweep::{Made, SweepPlan, TICKS_LATE};
 
 /// The workload thread whose path is swept.
 pub(super) const THREAD: u32 = 0;
@@ -17,8 +17,6 @@ pub(super) const LEG: Duration = Duration::from_secs(10);
 const PAGE: u64 = 4096;
 /// Pages of the NMI's stack, `EXCEPTION_STKSZ`.
 const NMI_STACK_PAGES: u64 = 2;
-/// How late a tick is in a trial.
-const TICKS_LATE: Duration = Duration::from_millis(100);
 
 /// Lets the guest go on after something that the sweep has no interest in.
 pub(super) fn pass(

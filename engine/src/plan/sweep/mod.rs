@@ -5,6 +5,7 @@ mod message;
 mod points;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,9 @@ use super::{Shard, TrialPlan};
 pub use beginning::{Beginning, Made, TICK};
 pub use message::{Effort, Message, SweptTrial};
 pub use points::{Boundary, Point, Points, Reach, SecondNmi, Step, Tried, boundaries, covered};
+
+/// How late ticks are in a trial. One that comes makes up for a self-IPI that is missing.
+pub const TICKS_LATE: Duration = Duration::from_millis(100);
 
 /// A sweep with everything resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
