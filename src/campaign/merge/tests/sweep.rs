@@ -249,7 +249,10 @@ fn what_does_not_belong_together_is_refused() {
     refused(|it| it.identity.asks = false, "--no-request");
     refused(|it| it.identity.pairs = true, "--pairs");
     refused(|it| it.choice.program.push('d'), "build of unwindlab");
-    refused(|it| it.choice.points = Points::These(vec![1]), "--static or --all");
+    refused(
+        |it| it.choice.points = Points::These(vec![1]),
+        "--static or --all",
+    );
     refused(|it| it.choice.witness = Some(true), "--no-witness");
     refused(
         |it| it.shard = Some(Shard { number: 3, of: 5 }),
