@@ -10,7 +10,7 @@ use super::sweep_record::{
 use super::{Judge, Outcome, ScenarioResult};
 use serde::{Deserialize, Serialize};
 use unwindlab_engine::plan::Shard;
-use unwindlab_engine::plan::sweep::{Boundary, Point, Step, SweptTrial, boundaries, covered};
+use unwindlab_engine::plan::sweep::{Boundary, Point, Step, SweptTrial, boundaries};
 use unwindlab_oracle::invariant::{Check, EntryCode, Evidence};
 use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
 use unwindlab_oracle::trace::{LabLog, Trace};
@@ -126,6 +126,8 @@ pub struct Verdicts<'a> {
     path: Vec<Step>,
     /// The lab client's log up to the start of the path, and how many of its slots are finished.
     log: Option<(LabLog, u64)>,
+    /// Boundaries that are left out, because the next one stands for them.
+    pub left_out: BTreeSet<u32>,
     /// Points that were tried.
     pub tried: BTreeSet<Point>,
     /// How many of them an earlier sweep tried.
@@ -161,6 +163,7 @@ impl<'a> Verdicts<'a> {
             }),
             common,
             path,
+            left_out: BTreeSet::new(),
             tried: BTreeSet::new(),
             before: 0,
             pairs: None,
@@ -195,7 +198,13 @@ impl<'a> Verdicts<'a> {
     /// The same, and those for which one of them stands.
     #[must_use]
     pub fn covered(&self) -> BTreeSet<u32> {
-        covered(&self.path, self.numbers())
+        let mut covered = self.numbers();
+        for number in self.left_out.iter().rev() {
+            if covered.contains(&(number + 1)) {
+                covered.insert(*number);
+            }
+        }
+        covered
     }
 
     /// Adds what an earlier sweep found. Its points get their numbers in this path; points that are
@@ -278,9 +287,7 @@ impl<'a> Verdicts<'a> {
         RecordedPath {
             release: release.to_owned(),
             instructions: self.path.iter().map(|it| it.rip).collect(),
-            local: { (0..).zip(&self.path) }
-                .filter_map(|(number, it)| it.local.then_some(number))
-                .collect(),
+            left_out: self.left_out.clone(),
             chosen: chosen
                 .filter_map(|it| boundaries.get(it as usize).copied())
                 .collect(),

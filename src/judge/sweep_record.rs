@@ -64,8 +64,8 @@ pub struct RecordedPath {
     pub release: String,
     /// The instruction of each boundary.
     pub instructions: Vec<u64>,
-    /// Numbers of the boundaries whose instruction is [local](unwindlab_engine::plan::sweep::Step::local).
-    pub local: BTreeSet<u32>,
+    /// Numbers of those that are left out, because the next one stands for them.
+    pub left_out: BTreeSet<u32>,
     /// The boundaries to try in all parts together.
     pub chosen: Vec<Boundary>,
     /// Names of the code of path and failures, by where it begins.
@@ -301,7 +301,7 @@ mod tests {
             path: RecordedPath {
                 release: "7.3".to_owned(),
                 instructions: vec![0xffff_ffff_8100_0000],
-                local: [0].into(),
+                left_out: [0].into(),
                 chosen: vec![point.at],
                 names: [(0xffff_ffff_8000_0000, "f".to_owned())].into(),
             },

@@ -189,7 +189,7 @@ fn last_lines(summary: &Summary<'_>, names: Names<'_>) -> String {
         let _ = writeln!(out, "{} of them in earlier sweeps", verdicts.before);
     }
     let stood_for = verdicts.covered().len() - verdicts.numbers().len();
-    if stood_for > 0 && verdicts.pairs.is_none() {
+    if stood_for > 0 {
         let _ = writeln!(
             out,
             "{stood_for} more boundaries have the next one tried in their place, since what is executed between \
@@ -260,8 +260,7 @@ fn cost(effort: &Effort) -> String {
     if ticked > 0 {
         let _ = writeln!(
             out,
-            "{ticked} trials took more than {} ms: ticks came in them, which can hide that a self-IPI is \
-             missing",
+            "{ticked} trials took more than {} ms: a tick in them can have hidden that a self-IPI is missing",
             TICKS_LATE.as_millis(),
         );
     }

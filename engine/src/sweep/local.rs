@@ -13,13 +13,12 @@
 //! stretches, and functions, do not stand for one another.
 
 use iced_x86::{
-    CpuidFeature, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,
-    OpAccess, Register, RflagsBits,
+    CpuidFeature, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register, RflagsBits,
 };
 use unwindlab_vmm::VcpuHandle;
 
-/// Longest instruction (AMD64 Architecture Programmer's Manual, volume 3, section 1.1).
-const LONGEST: usize = 15;
+use super::user::decoded;
+
 /// Flags that arithmetic sets.
 const ARITHMETIC: u32 = RflagsBits::OF
     | RflagsBits::SF
@@ -43,12 +42,10 @@ const PLAIN: [CpuidFeature; 9] = [
 
 /// Whether the instruction of the kernel at this address is local.
 pub(super) fn at(vcpu: &VcpuHandle<'_>, address: u64) -> bool {
-    let mut code = [0; LONGEST];
-    vcpu.read_virt(address, &mut code).is_ok() && is_local(&code)
+    is_local(&decoded(vcpu, address, 64))
 }
 
-fn is_local(code: &[u8]) -> bool {
-    let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
+fn is_local(instruction: &Instruction) -> bool {
     let flow = matches!(
         instruction.flow_control(),
         FlowControl::Next | FlowControl::ConditionalBranch
@@ -58,7 +55,7 @@ fn is_local(code: &[u8]) -> bool {
         && !instruction.is_privileged()
         && instruction.rflags_modified() & !ARITHMETIC == 0
         && instruction.cpuid_features().iter().all(is_plain)
-        && stays_in_registers(&instruction)
+        && stays_in_registers(instruction)
 }
 
 /// Whether it accesses general registers only, and leaves those of the stack alone.
@@ -76,13 +73,14 @@ fn stays_in_registers(instruction: &Instruction) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use iced_x86::{Decoder, DecoderOptions};
+
     use super::*;
 
     fn check(expected: bool, all: &[(&str, &[u8])]) {
         for (text, code) in all {
-            let mut padded = [0x90; LONGEST];
-            padded[..code.len()].copy_from_slice(code);
-            assert_eq!(is_local(&padded), expected, "{text}");
+            let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
+            assert_eq!(is_local(&instruction), expected, "{text}");
         }
     }
 

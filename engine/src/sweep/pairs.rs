@@ -24,7 +24,7 @@ impl Worker<'_> {
     /// All pairs, together with the other machines.
     pub(super) fn pairs(&mut self, pairs: &Pairs) -> Result<(), SweepError> {
         let mut track = self.whole();
-        let wanted = self.plan.points.of(self.common.path.iter());
+        let wanted = self.plan.points.of(&self.common.path);
         let mut firsts = Vec::new();
         for number in wanted {
             if self.may_be_first(&track, number)? {
@@ -120,9 +120,9 @@ impl Worker<'_> {
     fn near_ones(&self, track: &Track, number: u32, pairs: &Pairs) -> Vec<(u32, Boundary, Nmis)> {
         let next = track.after(number);
         let steps = [Some(number), next].into_iter().flatten();
-        let steps: Vec<&Step> = steps.filter_map(|it| track.step(it)).collect();
-        let path = boundaries(steps.iter().copied());
-        let wanted = pairs.points.of(steps);
+        let steps: Vec<Step> = steps.filter_map(|it| track.step(it).copied()).collect();
+        let path = boundaries(&steps);
+        let wanted = pairs.points.of(&steps);
         let all = [Some(Nmis::Two), next.map(Nmis::AndAt)];
         (0..)
             .zip(path)
@@ -158,9 +158,13 @@ impl Worker<'_> {
         let Some(mut changed) = changed else {
             return self.miss(Point::single(number, at));
         };
-        let steps = || [first].into_iter().chain(changed.path.iter());
-        let path = boundaries(steps());
-        let seconds = pairs.points.of(steps());
+        let steps: Vec<Step> = [first]
+            .into_iter()
+            .chain(changed.path.iter())
+            .copied()
+            .collect();
+        let path = boundaries(&steps);
+        let seconds = pairs.points.of(&steps);
         if !self.tell(Message::Changed {
             trials: seconds.len() as u64,
             pairs: self.stands_for(track, number, &changed, pairs),
@@ -257,8 +261,8 @@ impl Worker<'_> {
         let all = [number].into_iter().chain(alike);
         all.map(|first| {
             let before = (first..=number).filter_map(|it| track.step(it));
-            let path = before.chain(changed.path.iter());
-            pairs.points.with_alike(path).len() as u64
+            let path: Vec<Step> = before.chain(changed.path.iter()).copied().collect();
+            pairs.points.with_left_out(&path).len() as u64
         })
         .sum()
     }

@@ -66,7 +66,8 @@ pub(super) fn targets(driver: &mut Driver, index: u8) -> Result<Vec<u64>, SweepE
     Ok(targets)
 }
 
-fn decoded(vcpu: &VcpuHandle<'_>, rip: u64, bits: u32) -> Instruction {
+/// The instruction at an address; an invalid one where nothing is mapped.
+pub(super) fn decoded(vcpu: &VcpuHandle<'_>, rip: u64, bits: u32) -> Instruction {
     let mut code = [0; LONGEST];
     let length = (1..=LONGEST).rev().find(|length| {
         let part = code.get_mut(..*length);

@@ -230,7 +230,7 @@ impl Walk {
         not: Option<u64>,
     ) -> Result<bool, SweepError> {
         for _ in 0..hits {
-            if !self.run_to_one_of(&[Some(rip), not])? || self.rip()? != rip {
+            if !self.run_to_either(rip, not)? || self.rip()? != rip {
                 return Ok(false);
             }
         }
@@ -240,11 +240,11 @@ impl Walk {
     /// Goes on to an instruction, as the path's task; whether it came there. (An interrupt on the
     /// way may return to it past the breakpoint: TCG pushes RF with one.)
     pub(super) fn run_to(&mut self, rip: u64) -> Result<bool, SweepError> {
-        self.run_to_one_of(&[Some(rip), None])
+        self.run_to_either(rip, None)
     }
 
-    fn run_to_one_of(&mut self, places: &[Option<u64>; 2]) -> Result<bool, SweepError> {
-        let places: Vec<u64> = places.iter().copied().flatten().collect();
+    fn run_to_either(&mut self, rip: u64, other: Option<u64>) -> Result<bool, SweepError> {
+        let places: Vec<u64> = [rip].into_iter().chain(other).collect();
         self.driver.break_at(&places)?;
         self.driver.resume(self.start.vcpu, Run::Continue)?;
         let until = Instant::now() + LEG;
@@ -257,10 +257,7 @@ impl Walk {
                 }
                 Happening::Breakpoint { .. } => return Ok(true),
                 Happening::Mark { .. } => return Ok(false),
-                other => {
-                    let rip = places.first().copied().unwrap_or_default();
-                    return self.stray(other, Phase::To(rip));
-                }
+                other => return self.stray(other, Phase::To(rip)),
             }
         }
     }

@@ -285,15 +285,15 @@ fn sums(counts: impl Iterator<Item = BTreeMap<String, u32>>) -> BTreeMap<String,
 }
 
 fn steps(path: &RecordedPath) -> Vec<Step> {
-    let step = |(number, rip): (u32, &u64)| Step {
+    let step = |rip: &u64| Step {
         rip: *rip,
         task: 0,
         user: *rip < KERNEL,
         reach: Reach::default(),
-        local: path.local.contains(&number),
+        local: false,
         clock: None,
     };
-    (0..).zip(&path.instructions).map(step).collect()
+    path.instructions.iter().map(step).collect()
 }
 
 /// The report of a merged record, which lacks this.
@@ -305,6 +305,7 @@ pub(super) fn report<T>(
 ) -> T {
     let judge = context.judge(&record.path, false);
     let mut verdicts = Verdicts::new(judge, Recording::default(), steps(&record.path));
+    verdicts.left_out.clone_from(&record.path.left_out);
     verdicts.resume(record.clone());
     verdicts.before = 0;
     verdicts.pairs = record.pairs;

@@ -137,7 +137,9 @@ impl<'a, 't> Collector<'a, 't> {
     fn begin(&mut self, common: Recording, path: Vec<Step>) {
         self.chosen = self.plan.own(&path).len();
         let judge = self.context.judge(self.kernel.symbols(), false);
+        let left_out = self.plan.points.left_out(&path);
         let mut verdicts = Verdicts::new(judge, common, path);
+        verdicts.left_out = left_out;
         if let Some(record) = self.resume.as_mut().and_then(|resume| resume.record.take()) {
             verdicts.resume(record);
         }

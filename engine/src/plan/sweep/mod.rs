@@ -13,7 +13,7 @@ use super::{Shard, TrialPlan};
 
 pub use beginning::{Beginning, Made, TICK};
 pub use message::{Effort, Message, SweptTrial};
-pub use points::{Boundary, Point, Points, Reach, SecondNmi, Step, Tried, boundaries, covered};
+pub use points::{Boundary, Point, Points, Reach, SecondNmi, Step, Tried, boundaries};
 
 /// How late ticks are in a trial. One that comes makes up for a self-IPI that is missing.
 pub const TICKS_LATE: Duration = Duration::from_millis(100);
@@ -70,9 +70,11 @@ impl SweepPlan {
     /// Numbers of the boundaries of a path that this part tries; of pairs, those for the first NMI.
     #[must_use]
     pub fn own(&self, path: &[Step]) -> Vec<u32> {
-        let all = boundaries(path);
         let mut numbers = self.points.of(path);
-        numbers.retain(|number| self.is_own(&all, *number));
+        if self.shard.is_some() {
+            let all = boundaries(path);
+            numbers.retain(|number| self.is_own(&all, *number));
+        }
         numbers
     }
 

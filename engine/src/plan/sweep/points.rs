@@ -28,6 +28,13 @@ pub struct Step {
     pub clock: Option<u64>,
 }
 
+impl Step {
+    /// Whether an NMI here does what one at the next boundary does, which is this one.
+    const fn is_like(&self, next: &Self) -> bool {
+        self.local && !next.user && matches!(next.reach, Reach::Stepped)
+    }
+}
+
 /// How a CPU comes to a boundary from the one before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reach {
@@ -156,20 +163,31 @@ pub enum Points {
 impl Points {
     /// Numbers of the boundaries to try.
     #[must_use]
-    pub fn of<'a>(&self, path: impl IntoIterator<Item = &'a Step>) -> Vec<u32> {
-        let path: Vec<&Step> = path.into_iter().collect();
-        let mut chosen = self.with_alike(path.iter().copied());
-        if let Self::In { each: false, .. } = self {
-            let all: BTreeSet<u32> = chosen.iter().copied().collect();
-            let stands = |number: u32| all.contains(&number) && is_like_next(&path, number - 1);
-            chosen.retain(|number| !stands(number + 1));
-        }
+    pub fn of(&self, path: &[Step]) -> Vec<u32> {
+        let left_out = self.left_out(path);
+        let mut chosen = self.with_left_out(path);
+        chosen.retain(|number| !left_out.contains(number));
         chosen
     }
 
-    /// The same with those for which others stand.
+    /// Numbers of those that are left out, because the next one is chosen and stands for them.
     #[must_use]
-    pub fn with_alike<'a>(&self, path: impl IntoIterator<Item = &'a Step>) -> Vec<u32> {
+    pub fn left_out(&self, path: &[Step]) -> BTreeSet<u32> {
+        let Self::In { each: false, .. } = self else {
+            return BTreeSet::new();
+        };
+        let chosen: BTreeSet<u32> = self.with_left_out(path).into_iter().collect();
+        let alike = (0..).zip(path.windows(2)).filter(|(number, two)| {
+            matches!(two, [this, next] if this.is_like(next))
+                && chosen.contains(number)
+                && chosen.contains(&(number + 1))
+        });
+        alike.map(|(number, _)| number).collect()
+    }
+
+    /// Numbers of the boundaries to try and of those that are left out.
+    #[must_use]
+    pub fn with_left_out(&self, path: &[Step]) -> Vec<u32> {
         let mut seen = BTreeSet::new();
         let mut times = 0;
         let mut is_chosen = |number: u32, rip: u64| match self {
@@ -194,29 +212,6 @@ impl Points {
             .map(|(number, _)| number)
             .collect()
     }
-}
-
-/// Whether an NMI at this boundary of a path does what one at the next boundary does.
-fn is_like_next(path: &[&Step], number: u32) -> bool {
-    let number = number as usize;
-    match (path.get(number), path.get(number + 1)) {
-        (Some(this), Some(next)) => this.local && !next.user && next.reach == Reach::Stepped,
-        _ => false,
-    }
-}
-
-/// Numbers of the boundaries that were tried, and of those for which one of them stands.
-#[must_use]
-pub fn covered(path: &[Step], tried: BTreeSet<u32>) -> BTreeSet<u32> {
-    let path: Vec<&Step> = path.iter().collect();
-    let mut covered = tried;
-    let last = covered.last().copied().unwrap_or_default();
-    for number in (0..last).rev() {
-        if covered.contains(&(number + 1)) && is_like_next(&path, number) {
-            covered.insert(number);
-        }
-    }
-    covered
 }
 
 #[cfg(test)]
@@ -254,9 +249,8 @@ mod tests {
         let path = path(&[true, true, false, true, false, false]);
         assert_eq!(all_but_alike().of(&path), [2, 4, 5]);
         assert_eq!(EACH.of(&path), [0, 1, 2, 3, 4, 5]);
-        assert_eq!(all_but_alike().with_alike(&path), EACH.of(&path));
-        let covered = covered(&path, [2, 5].into());
-        assert_eq!(covered, [0, 1, 2, 5].into(), "4 was not tried");
+        assert_eq!(all_but_alike().with_left_out(&path), EACH.of(&path));
+        assert_eq!(all_but_alike().left_out(&path), [0, 1, 3].into());
     }
 
     #[test]

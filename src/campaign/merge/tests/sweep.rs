@@ -65,7 +65,7 @@ pub(super) fn part(number: u32, of: u32) -> SweepRecord {
         path: RecordedPath {
             release: "7.3".to_owned(),
             instructions: all.clone().map(|it| it.rip).collect(),
-            local: [].into(),
+            left_out: [].into(),
             chosen: all.collect(),
             names: [(1 << 63, "f".to_owned())].into(),
         },
