@@ -7,6 +7,7 @@ guest::tests! {
     a_machine_is_what_it_was_as_often_as_one_likes
     what_the_vmm_wrote_is_taken_back_too
     checkpoints_can_be_nested
+    checkpoints_along_a_run_can_be_restored_in_any_order
     the_console_and_another_machines_checkpoint_are_left_alone
     a_twin_goes_on_where_the_first_machine_was
     a_machine_that_has_run_is_no_twin

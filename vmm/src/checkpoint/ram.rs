@@ -34,12 +34,14 @@ const PATIENCE: u8 = 8;
 const LOOK: u64 = 16;
 
 pub(super) type Page = [u8; PAGE];
+/// Pages by their address. Checkpoints that are taken one after the other share those that stay as they are.
+type Held = BTreeMap<u64, Arc<Page>>;
 
 /// RAM of a checkpoint: the copy of the first one, and the pages that differ from it.
 #[derive(Debug, Clone)]
 pub(crate) struct Pages {
     base: Arc<Base>,
-    differing: Arc<BTreeMap<u64, Box<Page>>>,
+    differing: Arc<Held>,
 }
 
 /// A copy of all RAM.
@@ -90,7 +92,7 @@ impl Pages {
 pub(crate) struct Ram {
     base: Option<Arc<Base>>,
     /// The pages of the last checkpoint that was taken or restored.
-    at: Option<Arc<BTreeMap<u64, Box<Page>>>>,
+    at: Option<Arc<Held>>,
     /// For pages in KVM's log, one more than how often in a row they were unchanged; 0 for those
     /// to be copied without a comparison.
     unchanged: HashMap<u64, u8>,
@@ -110,17 +112,42 @@ impl Ram {
             self.at = Some(Arc::clone(&differing));
             return Ok(Pages { base, differing });
         };
-        let mut differing = BTreeMap::new();
-        let mut page = Box::new([0; PAGE]);
-        for address in self.candidates(vm, memory, &BTreeMap::new())? {
-            memory.read(address, page.as_mut_slice())?;
-            if base.page(address) != Some(page.as_slice()) {
-                differing.insert(address, page.clone());
+        let mut differing = self.at.as_deref().cloned().unwrap_or_default();
+        let mut page = [0; PAGE];
+        let mut settled = Vec::new();
+        for address in written(vm, memory)? {
+            memory.read(address, &mut page)?;
+            let is_bases = base.page(address) == Some(page.as_slice());
+            let is_same = match differing.get(&address) {
+                Some(before) => **before == page,
+                None => is_bases,
+            };
+            match (is_same, is_bases) {
+                (true, _) if self.has_settled(address) => settled.push(address),
+                (true, _) => {}
+                (false, true) => drop(differing.remove(&address)),
+                (false, false) => drop(differing.insert(address, Arc::new(page))),
             }
         }
+        self.settle(vm, memory, &settled)?;
         let differing = Arc::new(differing);
         self.at = Some(Arc::clone(&differing));
         Ok(Pages { base, differing })
+    }
+
+    /// Whether a page that was found unchanged once more may leave KVM's log.
+    fn has_settled(&mut self, address: u64) -> bool {
+        let times = self.unchanged.entry(address).or_insert(0);
+        *times = times.saturating_add(1);
+        *times > PATIENCE
+    }
+
+    /// Removes pages from KVM's log.
+    fn settle(&mut self, vm: &VmFd, memory: &Memory, pages: &[u64]) -> Result<(), CheckpointError> {
+        for address in pages {
+            self.unchanged.remove(address);
+        }
+        clear_log(vm, memory, pages)
     }
 
     /// Makes memory, which has no checkpoint yet, equal to another machine's first checkpoint. The
@@ -176,26 +203,23 @@ impl Ram {
             let wanted = pages.page(address).ok_or(CheckpointError::Foreign)?;
             let over = planted.over(address, wanted);
             let wanted = over.as_deref().map_or(wanted, |page| page.as_slice());
-            let times = self.unchanged.entry(address).or_insert(0);
+            let times = self.unchanged.get(&address).copied().unwrap_or(0);
             // A page that changed the last time most likely did again: copy it without comparing. One
             // with traps is always compared.
-            if (*times > 0 || over.is_some()) && memory.holds(address, wanted)? {
-                *times += 1;
-                if *times > PATIENCE {
+            if (times > 0 || over.is_some()) && memory.holds(address, wanted)? {
+                if self.has_settled(address) {
                     settled.push(address);
                 }
                 continue;
             }
             // Compare it again after a while.
-            *times = u8::from(self.restores.is_multiple_of(LOOK));
+            let times = u8::from(self.restores.is_multiple_of(LOOK));
+            self.unchanged.insert(address, times);
             memory.write(address, wanted)?;
             restored.copied += 1;
         }
         self.restores += 1;
-        for address in &settled {
-            self.unchanged.remove(address);
-        }
-        clear_log(vm, memory, &settled)?;
+        self.settle(vm, memory, &settled)?;
         memory.take_written();
         self.at = Some(Arc::clone(&pages.differing));
         Ok(restored)
@@ -234,28 +258,41 @@ impl Ram {
         &self,
         vm: &VmFd,
         memory: &Memory,
-        wanted: &BTreeMap<u64, Box<Page>>,
+        wanted: &Held,
     ) -> Result<Vec<u64>, CheckpointError> {
-        let mut found = memory.take_written();
-        for (slot, range) in (0..).zip(memory.ranges()) {
-            let log = vm
-                .get_dirty_log(slot, as_usize(range.len))
-                .map_err(failed("get the log of written pages"))?;
-            found.extend(pages_of(&log, range.start));
-        }
-        // The pages of one and the same checkpoint do not differ.
-        let same = self
-            .at
-            .as_deref()
-            .is_some_and(|at| std::ptr::eq(at, wanted));
-        if !same {
-            found.extend(wanted.keys());
-            found.extend(self.at.iter().flat_map(|at| at.keys()));
+        let mut found = written(vm, memory)?;
+        // Pages that both share do not differ.
+        let none = Held::new();
+        let at = self.at.as_deref().unwrap_or(&none);
+        if !std::ptr::eq(at, wanted) {
+            found.extend(unshared(at, wanted));
+            found.extend(unshared(wanted, at));
         }
         found.sort_unstable();
         found.dedup();
         Ok(found)
     }
+}
+
+/// The pages that may have been written since the last checkpoint or restore.
+fn written(vm: &VmFd, memory: &Memory) -> Result<Vec<u64>, CheckpointError> {
+    let mut found = memory.take_written();
+    for (slot, range) in (0..).zip(memory.ranges()) {
+        let log = vm
+            .get_dirty_log(slot, as_usize(range.len))
+            .map_err(failed("get the log of written pages"))?;
+        found.extend(pages_of(&log, range.start));
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+/// The addresses of the pages that one has and the other does not share.
+fn unshared<'h>(one: &'h Held, other: &'h Held) -> impl Iterator<Item = &'h u64> {
+    one.iter()
+        .filter(|(address, page)| !other.get(address).is_some_and(|it| Arc::ptr_eq(it, page)))
+        .map(|(address, _)| address)
 }
 
 /// Makes KVM log the pages that the guest writes, and keep them until [`clear_log`].

@@ -9,6 +9,7 @@ super::checks! {
         a_machine_is_what_it_was_as_often_as_one_likes
         what_the_vmm_wrote_is_taken_back_too
         checkpoints_can_be_nested
+        checkpoints_along_a_run_can_be_restored_in_any_order
         the_console_and_another_machines_checkpoint_are_left_alone
         a_twin_goes_on_where_the_first_machine_was
         a_machine_that_has_run_is_no_twin;
@@ -103,6 +104,38 @@ fn checkpoints_can_be_nested(_: &Lab) -> Outcome {
     machine.restore(&inner)?;
     machine.restore(&outer)?;
     is_at(&mut machine, &outer)?;
+    Ok(())
+}
+
+fn checkpoints_along_a_run_can_be_restored_in_any_order(_: &Lab) -> Outcome {
+    /// So many that pages leave KVM's log on the way.
+    const COUNT: u32 = 40;
+    const OWN: u64 = PAGES + 4096 * 40;
+    let mut machine = started(2, writer())?;
+    ring(&mut machine)?;
+    let mut along = vec![machine.checkpoint()?];
+    for count in 2..=COUNT {
+        same!(go_on(&mut machine, 1)?, count);
+        // In every other one, this page is as in the first.
+        machine.memory().store_u64(OWN, u64::from(count % 2))?;
+        along.push(machine.checkpoint()?);
+    }
+    // 7 has no divisor in common with 40.
+    let order = (0..COUNT).map(|it| it * 7 % COUNT);
+    for (at, checkpoint) in order.filter_map(|it| Some((it, along.get(it as usize)?))) {
+        machine.restore(checkpoint)?;
+        is_at(&mut machine, checkpoint)?;
+        same!(go_on(&mut machine, 3)?, at + 4);
+    }
+    let last = along
+        .last()
+        .ok_or_else(|| Failure::unexpected("no checkpoint", "40"))?;
+    let mut twin = self::machine(2, writer())?;
+    twin.adopt(last)?;
+    for checkpoint in along.iter().rev().step_by(3) {
+        twin.restore(checkpoint)?;
+        is_at(&mut twin, checkpoint)?;
+    }
     Ok(())
 }
 
