@@ -95,6 +95,15 @@ pub(crate) struct Driver {
     leader: Option<u8>,
 }
 
+/// A guest that begins.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    /// It stands still.
+    pub driver: Driver,
+    /// Its agent's first call, which is not answered yet; `None`: it is about to boot.
+    pub hello: Option<Call>,
+}
+
 impl Driver {
     /// Drives a machine whose agent was not answered yet. It must have no breakpoints.
     pub fn new(plan: &TrialPlan, machine: Machine) -> Self {

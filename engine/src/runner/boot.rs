@@ -5,7 +5,7 @@ use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
 use unwindlab_vmm::{Checkpoint, Machine};
 
 use super::trial::Trial;
-use crate::driver::{Call, Driver};
+use crate::driver::{Call, Driver, DriverError, Guest};
 use crate::plan::{MachineSpec, PmuPlan, TrialPlan, TrialProgress};
 
 /// What a machine is made from. Trials of the same kind can run on one machine.
@@ -102,5 +102,18 @@ impl Booted {
         let usable = !lost && machine.pause_all().is_ok();
         let again = usable.then_some(Self { machine, ..self });
         (recording, again)
+    }
+
+    /// Puts the machine back to the agent's first call, which is not answered yet.
+    ///
+    /// # Errors
+    /// The machine cannot be put back.
+    pub(crate) fn put_back(self, plan: &TrialPlan) -> Result<Guest, DriverError> {
+        let mut driver = Driver::new(plan, self.machine);
+        driver.begin_at(&self.checkpoint, self.console)?;
+        Ok(Guest {
+            driver,
+            hello: Some(self.hello),
+        })
     }
 }

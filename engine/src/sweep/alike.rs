@@ -109,12 +109,12 @@ fn differing(a: &MachineState, b: &MachineState) -> Option<BTreeSet<u64>> {
 impl Worker<'_> {
     /// Compares the boundaries of stretches that nobody else has taken.
     pub(super) fn compare(&mut self, firsts: &[u32], pairs: &Pairs) -> Result<(), SweepError> {
-        let mut track = self.whole();
+        let whole = self.whole();
         let firsts: BTreeSet<u32> = firsts.iter().copied().collect();
-        while let Some(stretch) = self.common.compared.take(STRIDE, track.len()) {
-            self.extend(&mut track, stretch.start)?;
+        while let Some(stretch) = self.common.compared.take(STRIDE, whole.len()) {
             let mut before = None;
-            // Its last one is compared with the first of the next.
+            // Its last one is compared with the first of the next, from the same checkpoint.
+            let track = whole.only_up_to(stretch.start);
             for number in stretch.start..=stretch.end {
                 let seen = match firsts.contains(&number) {
                     true => self.see(&track, number, pairs)?,

@@ -3,40 +3,37 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::thread;
 
 use unwindlab_vmm::Machine;
 
 use super::error::SweepError;
 use super::progress::Progress;
+use super::track::Track;
 use super::walk::Walk;
 use super::worker::Worker;
-use crate::plan::sweep::{Boundary, Effort, Message, Step, SweepPlan, boundaries};
+use crate::driver::Guest;
+use crate::plan::sweep::{Boundary, Effort, Message, SweepPlan, boundaries};
 
-/// Which machine is to be made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// One that boots.
-    Boot,
-    /// One that takes the state of another.
-    Twin,
-}
+/// Why there is no machine: the KVM host's own error.
+pub(crate) type NoMachine = Box<dyn Error + Send + Sync>;
+/// Makes a machine that takes the state of another.
+type Twin<'a> = &'a (dyn Fn() -> Result<Machine, NoMachine> + Sync);
 
-/// Why a machine cannot be made: the KVM host's own error.
-pub type NoMachine = Box<dyn Error + Send + Sync>;
-/// How a machine is made.
-type Make<'a> = &'a (dyn Fn(Purpose) -> Result<Machine, NoMachine> + Sync);
-
-/// Carries out a sweep. `make` makes a machine. `tell` gets the messages, and says whether to go
-/// on.
-pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bool) {
-    let machine = make(Purpose::Boot).map_err(SweepError::NoMachine);
+/// Carries out a sweep. `tell` gets the messages, and says whether to go on.
+pub(crate) fn run(
+    plan: &SweepPlan,
+    guest: Result<Guest, NoMachine>,
+    twin: Twin<'_>,
+    tell: &mut dyn FnMut(Message) -> bool,
+) {
+    let guest = guest.map_err(SweepError::NoMachine);
     let mut progress = Progress::new(&mut *tell);
-    let found = machine.and_then(|machine| Walk::with_path(plan, machine, &mut progress));
-    let (walk, path, left) = match found {
+    let found = guest.and_then(|guest| Walk::with_path(plan, guest, &mut progress));
+    let (walk, recorded, left) = match found {
         Ok(found) => found,
         Err(error) => {
             tell(Message::Failed {
@@ -48,20 +45,23 @@ pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bo
     let recording = Box::new(walk.driver.session.recording.clone());
     let told = Message::Path {
         common: recording,
-        path: path.clone(),
+        path: recorded.path.clone(),
     };
     if !tell(told) {
         return;
     }
     let jobs = jobs(plan, unwindlab_vmm::on_tcg());
-    let common = Common::new(path, jobs);
+    let checkpoints_us = recorded.checkpoints_us;
+    let path = recorded.path.into();
+    let track = Track::new(path, walk.start.made.clone(), recorded.checkpoints);
+    let common = Common::new(track, jobs);
     thread::scope(|scope| {
         let (send, receive) = channel::<FromWorker>();
         let start = walk.start.clone();
         for _ in 1..jobs {
             let (send, common, start) = (send.clone(), &common, start.clone());
             scope.spawn(move || {
-                let machine = make(Purpose::Twin).map_err(SweepError::NoMachine);
+                let machine = twin().map_err(SweepError::NoMachine);
                 let twin = machine.and_then(|machine| Walk::twin(plan, machine, start));
                 let ended = twin.and_then(|it| Worker::new(plan, common, it, &send).run());
                 common.finish(&send, ended);
@@ -69,7 +69,12 @@ pub fn run(plan: &SweepPlan, make: Make<'_>, tell: &mut dyn FnMut(Message) -> bo
         }
         let common = &common;
         scope.spawn(move || common.finish(&send, Worker::new(plan, common, walk, &send).run()));
-        gather(receive, common, left, tell);
+        let effort = Effort {
+            left,
+            checkpoints_us,
+            ..Effort::default()
+        };
+        gather(receive, common, effort, tell);
     });
 }
 
@@ -86,13 +91,10 @@ const fn jobs(plan: &SweepPlan, on_tcg: bool) -> u32 {
 fn gather(
     receive: Receiver<FromWorker>,
     common: &Common,
-    left: u32,
+    effort: Effort,
     tell: &mut dyn FnMut(Message) -> bool,
 ) {
-    let mut ended: Result<Effort, SweepError> = Ok(Effort {
-        left,
-        ..Effort::default()
-    });
+    let mut ended: Result<Effort, SweepError> = Ok(effort);
     for message in receive {
         match (message, &mut ended) {
             (FromWorker::Tell(message), _) => {
@@ -129,8 +131,8 @@ impl Queue {
 
 /// What the machines of a sweep share.
 pub(super) struct Common {
-    /// The path.
-    pub(super) path: Arc<[Step]>,
+    /// The whole path, from the request on.
+    pub(super) track: Track,
     /// Its boundaries.
     pub(super) boundaries: Vec<Boundary>,
     /// Nobody listens any more, or a machine cannot go on.
@@ -150,11 +152,12 @@ pub(super) struct Common {
 }
 
 impl Common {
-    fn new(path: Vec<Step>, jobs: u32) -> Self {
+    fn new(track: Track, jobs: u32) -> Self {
+        let path = &track.path;
         Self {
             alike: path.iter().map(|_| AtomicBool::default()).collect(),
-            boundaries: boundaries(&path),
-            path: path.into(),
+            boundaries: boundaries(path.iter()),
+            track,
             stopped: AtomicBool::default(),
             singles: Queue::default(),
             compared: Queue::default(),

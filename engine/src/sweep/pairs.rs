@@ -10,8 +10,9 @@ use std::time::Duration;
 use super::error::SweepError;
 use super::guest::checkpoint;
 use super::progress::Progress;
-use super::track::{STRIDE, Track};
+use super::track::Track;
 use super::trial::{Approach, TRIES};
+use super::walk::Recorded;
 use super::worker::{Nmis, Worker};
 use crate::plan::sweep::{Boundary, Message, Pairs, Point, Reach, SecondNmi, Step, boundaries};
 
@@ -24,7 +25,7 @@ impl Worker<'_> {
     /// All pairs, together with the other machines.
     pub(super) fn pairs(&mut self, pairs: &Pairs) -> Result<(), SweepError> {
         let mut track = self.whole();
-        let wanted = self.plan.points.of(&self.common.path);
+        let wanted = self.plan.points.of(&self.common.track.path);
         let mut firsts = Vec::new();
         for number in wanted {
             if self.may_be_first(&track, number)? {
@@ -39,10 +40,9 @@ impl Worker<'_> {
             let Some(&number) = firsts.get(next.start as usize) else {
                 continue;
             };
-            self.extend(&mut track, number - number % STRIDE)?;
             let go_on = match self.is_alike(number) {
-                true => self.near(&track, number, pairs)?,
-                false => self.far(&track, number, pairs)?,
+                true => self.near(&mut track, number, pairs)?,
+                false => self.far(&mut track, number, pairs)?,
             };
             if !go_on {
                 return Ok(());
@@ -133,7 +133,7 @@ impl Worker<'_> {
     }
 
     /// Tries them.
-    fn near(&mut self, track: &Track, number: u32, pairs: &Pairs) -> Result<bool, SweepError> {
+    fn near(&mut self, track: &mut Track, number: u32, pairs: &Pairs) -> Result<bool, SweepError> {
         for (second, at, nmis) in self.near_ones(track, number, pairs) {
             if !self.second(track, number, (number, nmis), (second, at))? {
                 return Ok(false);
@@ -143,7 +143,7 @@ impl Worker<'_> {
     }
 
     /// All pairs behind a first NMI.
-    fn far(&mut self, track: &Track, number: u32, pairs: &Pairs) -> Result<bool, SweepError> {
+    fn far(&mut self, track: &mut Track, number: u32, pairs: &Pairs) -> Result<bool, SweepError> {
         let at = self.common.boundaries.get(number as usize);
         let (Some(first), Some(&at)) = (track.step(number), at) else {
             return Ok(true);
@@ -178,8 +178,7 @@ impl Worker<'_> {
             let go_on = match second.checked_sub(1) {
                 None => self.second(track, number, (number, Nmis::Two), (second, at))?,
                 Some(behind) => {
-                    self.extend(&mut changed, behind - behind % STRIDE)?;
-                    self.second(&changed, number, (behind, Nmis::One), (second, at))?
+                    self.second(&mut changed, number, (behind, Nmis::One), (second, at))?
                 }
             };
             if !go_on {
@@ -193,7 +192,7 @@ impl Worker<'_> {
     /// says to which boundary of the track to go, and what to do there.
     fn second(
         &mut self,
-        track: &Track,
+        track: &mut Track,
         number: u32,
         how: (u32, Nmis),
         second: (u32, Boundary),
@@ -243,13 +242,15 @@ impl Worker<'_> {
         }
         let behind = checkpoint(&mut self.walk.driver)?;
         // What counts is the way from there once the machine is put back: in the middle of reading
-        // the guest's clock the reading starts over (see `extend`).
+        // the guest's clock the reading starts over (see `try_often`).
         self.restore(&behind)?;
         // The other machines speak meanwhile, and such a path is short.
         let mut heard = |_| true;
         let mut progress = Progress::new(&mut heard);
-        match self.walk.path_from_here(self.plan, &mut progress) {
-            Ok(path) => Ok(Some(Track::new(path.into(), made, behind))),
+        match self.walk.path_from(behind, self.plan, &mut progress) {
+            Ok(Recorded {
+                path, checkpoints, ..
+            }) => Ok(Some(Track::new(path.into(), made, checkpoints))),
             Err(error) => self.is_the_way(Err(error)).map(|_| None),
         }
     }

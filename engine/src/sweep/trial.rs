@@ -8,9 +8,9 @@ use unwindlab_vmm::{Checkpoint, Run};
 
 use super::engine::FromWorker;
 use super::error::{Phase, SweepError};
-use super::guest::{Injected, THREAD, checkpoint, nmi, pass, without_tick};
+use super::guest::{Injected, THREAD, nmi, pass, without_tick};
 use super::passing::{Passing, Passings};
-use super::track::{PathCheckpoint, STRIDE, Track};
+use super::track::{PathCheckpoint, Track};
 use super::tries::Tries;
 use super::worker::{Nmis, Worker};
 use crate::driver::{Driver, Happening};
@@ -22,12 +22,10 @@ const SILENCE: Duration = Duration::from_millis(200);
 const TIMES: u32 = 100;
 /// ... or this long. Whoever waits for the machine would take it for dead.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Places at which a checkpoint is tried where the last one is far behind.
-const FEW: usize = 4;
 /// How often a point is tried, or a path behind one, before it counts as missed.
 pub(super) const TRIES: u32 = 6;
 
-fn micros(since: Instant) -> u32 {
+pub(super) fn micros(since: Instant) -> u32 {
     u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX)
 }
 
@@ -73,40 +71,6 @@ fn takes_nmi(driver: &mut Driver, vcpu: u8) -> Result<bool, SweepError> {
 }
 
 impl Worker<'_> {
-    /// Makes a checkpoint not far before the boundary, if that is far enough behind the last one.
-    /// Putting a machine back has KVM write the guest's clock anew, and code that is reading it
-    /// starts over: where a checkpoint does not lead along the path, one a few instructions further
-    /// does. Where none does, the old one has to do.
-    pub(super) fn extend(&mut self, track: &mut Track, wanted: u32) -> Result<(), SweepError> {
-        if wanted < track.last().at + STRIDE {
-            return Ok(());
-        }
-        let begin = Instant::now();
-        let old = track.last().clone();
-        let last = track.user_mode.min(track.len().saturating_sub(1));
-        // A loop on the way that waits for something takes another number of rounds each time: a
-        // breakpoint behind it is met all the same.
-        let ways = [Approach::Steps, Approach::Breakpoint];
-        let places = (wanted..(wanted + STRIDE).min(last)).flat_map(|at| ways.map(|how| (at, how)));
-        // Where the old one is far behind, earlier tries were in vain.
-        let is_far = wanted > old.at + 4 * STRIDE;
-        for (at, how) in places.take(if is_far { FEW } else { usize::MAX }) {
-            if !self.go(track, &old, at, how)? {
-                continue;
-            }
-            let new = PathCheckpoint {
-                at,
-                checkpoint: checkpoint(&mut self.walk.driver)?,
-            };
-            if self.go(track, &new, (at + 2 * STRIDE).min(last), Approach::Steps)? {
-                track.push(new);
-                break;
-            }
-        }
-        self.effort.checkpoints_us.push(micros(begin));
-        Ok(())
-    }
-
     /// Puts the machine back and goes to a point; false where it came elsewhere.
     pub(super) fn go(
         &mut self,
@@ -180,10 +144,12 @@ impl Worker<'_> {
     }
 
     /// Tries a point until the way there is that of the path: code that reads a clock may take
-    /// another.
+    /// another. Putting a machine back has KVM write the guest's clock anew, and code that is reading it
+    /// starts over: a checkpoint from which the guest does not come to the point, as it does from the one before, is used no
+    /// more.
     pub(super) fn try_often(
         &mut self,
-        track: &Track,
+        track: &mut Track,
         number: u32,
         nmis: Nmis,
         point: Point,
@@ -206,6 +172,10 @@ impl Worker<'_> {
             }
             if !self.go(track, from, number, how)? {
                 continue;
+            }
+            let nearest = track.nearest(number).at;
+            if from.at < nearest && matches!(attempt, 2 | 3) {
+                track.leave_out(nearest);
             }
             let mut injections = track.made.clone();
             if !self.inject(track, nmis, &mut injections)? {

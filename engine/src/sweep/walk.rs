@@ -4,16 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::Instant;
 
-use unwindlab_vmm::{Machine, Run};
+use unwindlab_vmm::{Checkpoint, Machine, Run};
 
 use super::error::{NoPath, Phase, SweepError};
 use super::follow::{Followed, unmarked};
-use super::guest::LEG;
+use super::guest::{LEG, checkpoint, pass};
 use super::local;
 use super::progress::Progress;
 use super::start::PathStart;
+use super::track::Checkpoints;
+use super::trial::micros;
 use super::user::waiting;
-use crate::driver::{Driver, Happening};
+use crate::driver::{Driver, Guest, Happening};
 use crate::plan::sweep::{Reach, Step, SweepPlan};
 
 /// Boundaries in user mode at the end of a path: behind the first of them an NMI is in another
@@ -21,9 +23,23 @@ use crate::plan::sweep::{Reach, Step, SweepPlan};
 const USER_STEPS: usize = 3;
 /// A path of more instructions takes seconds to record.
 const LONG: usize = 10_000;
-/// Iterations whose path is looked at, and how many where the paths are long.
+/// Iterations whose path is looked at.
 const MOST: u32 = 4;
-const MOST_LONG: u32 = 2;
+
+/// A path, and what it was recorded with.
+pub(super) struct Recorded {
+    pub(super) path: Vec<Step>,
+    pub(super) checkpoints: Checkpoints,
+    /// Microseconds that each checkpoint took.
+    pub(super) checkpoints_us: Vec<u32>,
+}
+
+impl Recorded {
+    /// Whether other tasks run on the way.
+    fn leads_elsewhere(&self) -> bool {
+        self.path.iter().any(|step| step.reach == Reach::Returned)
+    }
+}
 
 /// A guest that can be put back to where a path begins.
 pub(super) struct Walk {
@@ -34,17 +50,19 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// Boots a machine, goes to where the path begins, and records the path. Takes the path of
+    /// Goes to where the path begins, and records the path. Takes the path of
     /// another iteration where it leads through another task (what the scheduler does depends on
-    /// time, and is not what is swept) unless it is long, and where the machine, put back, does not take it again: one through
-    /// `execve` on which the kernel refills its batches of random numbers, for one. Returns the path, and how many there were
+    /// time, and is not what is swept) unless it is long. Returns the path, and how many there were
     /// before it.
     pub(super) fn with_path(
         plan: &SweepPlan,
-        machine: Machine,
+        guest: Guest,
         progress: &mut Progress<'_>,
-    ) -> Result<(Self, Vec<Step>, u32), SweepError> {
-        let mut driver = Driver::new(&plan.trial, machine);
+    ) -> Result<(Self, Recorded, u32), SweepError> {
+        let Guest { mut driver, hello } = guest;
+        if let Some(hello) = hello {
+            pass(&mut driver, Happening::Hello(hello), Phase::BeforePath)?;
+        }
         let start = PathStart::first(&mut driver, plan, progress)?;
         driver.lead(plan.others_run.then_some(start.vcpu));
         let mut walk = Self {
@@ -52,45 +70,22 @@ impl Walk {
             console: start.console,
             start,
         };
-        let mut path = walk.path(plan, progress)?;
+        let mut recorded = walk.path(plan, progress)?;
         let mut left = 0;
-        loop {
-            let is_long = path.len() > LONG;
-            let most = if is_long { MOST_LONG } else { MOST };
-            let alone = path.iter().all(|step| step.reach != Reach::Returned);
-            if left + 1 >= most || (alone || is_long) && walk.leads_again(&path)? {
-                break;
-            }
+        while left + 1 < MOST && recorded.leads_elsewhere() && recorded.path.len() <= LONG {
             left += 1;
             walk.driver.lead(None);
             walk.start = walk.start.next(&mut walk.driver, plan, progress)?;
             let leader = plan.others_run.then_some(walk.start.vcpu);
             walk.driver.lead(leader);
             walk.console = walk.start.console;
-            path = walk.path(plan, progress)?;
+            recorded = walk.path(plan, progress)?;
         }
         if walk.start.place.is_none() {
-            let first = path.iter().find(|step| !step.user);
+            let first = recorded.path.iter().find(|step| !step.user);
             walk.start.place = first.map(|step| step.rip);
         }
-        Ok((walk, path, left))
-    }
-
-    /// Whether the machine takes the path to its last instruction in the kernel again.
-    fn leads_again(&mut self, path: &[Step]) -> Result<bool, SweepError> {
-        let Some(last) = path.iter().rposition(|step| !step.user) else {
-            return Ok(true);
-        };
-        self.driver.machine.restore(&self.start.behind)?;
-        self.driver.break_at(&[])?;
-        match self.along(path.get(1..=last).unwrap_or_default()) {
-            Ok(came) => Ok(came && path.get(last).map(|step| step.rip) == Some(self.rip()?)),
-            Err(error) if error.is_another_way() => {
-                self.driver.machine.pause_all()?;
-                Ok(false)
-            }
-            Err(error) => Err(error),
-        }
+        Ok((walk, recorded, left))
     }
 
     /// The same on another machine, which has not run yet.
@@ -118,9 +113,9 @@ impl Walk {
         &mut self,
         plan: &SweepPlan,
         progress: &mut Progress<'_>,
-    ) -> Result<Vec<Step>, SweepError> {
+    ) -> Result<Recorded, SweepError> {
         self.driver.machine.restore(&self.start.behind)?;
-        self.path_from_here(plan, progress)
+        self.path_from(self.start.behind.clone(), plan, progress)
     }
 
     /// The task of the path.
@@ -131,13 +126,16 @@ impl Walk {
         }
     }
 
-    /// The same from where the machine stands.
-    pub(super) fn path_from_here(
+    /// The same from a checkpoint to which the machine was put back.
+    pub(super) fn path_from(
         &mut self,
+        first: Checkpoint,
         plan: &SweepPlan,
         progress: &mut Progress<'_>,
-    ) -> Result<Vec<Step>, SweepError> {
+    ) -> Result<Recorded, SweepError> {
         let followed = self.followed();
+        let mut checkpoints = Checkpoints::new(first);
+        let mut checkpoints_us = Vec::new();
         let mut path = vec![followed.here(&mut self.driver, Reach::Stepped)?];
         let mut legs = Legs::default();
         let mut plain = BTreeSet::new();
@@ -164,14 +162,24 @@ impl Walk {
                 let known = locals.entry(next.rip);
                 next.local = *known.or_insert_with(|| local::at(&vcpu, next.rip));
             }
+            let at = u32::try_from(path.len()).unwrap_or(u32::MAX);
             path.push(next);
             progress.step()?;
             if path.len() > plan.longest as usize {
                 let longest = plan.longest;
                 return Err(NoPath::TooLong { longest }.into());
             }
+            if checkpoints.are_due(at) {
+                let begin = Instant::now();
+                checkpoints.push(at, checkpoint(&mut self.driver)?);
+                checkpoints_us.push(micros(begin));
+            }
         }
-        Ok(path)
+        Ok(Recorded {
+            path,
+            checkpoints,
+            checkpoints_us,
+        })
     }
 
     /// The instruction that the vCPU of the path is about to execute.

@@ -1,6 +1,5 @@
 //! The trials of one machine of a sweep.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -9,7 +8,7 @@ use super::engine::{Common, FromWorker};
 use super::error::SweepError;
 use super::track::{STRIDE, Track};
 use super::walk::Walk;
-use crate::plan::sweep::{Effort, Message, Point, Step, SweepPlan};
+use crate::plan::sweep::{Effort, Message, Point, SweepPlan};
 
 /// One machine.
 pub(super) struct Worker<'p> {
@@ -76,7 +75,7 @@ impl<'p> Worker<'p> {
     /// Stretches of [`STRIDE`] boundaries go to whoever is free.
     fn singles(&mut self) -> Result<(), SweepError> {
         let mut track = self.whole();
-        let points = self.plan.own(&self.common.path);
+        let points = self.plan.own(&self.common.track.path);
         while let Some(stretch) = self.common.singles.take(STRIDE, track.len()) {
             for &number in points.iter().filter(|it| stretch.contains(*it)) {
                 let Some(&at) = self.common.boundaries.get(number as usize) else {
@@ -86,8 +85,7 @@ impl<'p> Worker<'p> {
                 if self.plan.done.contains(&point.tried()) {
                     continue;
                 }
-                self.extend(&mut track, stretch.start)?;
-                if !self.try_point(&track, number, Nmis::One, point)? {
+                if !self.try_point(&mut track, number, Nmis::One, point)? {
                     return Ok(());
                 }
             }
@@ -97,15 +95,13 @@ impl<'p> Worker<'p> {
 
     /// The whole path, from the request on.
     pub(super) fn whole(&self) -> Track {
-        let start = &self.walk.start;
-        let path: Arc<[Step]> = Arc::clone(&self.common.path);
-        Track::new(path, start.made.clone(), start.behind.clone())
+        self.common.track.clone()
     }
 
     /// Makes a trial and tells its result; false where the sweep is to stop.
     pub(super) fn try_point(
         &mut self,
-        track: &Track,
+        track: &mut Track,
         number: u32,
         nmis: Nmis,
         point: Point,

@@ -83,6 +83,7 @@ pub(super) fn sweep_kernel(
         None => context.start(
             HostRequest {
                 kvm_host: request.kvm_host,
+                guests: true,
                 ..HostRequest::default()
             },
             kernel,

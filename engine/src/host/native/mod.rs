@@ -14,6 +14,7 @@ use unwindlab_oracle::trace::recording::TrialEnd;
 pub use self::builder::MachineBuilder;
 use self::builder::{MachineError, cmdline};
 use self::idle_machines::IdleMachines;
+use crate::driver::{Driver, Guest};
 use crate::host::channel::FromHost;
 use crate::host::timekeeping::Timekeeping;
 use crate::measured::qemu::Peer;
@@ -22,7 +23,7 @@ use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
 use crate::plan::sweep::{Message, SweepPlan};
 use crate::plan::{MachineSpec, TrialPlan, TrialProgress};
 use crate::runner::boot::{Booted, MachineKind};
-use crate::sweep::engine::{self, Purpose};
+use crate::sweep::engine::{self, NoMachine};
 
 /// Runs trials on this kernel's KVM.
 #[derive(Debug)]
@@ -146,17 +147,21 @@ impl Native {
 
     /// Carries out a sweep.
     pub fn sweep(&mut self, plan: &SweepPlan, tell: &mut dyn FnMut(Message) -> bool) {
-        // It makes machines of its own.
+        let idle = self.idle.take(&MachineKind::of(&plan.trial));
+        // What it makes besides takes memory.
         self.idle.clear();
         let builder = &self.builder;
-        let make = |purpose| {
-            let machine = match purpose {
-                Purpose::Boot => builder.machine(&plan.trial),
-                Purpose::Twin => builder.twin(&plan.trial),
-            };
-            machine.map_err(Into::into)
+        let guest = || -> Result<Guest, NoMachine> {
+            Ok(match idle {
+                Some(booted) => booted.put_back(&plan.trial)?,
+                None => Guest {
+                    driver: Driver::new(&plan.trial, builder.machine(&plan.trial)?),
+                    hello: None,
+                },
+            })
         };
-        engine::run(plan, &make, tell);
+        let twin = || builder.twin(&plan.trial).map_err(NoMachine::from);
+        engine::run(plan, guest(), &twin, tell);
     }
 
     /// Makes one measurement; `go_on` is asked while something is waited for.

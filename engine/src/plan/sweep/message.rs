@@ -93,7 +93,7 @@ pub struct SweptTrial {
 /// What a sweep cost on the KVM host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effort {
-    /// Paths that were recorded and left, because they led through another task or could not be taken again.
+    /// Paths that were recorded and left, because they led through another task.
     pub left: u32,
     /// Microseconds of each restore.
     pub restores_us: Vec<u32>,
@@ -103,7 +103,7 @@ pub struct Effort {
     pub looked_at: Vec<u32>,
     /// Microseconds of the steps to each point.
     pub steps_us: Vec<u32>,
-    /// Microseconds of each checkpoint further along the path, tried out.
+    /// Microseconds of each checkpoint further along the path.
     pub checkpoints_us: Vec<u32>,
     /// Ways that led elsewhere than the path.
     pub strayed: u32,
