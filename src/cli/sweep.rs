@@ -2,6 +2,8 @@
 
 use crate::host::choice::KvmHost;
 use clap::Args;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,12 +16,11 @@ use crate::campaign::sweep::{
     SetRequest, SetResult, SetSweep, SweepEvent, SweepOptions, SweepRequest, SweptFailure,
     SweptPath,
 };
-use crate::judge::outcome::OutcomeClass;
 use crate::judge::sweep::SweepSymptom;
 use crate::report::html::sweep::{SweepHeading, SweepReport};
 use crate::report::names::Names;
 use crate::report::output_file::OutputFile;
-use crate::report::sweep::report;
+use crate::report::sweep::{report, what};
 use crate::report::{failure, instructions};
 use unwindlab_engine::plan::Shard;
 use unwindlab_engine::text::printable;
@@ -165,6 +166,21 @@ pub struct SweepArgs {
     pub kvm_host: KvmHost,
 }
 
+impl SweepArgs {
+    /// What is asked for and would have no effect.
+    pub(super) fn no_effect(&self) -> Option<&'static str> {
+        match self.all && !self.pairs {
+            true if !self.points.is_empty() => {
+                Some("--all has no effect beside --point: each point that is named is tried")
+            }
+            true if self.requests && !self.nmi => {
+                Some("--all has no effect with --requests but for --nmi: every place is tried")
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Sweeps and reports; the exit code.
 ///
 /// # Errors
@@ -174,6 +190,9 @@ pub fn sweep(
     context: Context<'_>,
     spinner: &Spinner,
 ) -> Result<u8, CommandError> {
+    if let Some(message) = args.no_effect() {
+        return Err(CommandError::Usage(message.to_owned()));
+    }
     if args.requests {
         return super::requests::places(args, context, spinner);
     }
@@ -220,7 +239,8 @@ fn set(args: &SweepArgs, context: Context<'_>, spinner: &Spinner) -> Result<u8, 
         each: args.all,
         witness: args.witness.choice(),
     };
-    let (mut tried, mut elapsed, mut rows) = (0, Duration::ZERO, 0);
+    let (mut tried, mut elapsed) = (0, Duration::ZERO);
+    let mut verdicts = BTreeMap::<&str, u32>::new();
     let class = sweep::sweep_set(&request, context, &mut |event| match event {
         SetEvent::Swept(swept) => {
             let failures = &swept.summary.verdicts.failures;
@@ -235,38 +255,43 @@ fn set(args: &SweepArgs, context: Context<'_>, spinner: &Spinner) -> Result<u8, 
         SetEvent::Row(one, result) => {
             tried += result.tried;
             elapsed += result.elapsed;
-            rows += 1;
+            *verdicts.entry(result.verdict()).or_default() += 1;
             spinner.clear();
             spinner.print(&row(one, result))
         }
     });
-    if rows > 0 {
+    if !verdicts.is_empty() {
+        let verdicts = verdicts
+            .iter()
+            .map(|(verdict, count)| format!("{count} {verdict}"));
         spinner.print(&format!(
-            "{rows} sweeps: {tried} points tried in {:.0} s\n",
+            "{}; {tried} points tried in {:.0} s\n",
+            verdicts.collect::<Vec<_>>().join(", "),
             elapsed.as_secs_f64()
         ))?;
     }
     Ok(class_code(class?))
 }
 
-/// One line of the set: verdict, what and how, points, trials a second, why some were not tried.
+/// One line of the set: verdict, what and how, points, trials a second; then what findings say, and why points were not
+/// tried.
 fn row(one: &SetSweep, result: &SetResult) -> String {
-    let verdict = match result.class {
-        Some(OutcomeClass::Good) => "pass",
-        Some(OutcomeClass::Bad) => "fail",
-        Some(OutcomeClass::Untested) => "untested",
-        None => "skip",
-    };
     let rate = result.tried as f64 / result.elapsed.as_secs_f64().max(0.001);
-    let why_not = result.why_not.as_deref();
-    format!(
-        "{verdict:<9} {:<40} {:>6} of {:>6} points  {rate:>4.0} a second  sweep {}{}\n",
+    let mut row = format!(
+        "{:<16}  {:<45} {:>6} of {:>6} points  {rate:>4.0} a second  sweep {}\n",
+        result.verdict(),
         one.kind,
         result.tried,
         result.chosen,
         one.text,
-        why_not.map_or_else(String::new, |why| format!("\n  {}", printable(why))),
-    )
+    );
+    for (symptom, points) in &result.findings {
+        let _ = writeln!(row, "  {} at {points} of the points", what(symptom));
+    }
+    if let Some(why) = &result.why_not {
+        let _ = writeln!(row, "  {}", printable(why));
+    }
+    row
 }
 
 fn request(args: &SweepArgs, scenario: &Path) -> SweepRequest {
@@ -351,4 +376,34 @@ fn text(swept: &SweptPath<'_>) -> String {
         swept.kernel.release(),
         swept.kvm_host
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::outcome::OutcomeClass;
+
+    #[test]
+    fn a_row_with_findings_is_no_pass() {
+        let one = &sweep::sweeps().unwrap()[0];
+        let clean = SetResult {
+            chosen: 1752,
+            tried: 1752,
+            elapsed: Duration::from_secs(4),
+            class: Some(OutcomeClass::Good),
+            ..SetResult::default()
+        };
+        assert!(row(one, &clean).starts_with("pass  "));
+        let symptom = SweepSymptom {
+            died: None,
+            fell: [("C4".to_owned(), Some("F001".to_owned()))].into(),
+        };
+        let met = SetResult {
+            findings: vec![(symptom, 2)],
+            ..clean
+        };
+        let expected = "expected-failure  system call, a request made                     1752 of   1752 points   438 a second  sweep nmi-in-syscall\n  \
+            C4 (F001) at 2 of the points\n";
+        assert_eq!(row(one, &met), expected);
+    }
 }

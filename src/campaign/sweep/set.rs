@@ -68,6 +68,22 @@ pub struct SetResult {
     pub class: Option<OutcomeClass>,
     /// Why points were not tried, if some were not.
     pub why_not: Option<String>,
+    /// What listed findings say of it, and at how many points that was.
+    pub findings: Vec<(SweepSymptom, usize)>,
+}
+
+impl SetResult {
+    /// What it is called: a pass is one in which nothing fell, not even what is known.
+    #[must_use]
+    pub fn verdict(&self) -> &'static str {
+        match self.class {
+            Some(OutcomeClass::Good) if self.findings.is_empty() => "pass",
+            Some(OutcomeClass::Good) => "expected-failure",
+            Some(OutcomeClass::Bad) => "fail",
+            Some(OutcomeClass::Untested) => "untested",
+            None => "skip",
+        }
+    }
 }
 
 /// What happens while the set is tried.
@@ -219,6 +235,9 @@ fn swept(
         cut = swept.summary.cut;
         let failures = &swept.summary.verdicts.failures;
         known = failures.keys().all(SweepSymptom::is_known);
+        let findings = failures.iter().filter(|(symptom, _)| symptom.is_known());
+        let points = findings.map(|(symptom, it)| (symptom.clone(), it.points.len()));
+        result.findings = points.collect();
         tell(SetEvent::Swept(swept))
     });
     match summary {

@@ -38,3 +38,26 @@ fn a_report_that_cannot_be_written_is_known_first() {
     assert!(error.to_string().starts_with("cannot write "), "{error}");
     assert!(!provider.fetched.load(super::Relaxed));
 }
+
+#[test]
+fn each_boundary_is_not_asked_for_where_that_has_no_effect() {
+    let no_effect = |words: &str| {
+        let words = ["unwindlab", "sweep", "nmi-in-syscall"]
+            .into_iter()
+            .chain(words.split(' '));
+        match Cli::try_parse_from(words).unwrap().command {
+            Command::Sweep(args) => args.no_effect(),
+            _ => panic!("no sweep"),
+        }
+    };
+    let refused = ["--all --point 3", "--all --requests"].map(no_effect);
+    assert!(refused.iter().all(Option::is_some), "{refused:?}");
+    for taken in [
+        "--all",
+        "--all --pairs --point 3",
+        "--all --requests --nmi",
+        "--point 3",
+    ] {
+        assert_eq!(no_effect(taken), None, "{taken}");
+    }
+}
