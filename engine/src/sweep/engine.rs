@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::ops::Range;
-use std::sync::Mutex;
+use std::panic::resume_unwind;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, Scope};
 
-use unwindlab_vmm::Machine;
+use unwindlab_vmm::{Checkpoint, Machine};
 
 use super::error::SweepError;
 use super::progress::Progress;
@@ -32,50 +34,73 @@ pub(crate) fn run(
 ) {
     let guest = guest.map_err(SweepError::NoMachine);
     let mut progress = Progress::new(&mut *tell);
-    let found = guest.and_then(|guest| Walk::with_path(plan, guest, &mut progress));
-    let (walk, recorded, left) = match found {
-        Ok(found) => found,
-        Err(error) => {
-            tell(Message::Failed {
-                reason: error.to_string(),
-            });
-            return;
-        }
+    match guest.and_then(|guest| Walk::at_start(plan, guest, &mut progress)) {
+        Ok(walk) => thread::scope(|scope| sweep(plan, walk, twin, tell, scope)),
+        Err(error) => failed(&error, tell),
+    }
+}
+
+/// The sweep of a path at whose beginning a machine stands. The other machines take its memory while it records the path.
+fn sweep<'s>(
+    plan: &'s SweepPlan,
+    mut walk: Walk,
+    twin: Twin<'s>,
+    tell: &mut dyn FnMut(Message) -> bool,
+    scope: &'s Scope<'s, '_>,
+) {
+    let jobs = jobs(plan, unwindlab_vmm::on_tcg());
+    let twins: Vec<_> = (1..jobs)
+        .map(|_| {
+            let state = walk.start.behind.clone();
+            scope.spawn(move || adopted(twin, &state))
+        })
+        .collect();
+    let (recorded, left) = match walk.record(plan, &mut Progress::new(&mut *tell)) {
+        Ok(recorded) => recorded,
+        Err(error) => return failed(&error, tell),
     };
-    let recording = Box::new(walk.driver.session.recording.clone());
     let told = Message::Path {
-        common: recording,
+        common: Box::new(walk.driver.session.recording.clone()),
         path: recorded.path.clone(),
     };
     if !tell(told) {
         return;
     }
-    let jobs = jobs(plan, unwindlab_vmm::on_tcg());
-    let checkpoints_us = recorded.checkpoints_us;
+    let effort = Effort {
+        left,
+        checkpoints_us: recorded.checkpoints_us,
+        ..Effort::default()
+    };
     let path = recorded.path.into();
     let track = Track::new(path, walk.start.made.clone(), recorded.checkpoints);
-    let common = Common::new(track, jobs);
-    thread::scope(|scope| {
-        let (send, receive) = channel::<FromWorker>();
-        let start = walk.start.clone();
-        for _ in 1..jobs {
-            let (send, common, start) = (send.clone(), &common, start.clone());
-            scope.spawn(move || {
-                let machine = twin().map_err(SweepError::NoMachine);
-                let twin = machine.and_then(|machine| Walk::twin(plan, machine, start));
-                let ended = twin.and_then(|it| Worker::new(plan, common, it, &send).run());
-                common.finish(&send, ended);
-            });
-        }
-        let common = &common;
-        scope.spawn(move || common.finish(&send, Worker::new(plan, common, walk, &send).run()));
-        let effort = Effort {
-            left,
-            checkpoints_us,
-            ..Effort::default()
-        };
-        gather(receive, common, effort, tell);
+    let common = Arc::new(Common::new(track, jobs));
+    let (send, receive) = channel::<FromWorker>();
+    for machine in twins {
+        let (send, common, start) = (send.clone(), Arc::clone(&common), walk.start.clone());
+        scope.spawn(move || {
+            let machine = machine.join().unwrap_or_else(|panic| resume_unwind(panic));
+            let twin = machine.and_then(|machine| Walk::twin(plan, machine, start));
+            let ended = twin.and_then(|it| Worker::new(plan, &common, it, &send).run());
+            common.finish(&send, ended);
+        });
+    }
+    let first = Arc::clone(&common);
+    scope.spawn(move || first.finish(&send, Worker::new(plan, &first, walk, &send).run()));
+    gather(receive, &common, effort, tell);
+}
+
+/// Tells why there is no sweep.
+fn failed(error: &SweepError, tell: &mut dyn FnMut(Message) -> bool) {
+    tell(Message::Failed {
+        reason: error.to_string(),
     });
+}
+
+/// A machine that took this state of another.
+fn adopted(twin: Twin<'_>, state: &Checkpoint) -> Result<Machine, SweepError> {
+    let mut machine = twin().map_err(SweepError::NoMachine)?;
+    machine.adopt(state)?;
+    Ok(machine)
 }
 
 /// Machines side by side. Where QEMU's TCG emulates the host, only a machine that has booted knows

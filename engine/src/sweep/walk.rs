@@ -50,51 +50,58 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// Goes to where the path begins, and records the path. Takes the path of
-    /// another iteration where it leads through another task (what the scheduler does depends on
-    /// time, and is not what is swept) unless it is long. Returns the path, and how many there were
-    /// before it.
-    pub(super) fn with_path(
+    /// Goes to where the path begins.
+    pub(super) fn at_start(
         plan: &SweepPlan,
         guest: Guest,
         progress: &mut Progress<'_>,
-    ) -> Result<(Self, Recorded, u32), SweepError> {
+    ) -> Result<Self, SweepError> {
         let Guest { mut driver, hello } = guest;
         if let Some(hello) = hello {
             pass(&mut driver, Happening::Hello(hello), Phase::BeforePath)?;
         }
         let start = PathStart::first(&mut driver, plan, progress)?;
         driver.lead(plan.others_run.then_some(start.vcpu));
-        let mut walk = Self {
+        Ok(Self {
             driver,
             console: start.console,
             start,
-        };
-        let mut recorded = walk.path(plan, progress)?;
+        })
+    }
+
+    /// Records the path. Takes the path of
+    /// another iteration where it leads through another task (what the scheduler does depends on
+    /// time, and is not what is swept) unless it is long. Returns the path, and how many there were
+    /// before it.
+    pub(super) fn record(
+        &mut self,
+        plan: &SweepPlan,
+        progress: &mut Progress<'_>,
+    ) -> Result<(Recorded, u32), SweepError> {
+        let mut recorded = self.path(plan, progress)?;
         let mut left = 0;
         while left + 1 < MOST && recorded.leads_elsewhere() && recorded.path.len() <= LONG {
             left += 1;
-            walk.driver.lead(None);
-            walk.start = walk.start.next(&mut walk.driver, plan, progress)?;
-            let leader = plan.others_run.then_some(walk.start.vcpu);
-            walk.driver.lead(leader);
-            walk.console = walk.start.console;
-            recorded = walk.path(plan, progress)?;
+            self.driver.lead(None);
+            self.start = self.start.next(&mut self.driver, plan, progress)?;
+            self.driver.lead(plan.others_run.then_some(self.start.vcpu));
+            self.console = self.start.console;
+            recorded = self.path(plan, progress)?;
         }
-        if walk.start.place.is_none() {
+        if self.start.place.is_none() {
             let first = recorded.path.iter().find(|step| !step.user);
-            walk.start.place = first.map(|step| step.rip);
+            self.start.place = first.map(|step| step.rip);
         }
-        Ok((walk, recorded, left))
+        Ok((recorded, left))
     }
 
-    /// The same on another machine, which has not run yet.
+    /// On another machine, which has taken over a state of this sweep's first one.
     pub(super) fn twin(
         plan: &SweepPlan,
         mut machine: Machine,
         start: PathStart,
     ) -> Result<Self, SweepError> {
-        machine.adopt(&start.behind)?;
+        machine.restore(&start.behind)?;
         let session = start.session.clone();
         let console = machine.console().len();
         let mut driver = Driver::with_session(&plan.trial, machine, session);
