@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{
-    Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
+    Pid, Resource, Rlimit, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
+    setrlimit,
 };
 
 use crate::progress::Progress;
@@ -46,6 +47,22 @@ pub fn inherit(command: &mut Command, descriptors: &[BorrowedFd<'_>]) {
     // nothing and takes no lock.
     unsafe {
         command.pre_exec(keep);
+    }
+}
+
+/// Has the child, and what it starts, write no file of more than so many bytes.
+pub fn limit_files(command: &mut Command, most: u64) {
+    let limit = move || -> io::Result<()> {
+        let most = Rlimit {
+            current: Some(most),
+            maximum: Some(most),
+        };
+        Ok(setrlimit(Resource::Fsize, most)?)
+    };
+    // SAFETY: between fork and exec only async-signal-safe code may run. `limit` makes a system call (prlimit64), allocates
+    // nothing and takes no lock.
+    unsafe {
+        command.pre_exec(limit);
     }
 }
 

@@ -19,10 +19,12 @@
 //! - `child`: processes that end with this one;
 //! - `confine`: what they may do;
 //! - `input`: files that the user names;
+//! - `unnamed`: files that are complete or absent;
 //! - `cache`: the folder in which everything is kept;
 //! - `saved`: states of outer machines;
 //! - `image`: what is in a kernel's image: its ELF, symbols and lines;
 //! - `debian`: apt, packages, and the kernels in them;
+//! - `store`: files that machines share;
 //! - `kernel`: kernels in the cache;
 //! - `build`: kernels from source;
 //! - `tools`: QEMU, Bochs, perf, binutils, and a program without frame pointers.
@@ -37,7 +39,9 @@ pub mod input;
 mod kernel;
 mod progress;
 mod saved;
+mod store;
 mod tools;
+pub mod unnamed;
 mod zstd;
 
 pub use build::{BuildError, BuildSpec, Built, Client, Source, build};
@@ -54,6 +58,7 @@ pub use kernel::{
 };
 pub use progress::{Progress, Silent};
 pub use saved::{AboutMachine, Pruned, Room, SavedMachine, SavedMachines};
+pub use store::{STORE_VARIABLE, StoreError};
 pub use tools::ArchiveError;
 pub use tools::binutils::{self, Binutils};
 pub use tools::bochs::{self, Bochs, bochs};

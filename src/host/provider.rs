@@ -303,6 +303,7 @@ impl ProviderError {
                 | BuildError::Tree { .. }
                 | BuildError::Revision { .. }
                 | BuildError::NoPatches(_)
+                | BuildError::Store(_)
                 | BuildError::NoSuchSource { .. },
             )
             // What the user named is not there, or is no kernel.

@@ -8,6 +8,7 @@ use crate::confine::ConfineError;
 use crate::debian::apt::AptError;
 use crate::debian::deb::DebError;
 use crate::kernel::FetchError;
+use crate::store::StoreError;
 
 /// Why a kernel cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +72,9 @@ pub enum BuildError {
     /// A package cannot be unpacked.
     #[error(transparent)]
     Deb(#[from] DebError),
+    /// The variable for the store names none.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The cache cannot be used.
     #[error(transparent)]
     Cache(#[from] CacheError),

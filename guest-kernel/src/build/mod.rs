@@ -42,8 +42,9 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use crate::cache::{Cache, CacheError, hex};
-use crate::kernel::{self, KernelImage, Origin};
+use crate::kernel::{self, KernelImage, Origin, shared};
 use crate::progress::Progress;
+use crate::store::Store;
 
 pub use client::Client;
 use config::Fragment;
@@ -108,7 +109,14 @@ pub fn build(
     let fragments = embedded::with_built_in(&spec.fragments, client == Client::Added);
 
     let note = identity(&tree, &fragments)?;
+    let store = Store::of_environment()?;
     if let Some(image) = known(&note, spec, cache)? {
+        share(&note, &image, store.as_ref(), cache);
+        return Ok(Built { image, client });
+    }
+    if take_shared(&note, store.as_ref(), cache, progress)?
+        && let Some(image) = known(&note, spec, cache)?
+    {
         return Ok(Built { image, client });
     }
     let workspace = workspace.for_building(cache, progress)?;
@@ -122,7 +130,37 @@ pub fn build(
     let vmlinux = make::vmlinux(&workspace, &fragments, &what, progress)?;
     let image = enter(&vmlinux, spec, &workspace.folders().src(), cache, progress)?;
     cache.set_note(&note, &image.id)?;
+    share(&note, &image, store.as_ref(), cache);
     Ok(Built { image, client })
+}
+
+/// Takes the kernel of these inputs from the store; whether it has it. One that cannot be used is told, and the kernel built.
+fn take_shared(
+    note: &str,
+    store: Option<&Store>,
+    cache: &Cache,
+    progress: &dyn Progress,
+) -> Result<bool, BuildError> {
+    let Some(store) = store else {
+        return Ok(false);
+    };
+    shared::take(note, store, cache, progress).or_else(|error| {
+        if progress.stopped() {
+            return Err(BuildError::Stopped);
+        }
+        tracing::warn!("no kernel from {}: {error}; it is built", store.shown());
+        Ok(false)
+    })
+}
+
+/// Puts a kernel into the store. One that cannot be used is told.
+fn share(note: &str, image: &KernelImage, store: Option<&Store>, cache: &Cache) {
+    let Some(store) = store else {
+        return;
+    };
+    if let Err(error) = shared::put(note, &image.id, store, cache) {
+        tracing::warn!("{} did not get the kernel: {error}", store.shown());
+    }
 }
 
 /// The kernel that this note names, if the cache has it.

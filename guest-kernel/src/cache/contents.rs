@@ -21,9 +21,9 @@ use super::{At, CacheError};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Contents {
     /// Size in bytes of every regular file.
-    files: Vec<(PathBuf, u64)>,
+    pub(super) files: Vec<(PathBuf, u64)>,
     /// SHA-256 of every regular file, and what every symbolic link says.
-    sha256: BTreeMap<PathBuf, String>,
+    pub(super) sha256: BTreeMap<PathBuf, String>,
 }
 
 /// How an entry differs from what was published.

@@ -24,10 +24,10 @@ pub(crate) struct Entry<T> {
 
 /// What an entry's `entry.json` holds.
 #[derive(Debug, Serialize, Deserialize)]
-struct Manifest<T> {
+pub(super) struct Manifest<T> {
     #[serde(flatten)]
-    contents: Contents,
-    about: T,
+    pub(super) contents: Contents,
+    pub(super) about: T,
 }
 
 /// What came of reading every entry.
@@ -94,7 +94,7 @@ impl Cache {
     }
 
     /// An entry as its manifest describes it.
-    fn read<T: DeserializeOwned>(
+    pub(super) fn read<T: DeserializeOwned>(
         &self,
         kind: &str,
         id: &str,

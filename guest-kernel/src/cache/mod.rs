@@ -22,6 +22,7 @@ mod entries;
 mod error;
 mod notes;
 mod owner;
+mod shared;
 mod sparse;
 
 use std::ffi::OsString;
@@ -37,6 +38,8 @@ pub(crate) use entries::Entry;
 pub use entries::Verified;
 pub(crate) use error::At;
 pub use error::CacheError;
+pub(crate) use notes::to_json;
+pub(crate) use shared::{Part, Unfit, is_sha256};
 
 /// Names the cache folder; an empty value counts as unset.
 pub const CACHE_VARIABLE: &str = "UNWINDLAB_CACHE";

@@ -55,7 +55,7 @@ impl Cache {
     }
 }
 
-pub(super) fn to_json<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
+pub(crate) fn to_json<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
     serde_json::to_vec_pretty(value).map_err(io::Error::from)
 }
 

@@ -1,6 +1,7 @@
 //! Kernels in the cache: how they get there, and what is stored with them.
 
 mod fetch;
+pub(crate) mod shared;
 mod spec;
 
 use std::fs;

@@ -4,6 +4,7 @@
 //! without root. It takes the mirror, the archive's keys, and settings such as proxies from the
 //! system. Because the status is empty, apt lists all dependencies of a package, down to libc.
 
+mod helper;
 mod run;
 mod sources;
 
@@ -19,6 +20,7 @@ use crate::cache::{At, Cache, CacheError, Lock};
 use crate::debian::version::Version;
 use crate::progress::Progress;
 
+pub(crate) use helper::fetch_file;
 use run::run;
 pub use sources::MIRROR_VARIABLE;
 use sources::{Mirror, TARGET_FORMAT};

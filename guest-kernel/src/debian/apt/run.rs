@@ -110,6 +110,7 @@ fn command_name(command: &Command) -> String {
         "indextargets",
         "pkgnames",
         "madison",
+        "download-file",
     ];
     let program = command.get_program().to_string_lossy();
     let verb = command
@@ -164,11 +165,7 @@ const HASH: &[&str] = &[
     "Hashes of expected file",
 ];
 /// Messages about a missing package or file.
-const GONE: &[&str] = &[
-    "404  Not Found",
-    "was not found",
-    "Unable to locate package",
-];
+const GONE: &[&str] = &[" 404  ", "was not found", "Unable to locate package"];
 /// Messages about failed downloads.
 const NETWORK: &[&str] = &[
     "Could not resolve",

@@ -14,7 +14,7 @@ use flate2::write::GzEncoder;
 use super::Lines;
 use crate::cache::{At as _, Cache, CacheError};
 
-const KIND: &str = "source-lines";
+pub(crate) const KIND: &str = "source-lines";
 const LINES: &str = "lines";
 const SOURCES: &str = "sources";
 

@@ -20,7 +20,7 @@ mod row;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::symbols::Symbols;
-pub(crate) use kept::keep;
+pub(crate) use kept::{KIND, keep};
 pub use kept::{KeptLines, of_interest};
 use row::{END, ROW, Row, STATEMENT};
 
