@@ -42,20 +42,26 @@ const KVM_FEATURES: u32 = 0x4000_0001;
 /// Its EAX: the guest is told of pages that the host has to fetch (`KVM_FEATURE_ASYNC_PF`, `..._VMEXIT`,
 /// `..._INT`).
 const ASYNC_PF: u32 = 1 << 4 | 1 << 10 | 1 << 14;
+/// The end of an interrupt may be a bit in memory (`KVM_FEATURE_PV_EOI`).
+const PV_EOI: u32 = 1 << 6;
 
-/// The leaves that KVM supports, without asynchronous page faults: where a vCPU's MSRs are written back, KVM tells
-/// the guest that all pages are there, by an interrupt that nobody made
-/// (`kvm_pv_enable_async_pf`, arch/x86/kvm/x86.c).
+/// The leaves that KVM supports, without what depends on more of KVM's state than a checkpoint can have:
+///
+/// - asynchronous page faults: where a vCPU's MSRs are written back, KVM tells the guest that all pages are there, by an
+///   interrupt that nobody made (`kvm_pv_enable_async_pf`, arch/x86/kvm/x86.c);
+/// - ends of interrupts without an exit: KVM offers one only as long as it remembers that it delivered the interrupt itself, and
+///   not behind `KVM_SET_LAPIC` (`apic_sync_pv_eoi_to_guest`, arch/x86/kvm/lapic.c). A guest that is put back into a handler would end
+///   it in another way than before.
 pub(crate) fn supported(kvm: &Kvm) -> Result<CpuId, errno::Error> {
     let mut supported = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
-    hide_async_faults(&mut supported);
+    hide_what_is_kvms(&mut supported);
     Ok(supported)
 }
 
-fn hide_async_faults(supported: &mut CpuId) {
+fn hide_what_is_kvms(supported: &mut CpuId) {
     let leaves = supported.as_mut_slice().iter_mut();
     for leaf in leaves.filter(|leaf| leaf.function == KVM_FEATURES) {
-        leaf.eax &= !ASYNC_PF;
+        leaf.eax &= !(ASYNC_PF | PV_EOI);
     }
 }
 
@@ -251,12 +257,12 @@ mod tests {
     }
 
     #[test]
-    fn asynchronous_faults_are_hidden_and_nothing_else() {
+    fn what_depends_on_kvms_own_state_is_hidden_and_nothing_else() {
         let leaves = [leaf(KVM_FEATURES, u32::MAX), leaf(1, u32::MAX)];
         let mut table = CpuId::from_entries(&leaves).unwrap();
-        hide_async_faults(&mut table);
+        hide_what_is_kvms(&mut table);
         let told: Vec<u32> = table.as_slice().iter().map(|it| it.eax).collect();
-        assert_eq!(told, [0xffff_bbef, u32::MAX]);
+        assert_eq!(told, [0xffff_bbaf, u32::MAX]);
     }
 
     #[test]
