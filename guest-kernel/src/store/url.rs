@@ -22,14 +22,10 @@ impl Url {
 
     /// The URL without a user's name and password.
     pub(super) fn shown(&self) -> String {
-        let Some((scheme, rest)) = self.0.split_once("://") else {
-            return String::new();
-        };
-        let (host, path) = rest
-            .split_once('/')
-            .map_or((rest, ""), |(host, path)| (host, path));
-        let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-        format!("{scheme}://{host}/{path}")
+        let (scheme, rest) = self.0.split_once("://").unwrap_or_default();
+        let host = rest.split('/').next().unwrap_or_default();
+        let user = host.rfind('@').map_or(0, |at| at + 1);
+        format!("{scheme}://{}", rest.get(user..).unwrap_or_default())
     }
 
     /// Fetches a file; whether it is there.
@@ -40,19 +36,23 @@ impl Url {
         progress: &dyn Progress,
     ) -> Result<bool, StoreError> {
         let url = format!("{}/{}", self.0, wanted.name);
-        let failed = |message| StoreError::Url {
-            url: format!("{}/{}", self.shown().trim_end_matches('/'), wanted.name),
-            message,
+        // apt says "Failed to fetch URL  why".
+        let failed = |message: &str| StoreError::Url {
+            url: format!("{}/{}", self.shown(), wanted.name),
+            message: message
+                .split_once(&format!("{url}  "))
+                .map_or(message, |(_, why)| why)
+                .replace(&self.0, &self.shown()),
         };
         match apt::fetch_file(&url, wanted.sha256, wanted.most, into, progress) {
             Ok(()) => Ok(true),
             Err(AptError::Gone(_)) => Ok(false),
-            Err(AptError::Network(message) | AptError::Hash(message)) => {
-                Err(failed(message.replace(&self.0, &self.shown())))
-            }
-            Err(AptError::Failed { message, .. }) => {
-                Err(failed(message.replace(&self.0, &self.shown())))
-            }
+            Err(AptError::Missing) => Err(failed("apt, which fetches it, is missing")),
+            Err(
+                AptError::Network(message)
+                | AptError::Hash(message)
+                | AptError::Failed { message, .. },
+            ) => Err(failed(&message)),
             Err(error) => Err(error.into()),
         }
     }
