@@ -111,7 +111,9 @@ pub fn build(
     let note = identity(&tree, &fragments)?;
     let store = Store::of_environment()?;
     if let Some(image) = known(&note, spec, cache)? {
-        share(&note, &image, store.as_ref(), cache);
+        // It was built without a store.
+        let lacks = store.as_ref().filter(|it| shared::lacks(&note, it));
+        share(&note, &image, lacks, cache);
         return Ok(Built { image, client });
     }
     if take_shared(&note, store.as_ref(), cache, progress)?

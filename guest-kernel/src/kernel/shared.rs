@@ -64,7 +64,12 @@ pub(crate) fn take(
     Ok(true)
 }
 
-/// Puts a kernel of the cache there, for these inputs.
+/// Whether the store takes kernels, and has none of these inputs.
+pub(crate) fn lacks(note: &str, store: &Store) -> bool {
+    matches!(store, Store::Folder(folder) if !folder.join(format!("{note}.json")).exists())
+}
+
+/// Puts a kernel of the cache there, for these inputs. What is there and is another file is replaced.
 pub(crate) fn put(note: &str, id: &str, store: &Store, cache: &Cache) -> Result<(), StoreError> {
     for kind in KINDS {
         let Some((folder, files)) = cache.files_of(kind, id)? else {

@@ -43,7 +43,12 @@ fn another_cache_has_the_kernel_and_its_lines_then() {
     let store = Store::Folder(place.clone());
     let other = cache(folder.path(), "other");
     assert!(!take(NOTE, &store, &other, &Silent).unwrap());
+    assert!(lacks(NOTE, &store));
     put(NOTE, &id, &store, &builder).unwrap();
+    assert!(!lacks(NOTE, &store));
+    // Damaged, and put once more.
+    fs::write(place.join(format!("{KIND}-{id}/vmlinux")), "THE KERNEL").unwrap();
+    assert!(take(NOTE, &store, &other, &Silent).is_err());
     put(NOTE, &id, &store, &builder).unwrap();
     let url = Store::Url(crate::store::url_of(&crate::store::serve(place)));
     for (name, store) in [("other", store), ("by URL", url)] {
