@@ -174,7 +174,7 @@ impl SweepArgs {
                 Some("--all has no effect beside --point: each point that is named is tried")
             }
             true if self.requests && !self.nmi => {
-                Some("--all has no effect with --requests but for --nmi: every place is tried")
+                Some("--all has no effect with --requests, unless with --nmi: every place is tried")
             }
             _ => None,
         }

@@ -249,8 +249,13 @@ impl Worker<'_> {
         let mut progress = Progress::new(&mut heard);
         match self.walk.path_from(behind, self.plan, &mut progress) {
             Ok(Recorded {
-                path, checkpoints, ..
-            }) => Ok(Some(Track::new(path.into(), made, checkpoints))),
+                path,
+                checkpoints,
+                checkpoints_us,
+            }) => {
+                self.effort.checkpoints_us.extend(checkpoints_us);
+                Ok(Some(Track::new(path.into(), made, checkpoints)))
+            }
             Err(error) => self.is_the_way(Err(error)).map(|_| None),
         }
     }

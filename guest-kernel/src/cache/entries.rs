@@ -39,7 +39,7 @@ pub struct Verified {
     pub damaged: Vec<String>,
 }
 
-pub(super) const MANIFEST: &str = "entry.json";
+pub(crate) const MANIFEST: &str = "entry.json";
 /// Kinds of entries whose files are read once a boot of the system, for they are large, and only guests execute them. What this machine
 /// executes, such as QEMU and its libraries, is read each time.
 const READ_ONCE: [&str; 3] = ["kernel", "machine", "outer-kernel"];

@@ -34,12 +34,13 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use crate::progress::Progress;
-pub(crate) use entries::Entry;
 pub use entries::Verified;
+pub(crate) use entries::{Entry, MANIFEST};
 pub(crate) use error::At;
 pub use error::CacheError;
 pub(crate) use notes::to_json;
-pub(crate) use shared::{Part, Unfit, is_sha256};
+pub use shared::Unfit;
+pub(crate) use shared::{Part, is_sha256};
 
 /// Names the cache folder; an empty value counts as unset.
 pub const CACHE_VARIABLE: &str = "UNWINDLAB_CACHE";

@@ -15,8 +15,13 @@ const MOST_FILES: usize = 10_000;
 const MOST_BYTES: u64 = 1 << 30;
 
 /// What another cache is said to have is no entry.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Unfit(pub String);
+#[derive(Debug, thiserror::Error)]
+#[error("{name}: {what}")]
+#[expect(missing_docs, reason = "the message says what the fields are")]
+pub struct Unfit {
+    pub name: String,
+    pub what: String,
+}
 
 /// A file of an entry.
 #[derive(Debug, Clone, Copy)]
@@ -53,9 +58,13 @@ impl Cache {
         manifest: &[u8],
         mut fetch: impl FnMut(Part<'_>, &Path) -> Result<(), E>,
     ) -> Result<(), E> {
+        let unfit = |what: String| Unfit {
+            name: format!("{kind}-{id}"),
+            what,
+        };
         let manifest: Manifest<Value> = serde_json::from_slice(manifest)
-            .map_err(|error| Unfit(format!("{MANIFEST} cannot be read: {error}")))?;
-        let parts = parts(&manifest.contents)?;
+            .map_err(|error| unfit(format!("{MANIFEST} cannot be read: {error}")))?;
+        let parts = parts(&manifest.contents).map_err(unfit)?;
         let scratch = self.scratch()?;
         for part in parts {
             let into = scratch.path().join(part.name);
@@ -67,7 +76,7 @@ impl Cache {
             .contents
             .damage(scratch.path(), &mut Digests::none())?
         {
-            Some(damage) => Err(Unfit(damage.to_string()).into()),
+            Some(damage) => Err(unfit(damage.to_string()).into()),
             None => {
                 self.publish(scratch, kind, id, manifest.about)?;
                 Ok(())
@@ -76,21 +85,21 @@ impl Cache {
     }
 }
 
-/// The files that contents name, if that is what an entry can have.
-fn parts(contents: &Contents) -> Result<Vec<Part<'_>>, Unfit> {
+/// The files that contents name; what is wrong with them if no entry can have them.
+fn parts(contents: &Contents) -> Result<Vec<Part<'_>>, String> {
     let total = contents.files.iter().map(|(_, size)| *size);
     let total = total.fold(0, u64::saturating_add);
     if contents.files.len() > MOST_FILES || total > MOST_BYTES {
         let count = contents.files.len();
-        return Err(Unfit(format!("{count} files of {total} bytes together")));
+        return Err(format!("{count} files of {total} bytes together"));
     }
     let parts = contents.files.iter().map(|(name, size)| {
         let is_plain = |it: Component<'_>| matches!(it, Component::Normal(_));
         if !name.components().all(is_plain) || name == Path::new(MANIFEST) {
-            return Err(Unfit(format!("a file cannot be called {}", name.display())));
+            return Err(format!("a file cannot be called {}", name.display()));
         }
         let sha256 = contents.sha256.get(name).filter(|it| is_sha256(it));
-        let sha256 = sha256.ok_or_else(|| Unfit(format!("{} has no SHA-256", name.display())))?;
+        let sha256 = sha256.ok_or_else(|| format!("{} has no SHA-256", name.display()))?;
         let size = *size;
         Ok(Part { name, size, sha256 })
     });

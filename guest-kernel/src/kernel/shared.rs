@@ -10,15 +10,16 @@
 //! Who may write to the store says which kernel belongs to which inputs. That the files are those of that kernel is checked.
 
 use std::fs;
+use std::path::Path;
 
-use crate::cache::{At, Cache, Part, Unfit, is_sha256, to_json};
+use crate::cache::{At, Cache, MANIFEST, Part, Unfit, is_sha256, to_json};
 use crate::image::lines;
 use crate::progress::Progress;
 use crate::store::{Store, StoreError, Wanted};
 
 use super::{KIND, LOCK};
 
-const MANIFEST: &str = "entry.json";
+const VMLINUX: &str = "vmlinux";
 /// The kernel comes last: who finds it has its lines, too.
 const KINDS: [&str; 2] = [lines::KIND, KIND];
 
@@ -36,7 +37,7 @@ pub(crate) fn take(
     let id = serde_json::from_slice::<String>(&text).ok();
     let Some(id) = id.filter(|it| is_sha256(it)) else {
         let what = "it names no kernel".to_owned();
-        return Err(StoreError::Unfit { name: named, what });
+        return Err(Unfit { name: named, what }.into());
     };
     progress.step(&format!("taking kernel {id} from {}", store.shown()));
     let _lock = cache.lock(LOCK, progress)?;
@@ -47,15 +48,14 @@ pub(crate) fn take(
         let folder = format!("{kind}-{id}");
         match store.text(&format!("{folder}/{MANIFEST}"), cache, progress)? {
             Some(manifest) => {
-                let fetch = |part: Part<'_>, into: &std::path::Path| {
-                    fetch(part, &folder, &id, into, store, progress)
+                let fetch = |part: Part<'_>, into: &Path| {
+                    fetch(part, (&folder, &id), into, store, progress)
                 };
-                let taken = cache.take_over(kind, &id, &manifest, fetch);
-                taken.map_err(|error: TakeError| error.of(&folder))?;
+                cache.take_over(kind, &id, &manifest, fetch)?;
             }
             None if kind == KIND => {
                 let what = format!("{folder} is not there");
-                return Err(StoreError::Unfit { name: named, what });
+                return Err(Unfit { name: named, what }.into());
             }
             None => {}
         }
@@ -86,16 +86,20 @@ pub(crate) fn put(note: &str, id: &str, store: &Store, cache: &Cache) -> Result<
     store.put(&format!("{note}.json"), &to_json(&id).at(path)?)
 }
 
+/// Fetches a file of the entry `folder` of this kernel.
 fn fetch(
     part: Part<'_>,
-    folder: &str,
-    id: &str,
-    into: &std::path::Path,
+    (folder, id): (&str, &str),
+    into: &Path,
     store: &Store,
     progress: &dyn Progress,
-) -> Result<(), TakeError> {
-    if folder.starts_with(KIND) && part.name.as_os_str() == "vmlinux" && part.sha256 != id {
-        return Err(Unfit("it has another kernel".to_owned()).into());
+) -> Result<(), StoreError> {
+    let unfit = |what: String| Unfit {
+        name: folder.to_owned(),
+        what,
+    };
+    if part.name == Path::new(VMLINUX) && part.sha256 != id {
+        return Err(unfit("it has another kernel".to_owned()).into());
     }
     let name = format!("{folder}/{}", part.name.display());
     let wanted = Wanted {
@@ -105,37 +109,7 @@ fn fetch(
     };
     match store.fetch(wanted, into, progress)? {
         true => Ok(()),
-        false => Err(Unfit(format!("{} is not there", part.name.display())).into()),
-    }
-}
-
-/// Why an entry cannot be taken.
-enum TakeError {
-    Store(StoreError),
-    Unfit(Unfit),
-}
-
-impl TakeError {
-    fn of(self, folder: &str) -> StoreError {
-        match self {
-            Self::Store(error) => error,
-            Self::Unfit(Unfit(what)) => StoreError::Unfit {
-                name: folder.to_owned(),
-                what,
-            },
-        }
-    }
-}
-
-impl<E: Into<StoreError>> From<E> for TakeError {
-    fn from(error: E) -> Self {
-        Self::Store(error.into())
-    }
-}
-
-impl From<Unfit> for TakeError {
-    fn from(unfit: Unfit) -> Self {
-        Self::Unfit(unfit)
+        false => Err(unfit(format!("{} is not there", part.name.display())).into()),
     }
 }
 

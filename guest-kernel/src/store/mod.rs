@@ -6,11 +6,11 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-use crate::cache::{Cache, CacheError};
+use crate::cache::{Cache, CacheError, Unfit};
 use crate::debian::apt::AptError;
 use crate::input;
 use crate::progress::Progress;
-use crate::unnamed::Unnamed;
+use crate::unnamed::{self, Unnamed};
 use url::Url;
 
 /// Names the store: a folder, or a URL of `http` or `https`.
@@ -48,8 +48,8 @@ pub enum StoreError {
     #[error(transparent)]
     Apt(#[from] AptError),
     /// What is there is not what it is to be.
-    #[error("{name} is not what another machine can have put there: {what}")]
-    Unfit { name: String, what: String },
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
     /// The cache.
     #[error(transparent)]
     Cache(#[from] CacheError),
@@ -73,7 +73,7 @@ impl Store {
         set.map(|it| Self::parse(&it.to_string_lossy())).transpose()
     }
 
-    fn parse(text: &str) -> Result<Self, StoreError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
         if let Some(url) = Url::parse(text) {
             return Ok(Self::Url(url));
         }
@@ -136,17 +136,19 @@ impl Store {
         if input::read(&path, most).is_ok_and(|there| there == content) {
             return Ok(());
         }
-        let written = crate::unnamed::folder(&path);
-        let written = fs::create_dir_all(written).and_then(|()| {
-            let mut file = Unnamed::beside(&path)?;
-            file.write(content)?;
-            file.replace(&path).map(drop)
-        });
-        match written {
-            // Another machine puts the same.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-            written => written.map_err(|source| StoreError::File { path, source }),
-        }
+        replace(&path, content).map_err(|source| StoreError::File { path, source })
+    }
+}
+
+/// Gives a file this content, complete or not at all.
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    fs::create_dir_all(unnamed::folder(path))?;
+    let mut file = Unnamed::beside(path)?;
+    file.write(content)?;
+    match file.replace(path) {
+        // Another machine is putting the same.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        replaced => replaced.map(drop),
     }
 }
 
@@ -167,9 +169,3 @@ fn copy(path: &Path, most: u64, into: &Path) -> Result<bool, StoreError> {
 mod tests;
 #[cfg(test)]
 pub(crate) use tests::serve;
-
-/// For tests of other modules.
-#[cfg(test)]
-pub(crate) fn url_of(text: &str) -> Url {
-    Url::parse(text).unwrap()
-}

@@ -123,3 +123,14 @@ fn a_server_that_does_not_answer_is_an_error() {
         "{error}"
     );
 }
+
+#[test]
+fn a_store_that_is_a_file_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = Store::Folder(file).put("a.json", b"text").unwrap_err();
+    assert!(error.to_string().contains("file/a.json: "), "{error}");
+    let error = Store::Folder(folder.path().join("file/in")).put("a.json", b"text");
+    assert!(error.is_err());
+}

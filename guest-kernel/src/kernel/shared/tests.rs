@@ -50,7 +50,7 @@ fn another_cache_has_the_kernel_and_its_lines_then() {
     fs::write(place.join(format!("{KIND}-{id}/vmlinux")), "THE KERNEL").unwrap();
     assert!(take(NOTE, &store, &other, &Silent).is_err());
     put(NOTE, &id, &store, &builder).unwrap();
-    let url = Store::Url(crate::store::url_of(&crate::store::serve(place)));
+    let url = Store::parse(&crate::store::serve(place)).unwrap();
     for (name, store) in [("other", store), ("by URL", url)] {
         let other = cache(folder.path(), name);
         assert!(take(NOTE, &store, &other, &Silent).unwrap());
