@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::thread::{Pid, sched_setaffinity};
@@ -12,6 +12,7 @@ use unwindlab_abi::mailbox::PAGE_SIZE;
 use unwindlab_abi::mark;
 
 use crate::chain::FRAME_BYTES;
+use crate::pinned;
 use crate::ports;
 use crate::requests::{IterationChange, IterationRequest};
 use crate::shared::SharedPages;
@@ -49,9 +50,7 @@ impl Helper {
         ignore_signal()?;
         let over = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&over);
-        let thread = Builder::new().name("helper".to_owned()).spawn(move || {
-            // It works on any CPU that the host does not freeze, so a failure does no harm.
-            let _ = pin(None, cpu);
+        let thread = pinned::spawn("helper", cpu, move || {
             let mut work = Work {
                 threads,
                 shared,

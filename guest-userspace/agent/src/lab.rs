@@ -6,16 +6,15 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
-use rustix::thread::sched_setaffinity;
 use unwindlab_abi::LabPlan;
 use unwindlab_abi::lab::{DEVICE, LabChurn, LabPoke, RawPoke, clients, ioctl};
 use unwindlab_abi::mailbox::PAGE_SIZE;
 
-use crate::system;
+use crate::pinned;
 
 /// Why the lab client does not follow the plan.
 #[derive(Debug, thiserror::Error)]
@@ -147,12 +146,12 @@ impl Lab {
         for &poke in &self.plan.pokes {
             let (device, over) = (Arc::clone(&self.device), Arc::clone(&self.over));
             let body = move || run_poke(&device, poke, &over);
-            self.threads.push(spawn("poke", body)?);
+            self.threads.push(spawn("poke", poke.from, body)?);
         }
         for &churn in &self.plan.churn {
             let (device, over) = (Arc::clone(&self.device), Arc::clone(&self.over));
             let body = move || run_churn(&device, churn, &over);
-            self.threads.push(spawn("churn", body)?);
+            self.threads.push(spawn("churn", churn.cpu, body)?);
         }
         Ok(())
     }
@@ -173,7 +172,6 @@ impl Lab {
 }
 
 fn run_poke(device: &File, poke: LabPoke, over: &AtomicBool) -> Result<(), LabError> {
-    pin(poke.from)?;
     let raw = RawPoke {
         cpu: poke.to,
         context: poke.context.number(),
@@ -188,7 +186,6 @@ fn run_poke(device: &File, poke: LabPoke, over: &AtomicBool) -> Result<(), LabEr
 }
 
 fn run_churn(device: &File, churn: LabChurn, over: &AtomicBool) -> Result<(), LabError> {
-    pin(churn.cpu)?;
     for client in clients(churn.clients).collect::<Vec<_>>().iter().cycle() {
         if over.load(Ordering::Relaxed) {
             break;
@@ -206,15 +203,11 @@ fn run_churn(device: &File, churn: LabChurn, over: &AtomicBool) -> Result<(), La
 
 fn spawn(
     name: &str,
+    cpu: u32,
     body: impl FnOnce() -> Result<(), LabError> + Send + 'static,
 ) -> Result<JoinHandle<Result<(), LabError>>, LabError> {
-    let thread = Builder::new().name(name.to_owned()).spawn(body);
+    let thread = pinned::spawn(name, cpu, body);
     thread.map_err(failed("cannot start a thread beside the workload"))
-}
-
-fn pin(cpu: u32) -> Result<(), LabError> {
-    let pinned = sched_setaffinity(None, &system::only(cpu));
-    pinned.map_err(|errno| failed("cannot set a thread's CPU")(errno.into()))
 }
 
 /// Each ioctl of the lab client reads one argument, or none.

@@ -21,6 +21,7 @@ pub mod pages;
 pub mod perf;
 pub mod perf_tool;
 pub mod physical;
+mod pinned;
 pub mod ports;
 pub mod processes;
 pub mod requests;

@@ -10,11 +10,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::thread::sched_setaffinity;
 use unwindlab_abi::tracefs::{
     CLEARED, ChurnKind, MARKER_EVENT, MAY_END, OPTION, PART_BYTES, REQUEST_EVENT, STACK_EVENT,
     SUB_BUFFER, SYSCALL_ENTER, SYSCALL_EXIT, SYSCALLS, TracefsChurn, TracefsFormat,
@@ -24,7 +23,7 @@ use unwindlab_abi::tracefs::{
 pub use mapped::Mapped;
 use unmapped::{lost, pages};
 
-use crate::system;
+use crate::pinned;
 
 /// Most bytes of sub-buffers that are kept of instances that were removed, all their lives together. What later
 /// lives hold is counted as lost.
@@ -196,7 +195,7 @@ impl Tracefs {
         {
             let over = Arc::clone(&self.over);
             let body = move || run_churn(state, churn, &over);
-            let thread = Builder::new().name("churn".to_owned()).spawn(body);
+            let thread = pinned::spawn("churn", churn.cpu, body);
             self.thread = Some(thread.map_err(TracefsError::Thread)?);
         }
         Ok(())
@@ -347,8 +346,6 @@ fn run_churn(
     churn: TracefsChurn,
     over: &AtomicBool,
 ) -> Result<State, TracefsError> {
-    let pinned = sched_setaffinity(None, &system::only(churn.cpu));
-    pinned.map_err(|errno| TracefsError::Thread(errno.into()))?;
     let count = state.instances.len().max(1);
     for turn in 0.. {
         std::thread::sleep(Duration::from_micros(churn.period_us));
