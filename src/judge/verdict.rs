@@ -22,7 +22,7 @@ use unwindlab_engine::plan::TrialPlan;
 use unwindlab_oracle::invariant::{Check, Evidence, NonceStacks};
 use unwindlab_oracle::trace::Trace;
 use unwindlab_oracle::trace::canonical::canonical;
-use unwindlab_oracle::trace::recording::{Point, TrialEnd, VcpuPlace};
+use unwindlab_oracle::trace::recording::{Point, StoodStill, TrialEnd, VcpuPlace};
 
 /// The invariant that a trial violates which is cut short because it never ends.
 const ENDLESS: &str = "P6";
@@ -81,7 +81,7 @@ impl Judge<'_> {
             ),
         };
         let mut result = ScenarioResult::not_run(&case.plan.scenario, outcome, reason);
-        result.reasons.extend(case.trace.notes.iter().cloned());
+        result.reasons.extend(self.stood_still(&case.trace));
         result
             .reasons
             .extend(missing_injections(case.plan, &case.trace));
@@ -134,7 +134,7 @@ impl Judge<'_> {
                 .iter()
                 .map(|why| format!("corrupt ring: {why}")),
         );
-        reasons.extend(case.trace.notes.iter().cloned());
+        reasons.extend(self.stood_still(&case.trace));
         reasons.extend(missing_injections(case.plan, &case.trace));
         reasons.extend(overflows::unhandled(case.plan, &case.trace));
         reasons.extend(perf_tool::unmet(case.plan, &case.trace));
@@ -168,6 +168,20 @@ impl Judge<'_> {
         result.reasons = reasons;
         result.trace = Some(case.trace);
         result
+    }
+
+    /// The vCPU that nothing let go on, in words.
+    fn stood_still(&self, trace: &Trace) -> Option<String> {
+        let StoodStill {
+            vcpu,
+            ms,
+            by,
+            places,
+        } = trace.stood_still.as_ref()?;
+        let at = standstill(places, self.symbols);
+        Some(format!(
+            "vCPU {vcpu} stood still for {ms} ms because of {by}, and nothing let it go in time{at}"
+        ))
     }
 
     fn count(&self, trace: &Trace, result: &mut ScenarioResult) {

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use unwindlab_oracle::trace::recording::{Injection, VcpuPlace};
+use unwindlab_oracle::trace::recording::{Injection, StoodStill, VcpuPlace};
 use unwindlab_vmm::{AccessKind, InjectError, Machine, Pause, Run, Watched};
 
 use super::actions::{Actions, MOST_LED};
@@ -268,13 +268,12 @@ impl<'p> Injector<'p> {
             });
         }
         let by = self.plan.get(late.by as usize);
-        let note = format!(
-            "vCPU {} stood still for {} ms because of {}, and nothing let it go in time",
-            late.vcpu,
-            late.time.as_millis(),
-            by.map_or("?", |it| it.name.as_str())
-        );
-        driver.session.recording.notes.push(note);
+        driver.session.recording.stood_still = Some(StoodStill {
+            vcpu: late.vcpu,
+            ms: u64::try_from(late.time.as_millis()).unwrap_or(u64::MAX),
+            by: by.map_or("?", |it| it.name.as_str()).to_owned(),
+            places: driver.places()?,
+        });
         self.close(driver)
     }
 

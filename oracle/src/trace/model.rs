@@ -7,7 +7,7 @@ use unwindlab_abi::plan::Tracing;
 use unwindlab_abi::{LOG_GAP, Observation};
 
 use super::lab::LabTrace;
-use super::recording::{Block, Injection, Point, ThreadProgress};
+use super::recording::{Block, Injection, Point, StoodStill, ThreadProgress};
 use super::tracefs::{Asker, TracefsTrace};
 use super::user_mode::UserModeTrace;
 use super::witness::Witness;
@@ -79,9 +79,9 @@ pub struct Trace {
     /// Waits for a page of a thread's stack.
     #[serde(default)]
     pub blocks: Vec<Block>,
-    /// Deviations from the scenario, in words.
+    /// A vCPU that nothing let go on in time.
     #[serde(default)]
-    pub notes: Vec<String>,
+    pub stood_still: Option<StoodStill>,
     /// What else the agent observed.
     #[serde(default)]
     pub observations: Vec<Observation>,

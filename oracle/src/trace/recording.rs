@@ -66,9 +66,9 @@ pub struct Recording {
     /// Waits for a page of a thread's stack, in order.
     #[serde(default)]
     pub blocks: Vec<Block>,
-    /// Deviations from the scenario, in words.
+    /// A vCPU that nothing let go on in time.
     #[serde(default)]
-    pub notes: Vec<String>,
+    pub stood_still: Option<StoodStill>,
     /// What else the agent observed.
     #[serde(default)]
     pub observations: Vec<Observation>,
@@ -213,7 +213,7 @@ pub struct ThreadProgress {
 }
 
 /// Where a vCPU stood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VcpuPlace {
     /// The vCPU.
     pub vcpu: u32,
@@ -227,6 +227,19 @@ pub struct VcpuPlace {
     /// Its stack pointer.
     #[serde(default)]
     pub stack_pointer: u64,
+}
+
+/// A vCPU that an injection made stand still, and that nothing let go on in time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StoodStill {
+    /// The vCPU.
+    pub vcpu: u8,
+    /// For how long, in milliseconds.
+    pub ms: u64,
+    /// The injection's name.
+    pub by: String,
+    /// Where all vCPUs were then.
+    pub places: Vec<VcpuPlace>,
 }
 
 /// How a trial ended, before anything is judged.

@@ -8,7 +8,7 @@ use crate::judge::snapshot::SnapshotComparison;
 use crate::scenario::KernelSymbols as _;
 use unwindlab_oracle::invariant::{Evidence, Invariant, Tally};
 use unwindlab_oracle::trace::canonical::canonical;
-use unwindlab_oracle::trace::recording::{Point, TrialEnd, VcpuPlace};
+use unwindlab_oracle::trace::recording::{Point, StoodStill, TrialEnd, VcpuPlace};
 use unwindlab_oracle::trace::{EventKind, SnapshotStyle};
 
 /// Checks the outcome and all reasons.
@@ -336,6 +336,32 @@ fn snapshots() {
         &[
             "snapshots/x.snap is not a snapshot: expected metadata between two lines `---`, then the \
            contents",
+        ],
+    );
+}
+
+#[test]
+fn a_vcpu_that_nothing_let_go_on_is_told_with_all_places() {
+    let mut trial = Trial::good("");
+    let place = |vcpu, rip, cpl| VcpuPlace {
+        vcpu,
+        rip,
+        cpl,
+        interrupt_waits: false,
+        stack_pointer: 0,
+    };
+    trial.trace.stood_still = Some(StoodStill {
+        vcpu: 1,
+        ms: 10_003,
+        by: "point 1 of the schedule (`called`)".to_owned(),
+        places: vec![place(0, super::KERNEL_IP, 0), place(1, super::USER_IP, 3)],
+    });
+    gives(
+        &trial,
+        Outcome::Fail,
+        &[
+            "vCPU 1 stood still for 10003 ms because of point 1 of the schedule (`called`), and \
+           nothing let it go in time; vCPU 0 at work+0x10, vCPU 1 at 0x401004 in user mode",
         ],
     );
 }

@@ -86,7 +86,7 @@ impl Trace {
             actions: recording.actions.clone(),
             points: recording.points.clone(),
             blocks: recording.blocks.clone(),
-            notes: recording.notes.clone(),
+            stood_still: recording.stood_still.clone(),
             observations: recording.observations.clone(),
             perf_script: recording.perf_script.clone(),
             progress: recording.progress.clone(),
