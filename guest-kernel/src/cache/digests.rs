@@ -11,7 +11,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
-use std::io;
+use std::io::{self, BufReader};
 use std::num::NonZero;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,8 @@ const MOST: usize = 512;
 const SETTLED: Duration = Duration::from_secs(2);
 /// Most files that are read at a time.
 const MOST_READERS: usize = 4;
+/// Bytes that are read in one go.
+const CHUNK: usize = 128 << 10;
 /// Names the boot of the system (random(4)).
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -166,7 +168,7 @@ impl Digests {
             sparse::add(&mut hash, &file).at(path)?;
             format!("sparse {}", hex(&hash.finalize()))
         } else {
-            io::copy(&mut file, &mut hash).at(path)?;
+            io::copy(&mut BufReader::with_capacity(CHUNK, &mut file), &mut hash).at(path)?;
             hex(&hash.finalize())
         };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

@@ -14,7 +14,8 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, memfd_create, seek};
+use rustix::io::Errno;
 
 use super::qemu::inherited_path;
 
@@ -98,12 +99,28 @@ impl RamPlace {
         let size = file.metadata()?.len();
         stream.set_len(size)?;
         for (from, to) in [(0, self.bitmap), (self.end(), size)] {
-            let mut bytes = vec![0; usize::try_from(to - from).map_err(io::Error::other)?];
-            file.read_exact_at(&mut bytes, from)?;
-            stream.write_all_at(&bytes, from)?;
+            copy_data(file, &stream, from, to)?;
         }
         File::open(inherited_path(stream.as_fd()))
     }
+}
+
+/// Copies what a file has between two places to the same places of another one, which has nothing there. Its holes, most of
+/// what is around the pages, are left out.
+fn copy_data(file: &File, to: &File, mut at: u64, end: u64) -> io::Result<()> {
+    while at < end {
+        let begin = match seek(file, SeekFrom::Data(at)) {
+            Ok(begin) if begin < end => begin,
+            // There are only holes from there on.
+            Ok(_) | Err(Errno::NXIO) => break,
+            Err(errno) => return Err(errno.into()),
+        };
+        at = seek(file, SeekFrom::Hole(begin))?.min(end);
+        let mut bytes = vec![0; usize::try_from(at - begin).map_err(io::Error::other)?];
+        file.read_exact_at(&mut bytes, begin)?;
+        to.write_all_at(&bytes, begin)?;
+    }
+    Ok(())
 }
 
 /// Makes holes of the pages of a state that its bitmap does not have, so that they are zero when the file is mapped, too. A
@@ -151,6 +168,8 @@ mod tests {
         file.write_all_at(&start, 0).unwrap();
         file.write_all_at(&[7; 4096], PAGES).unwrap();
         file.write_all_at(b"devices", PAGES + LEN).unwrap();
+        // Behind a hole.
+        file.write_all_at(b"more", PAGES + LEN + LEN).unwrap();
         let place = RamPlace::find(&file, 1).unwrap().unwrap();
         let expected = RamPlace {
             bitmap,
@@ -164,9 +183,13 @@ mod tests {
         io::Read::read_to_end(&mut &stream, &mut bytes).unwrap();
         let (around, rest) = bytes.split_at(usize::try_from(bitmap).unwrap());
         assert_eq!(around, &start[..around.len()]);
-        let (empty, devices) = rest.split_at(rest.len() - 7);
+        let behind = rest.len() - usize::try_from(LEN).unwrap() - 4;
+        let (empty, devices) = rest.split_at(behind);
         assert!(empty.iter().all(|byte| *byte == 0));
-        assert_eq!(devices, b"devices");
+        let expected = { b"devices".iter().copied() }
+            .chain(std::iter::repeat_n(0, devices.len() - 11))
+            .chain(*b"more");
+        assert!(devices.iter().copied().eq(expected));
     }
 
     /// QEMU has written all pages, and found some of them to be zero later.

@@ -52,6 +52,20 @@ impl Emulated {
         self.save(id, about).map(drop)
     }
 
+    /// How many guests it has, by its answer to `order`.
+    fn guests(&mut self, order: &ToHost) -> Result<u32, InfraError> {
+        self.process
+            .idle(order, LOAD_LIMIT)
+            .map(|(guests, _)| guests)
+            .map_err(|error| {
+                // What it went on from would bring the next command to the same end.
+                if !matches!(error, HostError::Interrupted) {
+                    self.distrust();
+                }
+                self.process.failed(&error)
+            })
+    }
+
     /// Saves it, and has it go on. That it cannot be saved is no error.
     fn save(&mut self, id: String, about: AboutMachine) -> Result<bool, InfraError> {
         let Some(saving) = &mut self.saving else {
@@ -123,19 +137,12 @@ impl Executor for Emulated {
         if !saving.asked_before(&id) {
             return Ok(());
         }
-        let guests = match self.process.idle(&ToHost::Rest, LOAD_LIMIT) {
-            Ok((guests, _)) => guests,
-            Err(error) => {
-                // What it went on from would bring the next command to the same end.
-                if !matches!(error, HostError::Interrupted) {
-                    self.distrust();
-                }
-                return Err(self.process.failed(&error));
-            }
-        };
+        // To rest takes longer than to say how many guests there are.
+        let guests = self.guests(&ToHost::Ping)?;
         if guests <= self.about.guests {
             return Ok(());
         }
+        self.guests(&ToHost::Rest)?;
         progress.step("saving the outer machine with its guests, for the next command");
         let about = AboutMachine {
             guests,
