@@ -18,6 +18,7 @@ use vmm_sys_util::errno;
 
 use crate::debug::{Trap, TrapError};
 use crate::devices::ports::SYSENTER_PORT;
+use crate::kvm::exit_regs::{self, NextRegs};
 use crate::kvm::msr;
 use crate::kvm::sregs::settable;
 use crate::memory::Memory;
@@ -82,25 +83,23 @@ impl SysenterEntry {
         }
     }
 
-    /// Mends the vCPU and executes the instruction at which it has made the `out`, which KVM has yet
-    /// to complete: it skips the `out` only where the instruction pointer is still on it. The next
-    /// instruction is there; `None` if the `out` is the guest's own.
-    pub(crate) fn execute(self, fd: &VcpuFd) -> Result<Option<u64>, errno::Error> {
-        let regs = fd.get_regs()?;
+    /// Executes the instruction at which a vCPU has just made the `out`, but for its registers, which are
+    /// to be set to what is returned, with CS mended; `None` if the `out` is the guest's own.
+    pub(crate) fn execute(self, fd: &VcpuFd) -> Result<Option<NextRegs>, errno::Error> {
+        let (regs, sregs) = exit_regs::at_exit(fd);
         if !self.is_at(regs.rip) {
             return Ok(None);
         }
-        Self::mend(fd)?;
+        let mut next = mended(&sregs).unwrap_or(sregs);
         if self.first == First::Swapgs {
-            let mut sregs = fd.get_sregs()?;
             let kernels = msr::get(fd, MSR_KERNEL_GS_BASE)?.unwrap_or(0);
-            msr::set(fd, MSR_KERNEL_GS_BASE, sregs.gs.base)?;
-            sregs.gs.base = kernels;
-            fd.set_sregs(&settable(sregs))?;
+            msr::set(fd, MSR_KERNEL_GS_BASE, next.gs.base)?;
+            next.gs.base = kernels;
         }
-        let regs = self.first.behind(&regs);
-        fd.set_regs(&regs)?;
-        Ok(Some(regs.rip))
+        Ok(Some(NextRegs {
+            regs: self.first.behind(&regs),
+            sregs: Some(settable(next)),
+        }))
     }
 }
 

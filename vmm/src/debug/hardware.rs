@@ -8,7 +8,7 @@
 
 use kvm_bindings::{
     KVM_GUESTDBG_BLOCKIRQ, KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_INJECT_DB, KVM_GUESTDBG_SINGLESTEP,
-    KVM_GUESTDBG_USE_HW_BP, kvm_debug_exit_arch, kvm_guest_debug,
+    KVM_GUESTDBG_USE_HW_BP, kvm_debug_exit_arch, kvm_guest_debug, kvm_regs,
 };
 use kvm_ioctls::VcpuFd;
 use vmm_sys_util::errno;
@@ -260,24 +260,14 @@ pub(crate) fn pass_breakpoint(fd: &VcpuFd, passed: &mut Passed) -> Result<(), er
     fd.set_regs(&regs)
 }
 
-/// After an `iret` that was executed for the vCPU: has a breakpoint stop code that returns to it and
-/// was not let past it.
-pub(crate) fn heed_breakpoint(
-    fd: &VcpuFd,
-    config: &DebugConfig,
-    passed: &Passed,
-    pc: u64,
-) -> Result<(), errno::Error> {
+/// After an `iret` that was executed for the vCPU, which is to have these registers: has a breakpoint stop code that returns to
+/// it and was not let past it.
+pub(crate) fn heed_breakpoint(config: &DebugConfig, passed: &Passed, regs: &mut kvm_regs) {
+    let is_set = |pc| config.breakpoints.contains(&Some(Breakpoint::Code(pc)));
     // A step to a landing has a breakpoint of its own.
-    if config.step.is_some() || !config.breakpoints.contains(&Some(Breakpoint::Code(pc))) {
-        return Ok(());
+    if config.step.is_none() && is_set(regs.rip) && !passed.contains(regs.rip, regs.rsp) {
+        regs.rflags &= !RFLAGS_RESUME;
     }
-    let mut regs = fd.get_regs()?;
-    if regs.rflags & RFLAGS_RESUME == 0 || passed.contains(pc, regs.rsp) {
-        return Ok(());
-    }
-    regs.rflags &= !RFLAGS_RESUME;
-    fd.set_regs(&regs)
 }
 
 #[cfg(test)]

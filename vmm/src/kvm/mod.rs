@@ -1,6 +1,7 @@
 //! KVM's side of a machine: /dev/kvm, the VM, CPUID and MSRs.
 
 pub(crate) mod cpuid;
+pub(crate) mod exit_regs;
 pub(crate) mod msr;
 pub(crate) mod sregs;
 pub(crate) mod vm;
@@ -14,7 +15,7 @@ use kvm_ioctls::{Cap, Kvm};
 const KVM_PATH: &str = "/dev/kvm";
 
 /// The extensions that a KVM must offer, with their names for the error message.
-const NEEDED: [(Cap, &str); 10] = [
+const NEEDED: [(Cap, &str); 11] = [
     (Cap::Irqchip, "KVM_CAP_IRQCHIP"),
     (Cap::Pit2, "KVM_CAP_PIT2"),
     (Cap::Irqfd, "KVM_CAP_IRQFD"),
@@ -25,6 +26,7 @@ const NEEDED: [(Cap, &str); 10] = [
     (Cap::VcpuEvents, "KVM_CAP_VCPU_EVENTS"),
     (Cap::SetGuestDebug, "KVM_CAP_SET_GUEST_DEBUG"),
     (Cap::Debugregs, "KVM_CAP_DEBUGREGS"),
+    (Cap::SyncRegs, "KVM_CAP_SYNC_REGS"),
 ];
 
 /// Why /dev/kvm cannot be used.

@@ -24,6 +24,7 @@ use kvm_ioctls::VcpuFd;
 use vmm_sys_util::errno;
 
 use crate::inject;
+use crate::kvm::exit_regs::{self, NextRegs};
 use crate::kvm::msr;
 use crate::kvm::sregs::settable;
 use crate::memory::{Memory, Translation, translate};
@@ -99,13 +100,14 @@ pub(crate) struct Returns {
 }
 
 /// What became of a return.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one at a time, on the stack"
+)]
 pub(crate) enum Executed {
-    /// The next instruction is there.
-    Done(u64),
-    /// The next instruction is the `out` again, which KVM would skip. An NMI that comes right at the
-    /// `iret` of another, where NMIs are unmasked already, returns so.
-    DoneInPlace,
+    /// All but its registers, which are to be set to these.
+    To(NextRegs),
     /// Nothing: it is not one that is executed here.
     No(StrangeReturn),
     /// There is no return of ours at the `out`: it is the guest's own.
@@ -127,19 +129,17 @@ impl Returns {
         { self.notebook.lock() }.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Executes the return at which a vCPU has made the `out`, which KVM has yet to complete: it
-    /// skips the `out` only where the instruction pointer is still on it.
+    /// Executes the return at which a vCPU has just made the `out`.
     pub(crate) fn execute(
         &self,
         fd: &VcpuFd,
         vcpu: u8,
         memory: &Memory,
     ) -> Result<Executed, errno::Error> {
-        let regs = fd.get_regs()?;
+        let (regs, sregs) = exit_regs::at_exit(fd);
         let Some(kind) = self.kind(regs.rip) else {
             return Ok(Executed::NotOurs);
         };
-        let sregs = fd.get_sregs()?;
         // A vCPU in long mode has both.
         let [star, kernel_gs] =
             { msr::get_all(fd, [MSR_STAR, MSR_KERNEL_GS_BASE])? }.unwrap_or_default();
@@ -158,14 +158,10 @@ impl Returns {
             };
             self.note(vcpu, memory, &sregs, gs, interrupted, landed.regs.rip);
         }
-        if let Some(sregs) = landed.sregs {
-            fd.set_sregs(&settable(sregs))?;
-        }
-        fd.set_regs(&landed.regs)?;
-        Ok(match landed.regs.rip == regs.rip {
-            true => Executed::DoneInPlace,
-            false => Executed::Done(landed.regs.rip),
-        })
+        Ok(Executed::To(NextRegs {
+            regs: landed.regs,
+            sregs: landed.sregs.map(settable),
+        }))
     }
 
     fn kind(&self, pc: u64) -> Option<ReturnKind> {

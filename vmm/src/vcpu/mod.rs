@@ -20,7 +20,7 @@ use kvm_ioctls::{VcpuFd, VmFd};
 use vmm_sys_util::errno;
 
 use crate::debug::{DebugState, Passed};
-use crate::kvm::msr;
+use crate::kvm::{exit_regs, msr};
 use crate::memory::{Memory, Translation, as_usize, translate};
 use crate::pmu::Counters;
 use crate::returns::Returns;
@@ -88,9 +88,10 @@ pub(crate) struct Vcpu {
 
 impl Vcpu {
     pub(crate) fn new(vm: &VmFd, index: u8, memory: Memory) -> io::Result<Self> {
-        let fd = vm
+        let mut fd = vm
             .create_vcpu(u64::from(index))
             .map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+        exit_regs::hand_over(&mut fd);
         let run_page = Arc::new(RunPage::new(&fd)?);
         Ok(Self {
             index,

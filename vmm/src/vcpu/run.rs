@@ -11,6 +11,7 @@ use super::step;
 use super::{InspectError, Stop, Vcpu};
 use crate::debug::{Cause, StepMethod, heed_breakpoint, pass_breakpoint};
 use crate::devices::ports::Ports;
+use crate::kvm::exit_regs::{self, NextRegs};
 use crate::returns::Executed;
 use crate::sysenter::SysenterEntry;
 use crate::x86::LONGEST_INSTRUCTION;
@@ -142,10 +143,8 @@ fn at_sysenter(vcpu: &mut Vcpu, ports: &Ports) -> Result<Option<Stop>, errno::Er
         // The guest's own output, to a port without a device.
         return Ok(None);
     };
-    match entry.execute(&vcpu.fd)? {
-        Some(pc) => executed(vcpu, ports, pc),
-        None => Ok(None),
-    }
+    let next = entry.execute(&vcpu.fd)?;
+    Ok(next.and_then(|next| executed(vcpu, ports, next)))
 }
 
 /// The guest executed an `out` in the place of a return to user mode: executes that. `None` if the
@@ -157,15 +156,7 @@ fn at_return(vcpu: &mut Vcpu, ports: &Ports) -> Result<Option<Stop>, errno::Erro
     };
     let strange = match returns.execute(&vcpu.fd, vcpu.index, &vcpu.memory)? {
         Executed::NotOurs => return Ok(None),
-        Executed::Done(pc) => return executed(vcpu, ports, pc),
-        Executed::DoneInPlace => {
-            let regs = vcpu.fd.get_regs()?;
-            if let Some(stop) = complete_output(vcpu, ports) {
-                return Ok(Some(stop));
-            }
-            vcpu.fd.set_regs(&regs)?;
-            return executed(vcpu, ports, regs.rip);
-        }
+        Executed::To(next) => return Ok(executed(vcpu, ports, next)),
         Executed::No(strange) => strange,
     };
     let regs = vcpu.fd.get_regs()?;
@@ -177,14 +168,23 @@ fn at_return(vcpu: &mut Vcpu, ports: &Ports) -> Result<Option<Stop>, errno::Erro
     Ok(Some(Stop::StrangeReturn { pc, why }))
 }
 
-/// The replaced instruction was executed, and the vCPU is at `pc`.
-fn executed(vcpu: &mut Vcpu, ports: &Ports, pc: u64) -> Result<Option<Stop>, errno::Error> {
-    heed_breakpoint(&vcpu.fd, &vcpu.debug.config, &vcpu.passed, pc)?;
+/// The replaced instruction was executed, and the vCPU is to go on with these registers. KVM has yet to complete the `out`: it skips
+/// it only where the instruction pointer is still on it.
+fn executed(vcpu: &mut Vcpu, ports: &Ports, mut next: NextRegs) -> Option<Stop> {
+    heed_breakpoint(&vcpu.debug.config, &vcpu.passed, &mut next.regs);
+    let pc = next.regs.rip;
+    // An NMI that comes right at the `iret` of another, where NMIs are unmasked already, returns to the `out`.
+    if pc == exit_regs::at_exit(&vcpu.fd).0.rip
+        && let Some(stop) = complete_output(vcpu, ports)
+    {
+        return Some(stop);
+    }
+    exit_regs::set_at_entry(&mut vcpu.fd, &next);
     match vcpu.debug.config.step {
         // To an address: a breakpoint there says that it has come.
-        None | Some(StepMethod::Landing(_)) => Ok(None),
+        None | Some(StepMethod::Landing(_)) => None,
         // A vCPU that stops may be put back to the `out`, which KVM would still complete.
-        Some(_) => Ok(complete_output(vcpu, ports).or(Some(Stop::Stepped { pc }))),
+        Some(_) => complete_output(vcpu, ports).or(Some(Stop::Stepped { pc })),
     }
 }
 
@@ -281,7 +281,7 @@ fn completed(vcpu: &mut Vcpu, ports: &Ports) -> Option<Stop> {
 /// The guest executed a trap, and KVM has yet to complete the `out`. Lets KVM complete it, then
 /// moves the vCPU back to before the instruction. `None` if no trap of ours is at that address.
 fn stop_at_trap(vcpu: &mut Vcpu, ports: &Ports) -> Result<Option<Stop>, errno::Error> {
-    let regs = vcpu.fd.get_regs()?;
+    let (regs, _) = exit_regs::at_exit(&vcpu.fd);
     if !vcpu.traps.contains(&regs.rip) {
         return Ok(None);
     }
