@@ -156,7 +156,8 @@ pub fn probe(kvm: &Kvm) -> Result<ProbeReport, BuildError> {
         .err()
         .map(|failure| (current, failure));
     // KVM waits for readers of its lists there (`kvm_destroy_vm()`, virt/kvm/kvm_main.c): 20 ms, in which nobody needs to wait.
-    std::thread::spawn(move || drop(machine));
+    // Without a thread the machine is dropped here.
+    let _ = std::thread::Builder::new().spawn(move || drop(machine));
     Ok(ProbeReport { failed })
 }
 
