@@ -15,6 +15,7 @@ use unwindlab_abi::lab::{DEVICE, LabChurn, LabPoke, RawPoke, clients, ioctl};
 use unwindlab_abi::mailbox::PAGE_SIZE;
 
 use crate::pinned;
+use crate::workload::gate::Gate;
 
 /// Why the lab client does not follow the plan.
 #[derive(Debug, thiserror::Error)]
@@ -138,20 +139,21 @@ impl Lab {
         call(&self.device, ioctl::START, &0_u32).map_err(failed("does not start"))
     }
 
-    /// Starts the threads that disturb the workload.
+    /// Starts the threads that disturb the workload, which begin when the gate opens. Before, one could
+    /// come to where the host makes its CPU stand still, and with it whoever opens the gate.
     ///
     /// # Errors
     /// [`LabError::Failed`].
-    pub fn disturb(&mut self) -> Result<(), LabError> {
+    pub(crate) fn disturb(&mut self, gate: &Arc<Gate>) -> Result<(), LabError> {
         for &poke in &self.plan.pokes {
             let (device, over) = (Arc::clone(&self.device), Arc::clone(&self.over));
             let body = move || run_poke(&device, poke, &over);
-            self.threads.push(spawn("poke", poke.from, body)?);
+            self.threads.push(spawn("poke", poke.from, gate, body)?);
         }
         for &churn in &self.plan.churn {
             let (device, over) = (Arc::clone(&self.device), Arc::clone(&self.over));
             let body = move || run_churn(&device, churn, &over);
-            self.threads.push(spawn("churn", churn.cpu, body)?);
+            self.threads.push(spawn("churn", churn.cpu, gate, body)?);
         }
         Ok(())
     }
@@ -204,9 +206,14 @@ fn run_churn(device: &File, churn: LabChurn, over: &AtomicBool) -> Result<(), La
 fn spawn(
     name: &str,
     cpu: u32,
+    gate: &Arc<Gate>,
     body: impl FnOnce() -> Result<(), LabError> + Send + 'static,
 ) -> Result<JoinHandle<Result<(), LabError>>, LabError> {
-    let thread = pinned::spawn(name, cpu, body);
+    let gate = Arc::clone(gate);
+    let thread = pinned::spawn(name, cpu, move || match gate.wait() {
+        true => body(),
+        false => Ok(()),
+    });
     thread.map_err(failed("cannot start a thread beside the workload"))
 }
 

@@ -249,8 +249,9 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     }
     // Injections and the workload leave this thread little of a CPU. Behind them, the changes began when most of the
     // injections had been made.
-    let disturbed = lab.as_mut().map_or(Ok(()), Lab::disturb);
-    let churned = tracefs.as_mut().map_or(Ok(()), Tracefs::disturb);
+    let gate = workload.gate();
+    let disturbed = { lab.as_mut() }.map_or(Ok(()), |it| it.disturb(&gate));
+    let churned = { tracefs.as_mut() }.map_or(Ok(()), |it| it.disturb(gate));
     expect_ok(link, "Ready", &AgentMessage::Ready)?;
     workload.release();
     // Asleep until the last thread has ended.

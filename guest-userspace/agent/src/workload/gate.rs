@@ -12,14 +12,14 @@ enum State {
 
 /// Closed at first; opened or cancelled once.
 #[derive(Debug, Default)]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Gate {
     /// Sleeps while the gate is closed; returns whether it opened.
-    pub(super) fn wait(&self) -> bool {
+    pub(crate) fn wait(&self) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = self
             .changed
@@ -28,12 +28,12 @@ impl Gate {
         *state == State::Open
     }
 
-    pub(super) fn open(&self) {
+    pub(crate) fn open(&self) {
         self.leave_closed(State::Open);
     }
 
     /// Has no effect on an open gate.
-    pub(super) fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         self.leave_closed(State::Cancelled);
     }
 

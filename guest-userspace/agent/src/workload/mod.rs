@@ -5,7 +5,7 @@ mod entries;
 mod exec;
 mod exit;
 mod fork;
-mod gate;
+pub(crate) mod gate;
 mod io_uring;
 mod job;
 mod missing_pages;
@@ -280,6 +280,11 @@ impl Workload {
     #[must_use]
     pub fn shared(&self) -> &Arc<SharedPages> {
         &self.shared
+    }
+
+    /// Where its threads wait, for those that are to begin with it.
+    pub(crate) fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.gate)
     }
 
     /// Opens the gate.
