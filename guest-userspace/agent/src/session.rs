@@ -251,7 +251,7 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     // injections had been made.
     let gate = workload.gate();
     let disturbed = { lab.as_mut() }.map_or(Ok(()), |it| it.disturb(&gate));
-    let churned = { tracefs.as_mut() }.map_or(Ok(()), |it| it.disturb(gate));
+    let churned = tracefs.as_mut().map_or(Ok(()), Tracefs::disturb);
     expect_ok(link, "Ready", &AgentMessage::Ready)?;
     workload.release();
     // Asleep until the last thread has ended.

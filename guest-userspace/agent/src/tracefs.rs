@@ -24,7 +24,6 @@ pub use mapped::Mapped;
 use unmapped::{lost, pages};
 
 use crate::pinned;
-use crate::workload::gate::Gate;
 
 /// Most bytes of sub-buffers that are kept of instances that were removed, all their lives together. What later
 /// lives hold is counted as lost.
@@ -186,19 +185,17 @@ impl Tracefs {
         Ok(())
     }
 
-    /// Starts the thread that changes the instances, which begins when the gate opens.
+    /// Starts the thread that changes the instances.
     ///
     /// # Errors
     /// [`TracefsError::Thread`].
-    pub(crate) fn disturb(&mut self, gate: Arc<Gate>) -> Result<(), TracefsError> {
+    pub fn disturb(&mut self) -> Result<(), TracefsError> {
         if let Some(churn) = self.churn
             && let Some(state) = self.state.take()
         {
             let over = Arc::clone(&self.over);
-            let thread = pinned::spawn("churn", churn.cpu, move || match gate.wait() {
-                true => run_churn(state, churn, &over),
-                false => Ok(state),
-            });
+            let body = move || run_churn(state, churn, &over);
+            let thread = pinned::spawn("churn", churn.cpu, body);
             self.thread = Some(thread.map_err(TracefsError::Thread)?);
         }
         Ok(())
