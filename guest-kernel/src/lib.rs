@@ -45,7 +45,7 @@ pub mod unnamed;
 mod zstd;
 
 pub use build::{BuildError, BuildSpec, Built, Client, Source, build};
-pub use cache::{CACHE_VARIABLE, Cache, CacheError, Unfit, Verified};
+pub use cache::{CACHE_VARIABLE, Cache, CacheError, Unfit, Verified, next_data};
 pub use debian::closure;
 pub use debian::deb::{self, DebError};
 pub use debian::outer::{self, OuterError, OuterKernel, outer_kernel};

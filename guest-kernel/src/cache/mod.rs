@@ -41,6 +41,7 @@ pub use error::CacheError;
 pub(crate) use notes::to_json;
 pub use shared::Unfit;
 pub(crate) use shared::{Part, is_sha256};
+pub use sparse::next_data;
 
 /// Names the cache folder; an empty value counts as unset.
 pub const CACHE_VARIABLE: &str = "UNWINDLAB_CACHE";

@@ -19,7 +19,7 @@ pub(super) fn add(hash: &mut Sha256, file: &File) -> io::Result<()> {
     hash.update(length.to_le_bytes());
     let mut chunk = vec![0; CHUNK];
     let mut at = 0;
-    while let Some((data, end)) = next(file, at)? {
+    while let Some((data, end)) = next_data(file, at)? {
         // Blocks lie where they lie in the file.
         at = data - data % BLOCK as u64;
         while at < end {
@@ -38,8 +38,11 @@ pub(super) fn add(hash: &mut Sha256, file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// From where to where there is data next.
-fn next(file: &File, from: u64) -> io::Result<Option<(u64, u64)>> {
+/// From where to where a file has data next, from a place on. None: there are only holes.
+///
+/// # Errors
+/// The file cannot be searched.
+pub fn next_data(file: &File, from: u64) -> io::Result<Option<(u64, u64)>> {
     match seek(file, SeekFrom::Data(from)) {
         Ok(data) => Ok(Some((data, seek(file, SeekFrom::Hole(data))?))),
         Err(Errno::NXIO) => Ok(None),

@@ -141,7 +141,7 @@ impl PerfTool {
         let status = command()
             .args(["script", "--input", DATA, "--ns"])
             .args(["--fields", "pid,tid,cpu,time,event,ip"])
-            // Nor the kernel's symbols, which no field shows: to read them takes it a second and more.
+            // It would read the symbols of the kernel, which no field shows, for a second and more.
             .args(["--kallsyms", "/dev/null"])
             .stdout(output)
             .stderr(File::create(ERRORS).map_err(failed("make its standard error"))?)

@@ -249,6 +249,7 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     }
     // Injections and the workload leave this thread little of a CPU. Behind them, the changes began when most of the
     // injections had been made.
+    // Those of the lab wait for the workload, where a schedule may make CPUs stand still.
     let gate = workload.gate();
     let disturbed = { lab.as_mut() }.map_or(Ok(()), |it| it.disturb(&gate));
     let churned = tracefs.as_mut().map_or(Ok(()), Tracefs::disturb);

@@ -111,9 +111,33 @@ macro_rules! guest {
             ".balign 8",
             concat!(".globl vmm_check_", stringify!($name), ", vmm_check_", stringify!($name), "_end"),
             concat!("vmm_check_", stringify!($name), ":"),
+            // Switches the local APIC on, in x2APIC mode.
+            ".macro x2apic",
+            "mov ecx, 0x1b",
+            "rdmsr",
+            "or eax, 0xc00",
+            "wrmsr",
+            "xor edx, edx",
+            "mov ecx, 0x80f",
+            "mov eax, 0x1ff",
+            "wrmsr",
+            ".endm",
+            // Goes on in the upper half, where memory is mapped once more.
+            ".macro upper_half",
+            "mov rax, cr3",
+            "mov rbx, [rax]",
+            "mov [rax + 0xff8], rbx",
+            "lea rax, [rip + 997f]",
+            "mov rbx, 0xffffff8000000000",
+            "or rax, rbx",
+            "jmp rax",
+            "997:",
+            ".endm",
             "998:",
             $($line,)+
             concat!("999: vmm_check_", stringify!($name), "_end:"),
+            ".purgem x2apic",
+            ".purgem upper_half",
             ".popsection",
         );
         fn $name() -> &'static [u8] {

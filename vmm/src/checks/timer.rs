@@ -17,14 +17,7 @@ const MSR_TSC_DEADLINE: u32 = 0x6e0;
 // Arms the LAPIC's timer in deadline mode, far away, and rings; then for now, rings after a while, and stays. Interrupts
 // are off all the time.
 guest!(clockmaker:
-    "mov ecx, 0x1b"
-    "rdmsr"
-    "or eax, 0xc00"
-    "wrmsr"
-    "xor edx, edx"
-    "mov ecx, 0x80f"
-    "mov eax, 0x1ff"
-    "wrmsr"
+    "x2apic"
     "mov ecx, 0x832"
     "mov eax, 0x40030"
     "wrmsr"

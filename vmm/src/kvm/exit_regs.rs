@@ -1,5 +1,5 @@
 //! The registers that KVM hands over with each exit, and takes with the next entry, without a call for either
-//! (`KVM_CAP_SYNC_REGS`; Documentation/virt/kvm/api.rst, 5. and 7.32 of 6.12).
+//! (`KVM_CAP_SYNC_REGS`; Documentation/virt/kvm/api.rst, 5. and 6.74).
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
 use kvm_ioctls::{SyncReg, VcpuFd};
@@ -14,8 +14,8 @@ pub(crate) fn hand_over(fd: &mut VcpuFd) {
 pub(crate) fn at_exit(fd: &VcpuFd) -> (kvm_regs, kvm_sregs) {
     let handed = fd.sync_regs();
     let mut sregs = handed.sregs;
-    // KVM sets the bit of an interrupt on its way, and clears none (`__get_sregs()` by `store_regs()`, arch/x86/kvm/x86.c, 6.12):
-    // set again, it came again and again. Behind an instruction none is on its way.
+    // KVM sets the bit of an interrupt on its way, and clears none (`__get_sregs()` by `store_regs()`, arch/x86/kvm/x86.c, 6.12).
+    // Given back, the bit of an earlier exit would raise that interrupt again. Behind an instruction none is on its way.
     sregs.interrupt_bitmap = [0; 4];
     (handed.regs, sregs)
 }

@@ -14,8 +14,8 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, memfd_create, seek};
-use rustix::io::Errno;
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use unwindlab_guest_kernel::next_data;
 
 use super::qemu::inherited_path;
 
@@ -108,14 +108,8 @@ impl RamPlace {
 /// Copies what a file has between two places to the same places of another one, which has nothing there. Its holes, most of
 /// what is around the pages, are left out.
 fn copy_data(file: &File, to: &File, mut at: u64, end: u64) -> io::Result<()> {
-    while at < end {
-        let begin = match seek(file, SeekFrom::Data(at)) {
-            Ok(begin) if begin < end => begin,
-            // There are only holes from there on.
-            Ok(_) | Err(Errno::NXIO) => break,
-            Err(errno) => return Err(errno.into()),
-        };
-        at = seek(file, SeekFrom::Hole(begin))?.min(end);
+    while let Some((begin, behind)) = next_data(file, at)?.filter(|(begin, _)| *begin < end) {
+        at = behind.min(end);
         let mut bytes = vec![0; usize::try_from(at - begin).map_err(io::Error::other)?];
         file.read_exact_at(&mut bytes, begin)?;
         to.write_all_at(&bytes, begin)?;
