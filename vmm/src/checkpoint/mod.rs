@@ -12,6 +12,7 @@
 
 mod chips;
 mod cpu;
+mod habits;
 mod planted;
 mod ram;
 

@@ -2,9 +2,9 @@
 //!
 //! KVM's dirty log and [`Memory`]'s own tell which pages may differ. Removing a page from KVM's log
 //! write-protects it, and its next write costs a fault, much more than a comparison. So a page stays
-//! in the log, and each restore compares it, until it was unchanged [`PATIENCE`] times in a row.
+//! in the log, and each restore compares it, until it was unchanged several times in a row ([`Habits`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kvm_bindings::{
@@ -15,6 +15,7 @@ use kvm_ioctls::VmFd;
 use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::{errno, ioctl_iowr_nr};
 
+use super::habits::Habits;
 use super::{CheckpointError, Planted, Restored, failed};
 use crate::kvm::vm;
 use crate::memory::{Memory, RamRange, as_usize, pages_of};
@@ -27,11 +28,6 @@ ioctl_iowr_nr!(KVM_CLEAR_DIRTY_LOG, KVMIO, 0xc0, kvm_clear_dirty_log);
 pub(super) const PAGE: usize = as_usize(x86::PAGE);
 /// Pages of a word of the log.
 const WORD: u64 = 64;
-/// Restores in a row that must find a page unchanged before it leaves KVM's log.
-const PATIENCE: u8 = 8;
-/// A page that is copied without a comparison is compared again after a restore whose number is a
-/// multiple of this.
-const LOOK: u64 = 16;
 
 pub(super) type Page = [u8; PAGE];
 /// Pages by their address. Checkpoints that are taken one after the other share those that stay as they are.
@@ -93,11 +89,7 @@ pub(crate) struct Ram {
     base: Option<Arc<Base>>,
     /// The pages of the last checkpoint that was taken or restored.
     at: Option<Arc<Held>>,
-    /// For pages in KVM's log, one more than how often in a row they were unchanged; 0 for those
-    /// to be copied without a comparison.
-    unchanged: HashMap<u64, u8>,
-    /// Restores so far.
-    restores: u64,
+    habits: Habits,
 }
 
 impl Ram {
@@ -123,31 +115,16 @@ impl Ram {
                 None => is_bases,
             };
             match (is_same, is_bases) {
-                (true, _) if self.has_settled(address) => settled.push(address),
+                (true, _) if self.habits.unchanged(address) => settled.push(address),
                 (true, _) => {}
                 (false, true) => drop(differing.remove(&address)),
                 (false, false) => drop(differing.insert(address, Arc::new(page))),
             }
         }
-        self.settle(vm, memory, &settled)?;
+        clear_log(vm, memory, &settled)?;
         let differing = Arc::new(differing);
         self.at = Some(Arc::clone(&differing));
         Ok(Pages { base, differing })
-    }
-
-    /// Whether a page that was found unchanged once more may leave KVM's log.
-    fn has_settled(&mut self, address: u64) -> bool {
-        let times = self.unchanged.entry(address).or_insert(0);
-        *times = times.saturating_add(1);
-        *times > PATIENCE
-    }
-
-    /// Removes pages from KVM's log.
-    fn settle(&mut self, vm: &VmFd, memory: &Memory, pages: &[u64]) -> Result<(), CheckpointError> {
-        for address in pages {
-            self.unchanged.remove(address);
-        }
-        clear_log(vm, memory, pages)
     }
 
     /// Makes memory, which has no checkpoint yet, equal to another machine's first checkpoint. The
@@ -203,23 +180,20 @@ impl Ram {
             let wanted = pages.page(address).ok_or(CheckpointError::Foreign)?;
             let over = planted.over(address, wanted);
             let wanted = over.as_deref().map_or(wanted, |page| page.as_slice());
-            let times = self.unchanged.get(&address).copied().unwrap_or(0);
-            // A page that changed the last time most likely did again: copy it without comparing. One
-            // with traps is always compared.
-            if (times > 0 || over.is_some()) && memory.holds(address, wanted)? {
-                if self.has_settled(address) {
+            // One with traps is always compared.
+            let compares = self.habits.compares(address) || over.is_some();
+            if compares && memory.holds(address, wanted)? {
+                if self.habits.unchanged(address) {
                     settled.push(address);
                 }
                 continue;
             }
-            // Compare it again after a while.
-            let times = u8::from(self.restores.is_multiple_of(LOOK));
-            self.unchanged.insert(address, times);
+            self.habits.copied(address);
             memory.write(address, wanted)?;
             restored.copied += 1;
         }
-        self.restores += 1;
-        self.settle(vm, memory, &settled)?;
+        self.habits.restored();
+        clear_log(vm, memory, &settled)?;
         memory.take_written();
         self.at = Some(Arc::clone(&pages.differing));
         Ok(restored)
