@@ -3,7 +3,7 @@
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use unwindlab_oracle::trace::recording::VcpuPlace;
-use unwindlab_vmm::{InspectError, NmiState, VcpuHandle};
+use unwindlab_vmm::{InspectError, NmiState, Sregs, VcpuHandle};
 
 use super::{Driver, DriverError};
 
@@ -30,6 +30,16 @@ pub(crate) fn word(vcpu: &VcpuHandle<'_>, address: u64) -> Result<u64, InspectEr
     let mut word = [0; 8];
     vcpu.read_virt(address, &mut word)?;
     Ok(u64::from_le_bytes(word))
+}
+
+/// The GS base with which the kernel runs on a stopped vCPU with these registers; 0 where it has none yet.
+fn kernel_gs_base(vcpu: &VcpuHandle<'_>, sregs: &Sregs) -> Result<u64, InspectError> {
+    // A kernel address is in the upper half. In the first instructions of an entry GS is still
+    // the user's, as in user mode.
+    match sregs.gs.base {
+        gs if gs >> 63 == 1 => Ok(gs),
+        _ => vcpu.msr(MSR_KERNEL_GS_BASE),
+    }
 }
 
 impl Driver {
@@ -63,24 +73,22 @@ impl Driver {
     /// The GS base with which the kernel runs on a stopped vCPU; 0 where it has none yet.
     pub fn kernel_gs_base(&mut self, index: u8) -> Result<u64, DriverError> {
         let vcpu = self.vcpu(index)?;
-        let gs = vcpu.sregs()?.gs.base;
-        // A kernel address is in the upper half. In the first instructions of an entry GS is still
-        // the user's, as in user mode.
-        if gs >> 63 == 1 {
-            return Ok(gs);
-        }
-        Ok(vcpu.msr(MSR_KERNEL_GS_BASE)?)
+        Ok(kernel_gs_base(&vcpu, &vcpu.sregs()?)?)
     }
 
     /// The `task_struct` that is current on a stopped vCPU, by the kernel's per-CPU
     /// `current_task`; 0 where the kernel has no GS base yet.
     pub fn current_task(&mut self, index: u8) -> Result<u64, DriverError> {
-        let base = self.kernel_gs_base(index)?;
+        let current_task = self.symbols.current_task;
+        let vcpu = self.vcpu(index)?;
+        let sregs = vcpu.sregs()?;
+        let base = kernel_gs_base(&vcpu, &sregs)?;
         if base == 0 {
             return Ok(0);
         }
-        let address = base.wrapping_add(self.symbols.current_task);
-        Ok(word(&self.vcpu(index)?, address)?)
+        let mut task = [0; 8];
+        vcpu.read_virt_with(&sregs, base.wrapping_add(current_task), &mut task)?;
+        Ok(u64::from_le_bytes(task))
     }
 
     /// Where the instruction at `pc` can lead to: one place, two for a conditional branch, none for

@@ -121,8 +121,8 @@ fn gather(
     let mut ended: Result<Effort, SweepError> = Ok(effort);
     for message in receive {
         match (message, &mut ended) {
-            (FromWorker::Tell(message), _) => {
-                if !tell(message) {
+            (FromWorker::Tell(messages), _) => {
+                if !messages.into_iter().all(&mut *tell) {
                     common.stopped.store(true, Ordering::Relaxed);
                     return;
                 }
@@ -203,7 +203,7 @@ impl Common {
 /// From a machine to the one who gathers.
 pub(super) enum FromWorker {
     /// To be passed on.
-    Tell(Message),
+    Tell(Vec<Message>),
     /// It is done, or cannot go on.
     Ended(Result<Effort, SweepError>),
 }

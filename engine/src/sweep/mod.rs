@@ -26,6 +26,7 @@ mod passing;
 pub mod printk;
 mod progress;
 mod start;
+mod teller;
 mod track;
 mod trial;
 mod tries;

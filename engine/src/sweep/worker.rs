@@ -2,10 +2,11 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::engine::{Common, FromWorker};
 use super::error::SweepError;
+use super::teller::Teller;
 use super::track::{STRIDE, Track};
 use super::walk::Walk;
 use crate::plan::sweep::{Effort, Message, Point, SweepPlan};
@@ -15,15 +16,13 @@ pub(super) struct Worker<'p> {
     pub(super) plan: &'p SweepPlan,
     pub(super) common: &'p Common,
     pub(super) walk: Walk,
-    pub(super) send: &'p Sender<FromWorker>,
+    teller: Teller<'p>,
     pub(super) effort: Effort,
     /// Trials that came to their end, and how long they took.
     pub(super) completed: u32,
     pub(super) took: Duration,
     /// Points in a row that were not met again.
     missed: u32,
-    /// When it was last told that there is work.
-    told: Instant,
 }
 
 /// Time between two messages that there is work, where there is nothing else to tell. An outer machine
@@ -54,12 +53,11 @@ impl<'p> Worker<'p> {
             plan,
             common,
             walk,
-            send,
+            teller: Teller::new(send),
             effort: Effort::default(),
             completed: 0,
             took: Duration::ZERO,
             missed: 0,
-            told: Instant::now(),
         }
     }
 
@@ -126,8 +124,7 @@ impl<'p> Worker<'p> {
 
     /// Tells now and then that there is work.
     pub(super) fn working(&mut self) {
-        if self.told.elapsed() >= PAUSE {
-            self.told = Instant::now();
+        if self.teller.silent() >= PAUSE {
             self.tell(Message::Working);
         }
     }
@@ -148,8 +145,7 @@ impl<'p> Worker<'p> {
     }
 
     /// Whether anybody listens.
-    pub(super) fn tell(&self, message: Message) -> bool {
-        let told = self.send.send(FromWorker::Tell(message)).is_ok();
-        told && !self.common.stopped.load(Ordering::Relaxed)
+    pub(super) fn tell(&mut self, message: Message) -> bool {
+        self.teller.tell(message) && !self.common.stopped.load(Ordering::Relaxed)
     }
 }

@@ -189,12 +189,11 @@ impl Ram {
                 continue;
             }
             self.habits.copied(address);
-            memory.write(address, wanted)?;
+            memory.put_back(address, wanted)?;
             restored.copied += 1;
         }
         self.habits.restored();
         clear_log(vm, memory, &settled)?;
-        memory.take_written();
         self.at = Some(Arc::clone(&pages.differing));
         Ok(restored)
     }

@@ -190,7 +190,17 @@ impl<'m> VcpuHandle<'m> {
 
     /// Reads guest memory by virtual address. Code reads as if no traps were planted.
     pub fn read_virt(&self, address: u64, into: &mut [u8]) -> Result<(), InspectError> {
-        self.inspect()?.read_virt(address, into)?;
+        self.read_virt_with(&self.sregs()?, address, into)
+    }
+
+    /// The same of a vCPU that has these system registers.
+    pub fn read_virt_with(
+        &self,
+        sregs: &kvm_sregs,
+        address: u64,
+        into: &mut [u8],
+    ) -> Result<(), InspectError> {
+        self.inspect()?.read_virt_with(sregs, address, into)?;
         self.machine.traps.hide(address, into);
         self.machine.returns.hide(address, into);
         self.machine.sysenter.hide(address, into);

@@ -154,6 +154,19 @@ impl Memory {
             })
     }
 
+    /// The same, but the pages do not count as written.
+    pub(crate) fn put_back(&self, address: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        let len = bytes.len();
+        let slice = self
+            .map
+            .get_slice(GuestAddress(address), len)
+            .map_err(|_| AccessError { address, len })?;
+        let guard = slice.ptr_guard_mut();
+        // SAFETY: the slice's `len` bytes are mapped while the guard lives, and no `bytes` of ours are guest memory.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), guard.as_ptr(), len) };
+        Ok(())
+    }
+
     /// Loads the aligned word at guest-physical `address`. Later reads see what the guest wrote
     /// before it stored that word.
     pub fn load_u64(&self, address: u64) -> Result<u64, AccessError> {

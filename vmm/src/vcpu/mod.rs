@@ -11,6 +11,7 @@ mod step;
 mod stop;
 mod timer;
 
+use std::cell::OnceCell;
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -84,6 +85,8 @@ pub(crate) struct Vcpu {
     pub(crate) returns: Option<Arc<Returns>>,
     /// Where CS is mended behind `sysenter`.
     pub(crate) sysenter: Option<SysenterEntry>,
+    /// Its TSC's rate, once it was asked for: nothing changes it.
+    tsc_khz: OnceCell<u32>,
 }
 
 impl Vcpu {
@@ -108,6 +111,7 @@ impl Vcpu {
             passed: Passed::default(),
             returns: None,
             sysenter: None,
+            tsc_khz: OnceCell::new(),
         })
     }
 

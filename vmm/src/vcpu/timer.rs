@@ -48,7 +48,11 @@ impl Vcpu {
 
     /// The TSC's rate.
     pub(crate) fn tsc_khz(&self) -> Result<u32, InspectError> {
+        if let Some(khz) = self.tsc_khz.get() {
+            return Ok(*khz);
+        }
         let khz = self.fd.get_tsc_khz();
-        khz.map_err(|source| self.failed("get the TSC's rate", source))
+        let khz = khz.map_err(|source| self.failed("get the TSC's rate", source))?;
+        Ok(*self.tsc_khz.get_or_init(|| khz))
     }
 }
