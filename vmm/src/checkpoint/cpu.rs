@@ -11,7 +11,7 @@ use kvm_ioctls::VcpuFd;
 use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::{errno, ioctl_iow_nr};
 
-use super::{CheckpointError, failed};
+use super::{CheckpointError, failed, lapic};
 use crate::debug::Passed;
 use crate::kvm::msr;
 use crate::kvm::sregs::settable;
@@ -30,8 +30,6 @@ const CLOCKS: [u32; 3] = [msr::TSC, 0x4000_0010, 0x4000_0020];
 const SYSENTER: [u32; 2] = [0x175, 0x176];
 /// CR4.PGE: pages may be global.
 const CR4_GLOBAL_PAGES: u64 = 1 << 7;
-/// Offsets of the current count of the LAPIC's timer, which counts by itself.
-const LAPIC_CURRENT_COUNT: std::ops::Range<usize> = 0x390..0x394;
 
 /// The state of a vCPU in KVM, and of its counters.
 #[derive(Debug, Clone)]
@@ -112,7 +110,7 @@ impl CpuState {
         let elapsed = now.wrapping_sub(self.host_tsc);
         set_tsc_offset(fd, self.tsc_offset.wrapping_sub(elapsed))
             .map_err(failed("set the TSC offset"))?;
-        fd.set_lapic(&self.lapic).map_err(failed("set the LAPIC"))?;
+        self.restore_lapic(fd)?;
         set_msrs(fd, &self.msrs)?;
         fd.set_vcpu_events(&self.events)
             .map_err(failed("set the pending events"))?;
@@ -120,6 +118,22 @@ impl CpuState {
         vcpu.passed.clone_from(&self.passed);
         vcpu.counters.clone_from(&self.counters);
         Ok(())
+    }
+
+    /// Sets the LAPIC and stops its timer. Where it is as it was, stopping the timer is all: each `KVM_SET_LAPIC` makes KVM's map of
+    /// APICs anew, and the old one is freed behind a grace period of RCU (`kvm_recalculate_apic_map()`, arch/x86/kvm/lapic.c, 6.12), which
+    /// wakes all CPUs of a host.
+    fn restore_lapic(&self, fd: &VcpuFd) -> Result<(), CheckpointError> {
+        let now = fd.get_lapic().map_err(failed("get the LAPIC"))?;
+        // Any deadline makes KVM forget a timer that has fired, and whose interrupt it has not made yet: no register tells of
+        // that (`kvm_set_lapic_tscdeadline_msr()`). The saved one is set with the other MSRs.
+        let is_same = lapic::counts_by_deadline(&self.lapic)
+            && lapic::differing(&now, &self.lapic).next().is_none()
+            && msr::set(fd, msr::TSC_DEADLINE, 0).map_err(failed("stop the LAPIC's timer"))?;
+        match is_same {
+            true => Ok(()),
+            false => fd.set_lapic(&self.lapic).map_err(failed("set the LAPIC")),
+        }
     }
 
     /// The host's TSC when the guest's was read.
@@ -141,10 +155,8 @@ impl CpuState {
         ];
         let parts = parts.into_iter().filter(|(_, same)| !same);
         let parts = parts.map(|(what, _)| what.to_owned());
-        let lapic = self.lapic.regs.iter().zip(&other.lapic.regs).enumerate();
-        let lapic = lapic
-            .filter(|(at, (one, other))| one != other && !LAPIC_CURRENT_COUNT.contains(at))
-            .map(|(at, (now, was))| format!("LAPIC byte {at:#x} is {now:#x} and was {was:#x}"));
+        let lapic = lapic::differing(&self.lapic, &other.lapic)
+            .map(|(at, now, was)| format!("LAPIC byte {at:#x} is {now:#x} and was {was:#x}"));
         let msrs = self.msrs.iter().zip(&other.msrs);
         let msrs = msrs
             .filter(|(one, _)| !SYSENTER.contains(&one.index))

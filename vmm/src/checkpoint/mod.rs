@@ -13,6 +13,7 @@
 mod chips;
 mod cpu;
 mod habits;
+mod lapic;
 mod planted;
 mod ram;
 

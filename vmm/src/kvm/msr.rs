@@ -17,6 +17,9 @@ pub(crate) const KVMCLOCK_ENABLED: u64 = 1;
 /// IA32_MISC_ENABLE: fast string operations.
 const MISC_ENABLE: u32 = 0x1a0;
 const FAST_STRINGS: u64 = 1;
+/// `IA32_TSC_DEADLINE`: the guest's TSC at which the LAPIC's timer fires; 0 when it is not armed
+/// (Intel SDM vol. 3, 12.5.4.1).
+pub(crate) const TSC_DEADLINE: u32 = 0x6e0;
 /// IA32_MTRR_DEF_TYPE: memory type ranges are on, and the default type is write-back.
 const MTRR_DEF_TYPE: u32 = 0x2ff;
 const MTRR_ENABLE: u64 = 1 << 11;

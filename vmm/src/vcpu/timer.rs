@@ -6,15 +6,11 @@ use super::{InspectError, Vcpu};
 use crate::inject;
 use crate::kvm::msr;
 
-/// `IA32_TSC_DEADLINE`: the guest's TSC at which the LAPIC's timer fires; 0 when it is not armed
-/// (Intel SDM vol. 3, 12.5.4.1).
-const MSR_TSC_DEADLINE: u32 = 0x6e0;
-
 impl Vcpu {
     /// Postpones the timer of the LAPIC, if it is armed in TSC-deadline mode: it does not fire
     /// before `by` of the guest's time has passed.
     pub(crate) fn postpone_timer(&self, by: Duration) -> Result<(), InspectError> {
-        match self.msr(MSR_TSC_DEADLINE)? {
+        match self.msr(msr::TSC_DEADLINE)? {
             0 => Ok(()),
             deadline => self.fire_after(by, deadline),
         }
@@ -35,14 +31,14 @@ impl Vcpu {
         let ticks = by.as_nanos() * u128::from(self.tsc_khz()?) / 1_000_000;
         let ticks = u64::try_from(ticks).unwrap_or(u64::MAX);
         let earliest = self.msr(msr::TSC)?.saturating_add(ticks);
-        self.set_msr(MSR_TSC_DEADLINE, deadline.max(earliest))
+        self.set_msr(msr::TSC_DEADLINE, deadline.max(earliest))
     }
 
     /// Moves the timer, if it is armed so, by so many ticks of the TSC.
     pub(crate) fn advance_timer(&self, by: u64) -> Result<(), InspectError> {
-        match self.msr(MSR_TSC_DEADLINE)? {
+        match self.msr(msr::TSC_DEADLINE)? {
             0 => Ok(()),
-            deadline => self.set_msr(MSR_TSC_DEADLINE, deadline.saturating_add(by)),
+            deadline => self.set_msr(msr::TSC_DEADLINE, deadline.saturating_add(by)),
         }
     }
 
