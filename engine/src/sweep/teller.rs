@@ -59,12 +59,12 @@ mod tests {
 
     use super::*;
 
-    fn changed(trials: u32) -> Message {
+    fn changed(trials: u64) -> Message {
         Message::Changed { trials, pairs: 0 }
     }
 
     /// The numbers of the messages that came, by when they came together.
-    fn numbers(messages: impl IntoIterator<Item = FromWorker>) -> Vec<Vec<u32>> {
+    fn numbers(messages: impl IntoIterator<Item = FromWorker>) -> Vec<Vec<u64>> {
         let number = |message: Message| match message {
             Message::Changed { trials, .. } => trials,
             other => panic!("{other:?}"),
