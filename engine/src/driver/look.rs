@@ -27,8 +27,13 @@ pub(crate) fn place(vcpu: &VcpuHandle<'_>) -> Result<VcpuPlace, InspectError> {
 
 /// The 8 bytes at a virtual address of a stopped vCPU, little-endian.
 pub(crate) fn word(vcpu: &VcpuHandle<'_>, address: u64) -> Result<u64, InspectError> {
+    word_with(vcpu, &vcpu.sregs()?, address)
+}
+
+/// The same of a vCPU that has these system registers.
+fn word_with(vcpu: &VcpuHandle<'_>, sregs: &Sregs, address: u64) -> Result<u64, InspectError> {
     let mut word = [0; 8];
-    vcpu.read_virt(address, &mut word)?;
+    vcpu.read_virt_with(sregs, address, &mut word)?;
     Ok(u64::from_le_bytes(word))
 }
 
@@ -86,9 +91,7 @@ impl Driver {
         if base == 0 {
             return Ok(0);
         }
-        let mut task = [0; 8];
-        vcpu.read_virt_with(&sregs, base.wrapping_add(current_task), &mut task)?;
-        Ok(u64::from_le_bytes(task))
+        Ok(word_with(&vcpu, &sregs, base.wrapping_add(current_task))?)
     }
 
     /// Where the instruction at `pc` can lead to: one place, two for a conditional branch, none for

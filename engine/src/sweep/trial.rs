@@ -80,6 +80,8 @@ impl Worker<'_> {
     ) -> Result<bool, SweepError> {
         self.working();
         self.restore(&from.checkpoint)?;
+        // Of the way or the trial before.
+        self.walk.driver.break_at(&[])?;
         let begin = Instant::now();
         let went = self.way(track, from, point, how);
         let came = self.is_the_way(went)?;
@@ -88,12 +90,6 @@ impl Worker<'_> {
         let came = came && there == Some(self.walk.rip()?);
         self.effort.strayed = self.effort.strayed.saturating_add(u32::from(!came));
         Ok(came)
-    }
-
-    /// Goes these steps, with none of the breakpoints of the way or the trial before.
-    fn steps(&mut self, way: &[Step]) -> Result<bool, SweepError> {
-        self.walk.driver.break_at(&[])?;
-        self.walk.along(way)
     }
 
     /// Goes to a point; whether the guest came to its last step.
@@ -111,7 +107,7 @@ impl Worker<'_> {
             // would wait.
             Some(rip) if point > track.user_mode => {
                 let run = track.last_run().max(from.at);
-                Ok(self.steps(track.steps(from.at, run))? && self.walk.run_to(rip)?)
+                Ok(self.walk.along(track.steps(from.at, run))? && self.walk.run_to(rip)?)
             }
             Some(rip) if how == Approach::Breakpoint => {
                 let way = track.path.get(from.at as usize..=point as usize);
@@ -121,16 +117,15 @@ impl Worker<'_> {
                         let left = track.step(track.user_mode).filter(|it| it.user);
                         self.walk.run_to_hit(rip, hits, left.map(|it| it.rip))
                     }
-                    None => self.steps(track.steps(from.at, point)),
+                    None => self.walk.along(track.steps(from.at, point)),
                 }
             }
             _ if how == Approach::AsRecorded => {
-                self.walk.driver.break_at(&[])?;
                 let begins = track.step(from.at);
                 let way = track.steps(from.at, point);
                 begins.map_or(Ok(false), |begins| self.walk.as_recorded(*begins, way))
             }
-            _ => self.steps(track.steps(from.at, point)),
+            _ => self.walk.along(track.steps(from.at, point)),
         }
     }
 

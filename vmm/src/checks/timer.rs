@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::failure::{Failure, Outcome, holds, same};
 use super::lab::{Lab, guest, next_stop, resume, started, vcpu};
-use crate::kvm::msr::TSC_DEADLINE;
+use crate::kvm::msr::{TSC, TSC_DEADLINE};
 use crate::{Machine, Run, Stop};
 
 super::checks! {
@@ -100,12 +100,11 @@ fn a_timer_that_is_armed_is_postponed_and_an_interrupt_under_way_is_seen(_: &Lab
 
 fn clocks_that_go_on_take_the_timer_with_them(_: &Lab) -> Outcome {
     const FURTHER: u64 = 1 << 40;
-    const MSR_TSC: u32 = 0x10;
     let mut machine = started(1, clockmaker())?;
     ring(&mut machine)?;
     go_on(&mut machine)?;
     let armed = deadline(&mut machine)?;
-    let before = vcpu(&mut machine)?.msr(MSR_TSC)?;
+    let before = vcpu(&mut machine)?.msr(TSC)?;
     machine.advance_clocks(0, before + FURTHER)?;
     // (The TSC itself stays on a paravirtual KVM, which takes the offset and ignores it.)
     let moved = deadline(&mut machine)?;
@@ -116,14 +115,13 @@ fn clocks_that_go_on_take_the_timer_with_them(_: &Lab) -> Outcome {
 }
 
 fn a_timer_that_has_fired_is_armed_again_by_a_restore(_: &Lab) -> Outcome {
-    const MSR_TSC: u32 = 0x10;
     let mut machine = started(1, snoozer())?;
     ring(&mut machine)?;
     let checkpoint = machine.checkpoint()?;
     let armed = deadline(&mut machine)?;
     go_on(&mut machine)?;
     // KVM has yet to make the interrupt: it does that when the vCPU runs.
-    while vcpu(&mut machine)?.msr(MSR_TSC)? < armed {
+    while vcpu(&mut machine)?.msr(TSC)? < armed {
         sleep(Duration::from_millis(10));
     }
     machine.restore(&checkpoint)?;
@@ -131,7 +129,7 @@ fn a_timer_that_has_fired_is_armed_again_by_a_restore(_: &Lab) -> Outcome {
     same!(machine.differences(&checkpoint)?, [""; 0]);
     // What waits is in a register when the vCPU has entered the guest twice.
     let mut rings = 0;
-    while vcpu(&mut machine)?.msr(MSR_TSC)? < armed {
+    while vcpu(&mut machine)?.msr(TSC)? < armed {
         holds!(!vcpu(&mut machine)?.irq_pending()?, "ring {rings}");
         go_on(&mut machine)?;
         rings += 1;

@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, madvise};
-use vm_memory::bitmap::{AtomicBitmap, Bitmap as _};
+use vm_memory::bitmap::{AtomicBitmap, BS, Bitmap as _};
 use vm_memory::{
     Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
-    MmapRegion,
+    MmapRegion, VolatileSlice,
 };
 
 use crate::x86::PAGE;
@@ -157,10 +157,7 @@ impl Memory {
     /// The same, but the pages do not count as written.
     pub(crate) fn put_back(&self, address: u64, bytes: &[u8]) -> Result<(), AccessError> {
         let len = bytes.len();
-        let slice = self
-            .map
-            .get_slice(GuestAddress(address), len)
-            .map_err(|_| AccessError { address, len })?;
+        let slice = self.slice(address, len)?;
         let guard = slice.ptr_guard_mut();
         // SAFETY: the slice's `len` bytes are mapped while the guard lives, and no `bytes` of ours are guest memory.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), guard.as_ptr(), len) };
@@ -191,15 +188,22 @@ impl Memory {
     /// Whether RAM from guest-physical `address` on equals `bytes`, within one range.
     pub(crate) fn holds(&self, address: u64, bytes: &[u8]) -> Result<bool, AccessError> {
         let len = bytes.len();
-        let slice = self
-            .map
-            .get_slice(GuestAddress(address), len)
-            .map_err(|_| AccessError { address, len })?;
+        let slice = self.slice(address, len)?;
         let guard = slice.ptr_guard();
         // SAFETY: the slice's `len` bytes are mapped while the guard lives. A concurrent write
         // can only make the answer wrong: `memcmp` has no other effect.
         let order = unsafe { libc::memcmp(guard.as_ptr().cast(), bytes.as_ptr().cast(), len) };
         Ok(order == 0)
+    }
+
+    /// `len` bytes of RAM within one range.
+    fn slice(
+        &self,
+        address: u64,
+        len: usize,
+    ) -> Result<VolatileSlice<'_, BS<'_, AtomicBitmap>>, AccessError> {
+        let slice = self.map.get_slice(GuestAddress(address), len);
+        slice.map_err(|_| AccessError { address, len })
     }
 
     /// The pages written through this type (by any clone) since the last call, as guest-physical
