@@ -171,7 +171,7 @@ pub(super) struct Common {
     pub(super) alike: Vec<AtomicBool>,
     /// Words of guest memory that are not the same each time that the same is done.
     pub(super) unsteady: Mutex<BTreeSet<u64>>,
-    /// Machines that are still comparing.
+    /// Machines that are still comparing, and one more until what they found is told.
     pub(super) comparing: AtomicU32,
 }
 
@@ -187,7 +187,7 @@ impl Common {
             compared: Queue::default(),
             firsts: Queue::default(),
             unsteady: Mutex::default(),
-            comparing: AtomicU32::new(jobs),
+            comparing: AtomicU32::new(jobs + 1),
         }
     }
 

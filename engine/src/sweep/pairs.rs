@@ -78,9 +78,9 @@ impl Worker<'_> {
             true => Ok(()),
             false => self.compare(firsts, pairs),
         };
-        let left = self.common.comparing.fetch_sub(1, Ordering::AcqRel) - 1;
+        let before = self.common.comparing.fetch_sub(1, Ordering::AcqRel);
         compared?;
-        if left == 0 {
+        if before == 2 {
             let firsts = self.own(firsts);
             let (alike, stand): (Vec<u32>, Vec<u32>) =
                 firsts.iter().partition(|it| self.is_alike(**it));
@@ -90,6 +90,8 @@ impl Worker<'_> {
                 stand_for_all: count_of(&stand),
                 near: alike.iter().map(near).sum(),
             });
+            // Only now may the others tell of what is counted with it.
+            self.common.comparing.store(0, Ordering::Release);
             return Ok(told);
         }
         while self.common.comparing.load(Ordering::Acquire) > 0 {

@@ -27,10 +27,15 @@ impl<'p> Teller<'p> {
         }
     }
 
-    /// Takes a message. Whether anybody listens, as far as is known.
+    /// Takes a message. One that is not about a trial goes out at once, with those that wait: other machines go by
+    /// it. Whether anybody listens, as far as is known.
     pub(super) fn tell(&mut self, message: Message) -> bool {
+        let waits = matches!(
+            message,
+            Message::Trial(_) | Message::Missed { .. } | Message::Changed { .. }
+        );
         self.waiting.push(message);
-        self.told.elapsed() < DELAY || self.tell_now()
+        (waits && self.told.elapsed() < DELAY) || self.tell_now()
     }
 
     /// For how long nothing was told.
@@ -90,6 +95,21 @@ mod tests {
         teller.tell(changed(4));
         drop(teller);
         assert_eq!(numbers(receive.try_iter()), [[4]]);
+    }
+
+    #[test]
+    fn what_is_not_about_a_trial_goes_out_at_once() {
+        let (send, receive) = channel();
+        let mut teller = Teller::new(&send);
+        teller.told = Instant::now() + Duration::from_secs(60);
+        assert!(teller.tell(changed(1)) && teller.tell(Message::Working));
+        let Ok(FromWorker::Tell(messages)) = receive.try_recv() else {
+            panic!("they wait");
+        };
+        assert!(matches!(
+            messages.as_slice(),
+            [Message::Changed { .. }, Message::Working]
+        ));
     }
 
     #[test]

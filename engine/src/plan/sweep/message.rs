@@ -8,7 +8,7 @@ use unwindlab_oracle::trace::tracefs::TracefsHeld;
 use unwindlab_oracle::trace::{LabLog, Witness};
 
 /// From the KVM host: any number of `Recording`, one `Path`, then any number of the others in any
-/// order, last one `Done`. Instead of any of these, `Failed` ends the sweep.
+/// order but for `Alike`, which comes before any `Changed`; last one `Done`. Instead of any of these, `Failed` ends the sweep.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
     /// The path is being recorded. Sent about once a second.
