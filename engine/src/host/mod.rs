@@ -2,7 +2,7 @@
 //! [`emulated_intel`] in one in Bochs.
 //!
 //! Each is a [`process`] that touches guests so that the command does not. The command's side: `conversation` is an order and its answers,
-//! `console` what the process prints. The process's side: `serve`, with `outbox` and `self_test`. Both speak the language of [`channel`], and measure
+//! `console` what the process prints. The process's side: `serve`, with `self_test`. Both speak the language of [`channel`], and measure
 //! their clocks (`timekeeping`).
 
 pub mod channel;
@@ -12,7 +12,6 @@ mod conversation;
 pub mod emulated;
 pub mod emulated_intel;
 pub mod native;
-mod outbox;
 pub mod perf_tool;
 pub mod process;
 mod self_test;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::native::Native;
-use super::outbox::Outbox;
 use super::self_test;
 use crate::plan::TrialPlan;
 use crate::plan::measurement::NotMeasured;
+use crate::plan::sweep::Message;
 
 /// What is special about the place where orders are carried out.
 pub(super) trait Place {
@@ -64,6 +64,16 @@ pub(super) fn serve(
     }
 }
 
+/// Sends messages of a sweep in one write.
+fn send_together(messages: Vec<Message>, port: &mut impl Write) -> Result<(), ChannelError> {
+    let mut bytes = Vec::new();
+    for message in messages {
+        channel::send(&mut bytes, &FromHost::Sweep(Box::new(message)))?;
+    }
+    let sent = port.write_all(&bytes).and_then(|()| port.flush());
+    sent.map_err(ChannelError::Io)
+}
+
 /// Carries out an order and sends its answers.
 fn carry_out(
     order: ToHost,
@@ -76,9 +86,8 @@ fn carry_out(
         ToHost::Run(plan) | ToHost::RunInTurns { plan, .. } => trial(&plan, native, port)?,
         ToHost::Sweep(plan) => {
             let mut sent = Ok(());
-            let mut outbox = Outbox::new(port);
-            native.sweep(&plan, &mut |message| {
-                sent = outbox.put(message);
+            native.sweep(&plan, &mut |messages| {
+                sent = send_together(messages, port);
                 sent.is_ok()
             });
             return Ok(sent?);

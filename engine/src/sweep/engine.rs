@@ -24,12 +24,12 @@ pub(crate) type NoMachine = Box<dyn Error + Send + Sync>;
 /// Makes a machine that takes the state of another.
 type Twin<'a> = &'a (dyn Fn() -> Result<Machine, NoMachine> + Sync);
 
-/// Carries out a sweep. `tell` gets the messages, and says whether to go on.
+/// Carries out a sweep. `tell` gets the messages, in the order in which they are, and says whether to go on.
 pub(crate) fn run(
     plan: &SweepPlan,
     guest: Result<Guest, NoMachine>,
     twin: Twin<'_>,
-    tell: &mut dyn FnMut(Message) -> bool,
+    tell: &mut dyn FnMut(Vec<Message>) -> bool,
 ) {
     let guest = guest.map_err(SweepError::NoMachine);
     let mut progress = Progress::new(&mut *tell);
@@ -44,7 +44,7 @@ fn sweep<'s>(
     plan: &'s SweepPlan,
     mut walk: Walk,
     twin: Twin<'s>,
-    tell: &mut dyn FnMut(Message) -> bool,
+    tell: &mut dyn FnMut(Vec<Message>) -> bool,
     scope: &'s Scope<'s, '_>,
 ) {
     let jobs = jobs(plan, unwindlab_vmm::on_tcg());
@@ -62,7 +62,7 @@ fn sweep<'s>(
         common: Box::new(walk.driver.session.recording.clone()),
         path: recorded.path.clone(),
     };
-    if !tell(told) {
+    if !tell(vec![told]) {
         return;
     }
     let effort = Effort {
@@ -89,10 +89,10 @@ fn sweep<'s>(
 }
 
 /// Tells why there is no sweep.
-fn failed(error: &SweepError, tell: &mut dyn FnMut(Message) -> bool) {
-    tell(Message::Failed {
+fn failed(error: &SweepError, tell: &mut dyn FnMut(Vec<Message>) -> bool) {
+    tell(vec![Message::Failed {
         reason: error.to_string(),
-    });
+    }]);
 }
 
 /// A machine that took this state of another.
@@ -116,13 +116,13 @@ fn gather(
     receive: Receiver<FromWorker>,
     common: &Common,
     effort: Effort,
-    tell: &mut dyn FnMut(Message) -> bool,
+    tell: &mut dyn FnMut(Vec<Message>) -> bool,
 ) {
     let mut ended: Result<Effort, SweepError> = Ok(effort);
     for message in receive {
         match (message, &mut ended) {
             (FromWorker::Tell(messages), _) => {
-                if !messages.into_iter().all(&mut *tell) {
+                if !tell(messages) {
                     common.stopped.store(true, Ordering::Relaxed);
                     return;
                 }
@@ -133,12 +133,12 @@ fn gather(
             (FromWorker::Ended(_), Err(_)) => {}
         }
     }
-    tell(match ended {
-        Ok(effort) => Message::Done(effort),
-        Err(error) => Message::Failed {
-            reason: error.to_string(),
-        },
-    });
+    match ended {
+        Ok(effort) => {
+            tell(vec![Message::Done(effort)]);
+        }
+        Err(error) => failed(&error, tell),
+    }
 }
 
 /// Numbers for whoever is free, in order.

@@ -11,13 +11,13 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Counts instructions, and tells of them now and then.
 pub(super) struct Progress<'t> {
-    tell: &'t mut dyn FnMut(Message) -> bool,
+    tell: &'t mut dyn FnMut(Vec<Message>) -> bool,
     instructions: u32,
     told: Instant,
 }
 
 impl<'t> Progress<'t> {
-    pub(super) fn new(tell: &'t mut dyn FnMut(Message) -> bool) -> Self {
+    pub(super) fn new(tell: &'t mut dyn FnMut(Vec<Message>) -> bool) -> Self {
         Self {
             tell,
             instructions: 0,
@@ -36,7 +36,7 @@ impl<'t> Progress<'t> {
         }
         self.told = Instant::now();
         let instructions = self.instructions;
-        match (self.tell)(Message::Recording { instructions }) {
+        match (self.tell)(vec![Message::Recording { instructions }]) {
             true => Ok(()),
             false => Err(SweepError::Unheard),
         }
@@ -50,8 +50,8 @@ mod tests {
     #[test]
     fn a_message_tells_of_all_instructions_and_an_end_that_nobody_listens() {
         let mut told = Vec::new();
-        let mut tell = |message| {
-            told.push(message);
+        let mut tell = |messages: Vec<Message>| {
+            told.extend(messages);
             told.len() < 2
         };
         let mut progress = Progress::new(&mut tell);

@@ -1,5 +1,6 @@
 //! What a machine tells, several messages at a time: each time wakes the thread that gathers, on a CPU that has nothing else to do,
-//! and an emulated host has no core to spare for it.
+//! and an emulated host has no core to spare for it. It also costs the outer machine two notifications of its device and two interrupts,
+//! a good part of a trial's time.
 
 use std::mem::take;
 use std::sync::mpsc::Sender;

@@ -145,8 +145,8 @@ impl Native {
         Booted::boot(plan, machine, tell)
     }
 
-    /// Carries out a sweep.
-    pub fn sweep(&mut self, plan: &SweepPlan, tell: &mut dyn FnMut(Message) -> bool) {
+    /// Carries out a sweep. `tell` gets its messages, several at a time, and says whether to go on.
+    pub fn sweep(&mut self, plan: &SweepPlan, tell: &mut dyn FnMut(Vec<Message>) -> bool) {
         let idle = self.idle.take(&MachineKind::of(&plan.trial));
         // What it makes besides takes memory.
         self.idle.clear();
