@@ -10,11 +10,15 @@ use super::{Driver, DriverError};
 
 /// What the console says when a kernel is beyond help.
 const PANIC_LINES: [&str; 2] = ["Kernel panic - not syncing", "Oops: "];
-/// How long a guest that ran out of time is watched for progress at most: much longer than any timer tick, for a KVM host
+/// How long a guest that ran out of time is watched for progress: much longer than any timer tick, for a KVM host
 /// that gets little of its CPUs runs no guest for a second.
 const WATCH: Duration = Duration::from_secs(3);
 /// How often it is looked at meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
+/// A look that took longer does not count: where this process got no CPU, the guest got none either.
+const LATE: Duration = Duration::from_millis(150);
+/// A guest that was not watched for that long by then is called slow.
+const WATCH_LONGEST: Duration = Duration::from_secs(15);
 
 /// The console, lossily decoded.
 pub(super) fn console_text(machine: &Machine) -> String {
@@ -161,11 +165,17 @@ impl Driver {
         let moved = |driver: &Self| (driver.progress(), driver.machine.console().len());
         let before = moved(self);
         let begin = Instant::now();
-        while begin.elapsed() < WATCH {
+        let mut watched = Duration::ZERO;
+        while watched < WATCH {
+            let look = Instant::now();
             // It may run only while it is waited for. What it stops for is not dealt with any more.
             let _ = self.machine.next_event(LOOK);
-            if moved(self) != before {
+            if moved(self) != before || begin.elapsed() > WATCH_LONGEST {
                 return Ok(TrialEnd::Timeout);
+            }
+            let took = look.elapsed();
+            if took < LATE {
+                watched += took;
             }
         }
         match self.lost()? {
