@@ -237,6 +237,27 @@ impl Driver {
         }))
     }
 
+    /// Lets the guest go on after something that the caller has no interest in; its end, if that is what it was.
+    pub fn pass(&mut self, happening: Happening) -> Result<Option<TrialEnd>, DriverError> {
+        let vcpu = match happening {
+            Happening::Hello(call) => match self.answer(call)? {
+                Some(happening) => return self.pass(happening),
+                None => call.vcpu,
+            },
+            Happening::Ready { vcpu }
+            | Happening::Mark { vcpu, .. }
+            | Happening::Breakpoint { vcpu, .. }
+            | Happening::Data { vcpu, .. }
+            | Happening::BackAtBreakpoint { vcpu }
+            | Happening::Stepped { vcpu, .. }
+            | Happening::Access { vcpu, .. } => vcpu,
+            Happening::Ended(end) => return Ok(Some(end)),
+            Happening::Nothing => return Ok(None),
+        };
+        self.resume(vcpu, Run::Continue)?;
+        Ok(None)
+    }
+
     /// Answers a call of the agent's. The vCPU stands still afterwards. Returns what the call means
     /// beyond the answer.
     pub fn answer(&mut self, call: Call) -> Result<Option<Happening>, DriverError> {

@@ -168,8 +168,13 @@ impl Driver {
         let mut watched = Duration::ZERO;
         while watched < WATCH {
             let look = Instant::now();
-            // It may run only while it is waited for. What it stops for is not dealt with any more.
-            let _ = self.machine.next_event(LOOK);
+            // It may run only while it is waited for, and what it stops for is not its standing still.
+            let happening = self.next(look + LOOK)?;
+            match self.pass(happening)? {
+                Some(TrialEnd::Completed) => return Ok(TrialEnd::Timeout),
+                Some(end) => return Ok(end),
+                None => {}
+            }
             if moved(self) != before || begin.elapsed() > WATCH_LONGEST {
                 return Ok(TrialEnd::Timeout);
             }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use unwindlab_oracle::trace::recording::Injection;
-use unwindlab_vmm::{Checkpoint, Run};
+use unwindlab_vmm::Checkpoint;
 
 use super::error::{Phase, SweepError};
 use crate::driver::{Driver, Happening};
@@ -24,20 +24,12 @@ pub(super) fn pass(
     happening: Happening,
     phase: Phase,
 ) -> Result<(), SweepError> {
-    match happening {
-        Happening::Hello(call) => match driver.answer(call)? {
-            Some(happening) => pass(driver, happening, phase),
-            None => Ok(driver.resume(call.vcpu, Run::Continue)?),
-        },
-        Happening::Ready { vcpu }
-        | Happening::Mark { vcpu, .. }
-        | Happening::Breakpoint { vcpu, .. }
-        | Happening::Data { vcpu, .. }
-        | Happening::BackAtBreakpoint { vcpu }
-        | Happening::Stepped { vcpu, .. }
-        | Happening::Access { vcpu, .. } => Ok(driver.resume(vcpu, Run::Continue)?),
-        Happening::Ended(end) => Err(SweepError::GuestEnded { end, phase }),
-        Happening::Nothing => Err(SweepError::Silent { phase }),
+    if matches!(happening, Happening::Nothing) {
+        return Err(SweepError::Silent { phase });
+    }
+    match driver.pass(happening)? {
+        Some(end) => Err(SweepError::GuestEnded { end, phase }),
+        None => Ok(()),
     }
 }
 
