@@ -1,6 +1,7 @@
 //! Why a trial cannot go on.
 
 use unwindlab_oracle::trace::recording::VcpuPlace;
+use unwindlab_vmm::InjectError;
 
 use crate::driver::DriverError;
 
@@ -10,6 +11,9 @@ pub enum TrialError {
     /// The guest cannot be driven.
     #[error(transparent)]
     Driver(DriverError),
+    /// What is to be injected waits in the vCPU already, or KVM refuses it.
+    #[error("injection {}: {source}", .spec + 1)]
+    NotInjected { spec: u32, source: InjectError },
     /// Two injections of a kind that goes from instruction to instruction, on one vCPU.
     #[error("two bursts, sweeps or points of a schedule lead vCPU {0} on at the same time")]
     TwoLead(u8),
@@ -66,6 +70,14 @@ pub enum TrialError {
 }
 
 impl TrialError {
+    /// The same, where an injection came to it.
+    pub(super) fn of_injection(self, spec: u32) -> Self {
+        match self {
+            Self::Driver(DriverError::Inject(source)) => Self::NotInjected { spec, source },
+            other => other,
+        }
+    }
+
     /// Whether the guest caused it: see [`DriverError::is_the_guests`]. Commands and symbols are what its agent announced.
     pub fn is_the_guests(&self) -> bool {
         match self {
@@ -86,4 +98,19 @@ fn listed(places: &[VcpuPlace]) -> String {
     let places = places.iter();
     let places = places.map(|it| format!("vCPU {} at {:#x}", it.vcpu, it.rip));
     places.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_injection_that_is_refused_is_named() {
+        let refused = InjectError::AlreadyRequested { vector: 0xfd };
+        let named = TrialError::from(refused).of_injection(2);
+        let told = named.to_string();
+        assert!(told.starts_with("injection 3: interrupt 0xfd "), "{told}");
+        let other = TrialError::TwoLead(1).of_injection(2);
+        assert!(matches!(other, TrialError::TwoLead(1)));
+    }
 }

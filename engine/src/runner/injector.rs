@@ -169,7 +169,8 @@ impl<'p> Injector<'p> {
                 // What was released before may be due at the next instruction of that vCPU.
                 self.refresh_breakpoints(driver)?;
             }
-            let place = self.actions.perform(driver, plan.action, due, target)?;
+            let performed = self.actions.perform(driver, plan.action, due, target);
+            let place = performed.map_err(|error| error.of_injection(due.spec))?;
             let by = match is_here {
                 true => due.by,
                 false => ThreadIteration::default(),
