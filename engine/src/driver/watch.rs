@@ -17,7 +17,7 @@ const WATCH: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(100);
 /// A look that took longer does not count: where this process got no CPU, the guest got none either.
 const LATE: Duration = Duration::from_millis(150);
-/// A guest that was not watched for that long by then is called slow.
+/// After so long it is called slow, however little of that it was watched.
 const WATCH_LONGEST: Duration = Duration::from_secs(15);
 
 /// The console, lossily decoded.

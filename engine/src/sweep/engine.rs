@@ -24,7 +24,7 @@ pub(crate) type NoMachine = Box<dyn Error + Send + Sync>;
 /// Makes a machine that takes the state of another.
 type Twin<'a> = &'a (dyn Fn() -> Result<Machine, NoMachine> + Sync);
 
-/// Carries out a sweep. `tell` gets the messages, in the order in which they are, and says whether to go on.
+/// Carries out a sweep. `tell` gets the messages, several at a time and in order, and says whether to go on.
 pub(crate) fn run(
     plan: &SweepPlan,
     guest: Result<Guest, NoMachine>,

@@ -20,6 +20,8 @@ use crate::plan::sweep::{Boundary, Message, Pairs, Point, Reach, SecondNmi, Step
 const STI: u8 = 0xfb;
 /// How often a machine that is done with comparing looks whether the others are.
 const WAIT: Duration = Duration::from_millis(2);
+/// What [`comparing`](super::engine::Common::comparing) is where one machine still compares.
+const LAST: u32 = 2;
 
 impl Worker<'_> {
     /// All pairs, together with the other machines.
@@ -78,9 +80,9 @@ impl Worker<'_> {
             true => Ok(()),
             false => self.compare(firsts, pairs),
         };
-        let before = self.common.comparing.fetch_sub(1, Ordering::AcqRel);
+        let was_last = self.common.comparing.fetch_sub(1, Ordering::AcqRel) == LAST;
         compared?;
-        if before == 2 {
+        if was_last {
             let firsts = self.own(firsts);
             let (alike, stand): (Vec<u32>, Vec<u32>) =
                 firsts.iter().partition(|it| self.is_alike(**it));
