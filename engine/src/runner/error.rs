@@ -78,6 +78,17 @@ impl TrialError {
         }
     }
 
+    /// Whether nothing was injected because the vCPU has yet to take an NMI, or this interrupt.
+    pub(super) const fn says_that_one_waits(&self) -> bool {
+        matches!(
+            self,
+            Self::NotInjected {
+                source: InjectError::AlreadyPending { .. } | InjectError::AlreadyRequested { .. },
+                ..
+            }
+        )
+    }
+
     /// Whether the guest caused it: see [`DriverError::is_the_guests`]. Commands and symbols are what its agent announced.
     pub fn is_the_guests(&self) -> bool {
         match self {
@@ -110,7 +121,12 @@ mod tests {
         let named = TrialError::from(refused).of_injection(2);
         let told = named.to_string();
         assert!(told.starts_with("injection 3: interrupt 0xfd "), "{told}");
+        assert!(
+            named.says_that_one_waits(),
+            "a rate waits for its next period"
+        );
         let other = TrialError::TwoLead(1).of_injection(2);
         assert!(matches!(other, TrialError::TwoLead(1)));
+        assert!(!other.says_that_one_waits());
     }
 }

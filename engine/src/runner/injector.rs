@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use unwindlab_oracle::trace::recording::{Injection, StoodStill, VcpuPlace};
-use unwindlab_vmm::{AccessKind, InjectError, Machine, Pause, Run, Watched};
+use unwindlab_vmm::{AccessKind, Machine, Pause, Run, Watched};
 
 use super::actions::{Actions, MOST_LED};
 use super::arrivals::ThreadIteration;
@@ -92,9 +92,7 @@ impl<'p> Injector<'p> {
             match self.act(driver, DueInjection::by_nobody(spec, vcpu)) {
                 Ok(()) => self.triggers.rates.made(spec, vcpu),
                 // The last one has not been taken yet (its vCPU had no time): next period.
-                Err(TrialError::Driver(DriverError::Inject(
-                    InjectError::AlreadyPending { .. } | InjectError::AlreadyRequested { .. },
-                ))) => self.not_taken(driver, vcpu, now)?,
+                Err(error) if error.says_that_one_waits() => self.not_taken(driver, vcpu, now)?,
                 // Nor this one, or the guest counts nothing just now: likewise.
                 Err(TrialError::Driver(DriverError::Overflow(error))) if error.is_passing() => {}
                 Err(error) => return Err(error),
