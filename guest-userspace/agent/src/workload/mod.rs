@@ -1,5 +1,6 @@
 //! The workload's threads: started, pinned, and held at a gate until the events are enabled.
 
+mod asleep;
 mod compat;
 mod entries;
 mod exec;
@@ -160,7 +161,8 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Starts the threads. Returns when all of them are pinned and wait. With `ask_tasks` each asks
+    /// Starts the threads. Returns when all of them are pinned and sleep: what comes before the events are
+    /// enabled, such as a tick, meets none of them. With `ask_tasks` each asks
     /// the host for the address of its `task_struct`.
     ///
     /// # Errors
@@ -233,6 +235,7 @@ impl Workload {
         for job in jobs {
             workload.spawn(job, ask_tasks, user_mode)?;
         }
+        asleep::wait_until_asleep(&workload.tids)?;
         Ok(workload)
     }
 
