@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use unwindlab_guest_kernel as kernels;
 use unwindlab_guest_kernel::lines::LineError;
 use unwindlab_guest_kernel::types::{LayoutError, Member, Types, noted};
@@ -71,7 +73,7 @@ struct LoadedSymbols {
     lines: OnceLock<Option<Lines>>,
     /// Read when they are first asked for.
     types: OnceLock<Result<Types, LayoutError>>,
-    /// Has the members that were asked for before.
+    /// Has what was asked of the types before.
     cache: Cache,
 }
 
@@ -90,6 +92,26 @@ impl LoadedSymbols {
             offset: u32::from_le_bytes(offset.try_into().ok()?).into(),
             size: u32::from_le_bytes(size.try_into().ok()?).into(),
         })
+    }
+
+    /// What the kernel's types say to `ask`, or what they said before. A cache that cannot be read, or written, only costs time.
+    fn of_types<T: Copy + Serialize + DeserializeOwned>(
+        &self,
+        kind: noted::Kind<T>,
+        key: &str,
+        ask: impl FnOnce(&Types) -> Result<T, LayoutError>,
+    ) -> Result<T, LayoutError> {
+        let kernel = &self.identity;
+        if let Ok(Some(answer)) = kind.noted(kernel, key, &self.cache) {
+            return Ok(answer);
+        }
+        let load = || Types::load(&self.vmlinux, &self.symbols);
+        let types = self.types.get_or_init(load).as_ref();
+        let answer = ask(types.map_err(Clone::clone)?)?;
+        if let Err(error) = kind.note(kernel, key, answer, &self.cache) {
+            tracing::debug!(%error, key, "not noted");
+        }
+        Ok(answer)
     }
 
     fn loaded(&self) -> Option<&Lines> {
@@ -120,25 +142,18 @@ impl KernelSymbols for LoadedSymbols {
     }
 
     fn member(&self, structure: &str, path: &str) -> Result<Member, LayoutError> {
-        let kernel = &self.identity;
-        // A cache that cannot be read, or written, only costs time.
-        if let Ok(Some(member)) = noted::noted(kernel, structure, path, &self.cache) {
-            return Ok(member);
-        }
-        let load = || Types::load(&self.vmlinux, &self.symbols);
-        match self.types.get_or_init(load) {
-            Ok(types) => {
-                let member = types.member(structure, path)?;
-                if let Err(error) = noted::note(kernel, structure, path, member, &self.cache) {
-                    tracing::debug!(%error, "a member is not noted");
-                }
-                Ok(member)
-            }
+        let key = format!("{structure}.{path}");
+        let member = self.of_types(noted::MEMBERS, &key, |it| it.member(structure, path));
+        match member {
             Err(LayoutError::NoTypes) => {
                 { self.told_by_client(structure, path) }.ok_or(LayoutError::NoTypes)
             }
-            Err(error) => Err(error.clone()),
+            other => other,
         }
+    }
+
+    fn function(&self, name: &str) -> Result<u32, LayoutError> {
+        self.of_types(noted::FUNCTIONS, name, |it| it.function(name))
     }
 
     fn code(&self, address: u64, length: usize) -> Option<Vec<u8>> {

@@ -1,6 +1,7 @@
 //! Scenarios: [`library`] finds the files, [`parse`] reads one, [`check`] finds its errors, and
 //! [`resolve`] makes it a [`unwindlab_engine::plan::TrialPlan`] for a kernel.
 
+mod asking;
 pub mod check;
 pub mod error;
 mod events;

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use unwindlab_abi::lab::SYMBOL as LAB_CLIENT;
 use unwindlab_abi::plan::{GuestPlan, WorkloadKind, WorkloadPlan};
-use unwindlab_abi::{BpfPlan, UserModePlan};
 use unwindlab_guest_kernel::lines::{LineError, NO_LINES};
 use unwindlab_guest_kernel::types::NO_TYPES;
 use unwindlab_guest_kernel::types::{LayoutError, Member};
 use unwindlab_vmm::SiteError;
 
+use super::asking;
 use super::error::{Complaints, ScenarioErrors};
 use super::events;
 use super::explore;
@@ -75,6 +75,13 @@ pub trait KernelSymbols {
     /// # Errors
     /// [`LayoutError`].
     fn member(&self, _structure: &str, _path: &str) -> Result<Member, LayoutError> {
+        Err(LayoutError::NoTypes)
+    }
+    /// The id by which a BPF program calls a function, by the kernel's own type information.
+    ///
+    /// # Errors
+    /// [`LayoutError`].
+    fn function(&self, _name: &str) -> Result<u32, LayoutError> {
         Err(LayoutError::NoTypes)
     }
     /// Up to `length` bytes of the kernel's text as linked; `None` if the image cannot be read
@@ -157,6 +164,9 @@ pub enum UnsupportedKernel {
     /// A function that a BPF program calls.
     #[error("the kernel has no function `{0}` for BPF programs")]
     BpfFunction(&'static str),
+    /// The id by which a BPF program calls it.
+    #[error("no BPF program can call the kernel's `{0}`: {1}")]
+    NotCallable(&'static str, #[source] LayoutError),
     /// SFrame sections, which the workload registers.
     #[error(
         "the kernel reads no SFrame sections (no symbol `{SFRAME}`); `--patch proposal:sframe` adds \
@@ -248,20 +258,8 @@ pub fn resolve(
         sysctls: sysctls(scenario),
         operation: None,
         survey: None,
-        user_mode: scenario.user_mode.as_deref().map(|it| UserModePlan {
-            ask: *it.ask,
-            bystander: it.bystander,
-            signal: *it.signal,
-            alternate_stack: it.alternate_stack,
-            blocked: *it.blocked,
-            restart: it.restart,
-            opts_in_after: it.opts_in_after,
-            twins: *it.twins,
-            handler: it.handler,
-            unwinder: it.unwinder,
-            instead: false,
-        }),
-        bpf: { scenario.bpf.as_deref() }.map(|it| BpfPlan { stack: it.stack }),
+        user_mode: asking::user_mode(scenario, symbols)?,
+        bpf: asking::bpf(scenario, symbols)?,
     };
     if complaints.say(NO_TYPES) {
         return Err(UnsupportedKernel::Types.into());

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct BpfPlan {
     /// How the programs get a stack.
     pub stack: BpfStack,
+    /// The id of `bpf_task_work_schedule_resume` in the kernel's BTF, if the programs call it.
+    pub schedule: Option<u32>,
 }
 
 /// How a BPF client gets a thread's user stack.

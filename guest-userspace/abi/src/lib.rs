@@ -53,7 +53,7 @@ pub const EXIT_AFTER_CHAIN: &std::ffi::CStr = c"--exit-after-chain";
 pub const LOG_GAP: &str = "(lines lost: the kernel's log was full, or not read to its end)\n";
 
 /// Version in [`AgentMessage::Hello`]; raised with every change to the messages.
-pub const ABI_VERSION: u32 = 22;
+pub const ABI_VERSION: u32 = 23;
 
 /// `out` of a 32-bit page frame number of a [`mailbox`] header page: one request, answered in
 /// place before the `out` retires.

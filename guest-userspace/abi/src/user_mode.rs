@@ -20,6 +20,8 @@ use crate::mailbox::PAGE_SIZE;
 pub struct UserModePlan {
     /// What asks for stacks.
     pub ask: Asker,
+    /// The id of `bpf_send_signal_task` in the kernel's BTF, if the BPF program asks.
+    pub send_signal: Option<u32>,
     /// The number of the signal.
     pub signal: u32,
     /// The handler runs on a stack of its own.

@@ -112,8 +112,6 @@ impl SessionError {
             Self::Workload(error) => error.is_unsupported(),
             Self::Lab(error) => error.is_unsupported(),
             Self::Survey(error) => error.is_unsupported(),
-            Self::UserMode(error) => error.is_unsupported(),
-            Self::Bpf(error) => error.is_unsupported(),
             Self::Tracefs(error) => error.is_unsupported(),
             _ => false,
         }
@@ -169,7 +167,6 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     let mut tracing = PerfSession::open(&plan.tracing, &cpus, Path::new(system::TRACEFS))?;
     let mut user_mode = None;
     if let Some(plan) = &plan.user_mode {
-        system::mount_sys()?;
         let mut loaded = UserMode::load(plan)?;
         if let Some(program) = loaded.program()? {
             tracing.attach(program)?;
@@ -178,7 +175,6 @@ fn converse(link: &mut Link) -> Result<(), SessionError> {
     }
     let mut bpf = None;
     if let Some(plan) = &plan.bpf {
-        system::mount_sys()?;
         let loaded = BpfClient::load(plan)?;
         tracing.attach(loaded.program())?;
         bpf = Some(loaded);

@@ -1,4 +1,4 @@
-//! A BPF client on a kernel that has no BPF programs.
+//! A BPF client on a kernel that has no BPF programs, or not the function that they call.
 
 use super::{Kernel, MINIMAL, load};
 use crate::scenario::{ResolveError, UnsupportedKernel, resolve};
@@ -21,5 +21,13 @@ fn a_kernel_without_bpf_is_skipped_before_its_functions_are_looked_for() {
     assert!(error.to_string().contains("no function `bpf_task_work_"));
     kernel.0.insert("bpf_task_work_schedule_resume", place);
     let plan = resolved(&kernel).unwrap();
-    assert!(plan.guest.bpf.is_some());
+    assert_eq!(plan.guest.bpf.unwrap().schedule, Some(7));
+    kernel.0.insert("stripped", Vec::new());
+    let error = resolved(&kernel).unwrap_err();
+    assert!(matches!(error, ResolveError::Unsupported(_)), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("can call the kernel's `bpf_task_work_")
+    );
 }

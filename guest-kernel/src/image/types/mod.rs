@@ -1,4 +1,4 @@
-//! A kernel's own type information (BTF): where a member of a struct is.
+//! A kernel's own type information (BTF): where a member of a struct is, and by what id a BPF program calls a function.
 //!
 //! Format: Documentation/bpf/btf.rst. The kernel carries it in its image, between the symbols
 //! `__start_BTF` and `__stop_BTF`, if it was built with `CONFIG_DEBUG_INFO_BTF`.
@@ -26,7 +26,7 @@ const MAX_DEPTH: usize = 32;
 /// would have no end.
 const MAX_MEMBERS: usize = 100_000;
 
-/// Why a member is not known.
+/// Why a member, or a function, is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(
     missing_docs,
@@ -49,6 +49,9 @@ pub enum LayoutError {
         member: String,
         near: String,
     },
+    /// No such function.
+    #[error("the kernel has no type of a function `{0}`")]
+    NoFunction(String),
     /// A bit field has no address.
     #[error("{0} is a bit field, which has no address")]
     BitField(String),
@@ -134,6 +137,20 @@ impl Types {
         let size = self.size(here, MAX_DEPTH);
         let size = size.ok_or_else(|| LayoutError::Damaged(format!("{place} has no size")))?;
         Ok(Member { offset, size })
+    }
+
+    /// The id of a function, as a BPF program's call names it (`BPF_PSEUDO_KFUNC_CALL`, Documentation/bpf/kfuncs.rst).
+    ///
+    /// # Errors
+    /// [`LayoutError::NoFunction`].
+    pub fn function(&self, name: &str) -> Result<u32, LayoutError> {
+        let is_it = |it: &TypeVariant| match it {
+            TypeVariant::Func(it) => it.name().as_deref() == Some(name),
+            _ => false,
+        };
+        let found = self.0.get().iter().find(|(_, it)| is_it(it));
+        let (id, _) = found.ok_or_else(|| LayoutError::NoFunction(name.to_owned()))?;
+        Ok(*id)
     }
 
     /// Offset and type of a member; no offset for a bit field. It looks at `left` members at most.

@@ -5,6 +5,8 @@ const ARRAY: u32 = 3;
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
 const TYPEDEF: u32 = 8;
+const FUNC: u32 = 12;
+const FUNC_PROTO: u32 = 13;
 
 /// Writes type information as the kernel's build does.
 #[derive(Default)]
@@ -92,6 +94,8 @@ fn kernel() -> Vec<u8> {
     // A function of the same name as a struct, and a type that stands for itself.
     it.kind("task_struct", TYPEDEF, 0, false, 9); // 9
     it.compound(STRUCT, "loop", 8, &[("", 10, 0), ("own", 9, 0)]); // 10
+    it.kind("", FUNC_PROTO, 0, false, 1); // 11
+    it.kind("bpf_signal", FUNC, 1, false, 11); // 12
     it.finish()
 }
 
@@ -131,6 +135,15 @@ fn what_there_is_not_is_named() {
     let types = Types::parse(&kernel()).unwrap();
     let none = types.member("nothing", "x").unwrap_err();
     assert_eq!(none.to_string(), "the kernel has no struct `nothing`");
+}
+
+#[test]
+fn a_function_has_the_id_of_its_type() {
+    let types = Types::parse(&kernel()).unwrap();
+    assert_eq!(types.function("bpf_signal"), Ok(12));
+    let none = types.function("task_struct").unwrap_err();
+    let told = "the kernel has no type of a function `task_struct`";
+    assert_eq!(none.to_string(), told);
 }
 
 #[test]

@@ -14,21 +14,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use unwindlab_abi::BpfPlan;
-use unwindlab_abi::bpf::BpfStack;
 use unwindlab_abi::mailbox::PAGE_SIZE;
 use unwindlab_abi::user_mode::{RESULT_PAGES, RING_BYTES};
 
-use crate::user_mode::kernel::{self, FunctionError};
-
-/// The kernel function that schedules the callback.
-const SCHEDULE: &str = "bpf_task_work_schedule_resume";
+use crate::user_mode::kernel;
 
 /// Why there is no BPF client.
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
-    /// The kernel function has no id.
-    #[error(transparent)]
-    Function(#[from] FunctionError),
     /// The program is not one.
     #[error("the BPF program cannot be written")]
     Write,
@@ -43,14 +36,6 @@ pub enum BpfError {
     Program(Errno, String),
 }
 
-impl BpfError {
-    /// Whether the kernel lacks something, as opposed to something going wrong.
-    #[must_use]
-    pub const fn is_unsupported(&self) -> bool {
-        matches!(self, Self::Function(error) if error.is_unsupported())
-    }
-}
-
 /// The loaded program with its maps.
 #[derive(Debug)]
 pub struct BpfClient {
@@ -61,16 +46,13 @@ pub struct BpfClient {
 }
 
 impl BpfClient {
-    /// Loads the program and maps what it writes. Needs `/sys`.
+    /// Loads the program and maps what it writes.
     ///
     /// # Errors
     /// [`BpfError`].
     pub fn load(plan: &BpfPlan) -> Result<Self, BpfError> {
-        let schedule = match plan.stack {
-            // No kernel function is called, so a kernel without BTF will do.
-            BpfStack::AtOnce => None,
-            BpfStack::TaskWork | BpfStack::OwnWalk => Some(kernel::function(SCHEDULE)?),
-        };
+        let schedule = plan.schedule.map(i32::try_from).transpose();
+        let schedule = schedule.map_err(|_| BpfError::Write)?;
         let types = sys::load_types(&types::types()).map_err(BpfError::Types)?;
         let mut maps = Vec::new();
         for map in program::maps() {

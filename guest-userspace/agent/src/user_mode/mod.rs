@@ -1,8 +1,9 @@
 //! Unwinding in user mode: the BPF program on the sampling event, its maps, and the handler.
 //!
 //! The loader is aya: pure Rust, so that the agent stays one static program; libbpf would need a C
-//! compiler for each of its libraries. aya knows no kernel functions, so their id, from the kernel's BTF, is
-//! in the program before aya gets it.
+//! compiler for each of its libraries. aya knows no kernel functions, so their id, which the host knows from the kernel's
+//! BTF, is in the program before aya gets it. `/sys` is not mounted: aya would read all of that BTF, which takes most of a second in
+//! an emulated guest.
 
 mod askers;
 pub(crate) mod asm;
@@ -13,7 +14,6 @@ pub(crate) mod program;
 mod registration;
 mod threads;
 
-pub use kernel::FunctionError;
 pub use registration::Registration;
 
 use std::io;
@@ -35,15 +35,9 @@ use crate::unwinders::{UnwindersError, Way};
 
 /// Pages of an alternate stack: the signal's frame with vector state, and the frames of a walk.
 const STACK_PAGES: usize = 16;
-/// The kernel function that sends the signal.
-const SEND_SIGNAL: &str = "bpf_send_signal_task";
-
 /// Why there is no unwinding in user mode.
 #[derive(Debug, thiserror::Error)]
 pub enum UserModeError {
-    /// The kernel function has no id.
-    #[error(transparent)]
-    Function(#[from] FunctionError),
     /// The program is not one.
     #[error("the BPF program cannot be written: {0}")]
     Write(String),
@@ -71,14 +65,6 @@ pub enum UserModeError {
     /// The handler has no unwinder.
     #[error(transparent)]
     Unwinders(#[from] UnwindersError),
-}
-
-impl UserModeError {
-    /// Whether the kernel lacks something, as opposed to something going wrong.
-    #[must_use]
-    pub const fn is_unsupported(&self) -> bool {
-        matches!(self, Self::Function(error) if error.is_unsupported())
-    }
 }
 
 /// The loaded program with its maps, and the results. They stay as long as the agent: a handler may
@@ -133,8 +119,9 @@ unsafe impl Send for Program {}
 impl Program {
     /// Loads the program and maps what it shares; also the address of the pending nonces.
     fn load(plan: &UserModePlan) -> Result<(Self, u64), UserModeError> {
-        let function = kernel::function(SEND_SIGNAL)?;
         let write = |why: &str| UserModeError::Write(why.to_owned());
+        let function = plan.send_signal.and_then(|it| i32::try_from(it).ok());
+        let function = function.ok_or_else(|| write("id of bpf_send_signal_task"))?;
         let signal = i32::try_from(plan.signal).map_err(|_| write("number of the signal"))?;
         let code = program::code(signal, function, plan.instead).ok_or_else(|| write("a jump"))?;
         let file = object::object(&code, &program::MAPS);
@@ -165,7 +152,7 @@ impl Program {
 }
 
 impl UserMode {
-    /// Loads the program, if one asks, and maps what is shared with the host. Needs `/sys`.
+    /// Loads the program, if one asks, and maps what is shared with the host.
     ///
     /// # Errors
     /// [`UserModeError`].

@@ -1,0 +1,67 @@
+//! What asks for stacks beside perf and the lab: programs of BPF, which call a function of the kernel by its id.
+
+use unwindlab_abi::bpf::BpfStack;
+use unwindlab_abi::user_mode::Asker;
+use unwindlab_abi::{BpfPlan, UserModePlan};
+
+use super::lacks::{BPF_SIGNAL, BPF_TASK_WORK};
+use super::model::Scenario;
+use super::resolve::{KernelSymbols, UnsupportedKernel};
+
+/// Unwinding in user mode.
+///
+/// # Errors
+/// [`UnsupportedKernel::NotCallable`].
+pub(super) fn user_mode(
+    scenario: &Scenario,
+    symbols: &dyn KernelSymbols,
+) -> Result<Option<UserModePlan>, UnsupportedKernel> {
+    let Some(it) = scenario.user_mode.as_deref() else {
+        return Ok(None);
+    };
+    let send_signal = match *it.ask {
+        Asker::Bpf => Some(called(BPF_SIGNAL, symbols)?),
+        Asker::Itimer | Asker::ThreadTimer | Asker::Sigtrap => None,
+    };
+    Ok(Some(UserModePlan {
+        ask: *it.ask,
+        send_signal,
+        bystander: it.bystander,
+        signal: *it.signal,
+        alternate_stack: it.alternate_stack,
+        blocked: *it.blocked,
+        restart: it.restart,
+        opts_in_after: it.opts_in_after,
+        twins: *it.twins,
+        handler: it.handler,
+        unwinder: it.unwinder,
+        instead: false,
+    }))
+}
+
+/// The BPF client.
+///
+/// # Errors
+/// [`UnsupportedKernel::NotCallable`].
+pub(super) fn bpf(
+    scenario: &Scenario,
+    symbols: &dyn KernelSymbols,
+) -> Result<Option<BpfPlan>, UnsupportedKernel> {
+    let Some(it) = scenario.bpf.as_deref() else {
+        return Ok(None);
+    };
+    let schedule = match it.stack {
+        BpfStack::AtOnce => None,
+        BpfStack::TaskWork | BpfStack::OwnWalk => Some(called(BPF_TASK_WORK, symbols)?),
+    };
+    Ok(Some(BpfPlan {
+        stack: it.stack,
+        schedule,
+    }))
+}
+
+/// The id of a function that a BPF program calls.
+fn called(name: &'static str, symbols: &dyn KernelSymbols) -> Result<u32, UnsupportedKernel> {
+    let id = symbols.function(name);
+    id.map_err(|error| UnsupportedKernel::NotCallable(name, error))
+}
