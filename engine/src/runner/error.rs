@@ -11,9 +11,9 @@ pub enum TrialError {
     /// The guest cannot be driven.
     #[error(transparent)]
     Driver(DriverError),
-    /// What is to be injected waits in the vCPU already, or KVM refuses it.
+    /// What is to be injected waits in the vCPU already, the guest counts nothing, or KVM refuses it.
     #[error("injection {}: {source}", .spec + 1)]
-    NotInjected { spec: u32, source: InjectError },
+    NotInjected { spec: u32, source: DriverError },
     /// Two injections of a kind that goes from instruction to instruction, on one vCPU.
     #[error("two bursts, sweeps or points of a schedule lead vCPU {0} on at the same time")]
     TwoLead(u8),
@@ -69,30 +69,44 @@ pub enum TrialError {
     NoUserSymbol(String),
 }
 
+/// Why an injection may be made a little later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The vCPU has yet to take an NMI, or this interrupt.
+    OneWaits,
+    /// So it has, or the guest counts nothing just now.
+    Passing,
+}
+
 impl TrialError {
     /// The same, where an injection came to it.
     pub(super) fn of_injection(self, spec: u32) -> Self {
         match self {
-            Self::Driver(DriverError::Inject(source)) => Self::NotInjected { spec, source },
+            Self::Driver(source @ (DriverError::Inject(_) | DriverError::Overflow(_))) => {
+                Self::NotInjected { spec, source }
+            }
             other => other,
         }
     }
 
-    /// Whether nothing was injected because the vCPU has yet to take an NMI, or this interrupt.
-    pub(super) const fn says_that_one_waits(&self) -> bool {
-        matches!(
-            self,
-            Self::NotInjected {
-                source: InjectError::AlreadyPending { .. } | InjectError::AlreadyRequested { .. },
-                ..
-            }
-        )
+    /// Why this injection, and none that follows it, could not be made just now.
+    pub(super) const fn refusal_of(&self, of: u32) -> Option<Refusal> {
+        match self {
+            Self::NotInjected { spec, source } if *spec == of => match source {
+                DriverError::Inject(
+                    InjectError::AlreadyPending { .. } | InjectError::AlreadyRequested { .. },
+                ) => Some(Refusal::OneWaits),
+                DriverError::Overflow(error) if error.is_passing() => Some(Refusal::Passing),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     /// Whether the guest caused it: see [`DriverError::is_the_guests`]. Commands and symbols are what its agent announced.
     pub fn is_the_guests(&self) -> bool {
         match self {
-            Self::Driver(error) => error.is_the_guests(),
+            Self::Driver(error) | Self::NotInjected { source: error, .. } => error.is_the_guests(),
             Self::NoCommand(_) | Self::NoUserSymbol(_) => true,
             _ => false,
         }
@@ -113,6 +127,8 @@ fn listed(places: &[VcpuPlace]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use unwindlab_vmm::OverflowError;
+
     use super::*;
 
     #[test]
@@ -121,12 +137,13 @@ mod tests {
         let named = TrialError::from(refused).of_injection(2);
         let told = named.to_string();
         assert!(told.starts_with("injection 3: interrupt 0xfd "), "{told}");
-        assert!(
-            named.says_that_one_waits(),
-            "a rate waits for its next period"
-        );
+        assert_eq!(named.refusal_of(2), Some(Refusal::OneWaits));
+        assert_eq!(named.refusal_of(1), None, "one that follows was refused");
+        let off = OverflowError::Masked { vcpu: 0 };
+        let passing = TrialError::from(off).of_injection(0);
+        assert_eq!(passing.refusal_of(0), Some(Refusal::Passing));
         let other = TrialError::TwoLead(1).of_injection(2);
         assert!(matches!(other, TrialError::TwoLead(1)));
-        assert!(!other.says_that_one_waits());
+        assert_eq!(other.refusal_of(2), None);
     }
 }

@@ -9,10 +9,10 @@ use unwindlab_vmm::{AccessKind, Machine, Pause, Run, Watched};
 use super::actions::{Actions, MOST_LED};
 use super::arrivals::ThreadIteration;
 use super::books::Books;
-use super::error::TrialError;
+use super::error::{Refusal, TrialError};
 use super::helper::Helper;
 use super::triggers::{DueInjection, Triggers, due_at_start};
-use crate::driver::{Driver, DriverError};
+use crate::driver::Driver;
 use crate::plan::{ActionPlan, EventPlan, InjectionPlan, TriggerPlan};
 
 /// How long an NMI may wait for a vCPU in user mode.
@@ -91,11 +91,12 @@ impl<'p> Injector<'p> {
             }
             match self.act(driver, DueInjection::by_nobody(spec, vcpu)) {
                 Ok(()) => self.triggers.rates.made(spec, vcpu),
-                // The last one has not been taken yet (its vCPU had no time): next period.
-                Err(error) if error.says_that_one_waits() => self.not_taken(driver, vcpu, now)?,
-                // Nor this one, or the guest counts nothing just now: likewise.
-                Err(TrialError::Driver(DriverError::Overflow(error))) if error.is_passing() => {}
-                Err(error) => return Err(error),
+                Err(error) => match error.refusal_of(spec) {
+                    // The last one has not been taken yet (its vCPU had no time): next period.
+                    Some(Refusal::OneWaits) => self.not_taken(driver, vcpu, now)?,
+                    Some(Refusal::Passing) => {}
+                    None => return Err(error),
+                },
             }
             driver.resume(vcpu, Run::AsBefore)?;
             self.note_completion(driver);
