@@ -13,8 +13,10 @@ use crate::plan::sweep::Point;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoPath {
     /// It is longer than any path may be.
-    #[error("more than {longest} instructions from the request, and still in the kernel")]
-    TooLong { longest: u32 },
+    #[error(
+        "more than {longest} instructions from the request, and still in the kernel, at {place:#x}"
+    )]
+    TooLong { longest: u32, place: u64 },
     /// It ends somewhere else.
     #[error("the emulated KVM host lost the machine in the middle of the path")]
     Lost,

@@ -71,23 +71,30 @@ impl Walk {
 
     /// Records the path. Takes the path of
     /// another iteration where it leads through another task (what the scheduler does depends on
-    /// time, and is not what is swept) unless it is long. Returns the path, and how many there were
-    /// before it.
+    /// time, and is not what is swept) unless it is long, or where it does not come to its end while other vCPUs
+    /// run, for which it may wait. Returns the path, and how many there were before it.
     pub(super) fn record(
         &mut self,
         plan: &SweepPlan,
         progress: &mut Progress<'_>,
     ) -> Result<(Recorded, u32), SweepError> {
-        let mut recorded = self.path(plan, progress)?;
         let mut left = 0;
-        while left + 1 < MOST && recorded.leads_elsewhere() && recorded.path.len() <= LONG {
+        let recorded = loop {
+            let recorded = self.path(plan, progress);
+            let is_another_wanted = match &recorded {
+                Ok(it) => it.leads_elsewhere() && it.path.len() <= LONG,
+                Err(SweepError::NoPath(NoPath::TooLong { .. })) => plan.others_run,
+                Err(_) => false,
+            };
+            if left + 1 == MOST || !is_another_wanted {
+                break recorded?;
+            }
             left += 1;
             self.driver.lead(None);
             self.start = self.start.next(&mut self.driver, plan, progress)?;
             self.driver.lead(plan.others_run.then_some(self.start.vcpu));
             self.console = self.start.console;
-            recorded = self.path(plan, progress)?;
-        }
+        };
         if self.start.place.is_none() {
             let first = recorded.path.iter().find(|step| !step.user);
             self.start.place = first.map(|step| step.rip);
@@ -173,8 +180,8 @@ impl Walk {
             path.push(next);
             progress.step()?;
             if path.len() > plan.longest as usize {
-                let longest = plan.longest;
-                return Err(NoPath::TooLong { longest }.into());
+                let (longest, place) = (plan.longest, next.rip);
+                return Err(NoPath::TooLong { longest, place }.into());
             }
             if checkpoints.are_due(at) {
                 let begin = Instant::now();
