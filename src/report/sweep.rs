@@ -231,7 +231,7 @@ fn cost(effort: &Effort) -> String {
     if effort.left > 0 {
         let _ = writeln!(
             out,
-            "recorded {} times: the path led through another task, or waited for another vCPU",
+            "recorded {} times: the path led through another task",
             effort.left + 1
         );
     }

@@ -71,30 +71,23 @@ impl Walk {
 
     /// Records the path. Takes the path of
     /// another iteration where it leads through another task (what the scheduler does depends on
-    /// time, and is not what is swept) unless it is long, or where it does not come to its end while other vCPUs
-    /// run, for which it may wait. Returns the path, and how many there were before it.
+    /// time, and is not what is swept) unless it is long. Returns the path, and how many there were
+    /// before it.
     pub(super) fn record(
         &mut self,
         plan: &SweepPlan,
         progress: &mut Progress<'_>,
     ) -> Result<(Recorded, u32), SweepError> {
+        let mut recorded = self.path(plan, progress)?;
         let mut left = 0;
-        let recorded = loop {
-            let recorded = self.path(plan, progress);
-            let is_another_wanted = match &recorded {
-                Ok(it) => it.leads_elsewhere() && it.path.len() <= LONG,
-                Err(SweepError::NoPath(NoPath::TooLong { .. })) => plan.others_run,
-                Err(_) => false,
-            };
-            if left + 1 == MOST || !is_another_wanted {
-                break recorded?;
-            }
+        while left + 1 < MOST && recorded.leads_elsewhere() && recorded.path.len() <= LONG {
             left += 1;
             self.driver.lead(None);
             self.start = self.start.next(&mut self.driver, plan, progress)?;
             self.driver.lead(plan.others_run.then_some(self.start.vcpu));
             self.console = self.start.console;
-        };
+            recorded = self.path(plan, progress)?;
+        }
         if self.start.place.is_none() {
             let first = recorded.path.iter().find(|step| !step.user);
             self.start.place = first.map(|step| step.rip);

@@ -93,7 +93,7 @@ pub struct SweptTrial {
 /// What a sweep cost on the KVM host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effort {
-    /// Paths that were recorded and left, because they led through another task, or waited for another vCPU.
+    /// Paths that were recorded and left, because they led through another task.
     pub left: u32,
     /// Microseconds of each restore.
     pub restores_us: Vec<u32>,
