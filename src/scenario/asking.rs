@@ -5,7 +5,7 @@ use unwindlab_abi::user_mode::Asker;
 use unwindlab_abi::{BpfPlan, UserModePlan};
 
 use super::lacks::{BPF_SIGNAL, BPF_TASK_WORK};
-use super::model::Scenario;
+use super::model::{Bpf, UserMode};
 use super::resolve::{KernelSymbols, UnsupportedKernel};
 
 /// Unwinding in user mode.
@@ -13,17 +13,14 @@ use super::resolve::{KernelSymbols, UnsupportedKernel};
 /// # Errors
 /// [`UnsupportedKernel::NotCallable`].
 pub(super) fn user_mode(
-    scenario: &Scenario,
+    it: &UserMode,
     symbols: &dyn KernelSymbols,
-) -> Result<Option<UserModePlan>, UnsupportedKernel> {
-    let Some(it) = scenario.user_mode.as_deref() else {
-        return Ok(None);
-    };
+) -> Result<UserModePlan, UnsupportedKernel> {
     let send_signal = match *it.ask {
         Asker::Bpf => Some(called(BPF_SIGNAL, symbols)?),
         Asker::Itimer | Asker::ThreadTimer | Asker::Sigtrap => None,
     };
-    Ok(Some(UserModePlan {
+    Ok(UserModePlan {
         ask: *it.ask,
         send_signal,
         bystander: it.bystander,
@@ -36,28 +33,22 @@ pub(super) fn user_mode(
         handler: it.handler,
         unwinder: it.unwinder,
         instead: false,
-    }))
+    })
 }
 
 /// The BPF client.
 ///
 /// # Errors
 /// [`UnsupportedKernel::NotCallable`].
-pub(super) fn bpf(
-    scenario: &Scenario,
-    symbols: &dyn KernelSymbols,
-) -> Result<Option<BpfPlan>, UnsupportedKernel> {
-    let Some(it) = scenario.bpf.as_deref() else {
-        return Ok(None);
-    };
+pub(super) fn bpf(it: &Bpf, symbols: &dyn KernelSymbols) -> Result<BpfPlan, UnsupportedKernel> {
     let schedule = match it.stack {
         BpfStack::AtOnce => None,
         BpfStack::TaskWork | BpfStack::OwnWalk => Some(called(BPF_TASK_WORK, symbols)?),
     };
-    Ok(Some(BpfPlan {
+    Ok(BpfPlan {
         stack: it.stack,
         schedule,
-    }))
+    })
 }
 
 /// The id of a function that a BPF program calls.

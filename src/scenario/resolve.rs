@@ -258,8 +258,12 @@ pub fn resolve(
         sysctls: sysctls(scenario),
         operation: None,
         survey: None,
-        user_mode: asking::user_mode(scenario, symbols)?,
-        bpf: asking::bpf(scenario, symbols)?,
+        user_mode: { scenario.user_mode.as_deref() }
+            .map(|it| asking::user_mode(it, symbols))
+            .transpose()?,
+        bpf: { scenario.bpf.as_deref() }
+            .map(|it| asking::bpf(it, symbols))
+            .transpose()?,
     };
     if complaints.say(NO_TYPES) {
         return Err(UnsupportedKernel::Types.into());
