@@ -26,6 +26,8 @@ use unwindlab_oracle::trace::recording::{Point, StoodStill, TrialEnd, VcpuPlace}
 
 /// The invariant that a trial violates which is cut short because it never ends.
 const ENDLESS: &str = "P6";
+/// What violations are worth in a trial that did not come to its end.
+const CUT_SHORT: &str = "the trace is cut short, which can look like a violation";
 
 /// A trial that is over.
 #[derive(Debug)]
@@ -86,10 +88,14 @@ impl Judge<'_> {
             .reasons
             .extend(missing_injections(case.plan, &case.trace));
         if outcome.is_death() || matches!(outcome, Outcome::Timeout | Outcome::InfraError) {
-            // The trace is cut short, which can look like a violation. Violations are shown as
-            // hints and do not change the outcome.
+            // Violations are shown as hints and do not change the outcome.
             let (_, cut) = self.check_invariants(&case, &mut result);
             result.reasons.extend(cut);
+            let found = result.violations.iter();
+            let is_hint = found
+                .map(|it| &it.violation)
+                .any(|it| it.invariant != ENDLESS);
+            result.reasons.extend(is_hint.then(|| CUT_SHORT.to_owned()));
         }
         if outcome == Outcome::Timeout
             && let Some(endless) = result

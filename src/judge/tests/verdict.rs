@@ -463,5 +463,10 @@ fn violations_of_what_was_cut_short() {
         let result = trial.judged();
         assert_eq!(result.outcome, outcome);
         assert_eq!(result.violations.len(), 1);
+        let last = result.reasons.last();
+        assert!(
+            last.is_some_and(|it| it.contains("is cut short")),
+            "{last:?}"
+        );
     }
 }
