@@ -11,4 +11,5 @@ guest::tests! {
     the_console_and_another_machines_checkpoint_are_left_alone
     a_twin_goes_on_where_the_first_machine_was
     a_machine_that_has_run_is_no_twin
+    the_tscs_of_two_vcpus_stay_as_far_apart_as_they_are
 }

@@ -23,8 +23,8 @@ pub(crate) struct Chips {
     pit: kvm_pit_state2,
     /// Nanoseconds of kvmclock.
     clock: u64,
-    /// The host's TSC when it was read.
-    clock_tsc: u64,
+    /// The host's TSC when it was read. The guest's TSCs stand still since then.
+    host_tsc: u64,
     serial: SerialState,
 }
 
@@ -35,7 +35,7 @@ impl Chips {
             irqchips: irqchips(vm)?,
             pit: vm.get_pit2().map_err(failed("get the timer"))?,
             clock: vm.get_clock().map_err(failed("get the clock"))?.clock,
-            clock_tsc: host_tsc(),
+            host_tsc: host_tsc(),
             serial: uart.state(),
         })
     }
@@ -61,17 +61,22 @@ impl Chips {
         Ok(())
     }
 
-    /// Has kvmclock go on. Since the state was read, the host's TSC has run `since` ticks more than
-    /// the guest's TSCs: between the two clocks of the guest is as much as was. Without that, times that
+    /// The host's TSC when the guest's began to stand still.
+    pub(crate) const fn host_tsc(&self) -> u64 {
+        self.host_tsc
+    }
+
+    /// Has kvmclock go on from where it was when the host's TSC was `now`, from where on the guest's TSCs
+    /// go on: between the two clocks of the guest is as much as was. Without that, times that
     /// code on a path compares are a restore's duration apart, a millisecond and more.
     pub(crate) fn restore_clock(
         &self,
         vm: &VmFd,
-        since: u64,
+        now: u64,
         khz: u32,
     ) -> Result<(), CheckpointError> {
-        let passed = host_tsc().wrapping_sub(self.clock_tsc).wrapping_sub(since);
-        // A host whose TSC went back is another host.
+        let passed = host_tsc().wrapping_sub(now);
+        // A CPU of the host may be a little behind another one.
         let passed = passed.cast_signed().max(0).cast_unsigned();
         set_clock(vm, self.clock.saturating_add(nanoseconds(passed, khz)))
     }

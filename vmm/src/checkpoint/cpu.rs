@@ -45,8 +45,6 @@ pub(crate) struct CpuState {
     events: kvm_vcpu_events,
     /// The guest's TSC minus the host's.
     tsc_offset: u64,
-    /// The host's TSC when the offset was read.
-    host_tsc: u64,
     /// A breakpoint stopped it at the instruction that it is about to execute.
     at_breakpoint: bool,
     passed: Passed,
@@ -74,21 +72,23 @@ impl CpuState {
             events: fd
                 .get_vcpu_events()
                 .map_err(failed("get the pending events"))?,
-            tsc_offset: tsc_offset(fd).map_err(failed("get the TSC offset"))?,
-            host_tsc: host_tsc(),
+            tsc_offset: vcpu.tsc_offset()?,
             at_breakpoint: vcpu.at_breakpoint,
             passed: vcpu.passed.clone(),
             counters: vcpu.counters.clone(),
         })
     }
 
-    /// Writes it. `now` is the host's TSC, the same for all vCPUs, which keeps theirs apart by the
-    /// saved differences.
+    /// Writes it. `elapsed`: how far the host's TSC has run since the guest's stands still. It must be the
+    /// same for all vCPUs: their offsets stay as far apart as they were. Where two differ that were the same, KVM no longer
+    /// computes the guest's clock for all vCPUs at once ("master clock"), but each one's anew whenever that comes to another CPU of the
+    /// host (`kvm_track_tsc_matching()` and `kvm_arch_vcpu_load()`, arch/x86/kvm/x86.c, 6.12). By single steps a guest never
+    /// reads such a clock: it begins anew when that has changed meanwhile.
     ///
     /// The order matters: the MP state first (a vCPU that waits for its start-up IPI takes no
     /// registers), the APIC base in the system registers before the LAPIC, the TSC before the
     /// deadline of the LAPIC's timer, which is an MSR, and events last.
-    pub(crate) fn restore(&self, vcpu: &mut Vcpu, now: u64) -> Result<(), CheckpointError> {
+    pub(crate) fn restore(&self, vcpu: &mut Vcpu, elapsed: u64) -> Result<(), CheckpointError> {
         let fd = &vcpu.fd;
         fd.set_mp_state(self.mp_state)
             .map_err(failed("set the MP state"))?;
@@ -107,7 +107,6 @@ impl CpuState {
         fd.set_xcrs(&self.xcrs).map_err(failed("set the XCRs"))?;
         fd.set_debug_regs(&self.debug)
             .map_err(failed("set the debug registers"))?;
-        let elapsed = now.wrapping_sub(self.host_tsc);
         set_tsc_offset(fd, self.tsc_offset.wrapping_sub(elapsed))
             .map_err(failed("set the TSC offset"))?;
         self.restore_lapic(fd)?;
@@ -134,11 +133,6 @@ impl CpuState {
             true => Ok(()),
             false => fd.set_lapic(&self.lapic).map_err(failed("set the LAPIC")),
         }
-    }
-
-    /// The host's TSC when the guest's was read.
-    pub(crate) const fn host_tsc(&self) -> u64 {
-        self.host_tsc
     }
 
     /// Describes what differs from another state.
@@ -252,9 +246,14 @@ fn attribute(value: &u64) -> kvm_device_attr {
 }
 
 impl Vcpu {
+    /// The guest's TSC minus the host's.
+    pub(crate) fn tsc_offset(&self) -> Result<u64, CheckpointError> {
+        tsc_offset(&self.fd).map_err(failed("get the TSC offset"))
+    }
+
     /// Has the TSC go on so much further. The LAPIC's timer stays as far away as it is.
     pub(crate) fn advance_tsc(&self, by: u64) -> Result<(), CheckpointError> {
-        let offset = tsc_offset(&self.fd).map_err(failed("get the TSC offset"))?;
+        let offset = self.tsc_offset()?;
         set_tsc_offset(&self.fd, offset.wrapping_add(by)).map_err(failed("set the TSC offset"))?;
         Ok(self.advance_timer(by)?)
     }

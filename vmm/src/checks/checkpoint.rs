@@ -13,6 +13,9 @@ super::checks! {
         the_console_and_another_machines_checkpoint_are_left_alone
         a_twin_goes_on_where_the_first_machine_was
         a_machine_that_has_run_is_no_twin;
+    // A paravirtual KVM takes the TSC's offset and ignores it.
+    KernelCode:
+        the_tscs_of_two_vcpus_stay_as_far_apart_as_they_are;
 }
 
 /// Where the guest writes its count: a page each.
@@ -183,5 +186,23 @@ fn a_machine_that_has_run_is_no_twin(_: &Lab) -> Outcome {
         machine(1, writer())?.adopt(&checkpoint).is_err(),
         "one vCPU"
     );
+    Ok(())
+}
+
+/// KVM's clock depends on it: see [`CpuState::restore`](crate::checkpoint::CpuState::restore).
+fn the_tscs_of_two_vcpus_stay_as_far_apart_as_they_are(_: &Lab) -> Outcome {
+    let mut machine = started(2, writer())?;
+    ring(&mut machine)?;
+    let checkpoint = machine.checkpoint()?;
+    let apart = |machine: &Machine| match machine.tsc_offsets()?.as_slice() {
+        [one, other] => Ok(other.wrapping_sub(*one)),
+        offsets => Err(Failure::unexpected(format!("{offsets:x?}"), "two vCPUs")),
+    };
+    let saved = apart(&machine)?;
+    for round in 0..20 {
+        go_on(&mut machine, 1)?;
+        machine.restore(&checkpoint)?;
+        same!(apart(&machine)?, saved, "round {round}");
+    }
     Ok(())
 }

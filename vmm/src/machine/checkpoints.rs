@@ -38,6 +38,7 @@ impl Machine {
         }
         checkpoint.chips.restore(&self.vm, self.ports.uart())?;
         let now = checkpoint::host_tsc();
+        let elapsed = now.wrapping_sub(checkpoint.chips.host_tsc());
         let mut khz = None;
         for (index, state) in (0..).zip(&checkpoint.cpus) {
             let slot = self.vcpus.get_mut(index);
@@ -47,13 +48,12 @@ impl Machine {
             else {
                 return Err(CheckpointError::Gone(index));
             };
-            state.restore(vcpu, now)?;
+            state.restore(vcpu, elapsed)?;
             khz = Some(vcpu.tsc_khz()?);
             (*stop, *seen) = (Stop::Paused, true);
         }
-        if let Some((state, khz)) = checkpoint.cpus.first().zip(khz) {
-            let since = now.wrapping_sub(state.host_tsc());
-            checkpoint.chips.restore_clock(&self.vm, since, khz)?;
+        if let Some(khz) = khz {
+            checkpoint.chips.restore_clock(&self.vm, now, khz)?;
         }
         self.vcpus.forget_events();
         // Last, because KVM writes to RAM when some MSRs are set (the wall clock's, for one).
@@ -133,6 +133,18 @@ impl Machine {
             vcpu.advance_tsc(behind)?;
         }
         checkpoint::advance_clock(&self.vm, checkpoint::nanoseconds(behind, khz))
+    }
+
+    /// Of each vCPU, its TSC minus the host's. All must be stopped.
+    pub(crate) fn tsc_offsets(&self) -> Result<Vec<u64>, CheckpointError> {
+        let one = |index| {
+            self.vcpus
+                .stopped(index)
+                .ok_or(CheckpointError::Gone(index))
+        };
+        { 0..self.vcpu_count() }
+            .map(|index| one(index)?.tsc_offset())
+            .collect()
     }
 
     fn cpu_state(&self, index: u8) -> Result<CpuState, CheckpointError> {
