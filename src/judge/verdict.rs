@@ -73,6 +73,13 @@ impl Judge<'_> {
                 Outcome::Hang,
                 format!("no progress{}", standstill(places, self.symbols)),
             ),
+            TrialEnd::Starved { places, percent } => (
+                Outcome::InfraError,
+                format!(
+                    "no progress{}; but the KVM host waited for a CPU in {percent} % of the time that it wanted one",
+                    standstill(places, self.symbols)
+                ),
+            ),
             TrialEnd::Timeout => (
                 Outcome::Timeout,
                 format!(

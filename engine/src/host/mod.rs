@@ -3,7 +3,7 @@
 //!
 //! Each is a [`process`] that touches guests so that the command does not. The command's side: `conversation` is an order and its answers,
 //! `console` what the process prints. The process's side: `serve`, with `self_test`. Both speak the language of [`channel`], and measure
-//! their clocks (`timekeeping`).
+//! their clocks (`timekeeping`). `waiting` is whether they got a CPU.
 
 pub mod channel;
 mod closure;
@@ -17,6 +17,7 @@ pub mod process;
 mod self_test;
 mod serve;
 mod timekeeping;
+mod waiting;
 
 use crate::plan::TrialProgress;
 

@@ -16,6 +16,7 @@ use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::console::{self, HostConsole};
 use super::conversation::{Answer, HostError, out_of_turn, trial_answer, until_last};
 use super::timekeeping::Timekeeping;
+use super::waiting::Waiting;
 use crate::interrupt::Interrupt;
 use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
 use crate::plan::self_test::SelfTestMessage;
@@ -228,9 +229,12 @@ impl Executor for HostProcess {
 
     fn run(&mut self, plan: &TrialPlan, progress: &dyn Progress) -> Result<Recording, InfraError> {
         let order = ToHost::Run(Box::new(plan.clone()));
-        self.order(&order, self.limits.trial, |message| {
+        let before = Waiting::of(self.id());
+        let mut recording = self.order(&order, self.limits.trial, |message| {
             trial_answer(message, &plan.scenario, progress)
-        })
+        })?;
+        recording.end = Waiting::of(self.id()).judge(&before, recording.end);
+        Ok(recording)
     }
 
     fn sweep(

@@ -53,6 +53,7 @@ fn outcome(recording: &Recording) -> (&'static str, String) {
         (TrialEnd::BootError { reason, .. }, _) => ("boot-error", reason.clone()),
         (TrialEnd::Infra { reason }, _) => ("infra-error", reason.clone()),
         (TrialEnd::Silent { line }, _) => ("infra-error", line.clone()),
+        (TrialEnd::Starved { .. }, _) => ("infra-error", "starved".to_owned()),
         (TrialEnd::Unknown, _) => ("infra-error", "unknown".to_owned()),
     }
 }

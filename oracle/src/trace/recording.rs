@@ -277,6 +277,14 @@ pub enum TrialEnd {
         /// Where every vCPU stood.
         places: Vec<VcpuPlace>,
     },
+    /// The same, on a KVM host that waited for a CPU nearly all of the time: a guest that gets none comes no further, whatever
+    /// its kernel does.
+    Starved {
+        /// Where every vCPU stood.
+        places: Vec<VcpuPlace>,
+        /// Of the time in which the host's threads wanted a CPU, how many percent they waited for one.
+        percent: u64,
+    },
     /// The trial's time ran out while the guest was still making progress.
     Timeout,
     /// The guest never reached the agent's `Ready`.

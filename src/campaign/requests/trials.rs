@@ -181,6 +181,7 @@ fn because(end: &TrialEnd) -> String {
             format!("the guest panicked: {line}")
         }
         TrialEnd::Hang { .. } => "the guest hangs".to_owned(),
+        TrialEnd::Starved { .. } => "the KVM host gets too little of this machine".to_owned(),
         TrialEnd::Timeout => "the guest took too long; see the scenario's `timeout`".to_owned(),
         TrialEnd::Completed | TrialEnd::Unknown => "the trial did not say how it ended".to_owned(),
     }

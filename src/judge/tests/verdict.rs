@@ -412,6 +412,14 @@ fn other_ends() {
             "no progress; vCPU 0 at work+0x10",
         ),
         (
+            TrialEnd::Starved {
+                places: places.clone(),
+                percent: 97,
+            },
+            Outcome::InfraError,
+            "no progress; vCPU 0 at work+0x10; but the KVM host waited for a CPU in 97 % of the time that it wanted one",
+        ),
+        (
             TrialEnd::Timeout,
             Outcome::Timeout,
             "still running: its `timeout` is over, 20000 ms from the last place that it came to, or 80000 ms in all",

@@ -1,0 +1,127 @@
+//! How long the threads of a KVM host waited for a CPU. A guest whose host gets none for most of the time spends what it gets on its
+//! ticks, which come in real time: it does not come on, and that says nothing about its kernel.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use unwindlab_oracle::trace::recording::TrialEnd;
+
+/// A host that waited for more of its time was busy with nothing but ticks, perhaps: a tick of an emulated guest takes up to a tenth
+/// of the time to the next.
+const STARVED: u64 = 80;
+
+/// What each thread of a process has got, by its number.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Waiting(BTreeMap<u32, Times>);
+
+/// In nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Times {
+    /// On a CPU.
+    ran: u64,
+    /// On a run queue, for a CPU.
+    waited: u64,
+}
+
+impl Waiting {
+    /// Of a process, up to now. A kernel that does not tell (CONFIG_SCHED_INFO) makes it empty.
+    pub(super) fn of(process: u32) -> Self {
+        let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else {
+            return Self::default();
+        };
+        let times = threads.flatten().filter_map(|thread| {
+            let number = thread.file_name().to_str()?.parse().ok()?;
+            let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+            Some((number, times(&text)?))
+        });
+        Self(times.collect())
+    }
+
+    /// How many percent of the time since then, in which the threads wanted a CPU, they waited for one.
+    fn percent_since(&self, then: &Self) -> Option<u64> {
+        let (mut ran, mut waited) = (0_u64, 0_u64);
+        for (number, now) in &self.0 {
+            let before = then.0.get(number).copied().unwrap_or_default();
+            ran = ran.saturating_add(now.ran.saturating_sub(before.ran));
+            waited = waited.saturating_add(now.waited.saturating_sub(before.waited));
+        }
+        let wanted = ran.saturating_add(waited);
+        waited.saturating_mul(100).checked_div(wanted)
+    }
+
+    /// The end of a trial that began then and ends now: that of a guest which makes no progress proves
+    /// nothing where its host was starved.
+    pub(super) fn judge(&self, then: &Self, end: TrialEnd) -> TrialEnd {
+        match (end, self.percent_since(then)) {
+            (TrialEnd::Hang { places }, Some(percent)) if percent > STARVED => {
+                TrialEnd::Starved { places, percent }
+            }
+            (end, _) => end,
+        }
+    }
+}
+
+/// A thread's, from the text of its `schedstat`: on the CPU, on a run queue, and how many times it was given a CPU
+/// (Documentation/scheduler/sched-stats.rst).
+fn times(text: &str) -> Option<Times> {
+    let mut numbers = text.split_ascii_whitespace().map(str::parse);
+    let (ran, waited) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    Some(Times { ran, waited })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(threads: &[(u32, &str)]) -> Waiting {
+        let times = threads
+            .iter()
+            .map(|(number, text)| (*number, times(text).unwrap()));
+        Waiting(times.collect())
+    }
+
+    fn hang() -> TrialEnd {
+        TrialEnd::Hang { places: Vec::new() }
+    }
+
+    #[test]
+    fn a_hang_of_a_starved_host_is_none() {
+        let then = waiting(&[(1, "1000 5000 3"), (2, "7 7 1")]);
+        let starved = waiting(&[(1, "1100 5600 9"), (3, "10 400 2")]);
+        let end = starved.judge(&then, hang());
+        let percent = 1000 * 100 / 1110;
+        assert_eq!(
+            end,
+            TrialEnd::Starved {
+                places: Vec::new(),
+                percent
+            }
+        );
+        assert_eq!(starved.judge(&then, TrialEnd::Timeout), TrialEnd::Timeout);
+    }
+
+    #[test]
+    fn a_hang_of_a_host_that_got_a_fifth_of_what_it_wanted_is_one() {
+        let then = waiting(&[(1, "1000 5000 3")]);
+        let slow = waiting(&[(1, "1020 5080 9")]);
+        assert_eq!(slow.percent_since(&then), Some(80));
+        assert_eq!(slow.judge(&then, hang()), hang());
+    }
+
+    #[test]
+    fn where_the_kernel_does_not_tell_a_hang_is_one() {
+        let nothing = waiting(&[(1, "0 0 0")]);
+        assert_eq!(nothing.judge(&nothing, hang()), hang());
+        assert_eq!(Waiting::default().judge(&nothing, hang()), hang());
+        assert_eq!(times("12"), None);
+        assert_eq!(times("a b c"), None);
+    }
+
+    #[test]
+    fn this_process_has_run() {
+        let spin = std::time::Instant::now();
+        while spin.elapsed().as_millis() < 20 {}
+        let times = Waiting::of(std::process::id()).0;
+        assert!(times.values().any(|it| it.ran > 0), "{times:?}");
+    }
+}
