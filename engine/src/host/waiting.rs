@@ -6,8 +6,8 @@ use std::fs;
 
 use unwindlab_oracle::trace::recording::TrialEnd;
 
-/// A host that waited for more of its time was busy with nothing but ticks, perhaps: a tick of an emulated guest takes up to a tenth
-/// of the time to the next.
+/// A host that waited for more of its time ran nothing but its guest's ticks, perhaps: guests of good kernels were seen to come no
+/// further at 97 % (docs/soak.md).
 const STARVED: u64 = 80;
 
 /// What each thread of a process has got, by its number.
