@@ -1,5 +1,5 @@
-//! How long the threads of a KVM host waited for a CPU. A guest whose host gets none for most of the time spends what it gets on its
-//! ticks, which come in real time: it does not come on, and that says nothing about its kernel.
+//! How long the threads of a KVM host waited for a CPU. Ticks come in real time: a guest whose host seldom gets a CPU may execute nothing
+//! else. It makes no progress then, which says nothing about its kernel.
 
 use std::collections::BTreeMap;
 use std::fs;

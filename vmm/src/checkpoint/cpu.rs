@@ -79,11 +79,11 @@ impl CpuState {
         })
     }
 
-    /// Writes it. `elapsed`: how far the host's TSC has run since the guest's stands still. It must be the
-    /// same for all vCPUs: their offsets stay as far apart as they were. Where two differ that were the same, KVM no longer
-    /// computes the guest's clock for all vCPUs at once ("master clock"), but each one's anew whenever that comes to another CPU of the
-    /// host (`kvm_track_tsc_matching()` and `kvm_arch_vcpu_load()`, arch/x86/kvm/x86.c, 6.12). By single steps a guest never
-    /// reads such a clock: it begins anew when that has changed meanwhile.
+    /// Writes it. `elapsed`: by how much the host's TSC has gone on since the guest's stood still. It is the
+    /// same for all vCPUs, so that their offsets stay as far apart as they were. Where offsets were the same and are not any more, KVM
+    /// gives up its master clock, and writes a vCPU's clock anew whenever the vCPU comes to another CPU of the
+    /// host (`kvm_track_tsc_matching()` and `kvm_arch_vcpu_load()`, arch/x86/kvm/x86.c, 6.12). With single steps that may happen between
+    /// any two instructions. A kernel starts to read its clock again where it was written meanwhile, and never finishes.
     ///
     /// The order matters: the MP state first (a vCPU that waits for its start-up IPI takes no
     /// registers), the APIC base in the system registers before the LAPIC, the TSC before the

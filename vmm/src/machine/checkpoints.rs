@@ -4,7 +4,7 @@ use super::Machine;
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Chips, CpuState, Planted, Restored};
 use crate::kvm::msr;
 use crate::threads::State;
-use crate::vcpu::Stop;
+use crate::vcpu::{Stop, Vcpu};
 
 impl Machine {
     /// Saves the machine. Stops all vCPUs; they stay stopped.
@@ -121,34 +121,32 @@ impl Machine {
     /// # Errors
     /// [`CheckpointError`].
     pub fn advance_clocks(&mut self, vcpu: u8, tsc: u64) -> Result<(), CheckpointError> {
-        let gone = |index| CheckpointError::Gone(index);
-        let leader = self.vcpus.stopped(vcpu).ok_or(gone(vcpu))?;
+        let leader = self.still(vcpu)?;
         let behind = tsc.saturating_sub(leader.msr(msr::TSC)?);
         if behind == 0 {
             return Ok(());
         }
         let khz = leader.tsc_khz()?;
         for index in 0..self.vcpu_count() {
-            let vcpu = self.vcpus.stopped(index).ok_or(gone(index))?;
-            vcpu.advance_tsc(behind)?;
+            self.still(index)?.advance_tsc(behind)?;
         }
         checkpoint::advance_clock(&self.vm, checkpoint::nanoseconds(behind, khz))
     }
 
     /// Of each vCPU, its TSC minus the host's. All must be stopped.
     pub(crate) fn tsc_offsets(&self) -> Result<Vec<u64>, CheckpointError> {
-        let one = |index| {
-            self.vcpus
-                .stopped(index)
-                .ok_or(CheckpointError::Gone(index))
-        };
         { 0..self.vcpu_count() }
-            .map(|index| one(index)?.tsc_offset())
+            .map(|index| self.still(index)?.tsc_offset())
             .collect()
     }
 
     fn cpu_state(&self, index: u8) -> Result<CpuState, CheckpointError> {
+        CpuState::of(self.still(index)?, &self.msrs)
+    }
+
+    /// A vCPU that stands still.
+    fn still(&self, index: u8) -> Result<&Vcpu, CheckpointError> {
         let vcpu = self.vcpus.stopped(index);
-        CpuState::of(vcpu.ok_or(CheckpointError::Gone(index))?, &self.msrs)
+        vcpu.ok_or(CheckpointError::Gone(index))
     }
 }
