@@ -1,6 +1,6 @@
-//! System calls from which a task comes back with other user registers.
+//! Whether a task comes back from a system call with the user registers with which it made it.
 
-use super::Evidence;
+use super::{Code, Evidence, Origin};
 use crate::trace::Event;
 
 /// They set them themselves (arch/x86/kernel/signal_64.c and signal_32.c, fs/exec.c, 7.3).
@@ -28,6 +28,22 @@ impl Evidence<'_> {
     /// Whether a sample was made in a system call that replaces the user registers, as far as the
     /// kernel's symbols are known.
     pub fn registers_replaced(&self, sample: &Event) -> bool {
-        self.passes_through(sample, &REPLACING)
+        self.passes_through(sample, |function| REPLACING.contains(&function))
+    }
+
+    /// Whether a sample was made in a system call that leaves the user registers alone, as its chain shows. An
+    /// interrupt in `do_syscall_64()` outside of the call's own function does not show which call it is.
+    pub fn registers_kept(&self, sample: &Event) -> bool {
+        self.passes_through(sample, Code::is_system_call) && !self.registers_replaced(sample)
+    }
+
+    /// Whether a sample may have been made in a system call that replaces the user registers.
+    pub fn registers_may_be_replaced(&self, sample: &Event) -> bool {
+        match self.facts().origin(sample) {
+            // No system call was made.
+            Origin::Interrupt(_) | Origin::Fork(_) | Origin::UserNmi => false,
+            Origin::SystemCall(_) => !self.registers_kept(sample),
+            Origin::Unknown => !sample.kernel_chain().is_empty() && !self.registers_kept(sample),
+        }
     }
 }

@@ -6,7 +6,7 @@ use unwindlab_abi::message::ExpectedStack;
 
 use crate::invariant::Tally;
 use crate::invariant::evidence::{
-    Answer, Evidence, Exchange, Facts, Origin, Relation, Request, Syscalls, Task, flaw,
+    Answer, Evidence, Exchange, Facts, Relation, Request, Syscalls, Task, flaw,
 };
 
 /// S1. Five things are known of the D of workload threads:
@@ -25,8 +25,8 @@ use crate::invariant::evidence::{
 ///
 /// Evidence is a D at the leaf of which frame 0 is known in one of the last four ways: the callers
 /// are always the same, so a stack kept from an earlier entry differs in frame 0 alone. For that,
-/// the kernel chain of the S says as well as markers that it was made in a system call. It is none
-/// if the S was made in a system call that gives the task other registers: the D then shows another
+/// the kernel chain of the S says as well as markers that it was made in a system call, if it shows the call's own
+/// function. It is none if the S was made in a system call that gives the task other registers: the D then shows another
 /// stack than that of the entry, which may be at the leaf again.
 ///
 /// A frame 0 elsewhere (on the way down to the leaf, at the start and end of a thread) is counted,
@@ -68,7 +68,8 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
 /// What the requests of a cookie show of each of its answers. Derived once, because an endless entry has very many of both.
 #[derive(Default)]
 struct Asked {
-    /// Whether some request was made in a system call, and none in one that replaces the user registers.
+    /// Whether some request was made in a system call that leaves the user registers alone, and none in one that
+    /// replaces them.
     in_system_call: BTreeMap<u64, bool>,
     /// By task: the first request in a system call of the leaf.
     in_leaf: BTreeMap<(u64, Task), Option<usize>>,
@@ -81,9 +82,8 @@ impl Asked {
         };
         let known = self.in_system_call.entry(first.cookie);
         *known.or_insert_with(|| {
-            let facts = evidence.facts();
             let mut requests = exchange.requests.iter();
-            requests.clone().any(|it| in_system_call(facts, it))
+            requests.clone().any(|it| in_system_call(evidence, it))
                 && !requests.any(|it| evidence.registers_replaced(it.event))
         })
     }
@@ -128,10 +128,13 @@ fn returned_there(facts: &Facts<'_>, answer: &Answer<'_>) -> bool {
         })
 }
 
-fn in_system_call(facts: &Facts<'_>, request: &Request<'_>) -> bool {
-    let marked = |task| facts.syscalls.around(facts.trace, task, request.event);
-    matches!(facts.origin(request.event), Origin::SystemCall(_))
-        || request.task.is_some_and(|task| marked(task).is_some())
+/// One that leaves the user registers alone, as the chain or the markers show.
+fn in_system_call(evidence: &Evidence<'_>, request: &Request<'_>) -> bool {
+    let facts = evidence.facts();
+    let around = |task| facts.syscalls.around(facts.trace, task, request.event);
+    let marked = request.task.and_then(around);
+    evidence.registers_kept(request.event)
+        || marked.is_some_and(|it| Syscalls::is_of_leaf(facts.trace, it))
 }
 
 /// What is wrong with the chain, and the sample that shows it.

@@ -10,9 +10,10 @@ const fn at(offset: u64) -> u64 {
 }
 
 const SYMBOLS: &[(u64, &str)] = &[
+    (0xffff_ffff_8100_0000, "somewhere"),
     (0xffff_ffff_8200_0000, "default_do_nmi"),
     (0xffff_ffff_8200_0018, "end_repeat_nmi"),
-    (0xffff_ffff_8200_0030, "nothing"),
+    (0xffff_ffff_8200_0030, "elsewhere"),
     (at(0x0000), "entry_SYSCALL_64"),
     (at(0x0020), "entry_SYSCALL_64_after_hwframe"),
     (at(0x0100), "nothing"),
@@ -24,6 +25,8 @@ const SYMBOLS: &[(u64, &str)] = &[
     (at(0x2400), "task_work_run"),
     (at(0x2500), "schedule"),
     (at(0x2600), "nothing"),
+    (at(0x2700), "__x64_sys_getppid"),
+    (at(0x2800), "nothing"),
     (at(0x3000), "asm_sysvec_apic_timer_interrupt"),
     (at(0x3100), "sysvec_apic_timer_interrupt"),
     (at(0x3200), "__sysvec_apic_timer_interrupt"),
@@ -120,7 +123,8 @@ pub fn outer(via: Via, far: Far) -> Vec<u64> {
         (Via::Fault, Far::Stub) => &[0x3409],
         (_, Far::Stub) => &[0x0004],
         (Via::Syscall, Far::Before) => &[0x1010, 0x0045],
-        (Via::Syscall, Far::Body) => &[0x1020, 0x0045],
+        // The dispatcher jumps to the call.
+        (Via::Syscall, Far::Body) => &[0x2710, 0x1020, 0x0045],
         (Via::Syscall, Far::After) => &[0x1030, 0x0045],
         (Via::Syscall, Far::Work) => &[0x2404, 0x2310, 0x1040, 0x0045],
         (Via::Syscall, Far::Late) => &[0x1050, 0x0045],

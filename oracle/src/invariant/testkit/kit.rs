@@ -31,7 +31,7 @@ pub const SOMEWHERE: u64 = 0xffff_ffff_8100_0400;
 #[derive(Debug, Clone, Copy)]
 pub struct Hit {
     rip: u64,
-    cpl: u8,
+    pub cpl: u8,
     armed: Option<(u32, u64)>,
     interrupt_waits: bool,
     stack_pointer: u64,

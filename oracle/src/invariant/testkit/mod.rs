@@ -15,7 +15,7 @@ pub mod tracefs;
 
 pub use kit::*;
 
-use super::evidence::EntryCode;
+use super::evidence::{EntryCode, KernelText};
 use super::{Check, Evidence, INVARIANTS, Invariant, Violation};
 use crate::trace::{Event, EventKind, Trace};
 use entry_text::EntryText;
@@ -24,7 +24,8 @@ use entry_text::EntryText;
 #[track_caller]
 pub fn check(id: &str, trace: &Trace) -> Check {
     let code = EntryCode::new(EntryText);
-    row(id).check(&Evidence::new(trace).knowing(&code))
+    let resolve = |address| EntryText.symbol(address);
+    row(id).check(&Evidence::new(trace).named(&resolve).knowing(&code))
 }
 
 /// Pieces of evidence, undecided things, and whether it is violated.

@@ -6,7 +6,7 @@ use unwindlab_abi::user_mode::{Asked, UnwinderKind};
 use unwindlab_abi::user_stack::UserFrame;
 
 use super::pairs::{Pair, pairs};
-use crate::invariant::evidence::{Evidence, Origin, difference};
+use crate::invariant::evidence::{Evidence, difference};
 use crate::invariant::program::semantic::{names, semantic};
 use crate::trace::{NonceResult, Trace};
 
@@ -24,12 +24,11 @@ pub(super) fn truth(evidence: &Evidence<'_>, pair: &Pair<'_>) -> Option<Vec<u64>
                 .contains(&ip)
                 .then_some(ip)?,
         },
-        // Where a thread in the kernel goes on is known in its system call only, and not of one that replaces the
-        // registers: the return of a handler.
+        // Where a thread in the kernel goes on is known in its system call only, and not of one that may replace the
+        // registers, as the return of a handler does.
         None if injection.thread == Some(thread.thread)
             && stack.syscall_return != 0
-            && matches!(facts.origin(pair.event), Origin::SystemCall(_))
-            && !evidence.registers_replaced(pair.event) =>
+            && evidence.registers_kept(pair.event) =>
         {
             stack.syscall_return
         }

@@ -102,12 +102,7 @@ impl Code {
             {
                 Self::InterruptStub
             }
-            _ if name.starts_with("__x64_sys_")
-                || name.starts_with("__ia32_sys_")
-                || name.starts_with("__ia32_compat_sys_") =>
-            {
-                Self::SystemCall
-            }
+            _ if Self::is_system_call(name) => Self::SystemCall,
             _ if name.starts_with("__sysvec_") => Self::Handler,
             _ => Self::Other,
         }
@@ -116,6 +111,13 @@ impl Code {
     /// Whether a function of this name is entered by an interrupt, an exception or an NMI.
     pub(crate) fn is_entry(name: &str) -> bool {
         Self::of(name).interrupts()
+    }
+
+    /// Whether a function of this name is one system call (`__SYSCALL_DEFINEx`,
+    /// arch/x86/include/asm/syscall_wrapper.h, 7.3).
+    pub(crate) fn is_system_call(name: &str) -> bool {
+        { ["__x64_sys_", "__ia32_sys_", "__ia32_compat_sys_"].iter() }
+            .any(|prefix| name.starts_with(prefix))
     }
 
     /// Whether a function of this name is the part of the NMI's stub for NMIs that hit the kernel.

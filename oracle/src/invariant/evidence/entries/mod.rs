@@ -20,10 +20,7 @@
 //!   proves nothing outside of such a pair: an answer after the `sys_exit` may be one after the
 //!   return.
 //! * The injection log (see [`super::injections`]). A workload thread begins an iteration in user
-//!   mode. And two injections of one line of the scenario in one iteration of a thread are made
-//!   at one arrival at one kernel instruction: the handler of the first returned to that
-//!   instruction, which had not been executed when the second came. (A D of the task between them
-//!   shows that it was executed after all; then nothing is proved.)
+//!   mode.
 //! * The lab client's log has its own count of returns ([`super::lab`]).
 //!
 //! For a violation it is enough that a right kernel cannot show it. So [`OneEntry`] also has the
@@ -32,7 +29,6 @@
 //!
 //! A request after the exit path's reset may get a new cookie. That window lies after `sys_exit`,
 //! so no bracket of markers contains it, and the kernel does not reset while an answer is pending.
-//! An arrival may lie in it, but then all its requests are made in the same state.
 
 mod code;
 mod one_entry;

@@ -1,10 +1,7 @@
 //! The requests that are known to be of one entry.
 
-use std::collections::BTreeMap;
-
 use crate::invariant::evidence::facts::{Facts, Request};
 use crate::invariant::evidence::order::{NESTING, before};
-use crate::invariant::evidence::tasks::Task;
 
 /// Records that are known to be of one entry.
 #[derive(Debug)]
@@ -20,7 +17,6 @@ impl<'t> Facts<'t> {
     /// The requests that are known to be of one entry, at least two in each group.
     pub fn one_entry(&self) -> Vec<OneEntry<'t>> {
         let mut groups = self.by_bracket();
-        groups.extend(self.by_arrival());
         groups.extend(self.by_answer());
         groups
     }
@@ -87,66 +83,6 @@ impl<'t> Facts<'t> {
         }
         groups
     }
-
-    fn by_arrival(&self) -> Vec<OneEntry<'t>> {
-        let mut arrivals: BTreeMap<_, Vec<Request<'t>>> = BTreeMap::new();
-        for &request in &self.requests {
-            let (Some(injection), Some(task)) = (self.injection(request.event), request.task)
-            else {
-                continue;
-            };
-            let (Some(thread), Some(iteration), 0) =
-                (injection.thread, injection.iteration, injection.cpl)
-            else {
-                continue;
-            };
-            let place = (injection.spec, injection.vcpu, injection.rip);
-            let key = (task, thread, iteration, place);
-            arrivals.entry(key).or_default().push(request);
-        }
-        let mut groups = Vec::new();
-        for ((task, thread, iteration, (_, _, rip)), requests) in arrivals {
-            for requests in self.unanswered_runs(task, requests) {
-                groups.push(OneEntry {
-                    requests,
-                    why: format!(
-                        "injected at one arrival at {rip:#x}, iteration {iteration} of thread {thread}"
-                    ),
-                    events: Vec::new(),
-                });
-            }
-        }
-        groups
-    }
-
-    /// Cuts a list of requests of a task where an answer to it, or a return that the witness noted, lies in
-    /// between: an injection that follows another one may be made twice in an iteration. Leaves out runs of
-    /// one.
-    fn unanswered_runs(&self, task: Task, requests: Vec<Request<'t>>) -> Vec<Vec<Request<'t>>> {
-        let mut runs: Vec<Vec<Request<'t>>> = Vec::new();
-        for request in requests {
-            let run = runs.last_mut().filter(|run| {
-                let answered = |from: &Request<'t>| {
-                    let later = self.after(task, from.event);
-                    { later }
-                        .take_while(|e| e.index < request.event.index)
-                        .any(|e| e.deferred_chain().is_some())
-                };
-                let returned = |from: &Request<'t>| {
-                    let [from, to] = [from, &request].map(|it| self.returns.before(it.event));
-                    from.zip(to).is_some_and(|(from, to)| from != to)
-                };
-                run.last()
-                    .is_some_and(|last| !answered(last) && !returned(last))
-            });
-            match run {
-                Some(run) => run.push(request),
-                None => runs.push(vec![request]),
-            }
-        }
-        runs.retain(|run| run.len() > 1);
-        runs
-    }
 }
 
 #[cfg(test)]
@@ -174,43 +110,15 @@ mod tests {
         assert_eq!(Facts::new(&kit.trace(), None).one_entry().len(), 0);
     }
 
+    /// An injection that follows another one comes twice in an iteration with two switches, and each may be of an
+    /// entry of its own.
     #[test]
-    fn an_arrival_is_one_entry_and_two_are_not() {
-        let at = kernel(0xffff_ffff_8100_0000);
-        let mut kit = Kit::new(1);
-        kit.inject(0, 1001, C, at.iteration(1, 7));
-        kit.inject(0, 1001, C, at.iteration(1, 7));
-        kit.inject(0, 1001, C, at.iteration(1, 8));
-        let trace = kit.trace();
-        let groups = Facts::new(&trace, None).one_entry();
-        assert_eq!(groups.len(), 1);
-        assert_eq!(groups[0].requests.len(), 2);
-    }
-
-    #[test]
-    fn an_answer_between_two_arrivals_takes_the_proof_away() {
+    fn what_one_iteration_meets_twice_at_one_place_may_be_of_two_entries() {
         let at = kernel(0xffff_ffff_8100_0000).iteration(1, 7);
         let mut kit = Kit::new(1);
         kit.inject(0, 1001, C, at);
-        kit.deferred(0, 1001, C, &[0x40]);
         kit.inject(0, 1001, C + (2 << 32), at);
         assert_eq!(Facts::new(&kit.trace(), None).one_entry().len(), 0);
-    }
-
-    #[test]
-    fn a_return_between_two_arrivals_takes_the_proof_away() {
-        let groups = |returns: bool| {
-            let at = kernel(0xffff_ffff_8100_0000).iteration(1, 7);
-            let mut kit = Kit::new(1);
-            kit.witness();
-            kit.inject(0, 1001, C, at);
-            if returns {
-                kit.returns(0, 1001);
-            }
-            kit.inject(0, 1001, C + (2 << 32), at);
-            Facts::new(&kit.trace(), None).one_entry().len()
-        };
-        assert_eq!((groups(false), groups(true)), (1, 0));
     }
 
     #[test]
