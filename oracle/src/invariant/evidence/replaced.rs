@@ -1,49 +1,57 @@
 //! Whether a task comes back from a system call with the user registers with which it made it.
 
-use super::{Code, Evidence, Origin};
+use unwindlab_abi::plan::EventSource;
+
+use super::role::spec;
+use super::sampled::is_syscall_enter;
+use super::{Code, Evidence};
 use crate::trace::Event;
 
 /// They set them themselves (arch/x86/kernel/signal_64.c and signal_32.c, fs/exec.c, 7.3).
-const REPLACING: [&str; 5] = [
-    "__x64_sys_rt_sigreturn",
-    "__ia32_compat_sys_rt_sigreturn",
-    "__ia32_sys_sigreturn",
-    "__x64_sys_execve",
-    "__x64_sys_execveat",
-];
+const REPLACING: [&str; 4] = ["rt_sigreturn", "sigreturn", "execve", "execveat"];
 
-/// The tracepoints at their entry, of the system `syscalls`.
-const REPLACING_TRACED: [&str; 3] = [
-    "sys_enter_rt_sigreturn",
-    "sys_enter_execve",
-    "sys_enter_execveat",
-];
+/// Their numbers (arch/x86/entry/syscalls/syscall_64.tbl and, of those that a 32-bit task makes, syscall_32.tbl).
+const REPLACING_NUMBERS: [u64; 7] = [15, 59, 322, 119, 173, 11, 358];
+
+/// The one system call that a filter of `raw_syscalls:sys_enter` lets pass.
+fn call_of_filter(filter: &str) -> Option<u64> {
+    filter.strip_prefix("id == ")?.parse().ok()
+}
 
 /// Whether a tracepoint of this name is at the entry of such a system call.
 pub(super) fn replaces_registers(tracepoint: &str) -> bool {
-    REPLACING_TRACED.contains(&tracepoint)
+    { tracepoint.strip_prefix("sys_enter_") }.is_some_and(|call| REPLACING.contains(&call))
 }
 
 impl Evidence<'_> {
     /// Whether a sample was made in a system call that replaces the user registers, as far as the
     /// kernel's symbols are known.
     pub fn registers_replaced(&self, sample: &Event) -> bool {
-        self.passes_through(sample, |function| REPLACING.contains(&function))
+        self.passes_through(sample, |function| {
+            Code::system_call(function).is_some_and(|call| REPLACING.contains(&call))
+        })
     }
 
-    /// Whether a sample was made in a system call that leaves the user registers alone, as its chain shows. An
-    /// interrupt in `do_syscall_64()` outside of the call's own function does not show which call it is.
+    /// Whether a sample was made in a system call that leaves the user registers alone, as its chain or its
+    /// tracepoint shows. An interrupt in `do_syscall_64()` outside of the call's own function does not show which call
+    /// it is.
     pub fn registers_kept(&self, sample: &Event) -> bool {
-        self.passes_through(sample, Code::is_system_call) && !self.registers_replaced(sample)
+        let in_call = self.passes_through(sample, |function| Code::system_call(function).is_some());
+        in_call && !self.registers_replaced(sample) || self.is_traced_at_other_call(sample)
     }
 
-    /// Whether a sample may have been made in a system call that replaces the user registers.
-    pub fn registers_may_be_replaced(&self, sample: &Event) -> bool {
-        match self.facts().origin(sample) {
-            // No system call was made.
-            Origin::Interrupt(_) | Origin::Fork(_) | Origin::UserNmi => false,
-            Origin::SystemCall(_) => !self.registers_kept(sample),
-            Origin::Unknown => !sample.kernel_chain().is_empty() && !self.registers_kept(sample),
+    /// Whether the sample's event is a tracepoint at the entry of a system call that leaves them alone, and of no other.
+    fn is_traced_at_other_call(&self, sample: &Event) -> bool {
+        let Some(spec) = spec(self.trace(), sample) else {
+            return false;
+        };
+        let EventSource::Tracepoint { system, name } = &spec.source else {
+            return false;
+        };
+        match (system.as_str(), name.as_str()) {
+            ("raw_syscalls", "sys_enter") => { spec.filter.as_deref().and_then(call_of_filter) }
+                .is_some_and(|number| !REPLACING_NUMBERS.contains(&number)),
+            _ => is_syscall_enter(system, name) && !replaces_registers(name),
         }
     }
 }

@@ -81,7 +81,13 @@ impl<'t> Returns<'t> {
         list.get(self.before(event)?).copied()
     }
 
-    /// The user instruction to which its task went with that return.
+    /// The last noted return of its task before a record.
+    pub fn last(&self, event: &Event) -> Option<&'t UserReturn> {
+        let list = self.of.get(&event.tid?)?;
+        list.get(self.before(event)?.checked_sub(1)?).copied()
+    }
+
+    /// The user instruction to which its task went with the next one.
     pub fn to(&self, event: &Event) -> Option<u64> {
         self.next(event).map(|it| it.rip).filter(|&rip| rip != 0)
     }

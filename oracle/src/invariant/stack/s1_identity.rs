@@ -6,8 +6,9 @@ use unwindlab_abi::message::ExpectedStack;
 
 use crate::invariant::Tally;
 use crate::invariant::evidence::{
-    Answer, Evidence, Exchange, Facts, Relation, Request, Syscalls, Task, flaw,
+    Answer, Evidence, Exchange, Facts, Origin, Relation, Request, Syscalls, Task, at_leaf, flaw,
 };
+use crate::trace::Event;
 
 /// S1. Five things are known of the D of workload threads:
 ///
@@ -26,7 +27,7 @@ use crate::invariant::evidence::{
 /// Evidence is a D at the leaf of which frame 0 is known in one of the last four ways: the callers
 /// are always the same, so a stack kept from an earlier entry differs in frame 0 alone. For that,
 /// the kernel chain of the S says as well as markers that it was made in a system call, if it shows the call's own
-/// function. It is none if the S was made in a system call that gives the task other registers: the D then shows another
+/// function or the task's last return was to the leaf. It is none if the S was made in a system call that gives the task other registers: the D then shows another
 /// stack than that of the entry, which may be at the leaf again.
 ///
 /// A frame 0 elsewhere (on the way down to the leaf, at the start and end of a thread) is counted,
@@ -128,13 +129,23 @@ fn returned_there(facts: &Facts<'_>, answer: &Answer<'_>) -> bool {
         })
 }
 
-/// One that leaves the user registers alone, as the chain or the markers show.
+/// One that leaves the user registers alone, as the chain or the markers show, or the return to the leaf before it: a
+/// handler begins with a return to user mode.
 fn in_system_call(evidence: &Evidence<'_>, request: &Request<'_>) -> bool {
     let facts = evidence.facts();
     let around = |task| facts.syscalls.around(facts.trace, task, request.event);
     let marked = request.task.and_then(around);
     evidence.registers_kept(request.event)
         || marked.is_some_and(|it| Syscalls::is_of_leaf(facts.trace, it))
+        || matches!(facts.origin(request.event), Origin::SystemCall(_))
+            && came_from_leaf(facts, request.event)
+}
+
+/// Whether the task was in its leaf when it was last seen to go to user mode.
+fn came_from_leaf(facts: &Facts<'_>, sample: &Event) -> bool {
+    let last = facts.returns.last(sample);
+    let threads = facts.threads(sample);
+    last.is_some_and(|last| threads.iter().any(|it| at_leaf(&it.stack, last.rip)))
 }
 
 /// What is wrong with the chain, and the sample that shows it.
@@ -260,6 +271,23 @@ mod tests {
         kit.nmi_in(0, 1001, C + (2 << 32), kernel(SOMEWHERE), &body);
         kit.deferred(0, 1001, C + (2 << 32), &chain(0x1080));
         assert_eq!(holds("S1", &kit).0, 1);
+    }
+
+    /// Outside of the system call's own function it may be the return of a handler.
+    #[test]
+    fn which_system_call_it_was_is_known_by_the_return_before_it() {
+        let judged = |to: u64| {
+            let mut kit = Kit::new(1);
+            kit.thread(0, 1001);
+            kit.witness();
+            kit.returns_to(0, 1001, to);
+            let late = outer(Via::Syscall, Far::Late);
+            kit.nmi_in(0, 1001, C, kernel(late[0]), &late[1..]);
+            kit.deferred(0, 1001, C, &chain(0x1080));
+            testkit::judged("S1", &kit.trace())
+        };
+        assert_eq!(judged(0x1004), (1, 0, false));
+        assert_eq!(judged(0x7000), (0, 1, false));
     }
 
     #[test]

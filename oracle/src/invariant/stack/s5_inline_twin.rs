@@ -62,7 +62,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                     || is_of_uprobe(evidence.trace(), deferred)
             }
         };
-        let replaced = evidence.registers_may_be_replaced(deferred);
+        let replaced = may_be_replaced(evidence, deferred, now.first() == later.first());
         if !wrong || replaced {
             tally.undecided(match later.starts_with(now) {
                 true if !replaced => why_shorter(evidence.trace(), twin),
@@ -78,6 +78,14 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         let events = [deferred.index, twin.index, answer.event.index];
         tally.violated(message, events, facts.instruction(deferred));
     }
+}
+
+/// Whether the entry may have replaced the user registers. That shows in frame 0, but for a nested signal.
+fn may_be_replaced(evidence: &Evidence<'_>, sample: &Event, same_frame0: bool) -> bool {
+    let hit_user_mode =
+        evidence.facts().user_ip(sample).is_some() || is_of_uprobe(evidence.trace(), sample);
+    let kept = hit_user_mode || same_frame0 || evidence.registers_kept(sample);
+    evidence.registers_replaced(sample) || !kept
 }
 
 fn is_at_leaf(facts: &Facts<'_>, answer: &Answer<'_>) -> bool {
@@ -329,6 +337,15 @@ mod tests {
             };
             assert_eq!(found, evidence, "{name}");
         }
+    }
+
+    /// Other registers have another instruction in frame 0, as a rule.
+    #[test]
+    fn a_chain_that_goes_on_otherwise_from_the_same_instruction_does_not_hold() {
+        let right = [0x1080, 0x2000, 0x2000, 0x3000];
+        let trace = nmi(kernel(RIP).iteration(0, 1), &right, &[0x1080, 0x2008]).trace();
+        let found = check_in("S5", &trace, "do_syscall_64");
+        assert!(matches!(found, Check::Violated(_)), "{found:?}");
     }
 
     #[test]

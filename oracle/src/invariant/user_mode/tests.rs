@@ -155,6 +155,8 @@ fn where_a_handlers_return_goes_on_is_not_known() {
     let trace = in_kernel(Via::Syscall).trace();
     for (name, evidence) in [
         ("__x64_sys_rt_sigreturn", 0),
+        ("__ia32_compat_sys_sigreturn", 0),
+        ("__ia32_compat_sys_execve", 0),
         ("do_syscall_64", 0),
         ("__x64_sys_getppid", 1),
     ] {

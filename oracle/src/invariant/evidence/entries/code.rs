@@ -102,7 +102,7 @@ impl Code {
             {
                 Self::InterruptStub
             }
-            _ if Self::is_system_call(name) => Self::SystemCall,
+            _ if Self::system_call(name).is_some() => Self::SystemCall,
             _ if name.starts_with("__sysvec_") => Self::Handler,
             _ => Self::Other,
         }
@@ -113,11 +113,10 @@ impl Code {
         Self::of(name).interrupts()
     }
 
-    /// Whether a function of this name is one system call (`__SYSCALL_DEFINEx`,
-    /// arch/x86/include/asm/syscall_wrapper.h, 7.3).
-    pub(crate) fn is_system_call(name: &str) -> bool {
+    /// The system call that a function of this name is (`__SYSCALL_DEFINEx`, arch/x86/include/asm/syscall_wrapper.h, 7.3).
+    pub(crate) fn system_call(name: &str) -> Option<&str> {
         { ["__x64_sys_", "__ia32_sys_", "__ia32_compat_sys_"].iter() }
-            .any(|prefix| name.starts_with(prefix))
+            .find_map(|prefix| name.strip_prefix(prefix))
     }
 
     /// Whether a function of this name is the part of the NMI's stub for NMIs that hit the kernel.
