@@ -222,6 +222,7 @@ impl<'a> Verdicts<'a> {
         for failure in record.failures {
             let died = failure.died.as_deref().map(|died| match died {
                 GUEST_PANIC => GUEST_PANIC,
+                MISBEHAVED => MISBEHAVED,
                 _ => Outcome::Hang.name(),
             });
             let fell = failure.fell;
@@ -329,6 +330,13 @@ impl<'a> Verdicts<'a> {
     /// does not count as tried, unless something was found.
     pub fn judge(&mut self, trial: SweptTrial) -> Option<ScenarioResult> {
         let point = trial.point;
+        if let TrialEnd::Starved { percent, .. } = trial.end {
+            let why = format!(
+                "no progress, but the KVM host waited for a CPU in {percent} % of the time that it wanted one"
+            );
+            self.unjudged.push((point, why));
+            return None;
+        }
         let trace = self.trace(trial);
         let died = died(&self.common.end);
         let (mut violations, cut) = self.check_invariants(&trace);

@@ -16,7 +16,7 @@ use super::channel::{self, ChannelError, FromHost, ToHost};
 use super::console::{self, HostConsole};
 use super::conversation::{Answer, HostError, out_of_turn, trial_answer, until_last};
 use super::timekeeping::Timekeeping;
-use super::waiting::Waiting;
+use super::waiting::{SweptTries, Waiting};
 use crate::interrupt::Interrupt;
 use crate::plan::measurement::{MeasuredFigures, Measurement, NotMeasured};
 use crate::plan::self_test::SelfTestMessage;
@@ -243,8 +243,11 @@ impl Executor for HostProcess {
         take: &mut dyn FnMut(Message) -> bool,
     ) -> Result<(), InfraError> {
         let order = ToHost::Sweep(Box::new(plan.clone()));
+        let host = self.id();
+        let mut tries = SweptTries::default();
         self.order(&order, self.limits.sweep, |message| match message {
-            FromHost::Sweep(message) => {
+            FromHost::Sweep(mut message) => {
+                tries.weigh(&mut message, || Waiting::of(host));
                 let last = matches!(*message, Message::Done(_) | Message::Failed { .. });
                 match (take(*message), last) {
                     (false, _) => Break(Err(HostError::Interrupted)),

@@ -6,6 +6,8 @@ use std::fs;
 
 use unwindlab_oracle::trace::recording::TrialEnd;
 
+use crate::plan::sweep::Message;
+
 /// A host that waited for more of its time ran nothing but its guest's ticks, perhaps: guests of good kernels were seen to come no
 /// further at 97 % (docs/soak.md).
 const STARVED: u64 = 80;
@@ -61,6 +63,27 @@ impl Waiting {
     }
 }
 
+/// The tries of a sweep's points: a hang is tried once more, and only the last one stands.
+#[derive(Debug, Default)]
+pub(super) struct SweptTries {
+    /// When the last one began that was made once more.
+    again: Waiting,
+}
+
+impl SweptTries {
+    /// Judges the hang of a try as [`Waiting::judge`] does; `now` reads the host's times.
+    pub(super) fn weigh(&mut self, message: &mut Message, now: impl FnOnce() -> Waiting) {
+        match message {
+            Message::Retried { .. } => self.again = now(),
+            Message::Trial(trial) if matches!(trial.end, TrialEnd::Hang { .. }) => {
+                let end = std::mem::take(&mut trial.end);
+                trial.end = now().judge(&self.again, end);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// A thread's, from the text of its `schedstat`: on the CPU, on a run queue, and how many times it was given a CPU
 /// (Documentation/scheduler/sched-stats.rst).
 fn times(text: &str) -> Option<Times> {
@@ -72,6 +95,7 @@ fn times(text: &str) -> Option<Times> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::sweep::{Boundary, Point, SweptTrial};
 
     fn waiting(threads: &[(u32, &str)]) -> Waiting {
         let times = threads
@@ -115,6 +139,42 @@ mod tests {
         assert_eq!(Waiting::default().judge(&nothing, hang()), hang());
         assert_eq!(times("12"), None);
         assert_eq!(times("a b c"), None);
+    }
+
+    #[test]
+    fn the_last_try_of_a_point_is_weighed_from_its_beginning() {
+        let point = Point::single(3, Boundary::from((0x1000, 1)));
+        let retried = |end| Message::Retried {
+            point,
+            end,
+            console: String::new(),
+        };
+        let judged = |begun: &str| {
+            let mut trial = Message::Trial(Box::new(SweptTrial {
+                point,
+                rings: Vec::new(),
+                lab: None,
+                tracefs: None,
+                witness: None,
+                injections: Vec::new(),
+                kernel_log: String::new(),
+                console: String::new(),
+                end: hang(),
+            }));
+            let mut tries = SweptTries::default();
+            tries.weigh(&mut retried(hang()), || waiting(&[(1, begun)]));
+            tries.weigh(&mut trial, || waiting(&[(1, "2000 9000 5")]));
+            let Message::Trial(trial) = trial else {
+                panic!("{trial:?}");
+            };
+            trial.end
+        };
+        let starved = judged("1900 1000 4");
+        assert!(
+            matches!(starved, TrialEnd::Starved { percent: 98, .. }),
+            "{starved:?}"
+        );
+        assert_eq!(judged("1000 8900 4"), hang());
     }
 
     #[test]

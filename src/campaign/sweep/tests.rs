@@ -162,6 +162,25 @@ fn failures_are_told_apart_from_passes() {
 }
 
 #[test]
+fn a_hang_for_want_of_a_cpu_is_not_decided() {
+    let folder = folder();
+    let sweep = |end| {
+        let messages = [path(), trial(0, TrialEnd::Completed), trial(1, end)];
+        let done = Message::Done(Effort::default());
+        let (summary, events, _) = swept(&request(&folder), messages.into_iter().chain([done]));
+        (summary.unwrap().class(), events.len())
+    };
+    let places = Vec::new;
+    let starved = TrialEnd::Starved {
+        places: places(),
+        percent: 97,
+    };
+    assert_eq!(sweep(starved), (OutcomeClass::Untested, 1));
+    let hang = TrialEnd::Hang { places: places() };
+    assert_eq!(sweep(hang), (OutcomeClass::Bad, 2));
+}
+
+#[test]
 fn a_sweep_that_breaks_off_is_no_success() {
     let folder = folder();
     let failed = || Message::Failed {
@@ -217,6 +236,38 @@ fn a_sweep_that_ends_at_its_budget_is_no_pass() {
         (OutcomeClass::Untested, 1)
     );
     assert_eq!(events, ["Budget on bench after 1 of 2"]);
+}
+
+#[test]
+fn how_a_guest_died_is_kept_by_a_later_sweep() {
+    let folder = folder();
+    let file = folder.path().join("resume.json");
+    let resumed = SweepRequest {
+        options: SweepOptions {
+            resume: Some(file.clone()),
+            ..SweepOptions::default()
+        },
+        ..request(&folder)
+    };
+    let misbehaved = || TrialEnd::Misbehaved {
+        what: "a message out of turn".to_owned(),
+    };
+    for (end, name) in [
+        (misbehaved(), "guest-misbehaved"),
+        (panic(), "guest-panic"),
+        (TrialEnd::Hang { places: Vec::new() }, "hang"),
+    ] {
+        let died = format!("\"died\":\"{name}\"");
+        for messages in [
+            [path(), trial(0, end)],
+            [path(), trial(1, TrialEnd::Completed)],
+        ] {
+            swept(&resumed, messages).0.unwrap();
+            let record = std::fs::read_to_string(&file).unwrap();
+            assert!(record.contains(&died), "{record}");
+        }
+        std::fs::remove_file(&file).unwrap();
+    }
 }
 
 #[test]
