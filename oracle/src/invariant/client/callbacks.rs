@@ -120,7 +120,9 @@ pub fn none_unasked(lab: &Lab<'_>, tally: &mut Tally) {
                 message += CANCELLING;
                 slots.push(begun);
             }
-            tally.violated_in_log(message, slots.into_iter().chain([event.slot]), None);
+            slots.push(event.slot);
+            slots.sort_unstable();
+            tally.violated_in_log(message, slots, None);
         }
         bystanders(lab, stay, &asked, tally);
     }
@@ -156,7 +158,8 @@ fn being_cancelled(lab: &Lab<'_>, call: &LabEvent, client: LabClient) -> Option<
 
 /// The client that asked in the entry before it had been cancelled, so that `client` was registered in
 /// its place before it was called: with the request, the end of the cancellation, and the
-/// registration, in their order. A request is in the log when it is over, so it may be the last of them. The lab client
+/// registration, in their order. A request is in the log when it is over, so it may be the last of them. So is a
+/// registration, which the call may precede there: it is proof that the registration had begun. The lab client
 /// registers what it has cancelled anew before it cancels another, so the place is that of the same
 /// number, unless it does so on several CPUs.
 fn predecessor(
@@ -175,10 +178,8 @@ fn predecessor(
         let mut slots = [request.slot, done, registered];
         slots.sort_unstable();
         let same_place = other.number == client.number || side_by_side;
-        let fits = same_place
-            && begin <= done
-            && done <= registered
-            && slots.iter().all(|slot| *slot < call.slot);
+        let fits =
+            same_place && begin <= done && done <= registered && request.slot.max(done) < call.slot;
         fits.then_some((other, slots))
     };
     stay.accepted().filter_map(before).last()

@@ -316,6 +316,13 @@ fn f003_is_a_place_taken_within_the_entry_and_nothing_else() {
     };
     let found = |kit: &LabKit| finding("R5", kit);
     assert_eq!(found(&LabKit::taken_place(0, C)).as_deref(), Some("F003"));
+    // The registration is in the log when it is over: behind the callback.
+    let mut kit = LabKit::new();
+    kit.ask(1, client(0), 0, C);
+    kit.cancel(client(0));
+    kit.call(1, next, C, &STACK);
+    kit.registered(next, 0);
+    assert_eq!(found(&kit).as_deref(), Some("F003"));
     // Another place, another cookie.
     assert_eq!(found(&LabKit::taken_place(1, C)), None);
     assert_eq!(found(&LabKit::taken_place(0, NEXT)), None);
@@ -380,6 +387,26 @@ fn f015_is_a_request_that_the_cancellation_did_not_wait_for_and_nothing_else() {
             let fixed = Built(vec![walks, fix]);
             assert_eq!(finding_in("R5", &asking(next, 0, C), &fixed), None);
         }
+    }
+    // The registration is in the log when it is over: behind the callback.
+    for over in 0..2 {
+        let late = |cancelled: bool| {
+            let mut kit = LabKit::new();
+            kit.mark(client(0), LabKind::Cancel);
+            for step in 0..2 {
+                if step == over {
+                    kit.ask_since(1, client(0), 0, C, 0);
+                }
+                if step == 0 && cancelled {
+                    kit.mark(client(0), LabKind::Cancelled);
+                }
+            }
+            kit.call(1, next, C, &STACK);
+            kit.registered(next, 0);
+            found(&kit)
+        };
+        assert_eq!(late(true), f015, "{over}");
+        assert_eq!(late(false), None, "{over}");
     }
     // Begun when the cancellation had ended.
     for over in [1, 2] {
