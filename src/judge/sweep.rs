@@ -7,6 +7,7 @@ use super::result::JudgedViolation;
 use super::sweep_record::{
     RecordedFailure, RecordedPath, SweepChoice, SweepIdentity, SweepLeft, SweepRecord, VERSION,
 };
+use super::verdict::starved;
 use super::{Judge, Outcome, ScenarioResult};
 use serde::{Deserialize, Serialize};
 use unwindlab_engine::plan::Shard;
@@ -330,10 +331,8 @@ impl<'a> Verdicts<'a> {
     /// does not count as tried, unless something was found.
     pub fn judge(&mut self, trial: SweptTrial) -> Option<ScenarioResult> {
         let point = trial.point;
-        if let TrialEnd::Starved { percent, .. } = trial.end {
-            let why = format!(
-                "no progress, but the KVM host waited for a CPU in {percent} % of the time that it wanted one"
-            );
+        if let TrialEnd::Starved { places, percent } = &trial.end {
+            let why = starved(places, *percent, self.judge.symbols);
             self.unjudged.push((point, why));
             return None;
         }

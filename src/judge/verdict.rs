@@ -73,13 +73,9 @@ impl Judge<'_> {
                 Outcome::Hang,
                 format!("no progress{}", standstill(places, self.symbols)),
             ),
-            TrialEnd::Starved { places, percent } => (
-                Outcome::InfraError,
-                format!(
-                    "no progress{}; but the KVM host waited for a CPU in {percent} % of the time that it wanted one",
-                    standstill(places, self.symbols)
-                ),
-            ),
+            TrialEnd::Starved { places, percent } => {
+                (Outcome::InfraError, starved(places, *percent, self.symbols))
+            }
             TrialEnd::Timeout => (
                 Outcome::Timeout,
                 format!(
@@ -234,6 +230,14 @@ impl Judge<'_> {
             false => SnapshotComparison::Skipped,
         }
     }
+}
+
+/// Why a guest that makes no progress is not said to hang.
+pub(super) fn starved(places: &[VcpuPlace], percent: u64, symbols: &dyn KernelSymbols) -> String {
+    format!(
+        "no progress{}; but the KVM host waited for a CPU in {percent} % of the time that it wanted one",
+        standstill(places, symbols)
+    )
 }
 
 /// Where the vCPUs stood, to append to a sentence.

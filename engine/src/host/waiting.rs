@@ -6,7 +6,7 @@ use std::fs;
 
 use unwindlab_oracle::trace::recording::TrialEnd;
 
-use crate::plan::sweep::Message;
+use crate::plan::sweep::{Message, Point};
 
 /// A host that waited for more of its time ran nothing but its guest's ticks, perhaps: guests of good kernels were seen to come no
 /// further at 97 % (docs/soak.md).
@@ -63,21 +63,23 @@ impl Waiting {
     }
 }
 
-/// The tries of a sweep's points: a hang is tried once more, and only the last one stands.
+/// The tries of a sweep's points: one that hangs is made once more, and only the last one stands.
 #[derive(Debug, Default)]
 pub(super) struct SweptTries {
-    /// When the last one began that was made once more.
-    again: Waiting,
+    /// When the last one of each began that was made once more.
+    again: BTreeMap<Point, Waiting>,
 }
 
 impl SweptTries {
     /// Judges the hang of a try as [`Waiting::judge`] does; `now` reads the host's times.
     pub(super) fn weigh(&mut self, message: &mut Message, now: impl FnOnce() -> Waiting) {
         match message {
-            Message::Retried { .. } => self.again = now(),
-            Message::Trial(trial) if matches!(trial.end, TrialEnd::Hang { .. }) => {
-                let end = std::mem::take(&mut trial.end);
-                trial.end = now().judge(&self.again, end);
+            Message::Retried { point, .. } => _ = self.again.insert(*point, now()),
+            Message::Trial(trial) => {
+                let begun = self.again.remove(&trial.point);
+                if let (Some(begun), TrialEnd::Hang { .. }) = (begun, &trial.end) {
+                    trial.end = now().judge(&begun, std::mem::take(&mut trial.end));
+                }
             }
             _ => {}
         }
@@ -95,7 +97,7 @@ fn times(text: &str) -> Option<Times> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::sweep::{Boundary, Point, SweptTrial};
+    use crate::plan::sweep::{Boundary, SweptTrial};
 
     fn waiting(threads: &[(u32, &str)]) -> Waiting {
         let times = threads
@@ -143,38 +145,37 @@ mod tests {
 
     #[test]
     fn the_last_try_of_a_point_is_weighed_from_its_beginning() {
-        let point = Point::single(3, Boundary::from((0x1000, 1)));
-        let retried = |end| Message::Retried {
-            point,
-            end,
-            console: String::new(),
-        };
-        let judged = |begun: &str| {
-            let mut trial = Message::Trial(Box::new(SweptTrial {
-                point,
-                rings: Vec::new(),
-                lab: None,
-                tracefs: None,
-                witness: None,
-                injections: Vec::new(),
-                kernel_log: String::new(),
-                console: String::new(),
-                end: hang(),
-            }));
+        let point = |number| Point::single(number, Boundary::from((0x1000, number)));
+        let judged = |begun: &str, tried: u32| {
             let mut tries = SweptTries::default();
-            tries.weigh(&mut retried(hang()), || waiting(&[(1, begun)]));
+            // Several machines make tries side by side.
+            for (number, begun) in [(3, begun), (4, "2000 9000 5")] {
+                let mut retried = Message::Retried {
+                    point: point(number),
+                    end: hang(),
+                    console: String::new(),
+                };
+                tries.weigh(&mut retried, || waiting(&[(1, begun)]));
+            }
+            let mut trial = Message::Trial(Box::new(SweptTrial {
+                point: point(tried),
+                end: hang(),
+                ..SweptTrial::default()
+            }));
             tries.weigh(&mut trial, || waiting(&[(1, "2000 9000 5")]));
             let Message::Trial(trial) = trial else {
                 panic!("{trial:?}");
             };
             trial.end
         };
-        let starved = judged("1900 1000 4");
+        let starved = judged("1900 1000 4", 3);
         assert!(
             matches!(starved, TrialEnd::Starved { percent: 98, .. }),
             "{starved:?}"
         );
-        assert_eq!(judged("1000 8900 4"), hang());
+        assert_eq!(judged("1000 8900 4", 3), hang());
+        // The first try of a point.
+        assert_eq!(judged("1900 1000 4", 5), hang());
     }
 
     #[test]

@@ -56,14 +56,8 @@ fn path() -> Message {
 fn trial(number: u32, end: TrialEnd) -> Message {
     Message::Trial(Box::new(SweptTrial {
         point: Point::single(number, at(number)),
-        rings: Vec::new(),
-        lab: None,
-        tracefs: None,
-        witness: None,
-        injections: Vec::new(),
-        kernel_log: String::new(),
-        console: String::new(),
         end,
+        ..SweptTrial::default()
     }))
 }
 

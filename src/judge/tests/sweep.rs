@@ -21,13 +21,8 @@ fn trial(corrupt: Option<&str>) -> SweptTrial {
     SweptTrial {
         point: Point::single(0, at),
         rings: corrupt.into_iter().map(ring).collect(),
-        lab: None,
-        tracefs: None,
-        witness: None,
-        injections: Vec::new(),
-        kernel_log: String::new(),
-        console: String::new(),
         end: TrialEnd::Completed,
+        ..SweptTrial::default()
     }
 }
 

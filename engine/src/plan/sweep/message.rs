@@ -67,7 +67,7 @@ pub enum Message {
 }
 
 /// One trial of a sweep.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SweptTrial {
     /// Where its NMIs came.
     pub point: Point,

@@ -49,7 +49,7 @@ pub enum Reach {
 }
 
 /// An instruction boundary, identified in the same way in every boot of a kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "(u64, u32)", into = "(u64, u32)")]
 pub struct Boundary {
     /// The next instruction.
@@ -85,7 +85,7 @@ pub fn boundaries<'a>(path: impl IntoIterator<Item = &'a Step>) -> Vec<Boundary>
 }
 
 /// Where the NMIs of a trial came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Point {
     /// The boundary's number in the path, from 0.
     pub number: u32,

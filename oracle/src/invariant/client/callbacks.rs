@@ -120,9 +120,7 @@ pub fn none_unasked(lab: &Lab<'_>, tally: &mut Tally) {
                 message += CANCELLING;
                 slots.push(begun);
             }
-            slots.push(event.slot);
-            slots.sort_unstable();
-            tally.violated_in_log(message, slots, None);
+            tally.violated_in_log(message, slots.into_iter().chain([event.slot]), None);
         }
         bystanders(lab, stay, &asked, tally);
     }

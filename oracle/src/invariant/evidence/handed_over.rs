@@ -10,6 +10,6 @@ impl Evidence<'_> {
     /// kernel/events/core.c, 7.3). Whether the two have swapped by then, or at all, the sample does not show.
     pub fn may_be_handed_over(&self, sample: &Event) -> bool {
         let inherits = spec(self.trace(), sample).is_some_and(|spec| spec.inherit);
-        inherits && self.passes_through(sample, |function| function == "__schedule")
+        inherits && self.functions(sample).any(|it| it == "__schedule")
     }
 }

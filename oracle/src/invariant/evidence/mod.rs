@@ -116,11 +116,11 @@ impl<'t> Evidence<'t> {
         self.names.place(address)
     }
 
-    /// Whether the kernel's part of a sample's chain is in one of such functions, as far as the kernel's symbols are known.
-    fn passes_through(&self, sample: &Event, is_one: impl Fn(&str) -> bool) -> bool {
+    /// The functions in the kernel's part of a sample's chain, as far as the kernel's symbols are known.
+    fn functions(&self, sample: &Event) -> impl Iterator<Item = String> {
         let chain = sample.kernel_chain().iter();
-        let mut named = chain.filter_map(|&address| self.place(address));
-        named.any(|(function, _)| is_one(&function))
+        let named = chain.filter_map(|&address| self.place(address));
+        named.map(|(function, _)| function)
     }
 
     /// Whether a kernel address is in no function of the kernel's image, as generated code is.

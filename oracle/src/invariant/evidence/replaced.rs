@@ -13,31 +13,41 @@ const REPLACING: [&str; 4] = ["rt_sigreturn", "sigreturn", "execve", "execveat"]
 /// Their numbers (arch/x86/entry/syscalls/syscall_64.tbl and, of those that a 32-bit task makes, syscall_32.tbl).
 const REPLACING_NUMBERS: [u64; 7] = [15, 59, 322, 119, 173, 11, 358];
 
+fn replaces_registers(call: &str) -> bool {
+    REPLACING.contains(&call)
+}
+
+/// Whether a tracepoint is at the entry of one system call, and of one that leaves the user registers alone.
+pub(super) fn enters_other_call(system: &str, name: &str) -> bool {
+    let call = name.strip_prefix("sys_enter_");
+    is_syscall_enter(system, name) && call.is_some_and(|it| !replaces_registers(it))
+}
+
 /// The one system call that a filter of `raw_syscalls:sys_enter` lets pass.
 fn call_of_filter(filter: &str) -> Option<u64> {
     filter.strip_prefix("id == ")?.parse().ok()
-}
-
-/// Whether a tracepoint of this name is at the entry of such a system call.
-pub(super) fn replaces_registers(tracepoint: &str) -> bool {
-    { tracepoint.strip_prefix("sys_enter_") }.is_some_and(|call| REPLACING.contains(&call))
 }
 
 impl Evidence<'_> {
     /// Whether a sample was made in a system call that replaces the user registers, as far as the
     /// kernel's symbols are known.
     pub fn registers_replaced(&self, sample: &Event) -> bool {
-        self.passes_through(sample, |function| {
-            Code::system_call(function).is_some_and(|call| REPLACING.contains(&call))
-        })
+        self.system_calls(sample).any(|it| replaces_registers(&it))
     }
 
     /// Whether a sample was made in a system call that leaves the user registers alone, as its chain or its
     /// tracepoint shows. An interrupt in `do_syscall_64()` outside of the call's own function does not show which call
     /// it is.
     pub fn registers_kept(&self, sample: &Event) -> bool {
-        let in_call = self.passes_through(sample, |function| Code::system_call(function).is_some());
-        in_call && !self.registers_replaced(sample) || self.is_traced_at_other_call(sample)
+        let mut calls = self.system_calls(sample).peekable();
+        let in_other_call = calls.peek().is_some() && calls.all(|it| !replaces_registers(&it));
+        in_other_call || self.is_traced_at_other_call(sample)
+    }
+
+    /// The system calls whose functions are in a sample's kernel chain.
+    fn system_calls(&self, sample: &Event) -> impl Iterator<Item = String> {
+        let functions = self.functions(sample);
+        functions.filter_map(|it| Code::system_call(&it).map(str::to_owned))
     }
 
     /// Whether the sample's event is a tracepoint at the entry of a system call that leaves them alone, and of no other.
@@ -51,7 +61,7 @@ impl Evidence<'_> {
         match (system.as_str(), name.as_str()) {
             ("raw_syscalls", "sys_enter") => { spec.filter.as_deref().and_then(call_of_filter) }
                 .is_some_and(|number| !REPLACING_NUMBERS.contains(&number)),
-            _ => is_syscall_enter(system, name) && !replaces_registers(name),
+            _ => enters_other_call(system, name),
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use unwindlab_abi::plan::{EventSource, EventSpec};
 
-use super::replaced::replaces_registers;
+use super::replaced::enters_other_call;
 use super::role::spec;
 use crate::trace::model::{MISC_CPUMODE, MISC_USER};
 use crate::trace::{Event, EventKind, Trace};
@@ -30,9 +30,7 @@ pub(super) fn user_instruction(trace: &Trace, event: &Event) -> Option<u64> {
 fn shows_user_registers(spec: &EventSpec) -> bool {
     match &spec.source {
         EventSource::Software(number) => CLOCKS.contains(number),
-        EventSource::Tracepoint { system, name } => {
-            is_syscall_enter(system, name) && !replaces_registers(name)
-        }
+        EventSource::Tracepoint { system, name } => enters_other_call(system, name),
         _ => false,
     }
 }

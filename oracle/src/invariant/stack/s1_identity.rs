@@ -26,8 +26,9 @@ use crate::trace::Event;
 ///
 /// Evidence is a D at the leaf of which frame 0 is known in one of the last four ways: the callers
 /// are always the same, so a stack kept from an earlier entry differs in frame 0 alone. For that,
-/// the kernel chain of the S says as well as markers that it was made in a system call, if it shows the call's own
-/// function or the task's last return was to the leaf. It is none if the S was made in a system call that gives the task other registers: the D then shows another
+/// other things than markers show the system call, too: its own function in the kernel chain of the S, the S's tracepoint,
+/// or the bottom of the chain after a return to the leaf. It is no evidence
+/// if the S was made in a system call that gives the task other registers: the D then shows another
 /// stack than that of the entry, which may be at the leaf again.
 ///
 /// A frame 0 elsewhere (on the way down to the leaf, at the start and end of a thread) is counted,
@@ -129,14 +130,14 @@ fn returned_there(facts: &Facts<'_>, answer: &Answer<'_>) -> bool {
         })
 }
 
-/// One that leaves the user registers alone, as the chain or the markers show, or the return to the leaf before it: a
-/// handler begins with a return to user mode.
+/// One that leaves the user registers alone, as the markers, the chain or the tracepoint show. Or no handler has begun since
+/// the task was in its leaf: that takes a return to user mode.
 fn in_system_call(evidence: &Evidence<'_>, request: &Request<'_>) -> bool {
     let facts = evidence.facts();
     let around = |task| facts.syscalls.around(facts.trace, task, request.event);
     let marked = request.task.and_then(around);
-    evidence.registers_kept(request.event)
-        || marked.is_some_and(|it| Syscalls::is_of_leaf(facts.trace, it))
+    marked.is_some_and(|it| Syscalls::is_of_leaf(facts.trace, it))
+        || evidence.registers_kept(request.event)
         || matches!(facts.origin(request.event), Origin::SystemCall(_))
             && came_from_leaf(facts, request.event)
 }

@@ -22,8 +22,9 @@ const CALLCHAIN: u64 = 1 << 5;
 ///   addresses, and it cannot fault in a page (`pagefault_disable`).
 /// * The deferred chain is shorter: `unwind_user_next_common` (kernel/unwind/user.c) stops where a
 ///   frame does not lie above the last one, or is not aligned; the twin does not.
-/// * The task's registers changed in the entry (`rt_sigreturn`, `execve`; or it is not known which system call it was). No source says which of
-///   the two stacks is then due, so this is undecided at the leaf, too.
+/// * The task's registers changed in the entry (`rt_sigreturn`, `execve`). No source says which of
+///   the two stacks is then due, so this is undecided at the leaf, too. So is a different frame 0 in a system call that is
+///   not known: it may be one of these.
 ///
 /// Evidence is a pair with equal chains: two walkers that share no code. A difference violates it
 /// where the NMI hit user mode or the event is a uprobe's ("the user space stacktrace remains the same
