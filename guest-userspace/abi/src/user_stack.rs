@@ -58,5 +58,7 @@ impl UserFrame {
     }
 }
 
+/// Most frames of a stack, however it was found: more than the scenarios' chains have.
+pub const USER_STACK_FRAMES: usize = 24;
 /// Most stacks in one observation.
 pub const USER_STACK_PIECE: usize = 32;

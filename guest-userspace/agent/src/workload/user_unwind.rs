@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use unwindlab_abi::Observation;
-use unwindlab_abi::user_stack::{USER_STACK_PIECE, UserStack};
+use unwindlab_abi::user_stack::{USER_STACK_FRAMES, USER_STACK_PIECE, UserStack};
 use unwindlab_unwinder::{Frame, Stack};
 
 use super::{WorkloadError, failed, repeat};
@@ -21,8 +21,6 @@ const BOTH: u64 = 1;
 const SIGNAL: c_int = 40;
 /// Signals that a thread has room for.
 const ROOM: usize = 512;
-/// Frames of a stack that it has room for: more than the scenarios' chains have.
-const FRAMES: usize = 24;
 const WAYS: [Way; 3] = [Way::FramePointers, Way::Dwarf, Way::Semantic];
 
 /// One signal.
@@ -30,7 +28,7 @@ const WAYS: [Way; 3] = [Way::FramePointers, Way::Dwarf, Way::Semantic];
 struct Taken {
     cookie: u64,
     lost: c_int,
-    found: [([Frame; FRAMES], usize); 3],
+    found: [([Frame; USER_STACK_FRAMES], usize); 3],
 }
 
 /// Where the handler of a thread writes.
@@ -85,7 +83,7 @@ pub(super) fn run(
     let empty = Taken {
         cookie: 0,
         lost: 0,
-        found: [([Frame::Native(0); FRAMES], 0); 3],
+        found: [([Frame::Native(0); USER_STACK_FRAMES], 0); 3],
     };
     let book = Book {
         unwinders,

@@ -32,14 +32,16 @@ pub(crate) fn has_no_room(trace: &Trace, event: &Event) -> bool {
 }
 
 /// Whether the chain of a sample ends with the deferred marker, which is the last context entry
-/// that the kernel allows.
+/// that the kernel allows. An event that does not defer has no marker.
 pub(crate) fn is_cut(trace: &Trace, event: &Event) -> bool {
     let EventKind::Sample(sample) = &event.kind else {
         return false;
     };
     let chain = sample.chain.as_deref().unwrap_or_default();
     let marker = chain.iter().position(|ip| *ip == CONTEXT_USER_DEFERRED);
-    marker.is_some_and(|at| at + 1 == chain.len()) && has_no_room(trace, event)
+    marker.is_some_and(|at| at + 1 == chain.len())
+        && spec(trace, event).is_some_and(|it| it.defer_callchain)
+        && has_no_room(trace, event)
 }
 
 /// Samples whose chains have no room for a cookie. There may be one for each answer, so only the earliest
@@ -101,6 +103,11 @@ impl Facts<'_> {
             };
             exchange.birth_is_hidden = !hidden.is_empty() && exchange.requests.iter().any(of);
         }
+    }
+
+    /// Whether the limit of contexts cut the cookie of any sample off.
+    pub fn chains_are_cut(&self) -> bool {
+        !self.cut.of_all.is_empty()
     }
 
     /// Whether a request whose cookie the limit of contexts cut off may have asked for an answer:

@@ -1,5 +1,7 @@
 //! N6: two walks of one cookie agree.
 
+use unwindlab_abi::user_stack::USER_STACK_FRAMES;
+
 use super::stacks;
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, difference};
@@ -17,8 +19,11 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             continue;
         };
         let kernels = &answer.chain.ips;
-        if *kernels == stack.by_frame_pointers {
-            tally.holds();
+        if stack.by_frame_pointers == kernels.get(..USER_STACK_FRAMES).unwrap_or(kernels) {
+            match kernels.len() > USER_STACK_FRAMES {
+                true => tally.undecided("a stack of more frames than the handler has room for"),
+                false => tally.holds(),
+            }
             continue;
         }
         tally.violated(

@@ -11,6 +11,9 @@ use crate::invariant::evidence::Evidence;
 /// N7. A signal that asks for a stack carries the cookie of a request of the thread that gets it, comes once for a
 /// cookie, and to no thread that has not opted in.
 ///
+/// perf asks for the cookie before it finds room for the sample, so where records were lost (XA) a sample with it may have been
+/// one of them. Where `perf_event_max_contexts_per_stack` cuts cookies off, which one a request got is not known: undecided.
+///
 /// Evidence is such a signal. Cookies that a thread was told as lost are counted.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
@@ -25,7 +28,19 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             threads.iter().any(|it| it.thread == stack.thread)
         });
         let wrong = match request {
-            None => "which no sample carries",
+            None => {
+                if let Some(why) = facts.losses.between(None, None) {
+                    tally.excuse(format!("cookie {:#x}: {why}", stack.cookie));
+                    continue;
+                }
+                if facts.chains_are_cut() {
+                    tally.undecided(
+                        "the limit of contexts may have cut the cookie of its sample off",
+                    );
+                    continue;
+                }
+                "which no sample carries"
+            }
             Some(_) if !is_own => "which is another task's",
             Some(_) if !seen.insert(stack.cookie) => "for the second time",
             Some(_) => {
@@ -71,7 +86,8 @@ mod tests {
 
     use crate::invariant::Check;
     use crate::invariant::program::testkit::{C, CHAIN, stack, trace};
-    use crate::invariant::testkit::{Kit, check};
+    use crate::invariant::testkit::{Kit, SOMEWHERE, check};
+    use crate::trace::model::{CONTEXT_KERNEL, CONTEXT_USER_DEFERRED};
 
     fn judged(stacks: Vec<UserStack>) -> Check {
         check("N7", &trace(stacks))
@@ -92,6 +108,35 @@ mod tests {
                 judged(vec![stack(cookie, &CHAIN)]),
                 Check::Violated(_)
             ));
+        }
+    }
+
+    /// perf asks for the cookie before it finds room for the sample, and in its chain.
+    #[test]
+    fn a_cookie_whose_sample_may_be_lost_or_cut_does_not_violate_it() {
+        let unseen = || trace(vec![stack(C + 2, &CHAIN)]);
+        assert!(matches!(check("N7", &unseen()), Check::Violated(_)));
+        let mut kit = Kit::new(1);
+        kit.lost(0, 1);
+        let mut lost = kit.trace();
+        lost.observations = unseen().observations;
+        let mut kit = Kit::new(1);
+        kit.sample(
+            0,
+            1001,
+            1,
+            vec![CONTEXT_KERNEL, SOMEWHERE, CONTEXT_USER_DEFERRED],
+        );
+        let mut cut = kit.trace();
+        cut.observations = unseen().observations;
+        let limit = ("perf_event_max_contexts_per_stack", "2");
+        cut.sysctls.push((limit.0.to_owned(), limit.1.to_owned()));
+        for trace in [lost, cut] {
+            let found = check("N7", &trace);
+            assert!(
+                matches!(found, Check::NotExercised { .. } | Check::Holds { .. }),
+                "{found:?}"
+            );
         }
     }
 

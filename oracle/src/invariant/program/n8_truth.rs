@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use unwindlab_abi::message::ExpectedStack;
-use unwindlab_abi::user_stack::{UserFrame, UserStack};
+use unwindlab_abi::user_stack::{USER_STACK_FRAMES, UserFrame, UserStack};
 
 use super::semantic::{names, semantic};
 use super::stacks;
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, Facts, difference};
+use crate::invariant::evidence::{Evidence, difference};
 use crate::invariant::sframe::known::{Place, known};
 use crate::trace::Trace;
 
@@ -17,8 +17,9 @@ use crate::trace::Trace;
 /// frame pointers, and those of a leaf with its frame. The semantic stack is the same, with the functions that the interpreter
 /// executes, innermost first, in place of the interpreter's own frame.
 ///
-/// Evidence is a stack at such an instruction. Where a thread was asked in a system call, the instruction must be
-/// of its leaf.
+/// Evidence is a stack at such an instruction, of no more frames than the handler has room for. Of a thread that was asked in
+/// a system call, it is known where the injector saw it in its leaf, and the sample's chain shows a call that leaves the
+/// user registers alone.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let mut shown = None;
@@ -28,10 +29,13 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             continue;
         };
         let semantic = semantic(trace, &truth);
-        let wrong = if stack.by_dwarf != truth {
+        let wrong = if stack.by_dwarf != truth.get(..USER_STACK_FRAMES).unwrap_or(&truth) {
             difference(&stack.by_dwarf, &truth)
-        } else if stack.semantic != semantic {
+        } else if stack.semantic != semantic.get(..USER_STACK_FRAMES).unwrap_or(&semantic) {
             format!("shown as {}", names(trace, &stack.semantic))
+        } else if truth.len() > USER_STACK_FRAMES {
+            tally.undecided("a stack of more frames than the handler has room for");
+            continue;
         } else {
             tally.holds();
             let is_mixed = semantic
@@ -60,14 +64,15 @@ fn truths<'t>(evidence: &Evidence<'t>) -> Vec<(&'t UserStack, Option<Vec<u64>>)>
     let everywhere: BTreeMap<u64, Vec<u64>> = places.collect();
     let truth = |stack: &UserStack| match everywhere.get(&stack.cookie) {
         Some(truth) => Some(truth.clone()),
-        None => in_leaf(facts, stack),
+        None => in_leaf(evidence, stack),
     };
     let stacks = stacks(evidence.trace());
     stacks.map(|stack| (stack, truth(stack))).collect()
 }
 
 /// The stack of a thread that was asked in its leaf.
-fn in_leaf(facts: &Facts<'_>, stack: &UserStack) -> Option<Vec<u64>> {
+fn in_leaf(evidence: &Evidence<'_>, stack: &UserStack) -> Option<Vec<u64>> {
+    let facts = evidence.facts();
     let exchange = facts.exchanges.get(&stack.cookie)?;
     let request = exchange.requests.first()?;
     let threads = facts.threads(request.event);
@@ -76,8 +81,12 @@ fn in_leaf(facts: &Facts<'_>, stack: &UserStack) -> Option<Vec<u64>> {
     let leaf = expected.leaf_start..expected.leaf_end;
     let ip = match facts.entry_ip(exchange) {
         Some((ip, _)) => leaf.contains(&ip).then_some(ip)?,
-        // It made the system call in its leaf, and in no other place.
-        None => expected.syscall_return,
+        // The injector knows that it was in its leaf; another call may replace the registers.
+        None => {
+            let of_thread = facts.injection(request.event)?.thread == Some(thread.thread);
+            let in_leaf = of_thread && evidence.registers_kept(request.event);
+            Some(expected.syscall_return).filter(|&it| in_leaf && it != 0)?
+        }
     };
     Some(
         std::iter::once(ip)
@@ -136,17 +145,89 @@ impl fmt::Display for OwnStacks {
 
 #[cfg(test)]
 mod tests {
+    use unwindlab_abi::Observation;
     use unwindlab_abi::message::UserSymbol;
     use unwindlab_abi::user_stack::UserFrame::{self, Interpreted, Native};
 
     use crate::invariant::Check;
     use crate::invariant::program::testkit::{C, CHAIN, stack, trace};
-    use crate::invariant::testkit::check;
+    use crate::invariant::testkit::{Hit, Kit, SOMEWHERE, check, check_in, kernel};
+    use crate::trace::EventKind;
 
     #[test]
     fn the_stack_by_construction_holds() {
         let found = check("N8", &trace(vec![stack(C, &CHAIN)]));
         assert!(matches!(found, Check::Holds { evidence: 1, .. }));
+    }
+
+    /// A right program shows another instruction than that behind the leaf's system call.
+    #[test]
+    fn where_the_thread_was_asked_must_be_known() {
+        let chain = |frame0: u64| [frame0, 0x2000, 0x2000, 0x3000];
+        let asked = |hit: Option<Hit>, function: &str, found: u64| {
+            let mut kit = Kit::new(1);
+            kit.thread(0, 1001);
+            match hit {
+                Some(hit) => kit.inject(0, 1001, C, hit),
+                None => kit.nmi(0, 1001, C),
+            };
+            let mut trace = kit.trace();
+            trace.observations = vec![Observation::UserStacks(vec![stack(C, &chain(found))])];
+            check_in("N8", &trace, function)
+        };
+        let hit = || kernel(SOMEWHERE).iteration(0, 1);
+        let call = "__x64_sys_getppid";
+        let found = asked(Some(hit()), call, 0x1080);
+        assert!(
+            matches!(found, Check::Holds { evidence: 1, .. }),
+            "{found:?}"
+        );
+        assert!(matches!(
+            asked(Some(hit()), call, 0x1084),
+            Check::Violated(_)
+        ));
+        // No injection is known, the call may replace the registers, it is not the thread's leaf.
+        for found in [
+            asked(None, call, 0x1084),
+            asked(Some(hit()), "__x64_sys_rt_sigreturn", 0x1084),
+            asked(Some(hit()), "do_syscall_64", 0x1084),
+            asked(Some(kernel(SOMEWHERE)), call, 0x1084),
+        ] {
+            assert!(
+                matches!(found, Check::NotExercised { undecided: 1, .. }),
+                "{found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn more_frames_than_the_handler_has_room_for_are_judged_as_far_as_they_go() {
+        let mut whole = vec![CHAIN[0]; 31];
+        whole[1..].fill(0x2000);
+        whole[30] = 0x3000;
+        let judged = |chain: &[u64]| {
+            let mut trace = trace(vec![stack(C, chain)]);
+            trace.threads[0].stack.callers = vec![(0x2000, 29), (0x3000, 1)];
+            for event in &mut trace.events {
+                if let EventKind::CallchainDeferred(answer) = &mut event.kind {
+                    (answer.nr, answer.ips) = (31, whole.clone());
+                }
+            }
+            ["N6", "N8"].map(|id| check(id, &trace))
+        };
+        for found in judged(&whole[..24]) {
+            assert!(
+                matches!(found, Check::NotExercised { undecided: 1, .. }),
+                "{found:?}"
+            );
+        }
+        let mut wrong = whole[..24].to_vec();
+        wrong[23] += 8;
+        for chain in [&whole[..23], &wrong] {
+            for found in judged(chain) {
+                assert!(matches!(found, Check::Violated(_)), "{found:?}");
+            }
+        }
     }
 
     #[test]
