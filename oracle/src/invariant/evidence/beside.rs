@@ -70,6 +70,8 @@ impl<'t> Beside<'t> {
 /// Whether a record of perf says what an event of an instance says.
 fn is_like(event: &TracefsEvent, perf: &Event) -> bool {
     match &event.kind {
+        // What another event of the instance made is that event's request, whatever cookie it got.
+        TracefsKind::Request { asker: Some(_), .. } => false,
         TracefsKind::Request { cookie, .. } => {
             perf.deferred_sample().is_some_and(|it| it.1 == *cookie)
         }

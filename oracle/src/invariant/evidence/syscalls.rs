@@ -90,6 +90,14 @@ impl Syscalls {
         })
     }
 
+    /// How many system calls of `task` begin between two records.
+    pub fn begun_between(&self, task: Task, first: &Event, second: &Event) -> usize {
+        let list = self.markers.get(&task).map_or(&[][..], Vec::as_slice);
+        let [from, to] = [first, second].map(|it| list.partition_point(|m| m.index <= it.index));
+        let between = list.get(from..to).unwrap_or_default().iter();
+        between.filter(|it| it.enter).count()
+    }
+
     /// Whether a system call is the one that the leaf of a thread's stack is known by. Some leaves
     /// make others before and after it, which return elsewhere.
     pub fn is_of_leaf(trace: &Trace, bracket: Bracket) -> bool {

@@ -5,7 +5,8 @@ use unwindlab_abi::plan::{EventSource, EventSpec};
 use super::image::fixture::Built;
 use super::*;
 use crate::invariant::testkit::lab::{C, LabKit, client};
-use crate::invariant::testkit::{Kit, spec, tracepoint, violated};
+use crate::invariant::testkit::{Kit, row, spec, tracepoint, violated};
+use crate::invariant::{Check, EntryCode, KernelText};
 use crate::trace::Trace;
 use crate::trace::model::{CONTEXT_KERNEL, CONTEXT_USER_DEFERRED};
 
@@ -22,18 +23,38 @@ fn at(function: &str, offset: u64) -> u64 {
     Built::at(function, offset)
 }
 
+/// The names of that kernel's functions: its stubs say that an interrupt made the entry.
+struct Stubs;
+
+impl KernelText for Stubs {
+    fn symbol(&self, address: u64) -> Option<(String, u64)> {
+        let kernel = Built::default();
+        let name = kernel.function(address)?;
+        let start = kernel.address(&name)?;
+        Some((name, address - start))
+    }
+
+    fn code(&self, _address: u64, _length: usize) -> Option<Vec<u8>> {
+        None
+    }
+}
+
 fn found(trace: &Trace, kernel: &Built) -> BTreeSet<Option<String>> {
     let mut trace = trace.clone();
     trace.release = "7.3.4-unwindlab".into();
     let list = Findings::embedded().expect("well-formed");
-    let evidence = Evidence::new(&trace);
-    let violations = ["C2", "M1", "M3", "S4"].into_iter();
-    let violations = violations.flat_map(|id| violated(id, &trace));
+    let code = EntryCode::new(Stubs);
+    let evidence = Evidence::new(&trace).knowing(&code);
+    let judged = ["C2", "M1", "M3", "S4"].map(|id| row(id).check(&evidence));
+    let violations = judged.into_iter().flat_map(|check| match check {
+        Check::Violated(list) => list,
+        _ => Vec::new(),
+    });
     let ids = violations.map(|it| list.match_finding(&it, &evidence, kernel));
     ids.map(|id| id.map(|id| id.to_string())).collect()
 }
 
-/// A request with this kernel chain is answered two system calls later.
+/// A request with this kernel chain is answered in the next system call.
 fn late(source: EventSource, chain: &[u64]) -> Trace {
     let mut kit = Kit::new(1);
     kit.thread(0, 1001);
@@ -45,10 +66,40 @@ fn late(source: EventSource, chain: &[u64]) -> Trace {
     kit.sys_exit(0, 1001);
     kit.sample(0, 1001, asker, chain_of(chain));
     kit.sys_enter(0, 1001);
-    kit.sys_exit(0, 1001);
-    kit.sys_enter(0, 1001);
     kit.deferred(0, 1001, C, &[0x40, 0x80]);
     kit.trace()
+}
+
+/// The same with so many system calls between.
+fn later(calls: usize) -> Trace {
+    let mut kit = Kit::new(1);
+    kit.thread(0, 1001);
+    let source = kprobe("switch_fpu_return", 0, false);
+    let asker = kit.open(EventSpec {
+        defer_callchain: true,
+        ..spec("asker", source)
+    });
+    let stub = at("asm_sysvec_apic_timer_interrupt", 5);
+    let chain = [at("switch_fpu_return", 0), at("irqentry_exit", 0x1a), stub];
+    kit.sys_enter(0, 1001);
+    kit.sys_exit(0, 1001);
+    kit.sample(0, 1001, asker, chain_of(&chain));
+    for _ in 0..calls {
+        kit.sys_enter(0, 1001);
+        kit.sys_exit(0, 1001);
+    }
+    kit.deferred(0, 1001, C, &[0x40, 0x80]);
+    kit.trace()
+}
+
+/// A kernel that sets the flag behind the exit work and then loses it.
+#[test]
+fn f011_is_an_answer_in_the_next_entry_and_no_later_one() {
+    let kernel = Built::default();
+    let f011 = BTreeSet::from([Some("F011".to_owned())]);
+    assert_eq!(found(&later(1), &kernel), f011);
+    assert_eq!(found(&later(2), &kernel), BTreeSet::from([None]));
+    assert_eq!(found(&later(3), &kernel), BTreeSet::from([None]));
 }
 
 fn chain_of(kernel: &[u64]) -> Vec<u64> {

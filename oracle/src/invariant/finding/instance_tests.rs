@@ -6,7 +6,7 @@ use crate::invariant::testkit::lab::{C, NEXT};
 use crate::invariant::testkit::tracefs::mirrored;
 use crate::invariant::testkit::{Kit, violated};
 use crate::trace::model::{CONTEXT_KERNEL, CONTEXT_USER_DEFERRED};
-use crate::trace::tracefs::{TracefsEvent, TracefsKind};
+use crate::trace::tracefs::{Asker, TracefsEvent, TracefsKind};
 
 const CALLED: [&str; 3] = ["C4", "C7", "M3"];
 
@@ -60,6 +60,20 @@ fn the_walk_for_cookie_0_is_one_for_perf_and_for_instances() {
     let told = found(&story(window(), false), &["C4", "C7", "M3", "M1"], |_| ());
     assert_eq!(told.len(), 12);
     assert!(told.iter().all(|it| it.0), "{told:?}");
+}
+
+/// perf's NMI asks in the window, and an instance asked before, at an event of its own: it was owed an answer.
+#[test]
+fn a_request_at_an_event_of_the_instance_is_not_perfs() {
+    let asker = Some(Asker::SyscallEnter);
+    let told = found(&story(window(), false), &["M1"], |it| {
+        if let TracefsKind::Request { asker: made, .. } = &mut it.kind {
+            *made = asker;
+        }
+    });
+    let of_instances: Vec<bool> = { told.iter() }.filter(|it| it.1).map(|it| it.0).collect();
+    assert!(!of_instances.is_empty());
+    assert!(of_instances.iter().all(|is_f001| !is_f001), "{told:?}");
 }
 
 #[test]

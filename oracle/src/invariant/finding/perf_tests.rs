@@ -97,8 +97,9 @@ fn f004_is_seen_behind_whichever_copy_of_the_exit_record_has_a_time() {
 
 #[test]
 fn f008_is_a_marker_at_the_limit_and_nothing_else() {
-    let cut = |limit: Option<&str>, tail: &[u64], kernel: &Built| {
+    let cut_of = |defers: bool, limit: Option<&str>, tail: &[u64], kernel: &Built| {
         let mut kit = Kit::new(1);
+        kit.spec("nmi", |it| it.defer_callchain = defers);
         let chain = [CONTEXT_KERNEL, SOMEWHERE].into_iter();
         kit.sample(0, 1001, 1, chain.chain(tail.iter().copied()).collect());
         let mut trace = kit.trace();
@@ -111,8 +112,11 @@ fn f008_is_a_marker_at_the_limit_and_nothing_else() {
         trace.sysctls.extend(set);
         found("A1", trace, kernel)
     };
+    let cut = |limit, tail: &[u64], kernel: &Built| cut_of(true, limit, tail, kernel);
     let marker = CONTEXT_USER_DEFERRED;
     let kernel = Built::default();
+    // An event that does not defer has no marker.
+    assert_eq!(cut_of(false, Some("2"), &[marker], &kernel), [None]);
     let f008 = Some("F008".to_owned());
     assert_eq!(cut(Some("2"), &[marker], &kernel), [f008]);
     // There was room for more.

@@ -86,7 +86,7 @@ struct LogPattern {
     context: Option<LabContext>,
     /// Whether the task is a worker.
     worker: Option<bool>,
-    /// Whether the client was called for the cookie later.
+    /// Whether the client was called for the cookie in the task's next entry.
     called: Option<bool>,
 }
 
@@ -148,6 +148,9 @@ struct EventPattern {
     /// Whether the chain of a sample is what chained uretprobes make of the stack of its thread, each of
     /// which is taken for a trampoline of its own.
     shifted: Option<bool>,
+    /// Whether a record may be of the entry that follows that of a request with its cookie, made as `behind` says.
+    #[serde(rename = "next-entry")]
+    next_entry: Option<bool>,
     /// Whether the chain of a sample ends with the deferred marker, and has as many context entries
     /// as `perf_event_max_contexts_per_stack` allows.
     cut: Option<bool>,
@@ -343,6 +346,9 @@ impl Signature {
                 () if event.cut == Some(true) && event.kind == Kind::PlainSample => return None,
                 () if event.task.is_none() && (carries || sampled) => "must name its task",
                 () if event.cookie.is_none() && carries => "must name its cookie",
+                () if event.next_entry.is_some() && !carries => {
+                    "is of no entry that a cookie tells"
+                }
                 () if event.cookie.is_some() && !carries => "has no cookie",
                 () if number => "has a number other than 0 for a cookie",
                 () if event.interrupted.is_some() && !sampled => "interrupts nothing",
@@ -460,7 +466,7 @@ impl Signature {
                 _ => false,
             };
             let overlaps = pattern.around.is_none_or(|it| it == around());
-            let called = |it: bool| it == is_called_later(trace, event);
+            let called = |it: bool| it == is_called_next(trace, event);
             let called = pattern.called.is_none_or(called);
             let meanwhile = |it: bool| it == is_cancelled_meanwhile(trace, event);
             let called = called && pattern.meanwhile.is_none_or(meanwhile);
@@ -490,15 +496,36 @@ impl Signature {
                     .cookie()
                     .is_some_and(|cookie| cookie != 0 && cookies.bind(name.clone(), cookie)),
             };
-            let stepped = |it: bool| it == uprobes::is_stepped(event, &all);
+            let stepped = |it: bool| it == uprobes::is_stepped(trace, event, &all);
             let as_built = |it: bool| it == uprobes::is_as_built(facts, event, &all);
             let shifted = |it: bool| it == uprobes::is_shifted(facts, event, &all);
+            let next_entry = |it: bool| it == is_of_next_entry(facts, event, kernel);
+            let cookie = cookie && pattern.next_entry.is_none_or(next_entry);
             let chain = pattern.stepped.is_none_or(stepped)
                 && pattern.as_built.is_none_or(as_built)
                 && pattern.shifted.is_none_or(shifted);
             task && cookie && chain && pattern.fits(facts, event, kernel)
         })
     }
+}
+
+/// How many requests before a record are looked at: a chain of entries may keep one cookie for long.
+const NEAR: usize = 64;
+
+/// Whether a record may be of the entry that follows that of a request with its cookie which was made behind the exit work.
+fn is_of_next_entry<K: Resolver + ?Sized>(
+    facts: &Facts<'_>,
+    event: &Event,
+    kernel: &Places<'_, K>,
+) -> bool {
+    let exchange = { event.cookie() }.and_then(|cookie| facts.exchanges.get(&cookie));
+    let requests = exchange.map_or(&[][..], |it| it.requests.as_slice());
+    let earlier = requests.partition_point(|it| it.event.index < event.index);
+    let mut near = { requests.get(..earlier).unwrap_or_default().iter().rev() }.take(NEAR);
+    near.any(|it| {
+        let behind = kernel.are_open() || behind::is_made_behind(facts.trace, it.event, kernel);
+        behind && facts.may_be_of_next_entry(it.event, event)
+    })
 }
 
 /// Whether a request and the cancellation of its client overlap.
@@ -517,11 +544,15 @@ fn is_cancelled_meanwhile(trace: &Trace, request: &LabEvent) -> bool {
     began && ended
 }
 
-/// Whether the client of a request was called for its cookie after it.
-fn is_called_later(trace: &Trace, request: &LabEvent) -> bool {
+/// Whether the client of a request was called for its cookie in the task's next entry.
+fn is_called_next(trace: &Trace, request: &LabEvent) -> bool {
     let events = trace.lab.iter().flat_map(|lab| &lab.events);
-    let mut later = events.filter(|it| it.slot > request.slot && it.task == request.task);
-    later.any(|it| {
+    let mut next = events.filter(|it| {
+        it.slot > request.slot
+            && it.task == request.task
+            && it.entry == request.entry.wrapping_add(1)
+    });
+    next.any(|it| {
         let called = matches!(it.kind, LabKind::Callback { .. });
         called && it.client == request.client && it.cookie() == request.cookie()
     })

@@ -28,35 +28,54 @@ fn found(invariant: &str, mut trace: Trace, kernel: &Built) -> Option<String> {
     found.map(|id| id.to_string())
 }
 
-/// A request at the leaf, beside a uretprobe, and these callers in the answer.
-fn pending(probed: bool, callers: &[u64]) -> Trace {
+/// Uretprobes on these functions.
+fn probe(kit: &mut Kit, probed: &[&str]) {
+    for symbol in probed {
+        let source = EventSource::Uprobe {
+            symbol: (*symbol).to_owned(),
+            offset: 0,
+            at_return: true,
+        };
+        kit.open(spec(symbol, source));
+    }
+}
+
+/// A request at the leaf, beside uretprobes, and these callers in the answer.
+fn pending(probed: &[&str], callers: &[u64]) -> Trace {
     let mut kit = Kit::new(1);
     kit.thread(0, 1001);
-    if probed {
-        kit.open(spec("probe", uprobe(true)));
-    }
+    probe(&mut kit, probed);
     kit.inject(0, 1001, C, user(0x1004));
     let chain: Vec<u64> = std::iter::once(0x1004).chain(callers.to_vec()).collect();
     kit.deferred(0, 1001, C, &chain);
-    kit.trace()
+    let mut trace = kit.trace();
+    trace.user_symbols = code();
+    trace
 }
 
 #[test]
 fn f009_is_a_trampoline_in_place_of_a_caller_and_nothing_else() {
-    let s1 = |probed, callers: &[u64]| found("S1", pending(probed, callers), &Built::default());
+    let s1 =
+        |probed: &[&str], callers: &[u64]| found("S1", pending(probed, callers), &Built::default());
     let f009 = Some("F009".to_owned());
-    assert_eq!(s1(true, &[TRAMPOLINE, 0x2000, 0x3000]), f009);
-    assert_eq!(s1(true, &[TRAMPOLINE, TRAMPOLINE, 0x3000]), f009);
-    // No uretprobe is open.
-    assert_eq!(s1(false, &[TRAMPOLINE, 0x2000, 0x3000]), None);
-    // Another address, two of them, and a chain that is too short.
-    assert_eq!(s1(true, &[TRAMPOLINE + 8, 0x2000, 0x3000]), None);
-    assert_eq!(s1(true, &[TRAMPOLINE, 0x8000_0000, 0x3000]), None);
-    assert_eq!(s1(true, &[TRAMPOLINE]), None);
+    let both = ["deep_leaf", "descend"];
+    assert_eq!(s1(&both[..1], &[TRAMPOLINE, 0x2000, 0x3000]), f009);
+    assert_eq!(s1(&both, &[TRAMPOLINE, TRAMPOLINE, 0x3000]), f009);
+    // No uretprobe is open, or only of another function.
+    assert_eq!(s1(&[], &[TRAMPOLINE, 0x2000, 0x3000]), None);
+    assert_eq!(s1(&both[1..], &[TRAMPOLINE, 0x2000, 0x3000]), None);
+    assert_eq!(s1(&both[..1], &[TRAMPOLINE, TRAMPOLINE, 0x3000]), None);
+    // Other addresses, two of them, and a chain that is too short.
+    for other in [TRAMPOLINE + 8, 0, 1 << 47, 0xffff_8000_0000_0000] {
+        assert_eq!(s1(&both, &[other, 0x2000, 0x3000]), None, "{other:#x}");
+    }
+    assert_eq!(s1(&both, &[0x2000, 0x2000, 0x3000].map(|_| 0x3000)), None);
+    assert_eq!(s1(&both, &[TRAMPOLINE, 0x8000_0000, 0x3000]), None);
+    assert_eq!(s1(&both, &[TRAMPOLINE]), None);
     // A kernel that knows the trampolines.
     let trampoline: &[u8] = &[0xe8, 0x29, 0x00, 0x00, 0x00];
     let fixed = Built(vec![("unwind_user", 5, trampoline)]);
-    let chain = pending(true, &[TRAMPOLINE, 0x2000, 0x3000]);
+    let chain = pending(&both[..1], &[TRAMPOLINE, 0x2000, 0x3000]);
     assert_eq!(found("S1", chain, &fixed), None);
 }
 
@@ -88,6 +107,9 @@ fn f010_is_what_a_uprobe_leaves_and_nothing_else() {
     assert_eq!(s5(&[0x1001, 0x2000, 0x3000]), f010);
     assert_eq!(s5(&[TRAMPOLINE + 0x80, 0x2000, 0x2000, 0x3000]), f010);
     assert_eq!(s5(&[TRAMPOLINE + 0xd, 0x2000, 0x2000, 0x3000]), f010);
+    // At 0, and not in user memory.
+    assert_eq!(s5(&[0, 0x2000, 0x2000, 0x3000]), None);
+    assert_eq!(s5(&[1 << 47, 0x2000, 0x2000, 0x3000]), None);
     // Elsewhere, without frame 0, with another caller, and without two.
     assert_eq!(s5(&[0x1010, 0x2000, 0x2000, 0x3000]), None);
     assert_eq!(s5(&[0x2000, 0x2000, 0x3000]), None);
@@ -108,14 +130,7 @@ const CALLS: u32 = 3;
 fn chained(probed: &[&str], twin_first: bool, twin: &[u64], answer: &[u64]) -> Trace {
     let mut kit = Kit::new(1);
     kit.deep_thread(0, 1001, CALLS);
-    for symbol in probed {
-        let source = EventSource::Uprobe {
-            symbol: (*symbol).to_owned(),
-            offset: 0,
-            at_return: true,
-        };
-        kit.open(spec(symbol, source));
-    }
+    probe(&mut kit, probed);
     let mut entry = spec("twin", tracepoint("raw_syscalls", "sys_enter"));
     entry.filter = Some("id == 110".into());
     let other = kit.open(entry.clone());
@@ -134,20 +149,24 @@ fn chained(probed: &[&str], twin_first: bool, twin: &[u64], answer: &[u64]) -> T
     kit.deferred(0, 1001, C, answer);
     let mut trace = kit.trace();
     trace.threads[0].stack.callers = vec![(0x2010, CALLS), (0x3010, 1)];
+    trace.user_symbols = code();
+    trace
+}
+
+fn code() -> Vec<UserSymbol> {
     let code = [
         ("deep_stub", 0xf00, 0xf05),
         ("deep_leaf", 0xff8, 0x1108),
-        ("descend", 0x2000, 0x2010),
-        ("root", 0x3000, 0x3020),
+        ("descend", 0x1ff0, 0x2010),
+        ("root", 0x2ff0, 0x3020),
     ];
-    trace.user_symbols = { code.into_iter() }
+    { code.into_iter() }
         .map(|(name, start, end)| UserSymbol {
             name: name.to_owned(),
             start,
             end,
         })
-        .collect();
-    trace
+        .collect()
 }
 
 /// The stack, and what is wrong with it where the stub's instance is taken for a caller's.

@@ -15,6 +15,8 @@ const LONGEST: u64 = 15;
 /// (`UPROBE_XOL_SLOT_BYTES`, include/linux/uprobes.h and arch/x86/include/asm/uprobes.h, 7.3).
 const SLOT: u64 = 128;
 const PAGE: u64 = 4096;
+/// The end of user memory (`TASK_SIZE_MAX` with four levels of page tables, arch/x86/include/asm/page_64.h).
+const USER_END: u64 = 1 << 47;
 /// The symbol of a function that ends in a jump to another one, and that other one, which nothing else calls.
 const TAIL_CALL: (&str, &str) = ("deep_stub", "deep_leaf");
 
@@ -24,21 +26,10 @@ pub(super) fn is_of_uprobe(trace: &Trace, event: &Event) -> bool {
 }
 
 /// Whether a record 22 differs from the stack of its thread by the address of a trampoline alone: the
-/// start of a page, where return addresses are, while a uretprobe is open.
+/// start of a page, in place of return addresses of functions whose uretprobes are open.
 pub(super) fn has_trampolines(facts: &Facts<'_>, event: &Event) -> bool {
-    let specs = { facts.trace.tracing.iter() }.flat_map(|it| &it.events);
-    let mut sources = specs.map(|spec| &spec.source);
-    let returns = |it: &EventSource| {
-        matches!(
-            it,
-            EventSource::Uprobe {
-                at_return: true,
-                ..
-            }
-        )
-    };
     let answer = { facts.answers.iter() }.find(|it| it.event.index == event.index);
-    let (true, Some(answer)) = (sources.any(returns), answer) else {
+    let (Some(probed), Some(answer)) = (probed(facts.trace), answer) else {
         return false;
     };
     let ips = &answer.chain.ips;
@@ -46,23 +37,34 @@ pub(super) fn has_trampolines(facts: &Facts<'_>, event: &Event) -> bool {
         return false;
     };
     let only_those = |wanted: Vec<u64>| {
-        let pairs = ips.iter().zip(&wanted);
-        let mut others = pairs
-            .filter(|(found, wanted)| found != wanted)
-            .map(|it| it.0);
-        let Some(&first) = others.next() else {
+        let is_pending = |callee: &u64| probed.iter().any(|code| code.contains(callee));
+        let pending: Vec<bool> = callees(&wanted).map(|it| is_pending(&it)).collect();
+        // Frame 0 is no return address.
+        let pending = once(false).chain(pending);
+        let frames = ips.iter().zip(&wanted).zip(pending);
+        let mut others = frames.filter(|((found, wanted), _)| found != wanted);
+        let Some(((&first, _), true)) = others.next() else {
             return false;
         };
-        wanted.len() == ips.len() && first % PAGE == 0 && others.all(|other| *other == first)
+        wanted.len() == ips.len()
+            && first % PAGE == 0
+            && is_of_kernel(facts.trace, first)
+            && others.all(|((other, _), pending)| *other == first && pending)
     };
     let stacks = facts.stacks_at_leaf(answer);
     { stacks.iter() }.any(|stack| only_those(expected(stack, frame0).collect()))
 }
 
+/// Of each frame of a chain, an address in the function to which it belongs: a return address may be behind its end.
+fn callees(chain: &[u64]) -> impl Iterator<Item = u64> {
+    let frames = chain.iter().enumerate();
+    frames.map(|(frame, ip)| ip.saturating_sub(u64::from(frame > 0)))
+}
+
 /// Whether a record 22 shows the task as a uprobe left it for user mode, and not as the twin of its
 /// request saw it: frame 0 is a slot, the trampoline, or the next instruction, and the immediate
 /// caller may be missing. All other frames are the twin's.
-pub(super) fn is_stepped(event: &Event, all: &[&Event]) -> bool {
+pub(super) fn is_stepped(trace: &Trace, event: &Event, all: &[&Event]) -> bool {
     let mut inline = all.iter().filter_map(|it| match &it.kind {
         EventKind::Sample(sample) if sample.is_inline() => Some(sample),
         _ => None,
@@ -79,10 +81,17 @@ pub(super) fn is_stepped(event: &Event, all: &[&Event]) -> bool {
     let same = callers == wanted;
     let lacks_caller = wanted.get(1..) == Some(callers);
     let next = (1..=LONGEST).any(|n| probed.checked_add(n) == Some(*frame0));
-    let elsewhere = frame0 / PAGE != probed / PAGE;
+    let elsewhere = frame0 / PAGE != probed / PAGE && is_of_kernel(trace, *frame0);
     let slot = elsewhere && frame0 % SLOT == 0 && !wanted.contains(frame0);
     let trampoline = elsewhere && frame0 % PAGE < SLOT;
     (next || slot) && (same || lacks_caller) || trampoline && same
+}
+
+/// Whether a user address can be of the page in which the kernel executes probed instructions: it is in none of the program's
+/// functions, nor in the page at address 0, which nothing maps.
+fn is_of_kernel(trace: &Trace, ip: u64) -> bool {
+    let mut functions = trace.user_symbols.iter();
+    (PAGE..USER_END).contains(&ip) && !functions.any(|it| (it.start..it.end).contains(&ip))
 }
 
 /// Whether the user chain of an event, inline or deferred, is the stack of its thread. `all` are the events of
@@ -108,10 +117,8 @@ pub(super) fn is_shifted(facts: &Facts<'_>, event: &Event, all: &[&Event]) -> bo
 /// pending, innermost first. `None` where it is not known which are.
 fn taken_one_by_one(trace: &Trace, stack: &[u64]) -> Option<Vec<u64>> {
     let probed = probed(trace)?;
-    // A return address may be behind the end of the function to which it belongs.
-    let callees = stack.iter().enumerate();
-    let callees = callees.map(|(frame, ip)| ip.saturating_sub(u64::from(frame > 0)));
-    let frames = callees.zip(stack.iter().skip(1)).map(|(callee, address)| {
+    let frames = callees(stack).zip(stack.iter().skip(1));
+    let frames = frames.map(|(callee, address)| {
         let pending = probed.iter().filter(|code| code.contains(&callee));
         (pending.count(), *address)
     });

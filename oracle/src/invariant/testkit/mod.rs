@@ -58,7 +58,7 @@ pub fn check_in(id: &str, trace: &Trace, function: &str) -> Check {
 }
 
 #[track_caller]
-fn row(id: &str) -> &'static Invariant {
+pub fn row(id: &str) -> &'static Invariant {
     { INVARIANTS.iter() }
         .find(|it| it.id == id)
         .expect("its row")

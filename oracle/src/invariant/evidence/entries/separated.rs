@@ -211,10 +211,29 @@ impl<'t> Facts<'t> {
         let kept_back = self.kept_back.get(&task);
         let kept_back = kept_back.is_some_and(|list| list.contains(&i));
         let own = i < j && (kept_back || self.may_be_late(task, first));
+        Some(usize::from(own) + self.nmi_returns(task, i, j)?)
+    }
+
+    /// How many of the returns behind number `i` and before number `j` NMIs that hit user mode made. `None` where NMIs
+    /// leave no samples.
+    fn nmi_returns(&self, task: Task, i: usize, j: usize) -> Option<usize> {
         let list = self.free.get(&task).map_or(&[][..], Vec::as_slice);
         let [from, to] = [i.saturating_add(1), j].map(|end| list.partition_point(|&it| it < end));
-        let others = to.saturating_sub(from);
-        self.nmis_are_sampled.then_some(usize::from(own) + others)
+        self.nmis_are_sampled.then(|| to.saturating_sub(from))
+    }
+
+    /// Whether the second record may be of the entry that follows that of the first: no second system call of the task begins
+    /// between them, and no second return to user mode was noted but those of NMIs that hit it.
+    pub fn may_be_of_next_entry(&self, first: &Event, second: &Event) -> bool {
+        let Some(task) = self.one_task(first, second) else {
+            return false;
+        };
+        let [i, j] = [first, second].map(|it| self.returns.before(it));
+        let returned = i.zip(j).and_then(|(i, j)| {
+            let others = self.nmi_returns(task, i, j)?;
+            Some(j.saturating_sub(i).saturating_sub(others))
+        });
+        self.syscalls.begun_between(task, first, second) <= 1 && returned.is_none_or(|it| it <= 1)
     }
 
     /// Whether a record may have been made where its own entry does not answer it any more.
