@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, difference};
+use crate::invariant::evidence::{EVENT_ROOM, Evidence, difference};
 use crate::trace::model::CONTEXT_MAX;
 use crate::trace::tracefs::TracefsKind;
 use crate::trace::{EventKind, LabKind, Trace};
@@ -17,13 +17,14 @@ struct Written<'t> {
 
 /// T2. The stacks that two clients wrote under one cookie have the same number of frames, and the same frames as
 /// far as both wrote them. The deferred unwinder hands one trace to all (`process_unwind_deferred`,
-/// kernel/unwind/deferred.c, 7.3). Evidence is a cookie with the stacks of two clients.
+/// kernel/unwind/deferred.c, 7.3). An instance writes all frames that an event has room for. Evidence is a cookie with the
+/// stacks of two clients, of a frame or more.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     if trace.tracefs.is_none() {
         return;
     }
-    for (cookie, written) in stacks(trace) {
+    for (cookie, written) in stacks(trace, tally) {
         let mut written = written.into_iter();
         let Some(first) = written.next() else {
             continue;
@@ -32,7 +33,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             let both = first.frames.len().min(other.frames.len());
             let [a, b] = [&first, &other].map(|it| it.frames.get(..both).unwrap_or_default());
             if a == b && first.nr == other.nr {
-                tally.holds();
+                match both {
+                    0 => tally.undecided("no frame was written"),
+                    _ => tally.holds(),
+                }
                 continue;
             }
             let what = match first.nr == other.nr {
@@ -48,8 +52,8 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
 }
 
 /// The stacks by cookie, perf's first.
-fn stacks(trace: &Trace) -> BTreeMap<u64, Vec<Written<'_>>> {
-    let mut stacks: BTreeMap<u64, Vec<Written<'_>>> = BTreeMap::new();
+fn stacks<'t>(trace: &'t Trace, tally: &mut Tally) -> BTreeMap<u64, Vec<Written<'t>>> {
+    let mut stacks: BTreeMap<u64, Vec<Written<'t>>> = BTreeMap::new();
     for event in &trace.events {
         let EventKind::CallchainDeferred(chain) = &event.kind else {
             continue;
@@ -69,6 +73,13 @@ fn stacks(trace: &Trace) -> BTreeMap<u64, Vec<Written<'_>>> {
             continue;
         };
         let name = tracefs.clients.get(event.client).map_or("?", |it| &it.name);
+        if frames.len() < EVENT_ROOM && *nr > frames.len() as u64 {
+            tally.violated_elsewhere(format!(
+                "the stack of cookie {cookie:#x} of instance {name} has {} of {nr} frames, with room for more",
+                frames.len()
+            ));
+            continue;
+        }
         stacks.entry(*cookie).or_default().push(Written {
             client: format!("instance {name}"),
             nr: *nr,

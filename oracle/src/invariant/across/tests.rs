@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::invariant::testkit::entry_text::EntryText;
 use crate::invariant::testkit::model_kernel::{Bug, Model};
 use crate::invariant::testkit::tracefs::mirrored;
-use crate::invariant::testkit::{Kit, check};
+use crate::invariant::testkit::{Kit, check, user};
 use crate::invariant::{Check, EntryCode, Evidence, INVARIANTS};
 use crate::trace::Trace;
 use crate::trace::tracefs::{TracefsEvent, TracefsKind};
@@ -264,16 +264,106 @@ fn t2_the_stacks_of_one_client_do_not_exercise_it() {
     assert!(!judge(&trace).1.contains("T2"));
 }
 
+/// An NMI into the leaf of a deep stack, with what perf and instance a write of it; and perf's D dropped where it is no client.
+fn deep(
+    perf: bool,
+    change: impl Fn(&mut u64, &mut Vec<u64>),
+) -> (Vec<(&'static str, String)>, bool) {
+    let mut kit = Kit::new(1);
+    kit.deep_thread(0, 1001, 600);
+    let mut chain = vec![0x2000; 510];
+    chain[0] = 0x1004;
+    kit.inject(0, 1001, C, user(0x1004));
+    kit.deferred(0, 1001, C, &chain);
+    let mut trace = mirrored(kit.trace());
+    trace
+        .events
+        .retain(|it| perf || it.deferred_chain().is_none());
+    let tracefs = trace.tracefs.as_mut().unwrap();
+    tracefs.events.retain(|it| it.client == 0);
+    for event in &mut tracefs.events {
+        if let TracefsKind::Stack { nr, frames, .. } = &mut event.kind {
+            change(nr, frames);
+        }
+    }
+    let (fallen, held) = judge(&trace);
+    (fallen, held.contains("T2"))
+}
+
+/// An event has room for some 500 frames.
 #[test]
 fn a_stack_that_is_cut_is_the_same_as_far_as_it_goes() {
-    let fallen = change(|events| {
-        for event in events.iter_mut().filter(|it| of_a(it, true)) {
-            if let TracefsKind::Stack { frames, .. } = &mut event.kind {
-                frames.pop();
-            }
+    for room in [510, 500, 480] {
+        let (fallen, held) = deep(true, |_, frames| frames.truncate(room));
+        assert!(
+            fallen.iter().all(|it| !["T2", "S1"].contains(&it.0)),
+            "{fallen:#?}"
+        );
+        assert!(held);
+    }
+}
+
+/// `tracefs-cuts-last-frame`, where the number is right or is not, and instances are alone or beside perf.
+#[test]
+fn a_stack_that_is_cut_though_there_is_room_falls() {
+    for perf in [true, false] {
+        for of in [479, 12, 0] {
+            let (fallen, held) = deep(perf, |_, frames| frames.truncate(of));
+            assert!(falls(&fallen, "S1") || of == 0, "{fallen:#?}");
+            assert!(fallen.iter().any(|it| it.0 == "T2"), "{fallen:#?}");
+            assert!(!held);
         }
-    });
-    assert!(fallen.iter().all(|it| it.0 != "T2"), "{fallen:#?}");
+        let (fallen, _) = deep(perf, |nr, frames| {
+            frames.pop();
+            *nr -= 1;
+        });
+        assert!(falls(&fallen, "S1"), "{fallen:#?}");
+    }
+}
+
+/// No frame of it is compared with a marker's.
+#[test]
+fn another_stack_of_an_instance_falls_where_perf_has_none() {
+    let (fallen, _) = deep(false, |_, frames| frames.truncate(500));
+    assert!(fallen.iter().all(|it| it.0 != "S1"), "{fallen:#?}");
+    for at in [1, 499] {
+        let (fallen, _) = deep(false, |_, frames| {
+            frames.truncate(500);
+            frames[at] += 8;
+        });
+        assert!(falls(&fallen, "S1"), "{at}: {fallen:#?}");
+    }
+}
+
+#[test]
+fn an_empty_stack_of_an_instance_at_exit_falls() {
+    let mut kit = Kit::new(1);
+    kit.nmi(0, 1001, C);
+    kit.exit(0, 1001);
+    kit.deferred(0, 1001, C, &[0x40, 0x80]);
+    let right = mirrored(kit.trace());
+    assert!(!falls(&judge(&right).0, "X1"));
+    let mut empty = right;
+    for event in &mut empty.tracefs.as_mut().unwrap().events {
+        if let TracefsKind::Stack { nr, frames, .. } = &mut event.kind {
+            *nr = 0;
+            frames.clear();
+        }
+    }
+    assert!(falls(&judge(&empty).0, "X1"));
+}
+
+#[test]
+fn t2_two_stacks_without_a_frame_do_not_exercise_it() {
+    let mut trace = mirrored(two_entries());
+    trace.events.retain(|it| it.deferred_chain().is_none());
+    for event in &mut trace.tracefs.as_mut().unwrap().events {
+        if let TracefsKind::Stack { nr, frames, .. } = &mut event.kind {
+            *nr = 0;
+            frames.clear();
+        }
+    }
+    assert!(!judge(&trace).1.contains("T2"));
 }
 
 #[test]

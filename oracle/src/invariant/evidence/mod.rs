@@ -61,7 +61,9 @@ pub(super) use role::{
     Role, announced_spec, asks_of_cpu, asks_of_process, has_side_band_bit, kernel_limit, receivers,
     role, spec, spec_number, spec_role,
 };
-pub(super) use stacks::{at_leaf, difference, expected, flaw};
+pub(super) use stacks::{
+    EVENT_ROOM, at_leaf, described_by_sections, difference, expected, flaw, flaw_of, in_part,
+};
 pub(super) use syscalls::Syscalls;
 pub(super) use tasks::Task;
 pub(crate) use views::INSTANCE;

@@ -1,12 +1,13 @@
 //! The user stacks that are known by construction.
 
+use unwindlab_abi::Observation;
 use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce};
 
 use super::Evidence;
 use super::facts::{Answer, Facts};
 use crate::invariant::limit::step;
-use crate::trace::Event;
-use crate::trace::model::MAX_DEFERRED_FRAMES;
+use crate::trace::model::{CallchainDeferred, MAX_DEFERRED_FRAMES};
+use crate::trace::{Event, Trace};
 
 /// Whether `ip` is in the part of the leaf in which the whole stack stands.
 pub(crate) fn at_leaf(stack: &ExpectedStack, ip: u64) -> bool {
@@ -31,6 +32,46 @@ pub(crate) fn flaw(ips: &[u64], stack: &ExpectedStack, frame0: u64) -> Option<St
     }
     let wanted: Vec<u64> = expected(stack, frame0).collect();
     Some(difference(ips, &wanted))
+}
+
+/// As many frames as an event of an instance has room for with any sub-buffer, which is a page or more
+/// (`ring_buffer_max_event_size()`, kernel/trace/ring_buffer.c).
+pub(crate) const EVENT_ROOM: usize = 480;
+
+/// The same of a record that may have been written in part, which an instance does where its sub-buffer has no room for all
+/// frames: how many there were must be right, too.
+pub(crate) fn flaw_of(
+    chain: &CallchainDeferred,
+    stack: &ExpectedStack,
+    frame0: u64,
+) -> Option<String> {
+    let ips = chain.ips.as_slice();
+    if !in_part(chain) {
+        return flaw(ips, stack, frame0);
+    }
+    if ips.len() < EVENT_ROOM {
+        let what = format!("{} of {} frames, with room for more", ips.len(), chain.nr);
+        return Some(what);
+    }
+    let wanted: Vec<u64> = expected(stack, frame0).collect();
+    if !wanted.starts_with(ips) {
+        return Some(difference(ips, &wanted));
+    }
+    let right = wanted.len() as u64 == chain.nr;
+    (!right).then(|| format!("{} frames, not {}", chain.nr, wanted.len()))
+}
+
+/// Whether a record has fewer frames than the unwinder found, by its own number.
+pub(crate) fn in_part(chain: &CallchainDeferred) -> bool {
+    chain.nr > chain.ips.len() as u64
+}
+
+/// Whether SFrame sections describe code that a chain shows, as far as is known: a kernel that reads them shows what frame
+/// pointers do not lead to.
+pub(crate) fn described_by_sections(trace: &Trace, chain: &[u64]) -> bool {
+    let mut seen = trace.observations.iter();
+    chain.iter().any(|&ip| trace.program.covers(ip))
+        || seen.any(|it| matches!(it, Observation::SframeAsks(_)))
 }
 
 /// The first place in which two chains differ, in words.

@@ -15,7 +15,7 @@ use unwindlab_abi::message::EventAnnounce;
 use unwindlab_abi::plan::{EventSource, EventSpec};
 
 use super::returns::Returns;
-use crate::trace::model::{CONTEXT_USER, CONTEXT_USER_DEFERRED, CallchainDeferred, Sample};
+use crate::trace::model::{CONTEXT_USER_DEFERRED, CallchainDeferred, Sample};
 use crate::trace::tracefs::{TracefsClient, TracefsEvent, TracefsKind};
 use crate::trace::{Event, EventKind, Trace};
 
@@ -296,13 +296,11 @@ impl<'t> Places<'t> {
                 asker: *asker,
                 ..Sample::default()
             }),
-            TracefsKind::Stack { cookie, frames, .. } => {
+            TracefsKind::Stack { cookie, nr, frames } => {
                 EventKind::CallchainDeferred(CallchainDeferred {
                     cookie: *cookie,
-                    nr: frames.len() as u64 + 1,
-                    ips: std::iter::once(CONTEXT_USER)
-                        .chain(frames.iter().copied())
-                        .collect(),
+                    nr: *nr,
+                    ips: frames.clone(),
                 })
             }
             TracefsKind::MayEnd | TracefsKind::Cleared | TracefsKind::Other { .. } => return None,

@@ -64,6 +64,10 @@ fn judge(
     tally: &mut Tally,
 ) {
     let Some(&frame0) = frames.first() else {
+        if !event.flags.exiting {
+            let message = format!("{} of {} got no frame", callback(event), task(event));
+            tally.violated_in_log(message, [event.slot], None);
+        }
         return;
     };
     let mut wrong = None;
@@ -78,12 +82,17 @@ fn judge(
         }
     }
     if let Some(wrong) = wrong {
-        let client = event
-            .client
-            .map_or_else(String::new, |c| format!("client {c}, "));
-        let message = format!("{client}{}: {wrong}", task(event));
+        let message = format!("{}, {}: {wrong}", callback(event), task(event));
         tally.violated_in_log(message, [event.slot], None);
     }
+}
+
+/// Who was called.
+fn callback(event: &LabEvent) -> String {
+    { event.client }.map_or_else(
+        || "a client".to_owned(),
+        |client| format!("client {client}"),
+    )
 }
 
 /// S3: all callbacks of a cookie get the same frames, and perf's record of it has them too.
@@ -100,7 +109,9 @@ pub fn identical(lab: &Lab<'_>, tally: &mut Tally) {
         if first.slot == event.slot {
             continue;
         }
-        if frames == wanted {
+        if frames == wanted && frames.is_empty() {
+            tally.undecided("two callbacks without a frame");
+        } else if frames == wanted {
             tally.holds();
         } else {
             let message = format!(
@@ -135,7 +146,9 @@ pub fn identical(lab: &Lab<'_>, tally: &mut Tally) {
 mod tests {
     use crate::invariant::Check;
     use crate::invariant::testkit::check;
-    use crate::invariant::testkit::lab::{C, LabKit, STACK, client, holds, undecided, violated};
+    use crate::invariant::testkit::lab::{
+        C, LabKit, STACK, client, holds, not_exercised, undecided, violated,
+    };
 
     #[test]
     fn s1_another_stack_than_the_one_built() {
@@ -143,6 +156,20 @@ mod tests {
         let wrong = [0x1010, 0x2000, 0x2008, 0x3000];
         let a = kit.call(1, client(0), C, &wrong);
         assert_eq!(violated("S1", &kit), [a]);
+    }
+
+    /// Both clients got nothing: they agree, and show no stack.
+    #[test]
+    fn s1_no_stack_at_all() {
+        let mut kit = LabKit::new();
+        let a = kit.call(1, client(0), C, &[]);
+        assert_eq!(violated("S1", &kit), [a]);
+        kit.call(1, client(1), C, &[]);
+        assert_eq!(undecided("S3", &kit), 1);
+        let mut dead = LabKit::new();
+        dead.with(|flags| flags.exiting = true);
+        dead.call(1, client(0), C, &[]);
+        not_exercised("S1", &dead);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use unwindlab_abi::message::ExpectedStack;
 
 use crate::invariant::Tally;
 use crate::invariant::evidence::{
-    Answer, Evidence, Exchange, Facts, Origin, Relation, Request, Syscalls, Task, at_leaf, flaw,
+    Answer, Evidence, Exchange, Facts, Origin, Relation, Request, Syscalls, Task, at_leaf, flaw_of,
 };
 use crate::trace::Event;
 
@@ -169,21 +169,29 @@ fn wrong(
     }
     let stacks = facts.stacks_at_leaf(answer);
     let (first, frame0) = (stacks.first()?, frame0?);
-    let differs = |stack: &ExpectedStack| flaw(&answer.chain.ips, stack, frame0);
-    let Some(stack) = stacks.iter().find(|stack| differs(stack).is_none()) else {
-        let what = differs(first)?;
-        let message = format!("the stack of cookie {cookie:#x} is not the thread's: {what}");
-        return Some((message, None));
-    };
-    let returns_to = stack.syscall_return;
-    if returns_to == 0 || returns_to == frame0 {
-        return None;
+    let differs = |stack: &ExpectedStack| flaw_of(answer.chain, stack, frame0);
+    let right = stacks.iter().find(|stack| differs(stack).is_none());
+    // Whatever the callers are.
+    let returns_to = right.unwrap_or(first).syscall_return;
+    if ![0, frame0].contains(&returns_to)
+        && let (Some(exchange), Some(task)) = (exchange, answer.task)
+        && let Some(in_syscall) = asked.in_leaf(facts, exchange, task)
+    {
+        let message = format!(
+            "frame 0 of cookie {cookie:#x} is {shown}, but its system call returns to {returns_to:#x}"
+        );
+        return Some((message, Some(in_syscall)));
     }
-    let in_syscall = asked.in_leaf(facts, exchange?, answer.task?)?;
-    let message = format!(
-        "frame 0 of cookie {cookie:#x} is {shown}, but its system call returns to {returns_to:#x}"
-    );
-    Some((message, Some(in_syscall)))
+    match right {
+        Some(_) => None,
+        None => Some((
+            format!(
+                "the stack of cookie {cookie:#x} is not the thread's: {}",
+                differs(first)?
+            ),
+            None,
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -239,6 +247,28 @@ mod tests {
             let asked = kit.nmi(0, 1001, C);
             let at = kit.deferred(0, 1001, C, bad);
             assert_eq!(violations("S1", &kit)[0].events, [asked, at]);
+        }
+    }
+
+    /// What is wrong with the callers may be known; a wrong frame 0 is news.
+    #[test]
+    fn a_wrong_frame_0_is_told_first() {
+        for callers in [
+            &[0x2000, 0x2000, 0x3000][..],
+            &[0x7fff_f000, 0x2000, 0x3000],
+        ] {
+            let mut kit = Kit::new(1);
+            kit.thread(0, 1001);
+            kit.sys_enter(0, 1001);
+            kit.nmi(0, 1001, C);
+            kit.sys_exit(0, 1001);
+            let chain: Vec<u64> = [0x1004]
+                .into_iter()
+                .chain(callers.iter().copied())
+                .collect();
+            kit.deferred(0, 1001, C, &chain);
+            let found = violations("S1", &kit);
+            assert!(found[0].message.contains("returns to 0x1080"), "{found:?}");
         }
     }
 

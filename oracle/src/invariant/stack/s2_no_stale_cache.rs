@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Answer, Evidence, Facts, Task, expected};
+use crate::invariant::evidence::{Answer, Evidence, Facts, Task, expected, in_part};
 
 /// S2. The unwinder keeps the frames of an entry in a cache of the task, which must not outlive the
 /// entry. Two D must differ where their stacks are known to differ:
@@ -11,7 +11,7 @@ use crate::invariant::evidence::{Answer, Evidence, Facts, Task, expected};
 /// * two consecutive D of one task whose entries are known to be made at different user instructions: frame 0
 ///   differs;
 /// * two consecutive D in a ring, of workload threads whose stacks differ by construction within
-///   510 frames.
+///   510 frames, or within those that an instance had room for.
 ///
 /// S1 judges whether each of the two is right; here they only need to differ.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
@@ -78,7 +78,12 @@ fn built_otherwise(facts: &Facts<'_>, a: &Answer<'_>, b: &Answer<'_>) -> bool {
         _ => None,
     };
     let stacks = stack(a).zip(stack(b));
-    stacks.is_some_and(|(x, y)| expected(x, 0).ne(expected(y, 0)))
+    let written = match in_part(a.chain) || in_part(b.chain) {
+        true => a.chain.ips.len().min(b.chain.ips.len()),
+        false => usize::MAX,
+    };
+    let shown = |stack| expected(stack, 0).take(written);
+    stacks.is_some_and(|(x, y)| shown(x).ne(shown(y)))
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use unwindlab_abi::plan::{EventSource, EventSpec};
 
 use crate::invariant::Tally;
 use crate::invariant::evidence::{
-    Answer, Evidence, Facts, Role, announced_spec, at_leaf, difference, kernel_limit, loses, spec,
-    spec_role,
+    Answer, Evidence, Facts, Role, announced_spec, at_leaf, described_by_sections, difference,
+    kernel_limit, loses, spec, spec_role,
 };
 use crate::invariant::user::registers::{registers, walk, walk_from_entry};
 use crate::trace::{Event, EventKind, Trace};
@@ -25,6 +25,8 @@ const CALLCHAIN: u64 = 1 << 5;
 /// * The task's registers changed in the entry (`rt_sigreturn`, `execve`). No source says which of
 ///   the two stacks is then due, so this is undecided at the leaf, too. So is a different frame 0 in a system call that is
 ///   not known: it may be one of these.
+///
+/// The twin does not read SFrame sections: where those describe code that it shows, another chain is undecided.
 ///
 /// Evidence is a pair with equal chains: two walkers that share no code. A difference violates it
 /// where the NMI hit user mode or the event is a uprobe's ("the user space stacktrace remains the same
@@ -64,9 +66,13 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             }
         };
         let replaced = may_be_replaced(evidence, deferred, now.first() == later.first());
-        if !wrong || replaced {
+        let described = || described_by_sections(evidence.trace(), now);
+        if !wrong || replaced || described() {
             tally.undecided(match later.starts_with(now) {
                 true if !replaced => why_shorter(evidence.trace(), twin),
+                _ if wrong && !replaced => {
+                    "sections describe the code, which the twin does not read"
+                }
                 _ => "a deferred chain that differs where the registers may have changed",
             });
             continue;
@@ -338,6 +344,20 @@ mod tests {
             };
             assert_eq!(found, evidence, "{name}");
         }
+    }
+
+    /// A kernel that reads them is right.
+    #[test]
+    fn another_chain_of_code_that_sections_describe_is_undecided() {
+        let right = [0x1080, 0x2000, 0x2000, 0x3000];
+        let mut trace = nmi(user(0x1080), &[0x1080, 0x3000], &right).trace();
+        assert!(matches!(check("S5", &trace), Check::Violated(_)));
+        trace.program.covered = vec![(0x1000, 0x1100)];
+        let found = check("S5", &trace);
+        assert!(
+            matches!(found, Check::NotExercised { undecided: 1, .. }),
+            "{found:?}"
+        );
     }
 
     /// Other registers have another instruction in frame 0, as a rule.

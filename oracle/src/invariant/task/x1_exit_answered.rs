@@ -1,7 +1,7 @@
 //! X1: an entry that ends in exit is answered before the mm goes, with a real stack.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Answer, Evidence, Exchange, Request, before, flaw};
+use crate::invariant::evidence::{Answer, Evidence, Exchange, Request, before, flaw_of};
 
 /// Functions that do not return: who is in one leaves no more for user mode (kernel/exit.c, 7.2).
 const NO_RETURN: [&str; 6] = [
@@ -41,7 +41,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         if let Some(&frame0) = answer.chain.ips.first() {
             let stacks = facts.stacks_at_leaf(answer);
             let mut stacks = stacks.into_iter();
-            if stacks.any(|stack| flaw(&answer.chain.ips, stack, frame0).is_none()) {
+            if stacks.any(|stack| flaw_of(answer.chain, stack, frame0).is_none()) {
                 tally.holds();
             } else {
                 tally.undecided("a stack at exit that is not known by construction");

@@ -3,7 +3,7 @@
 use unwindlab_abi::message::ExpectedStack;
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Facts, flaw};
+use crate::invariant::evidence::{Facts, flaw_of};
 
 /// Judges the answers of threads whose leaf has this name and whose frame 0 `stands` where all of
 /// the stack is; `over` says what was walked.
@@ -28,7 +28,7 @@ pub fn judge_at(
         if !stands(&thread.stack, frame0) {
             continue;
         }
-        let Some(flaw) = flaw(&answer.chain.ips, &thread.stack, frame0) else {
+        let Some(flaw) = flaw_of(answer.chain, &thread.stack, frame0) else {
             tally.holds();
             continue;
         };

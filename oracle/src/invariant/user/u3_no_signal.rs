@@ -3,7 +3,7 @@
 use unwindlab_abi::Observation;
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, at_leaf, flaw};
+use crate::invariant::evidence::{Evidence, at_leaf, flaw_of};
 
 /// U3. The walk reads the user stack with `get_user` (kernel/unwind/user.c, 7.2), whose faults the
 /// exception table handles: no SIGSEGV where there is no mapping or no permission, no SIGBUS where
@@ -31,7 +31,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             answer.event.tid == Some(thread.tid)
                 && answer.chain.ips.first().is_some_and(|&frame0| {
                     at_leaf(&thread.stack, frame0)
-                        && flaw(&answer.chain.ips, &thread.stack, frame0).is_none()
+                        && flaw_of(answer.chain, &thread.stack, frame0).is_none()
                 })
         });
         let walks: Vec<usize> = whole.map(|answer| answer.event.index).collect();

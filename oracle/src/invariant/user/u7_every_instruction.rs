@@ -1,8 +1,11 @@
 //! U7: the chain is what the frame pointers say, at every user instruction.
 
+use unwindlab_abi::plan::EventSource;
+
 use super::registers::{registers, walk};
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, difference};
+use crate::invariant::evidence::{Evidence, described_by_sections, difference};
+use crate::trace::Trace;
 
 /// U7. D shows what the unwinder must find with the registers and on the stack that the sample of
 /// its request holds (`PERF_SAMPLE_REGS_USER` with ip, sp and bp, `PERF_SAMPLE_STACK_USER`), step
@@ -14,7 +17,9 @@ use crate::invariant::evidence::{Evidence, difference};
 /// stack with other code than that which walks. Where the sampled stack ends first, the rest is not
 /// known. Only a request in user mode violates it: the next thing that the task does is to be
 /// unwound (P4). A request in the kernel may lie before a system call that changes the registers
-/// (`rt_sigreturn`, `execve`), so there another chain is undecided.
+/// (`rt_sigreturn`, `execve`), so there another chain is undecided. So it is where a uretprobe is open, whose trampoline a kernel
+/// may replace by the caller, and where SFrame sections describe the code: a kernel that reads them shows what frame
+/// pointers do not lead to.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     for request in facts.requests.iter().filter(|r| r.cookie != 0) {
@@ -38,6 +43,8 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             tally.undecided("the sampled stack ends before the chain");
         } else if facts.user_ip(request.event).is_none() {
             tally.undecided("a request in the kernel, after which the registers may have changed");
+        } else if let Some(why) = walks_otherwise(facts.trace, &wanted.frames) {
+            tally.undecided(why);
         } else {
             let message = format!(
                 "record 22 of cookie {:#x} is not what the registers and the stack say: {}",
@@ -50,8 +57,29 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     }
 }
 
+/// Why a right kernel may show another chain than frame pointers lead to.
+fn walks_otherwise(trace: &Trace, frames: &[u64]) -> Option<&'static str> {
+    let specs = { trace.tracing.iter() }.flat_map(|it| &it.events);
+    let mut sources = specs.map(|spec| &spec.source);
+    let opened = sources.any(|it| {
+        matches!(
+            it,
+            EventSource::Uprobe {
+                at_return: true,
+                ..
+            }
+        )
+    });
+    if opened {
+        return Some("the sampled stack may have the trampoline of a uretprobe");
+    }
+    described_by_sections(trace, frames).then_some("sections describe the code")
+}
+
 #[cfg(test)]
 mod tests {
+    use unwindlab_abi::plan::EventSource;
+
     use crate::invariant::testkit::{self, Hit, Kit, kernel, user};
     use crate::invariant::{Check, testkit::check};
     use crate::trace::EventKind;
@@ -100,6 +128,33 @@ mod tests {
         ] {
             let check = judged(user(IP), &[0x8010, 0x2000, 0, 0x3000], frames);
             assert!(matches!(check, Check::Violated(_)), "{check:?}");
+        }
+    }
+
+    /// A kernel with the caller in place of the trampoline, and one that reads sections, are right.
+    #[test]
+    fn a_chain_that_frame_pointers_do_not_lead_to_is_undecided() {
+        let stack = [0x8010, 0x7fff_f000, 0, 0x3000];
+        let plain = trace(user(IP), &stack, &[IP, 0x2000, 0x3000]);
+        assert!(matches!(check("U7", &plain), Check::Violated(_)));
+        let mut probed = plain.clone();
+        let specs = &mut probed.tracing.as_mut().unwrap().events;
+        specs.push(testkit::spec(
+            "probe",
+            EventSource::Uprobe {
+                symbol: "deep_leaf".into(),
+                offset: 0,
+                at_return: true,
+            },
+        ));
+        let mut described = plain;
+        described.program.covered = vec![(IP, IP + 1)];
+        for trace in [probed, described] {
+            let found = check("U7", &trace);
+            assert!(
+                matches!(found, Check::NotExercised { undecided: 1, .. }),
+                "{found:?}"
+            );
         }
     }
 
