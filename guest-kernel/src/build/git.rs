@@ -8,6 +8,22 @@ use std::process::{Command, Output, Stdio};
 use super::BuildError;
 use crate::child;
 
+/// A repository's configuration may name programs, and that of a stranger's tree is the stranger's. Our calls in it are
+/// `rev-parse`, `log`, `rev-list` and `config`, and `log` starts one for a commit that is signed. The others are for the
+/// repositories that a tree holds, which `add` looks into.
+const NO_PROGRAMS: [&str; 6] = [
+    "-c",
+    "log.showSignature=false",
+    "-c",
+    "core.fsmonitor=false",
+    "-c",
+    "core.hooksPath=/dev/null",
+];
+
+/// An object that a repository lacks is not fetched, which any of our calls would do where the configuration promises it: a
+/// fetch starts programs (`remote.*.uploadpack`). git before 2.44 knows only the second.
+const NO_FETCH: [(&str, &str); 2] = [("GIT_NO_LAZY_FETCH", "1"), ("GIT_ALLOW_PROTOCOL", "")];
+
 /// A repository in the cache, and folders with further objects.
 #[derive(Debug, Clone)]
 pub(super) struct Git {
@@ -135,13 +151,14 @@ impl Call {
 
     fn prepared(subcommand: &str, options: &[&OsStr]) -> Self {
         let mut command = Command::new("git");
-        command.args(options).arg(subcommand);
+        command.args(NO_PROGRAMS).args(options).arg(subcommand);
         // git sets these for what it runs (a hook, `git bisect run`), which may be us.
         for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
             command.env_remove(variable);
         }
         command
             .env("GIT_OPTIONAL_LOCKS", "0")
+            .envs(NO_FETCH)
             .env("LC_ALL", "C.UTF-8");
         Self {
             command,
@@ -279,4 +296,65 @@ impl Call {
 fn text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.trim_end_matches('\n').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::super::history::History;
+    use super::*;
+
+    /// A repository whose configuration has this for `PROGRAM`, a program that leaves the file `ran` beside it. `HEAD` is a
+    /// commit with a signature, of this tree and with these parents.
+    fn hostile(folder: &Path, configuration: &str, tree: &str, parents: &str) -> PathBuf {
+        let program = folder.join("program");
+        let text = format!("#!/bin/sh\ntouch {}\n", folder.join("ran").display());
+        fs::write(&program, text).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let repository = folder.join("repository");
+        fs::create_dir(&repository).unwrap();
+        let call = |subcommand| Call::in_tree(&repository, subcommand);
+        call("init").arg("--quiet").run().unwrap();
+        let commit = format!(
+            "tree {tree}\n{parents}author a <a@b> 0 +0000\ncommitter a <a@b> 0 +0000\n\
+             gpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----\n\nsubject\n"
+        );
+        let store = call("hash-object").args(["-w", "-t", "commit", "--stdin"]);
+        let commit = store.input(commit).run().unwrap();
+        call("update-ref").args(["HEAD", &commit]).run().unwrap();
+        let config = repository.join(".git/config");
+        let text = configuration.replace("PROGRAM", &program.display().to_string());
+        fs::write(&config, fs::read_to_string(&config).unwrap() + &text).unwrap();
+        repository
+    }
+
+    #[test]
+    fn a_repository_that_promises_objects_starts_no_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let [tree, parent] = ["1", "2"].map(|digit| digit.repeat(40));
+        let promises = "[extensions]\npartialClone = evil\n[remote \"evil\"]\npromisor = true\n\
+                        url = .\nuploadpack = PROGRAM\n";
+        let parent = format!("parent {parent}\n");
+        let repository = hostile(folder.path(), promises, &tree, &parent);
+        assert!(resolve(&repository, "HEAD", Object::Tree).is_err());
+        let history = History::open(&repository).unwrap();
+        assert!(history.commit("HEAD").is_err());
+        assert!(history.range("HEAD").is_err());
+        assert!(history.suspects("HEAD", &[]).is_err());
+        assert!(!folder.path().join("ran").exists());
+    }
+
+    #[test]
+    fn a_repository_that_shows_signatures_starts_no_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let shows = "[log]\nshowSignature = true\n[gpg]\nprogram = PROGRAM\n";
+        let repository = hostile(folder.path(), shows, &"1".repeat(40), "");
+        let history = History::open(&repository).unwrap();
+        let commit = history.commit("HEAD").unwrap();
+        assert_eq!(commit.subject, "subject");
+        assert_eq!(history.range("HEAD").unwrap(), [commit]);
+        assert!(!folder.path().join("ran").exists());
+    }
 }

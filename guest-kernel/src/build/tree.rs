@@ -1,8 +1,10 @@
 //! Turns a source into a tree in our repository.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use super::git::{self, Call, Object};
+use super::git::{self, Call, Failure, Git, Object};
 use super::source::readable;
 use super::workspace::Workspace;
 use super::{BuildError, Source, package, upstream};
@@ -63,16 +65,43 @@ fn scan(
                 .args(["-m", &head])
                 .index(&index)
                 .run()?;
-            add.arg(".").run()?;
+            add.args(["--", "."])
+                .args(repositories(git, &index, &folder)?)
+                .run()?;
         }
         // Without a commit, .gitignore is not trusted: that of Debian's source ignores everything.
         Err(_) => {
             add.args(["--force", "--", "."])
                 .args(BUILT.map(|it| format!(":(exclude,glob){it}")))
+                .args(repositories(git, &index, &folder)?)
                 .run()?;
         }
     }
     Ok(git.call("write-tree").index(&index).run()?)
+}
+
+/// Excludes the folders of the index that are repositories of their own. `git add` would run `git status` in each, and
+/// that runs programs that the repository's configuration names (`filter.*.clean`). No kernel has a file of them.
+fn repositories(git: &Git, index: &Path, folder: &Path) -> Result<Vec<OsString>, Failure> {
+    let listed = git
+        .call("ls-files")
+        .args(["--stage", "-z"])
+        .index(index)
+        .bytes()?;
+    let repository = |entry: &[u8]| {
+        let tab = entry.iter().position(|&byte| byte == b'\t')?;
+        let path = OsStr::from_bytes(entry.get(tab + 1..)?);
+        let is_one = entry.starts_with(b"160000 ") && folder.join(path).join(".git").exists();
+        is_one.then(|| {
+            let mut excluded = OsString::from(":(exclude,top,literal)");
+            excluded.push(path);
+            excluded
+        })
+    };
+    Ok(listed
+        .split(|&byte| byte == 0)
+        .filter_map(repository)
+        .collect())
 }
 
 /// What a build in the source tree leaves there.
@@ -94,3 +123,95 @@ const BUILT: [&str; 16] = [
     "include/generated/**",
     "arch/*/include/generated/**",
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::progress::Silent;
+
+    /// Trees of Linux, and a cache.
+    struct Trees {
+        folder: tempfile::TempDir,
+        cache: Cache,
+    }
+
+    impl Trees {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let cache = Cache::open(Some(folder.path().join("cache"))).unwrap();
+            Self { folder, cache }
+        }
+
+        fn add(&self, name: &str) -> PathBuf {
+            let tree = self.folder.path().join(name);
+            for file in ["Kconfig", "Makefile", "kernel/fork.c", "arch/x86/Kconfig"] {
+                write(&tree.join(file), "text\n");
+            }
+            tree
+        }
+
+        fn id(&self, tree: &Path) -> String {
+            let source = Source::Tree(tree.to_path_buf());
+            let workspace = Workspace::open(&source, &self.cache, &Silent).unwrap();
+            of(&source, &workspace, &self.cache, &Silent).unwrap()
+        }
+    }
+
+    fn write(path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// Makes a repository of a folder, with all of its files in a commit.
+    fn commit(folder: &Path) {
+        let call = |subcommand| Call::in_tree(folder, subcommand);
+        call("init").arg("--quiet").run().unwrap();
+        call("add").arg(".").run().unwrap();
+        let tree = call("write-tree").run().unwrap();
+        let mut commit = call("commit-tree").arg(tree).input("text");
+        for who in ["AUTHOR", "COMMITTER"] {
+            commit = commit
+                .env(&format!("GIT_{who}_NAME"), "a")
+                .env(&format!("GIT_{who}_EMAIL"), "a@b");
+        }
+        let commit = commit.run().unwrap();
+        call("update-ref").args(["HEAD", &commit]).run().unwrap();
+    }
+
+    /// Those of a stranger's tree have a stranger's configuration.
+    #[test]
+    fn a_repository_in_the_tree_starts_no_program() {
+        let trees = Trees::new();
+        let program = trees.folder.path().join("program");
+        let ran = trees.folder.path().join("ran");
+        write(&program, &format!("#!/bin/sh\ntouch {}\n", ran.display()));
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        for has_commit in [false, true] {
+            let tree = trees.add(&format!("tree-{has_commit}"));
+            let inner = tree.join("kernel/inner");
+            write(&inner.join("file"), "1\n");
+            commit(&inner);
+            if has_commit {
+                commit(&tree);
+            }
+            let before = trees.id(&tree);
+            for (key, value) in [
+                ("filter.evil.clean", &*program.to_string_lossy()),
+                ("core.fsmonitor", &program.to_string_lossy()),
+            ] {
+                let config = Call::in_tree(&inner, "config");
+                config.args([key, value]).run().unwrap();
+            }
+            write(&inner.join(".gitattributes"), "* filter=evil\n");
+            write(&inner.join("file"), "2\n");
+            assert_eq!(trees.id(&tree), before);
+            assert!(!ran.exists(), "{has_commit}");
+            write(&tree.join("kernel/fork.c"), "other\n");
+            assert_ne!(trees.id(&tree), before);
+        }
+    }
+}
