@@ -1,10 +1,13 @@
-//! Files that the user names: read only if they are regular files of a reasonable size. A FIFO would be waited for, a
-//! device has no end.
+//! Files that the user names, and those that a stranger's program may have made: read only if they are regular files of a
+//! reasonable size. A FIFO would be waited for, a device has no end.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
 
 /// Most bytes of what a person writes: scenarios, configurations.
 pub const WRITTEN: u64 = 4 << 20;
@@ -18,11 +21,16 @@ pub const IMAGE: u64 = 4 << 30;
 /// # Errors
 /// Those of the file system, and what is wrong with the file's type or size.
 pub fn open(path: &Path, most: u64) -> io::Result<File> {
-    let waits_not = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let waits_not = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(waits_not)
         .open(path)?;
+    checked(file, most)
+}
+
+/// Whether it is a regular file of at most `most` bytes.
+fn checked(file: File, most: u64) -> io::Result<File> {
     let metadata = file.metadata()?;
     if metadata.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -41,9 +49,33 @@ pub fn open(path: &Path, most: u64) -> io::Result<File> {
 /// # Errors
 /// As [`open`].
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    all(open(path, most)?, most)
+}
+
+/// Reads a regular file of at most `most` bytes below a folder in which strangers, or their programs, can write. A symbolic
+/// link is not followed: it may lead to a file of the user's.
+///
+/// # Errors
+/// As [`open`], and if a link leads to it, or out of the folder.
+pub fn below(folder: &Path, file: impl AsRef<Path>, most: u64) -> io::Result<Vec<u8>> {
+    let opened = openat2(
+        File::open(folder)?,
+        file.as_ref(),
+        OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
+    );
+    let file = opened.map_err(|errno| match errno {
+        Errno::LOOP => io::Error::other("a symbolic link leads to it"),
+        errno => errno.into(),
+    })?;
+    all(checked(file.into(), most)?, most)
+}
+
+fn all(file: File, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // It may grow while it is read.
-    let read = open(path, most)?.take(most + 1).read_to_end(&mut bytes)?;
+    let read = file.take(most + 1).read_to_end(&mut bytes)?;
     match u64::try_from(read) {
         Ok(read) if read <= most => Ok(bytes),
         _ => Err(io::Error::other(too_large(most + 1, most))),
@@ -88,5 +120,29 @@ mod tests {
             text(&file, 4).unwrap_err().kind(),
             io::ErrorKind::InvalidData
         );
+    }
+
+    #[test]
+    fn what_strangers_made_is_not_read_through_links() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let tree = folder.path().join("tree");
+        std::fs::create_dir_all(tree.join("real")).unwrap();
+        std::fs::write(tree.join("real/file"), "text").unwrap();
+        std::fs::write(folder.path().join("file"), "private").unwrap();
+        symlink("../file", tree.join("link")).unwrap();
+        symlink(folder.path(), tree.join("folder")).unwrap();
+        assert_eq!(below(&tree, "real/file", 4).unwrap(), b"text");
+        for (file, told) in [
+            ("link", "a symbolic link leads to it"),
+            ("folder/file", "a symbolic link leads to it"),
+            ("../file", "Invalid cross-device link (os error 18)"),
+            ("real", "is a directory"),
+        ] {
+            let error = below(&tree, file, 9).unwrap_err();
+            assert_eq!(error.to_string(), told, "{file}");
+        }
+        let error = below(&tree, "real/file", 3).unwrap_err();
+        assert_eq!(error.to_string(), "it has 4 bytes, and 3 are the most");
     }
 }

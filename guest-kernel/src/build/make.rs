@@ -39,16 +39,23 @@ pub(super) const KEPT: &[&str] = &[
 /// Largest log and `.config` that are read.
 const TEXT: u64 = input::RECORDED;
 
+/// Names of both.
+const LOG: &str = "build.log";
+pub(super) const CONFIG: &str = ".config";
+
 /// Number of lines of the log that are shown if a build fails.
 const SHOWN: usize = 20;
 
-/// Builds the workspace's tree with this configuration, and returns the path of the vmlinux.
+/// Name of the kernel in the folder of the objects.
+pub(super) const VMLINUX: &str = "vmlinux";
+
+/// Builds the workspace's tree with this configuration.
 pub(super) fn vmlinux(
     workspace: &Workspace,
     fragments: &[Fragment],
     what: &str,
     progress: &dyn Progress,
-) -> Result<PathBuf, BuildError> {
+) -> Result<(), BuildError> {
     let make = Make {
         src: workspace.folders().src(),
         obj: workspace.folders().obj(fragments),
@@ -60,10 +67,7 @@ pub(super) fn vmlinux(
     progress.step(&format!("configuring {what}"));
     configure(&make, fragments)?;
     progress.step(&format!("compiling {what}"));
-    make.run("vmlinux")?;
-    let vmlinux = make.obj.join("vmlinux");
-    is_ours(&vmlinux).at(&vmlinux)?;
-    Ok(vmlinux)
+    make.run(VMLINUX)
 }
 
 /// The tree and its Makefiles are strangers': what they put there may be a link to a file of the user's.
@@ -82,12 +86,6 @@ fn create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Reads a file that the tree's Makefiles may have made.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    is_ours(path)?;
-    input::read(path, TEXT)
-}
-
 /// Writes the `.config`. If it is the same as before, the file stays untouched, so `make` compiles
 /// nothing because of it.
 fn configure(make: &Make<'_>, fragments: &[Fragment]) -> Result<(), BuildError> {
@@ -97,8 +95,7 @@ fn configure(make: &Make<'_>, fragments: &[Fragment]) -> Result<(), BuildError> 
         .and_then(|mut file| file.write_all(text.as_bytes()))
         .at(&asked)?;
     make.run("allnoconfig")?;
-    let path = make.obj.join(".config");
-    let got = read(&path).at(&path)?;
+    let got = make.read(CONFIG)?;
     config::check(fragments, &String::from_utf8_lossy(&got))
 }
 
@@ -111,8 +108,13 @@ struct Make<'a> {
 }
 
 impl Make<'_> {
+    /// Reads a file that the tree's Makefiles may have made.
+    fn read(&self, file: &str) -> Result<Vec<u8>, BuildError> {
+        Ok(input::below(&self.obj, file, TEXT).at(&self.obj.join(file))?)
+    }
+
     fn run(&self, target: &'static str) -> Result<(), BuildError> {
-        let log = self.obj.join("build.log");
+        let log = self.obj.join(LOG);
         let output = create(&log).at(&log)?;
         let errors = output.try_clone().at(&log)?;
         let jobs = thread::available_parallelism().map_or(1, usize::from);
@@ -149,7 +151,7 @@ impl Make<'_> {
         if status.success() {
             return Ok(());
         }
-        let text = read(&log).at(&log)?;
+        let text = self.read(LOG)?;
         let text = String::from_utf8_lossy(&text);
         if text.contains("No space left on device") {
             return Err(CacheError::NoSpace(self.obj.clone()).into());

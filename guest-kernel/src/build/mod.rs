@@ -41,7 +41,8 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use crate::cache::{Cache, CacheError, hex};
+use crate::cache::{At as _, Cache, hex};
+use crate::input;
 use crate::kernel::{self, KernelImage, Origin, shared};
 use crate::progress::Progress;
 use crate::store::Store;
@@ -129,8 +130,10 @@ pub fn build(
     tools::need_compiler()?;
     seed::fill(&workspace, &tree, &fragments, cache, progress)?;
     workspace.check_out(&tree, progress)?;
-    let vmlinux = make::vmlinux(&workspace, &fragments, &what, progress)?;
-    let image = enter(&vmlinux, spec, &workspace.folders().src(), cache, progress)?;
+    make::vmlinux(&workspace, &fragments, &what, progress)?;
+    let folders = workspace.folders();
+    let (obj, src) = (folders.obj(&fragments), folders.src());
+    let image = enter(&obj, spec, &src, cache, progress)?;
     cache.set_note(&note, &image.id)?;
     share(&note, &image, store.as_ref(), cache);
     Ok(Built { image, client })
@@ -199,14 +202,38 @@ fn origin(spec: &BuildSpec) -> Origin {
 }
 
 fn enter(
-    vmlinux: &Path,
+    obj: &Path,
     spec: &BuildSpec,
     source: &Path,
     cache: &Cache,
     progress: &dyn Progress,
 ) -> Result<KernelImage, BuildError> {
-    let content = std::fs::read(vmlinux).map_err(|error| CacheError::new(vmlinux, error))?;
+    let content = input::below(obj, make::VMLINUX, input::IMAGE).at(&obj.join(make::VMLINUX))?;
     let name = spec.to_string();
     kernel::enter(&content, &name, origin(spec), source, cache, progress)
         .map_err(|error| BuildError::Image(Box::new(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Silent;
+
+    /// A stranger's Makefile may leave anything in the place of the kernel. Who opens a FIFO waits for the other end.
+    #[test]
+    fn a_fifo_is_no_kernel() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(Some(folder.path().join("cache"))).unwrap();
+        let fifo = folder.path().join(make::VMLINUX);
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let spec = BuildSpec {
+            source: Source::Debian(vec![7]),
+            patches: Vec::new(),
+            fragments: Vec::new(),
+        };
+        let error = enter(folder.path(), &spec, folder.path(), &cache, &Silent).unwrap_err();
+        let told = error.to_string();
+        assert!(told.contains("it is not a regular file"), "{told}");
+    }
 }

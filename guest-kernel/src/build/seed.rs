@@ -15,8 +15,10 @@ use std::path::Path;
 
 use super::BuildError;
 use super::config::Fragment;
+use super::make::CONFIG;
 use super::workspace::{Folders, OBJ, Workspace, lock_key};
 use crate::cache::{At, Cache, Lock};
+use crate::input;
 use crate::progress::Progress;
 
 /// If more files differ, nearly everything is compiled again anyway: a header that everything
@@ -28,6 +30,9 @@ const NEARLY: usize = 100;
 
 /// With these options objects contain the path of the folder in which they were compiled.
 const NAMES_FOLDER: &[&str] = &["CONFIG_DEBUG_INFO=y", "CONFIG_GCOV_KERNEL=y"];
+
+/// Largest file with a configuration, commands or dependencies that is read.
+const TEXT: u64 = input::RECORDED;
 
 /// Fills a workspace that has no source tree yet. Of the workspaces that have compiled this
 /// configuration, it takes the one with the most similar tree, and locks it meanwhile.
@@ -49,7 +54,7 @@ pub(super) fn fill(
     };
     let objects = other.obj(fragments);
     // It may have been removed while we waited.
-    if !objects.exists() || names_folder(&objects) {
+    if !is_folder(&objects) || names_folder(&objects) {
         return Ok(());
     }
     let name = other.name().unwrap_or_default();
@@ -66,7 +71,7 @@ fn similar(
 ) -> Result<Vec<(usize, Folders)>, BuildError> {
     let mut others: Vec<_> = Folders::all(cache)?
         .into_iter()
-        .filter(|other| other != workspace.folders() && other.obj(fragments).exists())
+        .filter(|other| other != workspace.folders() && is_folder(&other.obj(fragments)))
         // Without one whose index cannot be read.
         .filter_map(|other| Some((workspace.different(tree, &other).ok()?, other)))
         .filter(|(different, _)| *different <= MOST_DIFFERENT)
@@ -104,9 +109,18 @@ fn lock_one(
     Ok(None)
 }
 
+/// A link is none: a stranger's tree may have one there, to a folder of the user's.
+fn is_folder(objects: &Path) -> bool {
+    fs::symlink_metadata(objects).is_ok_and(|it| it.is_dir())
+}
+
+/// One that cannot be read may name it.
 fn names_folder(objects: &Path) -> bool {
-    let config = fs::read_to_string(objects.join(".config"));
-    config.is_ok_and(|it| it.lines().any(|line| NAMES_FOLDER.contains(&line)))
+    let Ok(config) = input::below(objects, CONFIG, TEXT) else {
+        return true;
+    };
+    let named = |line: &[u8]| NAMES_FOLDER.iter().any(|it| it.as_bytes() == line);
+    config.split(|&byte| byte == b'\n').any(named)
 }
 
 fn take_over(from: &Folders, to: &Workspace, fragments: &[Fragment]) -> Result<(), BuildError> {
@@ -144,7 +158,8 @@ fn moved(file: &Path, old: &str, new: &str) -> io::Result<Option<String>> {
     if !file.extension().is_some_and(|it| it == "cmd" || it == "d") {
         return Ok(None);
     }
-    let Ok(text) = String::from_utf8(fs::read(file)?) else {
+    // Nothing is replaced in what no build writes.
+    let Ok(text) = input::text(file, TEXT) else {
         return Ok(None);
     };
     Ok(text.contains(old).then(|| text.replace(old, new)))
@@ -196,7 +211,7 @@ fn keep_time(from: &Path, to: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::fs::{MetadataExt, symlink};
     use std::time::SystemTime;
 
     use super::super::{Source, tree};
@@ -295,6 +310,31 @@ mod tests {
         let (workspace, tree) = opened(&cache, &folder.path().join("new"), "new");
         fill(&workspace, &tree, &[], &cache, &Silent).unwrap();
         assert!(!workspace.folders().src().exists());
+    }
+
+    /// A stranger's tree and its Makefiles may have left them, to what is the user's.
+    #[test]
+    fn no_objects_are_taken_over_through_links() {
+        let (folder, cache) = caches();
+        let old = compiled(&cache, &folder.path().join("old"), "");
+        let object = old.obj(&[]);
+        let private = folder.path().join("private");
+        let is_filled = || {
+            let (workspace, tree) = opened(&cache, &folder.path().join("new"), "new");
+            fill(&workspace, &tree, &[], &cache, &Silent).unwrap();
+            workspace.folders().src().exists()
+        };
+        fs::rename(object.join(".config"), &private).unwrap();
+        symlink(&private, object.join(".config")).unwrap();
+        assert!(!is_filled());
+        fs::remove_file(object.join(".config")).unwrap();
+        fs::rename(&private, object.join(".config")).unwrap();
+        fs::rename(&object, &private).unwrap();
+        symlink(&private, &object).unwrap();
+        assert!(!is_filled());
+        fs::remove_file(&object).unwrap();
+        fs::rename(&private, &object).unwrap();
+        assert!(is_filled());
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! What the module above promises, with what a compiler makes.
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 
 use proptest::prelude::*;
@@ -170,6 +172,39 @@ fn they_lie_in_the_cache_with_their_source() {
     ] {
         assert_eq!(kept.source(file), None, "{file}");
     }
+}
+
+/// The names are a stranger's, and so is the tree.
+#[test]
+fn what_a_tree_links_to_is_not_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::open(Some(folder.path().join("cache"))).unwrap();
+    let elf = program(&["-gdwarf-5"]);
+    let private = folder.path().join("private");
+    fs::create_dir(&private).unwrap();
+    fs::write(private.join("deferred.c"), "private\n").unwrap();
+    let kept = |id: &str, make: &dyn Fn(&Path)| {
+        let tree = folder.path().join(id);
+        fs::create_dir_all(tree.join("kernel")).unwrap();
+        make(&tree.join("kernel/unwind"));
+        keep(id, &elf, Some(&tree), &cache).unwrap();
+        let kept = KeptLines::find(id, &cache).unwrap().unwrap();
+        kept.source("kernel/unwind/deferred.c")
+    };
+    let in_folder = |unwind: &Path| {
+        fs::create_dir(unwind).unwrap();
+        unwind.join("deferred.c")
+    };
+    assert_eq!(kept("folder", &|it| symlink(&private, it).unwrap()), None);
+    let link = |it: &Path| symlink(private.join("deferred.c"), in_folder(it)).unwrap();
+    assert_eq!(kept("file", &link), None);
+    let large = |it: &Path| {
+        let file = fs::File::create(in_folder(it)).unwrap();
+        file.set_len(crate::input::WRITTEN + 1).unwrap();
+    };
+    assert_eq!(kept("large", &large), None);
+    let text = |it: &Path| fs::write(in_folder(it), "text\n").unwrap();
+    assert_eq!(kept("text", &text).as_deref(), Some("text\n"));
 }
 
 #[test]
