@@ -7,6 +7,7 @@
 //! builds/NAME/src.index         git's index of `src`
 //! builds/NAME/src/              the tree that `make` compiles
 //! builds/NAME/src/obj-CONFIG/   the objects of a configuration (`O=`), with its log
+//! builds/NAME/generated-N/      the changed file that a thread compiles, and its object
 //! builds/NAME/of                the path of the user's folder
 //! ```
 //!
@@ -93,6 +94,9 @@ impl Folders {
 
 /// Prefix of the names of folders with objects.
 pub(super) const OBJ: &str = "obj-";
+
+/// Prefix of the names of folders with a changed file.
+pub(super) const GENERATED: &str = "generated-";
 
 /// The lock of what lies in `src` of the workspace with this name.
 pub(super) fn lock_key(name: &str) -> String {

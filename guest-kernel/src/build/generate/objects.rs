@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::super::BuildError;
 use super::super::make::{FIXED, KEPT};
+use super::super::workspace;
 use crate::cache::{At, CacheError, hex};
 use crate::child;
 use crate::confine::{self, Allowed};
@@ -21,6 +22,10 @@ use crate::progress::Progress;
 
 /// Largest file that a build leaves and that is read.
 const MOST: u64 = input::RECORDED;
+
+/// What the compiler writes: in the folder of a text, the folder that it may write to, and its object there.
+const MADE: &str = "made";
+const OUTPUT: &str = "output.o";
 
 /// An object that is compiled from a file, or from one that includes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,9 +63,9 @@ impl<'a> Objects<'a> {
         match file.strip_suffix(".c") {
             Some(stem) => {
                 let (folder, name) = stem.rsplit_once('/').unwrap_or((".", stem));
-                let path = built.obj.join(folder).join(format!(".{name}.o.cmd"));
-                let text = input::text(&path, MOST).at(&path)?;
-                objects.extend(Object::parse(&text));
+                let path = Path::new(folder).join(format!(".{name}.o.cmd"));
+                let text = input::below(built.obj, &path, MOST).at(&built.obj.join(&path))?;
+                objects.extend(Object::parse(&String::from_utf8_lossy(&text)));
             }
             None => commands(built.obj, &mut |text| {
                 let includes = text
@@ -100,14 +105,22 @@ impl<'a> Objects<'a> {
     }
 
     /// Compiles all with this text in the place of the file. `number` is that of the thread.
+    ///
+    /// The text lies where no command of the build can write: it might put a link to a file of the user's there.
     pub fn compile(
         &self,
         text: &str,
         number: usize,
         progress: &dyn Progress,
     ) -> Result<Compiled, BuildError> {
-        let folder = self.built.obj.join(format!("temporary/generated-{number}"));
-        fs::create_dir_all(&folder).at(&folder)?;
+        let name = format!("{}{number}", workspace::GENERATED);
+        let folder = self.built.src.with_file_name(name);
+        // A killed process may have left it.
+        if folder.exists() {
+            fs::remove_dir_all(&folder).at(&folder)?;
+        }
+        let made = folder.join(MADE);
+        fs::create_dir_all(&made).at(&made)?;
         let compiled = self.compile_in(&folder, text, progress);
         fs::remove_dir_all(&folder).at(&folder)?;
         compiled
@@ -130,27 +143,30 @@ impl<'a> Objects<'a> {
         }
         fs::write(&input, named).at(&input)?;
         let mut hash = Sha256::new();
+        let made = folder.join(MADE);
         for object in &self.objects {
-            let output = folder.join("output.o");
+            let output = made.join(OUTPUT);
             let line = match is_header {
                 true => object.with_header(&folder.join("include"), &output),
                 false => object.with_input(&output),
             };
             let from = (!is_header).then_some(input.as_path());
-            if !self.run(&line, from, progress)? {
+            if !self.run(&line, from, folder, progress)? {
                 return Ok(None);
             }
-            hash.update(Sha256::digest(input::read(&output, MOST).at(&output)?));
+            let object = input::below(&made, OUTPUT, MOST).at(&output)?;
+            hash.update(Sha256::digest(object));
             fs::remove_file(&output).at(&output)?;
         }
         Ok(Some(hex(&hash.finalize())))
     }
 
-    /// Runs a command of the build, confined as the build is; whether it succeeds.
+    /// Runs a command of the build, confined as the build is, with the text in this folder; whether it succeeds.
     fn run(
         &self,
         line: &str,
         input: Option<&Path>,
+        folder: &Path,
         progress: &dyn Progress,
     ) -> Result<bool, BuildError> {
         let mut command = Command::new("sh");
@@ -173,7 +189,9 @@ impl<'a> Objects<'a> {
             .stderr(Stdio::null());
         let allowed = Allowed::system()
             .and_read(self.built.src)
-            .and_write(self.built.obj);
+            .and_write(self.built.obj)
+            .and_read(folder)
+            .and_write(&folder.join(MADE));
         confine::confine(&mut command, &allowed, "a kernel's build")?;
         child::end_with_us(&mut command);
         let failed = |error: io::Error| match error.kind() {
@@ -239,7 +257,10 @@ fn commands(folder: &Path, look: &mut dyn FnMut(&str)) -> Result<(), BuildError>
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
+    use crate::progress::Silent;
 
     #[test]
     fn the_command_of_an_object_is_the_compilers() {
@@ -259,5 +280,48 @@ mod tests {
         let assembler = "savedcmd_a.o := gcc -D__ASSEMBLY__ -c -o a.o ../a.S\n";
         assert_eq!(Object::parse(assembler), None);
         assert_eq!(Object::parse("savedcmd_a.a := ar a.a\n"), None);
+    }
+
+    /// The objects of a text, by this command, which leaves links wherever it can.
+    fn compiled(workspace: &Path, command: &str) -> Result<Compiled, BuildError> {
+        let [src, obj] = ["src", "src/obj"].map(|it| workspace.join(it));
+        let object = |source: &str| Object {
+            command: command.to_owned(),
+            source: source.to_owned(),
+        };
+        let objects = Objects {
+            built: Built {
+                src: &src,
+                obj: &obj,
+            },
+            file: "kernel/fork.c",
+            objects: ["../a.c", "../b.c"].map(object).to_vec(),
+        };
+        objects.compile("int text;\n", 0, &Silent)
+    }
+
+    #[test]
+    fn a_build_that_leaves_links_has_no_file_of_the_users() {
+        let folder = tempfile::tempdir().unwrap();
+        let private = folder.path().join("private.c");
+        fs::write(&private, "int private;\n").unwrap();
+        let workspace = folder.path().join("workspace");
+        let left = workspace.join("src/obj/temporary/generated-0");
+        fs::create_dir_all(&left).unwrap();
+        let expected = compiled(&workspace, "gcc").unwrap();
+        assert!(expected.is_some());
+        fs::create_dir_all(&left).unwrap();
+        symlink(&private, left.join("input.c")).unwrap();
+        let links = ["generated-0", "src/obj/temporary/generated-0"].map(|place| {
+            let place = workspace.join(place).join("input.c");
+            format!("ln -sf '{}' '{}'; ", private.display(), place.display())
+        });
+        let command = format!("{}gcc", links.concat());
+        assert_eq!(compiled(&workspace, &command).unwrap(), expected);
+        assert_eq!(fs::read_to_string(&private).unwrap(), "int private;\n");
+        let command = format!("ln -sf '{}' made/output.o; true", private.display());
+        let command = format!("cd '{}/generated-0'; {command}", workspace.display());
+        let error = compiled(&workspace, &command).unwrap_err().to_string();
+        assert!(error.contains("a symbolic link leads to it"), "{error}");
     }
 }
