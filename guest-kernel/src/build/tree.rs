@@ -65,13 +65,13 @@ fn scan(
                 .args(["-m", &head])
                 .index(&index)
                 .run()?;
-            add.args(["--", "."])
+            add.args(["--", ".", NOT_OUTPUT])
                 .args(repositories(git, &index, &folder)?)
                 .run()?;
         }
         // Without a commit, .gitignore is not trusted: that of Debian's source ignores everything.
         Err(_) => {
-            add.args(["--force", "--", "."])
+            add.args(["--force", "--", ".", NOT_OUTPUT])
                 .args(BUILT.map(|it| format!(":(exclude,glob){it}")))
                 .args(repositories(git, &index, &folder)?)
                 .run()?;
@@ -103,6 +103,9 @@ fn repositories(git: &Git, index: &Path, folder: &Path) -> Result<Vec<OsString>,
         .filter_map(repository)
         .collect())
 }
+
+/// What a run in the source tree leaves there by itself. With it, each run would make another tree, and build it.
+const NOT_OUTPUT: &str = ":(exclude,top)unwindlab-out";
 
 /// What a build in the source tree leaves there.
 const BUILT: [&str; 16] = [
@@ -180,6 +183,22 @@ mod tests {
         }
         let commit = commit.run().unwrap();
         call("update-ref").args(["HEAD", &commit]).run().unwrap();
+    }
+
+    #[test]
+    fn what_a_run_leaves_is_no_part_of_the_tree() {
+        let trees = Trees::new();
+        for has_commit in [false, true] {
+            let tree = trees.add(&format!("tree-{has_commit}"));
+            if has_commit {
+                commit(&tree);
+            }
+            let before = trees.id(&tree);
+            write(&tree.join("unwindlab-out/x"), "text\n");
+            assert_eq!(trees.id(&tree), before);
+            write(&tree.join("kernel/unwindlab-out/x"), "text\n");
+            assert_ne!(trees.id(&tree), before);
+        }
     }
 
     /// Those of a stranger's tree have a stranger's configuration.
