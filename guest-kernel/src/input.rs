@@ -58,6 +58,14 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`open`], and if a link leads to it, or out of the folder.
 pub fn below(folder: &Path, file: impl AsRef<Path>, most: u64) -> io::Result<Vec<u8>> {
+    all(open_below(folder, file, most)?, most)
+}
+
+/// Opens such a file.
+///
+/// # Errors
+/// As [`below`].
+pub fn open_below(folder: &Path, file: impl AsRef<Path>, most: u64) -> io::Result<File> {
     let opened = openat2(
         File::open(folder)?,
         file.as_ref(),
@@ -69,7 +77,7 @@ pub fn below(folder: &Path, file: impl AsRef<Path>, most: u64) -> io::Result<Vec
         Errno::LOOP => io::Error::other("a symbolic link leads to it"),
         errno => errno.into(),
     })?;
-    all(checked(file.into(), most)?, most)
+    checked(file.into(), most)
 }
 
 fn all(file: File, most: u64) -> io::Result<Vec<u8>> {

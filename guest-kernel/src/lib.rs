@@ -18,7 +18,7 @@
 //! - `progress`: who is told what is done, and says when to stop;
 //! - `child`: processes that end with this one;
 //! - `confine`: what they may do;
-//! - `input`: files that the user names;
+//! - `input`: files that the user names, or that strangers made;
 //! - `unnamed`: files that are complete or absent;
 //! - `cache`: the folder in which everything is kept;
 //! - `saved`: states of outer machines;

@@ -137,9 +137,12 @@ fn take_over(from: &Folders, to: &Workspace, fragments: &[Fragment]) -> Result<(
     };
     copy(&src, &new, &has_objects, &link)?;
     let [old_place, new_place] = [&src, &into.src()].map(|it| format!("{}/", it.display()));
-    let file = |from: &Path, to: &Path| match moved(from, &old_place, &new_place)? {
-        Some(text) => fs::write(to, text).and_then(|()| keep_time(from, to)),
-        None => copy_file(from, to),
+    let file = |from: &Path, to: &Path| {
+        let file = from.strip_prefix(&objects).map_err(io::Error::other)?;
+        match moved(&objects, file, &old_place, &new_place) {
+            Some(text) => fs::write(to, text).and_then(|()| keep_time(from, to)),
+            None => copy_object(&objects, file, to),
+        }
     };
     let name = objects.file_name().unwrap_or_default();
     copy(&objects, &new.join(name), &|_| false, &file)?;
@@ -154,15 +157,23 @@ fn take_over(from: &Folders, to: &Workspace, fragments: &[Fragment]) -> Result<(
 
 /// The text of a file with commands or dependencies, with the old path replaced by the new one.
 /// `None` for other files, and for those without the path.
-fn moved(file: &Path, old: &str, new: &str) -> io::Result<Option<String>> {
-    if !file.extension().is_some_and(|it| it == "cmd" || it == "d") {
-        return Ok(None);
+fn moved(objects: &Path, file: &Path, old: &str, new: &str) -> Option<String> {
+    let extension = file.extension()?;
+    if extension != "cmd" && extension != "d" {
+        return None;
     }
-    // Nothing is replaced in what no build writes.
-    let Ok(text) = input::text(file, TEXT) else {
-        return Ok(None);
-    };
-    Ok(text.contains(old).then(|| text.replace(old, new)))
+    let text = String::from_utf8(input::below(objects, file, TEXT).ok()?).ok()?;
+    text.contains(old).then(|| text.replace(old, new))
+}
+
+/// Copies a file of the objects. A process that a build left may put a link there meanwhile.
+fn copy_object(objects: &Path, file: &Path, to: &Path) -> io::Result<()> {
+    let mut from = input::open_below(objects, file, u64::MAX)?;
+    let mut copy = File::create_new(to)?;
+    io::copy(&mut from, &mut copy)?;
+    let like = from.metadata()?;
+    copy.set_permissions(like.permissions())?;
+    copy.set_times(FileTimes::new().set_modified(like.modified()?))
 }
 
 /// Copies a folder, except what `skip` selects. `file` copies a single file.
@@ -329,6 +340,10 @@ mod tests {
         assert!(!is_filled());
         fs::remove_file(object.join(".config")).unwrap();
         fs::rename(&private, object.join(".config")).unwrap();
+        symlink("fork.o", object.join("kernel/link.o")).unwrap();
+        let copy = folder.path().join("copy");
+        assert!(copy_object(&object, Path::new("kernel/link.o"), &copy).is_err());
+        assert!(copy_object(&object, Path::new(OBJECT), &copy).is_ok());
         fs::rename(&object, &private).unwrap();
         symlink(&private, &object).unwrap();
         assert!(!is_filled());
