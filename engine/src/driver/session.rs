@@ -235,6 +235,7 @@ impl AgentSession {
             AgentMessage::Symbols(_) => return Err(SessionError::TooMany("symbols")),
             AgentMessage::Program(program) if is_small(&program) => {
                 announced::once(&mut once.program, true, "a program")?;
+                announced::program(plan, &program)?;
                 recording.program = program;
             }
             AgentMessage::Program(_) => return Err(SessionError::TooMany("known stacks")),

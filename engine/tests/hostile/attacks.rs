@@ -184,6 +184,8 @@ fn in_the_set_up() -> Vec<Attack> {
         data_pages: vec![LOW],
         ..ring(0)
     });
+    let mut deep = thread(0);
+    deep.stack.callers = vec![(0x40_1000, u32::MAX)];
     let symbol = unwindlab_abi::message::UserSymbol {
         name: "x".to_owned(),
         start: 0,
@@ -295,6 +297,12 @@ fn in_the_set_up() -> Vec<Attack> {
             instead(3, &Say::Task),
             "guest-misbehaved",
             "0 threads of 1",
+        ),
+        (
+            "announces a stack of 4 billion frames",
+            instead(3, &Say::Thread(deep)),
+            "guest-misbehaved",
+            "4294967296 frames, the plan asks for 3",
         ),
         (
             "announces 5,000 symbols",

@@ -211,6 +211,12 @@ pub struct KnownStack {
 }
 
 impl KnownStack {
+    /// Frames of the whole stack, including the innermost one.
+    #[must_use]
+    pub fn depth(&self) -> u64 {
+        1 + self.callers.iter().map(|&(_, n)| u64::from(n)).sum::<u64>()
+    }
+
     /// The return addresses, innermost first.
     pub fn caller_addresses(&self) -> impl Iterator<Item = u64> + '_ {
         self.callers
