@@ -58,13 +58,33 @@ pub(super) fn ring(
         format!("the agent announces ring {number}, expected {expected}")
     })?;
     is_cpu(so_far.vcpus, new.cpu, "ring", number)?;
-    let events = &plan.tracing.events;
-    let sizes = events.iter().filter(|it| it.output_to.is_none());
-    let mut sizes = sizes.map(|it| it.details.ring_pages.unwrap_or(plan.tracing.ring_pages));
+    let most = rings_of_a_cpu(plan);
+    let before = so_far.rings.iter().filter(|ring| ring.cpu == new.cpu);
+    is(before.count() < most, || {
+        let cpu = new.cpu;
+        format!("ring {number} is one more than the {most} of CPU {cpu} that the plan asks for")
+    })?;
+    let mut sizes =
+        with_rings(plan).map(|it| it.details.ring_pages.unwrap_or(plan.tracing.ring_pages));
     let pages = new.data_pages.len();
     is(sizes.any(|size| size as usize == pages), || {
         format!("ring {number} has {pages} data pages, which no event of the plan asks for")
     })
+}
+
+/// The events with rings of their own that are read.
+fn with_rings(plan: &GuestPlan) -> impl Iterator<Item = &EventSpec> {
+    let events = plan.tracing.events.iter();
+    events.filter(|it| it.output_to.is_none() && it.details.ring != RingUse::Unread)
+}
+
+/// Most rings of one CPU: of a field of tasks, one for each thread.
+fn rings_of_a_cpu(plan: &GuestPlan) -> usize {
+    let rings = with_rings(plan).map(|it| match it.source {
+        EventSource::TaskField { .. } => plan.workload.threads as usize,
+        _ => 1,
+    });
+    rings.sum()
 }
 
 /// An event. Its ring was announced.

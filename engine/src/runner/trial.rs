@@ -232,6 +232,7 @@ impl<'p> Trial<'p> {
     /// The recording, and the machine as it is now.
     pub fn close(mut self, end: TrialEnd) -> (Recording, Machine) {
         self.driver.drain();
+        let end = self.driver.session.within_budget(end);
         let memory = self.driver.machine.memory();
         self.driver.session.read_lab(memory);
         self.driver.session.read_tracefs(memory);

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use unwindlab_oracle::trace::LabLog;
-use unwindlab_oracle::trace::recording::Injection;
+use unwindlab_oracle::trace::recording::{Injection, TrialEnd};
 use unwindlab_oracle::trace::ring::RingReader;
 use unwindlab_oracle::trace::tracefs::Position;
 use unwindlab_oracle::trace::witness::Written;
@@ -136,7 +136,7 @@ impl PathStart {
             let (vcpu, task) = next_iteration(driver, until)?;
             until = Instant::now() + LEG;
             number += 1;
-            let outputs = Outputs::of(driver);
+            let outputs = Outputs::of(driver)?;
             let mut iteration = Iteration { number, vcpu, task };
             let begins = (number >= first).then_some(&mut *progress);
             if !arrive(driver, plan, &mut iteration, begins, until)? {
@@ -259,13 +259,17 @@ struct Outputs {
 }
 
 impl Outputs {
-    fn of(driver: &mut Driver) -> Self {
+    fn of(driver: &mut Driver) -> Result<Self, SweepError> {
         driver.drain();
         let session = &driver.session;
-        Self {
+        if let Some(what) = session.over_budget() {
+            let (end, phase) = (TrialEnd::Misbehaved { what }, Phase::BeforePath);
+            return Err(SweepError::GuestEnded { end, phase });
+        }
+        Ok(Self {
             rings: session.rings.iter().map(RingReader::from_here).collect(),
             tracefs: session.tracefs_positions(driver.machine.memory()),
-        }
+        })
     }
 }
 

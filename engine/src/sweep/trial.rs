@@ -280,6 +280,7 @@ impl Worker<'_> {
         let (driver, start) = (&mut self.walk.driver, &self.walk.start);
         driver.machine.pause_all()?;
         driver.drain();
+        let end = driver.session.within_budget(end);
         let memory = driver.machine.memory();
         let lab = driver.session.lab_from(memory, start.slots);
         let tracefs = driver.session.tracefs_behind(memory, &start.tracefs);

@@ -251,6 +251,15 @@ fn in_the_set_up() -> Vec<Attack> {
             "guest memory",
         ),
         (
+            "announces a ring too many",
+            prepared().say(&Say::Ring(unwindlab_abi::message::RingAnnounce {
+                ring: 1,
+                ..ring(0)
+            })),
+            "guest-misbehaved",
+            "one more than the 1 of CPU 0",
+        ),
+        (
             "announces no ring, but an event",
             instead(0, &shared()),
             "guest-misbehaved",

@@ -2,7 +2,7 @@
 
 use unwindlab_abi::mailbox;
 use unwindlab_abi::message::{AgentMessage, ExpectedStack, KnownStack};
-use unwindlab_abi::plan::Tracing;
+use unwindlab_abi::plan::{Tracing, Watch};
 use unwindlab_abi::tracefs::{TracefsChurn, TracefsInstance, TracefsPlan};
 use unwindlab_oracle::trace::recording::TrialEnd;
 use unwindlab_vmm::Memory;
@@ -109,6 +109,28 @@ fn what_comes_is_what_the_plan_asks_for() {
     assert!(wrong(thread(&plan, &so_far, &a_thread(2))).contains("behind 2 of 2"));
     assert!(cpus(2, 2).is_ok() && cpus(1, 2).is_err());
     assert!(iterations(&plan, 2).is_ok() && iterations(&plan, 3).is_err());
+}
+
+#[test]
+fn no_more_rings_come_than_the_plan_asks_for() {
+    let mut plan = plan();
+    let (mut so_far, _) = whole();
+    for cpu in [0, 1] {
+        let said = wrong(ring(&plan, &so_far, &a_ring(2, cpu)));
+        assert!(said.contains("ring 2 is one more than the 1"), "{said}");
+    }
+    let watch = Watch::Write(4);
+    let of_tasks = EventSpec::blank("c", EventSource::TaskField { offset: 0, watch });
+    let mut unread = EventSpec::blank("d", EventSource::Dummy);
+    unread.details.ring = RingUse::Unread;
+    plan.tracing.events.extend([of_tasks, unread]);
+    for number in [2, 3] {
+        let new = a_ring(number, 1);
+        assert_eq!(ring(&plan, &so_far, &new), Ok(()));
+        so_far.rings.push(new);
+    }
+    assert!(wrong(ring(&plan, &so_far, &a_ring(4, 1))).contains("the 3 of CPU 1"));
+    assert_eq!(ring(&plan, &so_far, &a_ring(4, 0)), Ok(()));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! What the guest puts out where the agent has announced it: rings of perf, the lab client's log, buffers of tracefs,
 //! results of unwinding in user mode, progress counters.
 
+use std::slice::from_ref;
+
 use unwindlab_abi::lab::HEAD_OFFSET;
 use unwindlab_abi::message::RingAnnounce;
 use unwindlab_oracle::trace::framing::Records;
@@ -12,6 +14,7 @@ use unwindlab_oracle::trace::user_mode::UserModeLog;
 use unwindlab_vmm::Memory;
 
 use super::AgentSession;
+use super::budget::Held;
 use crate::driver::guest_memory::Ram;
 use crate::plan::EventPlan;
 
@@ -26,12 +29,18 @@ pub(crate) struct OutputCursor {
 
 impl AgentSession {
     /// Reads what is new in every ring. A ring that stops making sense marks itself as corrupt;
-    /// the others are read on.
+    /// the others are read on. Behind the ring that exceeds the budget none is: the trial is over then.
     pub fn drain(&mut self, memory: &Memory) {
+        let mut held = Held::of(&self.rings);
         for ring in &mut self.rings {
+            if held.over_budget().is_some() {
+                return;
+            }
+            let before = Held::of(from_ref(ring));
             if let Err(error) = ring.drain(&Ram(memory)) {
                 tracing::debug!(%error, "ring");
             }
+            held.grow(before, Held::of(from_ref(ring)));
         }
     }
 
