@@ -117,6 +117,62 @@ fn a_window_goes_on_behind_static_branches() {
     assert!(Image::new(&Branches(false)).windows(&window).is_empty());
 }
 
+/// Debian's compiler takes the address of the mask of each task before it looks whether the bit is one, and
+/// has the first task of the loop from another instruction than the rest.
+#[test]
+fn the_mask_of_each_task_of_a_loop_is_found_by_its_address() {
+    #[rustfmt::skip]
+    const CANCEL: &[u8] = &[
+        0x48, 0x89, 0xfb, // +0x0 mov rbx,rdi
+        0xc7, 0x43, 0x18, 0xff, 0xff, 0xff, 0xff, // +0x3 mov dword [rbx+0x18],0xffffffff
+        0xe8, 0x13, 0x01, 0x00, 0x00, // +0xa call 015e <synchronize_srcu>
+        0x48, 0x8b, 0x56, 0x10, // +0xf mov rdx,qword [rsi+0x10]
+        0x48, 0x8d, 0x9a, 0x00, 0xfb, 0xff, 0xff, // +0x13 lea rbx,[rdx-0x500]
+        0x48, 0x8d, 0xab, 0x00, 0x09, 0x00, 0x00, // +0x1a lea rbp,[rbx+0x900]
+        0x41, 0x83, 0xfd, 0x3f, // +0x21 cmp r13d,0x3f
+        0x77, 0x19, // +0x25 ja +0x40
+        0xf0, 0x4c, 0x21, 0x75, 0x00, // +0x27 lock and qword [rbp],r14
+        0x48, 0x8b, 0x93, 0x00, 0x05, 0x00, 0x00, // +0x2c mov rdx,qword [rbx+0x500]
+        0x48, 0x8d, 0x9a, 0x00, 0xfb, 0xff, 0xff, // +0x33 lea rbx,[rdx-0x500]
+        0x48, 0x39, 0xc2, // +0x3a cmp rdx,rax
+        0x75, 0xdb, // +0x3d jne +0x1a
+        0xc3, // +0x3f ret
+        0x0f, 0x0b, // +0x40 ud2
+    ];
+    struct Debian(Vec<u8>);
+    impl Resolver for Debian {
+        fn function(&self, address: u64) -> Option<String> {
+            Built::default().function(address)
+        }
+        fn has(&self, name: &str) -> bool {
+            Built::default().has(name)
+        }
+        fn address(&self, name: &str) -> Option<u64> {
+            Built::default().address(name)
+        }
+        fn code(&self, name: &str) -> Option<(u64, Vec<u8>)> {
+            let (start, code) = Built::default().code(name)?;
+            let ours = name == "unwind_deferred_cancel";
+            Some((start, if ours { self.0.clone() } else { code }))
+        }
+        fn text(&self, address: u64, length: usize) -> Option<Vec<u8>> {
+            Built::default().text(address, length)
+        }
+        fn current_task(&self) -> Option<u64> {
+            Built::default().current_task()
+        }
+    }
+    assert_eq!(there(&Debian(CANCEL.to_vec())), without(""));
+    // The bit stays in the tasks, or another field of theirs is changed.
+    let with = |at: usize, bytes: &[u8]| {
+        let mut code = CANCEL.to_vec();
+        code[at..at + bytes.len()].copy_from_slice(bytes);
+        there(&Debian(code))
+    };
+    assert_eq!(with(0x27, &[0x90; 5]), without("F003"));
+    assert_eq!(with(0x1d, &[0x08]), without("F003"));
+}
+
 #[test]
 fn a_fix_takes_a_finding_out_of_the_code() {
     let built = |name, at, bytes| there(&Built(vec![(name, at, bytes)]));

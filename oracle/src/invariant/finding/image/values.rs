@@ -2,7 +2,7 @@
 //!
 //! Only what the anchors need: pointers to the current task, other pointers with an offset, the
 //! number of a client's bit, and constants. Everything else is unknown, and what two paths disagree
-//! about is unknown too.
+//! about is unknown too: of two pointers equally far behind their bases, only the base.
 
 use std::collections::BTreeMap;
 
@@ -34,6 +34,20 @@ pub(super) enum Value {
     WorkBit,
     /// A constant.
     Constant(i64),
+}
+
+impl Value {
+    /// What is known where one path brings this and another path `other`.
+    fn both(self, other: Self) -> Self {
+        match (self, other) {
+            _ if self == other => self,
+            // A loop has its object from another instruction at first than later.
+            (Self::Pointer(_, offset), Self::Pointer(_, same)) if offset == same => {
+                Self::Pointer(Base::Unknown, offset)
+            }
+            _ => Self::Unknown,
+        }
+    }
 }
 
 /// A place in memory that an instruction accesses: some bytes behind a base.
@@ -81,10 +95,9 @@ impl State {
     pub fn join(&mut self, other: &Self) -> bool {
         let mut changed = false;
         for (held, other) in self.0.iter_mut().zip(&other.0) {
-            if held != other && *held != Value::Unknown {
-                *held = Value::Unknown;
-                changed = true;
-            }
+            let both = held.both(*other);
+            changed |= both != *held;
+            *held = both;
         }
         changed
     }

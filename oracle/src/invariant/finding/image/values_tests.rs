@@ -154,6 +154,29 @@ fn a_place_has_a_base_and_nothing_else() {
 }
 
 #[test]
+fn two_paths_agree_about_an_offset_without_a_base() {
+    let after = |bytes: &[u8]| VALUES.after(&instruction(bytes), &state(&[]));
+    let both = |one: &[u8], other: &[u8]| {
+        let (mut state, other) = (after(one), after(other));
+        let changed = state.join(&other);
+        assert!(!state.join(&other), "what is forgotten stays forgotten");
+        (state.get(Register::RAX), changed)
+    };
+    // lea rax,[rbx+8]; lea rax,[rdi+8]; lea rax,[rsi+8]; lea rax,[rdi+9]; xor eax,eax
+    let of_task: &[u8] = &[0x48, 0x8d, 0x43, 8];
+    let of_argument: &[u8] = &[0x48, 0x8d, 0x47, 8];
+    let of_any: &[u8] = &[0x48, 0x8d, 0x46, 8];
+    let farther: &[u8] = &[0x48, 0x8d, 0x47, 9];
+    let unknown = Value::Pointer(Base::Unknown, 8);
+    assert_eq!(both(of_task, of_task), (task(8), false));
+    assert_eq!(both(of_task, of_argument), (unknown, true));
+    assert_eq!(both(of_task, of_any), (unknown, true));
+    assert_eq!(both(of_any, of_task), (unknown, false));
+    assert_eq!(both(of_task, farther), (Value::Unknown, true));
+    assert_eq!(both(of_task, &[0x31, 0xc0]), (Value::Unknown, true));
+}
+
+#[test]
 fn a_register_that_holds_the_task_only_is_steady() {
     let steady = |register, code: &[&[u8]]| {
         let code: Vec<Instruction> = code.iter().map(|it| instruction(it)).collect();
