@@ -67,6 +67,7 @@ pub(crate) fn perf_data(data: &[u8]) {
     let limits = Limits {
         inflated: 1 << 20,
         records: 1 << 16,
+        events: 1 << 16,
     };
     let Ok(mut read) = PerfData::read(data, limits) else {
         return;

@@ -124,12 +124,15 @@ fn attrs(
         return Err(damaged(format!("{count} attributes of {attr_size} bytes")));
     }
     let section = slice(bytes, at, len).ok_or_else(|| damaged("its attributes are cut short"))?;
-    let read = |entry: &[u8]| {
+    // Sections that overlap hold more ids than the file.
+    let mut room = bytes.len();
+    let mut read = |entry: &[u8]| {
         let size = Attr::size(entry, endian).filter(|size| size + SECTION == entry.len())?;
         let (attr, ids) = entry.split_at_checked(size)?;
         let mut ids = Fields::new(ids, endian);
         let (at, len) = (ids.u64()?, ids.u64()?);
         let ids = slice(bytes, at, len).filter(|_| len.is_multiple_of(8))?;
+        room = room.checked_sub(ids.len())?;
         Some(Attr {
             ids: Fields::new(ids, endian).words(ids.len())?,
             ..Attr::read(attr, endian)?

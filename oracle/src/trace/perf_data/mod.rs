@@ -34,6 +34,8 @@ pub struct Limits {
     pub inflated: u64,
     /// Records of the kernel.
     pub records: usize,
+    /// Events, each of them once for each CPU.
+    pub events: usize,
 }
 
 impl Default for Limits {
@@ -41,6 +43,7 @@ impl Default for Limits {
         Self {
             inflated: 1 << 30,
             records: 8 << 20,
+            events: 4 << 20,
         }
     }
 }

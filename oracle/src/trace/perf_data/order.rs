@@ -44,7 +44,7 @@ pub(super) fn finish(mut walk: Walk) -> Result<PerfData, PerfDataError> {
             .flatten()
             .any(|it| it == "-a" || it == "--all-cpus");
     let tracing = tracing(&walk, of_tasks);
-    let session = session(&walk, &rings);
+    let session = session(&walk, &rings)?;
     let count = rings.values().map(Vec::len).sum();
     let recorded = Recorded {
         every_cpu: every_cpu(&walk, &rings),
@@ -136,7 +136,11 @@ fn tracing(walk: &Walk, of_tasks: bool) -> Tracing {
 }
 
 /// One event for each attr and CPU: what each would be if it were opened on the CPUs that wrote something.
-fn session(walk: &Walk, rings: &BTreeMap<u32, Vec<Record>>) -> Vec<EventAnnounce> {
+fn session(
+    walk: &Walk,
+    rings: &BTreeMap<u32, Vec<Record>>,
+) -> Result<Vec<EventAnnounce>, PerfDataError> {
+    let limit = walk.limits.events;
     let mut session = Vec::new();
     for (number, attr) in (0..).zip(&walk.attrs) {
         let mut opened: BTreeMap<u32, u64> = BTreeMap::new();
@@ -146,17 +150,23 @@ fn session(walk: &Walk, rings: &BTreeMap<u32, Vec<Record>>) -> Vec<EventAnnounce
                 opened.entry(cpu).or_insert(*id);
             }
         }
-        let all = opened.is_empty();
-        for &cpu in rings.keys().filter(|cpu| all || opened.contains_key(cpu)) {
-            session.push(EventAnnounce {
-                spec: number,
-                cpu,
-                id: opened.get(&cpu).copied().unwrap_or(0),
-                ring: cpu,
+        if opened.is_empty() {
+            opened.extend(rings.keys().map(|&cpu| (cpu, 0)));
+        }
+        if session.len().saturating_add(opened.len()) > limit {
+            return Err(PerfDataError::TooMuch {
+                what: "events of one CPU",
+                limit: limit as u64,
             });
         }
+        session.extend(opened.into_iter().map(|(cpu, id)| EventAnnounce {
+            spec: number,
+            cpu,
+            id,
+            ring: cpu,
+        }));
     }
-    session
+    Ok(session)
 }
 
 /// Whether every CPU that was on was recorded.

@@ -519,6 +519,40 @@ fn what_is_no_recording_says_so() {
     ));
 }
 
+/// Sections of ids that overlap would be copied for each attribute.
+#[test]
+fn a_file_has_no_more_ids_than_it_has_room_for() {
+    let mut file = two_cpus(false).file();
+    // What the second attribute says of its ids.
+    let second = 104 + 32 + 152 + 136;
+    let len = (file.len() as u64 - 104) / 8 * 8;
+    let words = [104, len].map(u64::to_le_bytes).concat();
+    // Those of the first are there, too.
+    file[second..second + 16].copy_from_slice(&words);
+    assert_eq!(read(&file).unwrap().records, 4);
+    file[second - 152..second - 136].copy_from_slice(&words);
+    let error = read(&file).unwrap_err().to_string();
+    assert_eq!(error, "damaged: attribute 1 makes no sense");
+}
+
+#[test]
+fn each_event_is_there_once_for_each_cpu_and_no_more_than_are_read() {
+    let file = two_cpus(false).file();
+    let limits = |events| Limits {
+        events,
+        ..Limits::default()
+    };
+    let data = PerfData::read(&file, limits(4)).unwrap();
+    let session = { data.trace.session.iter() }.map(|it| (it.spec, it.cpu, it.id));
+    let all = [(0, 0, 10), (0, 1, 11), (1, 0, 20), (1, 1, 21)];
+    assert_eq!(session.collect::<Vec<_>>(), all);
+    let error = PerfData::read(&file, limits(3)).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "more than 3 events of one CPU, which is all that is read"
+    );
+}
+
 #[test]
 fn what_perf_itself_wrote_is_read() {
     let mut data = read(RESET_PERF_DATA).unwrap();

@@ -59,7 +59,7 @@ pub(super) struct Opened {
 #[derive(Debug)]
 pub(super) struct Walk {
     pub endian: Endian,
-    limits: Limits,
+    pub limits: Limits,
     pub attrs: Vec<Attr>,
     pub features: Features,
     pub records: Vec<Record>,
@@ -80,6 +80,10 @@ pub(super) struct Walk {
     /// By id: the number of an attr.
     by_id: BTreeMap<u64, usize>,
     layouts: Vec<Option<SampleType>>,
+    /// Whether all of them are the same.
+    uniform: bool,
+    /// Whether each tells where a record says of which event it is.
+    identified: bool,
 }
 
 impl Walk {
@@ -101,6 +105,8 @@ impl Walk {
             compressed: Vec::new(),
             by_id: BTreeMap::new(),
             layouts: Vec::new(),
+            uniform: true,
+            identified: true,
         };
         for attr in attrs {
             walk.add_attr(attr);
@@ -113,7 +119,10 @@ impl Walk {
         self.by_id.extend(attr.ids.iter().map(|&id| (id, number)));
         let spec = attr.spec(number, false, false, true);
         let layout = SampleType::of(&spec).ok();
-        self.layouts.push(layout.map(|it| it.written(self.endian)));
+        let layout = layout.map(|it| it.written(self.endian));
+        self.layouts.push(layout);
+        self.uniform &= self.layouts.first() == Some(&layout);
+        self.identified &= layout.is_none_or(SampleType::identifies);
         self.attrs.push(attr);
     }
 
@@ -290,15 +299,13 @@ impl Walk {
         }
         let first = (*self.layouts.first()?)?;
         let word = |bytes: Option<&[u8; 8]>| Some(self.endian.u64(*bytes?));
-        let uniform = self.layouts.iter().all(|it| *it == Some(first));
-        if uniform && !first.identifies() {
+        if self.uniform && !first.identifies() {
             // `PERF_SAMPLE_ID` tells the event, if it is there.
             let id = record::parse(raw, first).ok()?.id.id;
             let attr = id.and_then(|id| self.by_id.get(&id)).copied();
             return Some((attr, first));
         }
-        let identified = |it: &Option<SampleType>| it.is_none_or(SampleType::identifies);
-        if !self.layouts.iter().all(identified) {
+        if !self.identified {
             return None;
         }
         let id = match raw.record_type {
