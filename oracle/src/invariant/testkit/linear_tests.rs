@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use unwindlab_abi::plan::EventSource;
+use unwindlab_abi::user_mode::Asked;
 
 use super::entry_text::{EntryText, Far, Via, outer};
 use super::lab::{LabKit, client};
@@ -13,6 +14,8 @@ use crate::trace::model::Sample;
 use crate::trace::{EventKind, Trace};
 
 const RIP: u64 = 0xffff_ffff_8100_1234;
+/// The handler of nonces.
+const HANDLER: u64 = 0x5000;
 /// Frame 0 of the answers, and the frames of the announced stack.
 const STACK: [u64; 4] = [0x1080, 0x2000, 0x2000, 0x3000];
 
@@ -46,6 +49,7 @@ const SHAPES: &[(&str, Shape)] = &[
     ("two clients of tracefs", tracefs),
     ("the lab client's log", lab),
     ("one stay of the log", lab_one_stay),
+    ("a nonce for each of many threads", nonces),
 ];
 
 fn cookie(n: usize) -> u64 {
@@ -248,6 +252,18 @@ fn cut_chains(n: usize) -> Trace {
 
 fn tracefs(n: usize) -> Trace {
     crate::invariant::testkit::tracefs::mirrored(tasks(n, 3))
+}
+
+fn nonces(n: usize) -> Trace {
+    let mut kit = Kit::new(2);
+    kit.thread(0, 1001);
+    kit.user_mode(HANDLER);
+    for at in 0..n {
+        kit.nmi(0, tid(at), cookie(at));
+        kit.nonce(tid(at), at as u64, Asked::Sent);
+        kit.result(tid(at), at as u64, &STACK);
+    }
+    kit.trace()
 }
 
 fn lab(n: usize) -> Trace {

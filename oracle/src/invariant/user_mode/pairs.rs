@@ -1,9 +1,12 @@
 //! Which sample of perf each request of the BPF program is of.
 
+use std::collections::BTreeMap;
+
 use unwindlab_abi::plan::EventSource;
 use unwindlab_abi::user_mode::Asked;
 
 use crate::invariant::evidence::Evidence;
+use crate::invariant::limit::step;
 use crate::trace::{Event, EventKind, NonceRequest, UserModeTrace};
 
 /// A request, and perf's sample of the same NMI.
@@ -25,22 +28,28 @@ pub(super) fn pairs<'t>(
     user_mode: &'t UserModeTrace,
 ) -> Vec<Option<Vec<Pair<'t>>>> {
     let trace = evidence.trace();
+    let specs = trace.tracing.as_ref().map(|it| it.events.as_slice());
+    let samples = specs.unwrap_or_default().iter().position(|spec| {
+        spec.defer_callchain && matches!(spec.source, EventSource::Tracepoint { .. })
+    });
     let of_program = |event: &Event| {
         let open = event.event.and_then(|it| trace.session.get(it));
-        let specs = trace.tracing.as_ref().map(|it| it.events.as_slice());
-        let samples = specs.unwrap_or_default().iter().position(|spec| {
-            spec.defer_callchain && matches!(spec.source, EventSource::Tracepoint { .. })
-        });
         open.is_some_and(|it| usize::try_from(it.spec).ok() == samples)
     };
-    let pair = |tid: u32| {
-        let requests = user_mode.requests.iter().filter(|it| it.tid == tid);
-        let events = trace
-            .events
-            .iter()
-            .filter(|it| it.tid == Some(tid) && of_program(it));
-        let events = events.filter(|it| matches!(it.kind, EventKind::Sample(_)));
-        let (requests, events): (Vec<_>, Vec<_>) = (requests.collect(), events.collect());
+    let mut threads: BTreeMap<u32, (Vec<&NonceRequest>, Vec<&Event>)> = BTreeMap::new();
+    for request in &user_mode.requests {
+        step();
+        threads.entry(request.tid).or_default().0.push(request);
+    }
+    for event in &trace.events {
+        step();
+        let thread = event.tid.and_then(|tid| threads.get_mut(&tid));
+        let is_sample = matches!(event.kind, EventKind::Sample(_));
+        if let Some((_, events)) = thread.filter(|_| is_sample && of_program(event)) {
+            events.push(event);
+        }
+    }
+    let pair = |(requests, events): (Vec<&'t NonceRequest>, Vec<&'t Event>)| {
         let left = requests.get(events.len()..)?;
         let has_nonce = |it: &&NonceRequest| matches!(it.asked, Asked::Sent | Asked::Again);
         if left.iter().any(has_nonce) {
@@ -55,8 +64,5 @@ pub(super) fn pairs<'t>(
         });
         joined.collect()
     };
-    let mut tids: Vec<u32> = user_mode.requests.iter().map(|it| it.tid).collect();
-    tids.sort_unstable();
-    tids.dedup();
-    tids.into_iter().map(pair).collect()
+    threads.into_values().map(pair).collect()
 }

@@ -1,6 +1,6 @@
 //! Names for what differs from run to run: tasks and cookies.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use unwindlab_abi::message::ThreadAnnounce;
 
@@ -68,8 +68,9 @@ impl<'a> TaskNames<'a> {
             starters,
             started: HashMap::new(),
         };
+        let of_starters = tasks.of_starters();
         for (pid, tid, ptid) in forks {
-            let thread = tasks.started_by(pid, ptid);
+            let thread = of_starters.get(&(pid, ptid)).copied();
             let known = tasks.started.entry((pid, tid)).or_insert(thread);
             if *known != thread {
                 *known = None;
@@ -108,14 +109,17 @@ impl<'a> TaskNames<'a> {
         }
     }
 
-    /// The announced thread whose starter this is, if all starters have been seen at work.
-    fn started_by(&self, pid: u32, starter: u32) -> Option<&'a ThreadAnnounce> {
-        let of_process = || self.starters.iter().filter(|&&(of, _)| of == pid);
-        if of_process().count() != self.unnamed(pid).count() {
-            return None;
+    /// The announced thread of each starter, in processes of which all starters have been seen at work.
+    fn of_starters(&self) -> HashMap<(u32, u32), &'a ThreadAnnounce> {
+        let mut processes: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
+        for &(pid, tid) in &self.starters {
+            processes.entry(pid).or_default().push((pid, tid));
         }
-        let index = of_process().position(|&(_, tid)| tid == starter)?;
-        self.unnamed(pid).nth(index)
+        processes.retain(|&pid, starters| starters.len() == self.unnamed(pid).count());
+        let named = processes
+            .into_iter()
+            .flat_map(|(pid, starters)| starters.into_iter().zip(self.unnamed(pid)));
+        named.collect()
     }
 
     /// Announced threads of a process that have no tid of their own.

@@ -24,7 +24,7 @@
 //! What is left must all occur in every run that injects often enough, or the scenario should not
 //! use this style.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce};
 
@@ -32,29 +32,33 @@ use super::KernelResolver;
 use super::names::{TaskName, TaskNames};
 use super::place::{Interrupted, interrupted};
 use super::stack::{self, Leaf};
-use crate::trace::model::{MAX_DEFERRED_FRAMES, Sample, Trace};
+use crate::trace::model::{MAX_DEFERRED_FRAMES, Trace};
 use crate::trace::symbolize::UserSymbols;
 
 pub(super) fn lines(trace: &Trace, kernel: KernelResolver<'_>) -> Vec<String> {
     let tasks = TaskNames::new(trace);
     let symbols = UserSymbols::new(&trace.user_symbols);
-    let mut answers: HashMap<u64, Vec<Vec<u64>>> = HashMap::new();
+    let mut answers: HashMap<u64, HashSet<Vec<u64>>> = HashMap::new();
     for deferred in trace.events.iter().filter_map(|e| e.deferred_chain()) {
         let stacks = answers.entry(deferred.cookie).or_default();
-        let frames = deferred.frames();
-        if !stacks.contains(&frames) {
-            stacks.push(frames);
-        }
+        stacks.insert(deferred.frames());
     }
     let mut shapes = BTreeSet::new();
+    // A kernel that is wrong gives one cookie to many requests and many stacks: requests that differ in nothing that a
+    // shape shows have the same shapes.
+    let mut shown = HashSet::new();
     for event in &trace.events {
         let (Some((sample, cookie)), TaskName::Workload(thread)) =
             (event.deferred_sample(), tasks.of(event))
         else {
             continue;
         };
+        let of_user = interrupted(sample, kernel).at == Interrupted::User;
+        if !shown.insert((cookie, std::ptr::from_ref(thread), of_user)) {
+            continue;
+        }
         for frames in answers.get(&cookie).into_iter().flatten() {
-            let line = shape(sample, frames, thread, &symbols, kernel);
+            let line = shape(of_user, frames, thread, &symbols);
             shapes.extend(line.map(|line| line.text(trace.threads.len() > 1)));
         }
     }
@@ -89,11 +93,10 @@ impl Shape {
 
 /// What one request and its answer are; `None` where the thread was not at its leaf.
 fn shape(
-    sample: &Sample,
+    of_user: bool,
     frames: &[u64],
     thread: &ThreadAnnounce,
     symbols: &UserSymbols<'_>,
-    kernel: KernelResolver<'_>,
 ) -> Option<Shape> {
     let expected = &thread.stack;
     let (&first, callers) = frames.split_first()?;
@@ -101,8 +104,7 @@ fn shape(
     if !after_syscall && !(expected.leaf_start..expected.leaf_end).contains(&first) {
         return None;
     }
-    let by_syscall = after_syscall && interrupted(sample, kernel).at != Interrupted::User;
-    let (kind, leaf) = if by_syscall {
+    let (kind, leaf) = if after_syscall && !of_user {
         ("syscall", Leaf::Exact)
     } else {
         ("user", Leaf::Anywhere)

@@ -404,6 +404,40 @@ user -> [leaf, descend+0x12 x 10, root+0x9]
     assert_eq!(show(&trace(events), SnapshotStyle::Shapes), expected);
 }
 
+/// A kernel that is wrong gives one cookie to all requests, and answers it with as many stacks.
+#[test]
+fn requests_of_one_cookie_are_looked_at_once_each() {
+    let look = |answers: u64| {
+        let requests = (0..20).map(|at| match at % 2 {
+            0 => (51, in_syscall(1)),
+            _ => (51, in_user(1)),
+        });
+        let answers = (0..answers).map(|at| (51, deferred(1, LEAF + 8 + at, 10)));
+        let trace = trace(
+            requests
+                .chain(answers)
+                .chain([(51, deferred(1, AFTER_SYSCALL, 10))])
+                .collect(),
+        );
+        let asked = std::cell::Cell::new(0);
+        let kernel = |address| {
+            asked.set(asked.get() + 1);
+            kernel(address)
+        };
+        (
+            canonical(&trace, SnapshotStyle::Shapes, &kernel),
+            asked.get(),
+        )
+    };
+    let (text, asked) = look(20);
+    let expected = "\
+syscall -> [getppid_return, its callers]
+user -> [leaf, its callers]
+";
+    assert_eq!(text, expected);
+    assert_eq!(look(1), (text, asked));
+}
+
 #[test]
 fn the_deepest_stack_that_fits_is_a_threads_own() {
     let mut trace = trace(vec![

@@ -1,5 +1,7 @@
 //! What the instances held, as it is recorded.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use unwindlab_abi::tracefs::{
     ChurnKind, MAX_INSTANCES, PART_BYTES, TracefsFormat, TracefsPart, TracefsPlan,
@@ -135,19 +137,18 @@ impl TracefsLog {
         keys
     }
 
-    /// The number of a client.
-    pub(super) fn client(&self, instance: u32, life: u32) -> Option<usize> {
-        self.keys().binary_search(&(instance, life)).ok()
-    }
-
-    /// All clients, by number.
-    pub(super) fn clients(&self) -> Vec<TracefsClient> {
-        let client = |(instance, life): (u32, u32)| {
+    /// All clients, by number, and their numbers by instance and life.
+    pub(super) fn clients(&self) -> (Vec<TracefsClient>, BTreeMap<(u32, u32), usize>) {
+        let keys = self.keys();
+        let mut told: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+        for &(instance, life, events) in &self.held.lost {
+            let lost = told.entry((instance, life)).or_default();
+            *lost = lost.saturating_add(events);
+        }
+        let client = |&(instance, life): &(u32, u32)| {
             let at = usize::try_from(instance).unwrap_or(usize::MAX);
             let name = self.plan.instances.get(at).map_or("?", |it| &it.name);
-            let told = self.held.lost.iter();
-            let told = told.filter(|it| (it.0, it.1) == (instance, life));
-            let lost = told.map(|it| it.2).reduce(u64::saturating_add);
+            let lost = told.get(&(instance, life)).copied();
             TracefsClient {
                 name: match life {
                     0 => name.to_owned(),
@@ -160,6 +161,7 @@ impl TracefsLog {
                 ends_early: { self.plan.churn }.is_some_and(|it| it.what == ChurnKind::Remove),
             }
         };
-        self.keys().into_iter().map(client).collect()
+        let clients = keys.iter().map(client).collect();
+        (clients, keys.into_iter().zip(0..).collect())
     }
 }

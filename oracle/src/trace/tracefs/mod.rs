@@ -128,8 +128,9 @@ pub enum Asker {
 #[must_use]
 pub fn decode(log: &TracefsLog) -> (TracefsTrace, Vec<String>) {
     let mut complaints = Complaints::default();
+    let (clients, numbers) = log.clients();
     let mut trace = TracefsTrace {
-        clients: log.clients(),
+        clients,
         events: Vec::new(),
     };
     let Some(formats) = Formats::of(log) else {
@@ -139,7 +140,7 @@ pub fn decode(log: &TracefsLog) -> (TracefsTrace, Vec<String>) {
         return (trace, complaints.finish());
     };
     for (buffer, pages) in log.held.pages.iter().enumerate() {
-        let Some(client) = log.client(pages.instance, pages.life) else {
+        let Some(&client) = numbers.get(&(pages.instance, pages.life)) else {
             complaints.add(format!("tracefs: instance {} is not known", pages.instance));
             continue;
         };
