@@ -9,9 +9,11 @@ use crate::invariant::evidence::facts::Facts;
 use crate::invariant::evidence::role::{Role, kernel_limit, role, spec};
 use crate::invariant::evidence::sampled::is_syscall_enter;
 use crate::invariant::limit::step;
+use crate::trace::model::{CONTEXT_KERNEL, Sample};
 use crate::trace::tracefs::Asker;
 use crate::trace::{Event, EventKind};
-use unwindlab_abi::plan::EventSource;
+use unwindlab_abi::attr::flag;
+use unwindlab_abi::plan::{EventSource, EventSpec};
 
 /// Where a sample was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,13 +92,14 @@ impl<'t> Facts<'t> {
         if chain.is_empty() {
             // perf leaves the kernel part out where the registers are of user mode.
             return match &spec.source {
+                EventSource::Tracepoint { system, name } if is_syscall_enter(system, name) => {
+                    Origin::SystemCall(Phase::Before)
+                }
+                _ if may_lack_kernel_part(spec, sample) => self.origin_by_injection(event),
                 EventSource::Hardware(_) => Origin::UserNmi,
                 // The handler of the exception, or the exit work that it asked for, fires it.
                 EventSource::Software(_) | EventSource::Breakpoint { .. } => {
                     Origin::Interrupt(Phase::Body)
-                }
-                EventSource::Tracepoint { system, name } if is_syscall_enter(system, name) => {
-                    Origin::SystemCall(Phase::Before)
                 }
                 _ => Origin::Unknown,
             };
@@ -127,6 +130,13 @@ impl<'t> Facts<'t> {
             _ => Origin::Unknown,
         }
     }
+}
+
+/// Whether a sample without a kernel address may have been made in the kernel all the same: its event leaves that part
+/// out, or the part has its context alone.
+fn may_lack_kernel_part(spec: &EventSpec, sample: &Sample) -> bool {
+    let chain = sample.chain.as_deref().unwrap_or_default();
+    spec.details.set & flag::EXCLUDE_CALLCHAIN_KERNEL != 0 || chain.contains(&CONTEXT_KERNEL)
 }
 
 /// By a kernel chain that was not cut, innermost address first.

@@ -1,10 +1,12 @@
 //! Where samples of other events, and NMIs in stubs, were made.
 
+use unwindlab_abi::attr::flag::EXCLUDE_CALLCHAIN_KERNEL as NO_KERNEL;
 use unwindlab_abi::plan::EventSource;
 
 use super::*;
 use crate::invariant::testkit::entry_text::EntryText;
-use crate::invariant::testkit::{Kit, kernel, spec, tracepoint, user};
+use crate::invariant::testkit::{Kit, kernel, spec, tracepoint, user, violated};
+use crate::trace::model::{CONTEXT_KERNEL, CONTEXT_USER_DEFERRED};
 
 const C: u64 = 3 << 32 | 1;
 
@@ -52,4 +54,57 @@ fn the_stub_of_an_nmi_says_that_it_hit_user_mode() {
     let code = EntryCode::new(EntryText);
     let facts = Facts::new(&trace, Some(&code));
     assert_eq!(facts.origin(&trace.events[asked]), Origin::UserNmi);
+}
+
+/// An event that leaves the kernel part out, and a kernel part of which only the context is there.
+#[test]
+fn a_sample_whose_kernel_part_is_left_out_may_be_of_the_kernel() {
+    let of = |source: &EventSource, set: u64, contexts: &[u64]| {
+        let mut kit = Kit::new(1);
+        let mut opened = spec("event", source.clone());
+        opened.details.set |= set;
+        let at = kit.open(opened);
+        let chain = [contexts, &[CONTEXT_USER_DEFERRED, C]].concat();
+        let sample = kit.sample(0, 1001, at, chain);
+        let trace = kit.trace();
+        Facts::new(&trace, None).origin(&trace.events[sample])
+    };
+    for source in [EventSource::Hardware(0), EventSource::Software(2)] {
+        assert_ne!(of(&source, 0, &[]), Origin::Unknown);
+        assert_eq!(of(&source, NO_KERNEL, &[]), Origin::Unknown);
+        assert_eq!(of(&source, 0, &[CONTEXT_KERNEL]), Origin::Unknown);
+    }
+    // What asks there is known by the tracepoint.
+    let enter = tracepoint("syscalls", "sys_enter_getppid");
+    let before = Origin::SystemCall(Phase::Before);
+    assert_eq!(of(&enter, NO_KERNEL, &[]), before);
+}
+
+#[test]
+fn requests_whose_kernel_part_is_left_out_accuse_nobody() {
+    let counter = || {
+        let mut kit = Kit::new(1);
+        kit.spec("nmi", |spec| {
+            spec.source = EventSource::Hardware(0);
+            spec.details.set |= NO_KERNEL;
+        });
+        kit
+    };
+    // In the call, and in its exit work.
+    let mut kit = counter();
+    kit.sys_enter(0, 1001);
+    kit.asks_in(1, 0, 1001, C, &[]);
+    kit.sys_exit(0, 1001);
+    kit.asks_in(1, 0, 1001, C, &[]);
+    kit.deferred(0, 1001, C, &[0x40]);
+    assert_eq!(violated("C2", &kit.trace()), []);
+    // Before the record of `sys_enter` has its place.
+    let mut kit = counter();
+    kit.asks_in(1, 0, 1001, C, &[]);
+    kit.sys_enter(0, 1001);
+    kit.sys_exit(0, 1001);
+    kit.deferred(0, 1001, C, &[0x40]);
+    for id in ["M1", "M3", "M5"] {
+        assert_eq!(violated(id, &kit.trace()), [], "{id}");
+    }
 }
