@@ -7,7 +7,8 @@
 //! * XC: the task left on a CPU that has no event to receive the record. Proved by the session
 //!   (a CPU without one) and by the task's next record, which must be on that CPU.
 //! * XD: the session ended with the task still in the kernel. Proved by the task being switched
-//!   out, or inside a system call, as the last thing the trace has of it.
+//!   out, or inside a system call, as the last thing the trace has of it, and no record of it
+//!   being of a later entry.
 //! * XF: the answer went to another session earlier in the same entry. All sessions of a trial
 //!   are in one trace, so such an answer is in the trace, before the request: M1 and M5 count the
 //!   request as late and need no excuse. XF does not apply to an answer that is in no buffer at
@@ -21,21 +22,20 @@ use crate::trace::{Event, EventKind};
 impl<'t> Facts<'t> {
     /// The excuse for a request that no record answers, proved; `None` if there is none.
     pub fn unanswered(&self, request: &Request<'t>) -> Option<String> {
-        let until = self.entry_over_by(request);
+        let over_by = self.entry_over_by(request);
         self.losses
-            .between(request.event.time, until)
+            .between(request.event.time, over_by.and_then(|it| it.time))
             .or_else(|| self.left_unwatched(request))
-            .or_else(|| self.still_inside(request))
+            .or_else(|| self.still_inside(request).filter(|_| over_by.is_none()))
     }
 
-    /// When the entry of `request` was over at the latest: at the task's next record that is proved
-    /// to be of another entry, or carries another cookie. This only narrows XA, so relying on
+    /// By when the entry of `request` was over at the latest: the task's next record that is proved
+    /// to be of another entry, or carries another cookie. This only narrows XA and XD, so relying on
     /// cookies excuses nothing.
-    fn entry_over_by(&self, request: &Request<'t>) -> Option<u64> {
+    pub fn entry_over_by(&self, request: &Request<'t>) -> Option<&'t Event> {
         let other = |e: &Event| e.cookie().is_some_and(|cookie| cookie != request.cookie);
         self.after(request.task?, request.event)
-            .find(|e| other(e) || self.separated(request.event, e).is_some())?
-            .time
+            .find(|e| other(e) || self.separated(request.event, e).is_some())
     }
 
     /// XC.
@@ -72,7 +72,7 @@ impl<'t> Facts<'t> {
 mod tests {
     use super::*;
     use crate::invariant::evidence::order::NESTING;
-    use crate::invariant::testkit::Kit;
+    use crate::invariant::testkit::{Kit, violations};
 
     const C: u64 = 3 << 32 | 1;
 
@@ -160,5 +160,35 @@ mod tests {
         assert!(excuse_of_first(&kit).unwrap().starts_with("XD"));
         kit.exit(0, 1001);
         assert_eq!(excuse_of_first(&kit), None);
+    }
+
+    /// What comes later of the task shows that it has left the request's entry.
+    #[test]
+    fn xd_is_for_the_last_entry_only() {
+        let mut kit = Kit::new(1);
+        for (cookie, answered) in [(C, false), (C + (2 << 32), true)] {
+            kit.sys_enter(0, 1001);
+            kit.nmi(0, 1001, cookie);
+            kit.sys_exit(0, 1001);
+            if answered {
+                kit.deferred(0, 1001, cookie, &[0x40]);
+            }
+        }
+        kit.switch_out(0, 1001);
+        assert_eq!(excuse_of_first(&kit), None);
+        violations("M1", &kit);
+
+        // Nor need there be another cookie, or a time.
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        kit.sys_exit(0, 1001);
+        kit.sys_enter(0, 1001);
+        let last = kit.switch_out(0, 1001);
+        let mut trace = kit.trace();
+        for time in [trace.events[last].time, None] {
+            trace.events[last].time = time;
+            let facts = Facts::new(&trace, None);
+            assert_eq!(facts.unanswered(&facts.requests[0]), None, "{time:?}");
+        }
     }
 }
