@@ -17,7 +17,7 @@ use crate::trace::{Event, EventKind};
 /// function that calls `copy_process` while it has not (perf writes the fork record at the end of
 /// `copy_process`). Any other child is undecided: its parent may have had nothing to copy. A lost S
 /// of the child excuses an early D (XA). A D whose S has no time, or may have lost its cookie to the
-/// limit of contexts, is undecided.
+/// limit of contexts, is undecided, and so is one for which another session of perf may have asked.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
@@ -55,7 +55,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 tally.excuse(format!("cookie {cookie:#x}: {why}"));
                 continue;
             }
-            if let Some(why) = unordered(facts, at) {
+            if let Some(why) = unordered(facts, at).or_else(|| facts.others_may_ask()) {
                 tally.undecided(why);
                 continue;
             }
@@ -167,8 +167,9 @@ fn before_the_copy(evidence: &Evidence<'_>, request: &Request<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::invariant::testkit::{Kit, SOMEWHERE, not_exercised, violations};
+    use crate::invariant::testkit::{Kit, SOMEWHERE, judged, not_exercised, violations};
     use crate::invariant::{Check, INVARIANTS};
+    use crate::trace::model::Recorded;
 
     const C: u64 = 3 << 32 | 1;
     const D: u64 = 5 << 32 | 1;
@@ -292,5 +293,22 @@ mod tests {
             matches!(found, Check::NotExercised { undecided: 1, .. }),
             "{found:?}"
         );
+    }
+
+    /// Of a recording, unless somebody says that nothing else asked.
+    #[test]
+    fn beside_another_session_an_unwind_that_the_child_did_not_ask_for_is_undecided() {
+        let mut kit = Kit::new(1);
+        kit.fork(0, 1000, 1001);
+        kit.deferred(0, 1001, C, &[0x40]);
+        let mut trace = kit.trace();
+        for (alone, expected) in [(false, (0, 1, false)), (true, (0, 0, true))] {
+            trace.recorded = Some(Recorded {
+                every_cpu: true,
+                alone,
+                steady: Some((0, u64::MAX)),
+            });
+            assert_eq!(judged("X3", &trace), expected, "{alone}");
+        }
     }
 }
