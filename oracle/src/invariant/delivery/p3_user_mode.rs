@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::invariant::evidence::{Answer, Evidence, Facts, Task};
+use crate::invariant::evidence::{Answer, Evidence, Facts, Relation, Task, before};
 use crate::invariant::{Check, Tally};
-use crate::trace::Trace;
 use crate::trace::recording::ThreadProgress;
+use crate::trace::{Event, Trace};
 
 /// P3. Two consecutive D of a task must not be of one entry, as far as that is known (as for C1).
 /// Evidence is a pair with a proven user instruction between them
@@ -57,15 +57,29 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
 }
 
 /// Whether user code is proved to have run between two unwinds.
+///
+/// Requests show more than answers do. But a kernel that answers late has both answers in one entry, whatever lay between
+/// their requests. So a request stands for its answer only if no user code came between the two, or if it came first and so
+/// what lies before it lies before its answer. The walk of the first answer shows user code behind it, too.
 fn apart(facts: &Facts<'_>, a: &Answer<'_>, b: &Answer<'_>) -> bool {
-    if facts.user_code_between(a.event, b.event).is_some() {
+    let shown = |first: &Event, second: &Event| facts.user_code_between(first, second).is_some();
+    if shown(a.event, b.event) {
         return true;
     }
     let requests = |x: &Answer<'_>| facts.exchanges.get(&x.chain.cookie).map(|x| &x.requests);
     let last = requests(a).and_then(|list| list.last());
     let first = requests(b).and_then(|list| list.first());
-    let pair = last.zip(first);
-    pair.is_some_and(|(a, b)| facts.user_code_between(a.event, b.event).is_some())
+    let (Some(last), Some(first)) = (last, first) else {
+        return false;
+    };
+    if !before(first.event, b.event) {
+        return false;
+    }
+    if facts.walked_from_elsewhere(a, first.event) {
+        return true;
+    }
+    let own = || matches!(facts.relation(last.event, a.event), Relation::Same(_));
+    shown(last.event, first.event) && own()
 }
 
 /// P3 with a number: from the first injection to the last, user mode advanced by at least
@@ -115,7 +129,9 @@ fn judge_progress(tally: &mut Tally, who: &str, advanced: u64, at_least: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::invariant::testkit::{Kit, holds, kernel, not_exercised, user, violations};
+    use crate::invariant::testkit::{
+        Kit, holds, kernel, not_exercised, undecided, user, violations,
+    };
 
     const C: u64 = 3 << 32 | 1;
     const D: u64 = 5 << 32 | 1;
@@ -176,5 +192,40 @@ mod tests {
         kit.progress(2, 10, 10, 10);
         assert_eq!(evidence(progress(&kit.trace(), 15)), 1);
         assert!(matches!(progress(&kit.trace(), 16), Check::Violated(_)));
+    }
+
+    /// A kernel that answers an entry late shows these, and no user code between its answers.
+    #[test]
+    fn user_code_between_the_requests_need_not_be_between_the_answers() {
+        let mut kit = Kit::new(1);
+        for cookie in [C, D] {
+            kit.sys_enter(0, 1001);
+            kit.nmi(0, 1001, cookie);
+            kit.sys_exit(0, 1001);
+        }
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.deferred(0, 1001, D, &[0x40]);
+        assert_eq!(undecided("P3", &kit), 1);
+
+        // The first is answered in its entry, or behind its exit work.
+        let in_iterations = |late: bool| {
+            let mut kit = Kit::new(1);
+            kit.witness();
+            kit.inject(0, 1001, C, kernel(RIP).iteration(0, 1));
+            if !late {
+                kit.deferred(0, 1001, C, &[0x40]);
+            }
+            for _ in 0..2 {
+                kit.returns(0, 1001);
+            }
+            kit.inject(0, 1001, D, kernel(RIP).iteration(0, 2));
+            if late {
+                kit.deferred(0, 1001, C, &[0x40]);
+            }
+            kit.deferred(0, 1001, D, &[0x40]);
+            kit
+        };
+        assert_eq!(holds("P3", &in_iterations(false)).0, 1);
+        assert_eq!(undecided("P3", &in_iterations(true)), 1);
     }
 }

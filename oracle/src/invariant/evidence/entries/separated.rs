@@ -2,7 +2,7 @@
 //! due before, and the second begins anew.
 
 use super::Origin;
-use crate::invariant::evidence::facts::{Facts, Request};
+use crate::invariant::evidence::facts::{Answer, Facts, Request};
 use crate::invariant::evidence::order::before;
 use crate::invariant::evidence::tasks::Task;
 use crate::trace::Event;
@@ -267,6 +267,13 @@ impl<'t> Facts<'t> {
             why: Why::Walk { from: frame0, to },
             events: vec![answer.event.index],
         })
+    }
+
+    /// Whether the walk of an answer began at another user instruction than a later record of its task came from.
+    pub fn walked_from_elsewhere(&self, answer: &Answer<'_>, second: &Event) -> bool {
+        let from = answer.chain.ips.first().copied();
+        let ends = from.zip(self.came_from(second));
+        before(answer.event, second) && ends.is_some_and(|(from, to)| from != to)
     }
 
     /// The proof that two of `requests`, all of one task and in order, are of different entries.
