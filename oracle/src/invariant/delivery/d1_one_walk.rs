@@ -9,7 +9,7 @@ use crate::invariant::evidence::{Answer, Evidence, Facts, Relation, Task, Togeth
 /// of its own; only an in-kernel client can show that the cache answered a second one.
 ///
 /// Evidence are two D in a row of a task, with different cookies, that are proved to be of
-/// different entries ([`Relation::Different`]). Those of one system call violate it, and so do the D
+/// different entries ([`Relation::Different`]), with nothing lost in between, which may be a second D of one of them. Those of one system call violate it, and so do the D
 /// to requests that a right kernel has in one entry (as for C1). That no user instruction retired
 /// between two is no violation: the task may have returned, and been interrupted at once. Copies of one D to several events, and a second D of the same
 /// cookie, are M2's.
@@ -36,7 +36,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             continue;
         }
         match facts.relation(a.event, b.event) {
-            Relation::Different(_) => tally.holds(),
+            Relation::Different(_) => match facts.losses.between(a.event.time, b.event.time) {
+                None => tally.holds(),
+                Some(_) => tally.undecided("records were lost between two answers"),
+            },
             Relation::Helped | Relation::Unknown => tally.undecided(Relation::UNDECIDED),
             Relation::Same(Together::NoUserCode) => tally.undecided(
                 "the task may have returned and been interrupted before a user instruction",
@@ -133,5 +136,17 @@ mod tests {
         kit.nmi(0, 1001, C);
         kit.deferred(0, 1001, C, &[0x40]);
         not_exercised("D1", &kit);
+    }
+
+    /// Another answer of one of the two entries may be among what was lost.
+    #[test]
+    fn answers_beside_a_loss_are_undecided() {
+        let mut kit = Kit::new(1);
+        kit.witness();
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.lost(0, 1);
+        kit.returns(0, 1001);
+        kit.deferred(0, 1001, C + (2 << 32), &[0x40]);
+        assert_eq!(undecided("D1", &kit), 1);
     }
 }

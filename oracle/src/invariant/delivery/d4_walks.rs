@@ -70,14 +70,14 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 .take_while(|walk| walk.index <= end)
                 .filter(|walk| before(walk, later.event));
             let between: Vec<usize> = between.map(|walk| walk.index).collect();
-            if between.len() == 1 {
-                tally.holds();
-                continue;
-            }
             let cookie = later.chain.cookie;
             let times = (earlier.event.time, later.event.time);
             if let Some(why) = facts.losses.between(times.0, times.1) {
                 tally.excuse(format!("cookie {cookie:#x}: {why}"));
+                continue;
+            }
+            if between.len() == 1 {
+                tally.holds();
                 continue;
             }
             let message = format!(
@@ -154,5 +154,24 @@ mod tests {
         kit.deferred(0, 1001, C[0], &[0x40]);
         kit.deferred(0, 1001, C[1], &[0x40]);
         not_exercised("D4", &kit);
+    }
+
+    /// Another walk may be among what was lost.
+    #[test]
+    fn one_walk_beside_a_loss_is_no_evidence() {
+        let mut kit = walked([1, 0, 0]);
+        let answered = |kit: &mut Kit, cookie: u64| {
+            kit.push(0, 1001, 4, EventKind::Sample(Sample::default()));
+            kit.deferred(0, 1001, cookie, &[0x40]);
+        };
+        while kit.trace().events.len() > 4 {
+            kit.drop_last();
+        }
+        let mut whole = kit.clone();
+        answered(&mut whole, C[1]);
+        assert_eq!(holds("D4", &whole).0, 1);
+        kit.lost(0, 1);
+        answered(&mut kit, C[1]);
+        assert!(not_exercised("D4", &kit).contains("XA"));
     }
 }
