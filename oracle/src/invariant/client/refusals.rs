@@ -4,7 +4,7 @@ use unwindlab_abi::message::ThreadAnnounce;
 
 use crate::invariant::Tally;
 use crate::invariant::evidence::lab::{Lab, task};
-use crate::invariant::evidence::{Evidence, has_no_room, spec};
+use crate::invariant::evidence::{Evidence, Facts, has_no_room, spec};
 use crate::trace::{EventKind, LabEvent, LabKind};
 
 /// `-EINVAL`.
@@ -79,7 +79,8 @@ fn overtook<'a>(lab: &Lab<'a>, event: &LabEvent) -> Option<&'a LabEvent> {
 /// Evidence is such a sample with a cookie. An inline chain is M7's, and a sample without any chain
 /// is undecided: perf found no buffer for it (`get_callchain_entry`). So is one with as many context
 /// entries as `perf_event_max_contexts_per_stack` allows, and one of an inherited event in a task
-/// switch, which may have been the next task's already ([`Evidence::may_be_handed_over`]).
+/// switch, which may have been the next task's already ([`Evidence::may_be_handed_over`]), and one of a task whose exit
+/// record before it may be lost.
 pub fn asked(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
@@ -106,6 +107,8 @@ pub fn asked(evidence: &Evidence<'_>, tally: &mut Tally) {
             // M7 judges it.
         } else if evidence.may_be_handed_over(event) {
             tally.undecided("whether the event was the next task's already, in a task switch");
+        } else if facts.may_have_lost_its_exit(event) {
+            tally.undecided(Facts::LOST_EXIT);
         } else {
             let message = format!(
                 "a sample of thread {} has neither a cookie nor a user chain",
@@ -122,7 +125,9 @@ mod tests {
     use crate::invariant::testkit::lab::{
         C, LabKit, NEXT, client, holds as holds_in_log, violated,
     };
-    use crate::invariant::testkit::{Kit, check, check_in, holds, not_exercised, violations};
+    use crate::invariant::testkit::{
+        Kit, check, check_in, holds, not_exercised, undecided, violations,
+    };
 
     #[test]
     fn what_the_kernel_doc_says_holds() {
@@ -274,5 +279,15 @@ mod tests {
             let found = crate::invariant::testkit::violated("R6", &kit.trace());
             assert_eq!(found.len(), wrong, "{number}");
         }
+    }
+
+    #[test]
+    fn where_the_exit_record_may_be_lost_a_sample_that_asked_nothing_is_undecided() {
+        let mut kit = workload();
+        kit.kernel_only(0, 1001);
+        kit.lost(0, 1);
+        assert_eq!(undecided("R6", &kit), 1);
+        kit.nmi(0, 1001, C);
+        violations("R6", &kit);
     }
 }

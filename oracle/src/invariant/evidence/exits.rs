@@ -3,9 +3,14 @@
 use super::facts::Facts;
 use super::order::before;
 use super::role::is_marker;
+use super::tasks::Task;
 use crate::trace::Event;
 
 impl<'t> Facts<'t> {
+    /// What [`Self::may_have_lost_its_exit`] says, in words.
+    pub const LOST_EXIT: &'static str =
+        "the task may have been exiting, and its exit record be among what was lost";
+
     /// The exit record of the task of `event`, if it came before. Of its copies in several rings one
     /// that can be compared is enough: another clock, or no time, says nothing.
     pub fn behind_exit(&self, event: &Event) -> Option<&'t Event> {
@@ -26,8 +31,19 @@ impl<'t> Facts<'t> {
         if self.behind_exit(event).is_some() {
             return true;
         }
+        before(event, exit) && !self.lives_on(task, event)
+    }
+
+    /// Whether the task of `event` may have been exiting, and its exit record be among what was lost.
+    pub fn may_have_lost_its_exit(&self, event: &'t Event) -> bool {
+        let known = |task| self.exit(task).is_some() || self.lives_on(task, event);
+        self.losses.between(event.time, None).is_some() && !self.tasks.of(event).is_some_and(known)
+    }
+
+    /// Whether a later record is one that no task writes once it exits.
+    fn lives_on(&self, task: Task, event: &'t Event) -> bool {
         let alive =
             |later: &Event| later.deferred_sample().is_some() || is_marker(self.trace, later);
-        before(event, exit) && !self.after(task, event).any(alive)
+        self.after(task, event).any(alive)
     }
 }

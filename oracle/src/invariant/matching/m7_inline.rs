@@ -1,7 +1,7 @@
 //! M7: an inline user chain of an event that defers shows that the request was refused.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, spec};
+use crate::invariant::evidence::{Evidence, Facts, spec};
 use crate::trace::EventKind;
 
 /// M7. A sample of an event with `defer_callchain` has `PERF_CONTEXT_USER` in its chain only where
@@ -17,8 +17,8 @@ use crate::trace::EventKind;
 /// user chain would be inline. An inline chain is never evidence. After the exit record it is right
 /// whatever the kernel refuses elsewhere, so it shows nothing. In the task's last entry, with
 /// nothing before the exit record that a task does only before it exits, it is undecided: nothing
-/// marks the moment of `exit_signals`. So is one that starts with 0, because a wrong refusal of a
-/// task at address 0 looks the same. Any other is a violation.
+/// marks the moment of `exit_signals`. So is one whose exit record may be lost, and one that starts with 0, because a wrong
+/// refusal of a task at address 0 looks the same. Any other is a violation.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
@@ -48,6 +48,10 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             tally.undecided("an inline chain at address 0 may be of a task without user registers");
             continue;
         }
+        if facts.may_have_lost_its_exit(event) {
+            tally.undecided(Facts::LOST_EXIT);
+            continue;
+        }
         if facts.may_exit_unseen(event) {
             tally.undecided("nothing shows that the task did not exit, behind the recording");
             continue;
@@ -64,7 +68,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
 
 #[cfg(test)]
 mod tests {
-    use crate::invariant::testkit::{Kit, holds, not_exercised, violations};
+    use crate::invariant::testkit::{Kit, holds, not_exercised, undecided, violations};
 
     const C: u64 = 3 << 32 | 1;
 
@@ -122,5 +126,31 @@ mod tests {
         kit.spec("nmi", |spec| spec.defer_callchain = false);
         kit.inline(0, 1001, &[0x40]);
         not_exercised("M7", &kit);
+    }
+
+    #[test]
+    fn where_the_exit_record_may_be_lost_an_inline_chain_is_undecided() {
+        let mut kit = Kit::new(1);
+        kit.inline(0, 1001, &[0x40]);
+        kit.lost(0, 1);
+        assert_eq!(undecided("M7", &kit), 1);
+        // The task goes on.
+        let mut alive = kit.clone();
+        alive.sys_enter(0, 1001);
+        violations("M7", &alive);
+        // Its exit record is there.
+        kit.exit(0, 1001);
+        assert_eq!(undecided("M7", &kit), 1);
+        let mut kit = Kit::new(1);
+        kit.inline(0, 1001, &[0x40]);
+        kit.nmi(0, 1001, C);
+        kit.exit(0, 1001);
+        kit.lost(0, 1);
+        violations("M7", &kit);
+        // Lost long before.
+        let mut kit = Kit::new(1);
+        kit.lost(0, 1);
+        kit.inline(0, 1001, &[0x40]);
+        violations("M7", &kit);
     }
 }

@@ -3,8 +3,8 @@
 use unwindlab_abi::plan::{EventSource, EventSpec};
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, Request, earlier, later, spec};
-use crate::trace::{EventKind, Trace};
+use crate::invariant::evidence::{Evidence, Facts, Request, before, earlier, later, spec};
+use crate::trace::{Event, EventKind, Trace};
 
 /// X4. A task that calls exec stays in its entry: only the way to user mode resets the cookie
 /// (`unwind_reset_info`, include/linux/unwind_deferred.h, 7.2), and `begin_new_exec` (fs/exec.c)
@@ -12,8 +12,9 @@ use crate::trace::{EventKind, Trace};
 ///
 /// Judges each comm record of an exec. The last request of its task before it must be of a sampler
 /// of the call of exec (`syscalls:sys_enter_execve`, or a probe of `__x64_sys_execve`). That call
-/// succeeded, because the record comes after it. The first request after the record must be of
-/// `sched:sched_process_exec`, which fires before exec returns.
+/// succeeded, because the record comes after it: undecided if the request was answered before the record, because it may have
+/// failed then, and a call that is not sampled succeeded (`execveat`). A lost sample of another call excuses (XA). The first
+/// request after the record must be of `sched:sched_process_exec`, which fires before exec returns.
 ///
 /// The walk is made when exec is over, and shows the new program. No invariant says so; a scenario
 /// pins it.
@@ -36,6 +37,15 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         if !asked_by(trace, first, calls_exec) || !asked_by(trace, second, ends_exec) {
             continue;
         }
+        if let Some(why) = facts.losses.between(first.event.time, second.event.time) {
+            tally.excuse(format!("cookie {:#x}: {why}", first.cookie));
+            continue;
+        }
+        if is_answered(facts, first, event) {
+            tally
+                .undecided("the call that asked may have failed before, and another one succeeded");
+            continue;
+        }
         if first.cookie == second.cookie {
             tally.holds();
             continue;
@@ -47,6 +57,13 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         let events = [first.event, event, second.event].map(|event| event.index);
         tally.violated(message, events, None);
     }
+}
+
+/// Whether a request was answered before a record.
+fn is_answered(facts: &Facts<'_>, request: &Request<'_>, event: &Event) -> bool {
+    let exchange = facts.exchanges.get(&request.cookie);
+    let answer = exchange.and_then(|it| it.answer_after(request.event));
+    answer.is_some_and(|it| !before(event, it.event))
 }
 
 fn asked_by(trace: &Trace, request: &Request<'_>, what: fn(&EventSpec) -> bool) -> bool {
@@ -79,7 +96,9 @@ fn ends_exec(spec: &EventSpec) -> bool {
 #[cfg(test)]
 mod tests {
     use super::EventSource;
-    use crate::invariant::testkit::{Kit, holds, not_exercised, spec, tracepoint, violations};
+    use crate::invariant::testkit::{
+        Kit, holds, not_exercised, spec, tracepoint, undecided, violations,
+    };
     use crate::trace::model::CONTEXT_USER_DEFERRED;
 
     const C: u64 = 3 << 32 | 1;
@@ -147,6 +166,28 @@ mod tests {
             (EventSource::Dummy, done()),
         ] {
             not_exercised("X4", &asked(first, second));
+        }
+    }
+
+    /// The call that was sampled may have failed, and another one succeeded of which the sample was lost, or which is not sampled.
+    #[test]
+    fn a_call_that_may_not_be_the_one_that_succeeded_decides_nothing() {
+        for second in [C, OTHER] {
+            let mut kit = Kit::new(1);
+            let call = kit.open(spec("call", tracepoint("syscalls", "sys_enter_execve")));
+            let done = kit.open(spec("done", tracepoint("sched", "sched_process_exec")));
+            kit.sample(0, 1001, call, vec![CONTEXT_USER_DEFERRED, C]);
+            let exec = |mut kit: Kit| {
+                kit.exec(0, 1001);
+                kit.sample(0, 1001, done, vec![CONTEXT_USER_DEFERRED, second]);
+                kit
+            };
+            let mut lossy = kit.clone();
+            lossy.lost(0, 1);
+            assert!(not_exercised("X4", &exec(lossy)).contains("XA"));
+            let mut answered = kit.clone();
+            answered.deferred(0, 1001, C, &[0x40]);
+            assert_eq!(undecided("X4", &exec(answered)), 1);
         }
     }
 }
