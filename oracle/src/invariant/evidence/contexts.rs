@@ -66,6 +66,11 @@ impl CutChains {
         }
     }
 
+    /// The tids of which one is; `None` where that is not known.
+    pub(super) fn tids(&self) -> BTreeSet<Option<u32>> {
+        self.of.keys().map(|task| task.map(|it| it.tid)).collect()
+    }
+
     /// Whether one of them is of this task, as far as is known, and not certainly later.
     fn has_one_for(&self, task: Option<Task>, event: &Event) -> bool {
         // As `before` has it.

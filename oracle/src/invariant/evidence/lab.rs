@@ -26,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use unwindlab_abi::lab::LabContext;
 
 use super::facts::Facts;
+use super::losses::Losses;
 use super::returns::Returns;
 use super::stacks::at_leaf;
 use crate::invariant::limit::step;
@@ -80,6 +81,10 @@ pub(crate) struct Lab<'t> {
     pub lives: BTreeMap<LabClient, Life>,
     /// The cookies that clients got.
     pub given: BTreeSet<u64>,
+    /// When perf's rings lost records.
+    pub losses: Losses,
+    /// The tids whose samples may have lost a cookie to the limit of contexts; `None` where that is not known.
+    cut: BTreeSet<Option<u32>>,
     /// From this slot on, clients are cancelled because the trial is over: every thread of the
     /// workload has ended by then.
     closing: u64,
@@ -116,6 +121,8 @@ impl<'t> Lab<'t> {
             stays: stays(log, &late_samples(facts)),
             lives,
             given: log.events.iter().filter_map(LabEvent::cookie).collect(),
+            losses: Losses::new(trace),
+            cut: facts.cut.tids(),
             closing: closing(log),
             complete: complete && log.lost == 0 && log.unfinished == 0,
             returns: Returns::new(trace),
@@ -130,6 +137,11 @@ impl<'t> Lab<'t> {
         let mut cpus = cancels.map(|it| it.cpu);
         let first = cpus.next();
         cpus.any(|cpu| Some(cpu) != first)
+    }
+
+    /// Whether perf may have got a cookie of this task, and the limit of contexts cut it off.
+    pub fn hides_births(&self, tid: u32) -> bool {
+        [None, Some(tid)].iter().any(|it| self.cut.contains(it))
     }
 
     /// Slot in which the registration was cancelled; none: never.
