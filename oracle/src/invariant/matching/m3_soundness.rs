@@ -1,13 +1,13 @@
 //! M3: every answer answers a request of its own entry.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, Pairs, Relation, Request, spec};
+use crate::invariant::evidence::{Evidence, Pairs, Relation, Request, before, spec};
 
 /// M3. For every D(c) there is an S(c) of an event that defers, in the entry of the D. Evidence is
 /// one that is proved to be of that entry ([`Relation::Same`]): on a kernel that answers what was
 /// asked for elsewhere there is none, unless the task asks again with the same cookie where it is
 /// answered. So a D with an S(c) of another entry beside one of its own is undecided (M1 judges the
-/// former), and one with more of them than are compared. Where all are proved to be of other entries, or there is none
+/// former), one with an S(c) that is not later and whose entry is not known, and one with more of them than are compared. Where all are proved to be of other entries, or there is none
 /// at all, that is a violation; the rest is undecided. A lost S(c) excuses (XA), as for C7, which
 /// asks for the cookie alone, and so does a cookie that the limit of contexts may have cut off.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
@@ -21,13 +21,18 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             let mut requests = exchange.requests.iter().filter(asked).peekable();
             let nobody = requests.peek().is_none();
             let (mut own, mut other, mut unknown) = (false, None, None);
+            // One of unknown entry that is not certainly later.
+            let mut beside = false;
             let mut all = true;
             for request in requests {
                 all = pairs.take();
                 if !all {
                     break;
                 }
-                match facts.relation(request.event, answer.event) {
+                let relation = facts.relation(request.event, answer.event);
+                let open = matches!(relation, Relation::Helped | Relation::Unknown);
+                beside |= open && !before(answer.event, request.event);
+                match relation {
                     Relation::Same(_) => own = true,
                     Relation::Different(proof) => other = Some(proof.why),
                     Relation::Helped => unknown = Some(Relation::HELPED),
@@ -39,6 +44,7 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 continue;
             }
             match (own, other.is_some(), unknown) {
+                (true, false, Some(why)) if beside => tally.undecided(why),
                 (true, false, _) => tally.holds(),
                 (true, true, _) => tally.undecided("its cookie was asked for in another entry too"),
                 (false, _, Some(why)) => tally.undecided(why),
@@ -122,5 +128,25 @@ mod tests {
     #[test]
     fn a_trace_without_answers_does_not_exercise_it() {
         not_exercised("M3", &Kit::new(1));
+    }
+
+    /// What asks before the `sys_enter` may be of the entry before, and a kernel that answers late answers that.
+    #[test]
+    fn an_answer_with_another_request_of_an_unknown_entry_is_undecided() {
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        kit.sys_enter(0, 1001);
+        kit.nmi(0, 1001, C);
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.sys_exit(0, 1001);
+        assert_eq!(undecided("M3", &kit), 1);
+        // It answers none that came later.
+        let mut kit = Kit::new(1);
+        kit.sys_enter(0, 1001);
+        kit.nmi(0, 1001, C);
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.sys_exit(0, 1001);
+        kit.nmi(0, 1001, C);
+        assert_eq!(holds("M3", &kit).0, 1);
     }
 }
