@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::losses::Losses;
 use super::order::{NESTING, before};
-use super::role::{Role, role};
+use super::role::{Role, role, spec_number};
 use super::tasks::{Task, Tasks};
 use crate::invariant::limit::step;
 use crate::trace::model::Sample;
@@ -36,8 +36,8 @@ pub(crate) struct Syscalls {
 impl Syscalls {
     pub fn new(trace: &Trace, tasks: &Tasks, losses: &Losses) -> Self {
         let mut markers: BTreeMap<Task, Vec<Marker>> = BTreeMap::new();
-        // By task: the events that have shown the marker at hand.
-        let mut shown: BTreeMap<Task, (bool, Vec<Option<usize>>)> = BTreeMap::new();
+        // By task: the events that have shown the marker at hand, each the same on every CPU.
+        let mut shown: BTreeMap<Task, (bool, Vec<Option<u32>>)> = BTreeMap::new();
         for event in &trace.events {
             let enter = match role(trace, event) {
                 Role::SyscallEnter => true,
@@ -54,11 +54,12 @@ impl Syscalls {
             };
             // Several events at a tracepoint show one system call several times.
             let (of_enter, by) = shown.entry(task).or_default();
-            if *of_enter == enter && !by.is_empty() && !by.contains(&event.event) {
-                by.push(event.event);
+            let spec = spec_number(trace, event);
+            if *of_enter == enter && !by.is_empty() && !by.contains(&spec) {
+                by.push(spec);
                 continue;
             }
-            (*of_enter, *by) = (enter, vec![event.event]);
+            (*of_enter, *by) = (enter, vec![spec]);
             let index = event.index;
             markers
                 .entry(task)
@@ -250,5 +251,19 @@ mod tests {
         };
         assert!(!apart(first, second));
         assert!(apart(second, third));
+    }
+
+    /// One event on two CPUs shows two system calls, not one twice.
+    #[test]
+    fn the_same_marker_on_another_cpu_is_no_copy() {
+        let mut kit = Kit::new(2);
+        let asked = kit.nmi(0, 1001, C);
+        kit.sys_enter(0, 1001);
+        kit.sys_enter(1, 1001);
+        let answered = kit.deferred(1, 1001, C, &[0x40]);
+        let trace = kit.trace();
+        let facts = Facts::new(&trace, None);
+        let (asked, answered) = (&trace.events[asked], &trace.events[answered]);
+        assert!(facts.separated(asked, answered).is_some());
     }
 }

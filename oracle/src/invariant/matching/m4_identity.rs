@@ -6,7 +6,7 @@ use crate::invariant::evidence::{Evidence, Request};
 /// M4. Every D(c) has the pid and tid of every S(c). perf takes both from `current` when it writes
 /// the record. The task is the same; only an exec by a thread that is not the leader changes its
 /// tid in between (to the leader's). Where a record of such an exec lies between, the tid is not
-/// judged.
+/// judged, in whatever order: task work may run before the exec changes the tid, and a late S come behind it.
 ///
 /// A D that is written while the task exits still has its ids: the exit flush comes before
 /// `exit_notify` (kernel/exit.c, 7.2).
@@ -34,7 +34,8 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 tally.holds();
                 continue;
             };
-            if facts.exec_between(request.event, answer.event) {
+            let (asked, answered) = (request.event, answer.event);
+            if facts.exec_between(asked, answered) || facts.exec_between(answered, asked) {
                 tally.excuse(format!("cookie {cookie:#x} went through an exec"));
                 continue;
             }
@@ -158,5 +159,16 @@ mod tests {
                 assert_eq!(n, undecided, "{ids:?}");
             }
         }
+    }
+
+    /// Task work may run in exec, before the tid changes.
+    #[test]
+    fn an_exec_between_an_answer_and_a_late_request_changes_the_tid_too() {
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.exec(0, 1000);
+        kit.nmi(0, 1000, C);
+        assert!(not_exercised("M4", &kit).contains("exec"));
     }
 }

@@ -12,7 +12,7 @@ use crate::invariant::evidence::{Answer, Evidence, Exchange, Pairs, Relation, Re
 /// S(c) that is: neither is there on a kernel that answers in another entry, or hands out a cookie
 /// after the entry of its D. Either is a violation where it is proved to be of another entry. A tie,
 /// and a pair of which the entries are not known, is undecided. A loss before a D that precedes all S(c) excuses it (XA): the
-/// S(c) that asked may be among what was lost.
+/// S(c) that asked may be among what was lost. So may its cookie, by the limit of contexts: undecided, as for C7.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let facts = evidence.facts();
     let mut late = 0;
@@ -27,6 +27,12 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 Asked::Later => {
                     if let Some(why) = facts.losses.between(None, answer.event.time) {
                         tally.excuse(format!("cookie {cookie:#x}: {why}"));
+                        continue;
+                    }
+                    if facts.may_be_of_a_cut_chain(answer) {
+                        tally.undecided(
+                            "the limit of contexts may have cut the cookie of its sample off",
+                        );
                         continue;
                     }
                     if let Some(why) = facts.others_may_ask() {
@@ -207,5 +213,19 @@ mod tests {
         let mut kit = Kit::new(1);
         kit.nmi(0, 1001, C);
         not_exercised("M5", &kit);
+    }
+
+    /// The request that was first has no cookie in its chain.
+    #[test]
+    fn a_cookie_that_the_limit_of_contexts_cut_off_may_have_been_first() {
+        let mut kit = Kit::new(1);
+        kit.kernel_only(0, 1001);
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.nmi(0, 1001, C);
+        violations("M5", &kit);
+        let mut trace = kit.trace();
+        let name = "perf_event_max_contexts_per_stack".to_owned();
+        trace.sysctls.push((name, "1".to_owned()));
+        assert!(!judged("M5", &trace).2);
     }
 }

@@ -18,7 +18,7 @@ use crate::invariant::evidence::{Answer, Evidence, Facts, Request, before};
 /// iteration, with a D between them. An iteration has one system call. The D shows that the first
 /// was made in it: its frame 0 is the instruction after the `syscall`. The outermost frame of its
 /// kernel chain shows the same for the second: it is that of the first, the entry code of system
-/// calls.
+/// calls. That the second has no D is evidence where a later record shows that the entry ended, with nothing lost before (XA).
 ///
 /// A vCPU's ioctl needs a hypervisor in the guest.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
@@ -56,7 +56,7 @@ fn judge_thread(facts: &Facts<'_>, thread: &ThreadAnnounce, tally: &mut Tally) {
             } else if again.is_some() {
                 "it is answered once more".to_owned()
             } else {
-                tally.holds();
+                no_other_answer(facts, request, tally);
                 continue;
             };
             let message = format!(
@@ -70,6 +70,17 @@ fn judge_thread(facts: &Facts<'_>, thread: &ThreadAnnounce, tally: &mut Tally) {
                 .chain(again.map(|answer| answer.event.index));
             tally.violated(message, events, facts.instruction(request.event));
         }
+    }
+}
+
+/// A late request without an answer is evidence where the trace has its entry to the end.
+fn no_other_answer(facts: &Facts<'_>, request: &Request<'_>, tally: &mut Tally) {
+    let Some(over) = facts.entry_over_by(request) else {
+        return tally.undecided("the trace does not show that the entry ended");
+    };
+    match facts.losses.between(request.event.time, over.time) {
+        Some(why) => tally.excuse(format!("cookie {:#x}: {why}", request.cookie)),
+        None => tally.holds(),
     }
 }
 
@@ -139,6 +150,7 @@ mod tests {
         let mut kit = Kit::new(1);
         early(&mut kit);
         kit.inject(0, 1001, C, kernel(SECOND).iteration(0, 7));
+        kit.inject(0, 1001, OTHER, kernel(FIRST).iteration(0, 8));
         assert!(matches!(check(&kit), Check::Holds { evidence: 1, .. }));
     }
 
@@ -169,5 +181,22 @@ mod tests {
         kit.inject(0, 1001, C, kernel(SECOND).iteration(0, 7));
         kit.deferred(0, 1001, C, &WHOLE);
         assert!(matches!(check(&kit), Check::NotExercised { .. }));
+    }
+
+    /// Another answer may come behind the trace, or be lost on another CPU.
+    #[test]
+    fn where_the_entrys_end_is_not_seen_no_answer_is_no_evidence() {
+        let mut kit = Kit::new(2);
+        early(&mut kit);
+        kit.inject(0, 1001, C, kernel(SECOND).iteration(0, 7));
+        let ends = check(&kit);
+        assert!(
+            matches!(ends, Check::NotExercised { undecided: 1, .. }),
+            "{ends:?}"
+        );
+        kit.lost(1, 1);
+        kit.inject(0, 1001, OTHER, kernel(SECOND).iteration(0, 8));
+        let lossy = check(&kit);
+        assert!(matches!(lossy, Check::NotExercised { .. }), "{lossy:?}");
     }
 }
