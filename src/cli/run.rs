@@ -31,7 +31,8 @@ use crate::scenario::Loaded;
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// Scenario files, folders of scenario files, or names from the library, also with `*`, `?` and
-    /// `[..]` [default: everything in ./scenarios, or else in the built-in library].
+    /// `[..]`. A name that ./scenarios has not is one of the built-in library [default: everything in ./scenarios,
+    /// or else in the built-in library].
     #[arg(value_name = "SCENARIO")]
     pub scenarios: Vec<PathBuf>,
     /// The kernel under test.

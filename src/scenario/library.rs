@@ -1,4 +1,4 @@
-//! Finds scenarios: in files and folders that the user names, in `./scenarios`, or in the copies in
+//! Finds scenarios: in files and folders that the user names, in `./scenarios`, and in the copies in
 //! the binary.
 
 use std::io;
@@ -73,21 +73,30 @@ pub struct Library {
 
 impl Library {
     /// Reads the named scenarios: files, folders, or names of the library, which may be patterns
-    /// (`*`, `?`, `[..]`). Without a name, reads
+    /// (`*`, `?`, `[..]`) of what `./scenarios` and the binary have. Without a name, reads
     /// the whole library: `./scenarios` if it exists, otherwise the copies in the binary.
     /// `invariants` are the IDs of all invariants.
     ///
     /// # Errors
     /// [`LibraryError`]; [`LibraryError::Scenario`] has the errors of all files.
     pub fn open(names: &[PathBuf], invariants: &[&str]) -> Result<Self, LibraryError> {
+        Self::open_beside(Path::new(DEFAULT_FOLDER), names, invariants)
+    }
+
+    /// As [`Library::open`], with another folder in the place of `./scenarios`.
+    pub(super) fn open_beside(
+        folder: &Path,
+        names: &[PathBuf],
+        invariants: &[&str],
+    ) -> Result<Self, LibraryError> {
         let sources = if names.is_empty() {
-            default_sources()?
+            default_sources(folder)?
         } else {
             let mut sources = Vec::new();
             for path in names {
                 match pattern(path)? {
-                    Some(pattern) => add_matching(&mut sources, &pattern)?,
-                    None => sources.extend(named_sources(path)?),
+                    Some(pattern) => add_matching(&mut sources, folder, &pattern)?,
+                    None => sources.extend(named_sources(folder, path)?),
                 }
             }
             sources
@@ -148,23 +157,41 @@ struct Source {
     snapshot: Option<String>,
 }
 
-fn default_sources() -> Result<Vec<Source>, LibraryError> {
-    let folder = Path::new(DEFAULT_FOLDER);
-    if folder.is_dir() {
-        folder_sources(folder)
-    } else {
-        Ok(embedded_sources(&SCENARIOS))
+/// The scenarios of a command that names none.
+fn default_sources(folder: &Path) -> Result<Vec<Source>, LibraryError> {
+    let embedded = embedded_sources(&SCENARIOS);
+    if !folder.is_dir() {
+        return Ok(embedded);
     }
+    let sources = folder_sources(folder)?;
+    if lacks_one_of(&sources, &embedded) {
+        let folder = folder.display();
+        tracing::warn!("scenarios of ./{folder}, not the built-in library");
+    }
+    Ok(sources)
+}
+
+/// Whether a folder hides a scenario of the binary. In a clone of the repository it hides none.
+fn lacks_one_of(sources: &[Source], embedded: &[Source]) -> bool {
+    let has = |name: &str| sources.iter().any(|it| it.stem == name);
+    embedded.iter().any(|it| !has(&it.stem))
+}
+
+/// The scenarios of the folder, if there are any, and those of the binary that it has no other of.
+fn with_embedded(folder: &Path, mut embedded: Vec<Source>) -> Result<Vec<Source>, LibraryError> {
+    let mut sources = match folder.is_dir().then(|| folder_sources(folder)) {
+        None | Some(Err(LibraryError::Empty(_))) => Vec::new(),
+        Some(read) => read?,
+    };
+    embedded.retain(|it| sources.iter().all(|other| other.stem != it.stem));
+    sources.append(&mut embedded);
+    Ok(sources)
 }
 
 /// Scenarios that take too long for every run.
-fn long_sources() -> Result<Vec<Source>, LibraryError> {
-    let folder = Path::new(DEFAULT_FOLDER).join(LONG_FOLDER);
-    if folder.is_dir() {
-        return folder_sources(&folder);
-    }
-    let embedded = SCENARIOS.get_dir(LONG_FOLDER);
-    Ok(embedded.map(embedded_sources).unwrap_or_default())
+fn long_sources(folder: &Path) -> Result<Vec<Source>, LibraryError> {
+    let embedded = SCENARIOS.get_dir(LONG_FOLDER).map(embedded_sources);
+    with_embedded(&folder.join(LONG_FOLDER), embedded.unwrap_or_default())
 }
 
 /// The pattern that a name is, if it is one and no file has it as its name.
@@ -181,8 +208,12 @@ fn pattern(name: &Path) -> Result<Option<Pattern>, LibraryError> {
 }
 
 /// Adds the scenarios of the library whose names match and that are not there yet.
-fn add_matching(sources: &mut Vec<Source>, pattern: &Pattern) -> Result<(), LibraryError> {
-    let mut matching = default_sources()?;
+fn add_matching(
+    sources: &mut Vec<Source>,
+    folder: &Path,
+    pattern: &Pattern,
+) -> Result<(), LibraryError> {
+    let mut matching = with_embedded(folder, embedded_sources(&SCENARIOS))?;
     matching.retain(|source| pattern.matches(&source.stem));
     if matching.is_empty() {
         return Err(LibraryError::NoMatch(pattern.to_string()));
@@ -192,7 +223,7 @@ fn add_matching(sources: &mut Vec<Source>, pattern: &Pattern) -> Result<(), Libr
     Ok(())
 }
 
-fn named_sources(path: &Path) -> Result<Vec<Source>, LibraryError> {
+fn named_sources(folder: &Path, path: &Path) -> Result<Vec<Source>, LibraryError> {
     if path.is_dir() {
         return folder_sources(path);
     }
@@ -201,9 +232,9 @@ fn named_sources(path: &Path) -> Result<Vec<Source>, LibraryError> {
     }
     let not_found = || LibraryError::NotFound(path.display().to_string());
     let name = path.to_str().ok_or_else(not_found)?;
-    default_sources()?
+    with_embedded(folder, embedded_sources(&SCENARIOS))?
         .into_iter()
-        .chain(long_sources()?)
+        .chain(long_sources(folder)?)
         .find(|source| source.stem == name)
         .map(|source| vec![source])
         .ok_or_else(not_found)

@@ -384,6 +384,31 @@ mod folders {
     }
 
     #[test]
+    fn beside_the_library_hide_none_of_its_names() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("scenarios");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("x.yaml"), MINIMAL).unwrap();
+        let ids: Vec<&str> = { unwindlab_oracle::invariant::INVARIANTS.iter() }
+            .map(|it| it.id)
+            .collect();
+        let open = |names: &[&str]| {
+            let names: Vec<PathBuf> = names.iter().map(PathBuf::from).collect();
+            let library = Library::open_beside(&folder, &names, &ids).unwrap();
+            let names = library.scenarios.into_iter();
+            names
+                .map(|it| it.scenario.name.to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(open(&[]), ["x"]);
+        let named = ["x", "nmi-in-syscall", "exits-do-not-leak"];
+        assert_eq!(open(&named), named);
+        assert_eq!(open(&["x", "sframe-version-[23]"]).len(), 3);
+        fs::remove_file(folder.join("x.yaml")).unwrap();
+        assert_eq!(open(&["nmi-in-syscall"]), ["nmi-in-syscall"]);
+    }
+
+    #[test]
     fn patterns_select_names_of_the_library() {
         let ids: Vec<&str> = { unwindlab_oracle::invariant::INVARIANTS.iter() }
             .map(|it| it.id)
