@@ -1,6 +1,7 @@
 //! The `unwindlab` command: arguments become the typed request of a campaign, once, and its events
 //! become text. An error is one line and an exit code of docs/outcomes.md.
 
+mod accept;
 mod args;
 mod authoring;
 mod bench;

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use unwindlab_engine::plan::{Shard, Token};
 
+use super::accept::Accepting;
 use super::args::{KernelOptions, WitnessOptions};
 use super::error::{CommandError, show};
 use super::outputs::{Outputs, Wanted};
@@ -172,6 +173,13 @@ pub struct RunArgs {
     /// Do not compare traces with the snapshots.
     #[arg(long, help_heading = "Results")]
     pub no_snapshots: bool,
+    /// Compare no trace with a snapshot, but write the snapshot of each scenario that passes, to where it is looked for.
+    #[arg(
+        long,
+        conflicts_with_all = ["no_snapshots", "shard", "token"],
+        help_heading = "Results"
+    )]
+    pub accept_snapshots: bool,
 }
 
 /// Runs scenarios and reports; the exit code.
@@ -191,11 +199,16 @@ pub fn run(args: RunArgs, context: Context<'_>, spinner: &Spinner) -> Result<u8,
         flaky_is: args.flaky_is,
     })?;
     let mut printer = RunPrinter::new(spinner, args.format, args.flaky_is, false);
+    let mut accepting = args.accept_snapshots.then(Accepting::default);
     let summary = run::run(&request, context, &mut |event| {
         outputs.take(event);
-        printer.take(event)
+        printer.take(event)?;
+        let accepted = accepting.as_mut().and_then(|it| it.take(event));
+        accepted.map_or(Ok(()), |line| printer.remark(&line))
     })?;
-    let unwritten = outputs.write(&summary);
+    let mut unwritten = outputs.write(&summary);
+    let unaccepted = accepting.map(|it| it.unwritten).unwrap_or_default();
+    unwritten.extend(unaccepted.into_iter().map(CommandError::from));
     for error in &unwritten {
         show(error);
     }
@@ -230,7 +243,7 @@ fn request(args: &RunArgs) -> Result<RunRequest, CommandError> {
             seed: args.deterministic.then_some(args.seed),
             trials: args.trials,
             token: args.token,
-            compare_snapshots: !args.no_snapshots,
+            compare_snapshots: !args.no_snapshots && !args.accept_snapshots,
             witness: args.witness.choice(),
             retries: args.retries,
             flaky_is: args.flaky_is,
@@ -325,10 +338,21 @@ impl<'a> RunPrinter<'a> {
         }
     }
 
+    /// Prints a line that is no result.
+    fn remark(&self, line: &str) -> io::Result<()> {
+        let comment = self.comment();
+        self.spinner.print(&format!("{comment}{line}\n"))
+    }
+
+    /// What a line begins with that is no result.
+    fn comment(&self) -> &'static str {
+        if self.format.is_text() { "" } else { "# " }
+    }
+
     /// The last lines.
     fn end(&self, summary: &RunSummary) -> String {
         let mut text = String::new();
-        let comment = if self.format.is_text() { "" } else { "# " };
+        let comment = self.comment();
         if let Some(FailedFast { name, not_run }) = &summary.failed_fast {
             let reason = format!("--fail-fast: {name} failed, {not_run} scenarios were not run");
             text.push_str(&match self.format.is_text() {

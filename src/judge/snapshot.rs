@@ -61,6 +61,12 @@ pub fn compare(file: Option<&str>, actual: &str) -> SnapshotComparison {
     }
 }
 
+/// The snapshot file that has this canonical form of a trace.
+#[must_use]
+pub fn file(actual: &str) -> String {
+    format!("---\nsource: unwindlab run --accept-snapshots\n---\n{actual}\n")
+}
+
 /// The part behind the metadata.
 fn contents(file: &str) -> Option<&str> {
     let rest = file.strip_prefix("---")?;
@@ -124,6 +130,18 @@ mod tests {
             compare(Some(&windows), "S c0\n---\nD c0"),
             SnapshotComparison::Same
         );
+    }
+
+    #[test]
+    fn what_is_accepted_is_the_same_then() {
+        for actual in ["S c0\n---\nD c0\n", "---\n---\n", ""] {
+            let file = file(actual);
+            assert_eq!(
+                compare(Some(&file), actual),
+                SnapshotComparison::Same,
+                "{file}"
+            );
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::perf_tool;
 use super::program;
 use super::result::{InvariantCheck, ScenarioResult};
 use super::snapshot::{SnapshotComparison, compare};
+use crate::scenario::library::snapshot_file;
 use crate::scenario::{KernelSymbols, Loaded, Scenario};
 use unwindlab_engine::plan::TrialPlan;
 use unwindlab_oracle::invariant::{Check, Evidence, NonceStacks};
@@ -154,7 +155,7 @@ impl Judge<'_> {
             result
                 .snapshot
                 .as_ref()
-                .and_then(|it| snapshot_line(scenario, it)),
+                .and_then(|it| snapshot_line(case.loaded, it)),
         );
 
         let is_cut = cut.is_some();
@@ -347,15 +348,18 @@ fn not_exercised(scenario: &Scenario, checks: &[InvariantCheck], has_program: bo
     reasons
 }
 
-fn snapshot_line(scenario: &Scenario, comparison: &SnapshotComparison) -> Option<String> {
-    let name = scenario.name.as_str();
+fn snapshot_line(loaded: &Loaded, comparison: &SnapshotComparison) -> Option<String> {
+    let name = loaded.scenario.name.as_str();
     match comparison {
         SnapshotComparison::Same | SnapshotComparison::Skipped => None,
         SnapshotComparison::Different { .. } => Some(format!("snapshots/{name}.snap differs")),
-        SnapshotComparison::Missing { .. } => Some(format!(
-            "snapshots/{name}.snap is missing; accept this run's with `INSTA_UPDATE=always cargo \
-             test`, or run with --no-snapshots"
-        )),
+        SnapshotComparison::Missing { .. } => {
+            let place = snapshot_file(loaded).map(|it| it.display().to_string());
+            Some(format!(
+                "{} is missing; write this run's with --accept-snapshots, or run with --no-snapshots",
+                place.unwrap_or_else(|| format!("snapshots/{name}.snap"))
+            ))
+        }
         SnapshotComparison::Unreadable { reason } => {
             Some(format!("snapshots/{name}.snap is not a snapshot: {reason}"))
         }

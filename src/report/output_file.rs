@@ -20,7 +20,7 @@ pub struct WriteError {
 
 impl WriteError {
     /// Adds the path.
-    pub(super) fn of(path: &Path) -> impl Fn(io::Error) -> Self {
+    pub fn of(path: &Path) -> impl Fn(io::Error) -> Self {
         move |source| Self {
             path: path.to_owned(),
             source,

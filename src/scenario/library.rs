@@ -283,12 +283,17 @@ fn file_source(path: &Path) -> Result<Source, LibraryError> {
     })
 }
 
+/// Where the snapshot of a scenario that is a file is looked for.
+#[must_use]
+pub fn snapshot_file(loaded: &Loaded) -> Option<PathBuf> {
+    let file = Path::new(&loaded.file);
+    let is_file = file.is_file();
+    is_file.then(|| snapshot_path(file, &loaded.scenario.name))
+}
+
 /// `snapshots/NAME.snap` beside the scenario's folder.
 fn snapshot_path(scenario: &Path, stem: &str) -> PathBuf {
-    let folder = match scenario.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-        _ => PathBuf::from("."),
-    };
+    let folder = scenario.parent().unwrap_or(Path::new(""));
     folder.join("../snapshots").join(format!("{stem}.snap"))
 }
 

@@ -1,5 +1,6 @@
 //! `run` with a provider that has one kernel, and hosts that bring home what they are told.
 
+mod accept;
 mod bench;
 mod sweep;
 
@@ -34,7 +35,15 @@ fn run_in(folder: &TempDir, more: &[&str], provider: &FakeProvider) -> Result<u8
         "1".to_owned(),
     ];
     let more = more.iter().map(ToString::to_string);
-    let cli = Cli::try_parse_from(fixed.into_iter().chain(more)).unwrap();
+    run_words(fixed.into_iter().chain(more), provider)
+}
+
+/// Runs a command line.
+fn run_words(
+    words: impl IntoIterator<Item = String>,
+    provider: &FakeProvider,
+) -> Result<u8, CommandError> {
+    let cli = Cli::try_parse_from(words).unwrap();
     let Command::Run(args) = cli.command else {
         panic!("no run");
     };

@@ -317,8 +317,7 @@ fn snapshots() {
         &trial,
         Outcome::Fail,
         &[
-            "snapshots/x.snap is missing; accept this run's with `INSTA_UPDATE=always cargo \
-             test`, or run with --no-snapshots",
+            "snapshots/x.snap is missing; write this run's with --accept-snapshots, or run with --no-snapshots",
         ],
     );
     let text = canonical(&trial.trace, SnapshotStyle::Events, &|address| {
