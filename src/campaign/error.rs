@@ -278,6 +278,9 @@ pub enum BisectError {
     /// The request names a folder of scenarios.
     #[error("bisect needs one scenario, by its file or name")]
     NotOneScenario,
+    /// The request names an invariant that there is not.
+    #[error("no invariant {id:?}; there are: {known}")]
+    NoInvariant { id: String, known: String },
     /// Every ancestor of the bad revision is one of the good revision.
     #[error("{bad} has no commit that {good} lacks: they may be the wrong way round")]
     NothingBetween { good: String, bad: String },

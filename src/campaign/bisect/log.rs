@@ -94,7 +94,7 @@ impl Log {
             Err(error) => return Err(io(error)),
         };
         // A process that was killed may have written half a line: it is not counted.
-        let whole = text.rfind('\n').map_or(0, |at| at + 1);
+        let mut whole = text.rfind('\n').map_or(0, |at| at + 1);
         let mut found = None;
         let mut ends = None;
         let mut tested = BTreeMap::new();
@@ -114,7 +114,11 @@ impl Log {
             }
         }
         if found.as_ref().is_some_and(|found| found != search) {
-            return Err(BisectError::OtherLog(path.to_owned()));
+            if ends.is_some() || !tested.is_empty() {
+                return Err(BisectError::OtherLog(path.to_owned()));
+            }
+            // A search that came to nothing: nothing is lost.
+            (found, whole) = (None, 0);
         }
         let file = OpenOptions::new()
             .create(true)
@@ -191,6 +195,28 @@ mod tests {
         }
     }
 
+    fn tested() -> Tested {
+        Tested {
+            commit: "c".to_owned(),
+            subject: "change".to_owned(),
+            runs: 3,
+            verdict: CommitVerdict::Skip("does not build".to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_search_that_tested_nothing_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        drop(Log::open(&path, &search("s")).unwrap());
+        drop(Log::open(&path, &search("t")).unwrap());
+        let mut log = Log::open(&path, &search("t")).unwrap();
+        log.add(tested()).unwrap();
+        let log = Log::open(&path, &search("t")).unwrap();
+        assert_eq!(log.known("c"), Some(&tested()));
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 2);
+    }
+
     #[test]
     fn goes_on_where_it_was_stopped() {
         let folder = tempfile::tempdir().unwrap();
@@ -201,12 +227,7 @@ mod tests {
             failed: 5,
             runs: 5,
         };
-        let tested = Tested {
-            commit: "c".to_owned(),
-            subject: "change".to_owned(),
-            runs: 3,
-            verdict: CommitVerdict::Skip("does not build".to_owned()),
-        };
+        let tested = tested();
         let mut log = Log::open(&path, &search("s")).unwrap();
         log.set_ends(ends.clone()).unwrap();
         log.add(tested.clone()).unwrap();
@@ -226,7 +247,9 @@ mod tests {
     fn refuses_what_is_not_its_own() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        drop(Log::open(&path, &search("s")).unwrap());
+        let mut log = Log::open(&path, &search("s")).unwrap();
+        log.add(tested()).unwrap();
+        drop(log);
         let error = Log::open(&path, &search("t")).unwrap_err();
         assert!(matches!(error, BisectError::OtherLog(_)), "{error}");
         fs::write(&path, "my notes\n").unwrap();

@@ -106,6 +106,7 @@ pub fn bisect(
         return Err(BisectError::NotOneScenario.into());
     };
     let scenario = String::clone(&loaded.scenario.name);
+    check_invariant(request, context)?;
     let history = History::open(&request.tree).map_err(ProviderError::from)?;
     let commit = |revision: &str| history.commit(revision).map_err(ProviderError::from);
     let (good, bad) = (commit(&request.good)?, commit(&request.bad)?);
@@ -148,6 +149,18 @@ pub fn bisect(
         first_bad: found.try_map(|id| commit(&id))?,
         log: path,
     })
+}
+
+/// An invariant that there is not would be missed after the bad revision is built and run.
+fn check_invariant(request: &BisectRequest, context: Context<'_>) -> Result<(), BisectError> {
+    let known = context.analysis.invariant_ids();
+    match &request.invariant {
+        Some(id) if !known.contains(&id.as_str()) => Err(BisectError::NoInvariant {
+            id: id.clone(),
+            known: known.join(", "),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// A search under way.
@@ -327,5 +340,34 @@ impl Bisection<'_> {
         let spec = at_revision(&self.spec, &self.request.tree, &commit.id);
         let kernel = context.fetch(&KernelRequest::Build(spec))?;
         self.suite.run_times(kernel.as_ref(), times)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::campaign::testing::{FakeProvider, folder};
+
+    #[test]
+    fn an_invariant_that_there_is_not_is_refused_first() {
+        let folder = folder();
+        let log = folder.path().join("log");
+        let request = BisectRequest {
+            scenario: folder.path().join("a.yaml"),
+            tree: folder.path().join("none"),
+            good: "a".to_owned(),
+            bad: "b".to_owned(),
+            invariant: Some("Z9".to_owned()),
+            runs: 1,
+            confidence: 0.9,
+            log: Some(log.clone()),
+            patch: Vec::new(),
+            config: Vec::new(),
+            kvm_host: KvmHost::Auto,
+        };
+        let provider = FakeProvider::new([]);
+        let error = bisect(&request, provider.context(), &mut |_| Ok(())).unwrap_err();
+        assert_eq!(error.to_string(), "no invariant \"Z9\"; there are: H1");
+        assert!(error.is_usage() && !log.exists());
     }
 }
