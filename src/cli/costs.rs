@@ -16,7 +16,13 @@ use crate::report::designs as tables;
 #[derive(Debug, Args)]
 pub struct CostsArgs {
     /// Measure a stack of this many frames; repeatable.
-    #[arg(long, value_name = "N", default_values_t = [10, 100, 300])]
+    #[arg(
+        long,
+        value_name = "N",
+        default_values_t = [10, 100, 300],
+        // What a scenario takes.
+        value_parser = clap::value_parser!(u32).range(3..=131_072)
+    )]
     pub frames: Vec<u32>,
     /// Compare unwinding in user mode with the kernel's.
     #[arg(long)]

@@ -40,6 +40,7 @@ use crate::host::choice::KvmHost;
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::TestKernel;
 use crate::report::mutation::MutationRecord;
+use crate::scenario::Loaded;
 use crate::setup::Strength;
 
 /// The seed of the set-ups: the same for each mutant.
@@ -110,16 +111,18 @@ pub fn mutants(
     context: Context<'_>,
     tell: &mut dyn FnMut(GeneratedEvent<'_>) -> io::Result<()>,
 ) -> Result<GeneratedResults, CampaignError> {
-    let generated = generate(request, context)?;
-    tell(GeneratedEvent::Generated(&generated))?;
-    let base = KernelRequest::Build(request.base.build_spec()?);
-    let kernel = context.fetch(&base)?;
-    let tester = tester(request, kernel.as_ref(), context)?;
-    let part = GeneratedPart::open(request, kernel.as_ref(), &generated.mutants, &tester)?;
+    // What is wrong with the request is told before all mutants are compiled.
+    let library = context.open(&request.scenarios)?;
     let mut order = Order::new(&header::mutants()?);
     for file in &request.learn {
         order.learn_from(file)?;
     }
+    let generated = generate(request, context)?;
+    tell(GeneratedEvent::Generated(&generated))?;
+    let base = KernelRequest::Build(request.base.build_spec()?);
+    let kernel = context.fetch(&base)?;
+    let tester = tester(request, library, kernel.as_ref(), context)?;
+    let part = GeneratedPart::open(request, kernel.as_ref(), &generated.mutants, &tester)?;
     let before = part.before.clone();
     for record in &before {
         if let MutationRecord::Mutant(row) = record {
@@ -154,6 +157,7 @@ pub fn mutants(
 /// What mutants of this kernel are tested by.
 fn tester<'a>(
     request: &GeneratedRequest,
+    library: Vec<Loaded>,
     kernel: &dyn TestKernel,
     context: Context<'a>,
 ) -> Result<Tester<'a>, CampaignError> {
@@ -165,7 +169,7 @@ fn tester<'a>(
         }
     }
     Ok(Tester {
-        library: context.open(&request.scenarios)?,
+        library,
         sweeps: usable,
         budget: request.budget,
         base: request.base.clone(),

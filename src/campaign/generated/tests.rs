@@ -349,3 +349,28 @@ fn what_stands_in_the_file_is_not_tested_again() {
     let again = tested(&provider(mutants, []), scenarios.path(), part).unwrap();
     assert_eq!(again.len(), whole.len());
 }
+
+#[test]
+fn files_and_names_are_read_before_mutants_are_generated() {
+    let folder = folder();
+    let missing = folder.path().join("none");
+    let known = |scenario: &str| vec![folder.path().join(scenario)];
+    for (scenarios, learn) in [
+        (known("none"), Vec::new()),
+        (known("a.yaml"), vec![missing]),
+    ] {
+        let request = GeneratedRequest {
+            scenarios,
+            learn,
+            ..GeneratedRequest::default()
+        };
+        let provider = provider(Vec::new(), []);
+        let mut told = 0;
+        let result = mutants(&request, provider.context(), &mut |_| {
+            told += 1;
+            Ok(())
+        });
+        assert!(result.is_err());
+        assert_eq!(told, 0);
+    }
+}

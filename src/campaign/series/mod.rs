@@ -125,12 +125,13 @@ pub fn series(
     tell: &mut dyn FnMut(SeriesEvent<'_>) -> io::Result<()>,
 ) -> Result<SeriesSummary, CampaignError> {
     let mut tally = SeriesTally::default();
+    let library = context.open(&request.scenarios)?;
     let kernels = kernels(request, context, &mut tally.summary, tell)?;
     if request.apply_only {
         return Ok(tally.summary);
     }
     let suite = Suite {
-        library: context.open(&request.scenarios)?,
+        library,
         kvm_host: request.kvm_host,
         context,
     };

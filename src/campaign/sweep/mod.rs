@@ -54,7 +54,11 @@ pub(super) fn sweep_on(
     context: Context<'_>,
     tell: &mut dyn FnMut(SweepEvent<'_>) -> io::Result<()>,
 ) -> Result<SweepSummary, CampaignError> {
-    let kernel = context.fetch(&request.kernel.request()?)?;
+    let kernel_request = request.kernel.request()?;
+    // What is wrong with the request is told before a kernel is built for it.
+    one_scenario(request, context)?;
+    earlier(request)?;
+    let kernel = context.fetch(&kernel_request)?;
     sweep_kernel(kvm_host, request, kernel.as_ref(), context, tell)
 }
 
@@ -188,14 +192,13 @@ fn resume(
         from: request.path.start.from().map(ToString::to_string),
         pairs: request.pairs.is_some(),
     };
-    let record = match input::text(&path, input::RECORDED) {
-        Ok(text) => Some(SweepRecord::parse(&text, &of, plan.shard).map_err(|why| {
+    let record = earlier(request)?.map(|text| {
+        SweepRecord::parse(&text, &of, plan.shard).map_err(|why| {
             let path = path.clone();
             SweepRequestError::Resume { path, why }
-        })?),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(source) => return Err(SweepRequestError::ResumeRead { path, source }.into()),
-    };
+        })
+    });
+    let record = record.transpose()?;
     let choice = SweepChoice {
         program: program::hash()?,
         points: plan.points.clone(),
@@ -218,6 +221,21 @@ fn resume(
         choice,
         record,
     }))
+}
+
+/// The text of an earlier sweep's file, if there is one.
+fn earlier(request: &SweepRequest) -> Result<Option<String>, SweepRequestError> {
+    let Some(path) = &request.options.resume else {
+        return Ok(None);
+    };
+    match input::text(path, input::RECORDED) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(SweepRequestError::ResumeRead {
+            path: path.clone(),
+            source,
+        }),
+    }
 }
 
 fn one_scenario(request: &SweepRequest, context: Context<'_>) -> Result<Loaded, CampaignError> {

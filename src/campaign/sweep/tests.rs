@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -328,5 +329,19 @@ fn a_wrong_request_is_known_before_a_host_is_started() {
         assert!(error.is_usage(), "{error}");
         assert!(error.to_string().contains(words), "{error}");
         assert!(events.is_empty() && provider.plans.lock().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_known_before_a_kernel_is_fetched() {
+    let folder = folder();
+    let mut misspelt = request(&folder);
+    misspelt.path.scenario = folder.path().join("b.yaml");
+    let mut resumed = request(&folder);
+    resumed.options.resume = Some(folder.path().to_owned());
+    for wrong in [misspelt, resumed] {
+        let (result, _, provider) = swept(&wrong, []);
+        assert!(result.unwrap_err().is_usage());
+        assert!(!provider.fetched.load(Relaxed));
     }
 }

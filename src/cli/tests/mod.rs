@@ -315,6 +315,7 @@ fn command_line() {
         &["unwindlab", "run", "--deterministic", "--seed", "x"],
         &["unwindlab", "sweep", "--requests"],
         &["unwindlab", "sweep", "--nmi", "a"],
+        &["unwindlab", "costs", "--frames", "0"],
         &["unwindlab", "sweep", "--requests", "--static", "a"],
     ] {
         assert_eq!(Cli::try_parse_from(wrong).unwrap_err().exit_code(), 2);
