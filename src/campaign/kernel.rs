@@ -14,6 +14,8 @@ use crate::host::kernel_request::KernelRequest;
 
 const STOCK: &str = "stock";
 const DEBIAN: &str = "debian";
+/// What stands before a kernel's file.
+const FILE: &str = "path:";
 
 /// A kernel as the options of the command line name it: one that exists (`kernel`), or one to be
 /// built (everything else). A replay file keeps it, to get the kernel again.
@@ -143,7 +145,11 @@ impl KernelChoice {
             }
         };
         let all = |paths: &[String]| paths.iter().map(absolute).collect::<io::Result<_>>();
+        let file = self.kernel.as_deref().and_then(|it| it.strip_prefix(FILE));
+        let file = file.map(std::fs::canonicalize).transpose()?;
+        let file = file.map(|it| format!("{FILE}{}", it.display()));
         Ok(Self {
+            kernel: file.or_else(|| self.kernel.clone()),
             tree: self.tree.as_ref().map(std::fs::canonicalize).transpose()?,
             patch: all(&self.patch)?,
             config: all(&self.config)?,
@@ -203,4 +209,24 @@ fn read(path: &Path) -> Result<Vec<u8>, KernelError> {
 fn file_name(path: &str) -> String {
     let name = Path::new(path).file_name().and_then(|name| name.to_str());
     name.unwrap_or(path).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_of_a_file_is_found_from_everywhere() {
+        let absolute = |kernel: &str| {
+            let choice = KernelChoice {
+                kernel: Some(kernel.to_owned()),
+                ..KernelChoice::default()
+            };
+            choice.absolute().unwrap().kernel.unwrap()
+        };
+        // The tests of a package run in its folder.
+        let manifest = concat!("path:", env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        assert_eq!(absolute("path:Cargo.toml"), manifest);
+        assert_eq!(absolute("stock:7.2"), "stock:7.2");
+    }
 }

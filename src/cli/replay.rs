@@ -79,6 +79,11 @@ pub fn replay(
         } => ", with another trace",
         _ => "",
     };
-    spinner.print(&format!("{result} {}{trace}\n", summary.place))?;
+    let mut other = String::new();
+    if let Some(told) = &summary.other_kernel {
+        tracing::warn!("{told}");
+        other = format!("; {told}");
+    }
+    spinner.print(&format!("{result} {}{trace}{other}\n", summary.place))?;
     Ok(class_code(summary.result.class()))
 }

@@ -42,6 +42,8 @@ pub struct ReplaySummary {
     pub result: ReplayResult,
     /// Where it was made, or why it was not: to be put behind the result.
     pub place: String,
+    /// That the kernel which the file names is another one now, if it is.
+    pub other_kernel: Option<String>,
 }
 
 /// How a trial compares with the one in its replay file.
@@ -108,8 +110,67 @@ pub fn replay(
     }
 }
 
+/// That the kernel which the file names is another one now: its tree was edited, or the archive has a newer one.
+fn other_kernel(request: &ReplayRequest, hash: &str, release: &str) -> Option<String> {
+    let failed = &request.file.replay.kernel;
+    let is_other = request.kernel.is_none() && failed.hash != hash;
+    let short = |hash: &str| hash.chars().take(12).collect::<String>();
+    is_other.then(|| {
+        format!(
+            "not the kernel that it failed on: that was {} ({}), this is {release} ({})",
+            failed.release,
+            short(&failed.hash),
+            short(hash)
+        )
+    })
+}
+
 /// The kernel to replay on: another, if the request names one, else that of the file.
 fn kernel(request: &ReplayRequest) -> KernelChoice {
     let own = || request.file.replay.kernel.choice.clone();
     request.kernel.clone().unwrap_or_else(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::campaign::run::{RunRequest, run};
+    use crate::campaign::testing::{FakeProvider, ended, folder};
+    use crate::report::artifacts::Artifacts;
+    use unwindlab_oracle::trace::recording::TrialEnd;
+
+    #[test]
+    fn a_kernel_that_is_another_now_is_told() {
+        let folder = folder();
+        let hang = || ended(TrialEnd::Hang { places: Vec::new() });
+        let request = RunRequest {
+            scenarios: vec![folder.path().join("a.yaml")],
+            artifacts: Some(Artifacts::open(Some(folder.path())).unwrap()),
+            ..RunRequest::default()
+        };
+        let provider = FakeProvider::new([hang()]);
+        run(&request, provider.context(), &mut |_| Ok(())).unwrap();
+        let path = folder.path().join("a/replay.json");
+        let told = |kernel: Option<KernelChoice>| {
+            let request = ReplayRequest {
+                file: ReplayFile::read(&path).unwrap(),
+                kernel,
+                kvm_host: KvmHost::Auto,
+            };
+            let provider = FakeProvider::new([hang()]);
+            let summary = replay(&request, provider.context(), &mut |_| Ok(())).unwrap();
+            summary.other_kernel
+        };
+        assert_eq!(told(None), None);
+        let text = fs::read_to_string(&path).unwrap();
+        let text = text.replace(r#""hash": "abc""#, r#""hash": "0123456789abcdef""#);
+        fs::write(&path, text).unwrap();
+        assert_eq!(
+            told(None).unwrap(),
+            "not the kernel that it failed on: that was 7.2.0 (0123456789ab), this is 7.2.0 (abc)"
+        );
+        assert_eq!(told(Some(KernelChoice::default())), None);
+    }
 }

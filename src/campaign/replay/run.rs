@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use super::{ReplayEvent, ReplayRequest, ReplaySummary, compare, kernel};
+use super::{ReplayEvent, ReplayRequest, ReplaySummary, compare, kernel, other_kernel};
 use crate::campaign::Context;
 use crate::campaign::error::{CampaignError, ReplayFileError, ReplayFileProblem};
 use crate::campaign::replay_file::{ReplayRun, ReplayVerdict};
@@ -49,8 +49,10 @@ pub(super) fn replay(
     let results = summary.results.iter();
     let made = results.clone().filter(|it| it.is_tested()).count();
     let failures: Vec<_> = results.filter_map(ReplayVerdict::of_run).collect();
+    let setting = &summary.setting;
     Ok(ReplaySummary {
         result: compare(&request.file.replay.verdict, made, &failures),
-        place: format!("on {}", summary.setting.kernel_release),
+        place: format!("on {}", setting.kernel_release),
+        other_kernel: other_kernel(request, &setting.kernel_hash, &setting.kernel_release),
     })
 }

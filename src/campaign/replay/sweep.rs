@@ -3,13 +3,13 @@
 use std::io;
 use std::path::Path;
 
-use super::{ReplayEvent, ReplayRequest, ReplaySummary, compare, kernel};
+use super::{ReplayEvent, ReplayRequest, ReplaySummary, compare, kernel, other_kernel};
 use crate::campaign::Context;
 use crate::campaign::error::{CampaignError, ReplayFileError, ReplayFileProblem};
 use crate::campaign::replay_file::{ReplayPlace, ReplaySweep, ReplayVerdict};
 use crate::campaign::sweep::{
-    PairChoice, PathOrigin, PathRequest, PointChoice, ReplayedPoint, SweepOptions, SweepRequest,
-    SweepSummary, sweep,
+    PairChoice, PathOrigin, PathRequest, PointChoice, ReplayedPoint, SweepEvent, SweepOptions,
+    SweepRequest, SweepSummary, sweep,
 };
 
 /// The sweep that has the trial.
@@ -56,7 +56,11 @@ pub(super) fn replay(
     tell: &mut dyn FnMut(ReplayEvent<'_>) -> io::Result<()>,
 ) -> Result<ReplaySummary, CampaignError> {
     let repetition = sweep_of(request, trial, scenario)?;
+    let mut other = None;
     let summary = sweep(&repetition, context, &mut |event| {
+        if let SweepEvent::Ended(path) = event {
+            other = other_kernel(request, path.kernel.hash(), path.kernel.release());
+        }
         tell(ReplayEvent::Sweep(event))
     })?;
     let failures: Vec<_> = summary
@@ -67,6 +71,7 @@ pub(super) fn replay(
     Ok(ReplaySummary {
         result: compare(&request.file.replay.verdict, summary.tried, &failures),
         place: place(trial, &summary),
+        other_kernel: other,
     })
 }
 
