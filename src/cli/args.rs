@@ -143,7 +143,8 @@ pub enum SchemaOf {
 #[command(next_help_heading = "Kernel")]
 pub struct KernelOptions {
     /// Use an existing kernel: `stock` (Debian's newest 7.x), `stock:7.0`, or `path:FILE` (a
-    /// vmlinux or bzImage) [default: stock].
+    /// vmlinux or bzImage) [default: stock; of `replay` what the file names; of `check` the installed
+    /// kernel of the recording's release].
     #[arg(long, value_name = "SPEC", conflicts_with_all = ["tree", "rev", "source", "patch", "config"])]
     pub kernel: Option<String>,
     /// How to build it from source.
