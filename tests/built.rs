@@ -211,7 +211,7 @@ fn a_series_is_judged_patch_by_patch() {
     let output = series(&["--apply-only"]);
     let told = said(&output);
     for line in [
-        "v2, 5 places; left out: 1 cover letters, 1 replies, 1 superseded patches",
+        "v2, 5 patches; left out: 1 cover letters, 1 replies, 1 superseded patches",
         "  1  applies         [PATCH v2 1/5] note (+1 trailers in replies)",
         "  3  missing",
         "  4  not tried       [PATCH v2 4/5] nowhere",

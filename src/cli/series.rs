@@ -120,10 +120,13 @@ fn read(name: &str, series: &Series) -> String {
         .map(|(count, what)| format!("{count} {what}"))
         .collect();
     let mut text = format!(
-        "{}:{} {} places; left out: {}\n",
+        "{}:{} {}; left out: {}\n",
         printable(name),
         version.unwrap_or_default(),
-        series.places.len(),
+        match series.places.len() {
+            1 => "1 patch".to_owned(),
+            patches => format!("{patches} patches"),
+        },
         match left_out.is_empty() {
             true => "nothing".to_owned(),
             false => left_out.join(", "),
@@ -239,6 +242,8 @@ fn indented(error: &ProviderError) -> String {
 
 #[cfg(test)]
 mod tests {
+    use unwindlab_guest_kernel::build::series::SeriesPlace;
+
     use super::*;
     use crate::campaign::testing::unbuildable;
 
@@ -262,6 +267,23 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("a: fail why"), "{text}");
+    }
+
+    #[test]
+    fn a_series_is_of_patches() {
+        let with = |places| Series {
+            places,
+            ..Series::default()
+        };
+        assert_eq!(
+            read("x.patch", &with(Vec::new())),
+            "x.patch: 0 patches; left out: nothing\n"
+        );
+        let one = vec![SeriesPlace::Missing(1)];
+        assert_eq!(
+            read("x.patch", &with(one)),
+            "x.patch: 1 patch; left out: nothing\n"
+        );
     }
 
     #[test]
