@@ -1,6 +1,9 @@
 //! What every campaign works with.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use unwindlab_guest_kernel::BuildError;
+use unwindlab_guest_kernel::build::history::History;
 
 use super::analysis::Analysis;
 use super::error::CampaignError;
@@ -80,6 +83,17 @@ impl<'a> Context<'a> {
     }
 }
 
+/// The repository that this folder is in.
+pub(super) fn repository(tree: &Path) -> Result<History, ProviderError> {
+    History::open(tree).map_err(|error| match error {
+        BuildError::Git { message, .. } => ProviderError::Usage(format!(
+            "{} is in no git repository: {message}",
+            tree.display()
+        )),
+        error => error.into(),
+    })
+}
+
 /// The trial of a scenario that this kernel must have everything for.
 pub(super) fn required_trial(
     loaded: &Loaded,
@@ -95,4 +109,19 @@ pub(super) fn required_trial(
         ResolveError::Unsupported(lack) => ProviderError::Unavailable(lack.to_string()).into(),
         ResolveError::Scenario(errors) => errors.into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::provider::ProviderFailure;
+
+    #[test]
+    fn a_folder_in_no_repository_is_wrong_usage_and_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = repository(folder.path()).unwrap_err();
+        assert_eq!(error.kind(), ProviderFailure::Usage, "{error}");
+        let path = folder.path().display().to_string();
+        assert!(error.to_string().starts_with(&path), "{error}");
+    }
 }

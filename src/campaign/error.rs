@@ -302,8 +302,11 @@ pub enum BisectError {
     /// The log is not one of a bisection.
     #[error("{} line {line} is not of a bisection: give another --log, or remove it", path.display())]
     DamagedLog { path: PathBuf, line: usize },
-    /// The log cannot be read or written.
-    #[error("cannot use the log {}: {source}", path.display())]
+    /// What the request names as the log cannot be one.
+    #[error("cannot use the log {}: {source}: give another --log", path.display())]
+    NoLog { path: PathBuf, source: io::Error },
+    /// The log cannot be written any more.
+    #[error("cannot write the log {}: {source}", path.display())]
     Log { path: PathBuf, source: io::Error },
 }
 

@@ -14,6 +14,10 @@ use crate::scenario::{Library, template};
 
 /// `unwindlab new`: writes a scenario that can be run as it is.
 pub(super) fn new(args: &NewArgs, analysis: &Analysis) -> Result<(), CommandError> {
+    if args.name.trim().is_empty() {
+        let reason = "a scenario needs a name, such as `unwindlab new my-scenario`";
+        return Err(CommandError::Usage(reason.to_owned()));
+    }
     let text = template::named(&args.name, &analysis.invariant_ids());
     let text = text.map_err(LibraryError::from)?;
     let file = format!("{}.yaml", args.name);
@@ -49,5 +53,20 @@ pub(super) fn explain_name(args: &ExplainArgs) -> Result<(), CommandError> {
                 "no invariant, finding or outcome is called `{name}`{alike}"
             )))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::campaign::testing::analysis;
+
+    #[test]
+    fn a_scenario_without_a_name_is_refused_plainly() {
+        let name = String::new();
+        let error = new(&NewArgs { name }, &analysis()).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        let told = error.to_string();
+        assert!(told.starts_with("a scenario needs a name"), "{told}");
     }
 }

@@ -12,8 +12,8 @@ use unwindlab_guest_kernel::build::series::Series;
 use unwindlab_guest_kernel::build::submission::{self, Message, Submission};
 use unwindlab_guest_kernel::build::upstream;
 use unwindlab_guest_kernel::{
-    BuildSpec, CFunction, Cache, KernelImage, KernelSpec, SavedMachines, Source, Verified, closure,
-    qemu,
+    BuildSpec, CACHE_VARIABLE, CFunction, Cache, KernelImage, KernelSpec, SavedMachines, Source,
+    Verified, closure, qemu,
 };
 
 use super::cached_kernel::CachedKernel;
@@ -385,7 +385,20 @@ fn build(spec: &BuildSpec, progress: &dyn Progress) -> Result<KernelImage, Provi
 }
 
 fn cache() -> Result<Cache, ProviderError> {
-    Cache::open(None).map_err(unavailable)
+    let place = std::env::var_os(CACHE_VARIABLE).map(PathBuf::from);
+    Cache::open(None).map_err(|error| no_folder(place).unwrap_or_else(|| unavailable(error)))
+}
+
+/// What is wrong with a place that the user named for the cache: it is a file, or below one.
+fn no_folder(place: Option<PathBuf>) -> Option<ProviderError> {
+    let place = place?;
+    let there = place.ancestors().find(|it| it.exists())?;
+    (!there.is_dir()).then(|| {
+        let (place, there) = (place.display(), there.display());
+        ProviderError::Usage(format!(
+            "{CACHE_VARIABLE} is {place}, but {there} is no folder: set it to one"
+        ))
+    })
 }
 
 fn parse(spec: &str) -> Result<KernelSpec, ProviderError> {
@@ -400,6 +413,18 @@ pub(super) fn unavailable(error: impl std::fmt::Display) -> ProviderError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_no_place_for_the_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| Some(folder.path().join(name));
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        assert!(no_folder(None).is_none() && no_folder(at("new/cache")).is_none());
+        for name in ["file", "file/below"] {
+            let error = no_folder(at(name)).unwrap().to_string();
+            assert!(error.starts_with("UNWINDLAB_CACHE is "), "{error}");
+        }
+    }
 
     #[test]
     fn only_the_module_for_the_vendor_has_parameters() {

@@ -84,7 +84,7 @@ impl Log {
     /// # Errors
     /// [`BisectError`]; the file is unchanged then.
     pub fn open(path: &Path, search: &Search) -> Result<Self, BisectError> {
-        let io = |source| BisectError::Log {
+        let io = |source| BisectError::NoLog {
             path: path.to_owned(),
             source,
         };
@@ -183,6 +183,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::campaign::error::CampaignError;
 
     fn search(scenario: &str) -> Search {
         Search {
@@ -241,6 +242,13 @@ mod tests {
         assert_eq!(log.known("c"), Some(&tested));
         assert_eq!(log.known("d"), None);
         assert!(fs::read_to_string(&path).unwrap().ends_with("}\n"));
+    }
+
+    #[test]
+    fn a_folder_is_no_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Log::open(folder.path(), &search("s")).unwrap_err();
+        assert!(CampaignError::from(error).is_usage());
     }
 
     #[test]

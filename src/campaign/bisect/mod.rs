@@ -21,6 +21,7 @@ use self::log::{Ends, Log, Search, Tested};
 use self::search::{CommitVerdict, FirstBad, search};
 use self::symptom::{BisectSymptom, SymptomCheck};
 use super::Context;
+use super::context::repository;
 use super::error::{BisectError, CampaignError};
 use super::kernel::KernelChoice;
 use super::suite::Suite;
@@ -107,7 +108,7 @@ pub fn bisect(
     };
     let scenario = String::clone(&loaded.scenario.name);
     check_invariant(request, context)?;
-    let history = History::open(&request.tree).map_err(ProviderError::from)?;
+    let history = repository(&request.tree)?;
     let commit = |revision: &str| history.commit(revision).map_err(ProviderError::from);
     let (good, bad) = (commit(&request.good)?, commit(&request.bad)?);
     let build = KernelChoice {

@@ -6,12 +6,11 @@ mod tally;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use unwindlab_guest_kernel::BuildSpec;
-use unwindlab_guest_kernel::Source;
-use unwindlab_guest_kernel::build::history::History;
 use unwindlab_guest_kernel::build::series::Series;
+use unwindlab_guest_kernel::{BuildError, BuildSpec, Source, input};
 
 use super::Context;
+use super::context::repository;
 use super::error::{CampaignError, SeriesError};
 use super::kernel::KernelChoice;
 use super::suite::{KernelJob, Suite};
@@ -207,6 +206,12 @@ fn kernels(
         }
         series
     } else {
+        // git-mailsplit(1) does not say what is wrong with such a file.
+        let read = input::read(&request.series, input::RECORDED);
+        if read.is_ok_and(|it| it.trim_ascii().is_empty()) {
+            let error = BuildError::NoPatches(request.series.clone());
+            return Err(ProviderError::from(error).into());
+        }
         provider.series(&request.series)?
     };
     tell(SeriesEvent::Read(&series))?;
@@ -228,7 +233,7 @@ fn commits(
     let Some(tree) = build.tree.clone() else {
         return Err(SeriesError::RangeWithoutTree(range.to_owned()).into());
     };
-    let history = History::open(&tree).map_err(ProviderError::from)?;
+    let history = repository(&tree)?;
     let commits = history.range(range).map_err(ProviderError::from)?;
     let Some(first) = commits.first() else {
         return Err(SeriesError::EmptyRange(range.to_owned()).into());
@@ -279,4 +284,26 @@ fn on_base(
         }
     }
     kernels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::campaign::testing::{FakeProvider, folder};
+
+    #[test]
+    fn an_mbox_without_a_mail_is_wrong_usage() {
+        let folder = folder();
+        let mbox = folder.path().join("empty.mbox");
+        std::fs::write(&mbox, "\n").unwrap();
+        let request = SeriesRequest {
+            series: mbox,
+            scenarios: vec![folder.path().join("a.yaml")],
+            ..SeriesRequest::default()
+        };
+        let provider = FakeProvider::new([]);
+        let error = series(&request, provider.context(), &mut |_| Ok(())).unwrap_err();
+        assert!(error.is_usage(), "{error}");
+        assert!(error.to_string().starts_with("no patch in "), "{error}");
+    }
 }
