@@ -196,9 +196,9 @@ pub struct LintArgs {
 /// `unwindlab explain`.
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// An invariant (C7), a finding (F001) or an outcome (hang).
+    /// An invariant (C7), a finding (F001) or an outcome (hang) [default: list all of them].
     #[arg(value_name = "NAME")]
-    pub name: String,
+    pub name: Option<String>,
 }
 
 /// `unwindlab findings`.

@@ -41,16 +41,18 @@ pub(super) fn lint(args: &LintArgs, analysis: &Analysis) -> Result<(), CommandEr
 
 /// `unwindlab explain`.
 pub(super) fn explain_name(args: &ExplainArgs) -> Result<(), CommandError> {
-    match explain::explain(&args.name) {
+    let Some(name) = &args.name else {
+        return Ok(print(&explain::contents())?);
+    };
+    match explain::explain(name) {
         Ok(page) => Ok(print(&page)?),
         Err(alike) => {
-            let name = &args.name;
             let alike = match alike.as_slice() {
                 [] => String::new(),
-                names => format!("; did you mean {}?", names.join(", ")),
+                names => format!(" (like {})", names.join(", ")),
             };
             Err(CommandError::Usage(format!(
-                "no invariant, finding or outcome is called `{name}`{alike}"
+                "no invariant, finding or outcome is called `{name}`{alike}; `unwindlab explain` lists them"
             )))
         }
     }

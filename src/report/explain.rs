@@ -1,5 +1,7 @@
 //! What an invariant, a finding or an outcome means: its page of the documentation, which is built in.
 
+use std::collections::BTreeSet;
+
 use include_dir::{Dir, include_dir};
 
 /// The write-ups of findings.
@@ -10,6 +12,37 @@ const INVARIANTS: &str = include_str!("../../docs/invariants.md");
 const OUTCOMES: &str = include_str!("../../docs/outcomes.md");
 /// The heading of an invariant's section.
 const HEADING: &str = "### ";
+
+/// Short words in the text of invariants; excuses have a table there.
+const WORDS: [(&str, &str); 4] = [
+    (
+        "S",
+        "a sample whose user stack is deferred: its chain ends in a cookie",
+    ),
+    ("D", "a deferred chain with a cookie: a record 22"),
+    ("R", "a request in the log of the lab client"),
+    ("CB", "a callback in the log of the lab client"),
+];
+
+/// All that can be explained, a line each.
+#[must_use]
+pub fn contents() -> String {
+    let mut text = "invariants:\n".to_owned();
+    let headings = INVARIANTS.lines().filter_map(|it| it.strip_prefix(HEADING));
+    for (id, title) in headings.filter_map(|it| it.split_once(' ')) {
+        text.push_str(&format!("  {id:<4}  {title}\n"));
+    }
+    text.push_str("findings:\n");
+    for id in findings() {
+        let title = page(&id).and_then(|it| it.lines().next()?.split_once(": "));
+        text.push_str(&format!("  {id}  {}\n", title.map_or("", |it| it.1)));
+    }
+    text.push_str("outcomes:\n");
+    for outcome in outcomes() {
+        text.push_str(&format!("  {}\n", outcome.name));
+    }
+    text
+}
 
 /// The page of an invariant (`C7`), a finding (`F001`) or an outcome (`hang`).
 ///
@@ -41,7 +74,30 @@ fn invariant(name: &str) -> Option<String> {
     let heading = lines.next()?.strip_prefix(HEADING)?;
     let body = lines.take_while(|line| !line.starts_with('#'));
     let body: String = body.flat_map(|line| [line, "\n"]).collect();
-    Some(format!("{heading}\n\n{}\n", body.trim()))
+    Some(format!("{heading}\n\n{}\n{}", body.trim(), legend(&body)))
+}
+
+/// What the short words in a text stand for, a line each.
+fn legend(text: &str) -> String {
+    let words: BTreeSet<&str> = text.split(|c: char| !c.is_alphanumeric()).collect();
+    let all = WORDS.into_iter().chain(excuses());
+    let used = all.filter(|(word, _)| words.contains(word));
+    let lines: String = used
+        .map(|(word, meaning)| format!("{word:<4}{meaning}\n"))
+        .collect();
+    match lines.as_str() {
+        "" => lines,
+        _ => format!("\n{lines}"),
+    }
+}
+
+/// Each excuse and what it means, from the table of them.
+fn excuses() -> impl Iterator<Item = (&'static str, &'static str)> {
+    INVARIANTS.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| ")?.split(" | ");
+        let id = cells.next().filter(|id| id.starts_with('X'))?;
+        Some((id, cells.next()?))
+    })
 }
 
 fn outcome(name: &str) -> Option<String> {
@@ -62,24 +118,31 @@ struct Outcome {
 }
 
 fn outcomes() -> impl Iterator<Item = Outcome> {
-    OUTCOMES.lines().filter_map(|line| {
+    let rows = OUTCOMES.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| `")?.splitn(3, " | ");
         Some(Outcome {
             name: cells.next()?.strip_suffix('`')?,
             code: cells.next()?,
             meaning: cells.next()?.strip_suffix(" |")?,
         })
-    })
+    });
+    // The table of commands has other rows.
+    rows.filter(|it| it.code.parse::<u8>().is_ok())
+}
+
+/// The IDs of all findings, in order.
+fn findings() -> BTreeSet<String> {
+    let files = FINDINGS.files();
+    let stems = files.filter_map(|file| file.path().file_stem()?.to_str().map(str::to_owned));
+    stems.filter(|stem| stem.starts_with('F')).collect()
 }
 
 /// All names that have a page.
 fn names() -> impl Iterator<Item = String> {
-    let files = FINDINGS.files();
-    let findings = files.filter_map(|file| file.path().file_stem()?.to_str().map(str::to_owned));
-    let findings = findings.filter(|stem| stem.starts_with('F'));
     let headings = INVARIANTS.lines().filter_map(|it| it.strip_prefix(HEADING));
     let invariants = headings.filter_map(|it| it.split_whitespace().next());
-    findings
+    findings()
+        .into_iter()
         .chain(invariants.map(str::to_owned))
         .chain(outcomes().map(|it| it.name.to_owned()))
 }
@@ -124,6 +187,35 @@ mod tests {
                 "{page}"
             );
         }
+    }
+
+    #[test]
+    fn the_contents_have_all_names() {
+        let contents = contents();
+        for name in names() {
+            let has = |line: &str| line.split_whitespace().next() == Some(name.as_str());
+            assert!(contents.lines().any(has), "{name}\n{contents}");
+        }
+        assert!(contents.contains("  C1    stability\n"), "{contents}");
+        let finding = "  F001  a request in the middle of the reset is answered with cookie 0\n";
+        assert!(contents.contains(finding), "{contents}");
+        assert!(!contents.contains("mutants"), "{contents}");
+        assert!(explain("mutants").is_err());
+    }
+
+    #[test]
+    fn short_words_are_told_where_they_are_used() {
+        let page = explain("C7").unwrap();
+        for line in [
+            "\nS   a sample whose",
+            "\nD   a deferred chain",
+            "\nCB  a callback",
+            "\nXA  data was lost in a buffer\n",
+        ] {
+            assert!(page.contains(line), "{page}");
+        }
+        assert!(!page.contains("\nXC"), "{page}");
+        assert!(!explain("C4").unwrap().contains("\nCB"));
     }
 
     #[test]
