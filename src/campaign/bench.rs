@@ -271,7 +271,11 @@ fn earlier(path: &Path) -> Result<Vec<Earlier>, AgainstError> {
 
 fn loaded(name: &str, context: Context<'_>) -> Result<Loaded, CampaignError> {
     let loaded = context.open(&[PathBuf::from(name)])?.pop();
-    loaded.ok_or_else(|| LibraryError::NotFound(name.to_owned()).into())
+    let not_found = || LibraryError::NotFound {
+        name: name.to_owned(),
+        near: String::new(),
+    };
+    loaded.ok_or_else(|| not_found().into())
 }
 
 #[cfg(test)]

@@ -169,6 +169,11 @@ pub struct SweepArgs {
 impl SweepArgs {
     /// What is asked for and would have no effect.
     pub(super) fn no_effect(&self) -> Option<&'static str> {
+        if self.points.is_empty() && (self.detail.trace || self.detail.instructions.is_some()) {
+            return Some(
+                "--trace and --instructions have no effect without --point: they show the trials that it names",
+            );
+        }
         match self.all && !self.pairs {
             true if !self.points.is_empty() => {
                 Some("--all has no effect beside --point: each point that is named is tried")

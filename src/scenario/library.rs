@@ -42,8 +42,10 @@ pub struct Loaded {
 )]
 pub enum LibraryError {
     /// Neither a file nor a scenario of the library has this name.
-    #[error("no file, folder or library scenario `{0}`; `unwindlab list` shows the library")]
-    NotFound(String),
+    #[error(
+        "no file, folder or library scenario `{name}`{near}; `unwindlab list` shows the library"
+    )]
+    NotFound { name: String, near: String },
     /// A pattern that cannot be read.
     #[error("`{pattern}` is no pattern: {source}")]
     Pattern {
@@ -230,14 +232,31 @@ fn named_sources(folder: &Path, path: &Path) -> Result<Vec<Source>, LibraryError
     if path.exists() {
         return Ok(vec![file_source(path)?]);
     }
-    let not_found = || LibraryError::NotFound(path.display().to_string());
-    let name = path.to_str().ok_or_else(not_found)?;
-    with_embedded(folder, embedded_sources(&SCENARIOS))?
-        .into_iter()
-        .chain(long_sources(folder)?)
-        .find(|source| source.stem == name)
-        .map(|source| vec![source])
-        .ok_or_else(not_found)
+    let name = path.to_string_lossy();
+    let mut sources = with_embedded(folder, embedded_sources(&SCENARIOS))?;
+    sources.append(&mut long_sources(folder)?);
+    match sources.iter().position(|source| source.stem == name) {
+        Some(at) => Ok(vec![sources.swap_remove(at)]),
+        None => Err(LibraryError::NotFound {
+            near: near(&name, &sources),
+            name: name.into_owned(),
+        }),
+    }
+}
+
+/// Text to append to the name of a missing scenario: up to three that are like it, or nothing.
+fn near(name: &str, sources: &[Source]) -> String {
+    let far = |it: &Source| strsim::damerau_levenshtein(&it.stem, name);
+    let mut near: Vec<(usize, &str)> = { sources.iter() }
+        .map(|it| (far(it), it.stem.as_str()))
+        .filter(|(far, _)| far * 4 <= name.chars().count())
+        .collect();
+    near.sort_unstable();
+    let names: Vec<&str> = near.into_iter().take(3).map(|it| it.1).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(" (near it: {})", names.join(", ")),
+    }
 }
 
 fn folder_sources(folder: &Path) -> Result<Vec<Source>, LibraryError> {

@@ -118,7 +118,7 @@ fn library(
         match context.open(&[name]) {
             Ok(found) => scenarios.extend(found),
             // `jobs` says so with the mutant's name.
-            Err(CampaignError::Library(LibraryError::NotFound(_))) => {}
+            Err(CampaignError::Library(LibraryError::NotFound { .. })) => {}
             Err(error) => return Err(error),
         }
     }

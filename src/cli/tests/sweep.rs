@@ -40,7 +40,7 @@ fn a_report_that_cannot_be_written_is_known_first() {
 }
 
 #[test]
-fn each_boundary_is_not_asked_for_where_that_has_no_effect() {
+fn what_would_have_no_effect_is_refused() {
     let no_effect = |words: &str| {
         let words = ["unwindlab", "sweep", "nmi-in-syscall"]
             .into_iter()
@@ -50,13 +50,21 @@ fn each_boundary_is_not_asked_for_where_that_has_no_effect() {
             _ => panic!("no sweep"),
         }
     };
-    let refused = ["--all --point 3", "--all --requests"].map(no_effect);
+    let refused = [
+        "--all --point 3",
+        "--all --requests",
+        "--trace",
+        "--instructions 3",
+        "--requests --trace",
+    ]
+    .map(no_effect);
     assert!(refused.iter().all(Option::is_some), "{refused:?}");
     for taken in [
         "--all",
         "--all --pairs --point 3",
         "--all --requests --nmi",
         "--point 3",
+        "--point 3 --trace --instructions 3",
     ] {
         assert_eq!(no_effect(taken), None, "{taken}");
     }

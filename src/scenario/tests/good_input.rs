@@ -381,6 +381,12 @@ mod folders {
             error.to_string(),
             "no file, folder or library scenario `no-such-thing`; `unwindlab list` shows the library"
         );
+        let error = Library::open(&["nmi-in-sycsall".into()], &INVARIANTS).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("`nmi-in-sycsall` (near it: nmi-in-syscall"),
+            "{error}"
+        );
     }
 
     #[test]
