@@ -265,7 +265,7 @@ pub enum KernelCommand {
 pub enum CacheCommand {
     /// Compare every file with its SHA-256, and set damaged entries aside. Exit code 1 if there are any.
     Verify,
-    /// List the entries with the room that each takes.
+    /// List the entries and the build folders with the room that each takes.
     List,
     /// Remove saved outer machines: all, or those that the options name. They are made again.
     Prune(PruneArgs),

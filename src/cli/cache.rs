@@ -23,7 +23,7 @@ pub fn list(context: Context<'_>, spinner: &Spinner) -> Result<(), CommandError>
     }
     let total: u64 = entries.iter().map(|(_, bytes)| bytes).sum();
     spinner.print(&format!(
-        "{:>6} MiB  in {} entries\n",
+        "{:>6} MiB  in {} entries and build folders\n",
         total.div_ceil(MIB),
         entries.len()
     ))?;

@@ -4,6 +4,7 @@
 //! [`native`](unwindlab_engine::host::native), which runs trials in a process on this machine's KVM, or its
 //! [`emulated`](unwindlab_engine::host::emulated), which sends them to a Linux in QEMU.
 
+mod builds;
 mod cached_kernel;
 pub mod choice;
 mod doctor;

@@ -123,7 +123,7 @@ pub trait Provider: Sync {
     /// [`ProviderError`].
     fn verify_cache(&self, progress: &dyn Progress) -> Result<Verified, ProviderError>;
 
-    /// The names of the cache's entries, and the bytes that each takes.
+    /// The names of the cache's entries and of its build folders, and the bytes that each takes.
     ///
     /// # Errors
     /// [`ProviderError`].

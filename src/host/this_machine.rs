@@ -16,6 +16,7 @@ use unwindlab_guest_kernel::{
     Verified, closure, qemu,
 };
 
+use super::builds::builds;
 use super::cached_kernel::CachedKernel;
 use super::choice::{HostChoice, choose, choose_to_check};
 use super::kernel_request::KernelRequest;
@@ -282,7 +283,10 @@ impl Provider for ThisMachine {
     }
 
     fn cache_entries(&self) -> Result<Vec<(String, u64)>, ProviderError> {
-        cache()?.entries().map_err(unavailable)
+        let cache = cache()?;
+        let mut entries = cache.entries().map_err(unavailable)?;
+        entries.extend(builds(cache.root()).map_err(unavailable)?);
+        Ok(entries)
     }
 
     fn saved_machines(&self) -> Result<SavedMachines, ProviderError> {
