@@ -1,10 +1,13 @@
 //! Whether what an agent announces is what its plan asks for. Each of these is checked: rings, events and threads by
 //! number, CPU and size as they come, and that none is missing when the agent is ready.
 
+use unwindlab_abi::behaviour::SEEN_CALLS;
 use unwindlab_abi::message::{EventAnnounce, Program, RingAnnounce, ThreadAnnounce};
+use unwindlab_abi::observation::SFRAME_PIECE;
 use unwindlab_abi::plan::{EventSource, EventSpec, GuestPlan, WorkloadPlan};
 use unwindlab_abi::tracefs::{ChurnKind, TracefsBuffer, sub_buffers};
-use unwindlab_abi::{RingUse, shared};
+use unwindlab_abi::user_stack::USER_STACK_PIECE;
+use unwindlab_abi::{Observation, RingUse, shared};
 use unwindlab_oracle::trace::model::MAX_DEFERRED_FRAMES;
 use unwindlab_oracle::trace::recording::Recording;
 
@@ -256,6 +259,20 @@ pub(super) fn iterations(plan: &GuestPlan, counts: usize) -> Result<(), Mismatch
     let threads = plan.workload.threads;
     is(counts == threads as usize, || {
         format!("the agent counts the iterations of {counts} threads of {threads}")
+    })
+}
+
+/// An observation: the agent sends long ones in pieces.
+pub(super) fn observation(seen: &Observation) -> Result<(), Mismatch> {
+    let (count, most, what) = match seen {
+        Observation::SframeAsks(it) => (it.len(), SFRAME_PIECE, "requests behind sections"),
+        Observation::SframeReads(it) => (it.len(), SFRAME_PIECE, "reads of sections"),
+        Observation::UserStacks(it) => (it.len(), USER_STACK_PIECE, "stacks of its own"),
+        Observation::Behaviour(it) => (it.calls.len(), SEEN_CALLS, "system calls"),
+        _ => return Ok(()),
+    };
+    is(count <= most, || {
+        format!("the agent tells of {count} {what} at once, expected at most {most}")
     })
 }
 

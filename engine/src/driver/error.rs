@@ -95,6 +95,9 @@ pub(crate) enum SessionError {
     /// More of something than any plan can need.
     #[error("the agent announced too many {0}")]
     TooMany(&'static str),
+    /// More than is kept of a trial.
+    #[error("{0}")]
+    OverBudget(String),
     /// A message that has no place where it comes.
     #[error(transparent)]
     OutOfTurn(#[from] OutOfTurn),

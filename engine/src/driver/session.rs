@@ -79,6 +79,8 @@ pub(crate) struct AgentSession {
     state: State,
     /// What it has announced that comes once.
     once: Once,
+    /// Bytes of its messages behind the workload that no other limit bounds.
+    told: usize,
 }
 
 impl AgentSession {
@@ -102,6 +104,7 @@ impl AgentSession {
             called: false,
             state: State::default(),
             once: Once::default(),
+            told: 0,
         }
     }
 
@@ -134,6 +137,7 @@ impl AgentSession {
         }
         let message = mailbox::decode(&body)?;
         self.state = self.state.after(Word::from(&message))?;
+        self.weigh(&message, body.len())?;
         let (reply, consequence) = match message {
             AgentMessage::Locate { start, pages } => {
                 let found = locate(memory, &caller.space, start, pages)?;
@@ -250,6 +254,7 @@ impl AgentSession {
                 consequence = Consequence::Finished;
             }
             AgentMessage::Observed(seen) => {
+                announced::observation(&seen)?;
                 keep(&mut recording.observations, seen, "observations")?;
             }
             AgentMessage::Surveyed(places) => {

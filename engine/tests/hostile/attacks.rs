@@ -2,9 +2,11 @@
 
 use std::time::Instant;
 
+use unwindlab_abi::Observation;
 use unwindlab_abi::mailbox::{Header, MAGIC};
 use unwindlab_abi::message::AgentMessage as Say;
 use unwindlab_abi::tracefs::TracefsBuffer;
+use unwindlab_abi::user_stack::UserStack;
 
 use crate::guest::honest::{event, finished, hello, ring, set_up, shared, thread};
 use crate::guest::{LOW, Script};
@@ -400,6 +402,15 @@ fn in_the_set_up() -> Vec<Attack> {
 fn from_ready_on() -> Vec<Attack> {
     let head = LOW + 1024;
     let log = Say::KernelLog("x".repeat(20_000));
+    let stack = UserStack {
+        thread: 0,
+        cookie: 0,
+        lost: 0,
+        by_frame_pointers: Vec::new(),
+        by_dwarf: Vec::new(),
+        semantic: Vec::new(),
+    };
+    let stacks = Say::Observed(Observation::UserStacks(vec![stack; 33]));
     vec![
         (
             "lacks something after Ready",
@@ -508,6 +519,12 @@ fn from_ready_on() -> Vec<Attack> {
             }),
             "guest-misbehaved",
             "Unsupported behind",
+        ),
+        (
+            "tells of 33 stacks at once",
+            behind().say(&stacks),
+            "guest-misbehaved",
+            "33 stacks of its own",
         ),
         (
             "sends its log for ever",

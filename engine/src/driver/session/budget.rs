@@ -1,10 +1,12 @@
 //! What a trial may take of the harness's memory, as far as no announcement bounds it. The guest writes as much as it
 //! likes; a trial that takes more ends, with the number.
 
+use unwindlab_abi::message::AgentMessage;
 use unwindlab_oracle::trace::recording::TrialEnd;
 use unwindlab_oracle::trace::ring::RingReader;
 
 use super::AgentSession;
+use crate::driver::error::SessionError;
 
 /// Most bytes of records in all rings. A ring has a limit of its own, 64 MiB.
 pub(crate) const RING_BYTES: usize = 256 << 20;
@@ -13,6 +15,10 @@ pub(crate) const RING_BYTES: usize = 256 << 20;
 pub(crate) const RECORDS: usize = 4 << 20;
 /// Most times that somebody waits for a page of a thread's stack, each with everybody's progress.
 pub(crate) const BLOCKS: usize = 4096;
+
+/// Most bytes of the messages with observations and surveyed places. Kept, they take up to ten times as much.
+/// A thread that unwinds itself notes 512 stacks of 24 frames, each in three ways: less than 0.3 MiB.
+pub(crate) const TOLD_BYTES: usize = 32 << 20;
 
 /// What was read of rings.
 #[derive(Debug, Clone, Copy, Default)]
@@ -54,6 +60,21 @@ impl AgentSession {
         over_in_rings.or_else(|| over([(blocks, BLOCKS, "waits for a page")]))
     }
 
+    /// Counts a message, where what is in it is kept and no other budget bounds that.
+    pub(super) fn weigh(
+        &mut self,
+        message: &AgentMessage,
+        bytes: usize,
+    ) -> Result<(), SessionError> {
+        if let AgentMessage::Observed(_) | AgentMessage::Surveyed(_) = message {
+            self.told = self.told.saturating_add(bytes);
+        }
+        match over([(self.told, TOLD_BYTES, "bytes of observations")]) {
+            Some(what) => Err(SessionError::OverBudget(what)),
+            None => Ok(()),
+        }
+    }
+
     /// The end of a trial that came to this one: one that is over its budget was not read to its end.
     pub fn within_budget(&self, end: TrialEnd) -> TrialEnd {
         match (self.over_budget(), end) {
@@ -74,12 +95,15 @@ fn over<'w>(used: impl IntoIterator<Item = (usize, usize, &'w str)>) -> Option<S
 mod tests {
     use std::cell::Cell;
 
-    use unwindlab_abi::mailbox::PAGE_SIZE;
+    use unwindlab_abi::Observation;
+    use unwindlab_abi::mailbox::{self, PAGE_SIZE};
     use unwindlab_abi::message::RingAnnounce;
+    use unwindlab_abi::user_stack::{USER_STACK_PIECE, UserStack};
     use unwindlab_oracle::trace::ring::{DATA_HEAD, GuestRead, MAX_DATA_PAGES, NotGuestMemory};
     use unwindlab_vmm::Memory;
 
     use super::*;
+    use crate::driver::conversation::{Heard, Said, hold};
 
     const PAGE: u64 = 4096;
 
@@ -179,6 +203,86 @@ mod tests {
             TrialEnd::Misbehaved { what }
         );
         assert_eq!(session.within_budget(TrialEnd::Timeout), TrialEnd::Timeout);
+    }
+
+    #[test]
+    fn what_the_agent_tells_is_weighed() {
+        let plan = crate::driver::announced::tests::plan();
+        let mut session = AgentSession::new(&plan, 1);
+        let seen = AgentMessage::Observed(Observation::Traced { thread: 0 });
+        let places = AgentMessage::Surveyed(Vec::new());
+        let log = AgentMessage::KernelLog(String::new());
+        session.weigh(&seen, TOLD_BYTES - 1).unwrap();
+        session.weigh(&log, TOLD_BYTES).unwrap();
+        session.weigh(&places, 1).unwrap();
+        let error = session.weigh(&seen, 1).unwrap_err().to_string();
+        assert!(
+            error.starts_with("33554433 bytes of observations in one trial, at most 33554432"),
+            "{error}"
+        );
+    }
+
+    /// What comes of these words behind a workload without threads.
+    fn behind(told: impl IntoIterator<Item = AgentMessage>) -> Heard {
+        let memory = Memory::new(4).unwrap();
+        let mut plan = crate::driver::announced::tests::plan();
+        plan.tracing.events.clear();
+        plan.workload.threads = 0;
+        let before = [
+            AgentMessage::Hello {
+                abi_version: unwindlab_abi::ABI_VERSION,
+                release: String::new(),
+                cpus: 1,
+            },
+            AgentMessage::Shared {
+                pages: vec![0; unwindlab_abi::shared::PAGES],
+            },
+            AgentMessage::Symbols(Vec::new()),
+            AgentMessage::Ready,
+            AgentMessage::Finished {
+                iterations: Vec::new(),
+            },
+        ];
+        let said = before.into_iter().chain(told);
+        let said = said.map(|it| Said::Message(mailbox::encode(&it).unwrap().into()));
+        hold(&memory, &plan, 1, &said.collect::<Vec<_>>())
+    }
+
+    fn stacks(count: usize, frames: usize) -> AgentMessage {
+        let stack = UserStack {
+            thread: 0,
+            cookie: 0,
+            lost: 0,
+            by_frame_pointers: vec![u64::MAX; frames],
+            by_dwarf: Vec::new(),
+            semantic: Vec::new(),
+        };
+        AgentMessage::Observed(Observation::UserStacks(vec![stack; count]))
+    }
+
+    #[test]
+    fn an_agent_that_tells_too_much_misbehaves() {
+        let told = stacks(1, 100_000);
+        let bytes = mailbox::encode(&told).unwrap().len();
+        let most = TOLD_BYTES / bytes;
+        let tells = |times| behind(std::iter::repeat_n(told.clone(), times));
+        assert_eq!(tells(most).end, None);
+        let heard = tells(most + 1);
+        assert_eq!(heard.recording.observations.len(), most);
+        let what = format!(
+            "{} bytes of observations in one trial, at most 33554432 are kept; shorten the trial",
+            bytes * (most + 1)
+        );
+        assert_eq!(heard.end, Some(TrialEnd::Misbehaved { what }));
+    }
+
+    #[test]
+    fn an_agent_tells_in_pieces() {
+        assert_eq!(behind([stacks(USER_STACK_PIECE, 3)]).end, None);
+        let what =
+            "the agent tells of 33 stacks of its own at once, expected at most 32".to_owned();
+        let end = behind([stacks(USER_STACK_PIECE + 1, 3)]).end;
+        assert_eq!(end, Some(TrialEnd::Misbehaved { what }));
     }
 
     #[test]
