@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::result::InvariantCheck;
 use unwindlab_abi::user_mode::Asked;
-use unwindlab_oracle::invariant::{Check, Evidence, INVARIANTS, Signals};
+use unwindlab_oracle::invariant::{Check, Evidence, Signals};
 use unwindlab_oracle::trace::EventKind;
 
 /// Counts of one trace. Samples and chains count only for the workload's tasks: its threads and the
@@ -67,9 +68,12 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts a trace.
+    /// The invariants whose violations are counted.
+    pub const VIOLATIONS: [&str; 3] = ["N2", "N3", "N5"];
+
+    /// Counts a trace, of which these invariants say this.
     #[must_use]
-    pub fn of(evidence: &Evidence<'_>) -> Self {
+    pub fn of(evidence: &Evidence<'_>, checks: &[InvariantCheck]) -> Self {
         let trace = evidence.trace();
         let mut pids: BTreeSet<u32> = trace.threads.iter().map(|thread| thread.pid).collect();
         for event in &trace.events {
@@ -94,7 +98,8 @@ impl Counts {
             let busy = user_mode.requests.iter().filter(|it| it.answer == BUSY);
             counts.busy = busy.count() as u64;
             counts.results = user_mode.results.len() as u64;
-            [counts.late_results, counts.wrong_results, counts.changed] = violations(evidence);
+            [counts.late_results, counts.wrong_results, counts.changed] =
+                Self::VIOLATIONS.map(|id| violations(checks, id));
             let signals = Signals::of(evidence.trace()).unwrap_or_default();
             counts.values = signals.values as u64;
             counts.overruns = signals.overruns;
@@ -132,13 +137,11 @@ impl Counts {
 /// `-EBUSY`.
 const BUSY: i64 = -16;
 
-/// How often N2, N3 and N5 are violated.
-fn violations(evidence: &Evidence<'_>) -> [u64; 3] {
-    ["N2", "N3", "N5"].map(|id| {
-        let invariant = INVARIANTS.iter().find(|it| it.id == id);
-        match invariant.map(|it| it.check(evidence)) {
-            Some(Check::Violated(list)) => list.len() as u64,
-            _ => 0,
-        }
-    })
+/// How often an invariant is violated.
+fn violations(checks: &[InvariantCheck], id: &str) -> u64 {
+    let found = checks.iter().find(|it| it.invariant == id);
+    match found.map(|it| &it.check) {
+        Some(Check::Violated(list)) => list.len() as u64,
+        _ => 0,
+    }
 }

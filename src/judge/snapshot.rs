@@ -4,11 +4,15 @@
 //! here, a line `---`, and the contents. As in insta, empty lines at the start and white space
 //! at the end of the contents do not count.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Longest difference that is shown, in lines.
 const MAX_DIFF_LINES: usize = 60;
+/// How long a short difference is looked for; a guest decides how long its trace is.
+const MAX_DIFF_TIME: Duration = Duration::from_secs(5);
 
 /// The result of the comparison with a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -55,7 +59,7 @@ pub fn compare(file: Option<&str>, actual: &str) -> SnapshotComparison {
         SnapshotComparison::Same
     } else {
         SnapshotComparison::Different {
-            diff: difference(&expected, &actual),
+            diff: difference(&expected, &actual, MAX_DIFF_TIME),
             actual,
         }
     }
@@ -89,10 +93,11 @@ fn normalise(text: &str) -> String {
         .replace("\r\n", "\n")
 }
 
-fn difference(expected: &str, actual: &str) -> String {
+fn difference(expected: &str, actual: &str, time: Duration) -> String {
     // With a final newline on both, the difference does not mention its absence.
     let (expected, actual) = (format!("{expected}\n"), format!("{actual}\n"));
-    let diff = similar::TextDiff::from_lines(&expected, &actual);
+    let mut diff = similar::TextDiff::configure();
+    let diff = diff.timeout(time).diff_lines(&expected, &actual);
     let text = diff
         .unified_diff()
         .context_radius(2)
@@ -166,6 +171,19 @@ mod tests {
         };
         assert_eq!(diff.lines().count(), MAX_DIFF_LINES + 1);
         assert!(diff.ends_with(" more lines"), "{diff}");
+    }
+
+    /// Without time it has more lines than it needs, and is right.
+    #[test]
+    fn a_difference_is_shown_however_little_time_there_is() {
+        let lines = |of: std::ops::Range<u32>| of.map(|n| format!("{n}\n")).collect::<String>();
+        let (expected, actual) = (lines(0..20), lines(10..30));
+        let diff = difference(&expected, &actual, Duration::ZERO);
+        assert!(diff.contains("\n-0\n") && diff.contains("\n+29"), "{diff}");
+        let (moved, same) = ("\n-15\n", "\n 10\n");
+        assert!(diff.contains(moved) && !diff.contains(same), "{diff}");
+        let diff = difference(&expected, &actual, MAX_DIFF_TIME);
+        assert!(!diff.contains(moved) && diff.contains(same), "{diff}");
     }
 
     #[test]

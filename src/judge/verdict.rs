@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::counts::Counts;
 use super::expect;
-use super::invariants::Judge;
+use super::invariants::{Checked, Judge};
 use super::known::entry_code;
 use super::outcome::Outcome;
 use super::overflows;
@@ -111,7 +111,8 @@ impl Judge<'_> {
             result.reasons.insert(0, endless.violation.line());
             result.outcome = Outcome::Fail;
         }
-        self.count(&case.trace, &mut result);
+        let cut = self.count(&case.trace, &mut result);
+        result.reasons.extend(cut);
         result.duration = case.duration;
         result.trace = Some(case.trace);
         result
@@ -122,7 +123,7 @@ impl Judge<'_> {
         let mut result = ScenarioResult::not_run(&scenario.name, Outcome::Fail, String::new());
         result.reasons.clear();
         let (near, cut) = self.check_invariants(&case, &mut result);
-        self.count(&case.trace, &mut result);
+        let cut = self.count(&case.trace, &mut result).or(cut);
         result.canonical = self.canonical(&case);
         let compared = result.canonical.as_deref();
         result.snapshot = compared.map(|actual| self.compare_snapshot(&case, actual));
@@ -194,12 +195,17 @@ impl Judge<'_> {
         ))
     }
 
-    fn count(&self, trace: &Trace, result: &mut ScenarioResult) {
+    /// Counts what the trace shows; why not all of it was counted.
+    fn count(&self, trace: &Trace, result: &mut ScenarioResult) -> Option<String> {
         let resolve = |address| self.symbols.resolve(address);
         let code = entry_code(self.symbols);
         let evidence = Evidence::new(trace).named(&resolve).knowing(&code);
-        result.counts = Counts::of(&evidence);
+        // A scenario need not have chosen them.
+        let is_counted = |id: &str| trace.user_mode.is_some() && Counts::VIOLATIONS.contains(&id);
+        let Checked { checks, cut, .. } = self.check(&evidence, is_counted);
+        result.counts = Counts::of(&evidence, &checks);
         result.nonce_stacks = NonceStacks::of(&evidence);
+        cut
     }
 
     /// Checks the scenario's invariants; the findings that are near, and why not all were checked.

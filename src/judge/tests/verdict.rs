@@ -9,7 +9,7 @@ use crate::scenario::KernelSymbols as _;
 use unwindlab_oracle::invariant::{Evidence, Invariant, Tally};
 use unwindlab_oracle::trace::canonical::canonical;
 use unwindlab_oracle::trace::recording::{Point, StoodStill, TrialEnd, VcpuPlace};
-use unwindlab_oracle::trace::{EventKind, SnapshotStyle};
+use unwindlab_oracle::trace::{EventKind, SnapshotStyle, UserModeTrace};
 
 /// Checks the outcome and all reasons.
 #[track_caller]
@@ -91,6 +91,30 @@ fn judging_has_a_time_limit() {
     gives(&trial, Outcome::Fail, &[&shown, found]);
     trial.finding = "two cookies";
     gives(&trial, Outcome::InfraError, &[&shown]);
+}
+
+/// What is counted is judged, too, also where the scenario has not chosen it.
+#[test]
+fn counting_has_the_time_limit_of_judging() {
+    let without_end = |_: &Evidence<'_>, tally: &mut Tally| {
+        loop {
+            tally.holds();
+        }
+    };
+    let mut trial = Trial::good("invariants: [H1]\n");
+    trial.invariants = vec![
+        HOLDS,
+        Invariant::new("N2", "never ends", "nothing", without_end),
+    ];
+    trial.judging = SLOW;
+    gives(&trial, Outcome::Pass, &[]);
+    trial.trace.user_mode = Some(UserModeTrace::default());
+    let events = trial.trace.events.len();
+    let ended = format!(
+        "judging the trace of {events} records ended at N2: it took more than 1 s, the most that \
+         is allowed"
+    );
+    gives(&trial, Outcome::InfraError, &[&ended]);
 }
 
 /// Finds a violation and goes on for ever.
