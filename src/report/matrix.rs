@@ -104,7 +104,7 @@ impl Matrix {
             }
         }
         for (column, name) in used.iter().enumerate() {
-            let _ = write!(text, "\n{:>4}  {name}", column + 1);
+            let _ = write!(text, "\n{:>4}  {}", column + 1, printable(name));
         }
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
         lines.join("\n")
@@ -215,7 +215,8 @@ impl MutantRow {
                     .filter(|it| self.falls.contains(it))
                     .map(String::as_str)
                     .collect();
-                (!named.is_empty()).then(|| format!("{} in {scenario}", named.join(" ")))
+                let killer = || format!("{} in {scenario}", named.join(" "));
+                (!named.is_empty()).then(|| printable(&killer()))
             })
             .collect();
         killers.join(", ")
@@ -236,7 +237,7 @@ impl MutantRow {
             Some(Cell::Fell(fallen)) => {
                 let (named, others): (Vec<&String>, Vec<&String>) =
                     fallen.iter().partition(|it| self.falls.contains(it));
-                let mut parts: Vec<String> = named.into_iter().cloned().collect();
+                let mut parts: Vec<String> = named.into_iter().map(|it| printable(it)).collect();
                 if !others.is_empty() {
                     parts.push(format!("+{}", others.len()));
                 }
@@ -271,6 +272,27 @@ mod tests {
         assert_eq!(matrix.class(), OutcomeClass::Bad);
         assert_eq!(matrix.summary(), "0 killed, 1 excused by findings");
         assert!(matrix.rows[0].line().contains("EXCUSED by F001"));
+    }
+
+    /// They may be of the file of a part.
+    #[test]
+    fn names_are_shown_as_text() {
+        let (name, shown) = ("\u{1b}]0;x\u{7}".to_owned(), "\\u{1b}]0;x\\u{7}");
+        let mut matrix = Matrix::new(vec![name.clone()]);
+        matrix.rows.push(MutantRow {
+            name: "x".to_owned(),
+            falls: vec![name.clone()],
+            cells: vec![(name.clone(), fell(&[&name]))],
+            fate: Fate::Killed,
+        });
+        let table = matrix.table();
+        let line = anstream::adapter::strip_str(&matrix.rows[0].line()).to_string();
+        assert_eq!(table.matches(shown).count(), 2, "{table}");
+        assert!(
+            line.ends_with(&format!("killed by {shown} in {shown}")),
+            "{line}"
+        );
+        assert!(!table.contains('\u{1b}'), "{table}");
     }
 
     #[test]

@@ -182,7 +182,9 @@ fn last_lines(tried: &TriedPlaces<'_>) -> String {
         seats(|it| matches!(it, Seat::Tracepoint { .. })),
     );
     let exercised = verdicts.exercised.iter();
-    let exercised: Vec<String> = exercised.map(|(id, at)| format!("{id} {at}")).collect();
+    let exercised: Vec<String> = exercised
+        .map(|(id, at)| format!("{} {at}", printable(id)))
+        .collect();
     let _ = writeln!(
         out,
         "exercised, at so many places: {}",
@@ -197,7 +199,8 @@ mod tests {
 
     #[test]
     fn parts_that_are_merged_have_no_rate() {
-        let verdicts = RequestVerdicts::default();
+        let mut verdicts = RequestVerdicts::default();
+        verdicts.exercised.insert("\u{1b}M1".to_owned(), 2);
         let told = |elapsed| {
             report(&TriedPlaces {
                 verdicts: &verdicts,
@@ -207,6 +210,8 @@ mod tests {
         };
         let merged = told(Duration::ZERO);
         assert!(merged.contains("and 0 tracepoints\n"), "{merged}");
+        // An invariant of the file of a part is shown as text.
+        assert!(merged.contains(": \\u{1b}M1 2\n"), "{merged}");
         let made = told(Duration::from_secs(2));
         assert!(
             made.contains("tracepoints; 2.0 s, 0.0 trials a second\n"),

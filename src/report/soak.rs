@@ -46,7 +46,7 @@ pub fn row(soaked: &Soaked, width: usize) -> String {
         soaked.at_most() * 100.0
     );
     for (finding, count) in &soaked.findings {
-        let _ = write!(text, "  {finding} {count} times");
+        let _ = write!(text, "  {} {count} times", printable(finding));
     }
     let untested = soaked.planned.saturating_sub(soaked.judged());
     if untested > 0 {
@@ -156,12 +156,13 @@ mod tests {
             lost.add(number, &trial(Outcome::Pass, ""));
         }
         lost.add(3, &trial(Outcome::InfraError, "no word\u{202e}"));
+        held.findings.insert("\u{1b}F001".to_owned(), 1);
         let mut none = Soaked::new("c", 1);
         none.add(1, &trial(Outcome::Skip, "no client"));
         let text: String = [held, lost, none].iter().map(|it| row(it, 4)).collect();
         assert_eq!(
             text,
-            "held      a           2       0    77.639 %  0.0 s\n\
+            "held      a           2       0    77.639 %  \\u{1b}F001 1 times  0.0 s\n\
              open      b           2       0    77.639 %  1 not judged  0.0 s\n  \
              trial 3: infra-error: no word\\u{202e}\n\
              skip      c     no client\n"

@@ -101,9 +101,10 @@ fn place(point: &Point, names: Names<'_>) -> String {
 /// `guest-panic`, or `C4 (F001) M1`.
 #[must_use]
 pub fn what(symptom: &SweepSymptom) -> String {
+    // They may be of the file of another sweep.
     let fell = symptom.fell.iter().map(|(id, finding)| match finding {
-        Some(finding) => format!("{id} ({finding})"),
-        None => id.clone(),
+        Some(finding) => printable(&format!("{id} ({finding})")),
+        None => printable(id),
     });
     let died = symptom.died.map(str::to_owned);
     died.into_iter().chain(fell).collect::<Vec<_>>().join(" ")

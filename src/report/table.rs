@@ -44,7 +44,10 @@ fn detail(result: &ScenarioResult) -> String {
     let numbers = short(&result.counts);
     match result.outcome {
         Outcome::Pass | Outcome::Fail => numbers,
-        Outcome::ExpectedFailure => format!("{numbers}  {}", result.findings().join(", ")),
+        Outcome::ExpectedFailure => {
+            let findings = result.findings().join(", ");
+            format!("{numbers}  {}", printable(&findings))
+        }
         _ => result
             .reasons
             .first()

@@ -1,6 +1,6 @@
 //! The parts of a sweep together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -180,6 +180,7 @@ impl Merging {
     /// What all files have left that none has tried.
     fn left(&self, parts: &Parts) -> SweepLeft {
         let mut left = SweepLeft::default();
+        let mut known = HashSet::new();
         for (_, record) in parts {
             let is_left = |point: &Point| !self.tried.contains_key(&point.tried());
             let missed = record.left.missed.iter().copied().filter(is_left);
@@ -190,7 +191,7 @@ impl Merging {
             for unsteady in &record.left.unsteady {
                 let mut unsteady = unsteady.clone();
                 unsteady.point = self.renumbered(unsteady.point);
-                if !left.unsteady.contains(&unsteady) {
+                if known.insert(format!("{unsteady:?}")) {
                     left.unsteady.push(unsteady);
                 }
             }

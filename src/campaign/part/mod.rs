@@ -20,6 +20,10 @@ pub const SCHEMA: &str = "unwindlab.part/1";
 
 /// Most units of all parts together.
 const MAX_UNITS: u64 = 10_000_000;
+/// Most bytes of a name; it is copied for each trial.
+const MAX_NAME: usize = 256;
+/// Most things that parts have in common; they are compared with each other.
+const MAX_SAME: usize = 64;
 
 /// The part that is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,6 +132,12 @@ pub enum PartHeadError {
     /// A name is none.
     #[error("{0:?} is no name")]
     Name(String),
+    /// A name is longer than anybody's.
+    #[error("a name has {0} bytes: {MAX_NAME} are the most")]
+    Long(usize),
+    /// It has more in common with the other parts than any part has.
+    #[error("the parts have {0} things in common: {MAX_SAME} are the most")]
+    Same(usize),
     /// Two have one name.
     #[error("two have the name {0}")]
     Twice(String),
@@ -168,9 +178,15 @@ impl PartHead {
         if !self.shard.is_valid() {
             return Err(PartHeadError::Shard(self.shard));
         }
+        if self.same.len() > MAX_SAME {
+            return Err(PartHeadError::Same(self.same.len()));
+        }
         let is_name = |name: &str| !name.is_empty() && !name.chars().any(char::is_control);
-        let names = self.units.iter().map(|it| &it.name);
-        if let Some(wrong) = names.chain(&self.columns).find(|it| !is_name(it)) {
+        let names = || self.units.iter().map(|it| &it.name).chain(&self.columns);
+        if let Some(long) = names().find(|it| it.len() > MAX_NAME) {
+            return Err(PartHeadError::Long(long.len()));
+        }
+        if let Some(wrong) = names().find(|it| !is_name(it)) {
             return Err(PartHeadError::Name(wrong.clone()));
         }
         let mut names = BTreeSet::new();
@@ -274,4 +290,35 @@ pub(super) fn hash(texts: &[&str]) -> String {
         hasher.update(text);
     }
     format!("{:x}", hasher.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(names: &[&str], same: usize) -> PartHead {
+        let units = names.iter().map(|name| Units {
+            name: (*name).to_owned(),
+            hash: String::new(),
+            trials: None,
+            explores: false,
+        });
+        let same = std::iter::repeat_n(("kernel", String::new()), same);
+        let shard = Shard { number: 1, of: 2 };
+        PartHead::new(PartOf::Run, shard, same, units.collect(), "7.3")
+    }
+
+    #[test]
+    fn a_head_has_no_endless_names_and_no_endless_list() {
+        let (longest, long) = ("x".repeat(MAX_NAME), "x".repeat(MAX_NAME + 1));
+        let told = |head: &PartHead| head.check().err().map(|it| it.to_string());
+        assert_eq!(told(&head(&["a", &longest], MAX_SAME)), None);
+        let too_long = "a name has 257 bytes: 256 are the most";
+        assert_eq!(told(&head(&["a", &long], 0)).as_deref(), Some(too_long));
+        let mut columns = head(&["a"], 0);
+        columns.columns.push(long);
+        assert_eq!(told(&columns).as_deref(), Some(too_long));
+        let too_much = "the parts have 65 things in common: 64 are the most";
+        assert_eq!(told(&head(&["a"], MAX_SAME + 1)).as_deref(), Some(too_much));
+    }
 }

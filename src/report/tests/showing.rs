@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use crate::judge::outcome::Outcome;
 use crate::judge::result::ScenarioResult;
+use crate::judge::sweep::SweepSymptom;
 use crate::judge::tests::{Kernel, Trial, VIOLATED};
 use crate::report::names::Names;
+use crate::report::sweep::what;
 use crate::report::{chains, failure, table};
 use unwindlab_oracle::trace::EventKind;
 use unwindlab_oracle::trace::recording::TrialEnd;
@@ -37,6 +39,28 @@ fn rows() {
     );
     let skip = ScenarioResult::not_run("x", Outcome::Skip, "no such kernel".to_owned());
     assert_eq!(row(&skip), "skip              x     no such kernel");
+}
+
+/// The file of a part may say anything.
+#[test]
+fn findings_and_invariants_are_shown_as_text() {
+    let title = "\u{1b}]0;x\u{7}";
+    let mut trial = Trial::good("");
+    trial.invariants.push(VIOLATED);
+    trial.finding = "two cookies";
+    let mut result = trial.judged();
+    result.violations[0].finding = Some(title.to_owned());
+    let shown = row(&result);
+    assert!(shown.contains("lost  \\u{1b}]0;x\\u{7}  1.5 s"), "{shown}");
+    let symptom = SweepSymptom {
+        died: None,
+        fell: [
+            (title.to_owned(), None),
+            ("C4".to_owned(), Some(title.to_owned())),
+        ]
+        .into(),
+    };
+    assert_eq!(what(&symptom), "\\u{1b}]0;x\\u{7} C4 (\\u{1b}]0;x\\u{7})");
 }
 
 #[test]

@@ -3,12 +3,13 @@
 use super::{Told, merged_files};
 use crate::campaign::error::CampaignError;
 use crate::judge::outcome::OutcomeClass;
-use crate::judge::sweep::PairCounts;
+use crate::judge::sweep::{PairCounts, Unsteady};
 use crate::judge::sweep_record::{
     RecordedFailure, RecordedPath, SweepChoice, SweepIdentity, SweepLeft, SweepRecord, VERSION,
 };
 use unwindlab_engine::plan::Shard;
 use unwindlab_engine::plan::sweep::{Boundary, Point, Points};
+use unwindlab_oracle::trace::recording::TrialEnd;
 
 /// Boundaries of the path.
 const LENGTH: u32 = 40;
@@ -259,4 +260,19 @@ fn what_does_not_belong_together_is_refused() {
         "(--shard)",
     );
     refused(|it| it.shard = None, "(--shard)");
+}
+
+#[test]
+fn what_was_unsteady_is_told_once() {
+    let mut records = parts(2);
+    let unsteady = |console: &str| Unsteady {
+        point: Point::single(3, at(3)),
+        end: TrialEnd::Completed,
+        console: console.to_owned(),
+    };
+    let (one, other) = (unsteady("a"), unsteady("b"));
+    records[0].left.unsteady = vec![other.clone(), one.clone(), other.clone()];
+    records[1].left.unsteady = vec![one.clone()];
+    let (_, merged, _) = merged_records(&records).unwrap();
+    assert_eq!(merged.left.unsteady, [other, one]);
 }
