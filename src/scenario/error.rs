@@ -26,11 +26,15 @@ fn lines(errors: &[ScenarioError]) -> String {
     lines.join("\n")
 }
 
+/// Errors of one file that are told; the rest are counted.
+const MAX_ERRORS: usize = 100;
+
 /// Collects the errors of one file.
 #[derive(Debug)]
 pub(super) struct Complaints<'a> {
     file: &'a str,
     found: Vec<ScenarioError>,
+    more: usize,
 }
 
 impl<'a> Complaints<'a> {
@@ -38,16 +42,25 @@ impl<'a> Complaints<'a> {
         Self {
             file,
             found: Vec::new(),
+            more: 0,
         }
     }
 
     /// Adds an error. That of a value that the file does not contain is at the start of the file.
     pub(super) fn add(&mut self, location: Location, message: impl Into<String>) {
+        self.tell(location, || message.into());
+    }
+
+    fn tell(&mut self, location: Location, message: impl FnOnce() -> String) {
+        if self.found.len() >= MAX_ERRORS {
+            self.more += 1;
+            return;
+        }
         let start = Location { line: 1, column: 1 };
         self.found.push(ScenarioError {
             file: self.file.to_owned(),
             location: location.max(start),
-            message: message.into(),
+            message: message(),
         });
     }
 
@@ -64,7 +77,7 @@ impl<'a> Complaints<'a> {
         message: impl FnOnce() -> String,
     ) {
         if !holds {
-            self.add(location, message());
+            self.tell(location, message);
         }
     }
 
@@ -81,6 +94,13 @@ impl<'a> Complaints<'a> {
 
     pub(super) fn into_errors(mut self) -> ScenarioErrors {
         self.found.sort_by_key(|error| error.location);
+        if let Some(last) = self.found.last().filter(|_| self.more > 0) {
+            let message = format!("{} more errors are not shown", self.more);
+            self.found.push(ScenarioError {
+                message,
+                ..last.clone()
+            });
+        }
         ScenarioErrors(self.found)
     }
 

@@ -1,5 +1,7 @@
 //! Checks of the injections of a scenario that the types of their values do not express.
 
+use std::collections::BTreeSet;
+
 use unwindlab_abi::plan::WorkloadKind;
 
 use super::exits;
@@ -155,9 +157,15 @@ fn check_helped(
     });
 }
 
+/// Most characters of a name.
+const MAX_NAME: usize = 64;
+/// Names that an error lists.
+const MAX_LISTED: usize = 12;
+
 /// Names are unique, and `after` names earlier injections.
 fn check_names(injections: &[Injection], complaints: &mut Complaints<'_>) {
-    let mut known: Vec<&str> = Vec::new();
+    let mut listed: Vec<&str> = Vec::new();
+    let mut known: BTreeSet<&str> = BTreeSet::new();
     for injection in injections {
         let (name, after) = injection.names();
         if let Some(after) = after {
@@ -169,24 +177,45 @@ fn check_names(injections: &[Injection], complaints: &mut Complaints<'_>) {
             let location = it.location();
             it.as_slice().iter().map(move |name| (name, location))
         }) {
-            complaints.require(known.contains(&name.as_str()), location, || {
-                let known = match known.as_slice() {
-                    [] => "none has one".to_owned(),
-                    known => known.join(", "),
+            complaints.require(known.contains(name.as_str()), location, || {
+                let names = match known.len().saturating_sub(listed.len()) {
+                    _ if listed.is_empty() => "none has one".to_owned(),
+                    0 => listed.join(", "),
+                    more => format!("{} and {more} more", listed.join(", ")),
                 };
                 format!(
-                    "found `{}`, expected the name of an earlier injection ({known})",
-                    name.escape_debug()
+                    "found `{}`, expected the name of an earlier injection ({names})",
+                    short(name)
                 )
             });
         }
         if let Some(name) = name {
-            complaints.require(!known.contains(&name.as_str()), name.location(), || {
-                format!("found the name `{}` twice", name.escape_debug())
+            complaints.require(is_short(name), name.location(), || {
+                format!(
+                    "found a name of {} characters, expected {MAX_NAME} at most",
+                    name.chars().count()
+                )
             });
-            known.push(name);
+            let is_new = known.insert(name);
+            complaints.require(is_new, name.location(), || {
+                format!("found the name `{}` twice", short(name))
+            });
+            if is_new && is_short(name) && listed.len() < MAX_LISTED {
+                listed.push(name);
+            }
         }
     }
+}
+
+fn is_short(name: &str) -> bool {
+    name.chars().nth(MAX_NAME).is_none()
+}
+
+/// A name as it is shown: no more of it than a name may have.
+fn short(name: &str) -> String {
+    let shown: String = name.chars().take(MAX_NAME).collect();
+    let dots = if is_short(name) { "" } else { "..." };
+    format!("{}{dots}", shown.escape_debug())
 }
 
 fn check_schedule(

@@ -240,6 +240,34 @@ fn names() {
     );
 }
 
+/// A name of 500 KB that is listed in each of 200,000 errors would fill the memory.
+#[test]
+fn errors_have_an_end() {
+    let name = "x".repeat(65);
+    let after = vec!["y"; 103].join(", ");
+    let names = (0..14).map(|n| format!("  - nmi: {{ name: n{n}, delay: 1 ms }}\n"));
+    let lines = format!(
+        "inject:\n  - nmi: {{ name: {name}, delay: 1 ms }}\n{}  - nmi: {{ after: [{name}1, {after}] }}\n",
+        names.collect::<String>()
+    );
+    let errors = load(&format!("{MINIMAL}{lines}")).unwrap_err().0;
+    let messages: Vec<&str> = errors.iter().map(|it| it.message.as_str()).collect();
+    let known = (0..12)
+        .map(|n| format!("n{n}"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    let unknown = |name: &str| {
+        format!("found `{name}`, expected the name of an earlier injection ({known} and 3 more)")
+    };
+    assert_eq!(
+        messages[0],
+        "found a name of 65 characters, expected 64 at most"
+    );
+    assert_eq!(messages[1], unknown(&format!("{}...", &name[..64])));
+    assert!(messages[2..100].iter().all(|it| *it == unknown("y")));
+    assert_eq!(messages[100..], ["5 more errors are not shown"]);
+}
+
 #[test]
 fn everything_is_said_at_once() {
     let text = "\
