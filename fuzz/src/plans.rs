@@ -6,6 +6,9 @@ use unwindlab_abi::plan::{EventSource, EventSpec, GuestPlan, Tracing};
 /// vCPUs of the machine.
 pub(crate) const VCPUS: u8 = 2;
 
+/// Frames of a thread's stack: as many as in the recordings that the corpus was made of.
+const FRAMES: u32 = 13;
+
 /// One event and one thread; by the bits, another event, another thread, a lab client.
 pub(crate) fn plan(bits: u8) -> GuestPlan {
     let event = |name: &str| EventSpec {
@@ -26,10 +29,12 @@ pub(crate) fn plan(bits: u8) -> GuestPlan {
         ring_pages: 1,
         events,
     };
-    GuestPlan {
+    let mut plan = GuestPlan {
         lab: (bits & 4 != 0).then(lab),
         ..GuestPlan::spinning(tracing, 1 + u32::from(bits >> 1 & 1))
-    }
+    };
+    plan.workload.frames = FRAMES;
+    plan
 }
 
 fn lab() -> LabPlan {
