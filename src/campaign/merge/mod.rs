@@ -140,6 +140,9 @@ struct Kind {
     part: Option<IgnoredAny>,
 }
 
+/// Lines of a file that are told as unreadable: a file of another kind has no others.
+const MAX_UNREAD: usize = 3;
+
 /// Merges files; what all say of the kernel together.
 ///
 /// # Errors
@@ -163,6 +166,7 @@ pub fn merge(
         if text.trim().is_empty() {
             lacks.push(format!("{}: the file is empty", file.display()));
         }
+        let mut unread = 0;
         for (text, line) in text.lines().zip(1..).filter(|it| !it.0.trim().is_empty()) {
             let place = Place {
                 file: file.clone(),
@@ -181,9 +185,18 @@ pub fn merge(
                 Err(error) if error.is_eof() => Err("the file is cut off".to_owned()),
                 Err(error) => Err(error.to_string()),
             };
-            if let Err(unread) = read {
-                lacks.push(format!("{place}: {unread}"));
+            if let Err(why) = read {
+                unread += 1;
+                if unread <= MAX_UNREAD {
+                    lacks.push(format!("{place}: {why}"));
+                }
             }
+        }
+        if let Some(more @ 1..) = unread.checked_sub(MAX_UNREAD) {
+            lacks.push(format!(
+                "{}: {more} more lines like these; give files of `--shard` with `--json`",
+                file.display()
+            ));
         }
     }
     if let (Some((file, _)), Some(other)) = (sweeps.first(), parts.first_file()) {

@@ -208,6 +208,17 @@ fn a_failure_of_one_part_is_one_of_all() {
     assert_eq!(merged_records(&all).unwrap().0, OutcomeClass::Bad);
 }
 
+/// Some documentation, say.
+#[test]
+fn a_file_of_another_kind_is_told_in_few_lines() {
+    let good: Vec<String> = parts(3).iter().map(text).collect();
+    let with = [good, vec!["# Words\n".repeat(137)]].concat();
+    let (class, _, lacks) = merged(&with).unwrap();
+    assert_eq!(class, OutcomeClass::Untested);
+    assert_eq!(lacks.len(), 4, "{lacks:?}");
+    assert!(lacks[3].contains("134 more lines like these"), "{lacks:?}");
+}
+
 #[test]
 fn files_that_are_empty_or_cut_off_are_no_pass() {
     let good: Vec<String> = parts(3).iter().map(text).collect();
