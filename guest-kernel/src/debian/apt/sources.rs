@@ -46,6 +46,15 @@ struct Candidate<'a> {
     file: &'a str,
 }
 
+/// Whether apt can read it as one: a scheme, which may name two methods (`mirror+http`), and no space.
+fn is_uri(text: &str) -> bool {
+    let scheme = text.split_once(':').map_or("", |it| it.0);
+    let of_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    !scheme.is_empty()
+        && scheme.chars().all(of_scheme)
+        && !text.chars().any(|c| c.is_whitespace() || c.is_control())
+}
+
 impl Mirror {
     /// Takes `UNWINDLAB_MIRROR`, else the system's mirror, from the output of
     /// `apt-get indextargets` in [`TARGET_FORMAT`].
@@ -55,7 +64,7 @@ impl Mirror {
         let uri = chosen
             .or_else(|| own.as_ref().map(|own| own.uri.to_owned()))
             .ok_or(AptError::NoArchive)?;
-        if uri.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        if !is_uri(&uri) {
             return Err(AptError::BadMirror(uri));
         }
         let signed_by = own
@@ -179,6 +188,24 @@ mod tests {
         assert_eq!(candidate("nonsense\n|||\n"), None);
         let list = "trixie|main|mirror+file:/etc/apt/mirrors/debian.list/|/a/debian.sources:1";
         assert!(candidate(list).is_some());
+    }
+
+    #[test]
+    fn a_mirror_is_a_uri() {
+        for uri in ["http://a/debian", "https://a", "file:/a", "mirror+http://a"] {
+            assert!(is_uri(uri), "{uri}");
+        }
+        for other in [
+            "foo",
+            "",
+            ":",
+            "a b:c",
+            "http://a b",
+            "http://a\nb",
+            "/srv/debian",
+        ] {
+            assert!(!is_uri(other), "{other:?}");
+        }
     }
 
     #[test]
