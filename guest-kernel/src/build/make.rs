@@ -9,7 +9,7 @@ use std::thread;
 
 use super::BuildError;
 use super::config::{self, Fragment};
-use super::workspace::Workspace;
+use super::workspace::Building;
 use crate::cache::{At, CacheError};
 use crate::child;
 use crate::confine::{self, Allowed};
@@ -51,7 +51,7 @@ pub(super) const VMLINUX: &str = "vmlinux";
 
 /// Builds the workspace's tree with this configuration.
 pub(super) fn vmlinux(
-    workspace: &Workspace,
+    workspace: &Building,
     fragments: &[Fragment],
     what: &str,
     progress: &dyn Progress,

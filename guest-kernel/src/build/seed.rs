@@ -3,7 +3,7 @@
 //!
 //! kbuild decides by time: it compiles what is older than its prerequisites. The copy therefore keeps
 //! all times. Files that both sources share stay older than their objects; files that differ are
-//! written by [`Workspace::check_out`], so they are newer. git decides by hash which files differ.
+//! written by [`Building::check_out`], so they are newer. git decides by hash which files differ.
 //!
 //! kbuild also remembers commands and dependencies. They name files relative to the folder of the
 //! objects, which lies in the tree for this reason. Only objtool's build uses absolute names: they
@@ -16,7 +16,7 @@ use std::path::Path;
 use super::BuildError;
 use super::config::Fragment;
 use super::make::CONFIG;
-use super::workspace::{Folders, OBJ, Workspace, lock_key};
+use super::workspace::{Building, Folders, OBJ, lock_key};
 use crate::cache::{At, Cache, Lock};
 use crate::input;
 use crate::progress::Progress;
@@ -39,7 +39,7 @@ const TEXT: u64 = input::RECORDED;
 ///
 /// If this is interrupted, nothing is lost but time: what is missing is written and compiled later.
 pub(super) fn fill(
-    workspace: &Workspace,
+    workspace: &Building,
     tree: &str,
     fragments: &[Fragment],
     cache: &Cache,
@@ -64,7 +64,7 @@ pub(super) fn fill(
 
 /// The workspaces that have objects, with the number of files that differ, the fewest first.
 fn similar(
-    workspace: &Workspace,
+    workspace: &Building,
     tree: &str,
     fragments: &[Fragment],
     cache: &Cache,
@@ -123,7 +123,7 @@ fn names_folder(objects: &Path) -> bool {
     config.split(|&byte| byte == b'\n').any(named)
 }
 
-fn take_over(from: &Folders, to: &Workspace, fragments: &[Fragment]) -> Result<(), BuildError> {
+fn take_over(from: &Folders, to: &Building, fragments: &[Fragment]) -> Result<(), BuildError> {
     let into = to.folders();
     // Renamed to `src` at the end, so that a tree of that name is complete.
     let new = into.root().join("src.new");
@@ -227,13 +227,14 @@ mod tests {
 
     use super::super::{Source, tree};
     use super::*;
+    use crate::build::workspace::Workspace;
     use crate::progress::Silent;
 
     const OBJECT: &str = "kernel/fork.o";
     const COMMAND: &str = "tools/objtool/.check.o.cmd";
 
     /// The workspace and tree of a user's source in which `kernel/fork.c` contains `fork`.
-    fn opened(cache: &Cache, folder: &Path, fork: &str) -> (Workspace, String) {
+    fn opened(cache: &Cache, folder: &Path, fork: &str) -> (Building, String) {
         for (file, content) in [
             ("Kconfig", "config"),
             ("Makefile", "all:\n"),

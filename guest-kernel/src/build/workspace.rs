@@ -38,6 +38,15 @@ pub(super) struct Workspace {
     lock: Lock,
 }
 
+/// The same for what reads and writes `src`. Others that want to build in it wait until it is dropped; they may make trees
+/// meanwhile.
+#[derive(Debug)]
+pub(super) struct Building {
+    folders: Folders,
+    git: Git,
+    _lock: Lock,
+}
+
 /// The paths in a workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Folders {
@@ -153,14 +162,22 @@ impl Workspace {
         Ok(Self { folders, git, lock })
     }
 
-    /// The workspace for what reads and writes `src`, once no other process builds in it. Others may make trees meanwhile.
-    pub fn for_building(self, cache: &Cache, progress: &dyn Progress) -> Result<Self, BuildError> {
+    /// The workspace for what reads and writes `src`, once no other process builds in it.
+    pub fn for_building(
+        self,
+        cache: &Cache,
+        progress: &dyn Progress,
+    ) -> Result<Building, BuildError> {
         let Self { folders, git, lock } = self;
         // Before the wait, which is long: what asks for trees meanwhile may find its kernel.
         drop(lock);
         let name = folders.name().unwrap_or_default();
-        let lock = cache.lock(&lock_key(name), progress)?;
-        Ok(Self { folders, git, lock })
+        let _lock = cache.lock(&lock_key(name), progress)?;
+        Ok(Building {
+            folders,
+            git,
+            _lock,
+        })
     }
 
     pub fn git(&self) -> &Git {
@@ -169,46 +186,6 @@ impl Workspace {
 
     pub fn folders(&self) -> &Folders {
         &self.folders
-    }
-
-    /// Turns `src` into this tree. Writes only the files that differ: their new times make `make`
-    /// compile them.
-    pub fn check_out(&self, tree: &str, progress: &dyn Progress) -> Result<(), BuildError> {
-        let src = self.folders.src();
-        if !src.exists() {
-            progress.step("writing the source tree");
-            fs::create_dir_all(&src).at(&src)?;
-        }
-        self.on_src("read-tree")
-            .args(["--reset", "-u", tree])
-            .run()?;
-        Ok(())
-    }
-
-    /// Reads the files of `src` whose times or inodes are not those in the index. If the content is
-    /// the right one, the index is updated, so [`Workspace::check_out`] does not write them.
-    pub fn refresh(&self) {
-        // git fails if a file has another content: `check_out` writes it.
-        let _ = self.on_src("update-index").args(["-q", "--refresh"]).run();
-    }
-
-    /// The number of files in which another workspace's `src` and this tree differ.
-    pub fn different(&self, tree: &str, other: &Folders) -> Result<usize, Failure> {
-        let lines = self
-            .git
-            .call("diff-index")
-            .args(["--cached", "--raw", "--no-renames", tree])
-            .index(&other.src_index())
-            .run()?;
-        Ok(lines.lines().count())
-    }
-
-    fn on_src(&self, subcommand: &str) -> Call {
-        self.git
-            // A new link to a file, in another workspace, changes its ctime and nothing else.
-            .call_with(&["-c", "core.trustctime=false"], subcommand)
-            .index(&self.folders.src_index())
-            .work_tree(&self.folders.src())
     }
 
     /// The tree that results when `change` modifies an index with the tree `base`.
@@ -244,6 +221,52 @@ impl Workspace {
             .args(["-w", "--stdin"])
             .input(content)
             .run()
+    }
+}
+
+impl Building {
+    pub fn folders(&self) -> &Folders {
+        &self.folders
+    }
+
+    /// Turns `src` into this tree. Writes only the files that differ: their new times make `make`
+    /// compile them.
+    pub fn check_out(&self, tree: &str, progress: &dyn Progress) -> Result<(), BuildError> {
+        let src = self.folders.src();
+        if !src.exists() {
+            progress.step("writing the source tree");
+            fs::create_dir_all(&src).at(&src)?;
+        }
+        self.on_src("read-tree")
+            .args(["--reset", "-u", tree])
+            .run()?;
+        Ok(())
+    }
+
+    /// Reads the files of `src` whose times or inodes are not those in the index. If the content is
+    /// the right one, the index is updated, so [`Building::check_out`] does not write them.
+    pub fn refresh(&self) {
+        // git fails if a file has another content: `check_out` writes it.
+        let _ = self.on_src("update-index").args(["-q", "--refresh"]).run();
+    }
+
+    /// The number of files in which another workspace's `src` and this tree differ.
+    pub fn different(&self, tree: &str, other: &Folders) -> Result<usize, Failure> {
+        let lines = self
+            .git
+            .call("diff-index")
+            .args(["--cached", "--raw", "--no-renames", tree])
+            .index(&other.src_index())
+            .run()?;
+        Ok(lines.lines().count())
+    }
+
+    fn on_src(&self, subcommand: &str) -> Call {
+        self.git
+            // A new link to a file, in another workspace, changes its ctime and nothing else.
+            .call_with(&["-c", "core.trustctime=false"], subcommand)
+            .index(&self.folders.src_index())
+            .work_tree(&self.folders.src())
     }
 }
 

@@ -190,6 +190,7 @@ pub fn generate(
     if are_known && let Some(schema) = cache.note::<Option<MutantSchema>>(&notes.schema)? {
         return Ok(Generated::new(sources, mutants, schema.fact));
     }
+    let workspace = workspace.for_building(cache, progress)?;
     seed::fill(&workspace, &tree, &fragments, cache, progress)?;
     workspace.check_out(&tree, progress)?;
     make::vmlinux(&workspace, &fragments, &spec.to_string(), progress)?;
