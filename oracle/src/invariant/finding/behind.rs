@@ -3,7 +3,7 @@
 use unwindlab_abi::plan::EventSource;
 
 use super::Resolver;
-use super::signature::Places;
+use super::places::Places;
 use crate::invariant::evidence::{Code, spec};
 use crate::trace::{Event, Trace};
 

@@ -5,6 +5,7 @@
 
 mod behind;
 mod image;
+mod places;
 mod signature;
 mod uprobes;
 
@@ -17,7 +18,8 @@ use serde::Deserialize;
 use super::{Evidence, INVARIANTS, Violation};
 pub use image::FoundWindow;
 use image::{Code, Image, Window};
-use signature::{Places, Signature};
+use places::Places;
+use signature::Signature;
 
 /// The built-in list.
 const EMBEDDED: &str = include_str!("../../../../docs/findings/findings.yaml");
