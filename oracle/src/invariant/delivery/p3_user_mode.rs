@@ -11,7 +11,8 @@ use crate::trace::{Event, Trace};
 /// Evidence is a pair with a proven user instruction between them
 /// (`Facts::user_code_between`). That the task returned to user mode is not enough: it may be
 /// interrupted before its first instruction, again and again. Other pairs are undecided: a request
-/// after the exit path's reset rightly makes a second D before the next user instruction, once.
+/// after the exit path's reset rightly makes a second D before the next user instruction, once. So are two between which
+/// records were lost: another D may be one of them.
 ///
 /// [`progress`] judges whether user mode advances by a stated amount under a storm; a scenario asks
 /// for it.
@@ -47,6 +48,8 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 let asked = asked.and_then(|exchange| exchange.requests.first());
                 let instruction = asked.and_then(|r| facts.instruction(r.event));
                 tally.violated(message, [a.event.index, b.event.index], instruction);
+            } else if facts.losses.between(a.event.time, b.event.time).is_some() {
+                tally.undecided("an unwind between the two may be lost");
             } else if apart(facts, a, b) {
                 tally.holds();
             } else {
@@ -192,6 +195,28 @@ mod tests {
         kit.progress(2, 10, 10, 10);
         assert_eq!(evidence(progress(&kit.trace(), 15)), 1);
         assert!(matches!(progress(&kit.trace(), 16), Check::Violated(_)));
+    }
+
+    /// A kernel that answers twice before the user code, and once behind it, shows these.
+    #[test]
+    fn a_lost_unwind_may_be_between_two_others() {
+        let pair = |loses: bool| {
+            let mut kit = Kit::new(1);
+            kit.nmi(0, 1001, C);
+            kit.deferred(0, 1001, C, &[0x1004]);
+            if loses {
+                kit.lost(0, 1);
+            }
+            for _ in 0..2 {
+                kit.sys_enter(0, 1001);
+                kit.sys_exit(0, 1001);
+            }
+            kit.nmi(0, 1001, D);
+            kit.deferred(0, 1001, D, &[0x1008]);
+            kit
+        };
+        assert_eq!(holds("P3", &pair(false)).0, 1);
+        assert_eq!(undecided("P3", &pair(true)), 1);
     }
 
     /// A kernel that answers an entry late shows these, and no user code between its answers.
