@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{EVENT_ROOM, Evidence, difference};
+use crate::invariant::evidence::{Evidence, cut_without_need, difference};
 use crate::trace::model::CONTEXT_MAX;
 use crate::trace::tracefs::TracefsKind;
 use crate::trace::{EventKind, LabKind, Trace};
@@ -73,10 +73,9 @@ fn stacks<'t>(trace: &'t Trace, tally: &mut Tally) -> BTreeMap<u64, Vec<Written<
             continue;
         };
         let name = tracefs.clients.get(event.client).map_or("?", |it| &it.name);
-        if frames.len() < EVENT_ROOM && *nr > frames.len() as u64 {
+        if let Some(what) = cut_without_need(*nr, frames) {
             tally.violated_elsewhere(format!(
-                "the stack of cookie {cookie:#x} of instance {name} has {} of {nr} frames, with room for more",
-                frames.len()
+                "the stack of cookie {cookie:#x} of instance {name} has {what}"
             ));
             continue;
         }

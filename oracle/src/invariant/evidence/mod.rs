@@ -62,7 +62,7 @@ pub(super) use role::{
     role, spec, spec_number, spec_role,
 };
 pub(super) use stacks::{
-    EVENT_ROOM, at_leaf, described_by_sections, difference, expected, flaw, flaw_of, in_part,
+    at_leaf, cut_without_need, described_by_sections, difference, expected, flaw, flaw_of, in_part,
 };
 pub(super) use syscalls::Syscalls;
 pub(super) use tasks::Task;

@@ -36,7 +36,14 @@ pub(crate) fn flaw(ips: &[u64], stack: &ExpectedStack, frame0: u64) -> Option<St
 
 /// As many frames as an event of an instance has room for with any sub-buffer, which is a page or more
 /// (`ring_buffer_max_event_size()`, kernel/trace/ring_buffer.c).
-pub(crate) const EVENT_ROOM: usize = 480;
+const EVENT_ROOM: usize = 480;
+
+/// How a stack of `nr` frames was cut though its event has room for more, in words; nothing if it was not.
+pub(crate) fn cut_without_need(nr: u64, frames: &[u64]) -> Option<String> {
+    let written = frames.len();
+    let cut = nr > written as u64 && written < EVENT_ROOM;
+    cut.then(|| format!("{written} of {nr} frames, with room for more"))
+}
 
 /// The same of a record that may have been written in part, which an instance does where its sub-buffer has no room for all
 /// frames: how many there were must be right, too.
@@ -49,8 +56,7 @@ pub(crate) fn flaw_of(
     if !in_part(chain) {
         return flaw(ips, stack, frame0);
     }
-    if ips.len() < EVENT_ROOM {
-        let what = format!("{} of {} frames, with room for more", ips.len(), chain.nr);
+    if let Some(what) = cut_without_need(chain.nr, ips) {
         return Some(what);
     }
     let wanted: Vec<u64> = expected(stack, frame0).collect();

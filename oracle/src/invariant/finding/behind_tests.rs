@@ -54,8 +54,8 @@ fn found(trace: &Trace, kernel: &Built) -> BTreeSet<Option<String>> {
     ids.map(|id| id.map(|id| id.to_string())).collect()
 }
 
-/// A request with this kernel chain is answered in the next system call.
-fn late(source: EventSource, chain: &[u64]) -> Trace {
+/// A system call, and behind it a request with this kernel chain.
+fn asked(source: EventSource, chain: &[u64]) -> Kit {
     let mut kit = Kit::new(1);
     kit.thread(0, 1001);
     let asker = kit.open(EventSpec {
@@ -65,29 +65,33 @@ fn late(source: EventSource, chain: &[u64]) -> Trace {
     kit.sys_enter(0, 1001);
     kit.sys_exit(0, 1001);
     kit.sample(0, 1001, asker, chain_of(chain));
+    kit
+}
+
+/// It is answered in the next system call.
+fn late(source: EventSource, chain: &[u64]) -> Trace {
+    let mut kit = asked(source, chain);
     kit.sys_enter(0, 1001);
     kit.deferred(0, 1001, C, &[0x40, 0x80]);
     kit.trace()
 }
 
-/// The same with so many system calls between.
-fn later(calls: usize) -> Trace {
-    let mut kit = Kit::new(1);
-    kit.thread(0, 1001);
+/// A request as F011 has it, and so many system calls behind it.
+fn followed_by(calls: usize) -> Kit {
     let source = kprobe("switch_fpu_return", 0, false);
-    let asker = kit.open(EventSpec {
-        defer_callchain: true,
-        ..spec("asker", source)
-    });
     let stub = at("asm_sysvec_apic_timer_interrupt", 5);
     let chain = [at("switch_fpu_return", 0), at("irqentry_exit", 0x1a), stub];
-    kit.sys_enter(0, 1001);
-    kit.sys_exit(0, 1001);
-    kit.sample(0, 1001, asker, chain_of(&chain));
+    let mut kit = asked(source, &chain);
     for _ in 0..calls {
         kit.sys_enter(0, 1001);
         kit.sys_exit(0, 1001);
     }
+    kit
+}
+
+/// It is answered behind so many system calls.
+fn later(calls: usize) -> Trace {
+    let mut kit = followed_by(calls);
     kit.deferred(0, 1001, C, &[0x40, 0x80]);
     kit.trace()
 }
@@ -167,22 +171,7 @@ fn f011_is_a_request_of_what_is_called_behind_the_exit_work_and_nothing_else() {
 /// `mutant:reset-ignores-pending`: the same place, and no answer at all.
 #[test]
 fn a_request_there_that_is_lost_is_not_f011() {
-    let stub = at("asm_sysvec_apic_timer_interrupt", 5);
-    let chain = [at("switch_fpu_return", 0), at("irqentry_exit", 0x1a), stub];
-    let mut kit = Kit::new(1);
-    kit.thread(0, 1001);
-    let source = kprobe("switch_fpu_return", 0, false);
-    let asker = kit.open(EventSpec {
-        defer_callchain: true,
-        ..spec("asker", source)
-    });
-    kit.sys_enter(0, 1001);
-    kit.sys_exit(0, 1001);
-    kit.sample(0, 1001, asker, chain_of(&chain));
-    for _ in 0..3 {
-        kit.sys_enter(0, 1001);
-        kit.sys_exit(0, 1001);
-    }
+    let kit = followed_by(3);
     assert_eq!(
         found(&kit.trace(), &Built::default()),
         BTreeSet::from([None])
