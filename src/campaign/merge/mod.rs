@@ -194,7 +194,7 @@ pub fn merge(
         }
         if let Some(more @ 1..) = unread.checked_sub(MAX_UNREAD) {
             lacks.push(format!(
-                "{}: {more} more lines like these; give files of `--shard` with `--json`",
+                "{}: {more} more lines like these: it is no file of a part (`--shard`)",
                 file.display()
             ));
         }

@@ -56,10 +56,9 @@ pub(super) fn sweep_on(
 ) -> Result<SweepSummary, CampaignError> {
     let kernel_request = request.kernel.request()?;
     // What is wrong with the request is told before a kernel is built for it.
-    one_scenario(request, context)?;
-    earlier(request)?;
+    let files = Files::read(request, context)?;
     let kernel = context.fetch(&kernel_request)?;
-    sweep_kernel(kvm_host, request, kernel.as_ref(), context, tell)
+    sweep_files(kvm_host, request, files, kernel.as_ref(), context, tell)
 }
 
 /// Sweeps a path of this kernel, which is the one that the request names.
@@ -73,11 +72,39 @@ pub(super) fn sweep_kernel(
     context: Context<'_>,
     tell: &mut dyn FnMut(SweepEvent<'_>) -> io::Result<()>,
 ) -> Result<SweepSummary, CampaignError> {
+    let files = Files::read(request, context)?;
+    sweep_files(kvm_host, request, files, kernel, context, tell)
+}
+
+/// What a request names that is read.
+struct Files {
+    scenario: Loaded,
+    /// The text of an earlier sweep's file, if there is one.
+    earlier: Option<String>,
+}
+
+impl Files {
+    fn read(request: &SweepRequest, context: Context<'_>) -> Result<Self, CampaignError> {
+        Ok(Self {
+            scenario: one_scenario(request, context)?,
+            earlier: earlier(request)?,
+        })
+    }
+}
+
+fn sweep_files(
+    kvm_host: &mut Option<Box<dyn Executor>>,
+    request: &SweepRequest,
+    files: Files,
+    kernel: &dyn TestKernel,
+    context: Context<'_>,
+    tell: &mut dyn FnMut(SweepEvent<'_>) -> io::Result<()>,
+) -> Result<SweepSummary, CampaignError> {
     let kernel_request = request.kernel.request()?;
-    let mut loaded = one_scenario(request, context)?;
+    let mut loaded = files.scenario;
     loaded.scenario.witness = request.options.witness.or(loaded.scenario.witness);
     let mut plan = plan::plan(request, &loaded, kernel)?;
-    let resume = resume(request, &loaded, kernel, &mut plan)?;
+    let resume = resume(request, files.earlier, &loaded, kernel, &mut plan)?;
     let of = (&plan, request.options.budget);
     let mut collector = Collector::new(context, kernel, of, resume, &mut *tell);
     collector.tells_failures = matches!(request.points, PointChoice::Numbered(_))
@@ -178,6 +205,7 @@ fn make_trials(
 /// Opens the file for a later sweep; what it has already is not tried again.
 fn resume(
     request: &SweepRequest,
+    earlier: Option<String>,
     loaded: &Loaded,
     kernel: &dyn TestKernel,
     plan: &mut SweepPlan,
@@ -192,7 +220,7 @@ fn resume(
         from: request.path.start.from().map(ToString::to_string),
         pairs: request.pairs.is_some(),
     };
-    let record = earlier(request)?.map(|text| {
+    let record = earlier.map(|text| {
         SweepRecord::parse(&text, &of, plan.shard).map_err(|why| {
             let path = path.clone();
             SweepRequestError::Resume { path, why }
