@@ -1,24 +1,14 @@
 //! `unwindlab bisect` on a history with obstacles: commits that do not build, that panic, that have
 //! another bug, and many that are unrelated.
 
-#![allow(
-    clippy::tests_outside_test_module,
-    clippy::expect_used,
-    reason = "an integration test is a test module as a whole"
-)]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use unwindlab_guest_kernel::build::embedded::{self, PatchKind};
 
-mod common;
-#[path = "common/source.rs"]
-mod source;
-
-use common::{said, scratch, unwindlab};
-use source::{Fallible, state};
+use super::common::{said, scratch, unwindlab};
+use super::source::{self, Fallible, state};
 
 /// The mutant whose commit the search must find.
 const PLANTED: &str = "counter-not-stored";
