@@ -19,6 +19,18 @@ pub fn begin(driver: &mut Driver, thread: u32, in_iteration: bool) {
     driver.session.recording.blocks.push(block);
 }
 
+/// Whether the kernel's walk of this thread waits, and another thread has not come on since it began to.
+pub fn another_stands_still(driver: &Driver, thread: u32) -> bool {
+    let mut blocks = driver.session.recording.blocks.iter();
+    let waits = |it: &&Block| it.thread == thread && it.in_kernel && it.records_after.is_empty();
+    let Some(block) = blocks.rfind(waits) else {
+        return false;
+    };
+    let threads = driver.session.recording.threads.iter();
+    let others = threads.zip(block.progress_before.iter().zip(driver.progress()));
+    { others }.any(|(it, (before, now))| it.thread != thread && now <= *before)
+}
+
 /// The page is about to be released.
 pub fn end(driver: &mut Driver, thread: u32) {
     driver.drain();

@@ -3,23 +3,45 @@
 use std::time::{Duration, Instant};
 
 /// An injection that waits for its time.
-#[derive(Debug)]
-struct Pending {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delayed {
+    /// Its index in the scenario.
+    pub spec: u32,
+    /// Where it is made if it has no target of its own.
+    pub vcpu: u8,
+    /// When it was due before it was put off.
+    first_due: Instant,
     due: Instant,
-    spec: u32,
-    vcpu: u8,
 }
+
+/// How often the delay at most until an injection that is put off is made.
+const DELAYS: u32 = 10;
 
 /// All of a trial.
 #[derive(Debug, Default)]
 pub struct Delays {
-    pending: Vec<Pending>,
+    pending: Vec<Delayed>,
 }
 
 impl Delays {
     /// Injection `spec` is due at `due`, into `vcpu` where it has no target of its own.
     pub fn add(&mut self, spec: u32, vcpu: u8, due: Instant) {
-        self.pending.push(Pending { due, spec, vcpu });
+        self.pending.push(Delayed {
+            spec,
+            vcpu,
+            first_due: due,
+            due,
+        });
+    }
+
+    /// Has one that is due come this much later, unless it has waited for ten times that. Whether it has not.
+    pub fn put_off(&mut self, delayed: Delayed, now: Instant, delay: Duration) -> bool {
+        let last = delayed.first_due + delay * (DELAYS - 1);
+        let due = (now + delay).min(last);
+        if now < last {
+            self.pending.push(Delayed { due, ..delayed });
+        }
+        now < last
     }
 
     /// When the next one is due.
@@ -27,12 +49,11 @@ impl Delays {
         self.pending.iter().map(|it| it.due).min()
     }
 
-    /// Takes the one that is longest due: (index in the scenario, vCPU).
-    pub fn take_due(&mut self, now: Instant) -> Option<(u32, u8)> {
+    /// Takes the one that is longest due.
+    pub fn take_due(&mut self, now: Instant) -> Option<Delayed> {
         let next = self.next().filter(|due| *due <= now)?;
         let at = self.pending.iter().position(|it| it.due == next)?;
-        let taken = self.pending.remove(at);
-        Some((taken.spec, taken.vcpu))
+        Some(self.pending.remove(at))
     }
 }
 
@@ -52,10 +73,29 @@ mod tests {
         delays.add(1, 0, later(start, 2000));
         delays.add(2, 1, later(start, 1000));
         assert_eq!(delays.next(), Some(later(start, 1000)));
-        assert_eq!(delays.take_due(start), None);
+        let mut take = |now| delays.take_due(now).map(|it| (it.spec, it.vcpu));
+        assert_eq!(take(start), None);
         let late = later(start, 5000);
-        assert_eq!(delays.take_due(late), Some((2, 1)));
-        assert_eq!(delays.take_due(late), Some((1, 0)));
-        assert_eq!(delays.take_due(late), None);
+        assert_eq!(take(late), Some((2, 1)));
+        assert_eq!(take(late), Some((1, 0)));
+        assert_eq!(take(late), None);
+    }
+
+    #[test]
+    fn one_that_is_put_off_waits_for_ten_delays_at_most() {
+        let start = Instant::now();
+        let delay = Duration::from_micros(1000);
+        let mut delays = Delays::default();
+        delays.add(1, 0, later(start, 1000));
+        let mut now = later(start, 1400);
+        let mut times = 0;
+        while let Some(it) = delays.take_due(now) {
+            if !delays.put_off(it, now, delay) {
+                break;
+            }
+            times += 1;
+            now = delays.next().unwrap();
+        }
+        assert_eq!((times, now), (9, later(start, 10_000)));
     }
 }

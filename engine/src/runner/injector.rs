@@ -3,11 +3,13 @@
 
 use std::time::{Duration, Instant};
 
+use unwindlab_abi::Command;
 use unwindlab_oracle::trace::recording::{Injection, StoodStill, VcpuPlace};
 use unwindlab_vmm::{AccessKind, Machine, Pause, Run, Watched};
 
 use super::actions::{Actions, MOST_LED};
 use super::arrivals::ThreadIteration;
+use super::blocks;
 use super::books::Books;
 use super::error::{Refusal, TrialError};
 use super::helper::Helper;
@@ -81,8 +83,13 @@ impl<'p> Injector<'p> {
         if self.closed {
             return Ok(());
         }
-        while let Some((spec, vcpu)) = self.triggers.delays.take_due(now) {
-            self.act(driver, DueInjection::by_nobody(spec, vcpu))?;
+        while let Some(delayed) = self.triggers.delays.take_due(now) {
+            let delay = self.another_delay(driver, delayed.spec);
+            if delay.is_some_and(|it| self.triggers.delays.put_off(delayed, now, it)) {
+                continue;
+            }
+            let due = DueInjection::by_nobody(delayed.spec, delayed.vcpu);
+            self.act(driver, due)?;
         }
         while let Some((spec, vcpu)) = self.triggers.rates.take_due(now, || driver.progress()) {
             if driver.vcpu(vcpu)?.pause()? != Pause::Paused {
@@ -102,6 +109,24 @@ impl<'p> Injector<'p> {
             self.note_completion(driver);
         }
         Ok(())
+    }
+
+    /// How much later it should be made, since the guest has not come on yet: P5 asks who did while a page was missing, and a guest
+    /// that has little of a CPU takes longer than the scenario's delay.
+    fn another_delay(&self, driver: &Driver, spec: u32) -> Option<Duration> {
+        let plan = self.plan.get(spec as usize)?;
+        match (&plan.action, &plan.trigger) {
+            (
+                ActionPlan::Guest {
+                    command: Command::Release,
+                    thread: Some(thread),
+                },
+                TriggerPlan::Delay { micros, .. },
+            ) if blocks::another_stands_still(driver, *thread) => {
+                Some(Duration::from_micros(*micros))
+            }
+            _ => None,
+        }
     }
 
     /// An NMI waits on a vCPU. If it does so for long, and the vCPU is in user mode, where no
