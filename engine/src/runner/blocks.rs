@@ -19,16 +19,35 @@ pub fn begin(driver: &mut Driver, thread: u32, in_iteration: bool) {
     driver.session.recording.blocks.push(block);
 }
 
-/// Whether the kernel's walk of this thread waits, and another thread has not come on since it began to.
+/// The page is to be released: from here on the other threads must come on once more. What was done to them while it was
+/// missing is done, and one that stands still because of it does so for good.
+pub fn look_again(driver: &mut Driver, thread: u32) {
+    let progress = driver.progress();
+    let recording = &mut driver.session.recording;
+    let Some(block) = { recording.blocks.iter_mut() }.rfind(|it| is_open(it, thread)) else {
+        return;
+    };
+    let counters = block.progress_before.iter_mut().zip(progress);
+    for (it, (before, now)) in recording.threads.iter().zip(counters) {
+        if it.thread != thread {
+            *before = now;
+        }
+    }
+}
+
+/// Whether the kernel's walk of this thread waits, and another thread has not come on.
 pub fn another_stands_still(driver: &Driver, thread: u32) -> bool {
-    let mut blocks = driver.session.recording.blocks.iter();
-    let waits = |it: &&Block| it.thread == thread && it.in_kernel && it.records_after.is_empty();
-    let Some(block) = blocks.rfind(waits) else {
+    let recording = &driver.session.recording;
+    let Some(block) = { recording.blocks.iter() }.rfind(|it| is_open(it, thread)) else {
         return false;
     };
-    let threads = driver.session.recording.threads.iter();
-    let others = threads.zip(block.progress_before.iter().zip(driver.progress()));
-    { others }.any(|(it, (before, now))| it.thread != thread && now <= *before)
+    let counters = block.progress_before.iter().zip(driver.progress());
+    { recording.threads.iter().zip(counters) }
+        .any(|(it, (before, now))| it.thread != thread && now <= *before)
+}
+
+fn is_open(block: &Block, thread: u32) -> bool {
+    block.thread == thread && block.in_kernel && block.records_after.is_empty()
 }
 
 /// The page is about to be released.

@@ -14,7 +14,14 @@ pub struct Delayed {
     due: Instant,
 }
 
-/// How often the delay at most until an injection that is put off is made.
+impl Delayed {
+    /// Whether it is due for the first time.
+    pub fn is_new(&self) -> bool {
+        self.due == self.first_due
+    }
+}
+
+/// How often the delay at most until an injection that is put off is made, and how often it is looked at in each.
 const DELAYS: u32 = 10;
 
 /// All of a trial.
@@ -34,10 +41,10 @@ impl Delays {
         });
     }
 
-    /// Has one that is due come this much later, unless it has waited for ten times that. Whether it has not.
+    /// Has one that is due come a tenth of its delay later, unless it has waited for ten times its delay. Whether it has not.
     pub fn put_off(&mut self, delayed: Delayed, now: Instant, delay: Duration) -> bool {
         let last = delayed.first_due + delay * (DELAYS - 1);
-        let due = (now + delay).min(last);
+        let due = (now + delay / DELAYS).min(last);
         if now < last {
             self.pending.push(Delayed { due, ..delayed });
         }
@@ -88,14 +95,15 @@ mod tests {
         let mut delays = Delays::default();
         delays.add(1, 0, later(start, 1000));
         let mut now = later(start, 1400);
-        let mut times = 0;
+        let mut times = (0, 0);
         while let Some(it) = delays.take_due(now) {
+            times.0 += u32::from(it.is_new());
             if !delays.put_off(it, now, delay) {
                 break;
             }
-            times += 1;
+            times.1 += 1;
             now = delays.next().unwrap();
         }
-        assert_eq!((times, now), (9, later(start, 10_000)));
+        assert_eq!((times, now), ((1, 86), later(start, 10_000)));
     }
 }

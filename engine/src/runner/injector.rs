@@ -84,9 +84,15 @@ impl<'p> Injector<'p> {
             return Ok(());
         }
         while let Some(delayed) = self.triggers.delays.take_due(now) {
-            let delay = self.another_delay(driver, delayed.spec);
-            if delay.is_some_and(|it| self.triggers.delays.put_off(delayed, now, it)) {
-                continue;
+            if let Some((thread, delay)) = self.release(delayed.spec) {
+                if delayed.is_new() {
+                    blocks::look_again(driver, thread);
+                }
+                if blocks::another_stands_still(driver, thread)
+                    && self.triggers.delays.put_off(delayed, now, delay)
+                {
+                    continue;
+                }
             }
             let due = DueInjection::by_nobody(delayed.spec, delayed.vcpu);
             self.act(driver, due)?;
@@ -111,20 +117,19 @@ impl<'p> Injector<'p> {
         Ok(())
     }
 
-    /// How much later it should be made, since the guest has not come on yet: P5 asks who did while a page was missing, and a guest
-    /// that has little of a CPU takes longer than the scenario's delay.
-    fn another_delay(&self, driver: &Driver, spec: u32) -> Option<Duration> {
+    /// Of an injection that releases a page some time after another: the thread that waits, and that time. It is put off while
+    /// another thread stands still, which P5 asks for: one that has little of a CPU takes longer than the scenario's delay.
+    fn release(&self, spec: u32) -> Option<(u32, Duration)> {
         let plan = self.plan.get(spec as usize)?;
-        match (&plan.action, &plan.trigger) {
-            (
-                ActionPlan::Guest {
-                    command: Command::Release,
-                    thread: Some(thread),
-                },
-                TriggerPlan::Delay { micros, .. },
-            ) if blocks::another_stands_still(driver, *thread) => {
-                Some(Duration::from_micros(*micros))
-            }
+        let ActionPlan::Guest {
+            command: Command::Release,
+            thread: Some(thread),
+        } = plan.action
+        else {
+            return None;
+        };
+        match plan.trigger {
+            TriggerPlan::Delay { micros, .. } => Some((thread, Duration::from_micros(micros))),
             _ => None,
         }
     }

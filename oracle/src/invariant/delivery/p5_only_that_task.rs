@@ -13,8 +13,9 @@ use crate::trace::{Event, Trace};
 /// answered. The last one of a task may still last.
 ///
 /// Evidence are waits that userfaultfd showed to have begun between a thread's two marks, where its
-/// own code does not touch the stack, and that the host ended: the progress of each other thread,
-/// and each answer to another task, between begin and end.
+/// own code does not touch the stack, and that the host ended: the progress of each other thread, and each answer to
+/// another task, between begin and end. Where the host ends it some time after another injection, progress counts from
+/// that time on: a thread that the wait holds up had come on before it asked.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
