@@ -19,9 +19,9 @@ pub fn begin(driver: &mut Driver, thread: u32, in_iteration: bool) {
     driver.session.recording.blocks.push(block);
 }
 
-/// The page is to be released: from here on the other threads must come on once more. What was done to them while it was
-/// missing is done, and one that stands still because of it does so for good.
-pub fn look_again(driver: &mut Driver, thread: u32) {
+/// The release's delay is over: the progress of the other threads counts from here. One that is held up may have made progress
+/// before it asked.
+pub fn count_from_here(driver: &mut Driver, thread: u32) {
     let progress = driver.progress();
     let recording = &mut driver.session.recording;
     let Some(block) = { recording.blocks.iter_mut() }.rfind(|it| is_open(it, thread)) else {
@@ -35,7 +35,7 @@ pub fn look_again(driver: &mut Driver, thread: u32) {
     }
 }
 
-/// Whether the kernel's walk of this thread waits, and another thread has not come on.
+/// Whether the kernel's walk of this thread waits, and another thread has made no progress.
 pub fn another_stands_still(driver: &Driver, thread: u32) -> bool {
     let recording = &driver.session.recording;
     let Some(block) = { recording.blocks.iter() }.rfind(|it| is_open(it, thread)) else {

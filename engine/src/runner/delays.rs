@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// An injection that waits for its time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Delayed {
     /// Its index in the scenario.
     pub spec: u32,
@@ -21,7 +21,7 @@ impl Delayed {
     }
 }
 
-/// How often the delay at most until an injection that is put off is made, and how often it is looked at in each.
+/// An injection that is put off is made after at most so many times its delay. It is tried so often in each.
 const DELAYS: u32 = 10;
 
 /// All of a trial.
@@ -41,7 +41,7 @@ impl Delays {
         });
     }
 
-    /// Has one that is due come a tenth of its delay later, unless it has waited for ten times its delay. Whether it has not.
+    /// Puts off one that is due by a tenth of its delay. False, and nothing is done, if ten delays are over.
     pub fn put_off(&mut self, delayed: Delayed, now: Instant, delay: Duration) -> bool {
         let last = delayed.first_due + delay * (DELAYS - 1);
         let due = (now + delay / DELAYS).min(last);

@@ -86,7 +86,7 @@ impl<'p> Injector<'p> {
         while let Some(delayed) = self.triggers.delays.take_due(now) {
             if let Some((thread, delay)) = self.release(delayed.spec) {
                 if delayed.is_new() {
-                    blocks::look_again(driver, thread);
+                    blocks::count_from_here(driver, thread);
                 }
                 if blocks::another_stands_still(driver, thread)
                     && self.triggers.delays.put_off(delayed, now, delay)
@@ -117,8 +117,8 @@ impl<'p> Injector<'p> {
         Ok(())
     }
 
-    /// Of an injection that releases a page some time after another: the thread that waits, and that time. It is put off while
-    /// another thread stands still, which P5 asks for: one that has little of a CPU takes longer than the scenario's delay.
+    /// Of an injection that releases a page after a delay: the thread that waits, and the delay. It is put off until all other
+    /// threads have made progress, which P5 asks for: one that is short of CPU time needs longer than the delay.
     fn release(&self, spec: u32) -> Option<(u32, Duration)> {
         let plan = self.plan.get(spec as usize)?;
         let ActionPlan::Guest {

@@ -189,8 +189,8 @@ pub struct Block {
     /// The thread was in an iteration, in which its own code does not touch the page: the kernel
     /// did.
     pub in_kernel: bool,
-    /// Every thread's progress when the wait began; that of the others when the page was to be released, where that was so
-    /// long after another injection.
+    /// Every thread's progress when the wait began. Where the release has a delay, that of the other threads is of the end of
+    /// that delay.
     pub progress_before: Vec<u64>,
     /// The same right before the host let the page go; empty if it never did.
     pub progress_after: Vec<u64>,

@@ -1,6 +1,6 @@
 //! P5: an unwind that blocks on a page blocks only that task.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::invariant::Tally;
 use crate::invariant::evidence::{Evidence, Facts};
@@ -14,8 +14,8 @@ use crate::trace::{Event, Trace};
 ///
 /// Evidence are waits that userfaultfd showed to have begun between a thread's two marks, where its
 /// own code does not touch the stack, and that the host ended: the progress of each other thread, and each answer to
-/// another task, between begin and end. Where the host ends it some time after another injection, progress counts from
-/// that time on: a thread that the wait holds up had come on before it asked.
+/// another task, between begin and end. Where the release has a delay, progress counts from the end of that
+/// delay: a thread that is held up may have made progress before it asked.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
@@ -65,19 +65,11 @@ fn check_answers(facts: &Facts<'_>, block: &Block, tally: &mut Tally) {
             ring.and_then(|at| Some(*block.records_before.get(at)?..*block.records_after.get(at)?));
         span.is_some_and(|span| span.contains(&event.position)) && event.tid != blocked
     };
-    let mut asked: BTreeMap<u32, Asked> = BTreeMap::new();
-    for request in { facts.requests.iter() }.filter(|it| meanwhile(it.event)) {
-        let Some(tid) = request.event.tid else {
-            continue;
-        };
-        let asked = asked.entry(tid).or_default();
-        asked.by.push(request.event.index);
-        asked.cookies.insert(request.cookie);
-    }
-    let answers = { facts.answers.iter() }.filter(|it| meanwhile(it.event));
-    let answered: Vec<Option<u32>> = answers.map(|it| it.event.tid).collect();
-    for (tid, asked) in &asked {
-        if asked.cookies.len() < 2 || answered.contains(&Some(*tid)) {
+    for (task, requests) in facts.by_task() {
+        let asked = requests.iter().filter(|it| meanwhile(it.event));
+        let (asked, cookies): (Vec<usize>, BTreeSet<u64>) =
+            asked.map(|it| (it.event.index, it.cookie)).unzip();
+        if cookies.len() < 2 || { facts.answers_of(task).iter() }.any(|it| meanwhile(it.event)) {
             continue;
         }
         if facts.losses.between(None, None).is_some() {
@@ -85,20 +77,15 @@ fn check_answers(facts: &Facts<'_>, block: &Block, tally: &mut Tally) {
             continue;
         }
         let message = format!(
-            "{} requests of task {tid} in several entries, and none was answered while the walk of thread {} waited",
-            asked.by.len(),
+            "{} requests of task {} in several entries, and none was answered while the walk of thread {} waited",
+            asked.len(),
+            task.tid,
             block.thread
         );
-        tally.violated(message, asked.by.iter().copied(), None);
+        tally.violated(message, asked, None);
     }
-    tally.holds_on(answered.len());
-}
-
-/// The requests of a task while another one's walk waited.
-#[derive(Default)]
-struct Asked {
-    by: Vec<usize>,
-    cookies: BTreeSet<u64>,
+    let answers = { facts.answers.iter() }.filter(|it| meanwhile(it.event));
+    tally.holds_on(answers.count());
 }
 
 #[cfg(test)]
