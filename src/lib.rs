@@ -1,12 +1,11 @@
 //! unwindlab finds out whether a Linux kernel with deferred user-space unwinding is right.
 //!
 //! What runs where KVM is lies in [`unwindlab_engine`], what judges a trace in
-//! [`unwindlab_oracle`]. Here is the command: YAML in, verdicts out.
+//! [`unwindlab_oracle`]. [`unwindlab_scenario`] makes plans of YAML. Here is the command.
 //!
 //! The folders, lowest first. Each uses only what stands above it in this list;
 //! `tests/layers.rs` reads the list from here and the imports from the files.
 //!
-//! - [`scenario`]: YAML to plans
 //! - [`judge`]: what decides an outcome
 //! - [`setup`]: set-ups of perf, and what must come of each
 //! - [`mod@bench`]: measurements of what is promised
@@ -21,5 +20,4 @@ pub mod cli;
 pub mod host;
 pub mod judge;
 pub mod report;
-pub mod scenario;
 pub mod setup;

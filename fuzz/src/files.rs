@@ -2,8 +2,8 @@
 
 use unwindlab::campaign::replay_file::Replay;
 use unwindlab::judge::sweep_record::SweepRecord;
-use unwindlab::scenario::parse::parse;
 use unwindlab_guest_kernel::build::series::Series;
+use unwindlab_scenario::parse::parse;
 
 use crate::take::Input;
 

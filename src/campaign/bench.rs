@@ -19,10 +19,10 @@ use crate::host::choice::KvmHost;
 use crate::host::provider::{HostRequest, ProviderError, TestKernel};
 use crate::judge::outcome::OutcomeClass;
 use crate::report::json::Setting;
-use crate::scenario::Loaded;
-use crate::scenario::library::LibraryError;
 use unwindlab_engine::plan::MachineSpec;
 use unwindlab_engine::plan::sweep::SweepPlan;
+use unwindlab_scenario::Loaded;
+use unwindlab_scenario::library::LibraryError;
 
 /// The scenario that is swept, and whose trial is made by reboot.
 const SWEPT: &str = "nmi-in-syscall";

@@ -10,9 +10,9 @@ use super::error::CampaignError;
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::{HostRequest, Provider, ProviderError, TestKernel};
 use crate::judge::{Judge, JudgeLimit};
-use crate::scenario::{KernelSymbols, Library, Loaded, ResolveError, resolve};
 use unwindlab_engine::interrupt::Interrupt;
 use unwindlab_engine::plan::{Executor, Progress, TrialPlan};
+use unwindlab_scenario::{KernelSymbols, Library, Loaded, ResolveError, resolve};
 
 /// What every campaign works with.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]

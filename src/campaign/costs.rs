@@ -16,14 +16,14 @@ use super::sweep::{self, PathOrigin, PathPlace, PathRequest, PointChoice, SweepR
 use crate::host::choice::KvmHost;
 use crate::host::provider::{HostRequest, ProviderError, TestKernel};
 use crate::report::costs::{Cost, CostRow, Instructions, NoCost};
-use crate::scenario::parse::parse;
-use crate::scenario::{Loaded, ResolveError, resolve};
 use unwindlab_abi::message::ExpectedStack;
 use unwindlab_engine::plan::sweep::{Message, Step, SweepPlan};
 use unwindlab_engine::plan::{Executor, TrialPlan};
 use unwindlab_oracle::trace::model::Sample;
 use unwindlab_oracle::trace::recording::TrialEnd;
 use unwindlab_oracle::trace::{Event, EventKind, Trace};
+use unwindlab_scenario::parse::parse;
+use unwindlab_scenario::{Loaded, ResolveError, resolve};
 
 /// The function in which the NMI comes.
 pub(super) const PLACE: &str = "__x64_sys_getppid";

@@ -16,10 +16,10 @@ use crate::host::provider::{ProviderError, ProviderFailure};
 use crate::judge::sweep_record::SweepRecordError;
 use crate::report::bug_report::FactsError;
 use crate::report::output_file::WriteError;
-use crate::scenario::ScenarioErrors;
-use crate::scenario::inject::places::PlaceError;
-use crate::scenario::library::LibraryError;
 use unwindlab_engine::plan::token::TokenError;
+use unwindlab_scenario::ScenarioErrors;
+use unwindlab_scenario::inject::places::PlaceError;
+use unwindlab_scenario::library::LibraryError;
 
 /// Why a campaign ends before its summary.
 #[derive(Debug, thiserror::Error)]

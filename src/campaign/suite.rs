@@ -11,9 +11,9 @@ use crate::host::choice::KvmHost;
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::{Provider, ProviderError, TestKernel};
 use crate::judge::ScenarioResult;
-use crate::scenario::{Loaded, ResolveError, resolve};
 use unwindlab_engine::interrupt::Interrupt;
 use unwindlab_engine::plan::{Progress, TrialPlan};
+use unwindlab_scenario::{Loaded, ResolveError, resolve};
 
 /// What does not change from kernel to kernel.
 pub(super) struct Suite<'a> {

@@ -15,7 +15,6 @@ use super::analysis::Analysis;
 use crate::host::choice::KvmHost;
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::{HostRequest, Provider, ProviderError, TestKernel};
-use crate::scenario::KernelSymbols;
 use unwindlab_engine::interrupt::Interrupt;
 use unwindlab_engine::plan::sweep::{Message, SweepPlan};
 use unwindlab_engine::plan::{Executor, InfraError, Progress, TrialPlan};
@@ -23,6 +22,7 @@ use unwindlab_oracle::invariant::Invariant;
 use unwindlab_oracle::invariant::finding::Findings;
 use unwindlab_oracle::trace::Recording;
 use unwindlab_oracle::trace::recording::TrialEnd;
+use unwindlab_scenario::KernelSymbols;
 
 /// No findings, and one invariant that always holds.
 pub(crate) fn analysis() -> Analysis {

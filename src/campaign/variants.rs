@@ -15,7 +15,7 @@ use crate::host::kernel_request::KernelRequest;
 use crate::judge::{Outcome, ScenarioResult};
 use crate::report::comparison::{DesignColumn, DesignTable};
 use crate::report::figures::{Figures, WHOLE_CALL};
-use crate::scenario::Loaded;
+use unwindlab_scenario::Loaded;
 
 /// The kernel as it is, which is an answer on both axes.
 const TODAY: &str = "(as it is)";

@@ -7,7 +7,7 @@ use crate::campaign::run::RunEvent;
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::{ScenarioResult, snapshot};
 use crate::report::output_file::{OutputFile, WriteError};
-use crate::scenario::library::snapshot_file;
+use unwindlab_scenario::library::snapshot_file;
 
 /// Where the snapshots of a run's scenarios are looked for, by the scenario's name.
 #[derive(Debug, Default)]

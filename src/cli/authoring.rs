@@ -9,8 +9,8 @@ use super::error::CommandError;
 use super::output::print;
 use crate::campaign::analysis::Analysis;
 use crate::report::explain;
-use crate::scenario::library::LibraryError;
-use crate::scenario::{Library, template};
+use unwindlab_scenario::library::LibraryError;
+use unwindlab_scenario::{Library, template};
 
 /// `unwindlab new`: writes a scenario that can be run as it is.
 pub(super) fn new(args: &NewArgs, analysis: &Analysis) -> Result<(), CommandError> {

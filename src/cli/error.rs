@@ -8,8 +8,8 @@ pub(super) use crate::judge::outcome::class_code;
 use crate::host::provider::{ProviderError, ProviderFailure};
 use crate::judge::outcome::{EXIT_INTERRUPTED, EXIT_UNTESTED, EXIT_USAGE};
 use crate::report::output_file::WriteError;
-use crate::scenario::library::LibraryError;
 use unwindlab_oracle::invariant::finding::FindingsError;
+use unwindlab_scenario::library::LibraryError;
 
 /// Why a command ends; shown after `error: `.
 #[derive(Debug, thiserror::Error)]

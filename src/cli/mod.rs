@@ -51,9 +51,9 @@ use crate::campaign::findings;
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::Provider;
 use crate::report::json;
-use crate::scenario::{Library, schema};
 use unwindlab_engine::interrupt::Interrupt;
 use unwindlab_guest_kernel::confine;
+use unwindlab_scenario::{Library, schema};
 
 /// Overrides `-v` where it is set; targets and levels as tracing-subscriber's `Targets` has them
 /// (`unwindlab=debug`).

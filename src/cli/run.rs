@@ -26,7 +26,7 @@ use crate::report::kcidb::Submission;
 use crate::report::names::Names;
 use crate::report::tap::{self, Format};
 use crate::report::{failure, known, table};
-use crate::scenario::Loaded;
+use unwindlab_scenario::Loaded;
 
 /// `unwindlab run`.
 #[derive(Debug, Args)]

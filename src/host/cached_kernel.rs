@@ -15,7 +15,7 @@ use unwindlab_vmm::Kernel;
 
 use super::provider::{ProviderError, TestKernel};
 use super::this_machine::unavailable;
-use crate::scenario::{KernelSymbols, RdpmcError, SourceLines};
+use unwindlab_scenario::{KernelSymbols, RdpmcError, SourceLines};
 
 /// A kernel of the cache with its symbols loaded.
 #[derive(Debug)]

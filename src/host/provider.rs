@@ -12,10 +12,10 @@ use unwindlab_guest_kernel::{BuildError, BuildSpec, FetchError, SavedMachines, S
 
 use super::choice::KvmHost;
 use super::kernel_request::KernelRequest;
-use crate::scenario::KernelSymbols;
 use unwindlab_engine::interrupt::Interrupt;
 use unwindlab_engine::plan::{Executor, InfraError, Progress};
 use unwindlab_engine::text::printable;
+use unwindlab_scenario::KernelSymbols;
 
 /// Provides kernels and KVM hosts.
 pub trait Provider: Sync {

@@ -1,9 +1,9 @@
 //! What both designs of unwinding made of the samples of a trace.
 
 use super::known::entry_code;
-use crate::scenario::KernelSymbols;
 use unwindlab_oracle::invariant::{Designs, Evidence};
 use unwindlab_oracle::trace::Trace;
+use unwindlab_scenario::KernelSymbols;
 
 /// Counts them, with what the kernel's code says of samples in system calls; `None` if requests and samples are not in
 /// pairs.

@@ -1,12 +1,12 @@
 //! The expectations of a scenario, checked beside the invariants.
 
 use super::counts::Counts;
-use crate::scenario::located::At;
-use crate::scenario::model::Expect;
-use crate::scenario::units::Count;
 use unwindlab_abi::plan::EventSpec;
 use unwindlab_abi::user_mode::Asked;
 use unwindlab_oracle::trace::{Event, EventKind, LabKind, LabTrace, Trace};
+use unwindlab_scenario::located::At;
+use unwindlab_scenario::model::Expect;
+use unwindlab_scenario::units::Count;
 
 /// The unmet expectations, in a line each.
 pub(super) fn unmet(expect: &Expect, counts: &Counts, trace: &Trace) -> Vec<String> {

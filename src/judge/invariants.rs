@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::MatchFinding;
 use super::result::{InvariantCheck, JudgedViolation};
-use crate::scenario::KernelSymbols;
 use unwindlab_engine::interrupt::Interrupt;
 use unwindlab_oracle::invariant::{Check, Evidence, GoOn, Invariant};
+use unwindlab_scenario::KernelSymbols;
 
 /// Judges trials; the same for every scenario of a run.
 #[expect(missing_debug_implementations, reason = "holds trait objects")]

@@ -1,8 +1,8 @@
 //! Known kernel bugs among violations, and what the oracle asks about the kernel under test.
 
-use crate::scenario::KernelSymbols;
 use unwindlab_oracle::invariant::finding::{Findings, Presence, Resolver};
 use unwindlab_oracle::invariant::{EntryCode, Evidence, KernelText, Violation};
+use unwindlab_scenario::KernelSymbols;
 
 /// Recognizes violations that are known kernel bugs.
 pub trait MatchFinding: Sync {

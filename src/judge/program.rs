@@ -5,10 +5,10 @@ use unwindlab_abi::observation::SAID_LIMIT;
 use unwindlab_abi::plan::WorkloadKind;
 
 use super::{MatchFinding, Outcome};
-use crate::scenario::KernelSymbols;
 use unwindlab_engine::plan::TrialPlan;
 use unwindlab_oracle::invariant::finding::Presence;
 use unwindlab_oracle::trace::Trace;
+use unwindlab_scenario::KernelSymbols;
 
 /// What it says of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]

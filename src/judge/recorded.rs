@@ -7,9 +7,9 @@ use super::invariants::Judge;
 use super::known::entry_code;
 use super::outcome::Outcome;
 use super::result::ScenarioResult;
-use crate::scenario::KernelSymbols;
 use unwindlab_oracle::invariant::{Check, Evidence};
 use unwindlab_oracle::trace::{EventKind, Trace};
+use unwindlab_scenario::KernelSymbols;
 
 /// The invariants that only a trial shows: who knows the stacks, the injections, the log, the rings or the lab client.
 pub const OF_TRIALS: [&str; 49] = [

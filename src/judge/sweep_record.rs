@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::sweep::{PairCounts, Unsteady};
-use crate::scenario::KernelSymbols;
 use unwindlab_engine::plan::Shard;
 use unwindlab_engine::plan::sweep::{Boundary, Point, Points, Tried};
+use unwindlab_scenario::KernelSymbols;
 
 /// Version of the file format; raised with each change.
 pub const VERSION: u32 = 3;

@@ -17,13 +17,13 @@ use super::perf_tool;
 use super::program;
 use super::result::{InvariantCheck, ScenarioResult};
 use super::snapshot::{SnapshotComparison, compare};
-use crate::scenario::library::snapshot_file;
-use crate::scenario::{KernelSymbols, Loaded, Scenario};
 use unwindlab_engine::plan::TrialPlan;
 use unwindlab_oracle::invariant::{Check, Evidence, NonceStacks};
 use unwindlab_oracle::trace::Trace;
 use unwindlab_oracle::trace::canonical::canonical;
 use unwindlab_oracle::trace::recording::{Point, StoodStill, TrialEnd, VcpuPlace};
+use unwindlab_scenario::library::snapshot_file;
+use unwindlab_scenario::{KernelSymbols, Loaded, Scenario};
 
 /// The invariant that a trial violates which is cut short because it never ends.
 const ENDLESS: &str = "P6";

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use unwindlab_guest_kernel::lines::of_interest;
 
-use crate::scenario::SourceLines;
 use unwindlab_engine::plan::sweep::Step;
+use unwindlab_scenario::SourceLines;
 
 /// What a sweep did with a line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

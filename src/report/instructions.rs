@@ -65,7 +65,7 @@ mod tests {
     use unwindlab_engine::plan::sweep::Reach;
 
     use super::*;
-    use crate::scenario::KernelSymbols;
+    use unwindlab_scenario::KernelSymbols;
 
     /// A kernel of one function: `nop`, `jmp` to itself, and a byte that is no instruction.
     struct Kernel;

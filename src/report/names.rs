@@ -2,9 +2,9 @@
 
 use unwindlab_abi::message::UserSymbol;
 
-use crate::scenario::KernelSymbols;
 use unwindlab_engine::text::printable;
 use unwindlab_oracle::trace::Trace;
+use unwindlab_scenario::KernelSymbols;
 
 /// Names for the addresses of one trace.
 #[expect(missing_debug_implementations, reason = "holds a trait object")]

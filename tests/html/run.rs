@@ -10,12 +10,12 @@ use unwindlab::judge::result::{JudgedViolation, ScenarioResult};
 use unwindlab::report::html::run::RunReport;
 use unwindlab::report::json::Setting;
 use unwindlab::report::names::Names;
-use unwindlab::scenario::KernelSymbols;
 use unwindlab_oracle::invariant::Violation;
 use unwindlab_oracle::trace::model::{
     CONTEXT_KERNEL, CONTEXT_USER_DEFERRED, CallchainDeferred, Sample,
 };
 use unwindlab_oracle::trace::{Event, EventKind, Trace};
+use unwindlab_scenario::KernelSymbols;
 
 use crate::browser::Browser;
 use crate::common::{said, scratch, unwindlab};

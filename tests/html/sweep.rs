@@ -13,12 +13,12 @@ use unwindlab::judge::{Judge, JudgeLimit, MatchFinding};
 use unwindlab::report::html::sweep::{SweepHeading, SweepReport};
 use unwindlab::report::names::Names;
 use unwindlab::report::sweep::Summary;
-use unwindlab::scenario::{KernelSymbols, SourceLines};
 use unwindlab_engine::interrupt::Interrupt;
 use unwindlab_engine::plan::sweep::{Point, Reach, Step, boundaries};
 use unwindlab_guest_kernel::lines::LineError;
 use unwindlab_oracle::invariant::{Evidence, Violation};
 use unwindlab_oracle::trace::{Recording, Trace};
+use unwindlab_scenario::{KernelSymbols, SourceLines};
 
 use crate::common::scratch;
 use crate::{browser, quiet};

@@ -5,11 +5,11 @@ use super::{Bench, WAYS, Way, row, scenario};
 use crate::campaign::costs::{self, PLACE, Unmeasured, compare, frame_zero, stepping};
 use crate::campaign::error::CampaignError;
 use crate::report::designs::{Bytes, InstructionRow, Instructions, SampleCost};
-use crate::scenario::Loaded;
 use unwindlab_abi::user_mode::RESULT_HEAD;
 use unwindlab_engine::plan::sweep::Step;
 use unwindlab_oracle::trace::recording::{Recording, TrialEnd};
 use unwindlab_oracle::trace::{EventKind, Trace};
+use unwindlab_scenario::Loaded;
 
 /// What is injected.
 pub(super) const INJECT: &str = "at: { kernel: __x64_sys_getppid }, repeat: 1";

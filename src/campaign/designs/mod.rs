@@ -17,10 +17,10 @@ use crate::host::choice::KvmHost;
 use crate::host::provider::{HostRequest, ProviderError, TestKernel};
 use crate::report::costs::NoCost;
 use crate::report::designs::Comparison;
-use crate::scenario::parse::parse;
-use crate::scenario::{Loaded, ResolveError, resolve};
 use unwindlab_engine::plan::{Executor, TrialPlan};
 use unwindlab_oracle::trace::recording::Recording;
+use unwindlab_scenario::parse::parse;
+use unwindlab_scenario::{Loaded, ResolveError, resolve};
 
 /// How many user frames, on which kernel.
 #[derive(Debug, Clone, Default)]

@@ -7,10 +7,10 @@ use crate::campaign::costs::Unmeasured;
 use crate::campaign::error::CampaignError;
 use crate::judge::designs;
 use crate::report::designs::OutcomeRow;
-use crate::scenario::Loaded;
 use unwindlab_oracle::invariant::Designs;
 use unwindlab_oracle::trace::Trace;
 use unwindlab_oracle::trace::recording::TrialEnd;
+use unwindlab_scenario::Loaded;
 
 /// The scenarios of the library, with what is special in each.
 const SITUATIONS: [(&str, &str); 8] = [

@@ -5,10 +5,10 @@ use super::{Bench, WAYS, Way, row, scenario};
 use crate::campaign::costs::Unmeasured;
 use crate::campaign::error::CampaignError;
 use crate::report::designs::{Storm, StormRow};
-use crate::scenario::Loaded;
 use unwindlab_abi::plan::SPIN_ROUNDS;
 use unwindlab_oracle::trace::Trace;
 use unwindlab_oracle::trace::recording::TrialEnd;
+use unwindlab_scenario::Loaded;
 
 /// What is injected.
 pub(super) const INJECT: &str = "every: 2 ms, count: 200";

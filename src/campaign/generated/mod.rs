@@ -40,8 +40,8 @@ use crate::host::choice::KvmHost;
 use crate::host::kernel_request::KernelRequest;
 use crate::host::provider::TestKernel;
 use crate::report::mutation::MutationRecord;
-use crate::scenario::Loaded;
 use crate::setup::Strength;
+use unwindlab_scenario::Loaded;
 
 /// The seed of the set-ups: the same for each mutant.
 const SETUPS_SEED: u64 = 1;

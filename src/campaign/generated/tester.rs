@@ -16,9 +16,9 @@ use crate::host::provider::TestKernel;
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::{Outcome, ScenarioResult};
 use crate::report::mutation::{Kill, MutationFate, Survival};
-use crate::scenario::Loaded;
 use unwindlab_engine::plan::{ChoicePlan, Executor, TrialPlan};
 use unwindlab_guest_kernel::build::generate::MUTANT;
+use unwindlab_scenario::Loaded;
 
 /// How often a scenario that failed without a violation is run again.
 const AGAIN: u32 = 2;

@@ -24,8 +24,8 @@ use crate::host::choice::KvmHost;
 use crate::host::kernel_request::KernelRequest;
 use crate::judge::{Outcome, ScenarioResult};
 use crate::report::matrix::{Cell, Fate, Matrix, MutantRow};
-use crate::scenario::Loaded;
-use crate::scenario::library::LibraryError;
+use unwindlab_scenario::Loaded;
+use unwindlab_scenario::library::LibraryError;
 
 /// The row of the kernel without a mutant.
 const CONTROL: &str = "(no mutant)";

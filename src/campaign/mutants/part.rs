@@ -12,7 +12,7 @@ use crate::campaign::part::{PartHead, PartOf, PartRequest, Unit, Units, hash};
 use crate::campaign::program;
 use crate::host::kernel_request::KernelRequest;
 use crate::report::matrix::MutantRow;
-use crate::scenario::Loaded;
+use unwindlab_scenario::Loaded;
 
 /// What is read and written of a row.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use crate::host::provider::TestKernel;
 use crate::judge::ScenarioResult;
 use crate::report::artifacts::Artifacts;
 use crate::report::output_file::OutputFile;
-use crate::scenario::Loaded;
+use unwindlab_scenario::Loaded;
 
 /// Where the logs and replay files of a run are kept, and how to get its kernel again.
 #[derive(Debug, Clone)]

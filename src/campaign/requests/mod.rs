@@ -25,8 +25,8 @@ use crate::host::provider::TestKernel;
 use crate::judge::ScenarioResult;
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::requests::{Company, Fate, Place, PlaceRecord, RequestVerdicts, Seat, places};
-use crate::scenario::{KernelSymbols, Loaded};
 use unwindlab_abi::SurveyPlan;
+use unwindlab_scenario::{KernelSymbols, Loaded};
 
 /// Which places to try, on which kernel.
 #[derive(Debug, Clone, Default)]

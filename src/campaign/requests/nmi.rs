@@ -13,8 +13,8 @@ use crate::campaign::sweep::{
 };
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::requests::{Place, Seat};
-use crate::scenario::Loaded;
 use unwindlab_engine::plan::Executor;
+use unwindlab_scenario::Loaded;
 
 /// What came of the sweep behind a place.
 #[derive(Debug, Clone)]

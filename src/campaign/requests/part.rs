@@ -8,7 +8,7 @@ use crate::campaign::part::{PartHead, PartOf, PartRequest, Unit, Units, hash};
 use crate::campaign::program;
 use crate::host::provider::TestKernel;
 use crate::judge::requests::{Place, PlaceRecord, RequestVerdicts};
-use crate::scenario::Loaded;
+use unwindlab_scenario::Loaded;
 
 /// A part, and its file.
 pub(super) struct PlacesPart {

@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 
 use crate::campaign::error::RequestsError;
 use crate::judge::requests::{ASKER, Company, Place, Seat};
-use crate::scenario::check::check;
-use crate::scenario::parse::parse;
-use crate::scenario::{Loaded, ScenarioErrors};
+use unwindlab_scenario::check::check;
+use unwindlab_scenario::parse::parse;
+use unwindlab_scenario::{Loaded, ScenarioErrors};
 
 /// The event that receives the stacks.
 const TRACKING: &str = "tracking";
@@ -197,7 +197,7 @@ snapshot: events
 
     fn events(loaded: &Loaded) -> Vec<(String, String, bool)> {
         let events = loaded.scenario.perf.events.as_ref().unwrap().iter();
-        let event = |it: &crate::scenario::model::PerfEvent| {
+        let event = |it: &unwindlab_scenario::model::PerfEvent| {
             (
                 it.name.to_string(),
                 it.event.to_string(),

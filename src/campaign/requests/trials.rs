@@ -16,10 +16,10 @@ use crate::campaign::replay_file::{
 use crate::host::provider::{HostRequest, ProviderError, TestKernel};
 use crate::judge::requests::{Company, Place};
 use crate::judge::{Case, ScenarioResult};
-use crate::scenario::Loaded;
 use unwindlab_engine::plan::{Executor, InfraError, TrialPlan};
 use unwindlab_oracle::trace::recording::TrialEnd;
 use unwindlab_oracle::trace::{Recording, Trace};
+use unwindlab_scenario::Loaded;
 
 /// The folder of replay files, with other things that outlive a run.
 const FOLDER: &str = "unwindlab-out";

@@ -21,10 +21,10 @@ use crate::judge::{Case, Outcome, Reached, ScenarioResult};
 use crate::report::names::Names;
 use crate::report::perf_data::PerfDataFolder;
 use crate::report::trace_events::TraceFolder;
-use crate::scenario::Loaded;
 use unwindlab_engine::plan::{Executor, InfraError, TrialPlan};
 use unwindlab_engine::runner::explore;
 use unwindlab_oracle::trace::{Recording, Trace};
+use unwindlab_scenario::Loaded;
 
 /// What stands for the KVM host while there is none.
 pub(super) const NO_HOST: &str = "none";

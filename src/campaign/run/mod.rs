@@ -31,8 +31,8 @@ use crate::report::artifacts::Artifacts;
 use crate::report::json::Setting;
 use crate::report::perf_data::PerfDataFolder;
 use crate::report::trace_events::TraceFolder;
-use crate::scenario::{Loaded, ResolveError, ScenarioErrors, resolve};
 use unwindlab_engine::plan::{Token, TrialPlan};
+use unwindlab_scenario::{Loaded, ResolveError, ScenarioErrors, resolve};
 
 /// What to run, on which kernel, and how.
 #[derive(Debug, Clone, Default)]

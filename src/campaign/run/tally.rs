@@ -3,10 +3,10 @@
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::result::Trials;
 use crate::judge::{Outcome, ScenarioResult};
-use crate::scenario::KernelSymbols;
 use unwindlab_engine::plan::Token;
 use unwindlab_engine::plan::TrialPlan;
 use unwindlab_engine::runner::explore::{Preemption, choose};
+use unwindlab_scenario::KernelSymbols;
 
 /// The trials so far.
 #[derive(Debug)]
@@ -208,10 +208,10 @@ fn describe(it: &Preemption, made: bool, symbols: &dyn KernelSymbols) -> String 
 mod tests {
     use super::*;
     use crate::campaign::testing::FakeKernel;
-    use crate::scenario::check::check;
-    use crate::scenario::parse::parse;
-    use crate::scenario::resolve;
     use unwindlab_engine::plan::ExplorePlan;
+    use unwindlab_scenario::check::check;
+    use unwindlab_scenario::parse::parse;
+    use unwindlab_scenario::resolve;
 
     /// Nothing but the feature has a name.
     const KERNEL: FakeKernel = FakeKernel {

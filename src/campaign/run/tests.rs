@@ -14,9 +14,9 @@ use crate::judge::Outcome;
 use crate::judge::flaky::{FlakyIs, exit_code_of};
 use crate::judge::outcome::OutcomeClass;
 use crate::report::artifacts::Artifacts;
-use crate::scenario::Library;
 use unwindlab_oracle::trace::Recording;
 use unwindlab_oracle::trace::recording::TrialEnd;
+use unwindlab_scenario::Library;
 
 /// Runs a request; its events in a word each.
 fn ran(

@@ -4,9 +4,9 @@ use super::SkipReason;
 use crate::campaign::error::CampaignError;
 use crate::campaign::part::Unit;
 use crate::judge::ScenarioResult;
-use crate::scenario::Loaded;
 use unwindlab_engine::plan::TrialPlan;
 use unwindlab_engine::runner::boot::MachineKind;
+use unwindlab_scenario::Loaded;
 
 /// What is run by itself: a scenario, or one of its trials.
 #[derive(Debug, Clone, Copy)]

@@ -2,9 +2,9 @@
 
 use crate::campaign::Context;
 use crate::campaign::error::CampaignError;
-use crate::scenario::Loaded;
-use crate::scenario::check::check;
-use crate::scenario::parse::parse;
+use unwindlab_scenario::Loaded;
+use unwindlab_scenario::check::check;
+use unwindlab_scenario::parse::parse;
 
 const FILE: &str = "setups.yaml";
 const NAME: &str = "setups";

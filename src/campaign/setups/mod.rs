@@ -14,7 +14,6 @@ use crate::host::choice::KvmHost;
 use crate::host::provider::{HostRequest, TestKernel};
 use crate::judge::{Case, Judge, ScenarioResult};
 use crate::report::json::Setting;
-use crate::scenario::Loaded;
 use crate::setup::judge::{Failure, Judged, invariants};
 use crate::setup::refusals::{REFUSALS, Refusal};
 use crate::setup::rules::ALONE;
@@ -23,6 +22,7 @@ use crate::setup::{Factor, Setup, Strength, judge, refusals, session, setups};
 use unwindlab_engine::plan::{ChoicePlan, Executor, TrialPlan};
 use unwindlab_oracle::invariant::{Check, Evidence};
 use unwindlab_oracle::trace::{Recording, Trace};
+use unwindlab_scenario::Loaded;
 
 /// The kernel has this variable if perf knows cgroups (`CONFIG_CGROUP_PERF`).
 const CGROUP_PERF: &str = "perf_event_cgrp_subsys";

@@ -26,9 +26,9 @@ use crate::host::provider::{HostRequest, ProviderError, TestKernel};
 use crate::judge::sweep_record::{SweepChoice, SweepIdentity, SweepRecord, SweepRecordError};
 use crate::report::output_file::OutputFile;
 use crate::report::sweep::{Cut, Summary};
-use crate::scenario::Loaded;
 use unwindlab_engine::plan::sweep::{Made, Points, SweepPlan};
 use unwindlab_engine::plan::{Executor, InfraError};
+use unwindlab_scenario::Loaded;
 
 /// Sweeps a path.
 ///

@@ -8,11 +8,11 @@ use crate::campaign::context::required_trial;
 use crate::campaign::error::{CampaignError, SweepRequestError};
 use crate::campaign::replay_file::ReplayPlace;
 use crate::host::provider::{ProviderError, TestKernel};
-use crate::scenario::inject::places::address_of;
-use crate::scenario::{KernelSymbols, Loaded, near};
 use unwindlab_engine::plan::TrialPlan;
 use unwindlab_engine::plan::sweep::{Beginning, Made, Pairs, Points, SweepPlan};
 use unwindlab_engine::plan::{ActionPlan, CodePlace, TaskFilter, TriggerPlan};
+use unwindlab_scenario::inject::places::address_of;
+use unwindlab_scenario::{KernelSymbols, Loaded, near};
 
 /// Longest path, in instructions; the exit work of an entry with a long stack has some ten
 /// thousand.

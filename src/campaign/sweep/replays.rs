@@ -12,8 +12,8 @@ use crate::campaign::replay_file::{
 };
 use crate::host::provider::TestKernel;
 use crate::judge::sweep::Verdicts;
-use crate::scenario::{KernelSymbols, Loaded};
 use unwindlab_engine::plan::sweep::{Boundary, Point};
+use unwindlab_scenario::{KernelSymbols, Loaded};
 
 /// The folder of replay files, with other things that outlive a run.
 const FOLDER: &str = "unwindlab-out";

@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::campaign::kernel::KernelChoice;
 use crate::campaign::replay_file::ReplayPlace;
 use crate::host::choice::KvmHost;
-use crate::scenario::place::KernelPlace;
 use unwindlab_engine::plan::{ChoicePlan, Shard};
+use unwindlab_scenario::place::KernelPlace;
 
 /// Machines that work side by side, if the request says nothing else.
 const JOBS: u32 = 2;

@@ -15,7 +15,7 @@ use crate::host::choice::KvmHost;
 use crate::host::provider::TestKernel;
 use crate::judge::outcome::OutcomeClass;
 use crate::judge::sweep::SweepSymptom;
-use crate::scenario::{ResolveError, resolve};
+use unwindlab_scenario::{ResolveError, resolve};
 
 /// The set, a line for each sweep: what is swept, a colon, the sweep.
 const SET: &str = include_str!("../../../scenarios/sweeps.txt");

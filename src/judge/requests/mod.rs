@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::sweep::SweepSymptom;
 use super::{Outcome, ScenarioResult};
-use crate::scenario::KernelSymbols;
 use unwindlab_oracle::trace::{Event, EventKind, Trace};
+use unwindlab_scenario::KernelSymbols;
 
 pub use place::{Company, Place, Seat, places};
 pub use record::PlaceRecord;

@@ -8,7 +8,7 @@ use unwindlab_oracle::invariant::Check;
 use super::{Asked, Fate, Place, PlaceVerdict, fate, messages, symptom};
 use crate::judge::sweep::SweepSymptom;
 use crate::judge::{Outcome, ScenarioResult};
-use crate::scenario::KernelSymbols;
+use unwindlab_scenario::KernelSymbols;
 
 /// The trial of a place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

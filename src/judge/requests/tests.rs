@@ -2,13 +2,13 @@ use serde_json::json;
 
 use super::*;
 use crate::judge::result::{InvariantCheck, JudgedViolation};
-use crate::scenario::check::check;
-use crate::scenario::parse::parse;
-use crate::scenario::resolve;
 use unwindlab_abi::message::{EventAnnounce, ExpectedStack, ThreadAnnounce};
 use unwindlab_oracle::invariant::Check;
 use unwindlab_oracle::invariant::Violation;
 use unwindlab_oracle::trace::model::{CONTEXT_KERNEL, CONTEXT_USER_DEFERRED};
+use unwindlab_scenario::check::check;
+use unwindlab_scenario::parse::parse;
+use unwindlab_scenario::resolve;
 
 /// Every address is in a function of its own.
 struct Symbols;

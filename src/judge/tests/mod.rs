@@ -10,9 +10,6 @@ use unwindlab_abi::message::{ExpectedStack, ThreadAnnounce, UserSymbol};
 
 use super::result::ScenarioResult;
 use super::{Case, Judge, JudgeLimit, MatchFinding};
-use crate::scenario::check::check;
-use crate::scenario::parse::parse;
-use crate::scenario::{KernelSymbols, Loaded, resolve};
 use unwindlab_engine::interrupt::Interrupt;
 use unwindlab_engine::plan::TrialPlan;
 use unwindlab_oracle::invariant::{Evidence, Invariant, Violation};
@@ -20,6 +17,9 @@ use unwindlab_oracle::trace::model::{
     CONTEXT_KERNEL, CONTEXT_USER_DEFERRED, CallchainDeferred, Event, EventKind, Sample, Trace,
 };
 use unwindlab_oracle::trace::recording::{Injection, ThreadProgress, TrialEnd};
+use unwindlab_scenario::check::check;
+use unwindlab_scenario::parse::parse;
+use unwindlab_scenario::{KernelSymbols, Loaded, resolve};
 
 /// In the kernel function `work`.
 const KERNEL_IP: u64 = 0xffff_ffff_8100_0010;

@@ -5,11 +5,11 @@ use std::time::Duration;
 use super::{HOLDS, Kernel, NOT_EXERCISED, PID, Trial, VIOLATED, push, sample};
 use crate::judge::Outcome;
 use crate::judge::snapshot::SnapshotComparison;
-use crate::scenario::KernelSymbols as _;
 use unwindlab_oracle::invariant::{Evidence, Invariant, Tally};
 use unwindlab_oracle::trace::canonical::canonical;
 use unwindlab_oracle::trace::recording::{Point, StoodStill, TrialEnd, VcpuPlace};
 use unwindlab_oracle::trace::{EventKind, SnapshotStyle, UserModeTrace};
+use unwindlab_scenario::KernelSymbols as _;
 
 /// Checks the outcome and all reasons.
 #[track_caller]

@@ -102,7 +102,7 @@ pub(super) fn hits(trace: &Trace, interrupted: impl Fn(usize) -> Option<u64>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::KernelSymbols;
+    use unwindlab_scenario::KernelSymbols;
 
     const BASE: u64 = 0xffff_ffff_8100_0000;
 

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::judge::sweep::Verdicts;
 use crate::report::coverage::{FileCoverage, by_line};
-use crate::scenario::SourceLines;
 use unwindlab_engine::text::printable;
+use unwindlab_scenario::SourceLines;
 
 /// A longer file is shown only near executed lines: perf's files have many thousand lines.
 const WHOLE: usize = 1000;
