@@ -267,7 +267,7 @@ pub enum CacheCommand {
     Verify,
     /// List the entries and the build folders with the room that each takes.
     List,
-    /// Remove saved outer machines: all, or those that the options name. They are made again.
+    /// Remove saved outer machines: all, or those that the options name; or the build folders. They are made again.
     Prune(PruneArgs),
 }
 
@@ -280,6 +280,9 @@ pub struct PruneArgs {
     /// Those used longest ago, until the others take so many MiB at most.
     #[arg(long, value_name = "MIB")]
     pub at_most: Option<u32>,
+    /// Remove the build folders instead, but those in use. The kernels built in them stay; the next build of each source begins anew.
+    #[arg(long, conflicts_with_all = ["unused_for", "at_most"])]
+    pub builds: bool,
 }
 
 /// A kernel.

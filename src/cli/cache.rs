@@ -32,6 +32,9 @@ pub fn list(context: Context<'_>, spinner: &Spinner) -> Result<(), CommandError>
 
 /// `unwindlab cache prune`.
 pub fn prune(args: PruneArgs, context: Context<'_>, spinner: &Spinner) -> Result<(), CommandError> {
+    if args.builds {
+        return prune_builds(context, spinner);
+    }
     let machines = context.provider.saved_machines()?;
     let days = |days| Duration::from_secs(u64::from(days) * DAY);
     let at_most = match (args.unused_for, args.at_most) {
@@ -48,6 +51,20 @@ pub fn prune(args: PruneArgs, context: Context<'_>, spinner: &Spinner) -> Result
         pruned.freed.div_ceil(MIB),
         pruned.left,
         pruned.taken.div_ceil(MIB),
+    ))?;
+    Ok(())
+}
+
+fn prune_builds(context: Context<'_>, spinner: &Spinner) -> Result<(), CommandError> {
+    let pruned = context.provider.prune_builds()?;
+    let in_use = match pruned.in_use.as_slice() {
+        [] => String::new(),
+        names => format!("; in use: {}", names.join(", ")),
+    };
+    spinner.print(&format!(
+        "{} build folders removed, {} MiB{in_use}\n",
+        pruned.removed,
+        pruned.freed.div_ceil(MIB)
     ))?;
     Ok(())
 }

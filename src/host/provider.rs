@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use unwindlab_abi::plan::CompiledProgram;
+use unwindlab_guest_kernel::build::Pruned;
 use unwindlab_guest_kernel::build::application::{Application, Attempt};
 use unwindlab_guest_kernel::build::generate::Generated;
 use unwindlab_guest_kernel::build::patch::Patch;
@@ -128,6 +129,14 @@ pub trait Provider: Sync {
     /// # Errors
     /// [`ProviderError`].
     fn cache_entries(&self) -> Result<Vec<(String, u64)>, ProviderError> {
+        Err(ProviderError::Unavailable("there is no cache".to_owned()))
+    }
+
+    /// Removes the build folders in the cache but those in use.
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    fn prune_builds(&self) -> Result<Pruned, ProviderError> {
         Err(ProviderError::Unavailable("there is no cache".to_owned()))
     }
 

@@ -11,6 +11,7 @@ use unwindlab_guest_kernel::build::patch::Patch;
 use unwindlab_guest_kernel::build::series::Series;
 use unwindlab_guest_kernel::build::submission::{self, Message, Submission};
 use unwindlab_guest_kernel::build::upstream;
+use unwindlab_guest_kernel::build::{self, Pruned};
 use unwindlab_guest_kernel::{
     BuildSpec, CACHE_VARIABLE, CFunction, Cache, KernelImage, KernelSpec, SavedMachines, Source,
     Verified, closure, qemu,
@@ -287,6 +288,10 @@ impl Provider for ThisMachine {
         let mut entries = cache.entries().map_err(unavailable)?;
         entries.extend(builds(cache.root()).map_err(unavailable)?);
         Ok(entries)
+    }
+
+    fn prune_builds(&self) -> Result<Pruned, ProviderError> {
+        build::prune(&cache()?).map_err(unavailable)
     }
 
     fn saved_machines(&self) -> Result<SavedMachines, ProviderError> {

@@ -53,6 +53,7 @@ pub use error::BuildError;
 use patch::Patch;
 pub use source::Source;
 use workspace::Workspace;
+pub use workspace::{Pruned, prune};
 
 /// A kernel to be built.
 #[derive(Debug, Clone, PartialEq, Eq)]

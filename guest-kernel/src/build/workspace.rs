@@ -26,7 +26,7 @@ use sha2::{Digest, Sha256};
 use super::config::{self, Fragment};
 use super::git::{Call, Failure, Git};
 use super::{BuildError, Source};
-use crate::cache::{At, Cache, CacheError, Lock, hex};
+use crate::cache::{At, Cache, CacheError, Lock, hex, taken};
 use crate::progress::Progress;
 
 /// The workspace of a source. Others that want to make trees in it wait until it is dropped, or until it is
@@ -63,6 +63,9 @@ impl Folders {
     /// The paths of all workspaces.
     pub fn all(cache: &Cache) -> Result<Vec<Self>, CacheError> {
         let builds = cache.root().join("builds");
+        if !builds.exists() {
+            return Ok(Vec::new());
+        }
         let items = fs::read_dir(&builds).at(&builds)?;
         items
             .map(|item| {
@@ -123,22 +126,59 @@ const OF: &str = "of";
 /// Removes the workspaces whose folders no longer exist.
 fn forget_the_gone(cache: &Cache) -> Result<(), BuildError> {
     for folders in Folders::all(cache)? {
-        let root = folders.root();
-        let Ok(folder) = fs::read(root.join(OF)) else {
+        let Ok(folder) = fs::read(folders.root().join(OF)) else {
             continue;
         };
-        let gone = !Path::new(OsStr::from_bytes(&folder)).exists();
-        let Some(name) = folders.name().filter(|_| gone) else {
-            continue;
-        };
-        // If another process still builds in it, the next call removes it.
-        if let Some(_trees) = cache.try_lock(&trees_key(name))?
-            && let Some(_src) = cache.try_lock(&lock_key(name))?
-        {
-            fs::remove_dir_all(root).at(root)?;
+        if !Path::new(OsStr::from_bytes(&folder)).exists() {
+            // If another process still builds in it, the next call removes it.
+            remove(cache, &folders)?;
         }
     }
     Ok(())
+}
+
+/// Removes a workspace, unless a process uses it; whether it did.
+fn remove(cache: &Cache, folders: &Folders) -> Result<bool, BuildError> {
+    let name = folders.name().unwrap_or_default();
+    let Some(_trees) = cache.try_lock(&trees_key(name))? else {
+        return Ok(false);
+    };
+    let Some(_src) = cache.try_lock(&lock_key(name))? else {
+        return Ok(false);
+    };
+    cache.remove(folders.root())?;
+    Ok(true)
+}
+
+/// What [`prune`] did.
+#[derive(Debug, Default)]
+pub struct Pruned {
+    /// How many workspaces it removed.
+    pub removed: usize,
+    /// The bytes that they took.
+    pub freed: u64,
+    /// The names of those that a process uses, which stay.
+    pub in_use: Vec<String>,
+}
+
+/// Removes all workspaces but those that a process uses. The kernels built in them stay in the cache; the next build of a
+/// source begins anew.
+///
+/// # Errors
+/// [`BuildError`].
+pub fn prune(cache: &Cache) -> Result<Pruned, BuildError> {
+    let mut pruned = Pruned::default();
+    for folders in Folders::all(cache)? {
+        let bytes = taken(folders.root())?;
+        match remove(cache, &folders)? {
+            true => {
+                pruned.removed += 1;
+                pruned.freed += bytes;
+            }
+            false => pruned.in_use.extend(folders.name().map(str::to_owned)),
+        }
+    }
+    Ok(pruned)
 }
 
 impl Workspace {
@@ -291,6 +331,31 @@ mod tests {
         fs::remove_dir(goes).unwrap();
         open(new);
         assert_eq!(roots.map(|root| root.exists()), [true, false]);
+    }
+
+    #[test]
+    fn pruning_leaves_what_is_in_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(Some(folder.path().join("cache"))).unwrap();
+        assert_eq!(prune(&cache).unwrap().removed, 0, "nothing was built");
+        let open = |name: &str| {
+            let tree = folder.path().join(name);
+            fs::create_dir_all(&tree).unwrap();
+            Workspace::open(&Source::Tree(tree), &cache, &Silent).unwrap()
+        };
+        let idle = open("idle").folders().root().to_path_buf();
+        let trees = open("trees");
+        let builds = open("builds").for_building(&cache, &Silent).unwrap();
+        let pruned = prune(&cache).unwrap();
+        assert_eq!(pruned.removed, 1);
+        assert!(pruned.freed > 0 && !idle.exists());
+        let mut used = [trees.folders(), builds.folders()].map(|it| it.name().unwrap());
+        used.sort_unstable();
+        let mut told = pruned.in_use;
+        told.sort_unstable();
+        assert_eq!(told, used);
+        drop((trees, builds));
+        assert_eq!(prune(&cache).unwrap().removed, 2);
     }
 
     /// A kernel that is known is found while another one is compiled.

@@ -135,7 +135,7 @@ impl Contents {
 }
 
 /// Bytes that the files below a folder take: holes take none. What is removed meanwhile takes none either.
-pub(super) fn taken(dir: &Path) -> Result<u64, CacheError> {
+pub(crate) fn taken(dir: &Path) -> Result<u64, CacheError> {
     let mut sum = 0;
     match each(dir, Path::new(""), &mut |_, path, _| {
         sum += fs::symlink_metadata(path).map_or(0, |it| it.blocks().saturating_mul(512));

@@ -34,6 +34,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use crate::progress::Progress;
+pub(crate) use contents::taken;
 pub use entries::Verified;
 pub(crate) use entries::{Entry, MANIFEST};
 pub(crate) use error::At;
