@@ -201,5 +201,13 @@ fn a_tree_that_does_not_build_is_unchanged() -> Fallible<()> {
         "the compiler's words: {said}"
     );
     assert_eq!(state(&tree)?, before);
+
+    let pruned = Command::new(env!("CARGO_BIN_EXE_unwindlab"))
+        .env("UNWINDLAB_CACHE", &cache)
+        .args(["cache", "prune", "--builds"])
+        .output()?;
+    let said = String::from_utf8(pruned.stdout)?;
+    assert!(said.starts_with("1 build folders removed, "), "{said}");
+    assert_eq!(fs::read_dir(cache.join("builds"))?.count(), 0, "{said}");
     Ok(())
 }
