@@ -22,11 +22,10 @@ use crate::kvm::exit_regs::{self, NextRegs};
 use crate::kvm::msr;
 use crate::kvm::sregs::settable;
 use crate::memory::Memory;
+use crate::x86::RFLAGS_RESUME;
 
 /// The other GS base.
 const MSR_KERNEL_GS_BASE: u32 = 0xc000_0102;
-/// RFLAGS.RF: an instruction clears it that was executed.
-const RFLAGS_RESUME: u64 = 1 << 16;
 
 /// The first instruction behind `sysenter`, of which there are two kinds: with and without indirect
 /// branch tracking (`entry_SYSENTER_compat`, arch/x86/entry/entry_64_compat.S).

@@ -11,6 +11,8 @@ pub(crate) const CR0_PAGING: u64 = 1 << 31;
 pub(crate) const EFER_LONG_MODE_ACTIVE: u64 = 1 << 10;
 /// RFLAGS.TF: a debug exception after each instruction.
 pub(crate) const RFLAGS_TRAP: u64 = 1 << 8;
+/// RFLAGS.RF: no instruction breakpoints for one instruction, which clears it.
+pub(crate) const RFLAGS_RESUME: u64 = 1 << 16;
 
 /// Page table entry: it leads somewhere.
 pub(crate) const ENTRY_PRESENT: u64 = 1;

@@ -15,7 +15,7 @@ use vmm_sys_util::errno;
 
 use super::{DataBreakpoint, Passed};
 use crate::inject::NmiState;
-use crate::x86::RFLAGS_TRAP;
+use crate::x86::{RFLAGS_RESUME, RFLAGS_TRAP};
 
 /// Hardware breakpoints of an x86 CPU.
 pub(crate) const MAX_BREAKPOINTS: usize = 4;
@@ -28,8 +28,6 @@ const DR6_STEP: u64 = 1 << 14;
 pub(crate) const DR7_ENABLED: u64 = 0xff;
 /// DR7: bits that read as one, and exact-match bits for old CPUs.
 const DR7_FIXED: u64 = 0x600;
-/// RFLAGS.RF: no instruction breakpoints for one instruction.
-const RFLAGS_RESUME: u64 = 1 << 16;
 
 /// A hardware breakpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use crate::inject::{self, InjectError, NmiReceipt, NmiState};
 use crate::threads::{Pause, PauseError, ResumeError, State};
 use crate::traps::BreakpointError;
 use crate::vcpu::{InspectError, OverflowError, OverflowReceipt, Run, Stop, Vcpu, Watched};
+use crate::x86::RFLAGS_RESUME;
 
 /// One vCPU of a machine. All methods but [`pause`](Self::pause) need it stopped.
 #[derive(Debug)]
@@ -124,7 +125,21 @@ impl<'m> VcpuHandle<'m> {
         regs.rip = u64::from_le_bytes(caller);
         regs.rsp = regs.rsp.wrapping_add(8);
         regs.rax = value.cast_unsigned();
-        vcpu.set_regs(&regs)
+        // As `ret` does: it would let the vCPU past a breakpoint of the CPU's own at the caller.
+        regs.rflags &= !RFLAGS_RESUME;
+        vcpu.set_regs(&regs)?;
+        self.leave_breakpoint();
+        Ok(())
+    }
+
+    /// The vCPU was moved away from where it had stopped: a breakpoint where it is now has not
+    /// stopped it yet.
+    fn leave_breakpoint(&mut self) {
+        let slot = self.machine.vcpus.get_mut(self.index);
+        if let Some(State::Stopped { vcpu, stop, .. }) = slot.map(|slot| &mut slot.state) {
+            vcpu.at_breakpoint = false;
+            *stop = Stop::Paused;
+        }
     }
 
     /// Has the `rdtsc` or `rdtscp` that the vCPU has just executed have read this; or the time stamp of
