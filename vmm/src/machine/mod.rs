@@ -40,7 +40,6 @@ const MAX_VCPUS: u8 = 8;
 pub struct Machine {
     vcpus: Vcpus,
     console: Console,
-    memory: Memory,
     ports: Arc<Ports>,
     ram: Ram,
     traps: Traps,
@@ -50,8 +49,10 @@ pub struct Machine {
     msrs: Vec<u32>,
     /// The guest's synthetic counters.
     counters: Option<pmu::CounterModel>,
-    // Last: the VM must outlive its vCPUs.
+    // The fields are dropped in this order: the VM must outlive its vCPUs, and the guest's memory the VM,
+    // which has its addresses ([`set_memory`](crate::kvm::vm::set_memory)).
     vm: VmFd,
+    memory: Memory,
 }
 
 impl Machine {
