@@ -4,7 +4,7 @@
 //! event state is read before and after, and the number of pending NMIs must have risen by
 //! exactly one.
 
-use kvm_bindings::{kvm_lapic_state, kvm_msi};
+use kvm_bindings::{KVM_VCPUEVENT_VALID_NMI_PENDING, kvm_lapic_state, kvm_msi, kvm_vcpu_events};
 use kvm_ioctls::{VcpuFd, VmFd};
 use vmm_sys_util::errno;
 
@@ -120,6 +120,13 @@ pub(crate) fn nmi(fd: &VcpuFd) -> Result<NmiReceipt, InjectError> {
         1 => Ok(NmiReceipt { before, after }),
         _ => Err(InjectError::NotConfirmed { before, after }),
     }
+}
+
+/// Has the number of pending NMIs stay what it is when these events are set, which were read before:
+/// another vCPU may have sent one since. (Whether NMIs are masked is set all the same,
+/// `kvm_vcpu_ioctl_x86_set_vcpu_events()`, arch/x86/kvm/x86.c, 7.3.)
+pub(crate) const fn keep_nmis(events: &mut kvm_vcpu_events) {
+    events.flags &= !KVM_VCPUEVENT_VALID_NMI_PENDING;
 }
 
 /// RFLAGS.IF: interrupts are enabled.

@@ -253,6 +253,7 @@ fn unmask_nmis(fd: &VcpuFd) -> Result<(), errno::Error> {
     let mut events = fd.get_vcpu_events()?;
     if events.nmi.masked != 0 {
         events.nmi.masked = 0;
+        inject::keep_nmis(&mut events);
         fd.set_vcpu_events(&events)?;
     }
     Ok(())

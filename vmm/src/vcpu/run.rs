@@ -11,6 +11,7 @@ use super::step;
 use super::{InspectError, Stop, Vcpu};
 use crate::debug::{Cause, StepMethod, heed_breakpoint, pass_breakpoint};
 use crate::devices::ports::Ports;
+use crate::inject;
 use crate::kvm::exit_regs::{self, NextRegs};
 use crate::returns::Executed;
 use crate::sysenter::SysenterEntry;
@@ -295,6 +296,7 @@ fn stop_at_trap(vcpu: &mut Vcpu, ports: &Ports) -> Result<Option<Stop>, errno::E
         let mut events = vcpu.fd.get_vcpu_events()?;
         events.flags |= KVM_VCPUEVENT_VALID_SHADOW;
         events.interrupt.shadow = shadow;
+        inject::keep_nmis(&mut events);
         vcpu.fd.set_vcpu_events(&events)?;
     }
     vcpu.at_breakpoint = true;
