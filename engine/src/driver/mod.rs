@@ -317,11 +317,19 @@ impl Driver {
         index: u8,
         what: impl FnOnce(&mut VcpuHandle<'_>) -> Result<T, DriverError>,
     ) -> Result<T, DriverError> {
-        let mut handle = self.vcpu(index)?;
-        let paused = handle.pause()?;
-        let done = what(&mut handle);
+        self.with_stopped(index, |driver| what(&mut driver.vcpu(index)?))
+    }
+
+    /// The same with all of the machine.
+    pub fn with_stopped<T>(
+        &mut self,
+        index: u8,
+        what: impl FnOnce(&mut Self) -> Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
+        let paused = self.vcpu(index)?.pause()?;
+        let done = what(self);
         if paused == Pause::Paused {
-            handle.resume(Run::AsBefore)?;
+            self.vcpu(index)?.resume(Run::AsBefore)?;
         }
         done
     }

@@ -205,11 +205,9 @@ fn inject_nmi(
     due: DueInjection,
     target: u8,
 ) -> Result<VcpuPlace, DriverError> {
-    driver.while_stopped(target, |vcpu| {
-        hold_tick(vcpu, due)?;
-        let found = place(vcpu)?;
-        vcpu.inject_nmi()?;
-        Ok(found)
+    driver.with_stopped(target, |driver| {
+        hold_tick(driver, due, target)?;
+        on_stopped(driver, target, |vcpu| Ok(vcpu.inject_nmi().map(drop)?))
     })
 }
 
@@ -221,20 +219,19 @@ fn inject_irq(
     target: u8,
     vector: u8,
 ) -> Result<VcpuPlace, DriverError> {
-    driver.while_stopped(target, |vcpu| {
-        hold_tick(vcpu, due)?;
-        let found = place(vcpu)?;
-        vcpu.inject_irq(vector)?;
-        Ok(found)
+    driver.with_stopped(target, |driver| {
+        hold_tick(driver, due, target)?;
+        on_stopped(driver, target, |vcpu| Ok(vcpu.inject_irq(vector)?))
     })
 }
 
-/// Where a thread met its trigger in user mode, the next tick is late, one that waits already too.
-fn hold_tick(vcpu: &VcpuHandle<'_>, due: DueInjection) -> Result<(), DriverError> {
-    if due.by.thread.is_some() && place(vcpu)?.cpl == 3 {
-        vcpu.take_back_timer(TICK_LATE)?;
+/// Where a thread met its trigger in user mode, the next tick is late, one that waits already too. What another vCPU
+/// sends meanwhile would be lost, so all stand still for that.
+fn hold_tick(driver: &mut Driver, due: DueInjection, target: u8) -> Result<(), DriverError> {
+    if due.by.thread.is_none() || driver.place(target)?.cpl != 3 {
+        return Ok(());
     }
-    Ok(())
+    driver.while_all_stopped(|driver| Ok(driver.vcpu(target)?.take_back_timer(TICK_LATE)?))
 }
 
 /// Does something to a vCPU while it stands still. Returns where it stood.

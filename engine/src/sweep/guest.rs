@@ -107,9 +107,9 @@ pub(super) fn without_ticks(driver: &mut Driver) -> Result<(), SweepError> {
     Ok(())
 }
 
-/// The same of a vCPU that stands still.
+/// The same of a vCPU that stands still. Others that run are stopped meanwhile: what they send it would be lost.
 pub(super) fn without_tick(driver: &mut Driver, vcpu: u8) -> Result<(), SweepError> {
-    Ok(driver.vcpu(vcpu)?.take_back_timer(TICKS_LATE)?)
+    driver.while_all_stopped(|driver| Ok(driver.vcpu(vcpu)?.take_back_timer(TICKS_LATE)?))
 }
 
 /// The stack of an NMI whose handler is about to begin with this stack pointer.

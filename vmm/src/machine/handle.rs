@@ -80,11 +80,13 @@ impl<'m> VcpuHandle<'m> {
     }
 
     /// As [`VcpuHandle::postpone_timer`]; but an interrupt of the timer that is pending does not stay so: it
-    /// comes as late. What the guest would do with it, it does then.
+    /// comes as late. What the guest would do with it, it does then. All vCPUs must be stopped.
     pub fn take_back_timer(&self, by: Duration) -> Result<(), InspectError> {
-        let stopped = self.machine.vcpus.stopped(self.index);
-        let stopped = stopped.ok_or(InspectError::NotStopped { vcpu: self.index })?;
-        stopped.take_back_timer(by)
+        let vcpu = self.inspect()?;
+        match self.is_alone() {
+            true => vcpu.take_back_timer(by),
+            false => Err(InspectError::OthersRun { vcpu: self.index }),
+        }
     }
 
     /// Injects one NMI. The guest takes it at the next instruction boundary after the vCPU is
@@ -108,8 +110,7 @@ impl<'m> VcpuHandle<'m> {
     /// [`OverflowError`]; nothing has changed then, unless KVM fails to mask the local APIC's entry.
     pub fn pmu_overflow(&mut self, counter: Option<u8>) -> Result<OverflowReceipt, OverflowError> {
         let not_stopped = OverflowError::NotStopped { vcpu: self.index };
-        let stopped = self.machine.vcpus.all_stopped().count();
-        let alone = stopped == self.machine.vcpus.count();
+        let alone = self.is_alone();
         let vcpu = self.machine.vcpus.stopped_mut(self.index);
         vcpu.ok_or(not_stopped)?.overflow(counter, alone)
     }
@@ -226,6 +227,12 @@ impl<'m> VcpuHandle<'m> {
     pub fn write_virt(&self, address: u64, bytes: &[u8]) -> Result<(), InspectError> {
         let vcpu = self.inspect()?;
         vcpu.write_virt_with(&vcpu.sregs()?, address, bytes)
+    }
+
+    /// Whether all vCPUs are stopped, so that none sends this one anything.
+    fn is_alone(&self) -> bool {
+        let vcpus = &self.machine.vcpus;
+        vcpus.all_stopped().count() == vcpus.count()
     }
 
     fn for_injection(&self) -> Result<&Vcpu, InjectError> {

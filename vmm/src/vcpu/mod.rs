@@ -44,6 +44,12 @@ pub enum InspectError {
     /// Only the state of a stopped vCPU is accessible.
     #[error("vCPU {vcpu} is not stopped: pause it first")]
     NotStopped { vcpu: u8 },
+    /// The local APIC can only be changed as a whole, and other vCPUs may send it interrupts, which
+    /// would be lost.
+    #[error(
+        "the local APIC of vCPU {vcpu} is to be changed while other vCPUs run: pause them first"
+    )]
+    OthersRun { vcpu: u8 },
     /// KVM refused.
     #[error("failed to {what} of vCPU {vcpu}: {source}")]
     Kvm {
