@@ -251,8 +251,10 @@ impl Arrival {
             self.point.others += 1;
             return None;
         }
-        let begun = self.begun();
+        let (begun, open) = (self.begun(), self.open());
         let (plan, armed) = (&self.plan, self.armed.get_mut(&thread)?);
+        // One that was broken off has begun, though it begins again.
+        let may_begin = open || armed.begun();
         let by = ThreadIteration {
             thread,
             iteration: armed.iteration,
@@ -269,8 +271,9 @@ impl Arrival {
         let again = armed.injected + 1 < plan.times;
         let pass = armed.pass.unwrap_or(if plan.sweep { begun } else { 0 });
         let steps = pass > 0 || (again && !at.leads_on);
-        if led && (steps || again) {
-            // Another one leads this vCPU on: this arrival is not taken, the next one may be.
+        if !may_begin || led && (steps || again) {
+            // Other threads' arrivals are all that are to be, or another one leads this vCPU on: this arrival is
+            // not taken, the next one may be.
             armed.hits = armed.hits.saturating_sub(1);
             self.point.others += 1;
             return None;

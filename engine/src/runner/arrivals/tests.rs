@@ -380,6 +380,43 @@ fn threads_share_the_repeats() {
 }
 
 #[test]
+fn threads_share_the_repeats_of_bursts() {
+    let mut arrivals = one(1, 1, 1, 2);
+    arrivals.arm(0, TASK);
+    arrivals.arm(1, OTHER);
+    let due = |thread, again| Due::Inject {
+        spec: 0,
+        by: by(thread, 1),
+        again,
+    };
+    assert_eq!(arrivals.at(0x10, TASK, true), [due(0, true)]);
+    arrivals.go_on_at(0, by(0, 1), vec![0x14]);
+    assert_eq!(arrivals.at(0x10, OTHER, true), [], "that one is under way");
+    // It is over before its second NMI: the other one may begin.
+    arrivals.disarm(0);
+    assert_eq!(arrivals.at(0x10, OTHER, true), [due(1, true)]);
+    arrivals.go_on_at(0, by(1, 1), vec![0x14]);
+    assert_eq!(arrivals.at(0x14, OTHER, true), [due(1, false)]);
+    assert!(arrivals.complete() && arrivals.addresses().is_empty());
+    assert_eq!(arrivals.points()[0].others, 1);
+}
+
+#[test]
+fn threads_share_the_repeats_of_a_sweep() {
+    const THIRD: u64 = 0xffff_8880_0000_3000;
+    let mut arrivals = sweep(2);
+    for (thread, task) in [(0, TASK), (1, OTHER), (2, THIRD)] {
+        arrivals.arm(thread, task);
+    }
+    assert_eq!(arrivals.at(0x10, TASK, true).len(), 1, "the first boundary");
+    assert_eq!(arrivals.at(0x10, OTHER, true).len(), 1, "led to the second");
+    assert_eq!(arrivals.at(0x10, THIRD, true), []);
+    arrivals.go_on_at(0, by(1, 1), vec![0x14]);
+    assert_eq!(arrivals.at(0x14, OTHER, true).len(), 1);
+    assert!(arrivals.complete() && arrivals.addresses().is_empty());
+}
+
+#[test]
 fn only_who_and_where_it_says() {
     let at = |vcpu, in_nmi| Standing {
         pc: 0x10,
