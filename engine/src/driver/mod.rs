@@ -383,15 +383,26 @@ impl Driver {
 
     /// Puts the machine back to a checkpoint, with so much of its console and nothing to stop at.
     pub fn begin_at(&mut self, checkpoint: &Checkpoint, console: u64) -> Result<(), DriverError> {
-        self.machine.end_returns()?;
-        self.machine.mend_sysenter(None)?;
+        if let Err(error) = self.take_all_out() {
+            // The guest has written over it. A restore puts it there again, and it can be taken out then.
+            tracing::debug!(%error, "put back twice");
+            self.machine.restore(checkpoint)?;
+            self.take_all_out()?;
+        }
+        // What was taken out has left the bytes that the guest had there, which need not be the checkpoint's.
         self.machine.restore(checkpoint)?;
         self.machine.console().cut(console);
         self.stop_at(&[])?;
-        self.machine.set_breakpoints(&[], &[])?;
         self.breakpoints.clear();
         self.data.clear();
         Ok(())
+    }
+
+    /// Takes out of the guest's code all that was put into it.
+    fn take_all_out(&mut self) -> Result<(), DriverError> {
+        self.machine.end_returns()?;
+        self.machine.mend_sysenter(None)?;
+        Ok(self.machine.set_breakpoints(&[], &[])?)
     }
 
     /// Reads what is new in every ring.
