@@ -51,7 +51,10 @@ pub fn hold(memory: &Memory, plan: &GuestPlan, vcpus: u8, said: &[Said<'_>]) -> 
             Said::Scribble(at, bytes) => {
                 let _ = memory.write(u64::from(*at), bytes);
                 session.drain(memory);
-                let _ = session.seen(memory, &mut cursor);
+                if let Err(error) = session.seen(memory, &mut cursor) {
+                    end = Some(error.into());
+                    break;
+                }
                 continue;
             }
             Said::Message(body) => post(memory, body),

@@ -61,7 +61,13 @@ impl DriverError {
     pub fn is_the_guests(&self) -> bool {
         matches!(
             self,
-            Self::Session(_) | Self::Memory(_) | Self::Inspect(InspectError::Unmapped { .. })
+            Self::Session(_)
+                | Self::Memory(_)
+                | Self::Inspect(InspectError::Unmapped { .. })
+                // Its local APIC was on when it announced its CPUs, and no kernel turns one off that it uses.
+                | Self::Inject(InjectError::NotRequested { .. })
+                // A counter may interrupt it, but not as any driver has it.
+                | Self::Overflow(OverflowError::NotDelivered { .. })
         )
     }
 }
@@ -107,7 +113,36 @@ pub(crate) enum SessionError {
     /// A message or a mark of another size than the ports have.
     #[error("{0} bytes written to port {1:#x}, which takes 4")]
     Size(u8, u16),
+    /// A record of a CPU that is none.
+    #[error("the lab client's log has a record of CPU {0}, which the machine has not")]
+    Cpu(u8),
     /// A mark of no thread.
     #[error("a mark of thread {0}, which the plan has not, or not yet")]
     Mark(u32),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_the_guest_can_have_done_is_its_own() {
+        let guests: [DriverError; 3] = [
+            SessionError::Cpu(200).into(),
+            InjectError::NotRequested { vector: 0xfd }.into(),
+            OverflowError::NotDelivered { vcpu: 0, lvtpc: 0 }.into(),
+        ];
+        for error in guests {
+            assert!(error.is_the_guests(), "{error}");
+        }
+        // Debuggers and perf set breakpoints in a right guest, too.
+        let others: [DriverError; 3] = [
+            DriverError::Missing(200),
+            BreakpointError::GuestsOwn { vcpu: 0 }.into(),
+            OverflowError::NoPmu.into(),
+        ];
+        for error in others {
+            assert!(!error.is_the_guests(), "{error}");
+        }
+    }
 }

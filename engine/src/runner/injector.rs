@@ -158,7 +158,7 @@ impl<'p> Injector<'p> {
             return Ok(());
         }
         let cursor = &mut self.triggers.sightings.cursor;
-        for (event, cpu) in driver.session.seen(driver.machine.memory(), cursor) {
+        for (event, cpu) in driver.session.seen(driver.machine.memory(), cursor)? {
             self.see(driver, event, cpu, ThreadIteration::default())?;
         }
         Ok(())

@@ -15,6 +15,7 @@ use unwindlab_vmm::Memory;
 
 use super::AgentSession;
 use super::budget::Held;
+use crate::driver::error::SessionError;
 use crate::driver::guest_memory::Ram;
 use crate::plan::EventPlan;
 
@@ -56,8 +57,12 @@ impl AgentSession {
     }
 
     /// What is new behind the cursor in the rings as far as they were drained, and in the lab
-    /// client's log; each with its CPU.
-    pub fn seen(&self, memory: &Memory, cursor: &mut OutputCursor) -> Vec<(EventPlan, u8)> {
+    /// client's log; each with its CPU, which the machine has.
+    pub fn seen(
+        &self,
+        memory: &Memory,
+        cursor: &mut OutputCursor,
+    ) -> Result<Vec<(EventPlan, u8)>, SessionError> {
         cursor.rings.resize(self.rings.len(), 0);
         let mut seen = Vec::new();
         let cpus = self.recording.rings.iter().map(|ring| ring.cpu);
@@ -73,9 +78,12 @@ impl AgentSession {
         }
         while let Some((kind, cpu)) = reader::slot(&Ram(memory), &self.lab_pages, cursor.lab) {
             cursor.lab += 1;
+            if u32::from(cpu) >= self.recording.vcpus {
+                return Err(SessionError::Cpu(cpu));
+            }
             seen.push((EventPlan::Lab(kind), cpu));
         }
-        seen
+        Ok(seen)
     }
 
     /// Reads the lab client's log into the recording. The end of the trial is early enough: the
