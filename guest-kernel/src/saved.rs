@@ -5,6 +5,7 @@
 //! that were used longest ago. None is written where the file system is short of room.
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -131,13 +132,18 @@ impl SavedMachines {
         }))
     }
 
-    /// Whether a state is what was written. If not, it is set aside, with a warning that says what is wrong.
+    /// Whether a state is what was written, and the one that is kept now. A damaged one is set aside, with a warning that says what is wrong.
     ///
     /// # Errors
     /// [`CacheError`].
     pub fn is_whole(&self, machine: &SavedMachine) -> Result<bool, CacheError> {
-        let found = self.cache.find::<AboutMachine>(KIND, &machine.id)?;
-        Ok(found.is_some())
+        let Some(found) = self.cache.find::<AboutMachine>(KIND, &machine.id)? else {
+            return Ok(false);
+        };
+        // Another process may have kept one in its place, and that was compared.
+        let path = found.dir.join(FILE);
+        let (kept, ours) = (fs::metadata(&path), machine.file.metadata().at(&path)?);
+        Ok(kept.is_ok_and(|it| (it.dev(), it.ino()) == (ours.dev(), ours.ino())))
     }
 
     /// Whether a state of this name was asked for before; it is from now on. What is used once is not worth its room.

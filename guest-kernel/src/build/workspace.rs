@@ -36,6 +36,7 @@ pub(super) struct Workspace {
     folders: Folders,
     git: Git,
     lock: Lock,
+    used: Lock,
 }
 
 /// The same for what reads and writes `src`. Others that want to build in it wait until it is dropped; they may make trees
@@ -45,6 +46,7 @@ pub(super) struct Building {
     folders: Folders,
     git: Git,
     _lock: Lock,
+    _used: Lock,
 }
 
 /// The paths in a workspace.
@@ -120,6 +122,12 @@ fn trees_key(name: &str) -> String {
     format!("trees-{name}")
 }
 
+/// The lock that all who use it share, those who wait for one of the two above too: what is removed meanwhile would be missing
+/// when their turn comes.
+fn use_key(name: &str) -> String {
+    format!("use-{name}")
+}
+
 /// The file with the path of the user's folder.
 const OF: &str = "of";
 
@@ -140,9 +148,10 @@ fn forget_the_gone(cache: &Cache) -> Result<(), BuildError> {
 /// Removes a workspace, unless a process uses it; whether it did.
 fn remove(cache: &Cache, folders: &Folders) -> Result<bool, BuildError> {
     let name = folders.name().unwrap_or_default();
-    let Some(_trees) = cache.try_lock(&trees_key(name))? else {
+    let Some(_used) = cache.try_lock(&use_key(name))? else {
         return Ok(false);
     };
+    // Another workspace may just be copying its objects.
     let Some(_src) = cache.try_lock(&lock_key(name))? else {
         return Ok(false);
     };
@@ -189,6 +198,7 @@ impl Workspace {
         progress: &dyn Progress,
     ) -> Result<Self, BuildError> {
         let name = source.workspace()?;
+        let used = cache.share(&use_key(&name))?;
         let lock = cache.lock(&trees_key(&name), progress)?;
         let folders = Folders::of(cache, &name);
         let root = folders.root();
@@ -199,7 +209,12 @@ impl Workspace {
         }
         forget_the_gone(cache)?;
         let git = Git::open(root.join("git"))?.with_objects_of(source.objects()?);
-        Ok(Self { folders, git, lock })
+        Ok(Self {
+            folders,
+            git,
+            lock,
+            used,
+        })
     }
 
     /// The workspace for what reads and writes `src`, once no other process builds in it.
@@ -208,7 +223,12 @@ impl Workspace {
         cache: &Cache,
         progress: &dyn Progress,
     ) -> Result<Building, BuildError> {
-        let Self { folders, git, lock } = self;
+        let Self {
+            folders,
+            git,
+            lock,
+            used,
+        } = self;
         // Before the wait, which is long: what asks for trees meanwhile may find its kernel.
         drop(lock);
         let name = folders.name().unwrap_or_default();
@@ -217,6 +237,7 @@ impl Workspace {
             folders,
             git,
             _lock,
+            _used: used,
         })
     }
 
@@ -346,16 +367,19 @@ mod tests {
         let idle = open("idle").folders().root().to_path_buf();
         let trees = open("trees");
         let builds = open("builds").for_building(&cache, &Silent).unwrap();
+        // As who waits for a build of it has.
+        let waits = open("waits");
+        let Workspace { lock, used, .. } = waits;
+        drop(lock);
         let pruned = prune(&cache).unwrap();
         assert_eq!(pruned.removed, 1);
         assert!(pruned.freed > 0 && !idle.exists());
-        let mut used = [trees.folders(), builds.folders()].map(|it| it.name().unwrap());
-        used.sort_unstable();
-        let mut told = pruned.in_use;
-        told.sort_unstable();
-        assert_eq!(told, used);
-        drop((trees, builds));
-        assert_eq!(prune(&cache).unwrap().removed, 2);
+        assert_eq!(pruned.in_use.len(), 3);
+        for folders in [trees.folders(), builds.folders()] {
+            assert!(folders.root().join("git").exists());
+        }
+        drop((trees, builds, used));
+        assert_eq!(prune(&cache).unwrap().removed, 3);
     }
 
     /// A kernel that is known is found while another one is compiled.

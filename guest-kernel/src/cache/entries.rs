@@ -153,9 +153,17 @@ impl Cache {
         Ok(names)
     }
 
-    /// Moves a damaged entry out of the way, unless another process has made it again meanwhile.
-    fn set_aside(&self, dir: &Path, contents: &Contents) -> Result<Option<PathBuf>, CacheError> {
+    /// Moves a damaged entry out of the way, unless another process has made it again meanwhile: perhaps with other contents, as a
+    /// saved machine, of which its own manifest tells.
+    pub(super) fn set_aside(
+        &self,
+        dir: &Path,
+        contents: &Contents,
+    ) -> Result<Option<PathBuf>, CacheError> {
         let aside = self.move_away(dir)?;
+        let text = fs::read(aside.join(MANIFEST)).unwrap_or_default();
+        let manifest = serde_json::from_slice::<Manifest<serde_json::Value>>(&text);
+        let contents = manifest.as_ref().map_or(contents, |it| &it.contents);
         if contents.damage(&aside, &mut Digests::none())?.is_none()
             && fs::rename(&aside, dir).is_ok()
         {

@@ -170,6 +170,13 @@ impl Cache {
         }
     }
 
+    /// Takes the lock `key` together with all others that share it. Who takes it for itself alone holds it for a moment only.
+    pub(crate) fn share(&self, key: &str) -> Result<Lock, CacheError> {
+        let (file, path) = self.lock_file(key)?;
+        file.lock_shared().at(&path)?;
+        Ok(Lock(file))
+    }
+
     /// Takes the lock `key`, unless another process holds it.
     pub(crate) fn try_lock(&self, key: &str) -> Result<Option<Lock>, CacheError> {
         let (file, path) = self.lock_file(key)?;

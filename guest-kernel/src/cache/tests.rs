@@ -124,6 +124,20 @@ fn a_damaged_entry_is_no_entry_and_can_be_made_again() {
     );
 }
 
+/// As a saved machine, which is kept in place of an earlier one of its name.
+#[test]
+fn what_was_replaced_since_its_manifest_was_read_is_no_damage() {
+    let (_folder, cache) = cache();
+    publish(&cache, "1", "earlier");
+    let read = cache.read::<String>("kind", "1").unwrap();
+    let (earlier, contents) = read.unwrap();
+    cache.remove(&earlier.dir).unwrap();
+    publish(&cache, "1", "later");
+    assert_eq!(cache.set_aside(&earlier.dir, &contents).unwrap(), None);
+    assert!(cache.find::<String>("kind", "1").unwrap().is_some());
+    assert_eq!(count(&cache.root().join("damaged")), 0);
+}
+
 #[test]
 fn a_link_that_says_something_else_is_damage() {
     let (_folder, cache) = cache();
