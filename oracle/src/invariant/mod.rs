@@ -199,6 +199,10 @@ impl Invariant {
             return;
         };
         let beside = OnceCell::new();
+        let clients = { evidence.trace().tracefs.as_ref() }.map_or(0, |it| it.clients.len());
+        for _ in evidence.views().len()..clients {
+            tally.undecided("too many records and clients of tracefs to judge each client");
+        }
         for view in evidence.views() {
             let mut own = Tally::new(self.id, self.lacking);
             if let Some(why) = self.cannot_judge(view) {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::invariant::Tally;
 use crate::invariant::evidence::lab::{Lab, Stay, task};
 use crate::invariant::evidence::views::given;
+use crate::invariant::limit::step;
 use crate::trace::LabEvent;
 use crate::trace::lab::LabKind;
 
@@ -118,11 +119,13 @@ fn led_to<'t>(lab: &Lab<'t>, event: &LabEvent) -> Option<&'t LabEvent> {
     if !matches!(event.kind, LabKind::Callback { .. }) {
         return None;
     }
-    let before = lab.log.events.iter().take_while(|it| it.slot < event.slot);
-    before
-        .filter(|it| it.task == event.task && it.client == event.client)
-        .filter(|it| matches!(it.kind, LabKind::Request { .. }))
-        .last()
+    let of_it = |it: &&LabEvent| {
+        step();
+        let asks = matches!(it.kind, LabKind::Request { .. });
+        asks && it.slot < event.slot && it.task == event.task && it.client == event.client
+    };
+    let at = lab.log.events.partition_point(|it| it.slot < event.slot);
+    { lab.log.events.get(..at).unwrap_or_default().iter() }.rfind(of_it)
 }
 
 /// A request that was the first to get its cookie.

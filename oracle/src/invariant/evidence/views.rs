@@ -15,6 +15,7 @@ use unwindlab_abi::message::EventAnnounce;
 use unwindlab_abi::plan::{EventSource, EventSpec};
 
 use super::returns::Returns;
+use crate::invariant::limit::step;
 use crate::trace::model::{CONTEXT_USER_DEFERRED, CallchainDeferred, Sample};
 use crate::trace::tracefs::{TracefsClient, TracefsEvent, TracefsKind};
 use crate::trace::{Event, EventKind, Trace};
@@ -42,11 +43,15 @@ pub(crate) struct View {
     pub full_from: Option<u64>,
 }
 
-/// A view for each client of tracefs.
+/// Records of all views together, each of which has those of perf anew: 1 GB or so.
+const MOST_RECORDS: usize = 5_000_000;
+
+/// A view for each client of tracefs, as far as [`MOST_RECORDS`] go.
 pub(crate) fn of_each(trace: &Trace) -> Vec<View> {
     let Some(tracefs) = &trace.tracefs else {
         return Vec::new();
     };
+    let most = MOST_RECORDS / trace.events.len().max(1);
     let places = Places::new(trace);
     let view = |(number, client): (usize, &TracefsClient)| {
         let (seen, cancelled) = seen_by(trace, &places, Some(number));
@@ -60,7 +65,10 @@ pub(crate) fn of_each(trace: &Trace) -> Vec<View> {
             full_from: client.full_from,
         }
     };
-    tracefs.clients.iter().enumerate().map(view).collect()
+    { tracefs.clients.iter().enumerate() }
+        .take(most)
+        .map(view)
+        .collect()
 }
 
 /// One view of all clients: perf keeps its cookies. Empty without tracefs.
@@ -118,6 +126,7 @@ fn seen_by(trace: &Trace, places: &Places<'_>, only: Option<usize>) -> (Trace, B
     let mut cancelled = BTreeMap::new();
     let tracefs = trace.tracefs.iter().flat_map(|it| &it.events);
     for event in tracefs.filter(|it| only.is_none_or(|only| it.client == only)) {
+        step();
         let ring = ring(trace, event.client, event.cpu);
         let number = places.registrations.of(event);
         let spec = *specs.entry((event.client, number)).or_insert_with(|| {

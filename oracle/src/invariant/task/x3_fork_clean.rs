@@ -122,10 +122,12 @@ fn copied_with_request(evidence: &Evidence<'_>, fork: &Event) -> bool {
         .map(|x| x.answers.as_slice());
     let mut answers = answers.unwrap_or_default().iter();
     // No other child in between: the request is of the call that made this one.
-    let between = facts.records.get(&parent).into_iter().flatten();
-    let mut between = between.filter(|e| matches!(e.kind, EventKind::Fork { .. }));
+    let of_parent = facts.records.get(&parent).map_or(&[][..], Vec::as_slice);
+    let from = of_parent.partition_point(|e| e.index <= last.event.index);
+    let to = of_parent.partition_point(|e| e.index < fork.index);
+    let between = of_parent.get(from..to).unwrap_or_default();
     answers.next().is_some_and(|a| before(fork, a.event))
-        && !between.any(|e| e.index > last.event.index && e.index < fork.index)
+        && !{ between.iter() }.any(|e| matches!(e.kind, EventKind::Fork { .. }))
         && before_the_copy(evidence, last)
 }
 

@@ -38,6 +38,7 @@ const SHAPES: &[(&str, Shape)] = &[
     ("an interrupt, asked and answered", |n| {
         asked_and_answered(n, Via::Tick)
     }),
+    ("all ask, then all are answered", asked_then_answered),
     ("no answers", no_answers),
     ("answers only", answers_only),
     ("a loss before each", losses),
@@ -144,6 +145,17 @@ fn answered_before(n: usize) -> Trace {
     }
     for _ in 0..n {
         kit.nmi(0, 1001, cookie(0));
+    }
+    kit.trace()
+}
+
+fn asked_then_answered(n: usize) -> Trace {
+    let mut kit = Kit::new(1);
+    for at in 0..n {
+        kit.nmi(0, tid(0), cookie(at));
+    }
+    for at in 0..n {
+        kit.deferred(0, tid(0), cookie(at), &STACK);
     }
     kit.trace()
 }

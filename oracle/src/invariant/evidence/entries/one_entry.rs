@@ -2,6 +2,7 @@
 
 use crate::invariant::evidence::facts::{Facts, Request};
 use crate::invariant::evidence::order::{NESTING, before};
+use crate::invariant::evidence::pairs::Pairs;
 
 /// Records that are known to be of one entry.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ impl<'t> Facts<'t> {
 
     fn by_answer(&self) -> Vec<OneEntry<'t>> {
         let mut groups = Vec::new();
+        // Where nothing tells entries apart, each cookie would have all requests of its task.
+        let mut pairs = Pairs::of(self.trace);
         for (cookie, exchange) in self.cookies() {
             let (Some(first), Some(answer)) = (exchange.birth(), exchange.answers.first()) else {
                 continue;
@@ -39,7 +42,7 @@ impl<'t> Facts<'t> {
                 .get(from..)
                 .unwrap_or_default()
                 .iter()
-                .take_while(|r| before(r.event, answer.event))
+                .take_while(|r| pairs.take() && before(r.event, answer.event))
                 .copied()
                 .collect();
             if requests.len() > 1 {
