@@ -19,9 +19,9 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     for (cookie, exchange) in facts.cookies() {
         let mut known = exchange.requests.iter().filter(|r| r.task.is_some());
         let Some(first) = known.next() else { continue };
-        cookies += 1;
-        owners.insert(first.task);
         let Some(other) = known.find(|r| r.task != first.task) else {
+            cookies += 1;
+            owners.insert(first.task);
             continue;
         };
         if facts.exec_between(first.event, other.event) {
@@ -87,10 +87,15 @@ mod tests {
         kit.nmi(0, 1001, C);
         kit.exec(0, 1000);
         kit.nmi(0, 1000, C);
-        let (_, notes) = {
+        let (evidence, notes) = {
             kit.nmi(0, 2000, C + (2 << 32));
+            kit.nmi(0, 2001, C + (4 << 32));
             holds("C3", &kit)
         };
-        assert_eq!(notes.len(), 1);
+        assert_eq!(
+            (evidence, notes.len()),
+            (2, 1),
+            "the one that went through an exec is none"
+        );
     }
 }

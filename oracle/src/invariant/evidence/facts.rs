@@ -49,12 +49,16 @@ impl<'t> Exchange<'t> {
     }
 
     /// The first request, if it is certain which one that is: every other one is later for sure, or
-    /// in the same ring.
+    /// in the same ring, and no answer is earlier.
     pub fn birth(&self) -> Option<Request<'t>> {
         if self.birth_is_hidden {
             return None;
         }
         let first = *self.requests.first()?;
+        // What was answered was asked for before: where, no record says.
+        if self.answers.iter().any(|it| before(it.event, first.event)) {
+            return None;
+        }
         let certain = self
             .requests
             .iter()
@@ -313,11 +317,20 @@ impl<'t> Facts<'t> {
     }
 
     /// Whether the tid of a task may have changed between two records: both are of one process, and
-    /// it called exec in between, which gives the caller the leader's tid. Needs comm records;
-    /// without them no exec is assumed.
+    /// it called exec in between, which gives the caller the leader's tid. That shows in a comm record, and where the caller was
+    /// not the leader in the exit record of that; without them no exec is assumed.
     pub fn exec_between(&self, first: &Event, second: &Event) -> bool {
         let pid = first.pid;
         let leader = second.tid.is_some() && second.tid == pid && second.pid == pid;
+        // `de_thread` waits for it to exit (fs/exec.c, 7.3). Then the leader is who calls exec.
+        let exits = pid
+            .map(|pid| self.tasks.exits_of(pid))
+            .into_iter()
+            .flatten();
+        let mut exits = exits.filter_map(|at| self.trace.events.get(at));
+        if leader && first.tid != pid && exits.any(|e| before(first, e) && before(e, second)) {
+            return true;
+        }
         let Some(execs) = pid.and_then(|pid| self.execs.get(&pid)).filter(|_| leader) else {
             return false;
         };

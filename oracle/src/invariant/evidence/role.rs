@@ -51,13 +51,12 @@ pub(crate) fn role(trace: &Trace, event: &Event) -> Role {
 
 /// What an event opened with `spec` is for.
 pub(crate) fn spec_role(spec: &EventSpec) -> Role {
-    // With a filter it does not fire each time.
-    if spec.filter.is_some() {
-        return Role::Other;
-    }
+    // With a filter or a period it does not leave a sample each time.
+    let each = |spec: &EventSpec| spec.filter.is_none() && spec.sample_period == 1;
     let (system, name) = match &spec.source {
+        EventSource::Hardware(_) if spec.filter.is_none() => return Role::Overflow,
+        _ if !each(spec) => return Role::Other,
         EventSource::Tracepoint { system, name } => (system, name),
-        EventSource::Hardware(_) => return Role::Overflow,
         _ => return Role::Other,
     };
     match (system.as_str(), name.as_str()) {
@@ -126,5 +125,24 @@ pub(crate) fn kernel_limit(trace: &Trace, spec: &EventSpec) -> usize {
         // A number that cannot be read: any chain may have been cut.
         (0, Some((_, value))) => value.parse().unwrap_or(0),
         (n, _) => usize::from(n),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariant::testkit::{spec, tracepoint};
+
+    /// With a period, the sample of one `sys_enter` and that of a later `sys_exit` may be neighbours.
+    #[test]
+    fn a_marker_leaves_a_sample_each_time() {
+        let mut marker = spec("enter", tracepoint("raw_syscalls", "sys_enter"));
+        marker.sample_period = 1;
+        assert_eq!(spec_role(&marker), Role::SyscallEnter);
+        marker.sample_period = 2;
+        assert_eq!(spec_role(&marker), Role::Other);
+        marker.sample_period = 1;
+        marker.filter = Some("id == 1".to_owned());
+        assert_eq!(spec_role(&marker), Role::Other);
     }
 }

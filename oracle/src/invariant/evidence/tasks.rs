@@ -155,6 +155,16 @@ impl Tasks {
         self.exits(task).first().copied()
     }
 
+    /// Indexes of the exit records of all lives of a tid.
+    pub fn exits_of(&self, tid: u32) -> impl Iterator<Item = usize> {
+        let lives = Task { tid, life: 0 }..=Task {
+            tid,
+            life: u32::MAX,
+        };
+        let lives = self.exits.range(lives);
+        lives.flat_map(|(_, exits)| exits.iter().copied())
+    }
+
     /// Indexes of all copies of the task's exit record. perf writes them one after the other
     /// (`perf_event_task`, kernel/events/core.c), so each of them tells what comes behind the exit.
     pub fn exits(&self, task: Task) -> &[usize] {

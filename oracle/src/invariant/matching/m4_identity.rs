@@ -95,6 +95,22 @@ mod tests {
         violations("M4", &kit);
     }
 
+    /// Where no event records comm: the leader exits first.
+    #[test]
+    fn an_exec_shows_in_the_exit_of_the_leader_too() {
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C);
+        kit.exit(0, 1000);
+        kit.deferred(0, 1000, C, &[0x40]);
+        assert!(not_exercised("M4", &kit).contains("exec"));
+
+        let mut kit = Kit::new(1);
+        kit.exit(0, 1000);
+        kit.nmi(0, 1001, C);
+        kit.deferred(0, 1000, C, &[0x40]);
+        violations("M4", &kit);
+    }
+
     #[test]
     fn without_pairs_it_is_not_exercised() {
         let mut kit = Kit::new(1);

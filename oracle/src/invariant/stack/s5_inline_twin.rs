@@ -5,7 +5,7 @@ use unwindlab_abi::plan::{EventSource, EventSpec};
 use crate::invariant::Tally;
 use crate::invariant::evidence::{
     Answer, Evidence, Facts, Role, announced_spec, at_leaf, described_by_sections, difference,
-    kernel_limit, loses, spec, spec_role,
+    flaw_of, kernel_limit, loses, spec, spec_role,
 };
 use crate::invariant::user::registers::{registers, walk, walk_from_entry};
 use crate::trace::{Event, EventKind, Trace};
@@ -59,7 +59,9 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
         let leaf = is_at_leaf(facts, answer);
         let wrong = match (later.starts_with(now), now.starts_with(later)) {
             (true, _) => false,
-            (_, true) => leaf || ends_early(evidence, deferred, now, later),
+            (_, true) => {
+                leaf && !is_whole(facts, answer) || ends_early(evidence, deferred, now, later)
+            }
             _ => {
                 leaf || facts.user_ip(deferred).is_some()
                     || is_of_uprobe(evidence.trace(), deferred)
@@ -93,6 +95,16 @@ fn may_be_replaced(evidence: &Evidence<'_>, sample: &Event, same_frame0: bool) -
         evidence.facts().user_ip(sample).is_some() || is_of_uprobe(evidence.trace(), sample);
     let kept = hit_user_mode || same_frame0 || evidence.registers_kept(sample);
     evidence.registers_replaced(sample) || !kept
+}
+
+/// Whether an answer is a whole stack as built. Where that ends in a frame pointer that leads nowhere, the twin follows it
+/// until its chain is full: it asks neither for order nor for alignment.
+fn is_whole(facts: &Facts<'_>, answer: &Answer<'_>) -> bool {
+    let Some(&frame0) = answer.chain.ips.first() else {
+        return false;
+    };
+    let stacks = facts.stacks_at_leaf(answer);
+    { stacks.iter() }.any(|stack| flaw_of(answer.chain, stack, frame0).is_none())
 }
 
 fn is_at_leaf(facts: &Facts<'_>, answer: &Answer<'_>) -> bool {
@@ -269,6 +281,16 @@ mod tests {
         not_exercised("S5", &nmi(user(0x5000), &[0x5000, 0x2000], &[0x5000]));
         // Other registers.
         not_exercised("S5", &nmi(hit, &[0x5000, 0x2000], &[0x6000, 0x2000]));
+    }
+
+    /// Where the root's frame pointer leads to itself the twin follows it, and the walk rightly stops.
+    #[test]
+    fn a_twin_that_goes_beyond_the_whole_stack_decides_nothing() {
+        let hit = kernel(RIP).iteration(0, 1);
+        let whole = [0x1080, 0x2000, 0x2000, 0x3000];
+        let beyond = [&whole[..], &[0x3000, 0x3000]].concat();
+        not_exercised("S5", &nmi(hit, &beyond, &whole));
+        violations("S5", &nmi(hit, &beyond, &whole[..3]));
     }
 
     /// A uprobe's pair, with the stack pointer 0x8000, this frame pointer, and this stack.
