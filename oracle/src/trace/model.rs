@@ -54,6 +54,9 @@ pub struct Trace {
     pub program: Program,
     /// All records of all rings, merged: by time, then CPU, then position in the ring.
     pub events: Vec<Event>,
+    /// Whether records were written before the first that is here: a trial of a sweep begins in the middle.
+    #[serde(default)]
+    pub begins_late: bool,
     /// What the kernel's lab client logged, if it was used.
     #[serde(default)]
     pub lab: Option<LabTrace>,

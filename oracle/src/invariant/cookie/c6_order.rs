@@ -87,6 +87,15 @@ mod tests {
         assert_eq!(holds("C6", &kit).0, 1);
     }
 
+    #[test]
+    fn what_was_answered_before_its_first_sample_was_born_elsewhere() {
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, 5 << 32 | 1);
+        kit.deferred(0, 1002, 3 << 32 | 1, &[0x40]);
+        kit.nmi(0, 1002, 3 << 32 | 1);
+        not_exercised("C6", &kit);
+    }
+
     /// The request that got the lower count shows no cookie, and comes to light after the other.
     #[test]
     fn a_birth_in_a_chain_without_room_for_the_cookie_is_not_known() {

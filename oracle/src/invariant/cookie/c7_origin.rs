@@ -1,7 +1,7 @@
 //! C7: the cookie of an answer is one that some request carried.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::Evidence;
+use crate::invariant::evidence::{Evidence, Facts};
 
 /// C7. For every D(c) there is an S(c), of whatever task and at whatever time: M3, M4 and M5 judge
 /// whose and when.
@@ -26,8 +26,12 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 tally.undecided(why);
                 continue;
             }
+            if let Some(why) = facts.may_have_asked_before(answer) {
+                tally.undecided(why);
+                continue;
+            }
             if facts.may_be_of_a_cut_chain(answer) {
-                tally.undecided("the limit of contexts may have cut the cookie of its sample off");
+                tally.undecided(Facts::CUT);
                 continue;
             }
             if let Some(why) = facts.others_may_ask().filter(|_| cookie != 0) {
@@ -63,6 +67,37 @@ mod tests {
         let asked = kit.nmi(0, 1001, C);
         let stray = kit.deferred(0, 1001, 0, &[0x40]);
         assert_eq!(violations("C7", &kit)[0].events, [asked, stray]);
+    }
+
+    /// A chain is taken while another one is: perf asks first, and has no buffer then.
+    #[test]
+    fn a_sample_without_a_chain_may_have_asked() {
+        for (chain, violated) in [(vec![], false), (vec![CONTEXT_KERNEL, SOMEWHERE], true)] {
+            let mut kit = Kit::new(1);
+            kit.sample(0, 1001, 1, chain);
+            kit.deferred(0, 1001, C, &[0x40]);
+            for id in ["C7", "M3"] {
+                let found = check(id, &kit.trace());
+                assert_eq!(matches!(found, Check::Violated(_)), violated, "{id}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_waited_when_the_trace_began_may_have_carried_it() {
+        for (asked_first, violated) in [(false, false), (true, true)] {
+            let mut kit = Kit::new(1);
+            if asked_first {
+                kit.nmi(0, 1001, C + (2 << 32));
+            }
+            kit.deferred(0, 1001, C, &[0x40]);
+            let mut trace = kit.trace();
+            trace.begins_late = true;
+            for id in ["C7", "M3"] {
+                let found = check(id, &trace);
+                assert_eq!(matches!(found, Check::Violated(_)), violated, "{id}");
+            }
+        }
     }
 
     #[test]

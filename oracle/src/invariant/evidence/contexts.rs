@@ -31,6 +31,12 @@ pub(crate) fn has_no_room(trace: &Trace, event: &Event) -> bool {
     sample.cookie().is_none() && limit == Some(contexts)
 }
 
+/// Whether perf had no buffer for the chain of a sample: one was being taken in the same context already. It asks for the
+/// cookie before it asks for the buffer, and writes an empty chain then (`perf_callchain`, kernel/events/core.c, 7.3).
+fn has_no_buffer(event: &Event) -> bool {
+    matches!(&event.kind, EventKind::Sample(sample) if sample.chain.as_deref().is_some_and(<[u64]>::is_empty))
+}
+
 /// Whether the chain of a sample ends with the deferred marker, which is the last context entry
 /// that the kernel allows. An event that does not defer has no marker.
 pub(crate) fn is_cut(trace: &Trace, event: &Event) -> bool {
@@ -89,11 +95,11 @@ impl CutChains {
 }
 
 impl Facts<'_> {
-    /// Where the chain of a sample of a task has no room for a cookie, the first sample that shows
+    /// Where the chain of a sample of a task has no room for a cookie, or had no buffer, the first sample that shows
     /// a cookie of that task need not be of the request that got it.
     pub fn hides_births(&mut self) {
         let defers = |event: &&Event| {
-            has_no_room(self.trace, event)
+            (has_no_room(self.trace, event) || has_no_buffer(event))
                 && spec(self.trace, event).is_some_and(|spec| spec.defer_callchain)
         };
         let mut hidden: BTreeSet<Option<Task>> = BTreeSet::new();
@@ -114,6 +120,9 @@ impl Facts<'_> {
     pub fn chains_are_cut(&self) -> bool {
         !self.cut.of_all.is_empty()
     }
+
+    /// Why a request whose cookie no chain shows may have asked for an answer.
+    pub const CUT: &'static str = "a sample of its task, whose chain had no room for a cookie or no buffer, may have asked for it";
 
     /// Whether a request whose cookie the limit of contexts cut off may have asked for an answer:
     /// a sample, not later, of an event that defers, and of the same task as far as is known.

@@ -40,8 +40,15 @@ impl<'t> Facts<'t> {
         self.losses.between(event.time, None).is_some() && !self.tasks.of(event).is_some_and(known)
     }
 
-    /// Whether a later record is one that no task writes once it exits.
+    /// Whether a later record is one that no task writes once it exits, or the task returned to user mode before its exit record.
     fn lives_on(&self, task: Task, event: &'t Event) -> bool {
+        let returned = || {
+            let exit = self.returns.before(self.exit(task)?)?;
+            Some(self.returns.before(event)? < exit)
+        };
+        if returned() == Some(true) {
+            return true;
+        }
         let alive =
             |later: &Event| later.deferred_sample().is_some() || is_marker(self.trace, later);
         self.after(task, event).any(alive)

@@ -4,10 +4,28 @@
 //! answers (`perf_unwind_deferred_callback`, kernel/events/core.c, 7.3). In a trial all sessions are in the trace. On
 //! a machine that only perf watched, another session may have asked, and a task may have been in the kernel already.
 
-use super::facts::{Facts, Request};
+use super::facts::{Answer, Facts, Request};
+use super::order::before;
+use super::role::is_marker;
 use crate::trace::{Event, EventKind};
 
 impl<'t> Facts<'t> {
+    /// Why the request of an answer may lie before the first record. A request that waited then is answered
+    /// before anything else is asked of its task or answered to it: what that asks for meanwhile has its cookie.
+    pub fn may_have_asked_before(&self, answer: &Answer<'t>) -> Option<&'static str> {
+        if !self.trace.begins_late {
+            return None;
+        }
+        let is_first = answer.task.is_none_or(|task| {
+            let first = self.answers_of(task).first();
+            first.is_some_and(|it| it.event.index == answer.event.index) && {
+                self.requests_of(task).iter()
+            }
+            .all(|it| before(answer.event, it.event))
+        });
+        is_first.then_some("its request may lie before the first record")
+    }
+
     /// Why a request that is not in the trace may have been made; `None` in a trial, or if somebody says that
     /// nothing else asked.
     pub fn others_may_ask(&self) -> Option<&'static str> {
@@ -47,9 +65,9 @@ impl<'t> Facts<'t> {
             return false;
         }
         let goes_on = |it: &Event| match &it.kind {
-            EventKind::Sample(sample) => sample.cookie().is_some(),
+            EventKind::Sample(sample) if sample.cookie().is_some() => true,
             EventKind::CallchainDeferred(_) => true,
-            _ => false,
+            _ => is_marker(self.trace, it),
         };
         let task = self.tasks.of(event);
         !task.is_some_and(|task| self.after(task, event).any(goes_on))

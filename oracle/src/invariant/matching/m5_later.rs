@@ -1,7 +1,9 @@
 //! M5: the answer comes after the first request, in its entry, and so do the requests after it.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Answer, Evidence, Exchange, Pairs, Relation, Request, before};
+use crate::invariant::evidence::{
+    Answer, Evidence, Exchange, Facts, Pairs, Relation, Request, before,
+};
 
 /// M5. D(c) is later than the first S(c) and of its entry. An S(c) after it is late. That is legal
 /// only in the same entry. Late samples are counted, because perf's own tool cannot merge a sample
@@ -29,10 +31,12 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                         tally.excuse(format!("cookie {cookie:#x}: {why}"));
                         continue;
                     }
+                    if let Some(why) = facts.may_have_asked_before(answer) {
+                        tally.undecided(why);
+                        continue;
+                    }
                     if facts.may_be_of_a_cut_chain(answer) {
-                        tally.undecided(
-                            "the limit of contexts may have cut the cookie of its sample off",
-                        );
+                        tally.undecided(Facts::CUT);
                         continue;
                     }
                     if let Some(why) = facts.others_may_ask() {
@@ -191,6 +195,25 @@ mod tests {
         let a = kit.deferred(0, 1001, C, &[0x40]);
         let b = kit.nmi(0, 1001, C);
         assert_eq!(violations("M5", &kit)[0].events, [a, b]);
+    }
+
+    /// A request behind the exit work, before a sweep's checkpoint, is answered in the trial.
+    #[test]
+    fn what_waited_when_the_trace_began_may_have_been_asked_for() {
+        let mut kit = Kit::new(1);
+        kit.deferred(0, 1001, C, &[0x40]);
+        kit.nmi(0, 1001, C);
+        let mut trace = kit.trace();
+        trace.begins_late = true;
+        assert_eq!(judged("M5", &trace), (0, 1, false));
+
+        let mut kit = Kit::new(1);
+        kit.nmi(0, 1001, C + (2 << 32));
+        let a = kit.deferred(0, 1001, C, &[0x40]);
+        kit.nmi(0, 1001, C);
+        let mut trace = kit.trace();
+        trace.begins_late = true;
+        assert!(judged("M5", &trace).2, "asked for between: {a}");
     }
 
     #[test]

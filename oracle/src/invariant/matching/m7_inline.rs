@@ -68,7 +68,8 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
 
 #[cfg(test)]
 mod tests {
-    use crate::invariant::testkit::{Kit, holds, not_exercised, undecided, violations};
+    use crate::invariant::testkit::{Kit, holds, judged, not_exercised, undecided, violations};
+    use crate::trace::model::Recorded;
 
     const C: u64 = 3 << 32 | 1;
 
@@ -109,6 +110,41 @@ mod tests {
         kit.sys_enter(0, 1001);
         kit.exit(0, 1001);
         violations("M7", &kit);
+    }
+
+    /// A kernel that refuses whatever a task asks for behind its first walk.
+    #[test]
+    fn who_returns_to_user_mode_does_not_exit_yet() {
+        let refused = |returns: bool| {
+            let mut kit = Kit::new(1);
+            kit.witness();
+            kit.nmi(0, 1001, C);
+            kit.deferred(0, 1001, C, &[0x40]);
+            kit.returns(0, 1001);
+            kit.inline(0, 1001, &[0x40]);
+            if returns {
+                kit.returns(0, 1001);
+            }
+            kit.exit(0, 1001);
+            kit
+        };
+        violations("M7", &refused(true));
+        assert_eq!(judged("M7", &refused(false).trace()), (1, 1, false));
+    }
+
+    #[test]
+    fn in_a_recording_a_system_call_shows_that_a_task_goes_on() {
+        let refused = |goes_on: bool| {
+            let mut kit = Kit::new(1);
+            kit.inline(0, 1001, &[0x40]);
+            if goes_on {
+                kit.sys_enter(0, 1001);
+            }
+            let mut trace = kit.trace();
+            trace.recorded = Some(Recorded::default());
+            judged("M7", &trace).2
+        };
+        assert_eq!([true, false].map(refused), [true, false]);
     }
 
     #[test]

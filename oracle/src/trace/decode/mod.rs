@@ -77,6 +77,7 @@ impl Trace {
             user_symbols: recording.user_symbols.clone(),
             program: recording.program.clone(),
             events,
+            begins_late: recording.ring_bytes.iter().any(|ring| ring.begin > 0),
             lab,
             user_mode,
             tracefs,

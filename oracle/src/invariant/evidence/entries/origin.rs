@@ -56,17 +56,6 @@ impl Origin {
         }
     }
 
-    /// Whether a `sys_enter` that comes later is of a later system call for certain.
-    pub fn is_past_sys_enter(self) -> bool {
-        match self {
-            Self::SystemCall(phase) => {
-                matches!(phase, Phase::Body | Phase::After | Phase::ExitWork)
-            }
-            Self::Interrupt(_) | Self::Fork(_) | Self::UserNmi => true,
-            Self::Unknown => false,
-        }
-    }
-
     /// Whether a `sys_exit` that came earlier is of an earlier system call for certain.
     pub fn is_before_sys_exit(self) -> bool {
         matches!(self, Self::SystemCall(Phase::Before | Phase::Body))
@@ -114,6 +103,37 @@ impl<'t> Facts<'t> {
             Origin::Unknown => self.origin_by_injection(event),
             known => known,
         }
+    }
+
+    /// Whether a `sys_enter` that comes later is of a later system call for certain.
+    pub fn is_past_sys_enter(&self, event: &Event) -> bool {
+        match self.origin(event) {
+            Origin::SystemCall(phase) => {
+                matches!(phase, Phase::Body | Phase::After | Phase::ExitWork)
+            }
+            Origin::Interrupt(_) => self.hit_user_mode(event),
+            Origin::Fork(_) | Origin::UserNmi => true,
+            Origin::Unknown => false,
+        }
+    }
+
+    /// Whether a sample was made in no system call for certain.
+    pub fn is_of_no_system_call(&self, event: &Event) -> bool {
+        match self.origin(event) {
+            Origin::Interrupt(_) => self.hit_user_mode(event),
+            origin => origin == Origin::UserNmi,
+        }
+    }
+
+    /// Whether the interrupt of a sample hit user mode for certain. On a machine of which not all is known, the registers must be
+    /// of user mode: a kernel chain that ends in the interrupt's stub may as well have met code that has no symbol, where the
+    /// unwinder stops (`__kernel_text_address`, kernel/extable.c). That is a filter of seccomp, which runs before `sys_enter`, or
+    /// of a socket: a classic BPF program (`bpf_prog_kallsyms_candidate`, kernel/bpf/core.c, 7.3). A guest has none but
+    /// those of workload `seccomp`, in which no interrupt is sampled.
+    fn hit_user_mode(&self, event: &Event) -> bool {
+        let of_user_mode =
+            || matches!(&event.kind, EventKind::Sample(it) if it.kernel_chain().is_empty());
+        self.trace.recorded.is_none() || of_user_mode()
     }
 
     /// Whether a sample may be of an NMI that hit user mode.

@@ -160,7 +160,7 @@ impl<'t> Facts<'t> {
             return proof(Why::Syscall, &events);
         }
         if let Some(enter) = passed.enter
-            && self.origin(first).is_past_sys_enter()
+            && self.is_past_sys_enter(first)
         {
             return proof(Why::Entered, &[enter]);
         }
@@ -181,7 +181,7 @@ impl<'t> Facts<'t> {
         if times.get(next).is_some_and(|&time| time <= to) {
             return None;
         }
-        let outside = matches!(self.origin(second), Origin::Interrupt(_) | Origin::UserNmi);
+        let outside = self.is_of_no_system_call(second);
         let passed = outside.then(|| self.syscalls.between(self.trace, task, first, second));
         Some(Separation {
             why: Why::Elsewhere,

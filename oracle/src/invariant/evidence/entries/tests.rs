@@ -5,6 +5,7 @@ use crate::invariant::evidence::Facts;
 use crate::invariant::testkit::entry_text::{EntryText, Far, Via, outer};
 use crate::invariant::testkit::{Kit, SOMEWHERE, kernel, user};
 use crate::trace::Trace;
+use crate::trace::model::Recorded;
 use origin::Phase;
 
 const C: u64 = 3 << 32 | 1;
@@ -268,6 +269,21 @@ fn one_sys_enter_is_a_proof_if_the_request_is_past_its_own() {
     let s = kit.nmi_in(0, 1001, C, kernel(SOMEWHERE), &outer(IN, Far::Body));
     assert_eq!(relation(&kit.trace(), d, s), Relation::Unknown);
     assert!(late > b);
+}
+
+/// Of a recording: an interrupt that hit a seccomp filter, before `sys_enter`, ends in the same stub.
+#[test]
+fn a_chain_that_ends_in_an_interrupt_need_not_come_from_user_mode() {
+    for via in [Via::Tick, Via::Fault] {
+        let mut kit = Kit::new(1);
+        let a = kit.nmi_in(0, 1001, C, kernel(SOMEWHERE), &outer(via, Far::Body));
+        kit.sys_enter(0, 1001);
+        let b = kit.deferred(0, 1001, C, &[0x40]);
+        let mut trace = kit.trace();
+        assert!(matches!(relation(&trace, a, b), Relation::Different(_)));
+        trace.recorded = Some(Recorded::default());
+        assert_eq!(relation(&trace, a, b), Relation::Unknown, "{via:?}");
+    }
 }
 
 #[test]
