@@ -68,7 +68,7 @@ pub struct SweepArgs {
     #[arg(
         long,
         requires = "requests",
-        conflicts_with = "resume",
+        conflicts_with_all = ["resume", "shard"],
         required_if_eq_all = [("requests", "true"), ("once", "true")],
         help_heading = "Points"
     )]

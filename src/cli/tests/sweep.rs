@@ -39,6 +39,19 @@ fn a_report_that_cannot_be_written_is_known_first() {
     assert!(!provider.fetched.load(super::Relaxed));
 }
 
+/// What an option requires is not asked for where another one conflicts with it.
+#[test]
+fn a_sweep_behind_requests_has_no_parts() {
+    let parsed = |more: &[&str]| {
+        let words = ["unwindlab", "sweep", "a", "--requests", "--nmi"];
+        Cli::try_parse_from(words.iter().chain(more))
+    };
+    assert!(parsed(&[]).is_ok());
+    for more in [&["--shard", "1/2"][..], &["--resume", "file"]] {
+        assert!(parsed(more).is_err(), "{more:?}");
+    }
+}
+
 #[test]
 fn what_would_have_no_effect_is_refused() {
     let no_effect = |words: &str| {
