@@ -78,7 +78,9 @@ fn swept_line(done: &PlaceSweep) -> String {
     };
     let failures: Vec<String> = swept.failures.iter().map(what).collect();
     let (tried, failures) = (swept.tried, failures.join("; "));
-    format!("{verdict:<16}  {place}: {tried} points  {failures}\n")
+    let broke_off =
+        { done.broke_off.as_ref() }.map_or_else(String::new, |why| format!("  ({why})"));
+    format!("{verdict:<16}  {place}: {tried} points  {failures}{broke_off}\n")
 }
 
 fn text(summary: &PlacesSummary) -> String {

@@ -23,9 +23,30 @@ pub struct PlaceSweep {
     pub place: Place,
     /// What the sweep found, or why there is none.
     pub swept: Result<SweepSummary, String>,
+    /// Why it did not come to its end, if it tried some points.
+    pub broke_off: Option<String>,
 }
 
 impl PlaceSweep {
+    fn of(place: &Place, swept: Result<SweepSummary, String>) -> Self {
+        Self {
+            place: place.clone(),
+            swept,
+            broke_off: None,
+        }
+    }
+
+    /// A sweep that broke off, with what it found before that.
+    fn broken_off(place: &Place, found: Option<SweepSummary>, why: String) -> Self {
+        match found {
+            Some(found) if found.tried > 0 => Self {
+                broke_off: Some(why),
+                ..Self::of(place, Ok(found))
+            },
+            _ => Self::of(place, Err(why)),
+        }
+    }
+
     /// What it says of the kernel.
     #[must_use]
     pub fn class(&self) -> OutcomeClass {
@@ -85,12 +106,9 @@ fn one(
     context: Context<'_>,
     tell: &mut dyn FnMut(PlacesEvent<'_>) -> io::Result<()>,
 ) -> Result<PlaceSweep, CampaignError> {
-    let done = |swept| PlaceSweep {
-        place: place.clone(),
-        swept,
-    };
     let Ok(start) = place.seat.name().parse().map(PathOrigin::From) else {
-        return Ok(done(Err("it is no name of a scenario's".to_owned())));
+        let why = "it is no name of a scenario's".to_owned();
+        return Ok(PlaceSweep::of(place, Err(why)));
     };
     let invariants = context.analysis.invariant_ids();
     let trial = scenario::trial(loaded, Some(place), place.company, number, &invariants)?;
@@ -113,19 +131,24 @@ fn one(
         },
         ..SweepRequest::of(PathRequest { scenario, start })
     };
+    let mut found = None;
     let swept = sweep_on(host, &of, context, &mut |event| match event {
         SweepEvent::Replay(path) => tell(PlacesEvent::Replay(path)),
+        SweepEvent::Ended(path) => {
+            found = Some(path.so_far());
+            Ok(())
+        }
         _ => Ok(()),
     });
     match swept {
-        Ok(swept) => Ok(done(Ok(swept))),
-        // The user stopped it, or no path begins there: the function is a module's, is not passed in every iteration, or in
+        Ok(swept) => Ok(PlaceSweep::of(place, Ok(swept))),
+        // The user stopped it, the KVM host failed, or no path begins there: the function is a module's, is not passed in every iteration, or in
         // an NMI's handler only.
         Err(
             error @ (CampaignError::Provider(_)
             | CampaignError::Sweep(_)
             | CampaignError::Interrupted),
-        ) => Ok(done(Err(error.to_string()))),
+        ) => Ok(PlaceSweep::broken_off(place, found, error.to_string())),
         Err(error) => Err(error),
     }
 }
@@ -133,6 +156,34 @@ fn one(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::judge::requests::Company;
+    use crate::judge::sweep::SweepSymptom;
+
+    /// Who stops a sweep does not lose the failure that it has found.
+    #[test]
+    fn what_a_broken_off_sweep_found_counts() {
+        let place = Place {
+            seat: Seat::Entry {
+                function: "f".to_owned(),
+            },
+            company: Company::Beside,
+            hits: 1,
+            contexts: 0,
+        };
+        let found = |tried| SweepSummary {
+            failures: vec![SweepSymptom {
+                died: None,
+                fell: [("C4".to_owned(), None)].into(),
+            }],
+            tried,
+            incomplete: true,
+            release: String::new(),
+        };
+        let broken_off =
+            |found| PlaceSweep::broken_off(&place, found, "interrupted".to_owned()).class();
+        assert_eq!(broken_off(Some(found(3))), OutcomeClass::Bad);
+        assert_eq!(broken_off(None), OutcomeClass::Untested);
+    }
 
     #[test]
     fn what_is_left_is_shared() {

@@ -52,6 +52,23 @@ pub struct SweptPath<'a> {
     pub summary: Summary<'a>,
 }
 
+impl SweptPath<'_> {
+    /// What came of it so far.
+    #[must_use]
+    pub fn so_far(&self) -> SweepSummary {
+        let verdicts = self.summary.verdicts;
+        SweepSummary {
+            failures: verdicts.failures.keys().cloned().collect(),
+            tried: verdicts.tried.len(),
+            incomplete: self.summary.cut.is_some()
+                || !verdicts.missed.is_empty()
+                || !verdicts.unjudged.is_empty()
+                || !verdicts.unsteady.is_empty(),
+            release: self.kernel.release().to_owned(),
+        }
+    }
+}
+
 /// What came of a sweep.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SweepSummary {

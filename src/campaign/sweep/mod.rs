@@ -150,7 +150,7 @@ fn sweep_files(
         let none = || ProviderError::Unavailable("no path".to_owned());
         return Err(broke_off.unwrap_or_else(none).into());
     };
-    tell(SweepEvent::Ended(&SweptPath {
+    let path = SweptPath {
         scenario: &loaded.scenario.name,
         kernel,
         kernel_spec: kernel_request.to_string(),
@@ -162,7 +162,9 @@ fn sweep_files(
             elapsed: begin.elapsed(),
             cut,
         },
-    }))?;
+    };
+    let summary = path.so_far();
+    tell(SweepEvent::Ended(&path))?;
     if request.options.keeps_replays {
         replays::write(request, &loaded, kernel, &verdicts, tell)?;
     }
@@ -173,15 +175,7 @@ fn sweep_files(
             Err(ProviderError::Unavailable(reason).into())
         }
         Some(error) => Err(error.into()),
-        None => Ok(SweepSummary {
-            failures: verdicts.failures.keys().cloned().collect(),
-            tried: verdicts.tried.len(),
-            incomplete: cut.is_some()
-                || !verdicts.missed.is_empty()
-                || !verdicts.unjudged.is_empty()
-                || !verdicts.unsteady.is_empty(),
-            release: kernel.release().to_owned(),
-        }),
+        None => Ok(summary),
     }
 }
 
