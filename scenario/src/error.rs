@@ -64,9 +64,15 @@ impl<'a> Complaints<'a> {
         });
     }
 
-    /// Whether an error says this.
-    pub(super) fn say(&self, message: &str) -> bool {
-        self.found.iter().any(|error| error.message == message)
+    /// Removes the errors that say this; whether there were any.
+    pub(super) fn take(&mut self, message: &str) -> bool {
+        let before = self.found.len();
+        self.found.retain(|error| error.message != message);
+        self.found.len() < before
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.found.is_empty() && self.more == 0
     }
 
     /// Adds an error unless the condition holds.
@@ -105,7 +111,7 @@ impl<'a> Complaints<'a> {
     }
 
     pub(super) fn into_result<T>(self, value: T) -> Result<T, ScenarioErrors> {
-        if self.found.is_empty() {
+        if self.is_empty() {
             Ok(value)
         } else {
             Err(self.into_errors())

@@ -234,9 +234,6 @@ pub fn resolve(
     kernel: &str,
 ) -> Result<TrialPlan, ResolveError> {
     lacks::check(scenario, symbols)?;
-    if inject::resolve::names_lines(scenario) && symbols.lines().is_none() {
-        return Err(UnsupportedKernel::Lines.into());
-    }
     let current_task = symbols.current_task_offset();
     let current_task = current_task.ok_or(UnsupportedKernel::CurrentTask)?;
     let pmu = pmu(*scenario.machine.pmu, symbols)?;
@@ -265,7 +262,13 @@ pub fn resolve(
             .map(|it| asking::bpf(it, symbols))
             .transpose()?,
     };
-    if complaints.say(NO_TYPES) {
+    // What else is wrong is no matter of the kernel, and comes first.
+    let lacks_lines = complaints.take(NO_LINES);
+    let lacks_types = complaints.take(NO_TYPES);
+    if complaints.is_empty() && lacks_lines {
+        return Err(UnsupportedKernel::Lines.into());
+    }
+    if complaints.is_empty() && lacks_types {
         return Err(UnsupportedKernel::Types.into());
     }
     let leaves_records = guest.leaves_records();

@@ -5,13 +5,11 @@ use unwindlab_abi::{Command, mark};
 
 use super::places::{place, symbol_address};
 use super::{
-    Event, Fail, Injection, LabRecord, MarkKind, Poke, RecordKind, Schedule, TaskKind,
-    TriggerPlace, When,
+    Event, Fail, Injection, LabRecord, MarkKind, Poke, RecordKind, Schedule, TaskKind, When,
 };
 use crate::error::Complaints;
 use crate::located::At;
 use crate::model::Scenario;
-use crate::place::KernelPlace;
 use crate::resolve::KernelSymbols;
 use crate::units::{Number, Time};
 use unwindlab_engine::plan::{
@@ -288,13 +286,4 @@ const fn event_plan(event: Event) -> EventPlan {
             MarkKind::Blocked => mark::BLOCKED,
         }),
     }
-}
-
-/// Whether the scenario names a line of the source.
-pub(crate) fn names_lines(scenario: &Scenario) -> bool {
-    let injected = scenario.inject.iter().filter_map(|it| it.when()?.at);
-    let points = scenario.schedule.iter().flat_map(|it| it.points.iter());
-    injected
-        .chain(points.map(|point| &point.at))
-        .any(|at| matches!(&**at, TriggerPlace::Kernel(KernelPlace::Line(_))))
 }

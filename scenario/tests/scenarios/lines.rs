@@ -57,3 +57,18 @@ fn a_kernel_without_debug_information_is_a_skip_that_says_what_to_do() {
     let scenario = load(&at("__x64_sys_getppid")).unwrap();
     assert!(resolve("x.yaml", &scenario, &kernel, "hash").is_ok());
 }
+
+#[test]
+fn a_misspelt_symbol_is_an_error_whatever_else_the_kernel_lacks() {
+    let mut kernel = Kernel::new();
+    kernel.0.insert("stripped", Vec::new());
+    let text = at("sys.c:1") + "  - nmi: { at: { kernel: getpid } }\n";
+    let found = resolve("x.yaml", &load(&text).unwrap(), &kernel, "hash").unwrap_err();
+    let told = found.to_string();
+    assert!(matches!(found, ResolveError::Scenario(_)), "{told}");
+    assert!(
+        told.starts_with("x.yaml:8:16: the kernel has no symbol `getpid`"),
+        "{told}"
+    );
+    assert_eq!(told.lines().count(), 1, "{told}");
+}
