@@ -45,6 +45,7 @@ pub fn check(
     check_name(&scenario, stem, &mut complaints);
     check_machine(&scenario.machine, &mut complaints);
     check_workload(&scenario.workload, &mut complaints);
+    check_vdso(&scenario, &mut complaints);
     check_perf(&scenario, &mut complaints);
     lab::check(&scenario, &mut complaints);
     check_user_mode(&scenario, &mut complaints);
@@ -181,6 +182,24 @@ fn check_workload(workload: &Workload, complaints: &mut Complaints<'_>) {
         threads.location(),
         || format!("found {} threads, expected 1 to {MAX_THREADS}", **threads),
     );
+}
+
+/// A process that has a vDSO cannot map the 32-bit one: the agent would end in the middle of the boot.
+fn check_vdso(scenario: &Scenario, complaints: &mut Complaints<'_>) {
+    let (kind, cmdline) = (&scenario.workload.kind, &scenario.machine.cmdline);
+    let needs = matches!(
+        **kind,
+        WorkloadKind::CompatSyscall | WorkloadKind::CompatSysenter
+    );
+    // The last one counts.
+    let words = cmdline.split_whitespace();
+    let vdso = words.filter_map(|word| word.strip_prefix("vdso=")).last();
+    complaints.require(!needs || vdso == Some("0"), kind.location(), || {
+        format!(
+            "found `{}`, expected `cmdline: vdso=0` of the machine with it",
+            kind.name()
+        )
+    });
 }
 
 fn check_perf(scenario: &Scenario, complaints: &mut Complaints<'_>) {

@@ -561,3 +561,16 @@ fn of_what_asks() {
     ))
     .unwrap();
 }
+
+#[test]
+fn the_32_bit_vdso_needs_a_process_without_one() {
+    for kind in ["compat-syscall", "compat-sysenter"] {
+        let text = MINIMAL.replace("kind: spin", &format!("kind: {kind}"));
+        let expected =
+            format!("4:9: found `{kind}`, expected `cmdline: vdso=0` of the machine with it");
+        says(&text, [expected.as_str()]);
+        let with = |cmdline: &str| format!("{text}machine: {{ cmdline: {cmdline} }}\n");
+        load(&with("quiet vdso=0")).unwrap();
+        says(&with("vdso=0 vdso=1"), [expected.as_str()]);
+    }
+}
