@@ -190,8 +190,7 @@ fn kernels(
         }
         build.rev = Some(base.clone());
     }
-    let range = request.series.to_string_lossy().into_owned();
-    if range.contains("..") && !request.series.exists() {
+    if let Some(range) = range(&request.series) {
         if request.apply_only || request.skip_conflicts || !request.touching.is_empty() {
             return Err(SeriesError::NoPatches(range).into());
         }
@@ -221,6 +220,14 @@ fn kernels(
         tell(SeriesEvent::Place(place))?;
     }
     Ok(on_base(spec, places, &request.touching))
+}
+
+/// The range of commits that a series is, if it is one. No revision begins or ends like the path of a file.
+fn range(series: &Path) -> Option<String> {
+    let text = series.to_string_lossy();
+    let is_path = ["/", "./", "../"].iter().any(|it| text.starts_with(it))
+        || [".mbox", ".patch"].iter().any(|it| text.ends_with(it));
+    (text.contains("..") && !is_path && !series.exists()).then(|| text.into_owned())
 }
 
 /// The base and the commits of a range.
@@ -290,6 +297,23 @@ fn on_base(
 mod tests {
     use super::*;
     use crate::campaign::testing::{FakeProvider, folder};
+
+    #[test]
+    fn a_missing_file_is_no_range() {
+        let of = |text: &str| range(Path::new(text));
+        for file in [
+            "../v9.mbox",
+            "./a..b",
+            "/tmp/a..b",
+            "v9..mbox.patch",
+            "v9.mbox",
+        ] {
+            assert_eq!(of(file), None, "{file}");
+        }
+        for commits in ["v7.0..v7.1", "HEAD~3..", "..HEAD", "v7.0..topic/x"] {
+            assert_eq!(of(commits), Some(commits.to_owned()));
+        }
+    }
 
     #[test]
     fn an_mbox_without_a_mail_is_wrong_usage() {
