@@ -281,6 +281,9 @@ pub enum BisectError {
     /// The request names an invariant that there is not.
     #[error("no invariant {id:?}; there are: {known}")]
     NoInvariant { id: String, known: String },
+    /// Both revisions name one commit.
+    #[error("{good} and {bad} are the same commit: nothing to search for")]
+    SameCommit { good: String, bad: String },
     /// Every ancestor of the bad revision is one of the good revision.
     #[error("{bad} has no commit that {good} lacks: they may be the wrong way round")]
     NothingBetween { good: String, bad: String },

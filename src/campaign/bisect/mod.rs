@@ -118,6 +118,8 @@ pub fn bisect(
         ..KernelChoice::default()
     };
     let spec = build.build_spec()?;
+    // Before the log: one of a search that cannot be is of no use.
+    check_ends(request, &history, &good, &bad)?;
     let (from, to) = (good.short(), bad.short());
     let default_log = || format!("unwindlab-bisect-{from}-{to}-{scenario}.jsonl").into();
     let path = request.log.clone().unwrap_or_else(default_log);
@@ -164,6 +166,26 @@ fn check_invariant(request: &BisectRequest, context: Context<'_>) -> Result<(), 
     }
 }
 
+/// There must be a commit between the two revisions.
+fn check_ends(
+    request: &BisectRequest,
+    history: &History,
+    good: &Commit,
+    bad: &Commit,
+) -> Result<(), CampaignError> {
+    let names = || (request.good.clone(), request.bad.clone());
+    if good.id == bad.id {
+        let (good, bad) = names();
+        return Err(BisectError::SameCommit { good, bad }.into());
+    }
+    let between = history.suspects(&bad.id, std::slice::from_ref(&good.id));
+    if between.map_err(ProviderError::from)?.is_empty() {
+        let (good, bad) = names();
+        return Err(BisectError::NothingBetween { good, bad }.into());
+    }
+    Ok(())
+}
+
 /// A search under way.
 struct Bisection<'a> {
     request: &'a BisectRequest,
@@ -192,10 +214,6 @@ impl Bisection<'_> {
         let suspects = |bad: &str, good: &[String]| -> Result<Vec<String>, CampaignError> {
             Ok(history.suspects(bad, good).map_err(ProviderError::from)?)
         };
-        if suspects(&bad.id, std::slice::from_ref(&good.id))?.is_empty() {
-            let (good, bad) = (self.request.good.clone(), self.request.bad.clone());
-            return Err(BisectError::NothingBetween { good, bad }.into());
-        }
         let ends = match self.log.ends.clone() {
             Some(ends) => ends,
             None => self.test_bad_end(bad)?,
@@ -349,26 +367,65 @@ mod tests {
     use super::*;
     use crate::campaign::testing::{FakeProvider, folder};
 
-    #[test]
-    fn an_invariant_that_there_is_not_is_refused_first() {
-        let folder = folder();
-        let log = folder.path().join("log");
-        let request = BisectRequest {
-            scenario: folder.path().join("a.yaml"),
-            tree: folder.path().join("none"),
-            good: "a".to_owned(),
-            bad: "b".to_owned(),
-            invariant: Some("Z9".to_owned()),
+    fn request(folder: &Path, good: &str, bad: &str) -> BisectRequest {
+        BisectRequest {
+            scenario: folder.join("a.yaml"),
+            tree: folder.to_owned(),
+            good: good.to_owned(),
+            bad: bad.to_owned(),
+            invariant: None,
             runs: 1,
             confidence: 0.9,
-            log: Some(log.clone()),
+            log: Some(folder.join("log")),
             patch: Vec::new(),
             config: Vec::new(),
             kvm_host: KvmHost::Auto,
-        };
+        }
+    }
+
+    /// What is said of a request that is refused before there is a log.
+    fn refused(request: &BisectRequest) -> String {
         let provider = FakeProvider::new([]);
-        let error = bisect(&request, provider.context(), &mut |_| Ok(())).unwrap_err();
-        assert_eq!(error.to_string(), "no invariant \"Z9\"; there are: H1");
-        assert!(error.is_usage() && !log.exists());
+        let error = bisect(request, provider.context(), &mut |_| Ok(())).unwrap_err();
+        assert!(error.is_usage(), "{error}");
+        assert!(!request.log.as_ref().unwrap().exists(), "{error}");
+        error.to_string()
+    }
+
+    #[test]
+    fn an_invariant_that_there_is_not_is_refused_first() {
+        let folder = folder();
+        let request = BisectRequest {
+            invariant: Some("Z9".to_owned()),
+            ..request(folder.path(), "a", "b")
+        };
+        assert_eq!(refused(&request), "no invariant \"Z9\"; there are: H1");
+    }
+
+    #[test]
+    fn revisions_with_nothing_between_them_leave_no_log() {
+        let folder = folder();
+        let git = |words: &[&str]| {
+            let mut git = std::process::Command::new("git");
+            git.current_dir(folder.path()).args(words);
+            for who in ["AUTHOR", "COMMITTER"] {
+                git.env(format!("GIT_{who}_NAME"), "a");
+                git.env(format!("GIT_{who}_EMAIL"), "a@b");
+            }
+            assert!(git.status().unwrap().success());
+        };
+        git(&["init", "--quiet"]);
+        for text in ["one", "two"] {
+            git(&["commit", "--quiet", "--allow-empty", "-m", text]);
+        }
+        let of = |good, bad| refused(&request(folder.path(), good, bad));
+        assert_eq!(
+            of("HEAD", "HEAD~0"),
+            "HEAD and HEAD~0 are the same commit: nothing to search for"
+        );
+        assert_eq!(
+            of("HEAD", "HEAD~1"),
+            "HEAD~1 has no commit that HEAD lacks: they may be the wrong way round"
+        );
     }
 }
