@@ -363,12 +363,16 @@ impl<'a> RunPrinter<'a> {
         if self.format.is_text() {
             text.push_str(&table::failures(&summary.results));
         }
-        text.push_str(&format!(
-            "{comment}{} on {}, KVM host {}\n",
-            table::summary(&summary.results, summary.elapsed),
-            summary.setting.kernel_release,
-            summary.setting.kvm_host
-        ));
+        text.push_str(&match summary.empty_part {
+            // No KVM host was started for it.
+            Some(part) => format!("no scenario belongs to part {part}\n"),
+            None => format!(
+                "{comment}{} on {}, KVM host {}\n",
+                table::summary(&summary.results, summary.elapsed),
+                summary.setting.kernel_release,
+                summary.setting.kvm_host
+            ),
+        });
         if self.format == Format::Github {
             text.push_str(&self.commands.on());
         }

@@ -107,5 +107,9 @@ pub fn summary(results: &[ScenarioResult], elapsed: Duration) -> String {
             (count > 0).then(|| format!("{count} {}", outcome.name()))
         })
         .collect();
-    format!("{} in {:.1} s", parts.join(", "), elapsed.as_secs_f64())
+    let parts = match parts.is_empty() {
+        true => "no result".to_owned(),
+        false => parts.join(", "),
+    };
+    format!("{parts} in {:.1} s", elapsed.as_secs_f64())
 }

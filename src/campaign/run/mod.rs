@@ -31,7 +31,7 @@ use crate::report::artifacts::Artifacts;
 use crate::report::json::Setting;
 use crate::report::perf_data::PerfDataFolder;
 use crate::report::trace_events::TraceFolder;
-use unwindlab_engine::plan::{Token, TrialPlan};
+use unwindlab_engine::plan::{Shard, Token, TrialPlan};
 use unwindlab_scenario::{Loaded, ResolveError, ScenarioErrors, resolve};
 
 /// What to run, on which kernel, and how.
@@ -117,6 +117,8 @@ pub struct RunSummary {
     pub elapsed: Duration,
     /// The scenario that ended the run because it failed, and how many were not run for that.
     pub failed_fast: Option<FailedFast>,
+    /// The part that was to be run, if no scenario belongs to it.
+    pub empty_part: Option<Shard>,
     /// Why some logs or replay files could not be kept.
     pub unkept: Vec<CampaignError>,
 }
@@ -159,6 +161,9 @@ pub fn run(
     run.trace_json = trace_json;
     let all = prepared.units();
     let units = part.as_ref().map_or(all, |part| part.left(&prepared));
+    let empty_part = { part.as_ref() }
+        .filter(|part| part.own().next().is_none())
+        .map(|part| part.shard);
     let mut done = 0;
     context.progress.overall(done, units.len());
     run.run_units(&units, &mut |unit, result, host| {
@@ -182,6 +187,7 @@ pub fn run(
         setting: prepared.setting(&run.host),
         results,
         failed_fast: run.failed_fast,
+        empty_part,
         elapsed: start.elapsed(),
         unkept: run.unkept,
     };

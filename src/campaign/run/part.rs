@@ -25,7 +25,7 @@ pub(in crate::campaign) const FLAKY_IS: &str = "choice of --flaky-is";
 
 /// A part, and what is known of it.
 pub(super) struct RunPart {
-    shard: Shard,
+    pub(super) shard: Shard,
     /// All units.
     units: Vec<Units>,
     file: PartFile,

@@ -71,6 +71,7 @@ fn summary() {
         table::summary(&results, Duration::from_millis(12_345)),
         "2 pass, 1 fail in 12.3 s"
     );
+    assert_eq!(table::summary(&[], Duration::ZERO), "no result in 0.0 s");
 }
 
 #[test]
