@@ -1,6 +1,8 @@
 //! `unwindlab merge`.
 
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -44,6 +46,12 @@ pub fn merge(
     context: Context<'_>,
     spinner: &Spinner,
 ) -> Result<u8, CommandError> {
+    if let Some(part) = overwritten(args) {
+        let part = part.display();
+        return Err(CommandError::Usage(format!(
+            "--json would overwrite {part}, which is merged: name another file"
+        )));
+    }
     let file = args.json.as_deref().map(OutputFile::create).transpose()?;
     let request = MergeRequest {
         files: args.files.clone(),
@@ -68,6 +76,17 @@ pub fn merge(
         file.finish(json?)?;
     }
     Ok(class_code(class))
+}
+
+/// The file of a part that the results would be written over, by whatever name.
+fn overwritten(args: &MergeArgs) -> Option<&Path> {
+    let id = |path: &Path| {
+        let file = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+        Some((file.dev(), file.ino()))
+    };
+    let json = id(args.json.as_deref()?)?;
+    let mut files = args.files.iter().map(PathBuf::as_path);
+    files.find(|part| id(part) == Some(json))
 }
 
 /// The report of a run.
@@ -168,4 +187,28 @@ fn swept(merged: &MergedSweep<'_>, files: usize) -> String {
         text += "NOT COMPLETE: points were not tried, or not steady\n";
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_not_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("p1"), "1").unwrap();
+        fs::write(at("p2"), "2").unwrap();
+        std::os::unix::fs::symlink(at("p2"), at("link")).unwrap();
+        let of = |json: PathBuf| {
+            let args = MergeArgs {
+                files: vec![at("p1"), at("p2")],
+                json: Some(json),
+            };
+            overwritten(&args).map(Path::to_owned)
+        };
+        assert_eq!(of(folder.path().join("./p1")), Some(at("p1")));
+        assert_eq!(of(at("link")), Some(at("p2")));
+        assert_eq!(of(at("all")), None);
+    }
 }
