@@ -60,8 +60,7 @@ pub fn attempt<'a>(
     progress: &dyn Progress,
 ) -> Result<Vec<Attempt>, BuildError> {
     tools::need_git()?;
-    let workspace = Workspace::open(&spec.source, cache, progress)?;
-    let base = tree::of(&spec.source, &workspace, cache, progress)?;
+    let (workspace, base) = tree::open(&spec.source, cache, progress)?;
     let mut tree = patch::apply_all(&workspace, base, &spec.source.to_string(), &spec.patches)?;
     let mut attempts = Vec::new();
     for patch in patches {

@@ -52,7 +52,6 @@ use config::Fragment;
 pub use error::BuildError;
 use patch::Patch;
 pub use source::Source;
-use workspace::Workspace;
 pub use workspace::{Pruned, prune};
 
 /// A kernel to be built.
@@ -103,9 +102,8 @@ pub fn build(
     progress: &dyn Progress,
 ) -> Result<Built, BuildError> {
     tools::need_git()?;
-    let workspace = Workspace::open(&spec.source, cache, progress)?;
     let what = spec.to_string();
-    let tree = tree::of(&spec.source, &workspace, cache, progress)?;
+    let (workspace, tree) = tree::open(&spec.source, cache, progress)?;
     let tree = patch::apply_all(&workspace, tree, &spec.source.to_string(), &spec.patches)?;
     let (tree, client) = client::add(&workspace, tree)?;
     let fragments = embedded::with_built_in(&spec.fragments, client == Client::Added);

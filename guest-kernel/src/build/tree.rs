@@ -14,6 +14,22 @@ use crate::progress::Progress;
 /// Files that identify a source of Linux with support for x86.
 const LANDMARKS: &[&str] = &["Kconfig", "Makefile", "kernel", "arch/x86/Kconfig"];
 
+/// Opens the workspace of a source, with its tree. That of a source which is refused stays only if it was there before.
+pub(super) fn open(
+    source: &Source,
+    cache: &Cache,
+    progress: &dyn Progress,
+) -> Result<(Workspace, String), BuildError> {
+    let workspace = Workspace::open(source, cache, progress)?;
+    match of(source, &workspace, cache, progress) {
+        Ok(tree) => Ok((workspace, tree)),
+        Err(error) => {
+            workspace.discard_new(cache)?;
+            Err(error)
+        }
+    }
+}
+
 /// The tree of a source, as an object of the workspace's repository.
 pub(super) fn of(
     source: &Source,
@@ -162,6 +178,24 @@ mod tests {
             let workspace = Workspace::open(&source, &self.cache, &Silent).unwrap();
             of(&source, &workspace, &self.cache, &Silent).unwrap()
         }
+    }
+
+    #[test]
+    fn a_source_that_is_refused_leaves_no_folder() {
+        let trees = Trees::new();
+        let tree = trees.add("tree");
+        let source = Source::Tree(tree.clone());
+        let builds = trees.cache.root().join("builds");
+        let folders = || fs::read_dir(&builds).unwrap().count();
+        let landmark = tree.join("Kconfig");
+        fs::remove_file(&landmark).unwrap();
+        open(&source, &trees.cache, &Silent).unwrap_err();
+        assert_eq!(folders(), 0);
+        write(&landmark, "text\n");
+        open(&source, &trees.cache, &Silent).unwrap();
+        fs::remove_file(&landmark).unwrap();
+        open(&source, &trees.cache, &Silent).unwrap_err();
+        assert_eq!(folders(), 1, "what was there before stays");
     }
 
     fn write(path: &Path, text: &str) {

@@ -37,6 +37,8 @@ pub(super) struct Workspace {
     git: Git,
     lock: Lock,
     used: Lock,
+    /// Whether it was not there before.
+    is_new: bool,
 }
 
 /// The same for what reads and writes `src`. Others that want to build in it wait until it is dropped; they may make trees
@@ -202,6 +204,7 @@ impl Workspace {
         let lock = cache.lock(&trees_key(&name), progress)?;
         let folders = Folders::of(cache, &name);
         let root = folders.root();
+        let is_new = !root.exists();
         fs::create_dir_all(root).at(root)?;
         if let Some(folder) = source.folder()? {
             let of = root.join(OF);
@@ -214,7 +217,16 @@ impl Workspace {
             git,
             lock,
             used,
+            is_new,
         })
+    }
+
+    /// Removes it if it was not there before: no other process builds in it.
+    pub fn discard_new(self, cache: &Cache) -> Result<(), CacheError> {
+        match self.is_new {
+            true => cache.remove(self.folders.root()),
+            false => Ok(()),
+        }
     }
 
     /// The workspace for what reads and writes `src`, once no other process builds in it.
@@ -228,6 +240,7 @@ impl Workspace {
             git,
             lock,
             used,
+            ..
         } = self;
         // Before the wait, which is long: what asks for trees meanwhile may find its kernel.
         drop(lock);

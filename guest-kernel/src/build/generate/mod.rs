@@ -166,8 +166,7 @@ pub fn generate(
 ) -> Result<Generated, BuildError> {
     tools::need_git()?;
     tools::need_compiler()?;
-    let workspace = Workspace::open(&spec.source, cache, progress)?;
-    let tree = tree::of(&spec.source, &workspace, cache, progress)?;
+    let (workspace, tree) = tree::open(&spec.source, cache, progress)?;
     let tree = patch::apply_all(&workspace, tree, &spec.source.to_string(), &spec.patches)?;
     let (tree, client) = client::add(&workspace, tree)?;
     let fragments = embedded::with_built_in(&spec.fragments, client == client::Client::Added);

@@ -168,8 +168,7 @@ pub fn prepare(
     progress: &dyn Progress,
 ) -> Result<Submission, SubmissionError> {
     tools::need_git()?;
-    let workspace = Workspace::open(source, cache, progress)?;
-    let base = tree::of(source, &workspace, cache, progress)?;
+    let (workspace, base) = tree::open(source, cache, progress)?;
     let sender = sender(source);
     let call = Preparation {
         workspace: &workspace,
