@@ -102,7 +102,7 @@ pub enum Command {
     Findings(FindingsArgs),
     /// Write what a kernel maintainer wants of a finding: a mail, a patch, a reproducer.
     Report(ReportArgs),
-    /// List the scenarios in the library.
+    /// List the scenarios of ./scenarios, or else of the built-in library.
     List,
     /// Write a commented scenario to begin with.
     New(NewArgs),
@@ -188,7 +188,8 @@ pub struct NewArgs {
 /// `unwindlab lint`.
 #[derive(Debug, Args)]
 pub struct LintArgs {
-    /// Scenario files, folders or names, as of `run` [default: the whole library].
+    /// Scenario files, folders or names, as of `run` [default: those of ./scenarios, or else of the
+    /// built-in library].
     #[arg(value_name = "SCENARIO")]
     pub scenarios: Vec<PathBuf>,
 }

@@ -27,7 +27,7 @@ pub struct SeriesArgs {
     /// of Debian's own kernel, to the upstream release under it.
     #[arg(value_name = "SERIES")]
     pub series: PathBuf,
-    /// Scenarios to run [default: the whole library].
+    /// Scenarios to run [default: those of ./scenarios, or else of the built-in library].
     #[arg(value_name = "SCENARIO")]
     pub scenarios: Vec<PathBuf>,
     /// Apply the series to this revision of the repository in --tree.

@@ -23,7 +23,8 @@ use unwindlab_engine::plan::Shard;
 /// `unwindlab soak`.
 #[derive(Debug, Args)]
 pub struct SoakArgs {
-    /// Scenario files, folders or names, as of `run` [default: the whole library].
+    /// Scenario files, folders or names, as of `run` [default: those of ./scenarios, or else of the
+    /// built-in library].
     #[arg(value_name = "SCENARIO")]
     pub scenarios: Vec<PathBuf>,
     /// The kernel under test.

@@ -16,7 +16,7 @@ use crate::report::output_file::OutputFile;
 /// `unwindlab variants`.
 #[derive(Debug, Args)]
 pub struct VariantsArgs {
-    /// Scenarios to run [default: the whole library].
+    /// Scenarios to run [default: those of ./scenarios, or else of the built-in library].
     #[arg(value_name = "SCENARIO")]
     pub scenarios: Vec<PathBuf>,
     /// Build only this variant; repeatable.
