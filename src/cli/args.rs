@@ -102,8 +102,8 @@ pub enum Command {
     Findings(FindingsArgs),
     /// Write what a kernel maintainer wants of a finding: a mail, a patch, a reproducer.
     Report(ReportArgs),
-    /// List the scenarios of ./scenarios, or else of the built-in library.
-    List,
+    /// List scenarios, and what they are for.
+    List(ListArgs),
     /// Write a commented scenario to begin with.
     New(NewArgs),
     /// Look for errors in scenario files, without a machine.
@@ -190,6 +190,15 @@ pub struct NewArgs {
 pub struct LintArgs {
     /// Scenario files, folders or names, as of `run` [default: those of ./scenarios, or else of the
     /// built-in library].
+    #[arg(value_name = "SCENARIO")]
+    pub scenarios: Vec<PathBuf>,
+}
+
+/// `unwindlab list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Scenario files, folders, names or patterns, as of `run` [default: those of ./scenarios, or else
+    /// of the built-in library].
     #[arg(value_name = "SCENARIO")]
     pub scenarios: Vec<PathBuf>,
 }

@@ -40,7 +40,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use self::args::{CacheCommand, Cli, Command, KernelCommand, SchemaOf};
+use self::args::{CacheCommand, Cli, Command, KernelCommand, ListArgs, SchemaOf};
 use self::error::CommandError;
 use self::output::print;
 use self::progress::Spinner;
@@ -128,7 +128,7 @@ fn dispatch(command: Command, context: Context<'_>, spinner: &Spinner) -> Result
             }
         }
         Command::Report(args) => report::report(&args, context, spinner)?,
-        Command::List => list(context.analysis)?,
+        Command::List(args) => list(&args, context.analysis)?,
         Command::New(args) => authoring::new(&args, context.analysis)?,
         Command::Lint(args) => authoring::lint(&args, context.analysis)?,
         Command::Explain(args) => authoring::explain_name(&args)?,
@@ -181,8 +181,8 @@ fn get(
     Ok(spinner.print(&format!("{release}  {path}\n"))?)
 }
 
-fn list(analysis: &Analysis) -> Result<(), CommandError> {
-    let library = Library::open(&[], &analysis.invariant_ids())?;
+fn list(args: &ListArgs, analysis: &Analysis) -> Result<(), CommandError> {
+    let library = Library::open(&args.scenarios, &analysis.invariant_ids())?;
     let names = library.scenarios.iter().map(|it| it.scenario.name.len());
     let width = names.max().unwrap_or(0);
     for loaded in &library.scenarios {
