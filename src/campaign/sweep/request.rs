@@ -71,10 +71,18 @@ const USER: &str = "user";
 /// [`PathPlace::Handler`].
 const HANDLER: &str = "handler";
 
-impl FromStr for PathPlace {
-    type Err = <KernelPlace as FromStr>::Err;
+/// Not a place where a path can begin.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected an instruction such as `__x64_sys_getppid+0x10`, a line of the source such as \
+     `kernel/unwind/deferred.c:123`, `user`, `user:2` or `handler`"
+)]
+pub struct PathPlaceError;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+impl FromStr for PathPlace {
+    type Err = PathPlaceError;
+
+    fn from_str(text: &str) -> Result<Self, PathPlaceError> {
         let entry = match text.strip_prefix(USER) {
             Some("") => Some(NonZeroU32::MIN),
             Some(rest) => rest.strip_prefix(':').and_then(|it| it.parse().ok()),
@@ -83,7 +91,7 @@ impl FromStr for PathPlace {
         match entry {
             Some(entry) => Ok(Self::User(entry)),
             None if text == HANDLER => Ok(Self::Handler),
-            None => text.parse().map(Self::Kernel),
+            None => text.parse().map(Self::Kernel).map_err(|_| PathPlaceError),
         }
     }
 }

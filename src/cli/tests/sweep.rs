@@ -53,6 +53,13 @@ fn a_sweep_behind_requests_has_no_parts() {
 }
 
 #[test]
+fn a_wrong_place_is_told_what_is_expected() {
+    let words = ["unwindlab", "sweep", "a", "--from", "foo:bar"];
+    let told = Cli::try_parse_from(words).unwrap_err().to_string();
+    assert!(told.contains("expected an instruction such as"), "{told}");
+}
+
+#[test]
 fn what_would_have_no_effect_is_refused() {
     let no_effect = |words: &str| {
         let words = ["unwindlab", "sweep", "nmi-in-syscall"]
