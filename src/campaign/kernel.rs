@@ -56,6 +56,9 @@ pub enum KernelError {
         name: String,
         known: String,
     },
+    /// A file without a patch.
+    #[error("no patch in {0}")]
+    NoPatch(String),
     /// Neither a file nor a built-in fragment.
     #[error("no configuration fragment {name:?}: give a file, or one of {known}")]
     Fragment { name: String, known: String },
@@ -174,10 +177,14 @@ fn patch(name: &str) -> Result<Patch, KernelError> {
         }
     }
     let content = read(Path::new(name))?;
-    Ok(Patch {
+    let patch = Patch {
         name: file_name(name),
         content,
-    })
+    };
+    match patch.has_diff() {
+        true => Ok(patch),
+        false => Err(KernelError::NoPatch(name.to_owned())),
+    }
 }
 
 /// A fragment by its file, or a built-in one by its name.
@@ -228,5 +235,24 @@ mod tests {
         let manifest = concat!("path:", env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
         assert_eq!(absolute("path:Cargo.toml"), manifest);
         assert_eq!(absolute("stock:7.2"), "stock:7.2");
+    }
+
+    #[test]
+    fn a_file_without_a_diff_is_no_patch() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("p.patch");
+        let name = file.to_str().unwrap();
+        for content in ["", "a text\n---\n- a list\n"] {
+            std::fs::write(&file, content).unwrap();
+            let told = patch(name).unwrap_err().to_string();
+            assert_eq!(told, format!("no patch in {name}"));
+        }
+        for content in [
+            "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n",
+            "text\n\ndiff --git a/x b/x\nold mode 100644\nnew mode 100755\n",
+        ] {
+            std::fs::write(&file, content).unwrap();
+            assert!(patch(name).is_ok(), "{content}");
+        }
     }
 }

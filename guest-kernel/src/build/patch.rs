@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::BuildError;
 use super::git::{Call, Failure};
+use super::mail::has_diff;
 use super::workspace::Workspace;
 
 /// A patch in the format of `diff -u`, `git diff` or `git format-patch`.
@@ -13,6 +14,19 @@ pub struct Patch {
     pub name: String,
     /// The text; anything before the first diff is a header.
     pub content: Vec<u8>,
+}
+
+impl Patch {
+    /// Whether there is a diff in it; one of git's may have no lines (`new mode`).
+    #[must_use]
+    pub fn has_diff(&self) -> bool {
+        let of_git = b"diff --git ";
+        let content = self.content.as_slice();
+        has_diff(content)
+            || content
+                .split(|&it| it == b'\n')
+                .any(|it| it.starts_with(of_git))
+    }
 }
 
 /// The tree `base`, called `to` in messages, with all patches applied in order.
