@@ -257,10 +257,15 @@ impl Provider for ThisMachine {
     }
 
     fn path(&self, spec: &str) -> Result<PathBuf, ProviderError> {
-        let image = kernels::path(&parse(spec)?, &cache()?)?;
+        let kernel = parse(spec)?;
+        let image = kernels::path(&kernel, &cache()?)?;
         let image = image.ok_or_else(|| {
+            let how = match kernel {
+                KernelSpec::Stock { .. } => "downloads it",
+                KernelSpec::Path(_) => "adds it, if it is a vmlinux or a bzImage",
+            };
             ProviderError::Unavailable(format!(
-                "no kernel `{spec}` in the cache: `unwindlab kernel fetch {spec}` downloads it"
+                "no kernel `{spec}` in the cache: `unwindlab kernel fetch {spec}` {how}"
             ))
         })?;
         Ok(image.vmlinux)
