@@ -205,6 +205,9 @@ pub enum ReplayFileProblem {
     /// It cannot be read.
     #[error("{0}")]
     Read(#[from] io::Error),
+    /// It is not UTF-8.
+    #[error("no replay file: it is not a text")]
+    NotText,
     /// It is not JSON of the right form.
     #[error("no replay file: {0}")]
     Form(#[from] serde_json::Error),

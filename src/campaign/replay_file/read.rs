@@ -30,8 +30,11 @@ impl ReplayFile {
     /// # Errors
     /// [`ReplayFileError`].
     pub fn read(path: &Path) -> Result<Self, ReplayFileError> {
-        let text = input::text(path, input::RECORDED);
-        match text.map_err(Into::into).and_then(|it| Replay::parse(&it)) {
+        let text = input::text(path, input::RECORDED).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => ReplayFileProblem::NotText,
+            _ => error.into(),
+        });
+        match text.and_then(|it| Replay::parse(&it)) {
             Ok(replay) => Ok(Self {
                 path: path.to_owned(),
                 replay,
@@ -95,5 +98,22 @@ impl UnpackedScenario {
             path,
             _folder: folder,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_no_replay_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("vmlinux");
+        std::fs::write(&path, b"\x7fELF\xff").unwrap();
+        let told = ReplayFile::read(&path).unwrap_err().to_string();
+        assert!(
+            told.ends_with(": no replay file: it is not a text"),
+            "{told}"
+        );
     }
 }
