@@ -140,6 +140,9 @@ struct Kind {
     part: Option<IgnoredAny>,
 }
 
+/// What is said of a line that no part writes.
+const NOT_OF_A_PART: &str = "not the result of a part";
+
 /// Lines of a file that are told as unreadable: a file of another kind has no others.
 const MAX_UNREAD: usize = 3;
 
@@ -181,9 +184,11 @@ pub fn merge(
                 Ok(Kind { sweep: Some(_), .. }) => sweep::read(text)
                     .map(|record| sweeps.push((file.clone(), record)))
                     .map_err(|error| error.to_string()),
-                Ok(_) => Err("not the result of a part".to_owned()),
+                Ok(_) => Err(NOT_OF_A_PART.to_owned()),
                 Err(error) if error.is_eof() => Err("the file is cut off".to_owned()),
-                Err(error) => Err(error.to_string()),
+                // JSON of another form; what the parser calls it means nothing to a user.
+                Err(error) if error.is_data() => Err(NOT_OF_A_PART.to_owned()),
+                Err(_) => Err(format!("{NOT_OF_A_PART}: it is not JSON")),
             };
             if let Err(why) = read {
                 unread += 1;

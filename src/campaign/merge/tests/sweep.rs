@@ -226,7 +226,12 @@ fn files_that_are_empty_or_cut_off_are_no_pass() {
     for (file, why) in [
         (String::new(), "the file is empty"),
         (half, "the file is cut off"),
-        ("[]\n".to_owned(), "invalid"),
+        ("[]\n".to_owned(), "not the result of a part"),
+        ("3\n".to_owned(), "not the result of a part"),
+        (
+            "text\n".to_owned(),
+            "not the result of a part: it is not JSON",
+        ),
         ("{}\n".to_owned(), "not the result of a part"),
     ] {
         let (class, _, lacks) = merged(&[good[0].clone(), file.clone(), good[2].clone()]).unwrap();
