@@ -193,7 +193,9 @@ fn check_vdso(scenario: &Scenario, complaints: &mut Complaints<'_>) {
     );
     // The last one counts.
     let words = cmdline.split_whitespace();
-    let vdso = words.filter_map(|word| word.strip_prefix("vdso=")).last();
+    let vdso = words
+        .filter_map(|word| word.strip_prefix("vdso="))
+        .next_back();
     complaints.require(!needs || vdso == Some("0"), kind.location(), || {
         format!(
             "found `{}`, expected `cmdline: vdso=0` of the machine with it",

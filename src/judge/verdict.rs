@@ -149,7 +149,8 @@ impl Judge<'_> {
         reasons.extend(missing_injections(case.plan, &case.trace));
         reasons.extend(overflows::unhandled(case.plan, &case.trace));
         reasons.extend(perf_tool::unmet(case.plan, &case.trace));
-        reasons.extend(not_exercised(scenario, &result.checks, said.is_some()));
+        let other = said.is_some() || case.trace.perf_script.is_some();
+        reasons.extend(not_exercised(scenario, &result.checks, other));
         reasons.extend(expect::no_request(&scenario.expect, &case.trace));
         reasons.extend(expect::unmet(&scenario.expect, &result.counts, &case.trace));
         reasons.extend(
@@ -327,7 +328,7 @@ fn passed(point: &Point) -> String {
 
 /// Required invariants that were not exercised. At least one invariant of what tracers got must have been exercised: a
 /// trace that shows nothing of it is no pass.
-fn not_exercised(scenario: &Scenario, checks: &[InvariantCheck], has_program: bool) -> Vec<String> {
+fn not_exercised(scenario: &Scenario, checks: &[InvariantCheck], has_other: bool) -> Vec<String> {
     let mut reasons: Vec<String> = scenario
         .require
         .iter()
@@ -350,8 +351,8 @@ fn not_exercised(scenario: &Scenario, checks: &[InvariantCheck], has_program: bo
     let evidence = |it: &InvariantCheck| {
         !it.invariant.starts_with('W') && !matches!(it.check, Check::NotExercised { .. })
     };
-    // What a program says of the kernel is evidence, too.
-    if !has_program && !checks.iter().any(evidence) {
+    // What a program says of the kernel, and what perf printed, is evidence, too.
+    if !has_other && !checks.iter().any(evidence) {
         reasons.push("no invariant was exercised".to_owned());
     }
     reasons

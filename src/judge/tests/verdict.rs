@@ -186,6 +186,12 @@ fn nothing_exercised() {
     let mut trial = Trial::good("");
     trial.invariants = vec![NOT_EXERCISED];
     gives(&trial, Outcome::Fail, &["no invariant was exercised"]);
+    // No warning and rings that can be read: of unwinding that says nothing.
+    let quiet = Invariant::new("W0", "no warning", "nothing", |_, tally| tally.holds_on(2));
+    trial.invariants = vec![quiet];
+    gives(&trial, Outcome::Fail, &["no invariant was exercised"]);
+    trial.invariants.push(HOLDS);
+    gives(&trial, Outcome::Pass, &[]);
 }
 
 /// An event that never fires leaves a trace in which nothing can be wrong.
