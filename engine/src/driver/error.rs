@@ -66,7 +66,7 @@ impl DriverError {
                 | Self::Inspect(InspectError::Unmapped { .. })
                 // Its local APIC was on when it announced its CPUs, and no kernel turns one off that it uses.
                 | Self::Inject(InjectError::NotRequested { .. })
-                // A counter may interrupt it, but not as any driver has it.
+                // It lets a counter interrupt it, and not by an NMI: no driver does.
                 | Self::Overflow(OverflowError::NotDelivered { .. })
         )
     }

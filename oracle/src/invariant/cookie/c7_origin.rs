@@ -1,7 +1,7 @@
 //! C7: the cookie of an answer is one that some request carried.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, Facts};
+use crate::invariant::evidence::Evidence;
 
 /// C7. For every D(c) there is an S(c), of whatever task and at whatever time: M3, M4 and M5 judge
 /// whose and when.
@@ -26,12 +26,9 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 tally.undecided(why);
                 continue;
             }
-            if let Some(why) = facts.may_have_asked_before(answer) {
+            let before = facts.may_have_asked_before(answer);
+            if let Some(why) = before.or_else(|| facts.may_be_of_a_cut_chain(answer)) {
                 tally.undecided(why);
-                continue;
-            }
-            if facts.may_be_of_a_cut_chain(answer) {
-                tally.undecided(Facts::CUT);
                 continue;
             }
             if let Some(why) = facts.others_may_ask().filter(|_| cookie != 0) {

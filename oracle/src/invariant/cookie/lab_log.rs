@@ -122,7 +122,7 @@ fn led_to<'t>(lab: &Lab<'t>, event: &LabEvent) -> Option<&'t LabEvent> {
     let of_it = |it: &&LabEvent| {
         step();
         let asks = matches!(it.kind, LabKind::Request { .. });
-        asks && it.slot < event.slot && it.task == event.task && it.client == event.client
+        asks && it.task == event.task && it.client == event.client
     };
     let at = lab.log.events.partition_point(|it| it.slot < event.slot);
     { lab.log.events.get(..at).unwrap_or_default().iter() }.rfind(of_it)

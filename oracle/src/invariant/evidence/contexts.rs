@@ -116,18 +116,19 @@ impl Facts<'_> {
         }
     }
 
-    /// Whether the limit of contexts cut the cookie of any sample off.
-    pub fn chains_are_cut(&self) -> bool {
-        !self.cut.of_all.is_empty()
+    /// The same of any request.
+    pub fn chains_are_cut(&self) -> Option<&'static str> {
+        (!self.cut.of_all.is_empty()).then_some(Self::CUT)
     }
 
-    /// Why a request whose cookie no chain shows may have asked for an answer.
-    pub const CUT: &'static str = "a sample of its task, whose chain had no room for a cookie or no buffer, may have asked for it";
+    /// Why the cookie of a request may be in no chain.
+    pub const CUT: &'static str =
+        "a sample whose chain had no room for the cookie, or no buffer, may have asked for it";
 
-    /// Whether a request whose cookie the limit of contexts cut off may have asked for an answer:
+    /// Why a request whose chain shows no cookie may have asked for an answer:
     /// a sample, not later, of an event that defers, and of the same task as far as is known.
-    pub fn may_be_of_a_cut_chain(&self, answer: &Answer<'_>) -> bool {
-        self.cut.has_one_for(answer.task, answer.event)
+    pub fn may_be_of_a_cut_chain(&self, answer: &Answer<'_>) -> Option<&'static str> {
+        { self.cut.has_one_for(answer.task, answer.event) }.then_some(Self::CUT)
     }
 }
 

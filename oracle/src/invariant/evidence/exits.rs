@@ -46,11 +46,11 @@ impl<'t> Facts<'t> {
             let exit = self.returns.before(self.exit(task)?)?;
             Some(self.returns.before(event)? < exit)
         };
-        if returned() == Some(true) {
-            return true;
-        }
-        let alive =
-            |later: &Event| later.deferred_sample().is_some() || is_marker(self.trace, later);
-        self.after(task, event).any(alive)
+        returned() == Some(true) || self.after(task, event).any(|it| self.shows_life(it))
+    }
+
+    /// Whether a record is one that no task writes once it exits: a request that was not refused, or a system call's marker.
+    pub(super) fn shows_life(&self, event: &Event) -> bool {
+        event.deferred_sample().is_some() || is_marker(self.trace, event)
     }
 }

@@ -103,7 +103,7 @@ pub(crate) struct Facts<'t> {
     entry_ips: BTreeMap<u64, (u64, usize)>,
     /// By process: comm records of exec, in trace order.
     execs: BTreeMap<u32, Vec<&'t Event>>,
-    /// Samples whose cookie the limit of contexts may have cut off.
+    /// Samples whose chain had no room for the cookie, or no buffer.
     pub(super) cut: CutChains,
     /// By process: the other one that forked it during the session.
     forked_by: BTreeMap<u32, u32>,
@@ -322,16 +322,16 @@ impl<'t> Facts<'t> {
     pub fn exec_between(&self, first: &Event, second: &Event) -> bool {
         let pid = first.pid;
         let leader = second.tid.is_some() && second.tid == pid && second.pid == pid;
-        // `de_thread` waits for it to exit (fs/exec.c, 7.3). Then the leader is who calls exec.
-        let exits = pid
-            .map(|pid| self.tasks.exits_of(pid))
-            .into_iter()
-            .flatten();
+        let Some(pid) = pid.filter(|_| leader) else {
+            return false;
+        };
+        // `de_thread` waits for the leader to exit, and gives the caller its tid (fs/exec.c, 7.3).
+        let exits = self.tasks.exits_of(pid);
         let mut exits = exits.filter_map(|at| self.trace.events.get(at));
-        if leader && first.tid != pid && exits.any(|e| before(first, e) && before(e, second)) {
+        if first.tid != Some(pid) && exits.any(|e| before(first, e) && before(e, second)) {
             return true;
         }
-        let Some(execs) = pid.and_then(|pid| self.execs.get(&pid)).filter(|_| leader) else {
+        let Some(execs) = self.execs.get(&pid) else {
             return false;
         };
         // As in [`later`]. Records without a time have no place among those of other rings.

@@ -6,7 +6,6 @@
 
 use super::facts::{Answer, Facts, Request};
 use super::order::before;
-use super::role::is_marker;
 use crate::trace::{Event, EventKind};
 
 impl<'t> Facts<'t> {
@@ -18,10 +17,9 @@ impl<'t> Facts<'t> {
         }
         let is_first = answer.task.is_none_or(|task| {
             let first = self.answers_of(task).first();
-            first.is_some_and(|it| it.event.index == answer.event.index) && {
-                self.requests_of(task).iter()
-            }
-            .all(|it| before(answer.event, it.event))
+            let mut requests = self.requests_of(task).iter();
+            first.is_some_and(|it| it.event.index == answer.event.index)
+                && requests.all(|it| before(answer.event, it.event))
         });
         is_first.then_some("its request may lie before the first record")
     }
@@ -64,11 +62,7 @@ impl<'t> Facts<'t> {
         if self.trace.recorded.is_none() {
             return false;
         }
-        let goes_on = |it: &Event| match &it.kind {
-            EventKind::Sample(sample) if sample.cookie().is_some() => true,
-            EventKind::CallchainDeferred(_) => true,
-            _ => is_marker(self.trace, it),
-        };
+        let goes_on = |it: &Event| self.shows_life(it) || it.deferred_chain().is_some();
         let task = self.tasks.of(event);
         !task.is_some_and(|task| self.after(task, event).any(goes_on))
     }

@@ -51,12 +51,13 @@ pub(crate) fn role(trace: &Trace, event: &Event) -> Role {
 
 /// What an event opened with `spec` is for.
 pub(crate) fn spec_role(spec: &EventSpec) -> Role {
-    // With a filter or a period it does not leave a sample each time.
-    let each = |spec: &EventSpec| spec.filter.is_none() && spec.sample_period == 1;
+    // With a filter it does not fire each time, and with a period a tracepoint does not leave a sample each time.
+    if spec.filter.is_some() {
+        return Role::Other;
+    }
     let (system, name) = match &spec.source {
-        EventSource::Hardware(_) if spec.filter.is_none() => return Role::Overflow,
-        _ if !each(spec) => return Role::Other,
-        EventSource::Tracepoint { system, name } => (system, name),
+        EventSource::Tracepoint { system, name } if spec.sample_period == 1 => (system, name),
+        EventSource::Hardware(_) => return Role::Overflow,
         _ => return Role::Other,
     };
     match (system.as_str(), name.as_str()) {

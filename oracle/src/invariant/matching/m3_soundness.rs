@@ -1,7 +1,7 @@
 //! M3: every answer answers a request of its own entry.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{Evidence, Facts, Pairs, Relation, Request, before, spec};
+use crate::invariant::evidence::{Evidence, Pairs, Relation, Request, before, spec};
 
 /// M3. For every D(c) there is an S(c) of an event that defers, in the entry of the D. Evidence is
 /// one that is proved to be of that entry ([`Relation::Same`]): on a kernel that answers what was
@@ -61,12 +61,9 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                 tally.undecided(why);
                 continue;
             }
-            if let Some(why) = facts.may_have_asked_before(answer) {
+            let cut = || facts.may_be_of_a_cut_chain(answer).filter(|_| nobody);
+            if let Some(why) = facts.may_have_asked_before(answer).or_else(cut) {
                 tally.undecided(why);
-                continue;
-            }
-            if nobody && facts.may_be_of_a_cut_chain(answer) {
-                tally.undecided(Facts::CUT);
                 continue;
             }
             if let Some(why) = facts.others_may_ask().filter(|_| nobody && cookie != 0) {

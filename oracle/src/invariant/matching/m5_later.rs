@@ -1,9 +1,7 @@
 //! M5: the answer comes after the first request, in its entry, and so do the requests after it.
 
 use crate::invariant::Tally;
-use crate::invariant::evidence::{
-    Answer, Evidence, Exchange, Facts, Pairs, Relation, Request, before,
-};
+use crate::invariant::evidence::{Answer, Evidence, Exchange, Pairs, Relation, Request, before};
 
 /// M5. D(c) is later than the first S(c) and of its entry. An S(c) after it is late. That is legal
 /// only in the same entry. Late samples are counted, because perf's own tool cannot merge a sample
@@ -31,12 +29,9 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                         tally.excuse(format!("cookie {cookie:#x}: {why}"));
                         continue;
                     }
-                    if let Some(why) = facts.may_have_asked_before(answer) {
+                    let before = facts.may_have_asked_before(answer);
+                    if let Some(why) = before.or_else(|| facts.may_be_of_a_cut_chain(answer)) {
                         tally.undecided(why);
-                        continue;
-                    }
-                    if facts.may_be_of_a_cut_chain(answer) {
-                        tally.undecided(Facts::CUT);
                         continue;
                     }
                     if let Some(why) = facts.others_may_ask() {

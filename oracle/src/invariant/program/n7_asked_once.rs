@@ -33,10 +33,8 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
                     tally.excuse(format!("cookie {:#x}: {why}", stack.cookie));
                     continue;
                 }
-                if facts.chains_are_cut() {
-                    tally.undecided(
-                        "the limit of contexts may have cut the cookie of its sample off",
-                    );
+                if let Some(why) = facts.chains_are_cut() {
+                    tally.undecided(why);
                     continue;
                 }
                 "which no sample carries"

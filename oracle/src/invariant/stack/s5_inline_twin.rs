@@ -1,11 +1,12 @@
 //! S5: the deferred chain is what an event that does not defer saw at the same place.
 
+use unwindlab_abi::message::ExpectedStack;
 use unwindlab_abi::plan::{EventSource, EventSpec};
 
 use crate::invariant::Tally;
 use crate::invariant::evidence::{
-    Answer, Evidence, Facts, Role, announced_spec, at_leaf, described_by_sections, difference,
-    flaw_of, kernel_limit, loses, spec, spec_role,
+    Answer, Evidence, Role, announced_spec, described_by_sections, difference, flaw_of,
+    kernel_limit, loses, spec, spec_role,
 };
 use crate::invariant::user::registers::{registers, walk, walk_from_entry};
 use crate::trace::{Event, EventKind, Trace};
@@ -56,11 +57,12 @@ pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
             tally.holds();
             continue;
         }
-        let leaf = is_at_leaf(facts, answer);
+        let stacks = facts.stacks_at_leaf(answer);
+        let leaf = !stacks.is_empty();
         let wrong = match (later.starts_with(now), now.starts_with(later)) {
             (true, _) => false,
             (_, true) => {
-                leaf && !is_whole(facts, answer) || ends_early(evidence, deferred, now, later)
+                leaf && !is_whole(answer, &stacks) || ends_early(evidence, deferred, now, later)
             }
             _ => {
                 leaf || facts.user_ip(deferred).is_some()
@@ -97,20 +99,14 @@ fn may_be_replaced(evidence: &Evidence<'_>, sample: &Event, same_frame0: bool) -
     evidence.registers_replaced(sample) || !kept
 }
 
-/// Whether an answer is a whole stack as built. Where that ends in a frame pointer that leads nowhere, the twin follows it
-/// until its chain is full: it asks neither for order nor for alignment.
-fn is_whole(facts: &Facts<'_>, answer: &Answer<'_>) -> bool {
-    let Some(&frame0) = answer.chain.ips.first() else {
-        return false;
+/// Whether an answer is the whole of one of these stacks. Where that ends in a frame pointer that leads nowhere, the twin
+/// follows it until its chain is full: it asks neither for order nor for alignment.
+fn is_whole(answer: &Answer<'_>, stacks: &[&ExpectedStack]) -> bool {
+    let whole = |frame0: &u64| {
+        let mut stacks = stacks.iter();
+        stacks.any(|stack| flaw_of(answer.chain, stack, *frame0).is_none())
     };
-    let stacks = facts.stacks_at_leaf(answer);
-    { stacks.iter() }.any(|stack| flaw_of(answer.chain, stack, frame0).is_none())
-}
-
-fn is_at_leaf(facts: &Facts<'_>, answer: &Answer<'_>) -> bool {
-    let threads = facts.threads(answer.event);
-    let frame0 = answer.chain.ips.first();
-    frame0.is_some_and(|&ip| threads.iter().any(|thread| at_leaf(&thread.stack, ip)))
+    answer.chain.ips.first().is_some_and(whole)
 }
 
 /// Whether a uprobe's chain ends where it must not: the frames behind its end lie in order on the sampled stack.

@@ -83,8 +83,8 @@ fn unordered(facts: &Facts<'_>, at: &Event) -> Option<&'static str> {
     let answer = answers.find(|answer| answer.event.index == at.index)?;
     let requests = facts.exchanges.get(&answer.chain.cookie);
     let requests = requests.map_or(&[][..], |exchange| exchange.requests.as_slice());
-    if facts.may_be_of_a_cut_chain(answer) {
-        return Some("the limit of contexts may have cut the cookie of a sample off");
+    if let Some(why) = facts.may_be_of_a_cut_chain(answer) {
+        return Some(why);
     }
     let unknown = |request: &Request<'_>| !before(at, request.event);
     (!requests.is_empty() && requests.iter().any(unknown))

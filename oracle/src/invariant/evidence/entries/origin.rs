@@ -128,8 +128,8 @@ impl<'t> Facts<'t> {
     /// Whether the interrupt of a sample hit user mode for certain. On a machine of which not all is known, the registers must be
     /// of user mode: a kernel chain that ends in the interrupt's stub may as well have met code that has no symbol, where the
     /// unwinder stops (`__kernel_text_address`, kernel/extable.c). That is a filter of seccomp, which runs before `sys_enter`, or
-    /// of a socket: a classic BPF program (`bpf_prog_kallsyms_candidate`, kernel/bpf/core.c, 7.3). A guest has none but
-    /// those of workload `seccomp`, in which no interrupt is sampled.
+    /// of a socket: a classic BPF program (`bpf_prog_kallsyms_candidate`, kernel/bpf/core.c, 7.3). A guest of ours has
+    /// them in workload `seccomp` alone: what a user's scenario samples in interrupts there may be told apart wrongly.
     fn hit_user_mode(&self, event: &Event) -> bool {
         let of_user_mode =
             || matches!(&event.kind, EventKind::Sample(it) if it.kernel_chain().is_empty());
