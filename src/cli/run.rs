@@ -363,16 +363,17 @@ impl<'a> RunPrinter<'a> {
         if self.format.is_text() {
             text.push_str(&table::failures(&summary.results));
         }
-        text.push_str(&match summary.empty_part {
+        let last = match summary.empty_part {
             // No KVM host was started for it.
-            Some(part) => format!("no scenario belongs to part {part}\n"),
+            Some(part) => format!("no scenario belongs to part {part}"),
             None => format!(
-                "{comment}{} on {}, KVM host {}\n",
+                "{} on {}, KVM host {}",
                 table::summary(&summary.results, summary.elapsed),
                 summary.setting.kernel_release,
                 summary.setting.kvm_host
             ),
-        });
+        };
+        text.push_str(&format!("{comment}{last}\n"));
         if self.format == Format::Github {
             text.push_str(&self.commands.on());
         }
