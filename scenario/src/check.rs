@@ -52,6 +52,7 @@ pub fn check(
     tracefs::check(&scenario, &mut complaints);
     perf_tool::check(&scenario, &mut complaints);
     program::check(&scenario, &mut complaints);
+    check_results(&scenario, &mut complaints);
     inject::check::check(&scenario, &mut complaints);
     explore::check(&scenario, &mut complaints);
     check_times(&scenario, &mut complaints);
@@ -142,6 +143,36 @@ fn check_user_mode(scenario: &Scenario, complaints: &mut Complaints<'_>) {
             **signal
         )
     });
+}
+
+/// What only a stack that is unwound in user mode has: without one, 0 would always be met.
+fn check_results(scenario: &Scenario, complaints: &mut Complaints<'_>) {
+    if scenario.user_mode.is_some() || scenario.bpf.is_some() {
+        return;
+    }
+    let expect = &scenario.expect;
+    let counts = [
+        ("nonces", &expect.nonces),
+        ("reused", &expect.reused),
+        ("refused", &expect.refused),
+        ("results", &expect.results),
+        ("busy", &expect.busy),
+        ("unasked", &expect.unasked),
+        ("changed", &expect.changed),
+        ("late-results", &expect.late_results),
+        ("wrong-results", &expect.wrong_results),
+        ("values", &expect.values),
+        ("overruns", &expect.overruns),
+        ("strangers", &expect.strangers),
+    ];
+    for (key, count) in counts {
+        if let Some(count) = count {
+            complaints.add(
+                count.location(),
+                format!("found `{key}` without `user-mode` or `bpf`, which it counts"),
+            );
+        }
+    }
 }
 
 fn check_machine(machine: &Machine, complaints: &mut Complaints<'_>) {

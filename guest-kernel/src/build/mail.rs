@@ -72,9 +72,11 @@ impl Mail {
     }
 }
 
-/// Whether a diff is in it.
+/// Whether a diff is in it; one of git's may have no lines (`new mode`).
 pub(super) fn has_diff(content: &[u8]) -> bool {
-    memchr::memmem::find(content, b"\n--- ").is_some() || content.starts_with(b"--- ")
+    let begins = [b"--- ".as_slice(), b"diff --git "];
+    let mut lines = content.split(|&it| it == b'\n');
+    lines.any(|line| begins.iter().any(|it| line.starts_with(it)))
 }
 
 /// Whether it is a mail.
@@ -139,6 +141,16 @@ mod tests {
         assert_eq!(of("[PATCH net/next v2 2/3] x"), Some((2, 2, 3)));
         assert_eq!(of("[PATCH] x"), None);
         assert_eq!(of("x 1/2"), None);
+    }
+
+    #[test]
+    fn a_change_of_a_mode_alone_is_a_diff_and_a_quoted_one_is_none() {
+        let mode = b"Subject: [PATCH] x\n\ndiff --git a/f b/f\nold mode 100644\nnew mode 100755\n";
+        assert!(has_diff(mode));
+        assert!(has_diff(b"--- a/f\n+++ b/f\n"));
+        assert!(!has_diff(
+            b"Subject: [PATCH 0/1] x\n\n> diff --git a/f b/f\n> --- a/f\n---\n f | 0\n"
+        ));
     }
 
     #[test]

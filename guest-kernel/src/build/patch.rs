@@ -17,15 +17,10 @@ pub struct Patch {
 }
 
 impl Patch {
-    /// Whether there is a diff in it; one of git's may have no lines (`new mode`).
+    /// Whether there is a diff in it.
     #[must_use]
     pub fn has_diff(&self) -> bool {
-        let of_git = b"diff --git ";
-        let content = self.content.as_slice();
-        has_diff(content)
-            || content
-                .split(|&it| it == b'\n')
-                .any(|it| it.starts_with(of_git))
+        has_diff(&self.content)
     }
 }
 

@@ -27,6 +27,17 @@ fn minimal_is_right() {
 }
 
 #[test]
+fn counts_of_what_is_not_there() {
+    of_more(
+        "expect: { nonces: 0, wrong-results: 0, samples: 1 or more }\n",
+        [
+            "6:19: found `nonces` without `user-mode` or `bpf`, which it counts",
+            "6:37: found `wrong-results` without `user-mode` or `bpf`, which it counts",
+        ],
+    );
+}
+
+#[test]
 fn not_yaml() {
     says("", ["1:1: unexpected end of input"]);
     says("name: [x\n", ["1:7: found `[x`, expected a single value"]);
