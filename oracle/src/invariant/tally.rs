@@ -180,11 +180,11 @@ impl Tally {
                 excused: self.notes,
             };
         }
-        let mut reason = self.lacking;
-        for note in self.notes {
-            reason.push_str("; ");
-            reason.push_str(&note);
+        // What is undecided was there: only without any was it lacking.
+        if undecided == 0 {
+            self.notes.insert(0, self.lacking);
         }
+        let reason = self.notes.join("; ");
         Check::NotExercised { reason, undecided }
     }
 }
@@ -220,7 +220,7 @@ mod tests {
         let mut tally = Tally::new("C1", "no samples");
         tally.undecided("no markers");
         tally.undecided("no markers");
-        let reason = "no samples; 2 undecided: no markers".to_owned();
+        let reason = "2 undecided: no markers".to_owned();
         let undecided = 2;
         assert_eq!(tally.finish(), Check::NotExercised { reason, undecided });
 

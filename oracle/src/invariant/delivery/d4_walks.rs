@@ -21,16 +21,16 @@ const WALKER: &str = "unwind_user";
 ///
 /// Walks are the samples of an event `kprobe:unwind_user`. A D without frames is left out: a task
 /// without an mm is not walked. So is the task's first D, whose walk may lie before the events were
-/// on, and the trials of the lab client, whose entries are walked without a D. A loss between the
-/// two D excuses (XA).
+/// on, and the trials of the lab client and of instances of tracefs, whose entries are walked without a D.
+/// A loss between the two D excuses (XA).
 ///
 /// Evidence is a D with one walk since the D before: a kernel that keeps the cache has none there,
 /// and one that walks again for the same chain has two.
 pub fn judge(evidence: &Evidence<'_>, tally: &mut Tally) {
     let trace = evidence.trace();
     let facts = evidence.facts();
-    if trace.lab.is_some() {
-        return tally.lacks("the lab client has the stack walked too");
+    if trace.lab.is_some() || trace.tracefs.is_some() {
+        return tally.lacks("the lab client or an instance of tracefs has the stack walked too");
     }
     let mut walks: BTreeMap<Task, Vec<&Event>> = BTreeMap::new();
     for event in trace.events.iter().filter(|event| is_walk(trace, event)) {
@@ -103,8 +103,9 @@ fn probes_the_walker(source: &EventSource) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::invariant::testkit::{Kit, holds, not_exercised, spec, violations};
+    use crate::invariant::testkit::{Kit, holds, judged, not_exercised, spec, violations};
     use crate::trace::model::Sample;
+    use crate::trace::tracefs::TracefsTrace;
 
     const C: [u64; 3] = [3 << 32 | 1, 5 << 32 | 1, 7 << 32 | 1];
 
@@ -134,6 +135,14 @@ mod tests {
         assert_eq!(holds("D4", &walked([1, 1, 1])).0, 2);
         // The first one may lie before the session.
         assert_eq!(holds("D4", &walked([0, 1, 1])).0, 2);
+    }
+
+    #[test]
+    fn where_another_client_asks_too_walks_show_nothing() {
+        let mut trace = walked([1, 2, 1]).trace();
+        assert!(judged("D4", &trace).2);
+        trace.tracefs = Some(TracefsTrace::default());
+        assert_eq!(judged("D4", &trace), (0, 0, false));
     }
 
     #[test]

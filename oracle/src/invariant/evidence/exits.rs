@@ -41,7 +41,7 @@ impl<'t> Facts<'t> {
     }
 
     /// Whether a later record is one that no task writes once it exits, or the task returned to user mode before its exit record.
-    fn lives_on(&self, task: Task, event: &'t Event) -> bool {
+    pub(super) fn lives_on(&self, task: Task, event: &'t Event) -> bool {
         let returned = || {
             let exit = self.returns.before(self.exit(task)?)?;
             Some(self.returns.before(event)? < exit)
@@ -50,7 +50,7 @@ impl<'t> Facts<'t> {
     }
 
     /// Whether a record is one that no task writes once it exits: a request that was not refused, or a system call's marker.
-    pub(super) fn shows_life(&self, event: &Event) -> bool {
+    fn shows_life(&self, event: &Event) -> bool {
         event.deferred_sample().is_some() || is_marker(self.trace, event)
     }
 }

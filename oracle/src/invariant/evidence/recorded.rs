@@ -58,13 +58,11 @@ impl<'t> Facts<'t> {
     }
 
     /// Whether a task may have begun to exit before a record, and its exit record come behind the recording.
+    ///
+    /// An answer shows nothing: `do_exit` sets `PF_EXITING` before what is pending is answered (kernel/exit.c, 7.3).
     pub fn may_exit_unseen(&self, event: &'t Event) -> bool {
-        if self.trace.recorded.is_none() {
-            return false;
-        }
-        let goes_on = |it: &Event| self.shows_life(it) || it.deferred_chain().is_some();
         let task = self.tasks.of(event);
-        !task.is_some_and(|task| self.after(task, event).any(goes_on))
+        self.trace.recorded.is_some() && !task.is_some_and(|task| self.lives_on(task, event))
     }
 }
 

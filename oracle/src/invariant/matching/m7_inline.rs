@@ -133,18 +133,26 @@ mod tests {
     }
 
     #[test]
-    fn in_a_recording_a_system_call_shows_that_a_task_goes_on() {
-        let refused = |goes_on: bool| {
+    fn in_a_recording_a_system_call_shows_that_a_task_goes_on_and_an_answer_does_not() {
+        let refused = |then: &dyn Fn(&mut Kit)| {
             let mut kit = Kit::new(1);
+            kit.nmi(0, 1001, C);
             kit.inline(0, 1001, &[0x40]);
-            if goes_on {
-                kit.sys_enter(0, 1001);
-            }
+            then(&mut kit);
             let mut trace = kit.trace();
             trace.recorded = Some(Recorded::default());
-            judged("M7", &trace).2
+            judged("M7", &trace)
         };
-        assert_eq!([true, false].map(refused), [true, false]);
+        assert_eq!(refused(&|_| ()), (1, 1, false));
+        let called = |kit: &mut Kit| {
+            kit.sys_enter(0, 1001);
+        };
+        assert!(refused(&called).2);
+        // What is pending is answered while the task exits.
+        let answered = |kit: &mut Kit| {
+            kit.deferred(0, 1001, C, &[0x40]);
+        };
+        assert_eq!(refused(&answered), (1, 1, false));
     }
 
     #[test]
