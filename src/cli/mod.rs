@@ -202,10 +202,14 @@ fn init_log(verbose: u8) {
         1 => LevelFilter::INFO,
         _ => LevelFilter::DEBUG,
     };
+    let usual = || Targets::new().with_default(default);
     let asked = std::env::var(LOG_VARIABLE).ok();
-    let filter: Targets = asked
-        .and_then(|filter| filter.parse().ok())
-        .unwrap_or_else(|| Targets::new().with_default(default));
+    let asked = asked.map(|it| it.parse::<Targets>());
+    let (filter, wrong) = match asked {
+        Some(Ok(filter)) => (filter, None),
+        Some(Err(error)) => (usual(), Some(error)),
+        None => (usual(), None),
+    };
     // https://no-color.org
     let styled = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let lines = tracing_subscriber::fmt::layer()
@@ -216,6 +220,9 @@ fn init_log(verbose: u8) {
     tracing_subscriber::registry()
         .with(lines.with_filter(filter))
         .init();
+    if let Some(error) = wrong {
+        tracing::warn!("{LOG_VARIABLE} is left aside: {error}");
+    }
 }
 
 #[cfg(test)]

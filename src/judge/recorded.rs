@@ -34,7 +34,8 @@ const LIFE: &str = "--all-cpus, while tasks fork, exec and exit";
 pub fn option(invariant: &str) -> Option<&'static str> {
     Some(match invariant {
         "C1" | "C2" | "D1" | "M1" | "M3" | "M5" | "P3" => MARKERS,
-        "C3" | "C4" | "C7" | "M2" | "M4" | "M7" | "D3" | "A1" | "A2" | "A8" => CHAINS,
+        "C3" => "--call-graph fp,defer, of two tasks that ask",
+        "C4" | "C7" | "M2" | "M4" | "M7" | "D3" | "A1" | "A2" | "A8" => CHAINS,
         "C5" | "C6" => "--all-cpus, and check --alone if nothing else asked for stacks",
         "M6" => "--switch-events",
         "S3" => "--call-graph fp,defer with two events that receive record 22",

@@ -70,7 +70,7 @@ pub fn answers(result: &ScenarioResult) -> String {
             }
             Check::NotExercised { undecided, reason } => {
                 if *undecided > 0 {
-                    open.push(format!("{id} ({undecided}: {reason})"));
+                    open.push(format!("{id} ({reason})"));
                 }
                 let option = option(id).unwrap_or_default();
                 lacking.entry(option).or_default().push(id.to_owned());
@@ -79,20 +79,26 @@ pub fn answers(result: &ScenarioResult) -> String {
         }
     }
     let mut out = String::new();
-    let mut say = |what: &str, list: &[String]| {
-        if !list.is_empty() {
-            let _ = writeln!(out, "  {what}: {}", list.join(", "));
-        }
-    };
-    say("held", &held);
-    say("undecided", &open);
+    list(&mut out, "held", &held);
+    list(&mut out, "undecided", &open);
     for (option, ids) in lacking {
-        say(&format!("not exercised, record with {option}"), &ids);
+        let _ = writeln!(
+            out,
+            "  to exercise {}: record with {option}",
+            ids.join(", ")
+        );
     }
     let trials = OF_TRIALS.map(str::to_owned);
-    say(
+    list(
+        &mut out,
         "not in a recording, only in trials (unwindlab run)",
         &trials,
     );
     out
+}
+
+fn list(out: &mut String, what: &str, of: &[String]) {
+    if !of.is_empty() {
+        let _ = writeln!(out, "  {what}: {}", of.join(", "));
+    }
 }
