@@ -83,6 +83,18 @@ impl Registration {
         threads::handled(self.slot)
     }
 
+    /// Whether a signal is asked for in the iteration with this number.
+    #[must_use]
+    pub const fn asks_for(&self, iteration: u64) -> bool {
+        self.opts_in && iteration >= self.after
+    }
+
+    /// Whether a system call that a signal ended begins again, where it can.
+    #[must_use]
+    pub const fn restarts(&self) -> bool {
+        self.flags & libc::SA_RESTART != 0
+    }
+
     /// Runs one iteration, with the signal blocked if the plan says so.
     pub fn iterate(&self, chain: &Chain) {
         let blocked = self.blocked && !self.is_timer();

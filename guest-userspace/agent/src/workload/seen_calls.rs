@@ -17,18 +17,43 @@ use crate::chain::Chain;
 use crate::processes;
 use crate::user_mode::{OWN_SIGNAL, Registration};
 
-/// How long a system call waits from its begin on: long enough for the NMI and its signal to come first.
-const WAIT_MS: u64 = 200;
-/// Read by the kernel.
-static WAIT: libc::timespec = libc::timespec {
-    tv_sec: 0,
-    tv_nsec: WAIT_MS.cast_signed() * 1_000_000,
-};
-/// When the timer expires, which is set before the call that waits for it.
-const TIMER: libc::timespec = libc::timespec {
-    tv_sec: 0,
-    tv_nsec: 500_000_000,
-};
+/// How long the calls wait. The kernel reads the times.
+#[derive(Debug)]
+struct Lengths {
+    /// Of a call with a timeout, from its begin on.
+    milliseconds: u64,
+    timeout: libc::timespec,
+    /// When the timer expires, which is set before the call that waits for it.
+    timer: libc::itimerspec,
+}
+
+impl Lengths {
+    const fn new(milliseconds: u64, timer: u64) -> Self {
+        Self {
+            milliseconds,
+            timeout: time(milliseconds),
+            timer: libc::itimerspec {
+                it_interval: time(0),
+                it_value: time(timer),
+            },
+        }
+    }
+}
+
+/// Where a signal ends the call: a timeout that is over when the call looks for the signal would hide it, and a guest may
+/// stand still in between.
+static ENDED: Lengths = Lengths::new(2_000, 2_000);
+/// The same where the signal does not end the `read` of the timer.
+static ENDED_BUT_FOR_READ: Lengths = Lengths::new(2_000, 500);
+/// Where nothing ends the call. The timer runs before the NMI at the `read`.
+static LEFT_ALONE: Lengths = Lengths::new(50, 200);
+
+const fn time(milliseconds: u64) -> libc::timespec {
+    libc::timespec {
+        tv_sec: (milliseconds / 1_000).cast_signed(),
+        tv_nsec: (milliseconds % 1_000).cast_signed() * 1_000_000,
+    }
+}
 
 /// What the calls wait on and point to, and what was seen of them.
 #[derive(Debug)]
@@ -36,7 +61,6 @@ pub(super) struct SeenCalls {
     kind: WorkloadKind,
     /// Nobody changes it: a `futex` waits for the timeout.
     word: u32,
-    once: libc::itimerspec,
     /// Written by the kernel.
     buffer: UnsafeCell<[u64; 2]>,
     timer: OwnedFd,
@@ -48,17 +72,9 @@ pub(super) struct SeenCalls {
 
 impl SeenCalls {
     pub(super) fn new(kind: WorkloadKind) -> Result<Self, Errno> {
-        let none = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
         Ok(Self {
             kind,
             word: 0,
-            once: libc::itimerspec {
-                it_interval: none,
-                it_value: TIMER,
-            },
             buffer: UnsafeCell::new([0; 2]),
             timer: timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -72,7 +88,7 @@ impl SeenCalls {
     /// # Safety
     /// It is called by one process, and `self` stays as long as that.
     pub(super) unsafe fn iterate(&self, chain: &Chain, registration: &Registration, round: u64) {
-        let due = self.prepare(chain, round);
+        let due = self.prepare(chain, registration, round);
         let before = registration.handled();
         registration.iterate(chain);
         let Some((number, due)) = due else {
@@ -114,12 +130,23 @@ impl SeenCalls {
     }
 
     /// Sets the leaf's call. Returns its number, and what it returns where nothing disturbs it.
-    fn prepare(&self, chain: &Chain, round: u64) -> Option<(i64, Option<i64>)> {
+    fn prepare(
+        &self,
+        chain: &Chain,
+        registration: &Registration,
+        round: u64,
+    ) -> Option<(i64, Option<i64>)> {
         let (number, arguments, due): (i64, [u64; 4], i64) = match self.kind {
             WorkloadKind::Waits => {
                 let waits = WAITS.iter().cycle();
                 let which = usize::try_from(round).unwrap_or(0) % WAITS.len();
-                return waits.copied().nth(which).map(|wait| self.wait(chain, wait));
+                let lengths = match (registration.asks_for(round), registration.restarts()) {
+                    (true, false) => &ENDED,
+                    (true, true) => &ENDED_BUT_FOR_READ,
+                    (false, _) => &LEFT_ALONE,
+                };
+                let wait = waits.copied().nth(which);
+                return wait.map(|wait| self.wait(chain, wait, lengths));
             }
             WorkloadKind::Raises => {
                 // To its thread: signals to the process come after all to the thread (`dequeue_signal`,
@@ -140,8 +167,8 @@ impl SeenCalls {
         Some((number, Some(due)))
     }
 
-    fn wait(&self, chain: &Chain, wait: Wait) -> (i64, Option<i64>) {
-        let time = (&raw const WAIT).addr() as u64;
+    fn wait(&self, chain: &Chain, wait: Wait, lengths: &'static Lengths) -> (i64, Option<i64>) {
+        let time = (&raw const lengths.timeout).addr() as u64;
         let buffer = self.buffer.get().addr() as u64;
         let fd = |it: &OwnedFd| u64::from(it.as_raw_fd().unsigned_abs());
         chain.before()[0].unset();
@@ -156,12 +183,12 @@ impl SeenCalls {
             }
             Wait::Epoll => (
                 libc::SYS_epoll_wait,
-                [fd(&self.epoll), buffer, 1, WAIT_MS],
+                [fd(&self.epoll), buffer, 1, lengths.milliseconds],
                 0,
             ),
-            Wait::Poll => (libc::SYS_poll, [buffer, 0, WAIT_MS, 0], 0),
+            Wait::Poll => (libc::SYS_poll, [buffer, 0, lengths.milliseconds, 0], 0),
             Wait::Timer => {
-                let once = (&raw const self.once).addr() as u64;
+                let once = (&raw const lengths.timer).addr() as u64;
                 let set = [fd(&self.timer), 0, once, 0];
                 chain.before()[0].set(libc::SYS_timerfd_settime, &set);
                 (libc::SYS_read, [fd(&self.timer), buffer, 8, 0], 8)
