@@ -126,7 +126,12 @@ fn a_file_that_is_no_recording_is_a_usage_error_and_no_pipe_is_waited_for() {
     let output = unwindlab(&["check", recording]);
     let told = said(&output);
     assert_eq!(output.status.code(), Some(1), "{told}");
-    for part in ["F001", "C4 violated", "held: ", "with --switch-events: M6"] {
+    for part in [
+        "F001",
+        "C4 violated",
+        "held: ",
+        "to exercise M6: record with --switch-events",
+    ] {
         assert!(told.contains(part), "{part}: {told}");
     }
 }
